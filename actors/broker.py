@@ -1,0 +1,157 @@
+"""The broker as an actor: obeys the controller, tells what it knows.
+
+Control requests pass through here in the order they arrived; mirrors the control half of
+``kafka.server.KafkaApis``.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from typing import TypeAlias
+
+from actors.inbox import Reply
+from actors.runtime import RegentActor, Supervisor
+from core.errors import Errors
+from core.model import BrokerId
+from core.ports import ReplicaLogs
+from core.protocol import (
+    ControlHeader,
+    ControlRequest,
+    DescribeMetadataRequest,
+    DescribeMetadataResponse,
+    MetadataPartition,
+    ShutdownBrokerRequest,
+)
+from core.replication.metadata_cache import MetadataCache
+from core.replication.replica_manager import ReplicaManager, refusal
+
+
+class BrokerState(Enum):
+    """What a broker process is doing; Kafka's names (``kafka.metadata.BrokerState``)."""
+
+    NOT_RUNNING = "NotRunning"
+    STARTING = "Starting"
+    RUNNING_AS_BROKER = "RunningAsBroker"
+    RUNNING_AS_CONTROLLER = "RunningAsController"
+    PENDING_CONTROLLED_SHUTDOWN = "PendingControlledShutdown"
+    BROKER_SHUTTING_DOWN = "BrokerShuttingDown"
+
+
+class BrokerStatus:
+    """The broker's state, for any thread to read; it never goes back from shutting down."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._state = BrokerState.NOT_RUNNING
+
+    @property
+    def state(self) -> BrokerState:
+        """The present state."""
+        return self._state
+
+    def become(self, state: BrokerState) -> None:
+        """Enter ``state``, unless the broker is shutting down and ``state`` is a running one."""
+        running = (BrokerState.RUNNING_AS_BROKER, BrokerState.RUNNING_AS_CONTROLLER)
+        with self._lock:
+            is_ending = self._state in (
+                BrokerState.PENDING_CONTROLLED_SHUTDOWN,
+                BrokerState.BROKER_SHUTTING_DOWN,
+            )
+            if not (is_ending and state in running):
+                self._state = state
+
+
+@dataclass(frozen=True, slots=True)
+class ControlRequestReceived:
+    """A controller's request, with the epochs it came with."""
+
+    header: ControlHeader
+    request: ControlRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Registered:
+    """The broker has a new registration of this epoch."""
+
+    broker_epoch: int
+
+
+BrokerMessage: TypeAlias = (
+    ControlRequestReceived | Registered | DescribeMetadataRequest | ShutdownBrokerRequest
+)
+
+
+class Broker(RegentActor):
+    """Owns the ReplicaManager; everybody may read ``cache``.
+
+    ``request_shutdown`` is told about a ShutdownBrokerRequest: the process's main thread shuts
+    down, not this actor, which must go on obeying meanwhile.
+    """
+
+    def __init__(
+        self,
+        broker_id: BrokerId,
+        logs: ReplicaLogs,
+        status: BrokerStatus,
+        *,
+        request_shutdown: Callable[[Reply | None], None],
+        supervisor: Supervisor | None = None,
+    ) -> None:
+        super().__init__(f"broker-{broker_id}", supervisor=supervisor)
+        self.cache = MetadataCache()
+        self.replica_manager = ReplicaManager(broker_id, logs, self.cache)
+        self._status = status
+        self._request_shutdown = request_shutdown
+
+    def handle(self, message: BrokerMessage, reply: Reply | None) -> None:
+        """Obey, or answer."""
+        match message:
+            case ControlRequestReceived(header, request):
+                response = self.replica_manager.handle(header, request)
+                if reply is not None:
+                    reply.set(response)
+            case Registered(broker_epoch):
+                self.replica_manager.broker_epoch = broker_epoch
+            case DescribeMetadataRequest(topics):
+                if reply is not None:
+                    reply.set(self._describe(topics))
+            case ShutdownBrokerRequest():
+                self._request_shutdown(reply)
+
+    def preemption_answer(self, message: object) -> object:
+        """Refuse what is left when the broker ends."""
+        match message:
+            case ControlRequestReceived(_, request):
+                return refusal(request, Errors.UNKNOWN_SERVER_ERROR)
+            case _:
+                return super().preemption_answer(message)
+
+    def _describe(self, topics: tuple[str, ...] | None) -> DescribeMetadataResponse:
+        snapshot = self.cache.snapshot
+        return DescribeMetadataResponse(
+            Errors.NONE,
+            self.replica_manager.broker_id,
+            self._status.state.value,
+            snapshot.controller_id,
+            snapshot.controller_epoch,
+            tuple(snapshot.brokers[b] for b in sorted(snapshot.brokers)),
+            tuple(
+                MetadataPartition(
+                    topic=partition.topic,
+                    topic_id=snapshot.topic_ids.get(partition.topic),
+                    partition=partition.partition,
+                    leader=row.leader,
+                    leader_epoch=row.leader_epoch,
+                    controller_epoch=row.controller_epoch,
+                    isr=row.isr,
+                    replicas=row.replicas,
+                    offline_replicas=row.offline_replicas,
+                    partition_epoch=row.partition_epoch,
+                )
+                for partition, row in sorted(snapshot.partitions.items())
+                if topics is None or partition.topic in topics
+            ),
+        )

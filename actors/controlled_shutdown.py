@@ -1,0 +1,90 @@
+"""The asking side of a controlled shutdown; mirrors ``KafkaServer.controlledShutdown``.
+
+The request goes straight to the controller, this broker's own or another's, as an actor request.
+ZooKeeper has no part in it: the controller is found in the metadata cache (KAFKA-9189).
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from pykka import ActorDeadError
+from pykka import Timeout as AskTimeout
+
+from core.errors import Errors, RegentError
+from core.model import BrokerId, TopicPartition
+from core.protocol import ControlledShutdownRequest, ControlledShutdownResponse
+from core.replication.metadata_cache import MetadataSnapshot
+
+logger = logging.getLogger(__name__)
+
+
+class AskableRef(Protocol):
+    """An actor of this process (``pykka.ActorRef``) or another's (``RemoteActorRef``)."""
+
+    def ask(self, message: Any, *, timeout: float) -> Any:
+        """Send a request and return its answer."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ControlledShutdownSettings:
+    """How often to ask, and how long to wait."""
+
+    max_retries: int
+    retry_backoff_s: float
+    timeout_s: float
+
+
+def ask_for_controlled_shutdown(
+    request: Callable[[], ControlledShutdownRequest],
+    snapshot: Callable[[], MetadataSnapshot],
+    find_controller: Callable[[MetadataSnapshot], AskableRef | None],
+    settings: ControlledShutdownSettings,
+    abort: threading.Event,
+) -> tuple[TopicPartition, ...]:
+    """Have the controller move everything away; return what could not be moved.
+
+    Gives up after ``max_retries`` attempts, or when ``abort`` is set; the caller stops all the
+    same. ``request`` is called for each attempt: the broker epoch may have changed.
+    """
+    remaining: tuple[TopicPartition, ...] = ()
+    for attempt in range(settings.max_retries):
+        if attempt and abort.wait(settings.retry_backoff_s):
+            break
+        message, cluster = request(), snapshot()
+        response = _ask(find_controller(cluster), message, settings.timeout_s)
+        if response is None:
+            continue
+        if response.error_code is not Errors.NONE:
+            logger.warning("The controller refused: %s", response.error_code.name)
+            continue
+        remaining = response.remaining_partitions
+        if not remaining or not _others(cluster, message.broker_id):
+            break
+        logger.warning("%d partitions cannot be moved yet", len(remaining))
+    return remaining
+
+
+def _ask(
+    controller: AskableRef | None, message: ControlledShutdownRequest, timeout_s: float
+) -> ControlledShutdownResponse | None:
+    if controller is None:
+        logger.warning("No controller is known that could take over")
+        return None
+    try:
+        answer = controller.ask(message, timeout=timeout_s)
+    except (RegentError, ActorDeadError, AskTimeout) as error:
+        logger.warning("The controller did not answer: %s", error)
+        return None
+    assert isinstance(answer, ControlledShutdownResponse)
+    return answer
+
+
+def _others(cluster: MetadataSnapshot, broker_id: BrokerId) -> bool:
+    """Whether anybody is left who could take over."""
+    return any(other != broker_id for other in cluster.brokers)

@@ -1,0 +1,138 @@
+"""One RequestSendThread for every registered broker, the controller's own included.
+
+Mirrors ``kafka.controller.ControllerChannelManager``. Owned by the ControllerEventManager's thread.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from pykka import ActorDeadError, ActorRef
+
+from actors.inbox import InboxFullError
+from actors.request_send_thread import (
+    Delivery,
+    DeliverySettings,
+    OpenChannel,
+    RequestSendThread,
+)
+from actors.runtime import Supervisor, start_actor, stop_actor
+from core.controller.effects import SendControlRequest
+from core.controller.events import (
+    ChannelOverflowed,
+    ControllerEvent,
+    LeaderAndIsrResponseReceived,
+    UpdateMetadataResponseReceived,
+)
+from core.model import BrokerId, BrokerRegistration
+from core.protocol import (
+    ControlHeader,
+    ControlRequest,
+    ControlResponse,
+    LeaderAndIsrResponse,
+    StopReplicaResponse,
+    UpdateMetadataResponse,
+)
+from transport.codec import EncodedBody, encode_request
+
+logger = logging.getLogger(__name__)
+
+_START_TIMEOUT_S = 10.0
+_STOP_TIMEOUT_S = 5.0
+
+
+class ControllerChannelManager:
+    """Starts and stops RequestSendThreads, and hands requests to them."""
+
+    def __init__(
+        self,
+        controller_id: BrokerId,
+        open_channel: OpenChannel,
+        tell: Callable[[ControllerEvent], None],
+        *,
+        may_announce: Callable[[], bool],
+        settings: DeliverySettings,
+        supervisor: Supervisor | None = None,
+    ) -> None:
+        self._controller_id = controller_id
+        self._open_channel = open_channel
+        self._tell = tell
+        self._may_announce = may_announce
+        self._settings = settings
+        self._supervisor = supervisor
+        self._threads: dict[BrokerId, ActorRef[RequestSendThread]] = {}
+        self._overflowed: set[BrokerId] = set()
+
+    def add_broker(self, registration: BrokerRegistration) -> None:
+        """Start delivering to this incarnation of a broker."""
+        broker_id = registration.info.broker_id
+        self.remove_broker(broker_id)
+        self._threads[broker_id] = start_actor(
+            RequestSendThread,
+            _START_TIMEOUT_S,
+            f"Controller-{self._controller_id}-to-broker-{broker_id}-send-thread",
+            registration,
+            self._open_channel,
+            lambda header, request, response: self._on_response(
+                broker_id, header, request, response
+            ),
+            may_announce=self._may_announce,
+            settings=self._settings,
+            supervisor=self._supervisor,
+        )
+
+    def remove_broker(self, broker_id: BrokerId) -> None:
+        """Stop delivering; what is queued is dropped, so no later incarnation ever sees it."""
+        self._overflowed.discard(broker_id)
+        thread = self._threads.pop(broker_id, None)
+        if thread is not None:
+            stop_actor(thread, _STOP_TIMEOUT_S)
+
+    def send(self, effects: list[SendControlRequest]) -> None:
+        """Queue requests; one that goes to several brokers is encoded once."""
+        bodies: dict[int, EncodedBody] = {}
+        for effect in effects:
+            body = bodies.get(id(effect.request))
+            if body is None:
+                body = bodies[id(effect.request)] = encode_request(effect.request)
+            self._put(effect.broker_id, Delivery(effect.header, effect.request, body))
+
+    def close(self) -> None:
+        """Stop delivering to anybody."""
+        for broker_id in list(self._threads):
+            self.remove_broker(broker_id)
+
+    def _put(self, broker_id: BrokerId, delivery: Delivery) -> None:
+        thread = self._threads.get(broker_id)
+        if thread is None or broker_id in self._overflowed:
+            return  # gone, or about to be told everything afresh
+        try:
+            thread.tell(delivery)
+        except ActorDeadError:
+            logger.error("the RequestSendThread of broker %d has died", broker_id)
+            self._overflow(broker_id, delivery.header)
+        except InboxFullError as full:
+            logger.warning("%s; broker %d will be told everything afresh", full, broker_id)
+            self._overflow(broker_id, delivery.header)
+
+    def _overflow(self, broker_id: BrokerId, header: ControlHeader) -> None:
+        self._overflowed.add(broker_id)
+        self._tell(ChannelOverflowed(broker_id, header))
+
+    def _on_response(
+        self,
+        broker_id: BrokerId,
+        header: ControlHeader,
+        request: ControlRequest,
+        response: ControlResponse,
+    ) -> None:
+        """Turn an answer into an event; runs on the RequestSendThread."""
+        del request
+        match response:
+            case LeaderAndIsrResponse():
+                self._tell(LeaderAndIsrResponseReceived(broker_id, header, response))
+            case UpdateMetadataResponse():
+                self._tell(UpdateMetadataResponseReceived(broker_id, header, response))
+            case StopReplicaResponse():
+                pass  # only topic deletion waits for these

@@ -1,0 +1,184 @@
+"""The controller as an actor: one queue, one thread, all of the controller's state behind it.
+
+Mirrors ``kafka.controller.ControllerEventManager``. ZooKeeper watches, timers, answers of brokers
+and requests of other processes only ever tell it something.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Hashable
+from itertools import count
+from typing import TypeAlias
+
+from pykka import ActorDeadError
+
+from actors.controller_channel_manager import ControllerChannelManager
+from actors.event_journal import EventJournal
+from actors.inbox import InboxFullError, Reply
+from actors.request_send_thread import DeliverySettings, OpenChannel
+from actors.runtime import RegentActor, Supervisor
+from actors.scheduler import Scheduler
+from core.controller import effects as fx
+from core.controller import events
+from core.controller.controller import Controller
+from core.controller.events import ControllerEvent, RequestId
+from core.model import BrokerId
+from core.protocol import ControlledShutdownRequest, DescribeTopicsRequest
+
+logger = logging.getLogger(__name__)
+
+ControllerRequest: TypeAlias = ControlledShutdownRequest | DescribeTopicsRequest
+
+
+class ControllerListener:
+    """Learns what the controller did that concerns its own broker; does nothing by default."""
+
+    def on_broker_registered(self, broker_epoch: int) -> None:
+        """Learn the broker epoch of a new registration."""
+
+    def on_role_changed(self, is_active: bool, controller_epoch: int) -> None:
+        """Learn whether this broker rules."""
+
+
+class ControllerEventManager(RegentActor):
+    """Takes ``ControllerEvent`` and ``ControllerRequest`` messages, performs their effects."""
+
+    def __init__(
+        self,
+        broker_id: BrokerId,
+        controller: Controller,
+        open_channel: OpenChannel,
+        *,
+        scheduler: Scheduler,
+        journal: EventJournal,
+        listener: ControllerListener,
+        may_announce: Callable[[], bool] = lambda: True,
+        delivery: DeliverySettings | None = None,
+        supervisor: Supervisor | None = None,
+    ) -> None:
+        super().__init__(f"Controller-{broker_id}-event-thread", supervisor=supervisor)
+        self.controller = controller
+        self._scheduler = scheduler
+        self._journal = journal
+        self._listener = listener
+        self._request_ids = count(1)
+        self._replies: dict[RequestId, Reply] = {}
+        self._channels = ControllerChannelManager(
+            broker_id,
+            open_channel,
+            self._tell_later,
+            may_announce=may_announce,
+            settings=delivery or DeliverySettings(),
+            supervisor=supervisor,
+        )
+
+    @staticmethod
+    def collapse_key(message: object) -> Hashable | None:
+        """Collapse triggers that would only read the same present twice."""
+        return events.collapse_key(message)
+
+    def handle(self, message: ControllerEvent | ControllerRequest, reply: Reply | None) -> None:
+        """Process one event to completion, then perform its effects in order."""
+        event = self._as_event(message, reply)
+        started = time.monotonic()
+        now_ms = time.time_ns() // 1_000_000
+        done = self.controller.handle(event, now_ms)
+        self._perform(done)
+        self._journal.record(
+            event,
+            now_ms=now_ms,
+            queue_ms=self.queue_ms,
+            handling_ms=(time.monotonic() - started) * 1000,
+            changes=next((e for e in done if isinstance(e, fx.RecordChanges)), None),
+            controller_epoch=self.controller.context.epoch,
+        )
+        if reply is not None and not isinstance(
+            message, ControlledShutdownRequest | DescribeTopicsRequest
+        ):
+            reply.set(None)  # who asks with an event wants to know when it has been processed
+
+    def preemption_answer(self, message: object) -> object:
+        """Answer a request nobody will process as a broker that is not the controller would."""
+        match message:
+            case ControlledShutdownRequest() | DescribeTopicsRequest():
+                refused = self.controller.refusal(_event(message, 0))
+                return None if refused is None else refused.response
+            case _:
+                return super().preemption_answer(message)
+
+    def on_unexpected_error(self, message: object, error: Exception) -> None:
+        """Let another broker try: our own state may be half changed."""
+        super().on_unexpected_error(message, error)
+        if not isinstance(message, events.Resign):
+            self._tell_later(events.Resign(f"{type(message).__name__} failed: {error}"))
+
+    def on_stop(self) -> None:
+        """Resign, as far as our own process is concerned; the session's end does the rest."""
+        try:
+            self._perform(self.controller.handle(events.Expire(), time.time_ns() // 1_000_000))
+        finally:
+            self._channels.close()
+
+    # --- inside ---
+
+    def _as_event(
+        self, message: ControllerEvent | ControllerRequest, reply: Reply | None
+    ) -> ControllerEvent:
+        if not isinstance(message, ControlledShutdownRequest | DescribeTopicsRequest):
+            return message
+        request_id = next(self._request_ids)
+        if reply is not None:
+            self._replies[request_id] = reply
+        return _event(message, request_id)
+
+    def _perform(self, effects: list[fx.Effect]) -> None:
+        requests: list[fx.SendControlRequest] = []
+        for effect in effects:
+            if isinstance(effect, fx.SendControlRequest):
+                requests.append(effect)
+                continue
+            if isinstance(effect, fx.AddBroker | fx.RemoveBroker):
+                self._channels.send(requests)  # before whom they are for goes
+                requests = []
+            self._perform_one(effect)
+        self._channels.send(requests)
+
+    def _perform_one(self, effect: fx.Effect) -> None:
+        match effect:
+            case fx.AddBroker(registration):
+                self._channels.add_broker(registration)
+            case fx.RemoveBroker(broker_id):
+                self._channels.remove_broker(broker_id)
+            case fx.Reply(request_id, response):
+                waiting = self._replies.pop(request_id, None)
+                if waiting is not None:
+                    waiting.set(response)
+            case fx.ScheduleEvent(after_ms, event):
+                self._scheduler.schedule(after_ms, lambda: self._tell_later(event), key=self.name)
+            case fx.CancelScheduledEvents():
+                self._scheduler.cancel_key(self.name)
+            case fx.BrokerRegistered(broker_epoch):
+                self._listener.on_broker_registered(broker_epoch)
+            case fx.ControllerRoleChanged(is_active, controller_epoch):
+                self._listener.on_role_changed(is_active, controller_epoch)
+            case fx.RecordChanges() | fx.SendControlRequest():
+                pass
+
+    def _tell_later(self, event: ControllerEvent) -> None:
+        """Queue an event, from any thread; after the actor's end there is nothing to tell."""
+        try:
+            self.actor_ref.tell(event)
+        except ActorDeadError:
+            logger.debug("%s has stopped; %s is dropped", self.name, event)
+        except InboxFullError as full:
+            logger.error("%s; %s is dropped", full, event)
+
+
+def _event(request: ControllerRequest, request_id: RequestId) -> ControllerEvent:
+    match request:
+        case ControlledShutdownRequest(broker_id, broker_epoch):
+            return events.ControlledShutdown(request_id, broker_id, broker_epoch)
+        case DescribeTopicsRequest(topics):
+            return events.DescribeTopics(request_id, topics)

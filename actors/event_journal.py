@@ -1,0 +1,136 @@
+"""The journal of one broker's controller: one JSON line an event, for people and for Spark jobs.
+
+A line has ``ts_ms`` (wall clock), ``broker_id``, ``controller_epoch``, ``event_id`` (ascending
+within one run of the process), ``event``, ``cause``, ``queue_ms``, ``handling_ms`` and ``changes``
+(a list of sentences; of a large change the first few and how many more there are).
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from itertools import count
+from pathlib import Path
+from typing import IO, Protocol
+
+import orjson
+
+from core.controller import events
+from core.controller.effects import RecordChanges
+from core.controller.events import ControllerEvent
+from core.model import BrokerId
+
+logger = logging.getLogger(__name__)
+
+MAX_BYTES = 64 * 1024 * 1024  # then the file becomes `events.jsonl.1`, replacing an earlier one
+
+_CAUSES: dict[type[object], str] = {
+    events.Startup: "broker started",
+    events.ControllerChange: "/controller written",
+    events.Reelect: "/controller deleted",
+    events.Expire: "session expired",
+    events.RegisterBrokerAndReelect: "new session",
+    events.Resign: "unexpected error",
+    events.StandAgain: "timer",
+    events.BrokerChange: "/brokers/ids",
+    events.TopicChange: "/brokers/topics",
+}
+
+
+class EventJournal(Protocol):
+    """Where handled events are recorded."""
+
+    def record(
+        self,
+        event: ControllerEvent,
+        *,
+        now_ms: int,
+        queue_ms: float,
+        handling_ms: float,
+        changes: RecordChanges | None,
+        controller_epoch: int,
+    ) -> None:
+        """Record one handled event."""
+        ...
+
+
+class EventJournalFile:
+    """Appends to ``events.jsonl``; a full disk costs lines, never the controller."""
+
+    def __init__(self, path: Path, broker_id: BrokerId) -> None:
+        self._path = path
+        self._broker_id = broker_id
+        self._event_ids = count(1)
+        self._file: IO[bytes] | None = None
+        self._is_failing = False
+
+    def record(
+        self,
+        event: ControllerEvent,
+        *,
+        now_ms: int,
+        queue_ms: float,
+        handling_ms: float,
+        changes: RecordChanges | None,
+        controller_epoch: int,
+    ) -> None:
+        """Append one line and flush it."""
+        line = {
+            "ts_ms": now_ms,
+            "broker_id": self._broker_id,
+            "controller_epoch": controller_epoch,
+            "event_id": next(self._event_ids),
+            "event": type(event).__name__,
+            "cause": cause_of(event),
+            "queue_ms": round(queue_ms, 3),
+            "handling_ms": round(handling_ms, 3),
+            "changes": _sentences(changes),
+        }
+        try:
+            self._open().write(orjson.dumps(line) + b"\n")
+            self._is_failing = False
+        except OSError as error:
+            if not self._is_failing:
+                logger.error("%s: events are not recorded: %s", self._path, error.strerror)
+            self._is_failing = True
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _open(self) -> IO[bytes]:
+        if self._file is not None and self._file.tell() >= MAX_BYTES:
+            self.close()
+            os.replace(self._path, self._path.with_name(self._path.name + ".1"))
+        if self._file is None:
+            self._file = self._path.open("ab", buffering=0)
+        return self._file
+
+
+def cause_of(event: ControllerEvent) -> str:
+    """Return what triggered an event, in a few words."""
+    fixed = _CAUSES.get(type(event))
+    if fixed is not None:
+        return fixed
+    match event:
+        case events.BrokerModifications(broker_id):
+            return f"/brokers/ids/{broker_id}"
+        case events.PartitionModifications(topic):
+            return f"/brokers/topics/{topic}"
+        case events.ControlledShutdown(_, broker_id, _):
+            return f"request of broker {broker_id}"
+        case events.LeaderAndIsrResponseReceived(broker_id) | events.UpdateMetadataResponseReceived(
+            broker_id
+        ):
+            return f"answer of broker {broker_id}"
+        case _:
+            return "request"
+
+
+def _sentences(changes: RecordChanges | None) -> list[str]:
+    if changes is None:
+        return []
+    more = changes.total - len(changes.changes)
+    return [*changes.changes, *([f"and {more} more"] if more else [])]

@@ -1,0 +1,258 @@
+"""The inbox of an actor, and the reply that travels with a message.
+
+Everything that decides the fate of a message lives here, under one lock, because a raw ``ref.tell``
+or ``ref.ask`` meets no other code of ours. Three lanes, emptied in this order:
+
+1. *control*: stop messages;
+2. *preempted*: what was waiting when a ``ClearAndPut`` arrived, taken only to be told so;
+3. *messages*: FIFO, bounded, collapsed by key.
+
+Mirrors the queue of ``kafka.controller.ControllerEventManager``; unlike there, preempted messages
+are answered by the actor's thread when it gets to them and not by the thread that clears.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from time import monotonic
+from typing import Any
+
+from pykka import ActorDeadError, Future
+from pykka._envelope import Envelope
+from pykka.messages import _ActorStop
+
+from core.errors import RegentError
+
+logger = logging.getLogger(__name__)
+
+_IDLE_S = 60.0
+
+
+class InboxFullError(RegentError):
+    """As many messages, or unanswered replies, as the inbox may hold are waiting already."""
+
+
+class Reply:
+    """The one answer to one message, given at any time by any thread.
+
+    The first of ``set`` and ``fail`` counts, later ones are ignored.
+    """
+
+    __slots__ = ("_deliver", "_once", "_unanswered")
+
+    def __init__(self, deliver: Callable[[object, Exception | None], None]) -> None:
+        self._deliver = deliver
+        self._once = threading.Lock()  # taken for ever by the first answer
+        self._unanswered: dict[Reply, object] | None = None
+
+    @classmethod
+    def of(cls, callback: Callable[[object], None]) -> Reply:
+        """Return a reply that calls back, in the answering thread, with the value or exception."""
+        return cls(lambda value, error: callback(value if error is None else error))
+
+    @classmethod
+    def to(cls, future: Future[Any]) -> Reply:
+        """Return a reply that resolves ``future``."""
+
+        def deliver(value: object, error: Exception | None) -> None:
+            if error is None:
+                future.set(value)
+            else:
+                future.set_exception((type(error), error, error.__traceback__))
+
+        return cls(deliver)
+
+    @property
+    def answered(self) -> bool:
+        """Whether an answer was given."""
+        return self._once.locked()
+
+    def set(self, value: object) -> None:
+        """Answer with ``value``."""
+        self._answer(value, None)
+
+    def fail(self, error: Exception) -> None:
+        """Answer with ``error``: a blocking ``ask`` raises it."""
+        self._answer(None, error)
+
+    def track(self, unanswered: dict[Reply, object], message: object) -> None:
+        """Stay listed in ``unanswered`` until answered or told on to another inbox."""
+        self._forget()
+        self._unanswered = unanswered
+        unanswered[self] = message
+        if self.answered:  # meanwhile, by a thread that may not have seen the list
+            self._forget()
+
+    def _answer(self, value: object, error: Exception | None) -> None:
+        if not self._once.acquire(blocking=False):
+            return
+        self._forget()
+        try:
+            self._deliver(value, error)
+        except Exception:  # foreign code: it must not abort the handler that answers
+            logger.exception("A reply could not be delivered")
+
+    def _forget(self) -> None:
+        if self._unanswered is not None:
+            self._unanswered.pop(self, None)
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A message told together with where its answer goes; for threads that cannot wait."""
+
+    message: Any
+    reply: Reply
+
+
+@dataclass(frozen=True, slots=True)
+class ClearAndPut:
+    """Preempt everything queued and put ``message`` (which may be ``Asked``) first in line."""
+
+    message: Any
+
+
+@dataclass(slots=True)
+class Delivery:
+    """A message as the actor takes it out; ``enqueued_at`` is monotonic, in seconds."""
+
+    message: object
+    reply: Reply | None
+    enqueued_at: float
+    key: Hashable | None
+    preempted: bool = False
+
+
+class Inbox:
+    """Queue between the threads that tell and the actor's own; every method is thread-safe.
+
+    ``limit`` bounds the queued messages, and the replies not yet answered (queued or handed to the
+    actor). Stop and ``ClearAndPut`` always fit. A message told with a non-None collapse key is
+    dropped while one with the same key is queued; messages with a reply are never dropped.
+
+    A message that is not accepted fails the future of its ``ask``; a ``tell`` raises
+    ``InboxFullError`` or ``pykka.ActorDeadError`` and leaves the reply of an ``Asked`` alone.
+    """
+
+    def __init__(
+        self, name: str, *, limit: int, collapse_key: Callable[[Any], Hashable | None]
+    ) -> None:
+        self.name = name
+        self.closing = threading.Event()
+        """Set before a stop message is queued, so that an actor that blocks can see it."""
+        self.unanswered: dict[Reply, object] = {}
+        """Replies the actor owes, queued or taken, and the messages they belong to."""
+        self._limit = limit
+        self._collapse_key = collapse_key
+        # Re-entrant: a signal handler may tell while its thread is in here.
+        self._changed = threading.Condition(threading.RLock())
+        self._control: deque[Envelope[Any]] = deque()
+        self._preempted: deque[Envelope[Any]] = deque()
+        self._messages: deque[Envelope[Any]] = deque()
+        self._queued_keys: set[Hashable] = set()
+        self._closed = False
+
+    @property
+    def size(self) -> int:
+        """How many messages wait to be taken, preempted ones included."""
+        return len(self._messages) + len(self._preempted)
+
+    def put(self, envelope: Envelope[Any], /) -> None:
+        """Queue what ``ref.tell`` or ``ref.ask`` sent; see the class for what may be raised."""
+        asker = envelope.reply_to
+        try:
+            if isinstance(envelope.message, _ActorStop):
+                self._put_stop(envelope)
+            else:
+                self._put_message(envelope)
+        except (ActorDeadError, InboxFullError):
+            if asker is None:
+                raise
+            asker.set_exception()
+
+    def get(self) -> Envelope[Any]:
+        """Wait for the next message and take it out.
+
+        The message of the envelope is a ``Delivery``, or pykka's own stop message.
+        """
+        with self._changed:
+            while True:
+                if self._control:
+                    return self._control.popleft()
+                if self._preempted:
+                    envelope = self._preempted.popleft()
+                    envelope.message.preempted = True
+                    return envelope
+                if self._messages:
+                    envelope = self._messages.popleft()
+                    self._queued_keys.discard(envelope.message.key)
+                    return envelope
+                self._changed.wait(_IDLE_S)
+
+    def empty(self) -> bool:
+        """Whether ``get`` would have to wait."""
+        with self._changed:
+            return not (self._control or self._preempted or self._messages)
+
+    def close(self) -> list[Delivery]:
+        """Accept nothing any more, and take out what is queued except stop messages."""
+        self.closing.set()
+        with self._changed:
+            self._closed = True
+            self._preempt_messages()
+            left = [envelope.message for envelope in self._preempted]
+            self._preempted.clear()
+            return left
+
+    def _put_stop(self, envelope: Envelope[Any]) -> None:
+        self.closing.set()
+        with self._changed:
+            self._check_open()
+            self._control.append(envelope)
+            self._changed.notify()
+
+    def _put_message(self, envelope: Envelope[Any]) -> None:
+        message = envelope.message
+        reply = None if envelope.reply_to is None else Reply.to(envelope.reply_to)
+        clear = isinstance(message, ClearAndPut)
+        if clear:
+            message = message.message
+        if isinstance(message, Asked):
+            assert reply is None, "an Asked is told, not asked: it brings its own reply"
+            message, reply = message.message, message.reply
+        key = self._collapse_key(message) if reply is None else None
+        envelope.message = Delivery(message, reply, monotonic(), key)
+        envelope.reply_to = None  # pykka would answer it when the handler returns
+        with self._changed:
+            self._check_open()
+            if clear:
+                self._preempt_messages()
+            elif key is not None and key in self._queued_keys:
+                return
+            else:
+                self._check_room(reply)
+            if key is not None:
+                self._queued_keys.add(key)
+            if reply is not None:
+                reply.track(self.unanswered, message)
+            self._messages.append(envelope)
+            self._changed.notify()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ActorDeadError(f"{self.name} has stopped")
+
+    def _check_room(self, reply: Reply | None) -> None:
+        if len(self._messages) >= self._limit:
+            raise InboxFullError(f"{self.name}: {self._limit} messages are queued already")
+        if reply is not None and len(self.unanswered) >= self._limit:
+            raise InboxFullError(f"{self.name}: {self._limit} messages are not answered yet")
+
+    def _preempt_messages(self) -> None:
+        self._preempted.extend(self._messages)
+        self._messages.clear()
+        self._queued_keys.clear()

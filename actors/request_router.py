@@ -1,0 +1,67 @@
+"""Sends what arrives at the control server to the actor it is for."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from pykka import ActorDeadError, ActorRef
+
+from actors.broker import Broker, ControlRequestReceived
+from actors.controller_event_manager import ControllerEventManager
+from actors.inbox import Asked, InboxFullError, Reply
+from core.errors import Errors
+from core.protocol import (
+    ControlledShutdownRequest,
+    DescribeMetadataRequest,
+    DescribeTopicsRequest,
+    LeaderAndIsrRequest,
+    ShutdownBrokerRequest,
+    StopReplicaRequest,
+    UpdateMetadataRequest,
+)
+from transport.server import IncomingRequest
+
+logger = logging.getLogger(__name__)
+
+
+class RequestRouter:
+    """Called on the control server's thread: only tells."""
+
+    def __init__(
+        self, broker: ActorRef[Broker], controller: ActorRef[ControllerEventManager]
+    ) -> None:
+        self._broker = broker
+        self._controller = controller
+
+    def __call__(self, incoming: IncomingRequest) -> None:
+        """Tell the actor; one that is too busy, or gone, refuses at once."""
+        reply = Reply.of(lambda answer: _answer(incoming, answer))
+        header = incoming.control_header
+        actor: ActorRef[Any]
+        message: object
+        match incoming.body:
+            case LeaderAndIsrRequest() | StopReplicaRequest() | UpdateMetadataRequest():
+                if header is None:
+                    incoming.reply.fail(Errors.INVALID_REQUEST)
+                    return
+                actor, message = self._broker, ControlRequestReceived(header, incoming.body)
+            case DescribeMetadataRequest() | ShutdownBrokerRequest():
+                actor, message = self._broker, incoming.body
+            case ControlledShutdownRequest() | DescribeTopicsRequest():
+                actor, message = self._controller, incoming.body
+            case _:
+                incoming.reply.fail(Errors.UNSUPPORTED_VERSION)
+                return
+        try:
+            actor.tell(Asked(message, reply))
+        except (ActorDeadError, InboxFullError) as refused:
+            logger.warning("%s of %s: %s", incoming.api_key.name, incoming.client_id, refused)
+            incoming.reply.fail(Errors.BROKER_NOT_AVAILABLE)
+
+
+def _answer(incoming: IncomingRequest, answer: Any) -> None:
+    if isinstance(answer, Exception):
+        incoming.reply.fail(Errors.UNKNOWN_SERVER_ERROR)
+    else:
+        incoming.reply(answer)

@@ -1,0 +1,151 @@
+"""Delivers the controller's requests to one broker: in order, one at a time, until answered.
+
+Mirrors ``kafka.controller.RequestSendThread``. A request is sent again, the same one, until the
+broker answers it or is removed: skipping one would reorder what follows. The receiver may see a
+request twice and tells by its epochs.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from time import monotonic
+from typing import Protocol, TypeAlias
+
+from actors.inbox import Reply
+from actors.runtime import RegentActor, Supervisor
+from core.errors import Errors
+from core.model import BrokerRegistration
+from core.protocol import ControlHeader, ControlRequest, ControlResponse
+from core.replication.replica_manager import refusal
+from transport.client import RequestAbandonedError, RequestError, RequestFailedError
+from transport.codec import EncodedBody, Response
+
+logger = logging.getLogger(__name__)
+
+UNANSWERED_WARNING_S = 5.0
+_LEASE_POLL_S = 0.05
+
+
+class ControlChannel(Protocol):
+    """A connection to one broker's control server; ``transport.client.RequestClient``."""
+
+    def request(
+        self,
+        body: EncodedBody,
+        *,
+        control_header: ControlHeader | None = None,
+        timeout_ms: int,
+        closing: threading.Event | None = None,
+    ) -> Response:
+        """Send and wait for the answer; raises ``RequestError``."""
+        ...
+
+    def close(self) -> None:
+        """Close the connection."""
+        ...
+
+
+OpenChannel: TypeAlias = Callable[[str], ControlChannel]
+OnResponse: TypeAlias = Callable[[ControlHeader, ControlRequest, ControlResponse], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """One request to deliver, with its body encoded once for all its receivers."""
+
+    header: ControlHeader
+    request: ControlRequest
+    body: EncodedBody
+
+
+@dataclass(frozen=True, slots=True)
+class DeliverySettings:
+    """How long to wait for an answer, and between attempts."""
+
+    request_timeout_ms: int = 30_000
+    retry_backoff_ms: int = 100
+
+
+class RequestSendThread(RegentActor):
+    """One incarnation of one broker. Its inbox holds ``Delivery`` messages, in order.
+
+    ``may_announce`` says whether our ZooKeeper session is surely alive: while it is not, another
+    controller may rule, and nothing is sent.
+    """
+
+    inbox_limit = 1000
+
+    def __init__(
+        self,
+        name: str,
+        registration: BrokerRegistration,
+        open_channel: OpenChannel,
+        on_response: OnResponse,
+        *,
+        may_announce: Callable[[], bool],
+        settings: DeliverySettings,
+        supervisor: Supervisor | None = None,
+    ) -> None:
+        super().__init__(name, supervisor=supervisor)
+        self._registration = registration
+        self._open_channel = open_channel
+        self._on_response = on_response
+        self._may_announce = may_announce
+        self._settings = settings
+        self._channel: ControlChannel | None = None
+
+    def handle(self, message: Delivery, reply: Reply | None) -> None:
+        """Deliver one request, however long that takes, unless this actor is told to stop."""
+        del reply
+        warned = False
+        started = monotonic()
+        while not self.closing.is_set():
+            response = self._attempt_delivery(message)
+            if response is not None:
+                self._on_response(message.header, message.request, response)
+                return
+            if not warned and monotonic() - started > UNANSWERED_WARNING_S:
+                warned = True
+                logger.warning(
+                    "%s: %s has been unanswered for %.0f s",
+                    self.name,
+                    type(message.request).__name__,
+                    monotonic() - started,
+                )
+            self.closing.wait(self._settings.retry_backoff_ms / 1000)
+
+    def on_stop(self) -> None:
+        """Close the connection."""
+        if self._channel is not None:
+            self._channel.close()
+
+    def _attempt_delivery(self, message: Delivery) -> ControlResponse | None:
+        while not self._may_announce():
+            if self.closing.wait(_LEASE_POLL_S):
+                return None
+        endpoint = self._registration.info.control_endpoint
+        if endpoint is None:
+            return None  # not one of ours: it registers again when it is
+        if self._channel is None:
+            self._channel = self._open_channel(endpoint)
+        try:
+            response = self._channel.request(
+                message.body,
+                control_header=message.header,
+                timeout_ms=self._settings.request_timeout_ms,
+                closing=self.closing,
+            )
+        except RequestAbandonedError:
+            return None
+        except RequestFailedError as failed:
+            if failed.error_code is Errors.BROKER_NOT_AVAILABLE:
+                return None  # it has too much to do already
+            logger.error("%s: %s", self.name, failed)
+            return refusal(message.request, failed.error_code)
+        except RequestError as error:
+            logger.debug("%s: %s; trying again", self.name, error)
+            return None
+        return response  # type: ignore[return-value]  # the codec matched it to the request

@@ -1,0 +1,229 @@
+"""The actor runtime: what Pykka leaves out and every actor here relies on.
+
+Later answers, a bounded inbox that collapses and preempts (``actors.inbox``), a start that reports
+failure, handlers that cannot kill an actor, a stop that a blocked actor can see, and a watchdog.
+
+An actor is spoken to by ``ref.tell(message)``, ``ref.ask(message, timeout=…)``,
+``ref.tell(Asked(message, reply))`` and ``ClearAndPut`` around a message; each ends in
+``handle(message, reply)`` on the actor's own thread.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from abc import abstractmethod
+from collections.abc import Callable, Hashable
+from contextlib import suppress
+from time import monotonic
+from typing import Any, ClassVar, ParamSpec, TypeAlias, TypeVar
+
+from pykka import ActorDeadError, ActorRef, ActorRegistry, ThreadingActor
+from pykka.messages import _ActorStop
+
+from actors.inbox import Delivery, Inbox, Reply
+
+logger = logging.getLogger(__name__)
+
+P = ParamSpec("P")
+A = TypeVar("A", bound="RegentActor")
+
+Supervisor: TypeAlias = Callable[[str, object, Exception], None]
+"""Told the actor's name, the message and what was raised, on the actor's thread."""
+
+
+class RegentActor(ThreadingActor):
+    """An actor that handles one message at a time and survives whatever its handlers raise.
+
+    ``name`` is also the thread's. While a message is handled ``queue_ms`` says how long it waited.
+    ``current_message`` and ``busy_since`` (monotonic seconds) are None between messages;
+    ``last_activity`` is when the last one ended. The hooks run on the actor's thread.
+    """
+
+    use_daemon_thread: ClassVar[bool] = True
+    inbox_limit: ClassVar[int] = 100_000
+
+    actor_inbox: Inbox
+
+    def __init__(self, name: str, *, supervisor: Supervisor | None = None) -> None:
+        self.name = name
+        super().__init__()
+        self.supervisor = supervisor
+        self.closing = self.actor_inbox.closing
+        self.thread = threading.Thread(
+            target=self._actor_loop, name=name, daemon=self.use_daemon_thread
+        )
+        self.started = threading.Event()
+        self.start_error: Exception | None = None
+        self.failures = 0
+        self.queue_ms = 0.0
+        self.last_activity = monotonic()
+        self.current_message: object = "on_start"
+        self.busy_since: float | None = self.last_activity
+
+    def __str__(self) -> str:
+        return self.name
+
+    @abstractmethod
+    def handle(self, message: Any, reply: Reply | None) -> None:
+        """Handle a message; ``reply`` (None when nobody waits) may be answered later."""
+
+    @staticmethod
+    def collapse_key(message: Any) -> Hashable | None:
+        """Messages with the same key mean the same: one queued is enough. Any thread calls this."""
+        return None
+
+    def on_preempted(self, message: Any) -> None:
+        """Learn that a queued message will not be handled: cleared away, or the actor stops."""
+
+    def preemption_answer(self, message: Any) -> object:
+        """Return the answer for a message preempted or still unanswered after ``on_stop``.
+
+        An exception is raised to the asker.
+        """
+        return ActorDeadError(f"{self.name} dropped the message before answering it")
+
+    def on_unexpected_error(self, message: Any, error: Exception) -> None:
+        """Decide what a failed handler means; who asked has the exception as answer afterwards."""
+        logger.error("%s: handling %.300r failed", self.name, message, exc_info=error)
+        if self.supervisor is not None:
+            self.supervisor(self.name, message, error)
+
+    @property
+    def handling_ms(self) -> float:
+        """How long the current message has been in hand."""
+        return 0.0 if self.busy_since is None else (monotonic() - self.busy_since) * 1000
+
+    # --- pykka's hooks ---
+
+    def _create_actor_inbox(self) -> Inbox:  # type: ignore[override]  # it needs the name
+        return Inbox(self.name, limit=self.inbox_limit, collapse_key=self.collapse_key)
+
+    def _start_actor_loop(self) -> None:
+        self.thread.start()
+
+    def _actor_loop_setup(self) -> None:
+        try:
+            self.on_start()
+        except BaseException as error:  # noqa: BLE001 - start_actor raises it to whoever starts us
+            failure = self.start_error = self._as_exception("on_start", error)
+            self._handle_failure(type(failure), failure, failure.__traceback__)
+        self._idle()
+        self.started.set()
+
+    def _handle_receive(self, message: Any) -> None:
+        if isinstance(message, _ActorStop):
+            self._stop()
+            return
+        delivery: Delivery = message
+        self.queue_ms = (monotonic() - delivery.enqueued_at) * 1000
+        step = self._preempt if delivery.preempted else self.handle
+        self._attempt(step, delivery.message, delivery.reply)
+
+    def _stop(self) -> None:
+        self._preempt_queued()
+        ActorRegistry.unregister(self.actor_ref)
+        self.actor_stopped.set()
+        self._attempt(lambda _message, _reply: self.on_stop(), "on_stop", None)
+
+    def _actor_loop_teardown(self) -> None:
+        self._preempt_queued()  # after a failed start nobody has done it
+        for reply, message in self.actor_inbox.unanswered.copy().items():
+            self._attempt(self._answer_preempted, message, reply)
+        super()._actor_loop_teardown()  # answers further stop messages
+
+    # --- one step at a time ---
+
+    def _attempt(
+        self, step: Callable[[Any, Reply | None], None], message: object, reply: Reply | None
+    ) -> None:
+        self.current_message = message
+        self.busy_since = monotonic()
+        try:
+            step(message, reply)
+        except BaseException as error:  # noqa: BLE001 - pykka would end this actor, or all of them
+            self.failures += 1
+            failure = self._as_exception(message, error)
+            try:
+                self.on_unexpected_error(message, failure)
+            except BaseException:
+                logger.exception("%s: on_unexpected_error failed", self.name)
+            if reply is not None:
+                reply.fail(failure)
+        finally:
+            self._idle()
+
+    def _idle(self) -> None:
+        self.last_activity = monotonic()
+        self.busy_since = None
+        self.current_message = None
+
+    def _preempt_queued(self) -> None:
+        for delivery in self.actor_inbox.close():
+            self._attempt(self._preempt, delivery.message, delivery.reply)
+
+    def _preempt(self, message: object, reply: Reply | None) -> None:
+        self.on_preempted(message)
+        self._answer_preempted(message, reply)
+
+    def _answer_preempted(self, message: object, reply: Reply | None) -> None:
+        if reply is None or reply.answered:
+            return
+        answer = self.preemption_answer(message)
+        if isinstance(answer, Exception):
+            reply.fail(answer)
+        else:
+            reply.set(answer)
+
+    def _as_exception(self, message: object, error: BaseException) -> Exception:
+        if isinstance(error, Exception):
+            return error
+        failure = RuntimeError(f"{self.name}: {message!r:.300} raised {error!r}")
+        failure.__cause__ = error  # raised as it is, it would end the thread of the asker too
+        return failure
+
+
+def start_actor(
+    actor_class: Callable[P, A], timeout: float, /, *args: P.args, **kwargs: P.kwargs
+) -> ActorRef[A]:
+    """Start ``actor_class(*args, **kwargs)`` and return its ref once ``on_start`` has succeeded.
+
+    Raises what ``on_start`` raised, or ``TimeoutError`` after ``timeout`` seconds; the actor is
+    told to stop then.
+    """
+    actor = actor_class(*args, **kwargs)
+    ActorRegistry.register(actor.actor_ref)
+    try:
+        actor._start_actor_loop()
+    except RuntimeError:  # no more threads to be had
+        ActorRegistry.unregister(actor.actor_ref)
+        raise
+    if not actor.started.wait(timeout):
+        with suppress(ActorDeadError):
+            actor.stop()
+        raise TimeoutError(f"{actor.name} did not start within {timeout} s")
+    if actor.start_error is not None:
+        actor.thread.join(timeout)
+        raise actor.start_error
+    return actor.actor_ref
+
+
+def stop_actor(ref: ActorRef[Any], timeout: float) -> bool:
+    """Stop an actor, ahead of whatever is queued, and wait up to ``timeout`` s for its thread.
+
+    Returns whether it ended; if not, its name and what it is busy with are logged. An actor stops
+    itself by ``self.stop()``: it cannot wait for its own thread.
+    """
+    actor = ref._actor_weakref()
+    if actor is None:
+        return True
+    assert isinstance(actor, RegentActor)
+    with suppress(ActorDeadError):
+        actor.stop()
+    actor.thread.join(timeout)
+    if not actor.thread.is_alive():
+        return True
+    logger.error(
+        "%s did not stop within %s s, busy with %.300r", actor.name, timeout, actor.current_message
+    )
+    return False

@@ -1,0 +1,131 @@
+"""Timers: one thread that tells actors something later. Mirrors ``kafka.utils.KafkaScheduler``."""
+
+from __future__ import annotations
+
+import heapq
+import logging
+import threading
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from itertools import count
+from time import monotonic
+
+from core.errors import RegentError
+
+logger = logging.getLogger(__name__)
+
+_IDLE_S = 60.0
+
+
+class SchedulerFullError(RegentError):
+    """As many timers as a scheduler may hold are pending already."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Handle:
+    """One scheduled callback; equal only to itself."""
+
+    due: float
+    callback: Callable[[], None]
+    key: Hashable | None
+
+
+class Scheduler:
+    """Runs callbacks once, after a delay, in order of their due time, on one daemon thread.
+
+    A callback only tells an actor: while it runs no other timer fires. One that raises is logged
+    and counted in ``failures``. A cancelled timer whose callback has begun already told its actor,
+    so the actor still has to check that it wants the message.
+    """
+
+    def __init__(self, name: str = "scheduler", *, limit: int = 100_000) -> None:
+        self.name = name
+        self.failures = 0
+        self._limit = limit
+        self._changed = threading.Condition(threading.RLock())
+        self._pending: set[Handle] = set()
+        self._heap: list[tuple[float, int, Handle]] = []  # cancelled ones stay until they surface
+        self._order = count()
+        self._stopped = False
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    @property
+    def size(self) -> int:
+        """How many callbacks are pending."""
+        return len(self._pending)
+
+    def schedule(
+        self, after_ms: float, callback: Callable[[], None], *, key: Hashable | None = None
+    ) -> Handle:
+        """Call ``callback`` once in ``after_ms``; after ``shutdown`` the request is ignored.
+
+        Raises ``SchedulerFullError`` when too many are pending.
+        """
+        handle = Handle(monotonic() + after_ms / 1000, callback, key)
+        with self._changed:
+            if self._stopped:
+                return handle
+            if len(self._pending) >= self._limit:
+                raise SchedulerFullError(f"{self.name}: {self._limit} timers are pending already")
+            self._pending.add(handle)
+            heapq.heappush(self._heap, (handle.due, next(self._order), handle))
+            if self._heap[0][2] is handle:
+                self._changed.notify()
+        return handle
+
+    def cancel(self, handle: Handle) -> bool:
+        """Return whether ``handle`` was still pending; it will not be called then."""
+        with self._changed:
+            if handle not in self._pending:
+                return False
+            self._pending.remove(handle)
+            self._sweep()
+            return True
+
+    def cancel_key(self, key: Hashable) -> int:
+        """Cancel everything pending under ``key`` and return how many that were."""
+        with self._changed:
+            found = {handle for handle in self._pending if handle.key == key}
+            self._pending -= found
+            self._sweep()
+            return len(found)
+
+    def shutdown(self, timeout: float = 5.0) -> None:
+        """Drop what is pending and end the thread, waiting ``timeout`` seconds for a callback."""
+        with self._changed:
+            self._stopped = True
+            self._pending.clear()
+            self._heap.clear()
+            self._changed.notify()
+        if threading.current_thread() is not self._thread:
+            self._thread.join(timeout)
+            if self._thread.is_alive():
+                logger.error("%s did not stop within %s s", self.name, timeout)
+
+    def _sweep(self) -> None:
+        if len(self._heap) > 2 * len(self._pending) + 100:
+            self._heap = [entry for entry in self._heap if entry[2] in self._pending]
+            heapq.heapify(self._heap)
+
+    def _run(self) -> None:
+        while (handle := self._next_due()) is not None:
+            try:
+                handle.callback()
+            except BaseException:  # not even SystemExit may end every timer of the process
+                self.failures += 1
+                logger.exception("%s: a callback failed (key %r)", self.name, handle.key)
+
+    def _next_due(self) -> Handle | None:
+        with self._changed:
+            while not self._stopped:
+                while self._heap and self._heap[0][2] not in self._pending:
+                    heapq.heappop(self._heap)
+                remaining = self._heap[0][0] - monotonic() if self._heap else _IDLE_S
+                if remaining > 0:
+                    self._changed.wait(min(remaining, _IDLE_S))
+                    continue
+                handle = heapq.heappop(self._heap)[2]
+                self._pending.remove(handle)
+                return handle
+            return None

@@ -1,0 +1,62 @@
+"""Finds actors that are stuck: nothing in Pykka would ever say so."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+import traceback
+from time import monotonic
+
+from pykka import ActorRegistry
+
+from actors.runtime import RegentActor
+
+logger = logging.getLogger(__name__)
+
+
+class Watchdog:
+    """Names actors that are busy with one message for longer than ``limit_s``, once each time."""
+
+    def __init__(self, limit_s: float = 5.0, interval_s: float = 1.0) -> None:
+        self.incidents = 0
+        self._limit_s = limit_s
+        self._interval_s = interval_s
+        self._reported: dict[str, float] = {}  # actor urn -> busy_since
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="actor-watchdog", daemon=True)
+
+    def start(self) -> None:
+        """Begin to look every ``interval_s``."""
+        self._thread.start()
+
+    def stop(self, timeout: float = 5.0) -> None:
+        """Stop looking."""
+        self._stopped.set()
+        self._thread.join(timeout)
+
+    def check(self, now: float) -> None:
+        """Look once; ``now`` is monotonic seconds."""
+        seen, self._reported = self._reported, {}
+        for ref in ActorRegistry.get_all():
+            actor = ref._actor_weakref()
+            if not isinstance(actor, RegentActor):
+                continue
+            since, message = actor.busy_since, actor.current_message
+            if since is None or now - since <= self._limit_s:
+                continue
+            self._reported[ref.actor_urn] = since
+            if seen.get(ref.actor_urn) != since:
+                self._report(actor, message, now - since)
+
+    def _report(self, actor: RegentActor, message: object, busy_s: float) -> None:
+        self.incidents += 1
+        frame = sys._current_frames().get(actor.thread.ident or 0)
+        stack = "".join(traceback.format_stack(frame)) if frame else "no stack"
+        logger.warning(
+            "%s has been busy for %.1f s with %.300r\n%s", actor.name, busy_s, message, stack
+        )
+
+    def _run(self) -> None:
+        while not self._stopped.wait(self._interval_s):
+            self.check(monotonic())

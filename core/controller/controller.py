@@ -1,0 +1,332 @@
+"""The controller of one broker: waits for its turn, rules, resigns.
+
+Mirrors ``kafka.controller.KafkaController`` as a deterministic machine: ``handle`` processes one
+event to completion, reading and writing ZooKeeper through its store, and returns what else is to be
+done. Time and identity come in as arguments.
+
+Every broker has one. It *rules* while ``is_active``: it won an election and nothing since has shown
+that it lost it. What ``/controller`` says is another matter: the elector's.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import assert_never
+
+from core.controller.broker_membership import BrokerMembership
+from core.controller.context import ControllerContext
+from core.controller.controlled_shutdown import ControlledShutdowns
+from core.controller.effects import (
+    BrokerRegistered,
+    CancelScheduledEvents,
+    ControllerRoleChanged,
+    Effect,
+    RemoveBroker,
+    Reply,
+    ScheduleEvent,
+)
+from core.controller.elector import Elector
+from core.controller.events import (
+    BrokerChange,
+    BrokerModifications,
+    ChannelOverflowed,
+    ControlledShutdown,
+    ControllerChange,
+    ControllerEvent,
+    DescribeTopics,
+    Expire,
+    LeaderAndIsrResponseReceived,
+    PartitionModifications,
+    Reelect,
+    RegisterBrokerAndReelect,
+    Resign,
+    StandAgain,
+    Startup,
+    TopicChange,
+    UpdateMetadataResponseReceived,
+)
+from core.controller.partition_state_machine import PartitionStateMachine
+from core.controller.replica_state_machine import ReplicaStateMachine
+from core.controller.term import ControllerSettings, Term
+from core.controller.topic_changes import TopicChanges
+from core.errors import (
+    BrokerIdInUseError,
+    ControllerMovedError,
+    Errors,
+    SessionExpiredError,
+)
+from core.model import NO_EPOCH, NO_LEADER, BrokerId, BrokerInfo, PartitionAndReplica
+from core.ports import ControllerEpoch, ControllerStore, IdSource
+from core.protocol import (
+    ControlHeader,
+    ControlledShutdownResponse,
+    ControllerPartition,
+    DescribeTopicsResponse,
+)
+
+log = logging.getLogger(__name__)
+
+MAX_RESIGNATION_BACKOFF_MS = 60_000
+
+
+class Controller:
+    """One broker's controller: every event of section ``kafka.controller`` enters here."""
+
+    def __init__(
+        self,
+        broker_info: BrokerInfo,
+        store: ControllerStore,
+        ids: IdSource,
+        settings: ControllerSettings | None = None,
+    ) -> None:
+        self._info = broker_info
+        self._term = Term(broker_info.broker_id, store, ids, settings or ControllerSettings())
+        self._elector = Elector(broker_info.broker_id, store)
+        self._partitions = PartitionStateMachine(self._term)
+        self._replicas = ReplicaStateMachine(self._term)
+        machines = (self._term, self._partitions, self._replicas)
+        self._brokers = BrokerMembership(*machines)
+        self._topics = TopicChanges(*machines)
+        self._shutdowns = ControlledShutdowns(*machines)
+        self._is_active = False
+        self._resignations = 0  # because of something unexpected
+        self._is_standing_back = False
+
+    @property
+    def is_active(self) -> bool:
+        """Whether this broker rules."""
+        return self._is_active
+
+    @property
+    def active_controller_id(self) -> BrokerId:
+        """Who rules according to ZooKeeper; -1 when unknown."""
+        return self._elector.active_controller_id
+
+    @property
+    def context(self) -> ControllerContext:
+        """What the controller knows; empty while it does not rule."""
+        return self._term.context
+
+    def handle(self, event: ControllerEvent, now_ms: int) -> list[Effect]:
+        """Process one event to completion; the caller performs the effects, in order.
+
+        ``now_ms`` is wall-clock time, written into znodes and never compared with another's.
+        """
+        epoch = self.context.epoch
+        try:
+            self._dispatch(event, now_ms)
+        except ControllerMovedError as moved:
+            log.info("[Controller id=%d epoch=%d] %s", self._info.broker_id, epoch, moved)
+            self._resign()
+            self._schedule(self._term.settings.election_retry_ms, Reelect())
+            self._refuse(event)
+        except SessionExpiredError as expired:
+            # Expire follows, and resigns; nothing more can be learnt or written until then.
+            log.info("[Controller id=%d epoch=%d] %s", self._info.broker_id, epoch, expired)
+            self._refuse(event)
+        return self._term.outbox.drain(max(epoch, self.context.epoch))
+
+    def refusal(self, event: ControllerEvent) -> Reply | None:
+        """Return the answer to a request that will not be processed."""
+        match event:
+            case ControlledShutdown(request_id):
+                return Reply(request_id, ControlledShutdownResponse(Errors.STALE_CONTROLLER_EPOCH))
+            case DescribeTopics(request_id):
+                return Reply(request_id, DescribeTopicsResponse(Errors.NOT_CONTROLLER))
+            case _:
+                return None
+
+    def _dispatch(self, event: ControllerEvent, now_ms: int) -> None:  # noqa: C901 - every event
+        match event:
+            case Startup() | ControllerChange() | Reelect():
+                self._reconsider(now_ms)
+            case Expire():
+                self._elector.forget()
+                self._resign()
+            case RegisterBrokerAndReelect():
+                self._register_broker_and_reelect(now_ms)
+            case Resign(reason):
+                self._move(reason)
+            case StandAgain():
+                self._is_standing_back = False
+                self._reconsider(now_ms)
+            case _ if not self._is_active:
+                self._refuse(event)
+            case BrokerChange():
+                self._brokers.on_broker_change()
+            case BrokerModifications(broker_id):
+                self._brokers.on_broker_modifications(broker_id)
+            case TopicChange():
+                self._topics.on_topic_change()
+            case PartitionModifications(topic):
+                self._topics.on_partition_modifications(topic)
+            case ControlledShutdown(request_id, broker_id, broker_epoch):
+                response = self._shutdowns.shut_down(broker_id, broker_epoch)
+                self._term.outbox.add(Reply(request_id, response))
+            case DescribeTopics(request_id, topics):
+                self._term.outbox.add(Reply(request_id, self._describe(topics)))
+            case LeaderAndIsrResponseReceived():
+                self._on_leader_and_isr_response(event)
+            case UpdateMetadataResponseReceived():
+                self._on_update_metadata_response(event)
+            case ChannelOverflowed(broker_id, header):
+                if not self._is_stale(broker_id, header):
+                    self._brokers.tell_everything(broker_id)
+            case _ as unreachable:
+                assert_never(unreachable)
+
+    # --- election ---
+
+    def _reconsider(self, now_ms: int) -> None:
+        """Resign if we rule without holding ``/controller``; then rule if nobody holds it."""
+        if self._is_active:
+            if self._elector.holds_controller_znode():
+                return
+            self._resign()
+        self._elect(now_ms)
+
+    def _elect(self, now_ms: int) -> None:
+        if self._is_standing_back:
+            self._elector.look()
+            return
+        won = self._elector.elect(now_ms)
+        if won is not None:
+            self._failover(won)
+
+    def _register_broker_and_reelect(self, now_ms: int) -> None:
+        retry_ms = self._term.settings.registration_retry_ms
+        try:
+            broker_epoch = self._term.store.register_broker(self._info)
+        except BrokerIdInUseError as in_use:
+            log.warning("[Broker id=%d] %s; trying again", self._info.broker_id, in_use)
+            self._schedule(retry_ms, RegisterBrokerAndReelect())
+            return
+        self._term.outbox.add(BrokerRegistered(broker_epoch))
+        self._term.outbox.record("broker %d: epoch %d", self._info.broker_id, broker_epoch)
+        self._reconsider(now_ms)
+
+    def _failover(self, won: ControllerEpoch) -> None:
+        """Take over, in the order of ``KafkaController.onControllerFailover``.
+
+        Everything is read before anything is said; brokers must know who lives before they are told
+        whom to follow (KAFKA-4443), hence UpdateMetadata first.
+        """
+        context = self.context
+        self._is_active = True
+        context.epoch, context.epoch_zk_version = won
+        self._term.outbox.add(ControllerRoleChanged(is_active=True, controller_epoch=won.epoch))
+        self._term.outbox.record("broker %d: controller epoch %d", self._info.broker_id, won.epoch)
+        self._brokers.load()
+        self._topics.load()
+        self._brokers.announce_brokers()
+        self._replicas.startup()
+        self._partitions.startup()
+        log.info(
+            "[Controller id=%d epoch=%d] rules over %d brokers and %d topics",
+            self._info.broker_id,
+            won.epoch,
+            len(context.registrations),
+            len(context.all_topics),
+        )
+
+    def _resign(self) -> None:
+        """Stop ruling: nothing of the term may outlive it. Idempotent.
+
+        Mirrors ``KafkaController.onControllerResignation``.
+        """
+        if not self._is_active:
+            return
+        self._is_active = False
+        self._term.store.unwatch_all_but_controller()
+        for broker_id in self.context.live_or_shutting_down_broker_ids:
+            self._term.outbox.add(RemoveBroker(broker_id))
+        self._term.outbox.add(CancelScheduledEvents())
+        self._term.outbox.add(
+            ControllerRoleChanged(is_active=False, controller_epoch=self.context.epoch)
+        )
+        self._term.outbox.record("broker %d: resigned", self._info.broker_id)
+        log.info("[Controller id=%d epoch=%d] resigned", self._info.broker_id, self.context.epoch)
+        self.context.reset()
+
+    def _move(self, reason: str) -> None:
+        """Give another broker a chance to do better, and stand back for a while.
+
+        Mirrors ``KafkaController.triggerControllerMove``; the version that fences the deletion is
+        taken before the term is forgotten.
+        """
+        log.error("[Controller id=%d] stands back: %s", self._info.broker_id, reason)
+        was_active, epoch_zk_version = self._is_active, self.context.epoch_zk_version
+        self._resign()
+        backoff_ms = self._term.settings.election_retry_ms * 2**self._resignations
+        self._resignations += 1
+        self._is_standing_back = True
+        self._schedule(min(backoff_ms, MAX_RESIGNATION_BACKOFF_MS), StandAgain())
+        if was_active:
+            self._term.store.delete_controller(epoch_zk_version)
+
+    # --- answers ---
+
+    def _on_leader_and_isr_response(self, event: LeaderAndIsrResponseReceived) -> None:
+        if self._is_stale(event.broker_id, event.header):
+            return
+        response = event.response
+        if response.error_code is not Errors.NONE:
+            log.warning(
+                "broker %d refused LeaderAndIsr: %s", event.broker_id, response.error_code.name
+            )
+            return
+        offline = self.context.replicas_on_offline_dirs.setdefault(event.broker_id, set())
+        newly_offline: list[PartitionAndReplica] = []
+        for error in response.partition_errors:
+            partition = error.topic_partition
+            if error.error_code is Errors.NONE:
+                offline.discard(partition)
+            elif error.error_code is Errors.KAFKA_STORAGE_ERROR and partition not in offline:
+                offline.add(partition)
+                newly_offline.append(PartitionAndReplica(partition, event.broker_id))
+        if newly_offline:
+            self._term.outbox.record(
+                "broker %d: %d replicas offline", event.broker_id, len(newly_offline)
+            )
+            self._brokers.on_replicas_become_offline(newly_offline)
+
+    def _on_update_metadata_response(self, event: UpdateMetadataResponseReceived) -> None:
+        error = event.response.error_code
+        if error is not Errors.NONE and not self._is_stale(event.broker_id, event.header):
+            log.warning("broker %d refused UpdateMetadata: %s", event.broker_id, error.name)
+
+    def _is_stale(self, broker_id: BrokerId, header: ControlHeader) -> bool:
+        """Whether an answer belongs to another term of ours, or another life of the broker."""
+        registration = self.context.registrations.get(broker_id)
+        return (
+            header.controller_epoch != self.context.epoch
+            or registration is None
+            or registration.broker_epoch != header.broker_epoch
+        )
+
+    def _describe(self, topics: tuple[str, ...] | None) -> DescribeTopicsResponse:
+        context = self.context
+        rows: list[ControllerPartition] = []
+        for topic in sorted(context.all_topics) if topics is None else topics:
+            for partition in sorted(context.partitions_of(topic)):
+                leadership = context.partition_leadership_info(partition)
+                current = None if leadership is None else leadership.leader_and_isr
+                rows.append(
+                    ControllerPartition(
+                        topic,
+                        partition.partition,
+                        NO_LEADER if current is None else current.leader,
+                        NO_EPOCH if current is None else current.leader_epoch,
+                        () if current is None else current.isr,
+                        context.partition_replica_assignment(partition),
+                    )
+                )
+        return DescribeTopicsResponse(Errors.NONE, context.epoch, tuple(rows))
+
+    def _refuse(self, event: ControllerEvent) -> None:
+        reply = self.refusal(event)
+        if reply is not None:
+            self._term.outbox.add(reply)
+
+    def _schedule(self, after_ms: int, event: ControllerEvent) -> None:
+        self._term.outbox.add(ScheduleEvent(after_ms, event))

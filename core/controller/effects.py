@@ -1,0 +1,94 @@
+"""What the controller wants done; the shell performs the effects of an event in their order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from core.controller.events import ControllerEvent, RequestId
+from core.model import BrokerId, BrokerRegistration
+from core.protocol import ActorResponse, ControlHeader, ControlRequest
+
+
+@dataclass(frozen=True, slots=True)
+class AddBroker:
+    """Start a RequestSendThread for this incarnation of a broker."""
+
+    registration: BrokerRegistration
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveBroker:
+    """Stop the broker's RequestSendThread and drop what it has queued."""
+
+    broker_id: BrokerId
+
+
+@dataclass(frozen=True, slots=True)
+class SendControlRequest:
+    """Deliver a request to a broker, in order, until it answers or is removed.
+
+    ``request`` may be the same object in several effects: it is encoded once.
+    """
+
+    broker_id: BrokerId
+    header: ControlHeader
+    request: ControlRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """Answer the request of this id."""
+
+    request_id: RequestId
+    response: ActorResponse
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleEvent:
+    """Put ``event`` into the queue after ``after_ms``."""
+
+    after_ms: int
+    event: ControllerEvent
+
+
+@dataclass(frozen=True, slots=True)
+class CancelScheduledEvents:
+    """Forget every scheduled event that has not been queued yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerRegistered:
+    """This broker has a new registration: its broker epoch for answers and requests of its own."""
+
+    broker_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class ControllerRoleChanged:
+    """This broker became the active controller (or stopped being it)."""
+
+    is_active: bool
+    controller_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class RecordChanges:
+    """What the event changed, for the journal: a sample of lines and how many there were."""
+
+    controller_epoch: int
+    changes: tuple[str, ...]
+    total: int
+
+
+Effect: TypeAlias = (
+    AddBroker
+    | RemoveBroker
+    | SendControlRequest
+    | Reply
+    | ScheduleEvent
+    | CancelScheduledEvents
+    | BrokerRegistered
+    | ControllerRoleChanged
+    | RecordChanges
+)

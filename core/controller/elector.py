@@ -1,0 +1,101 @@
+"""Becoming the controller: who holds ``/controller``, and may we take it?
+
+Mirrors the election half of ``kafka.controller.KafkaController`` and
+``KafkaZkClient.registerControllerAndIncrementControllerEpoch``.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from core.errors import ControllerMovedError
+from core.model import BrokerId
+from core.ports import ControllerEpoch, ControllerStore, ControllerZNode
+
+log = logging.getLogger(__name__)
+
+MAX_ATTEMPTS = 3
+NO_CONTROLLER = -1
+
+
+class Elector:
+    """Knows who is the active controller as far as ZooKeeper tells."""
+
+    def __init__(self, broker_id: BrokerId, store: ControllerStore) -> None:
+        self._broker_id = broker_id
+        self._store = store
+        self.active_controller_id: BrokerId = NO_CONTROLLER
+
+    def holds_controller_znode(self) -> bool:
+        """Read ``/controller`` (and watch it): do we hold it, undisturbed?"""
+        controller = self._store.read_controller()
+        self._note(controller)
+        return (
+            controller is not None
+            and controller.is_own_session
+            and controller.broker_id == self._broker_id
+        )
+
+    def look(self) -> None:
+        """Learn who is the controller without trying to become it."""
+        self._note(self._store.read_controller())
+
+    def elect(self, now_ms: int) -> ControllerEpoch | None:
+        """Try to become the controller; None when somebody else is.
+
+        Only call it while not acting as controller: a node of our own session is then one whose
+        creation we never learnt of, or whose data somebody overwrote, and is deleted (KAFKA-13407;
+        nobody else may free it, and it would block every election for as long as we live).
+        """
+        for _ in range(MAX_ATTEMPTS):
+            controller = self._store.read_controller()
+            self._note(controller)
+            if controller is None:
+                won = self._register(now_ms)
+                if won is not None:
+                    self.active_controller_id = self._broker_id
+                    return won
+            elif controller.is_own_session or not controller.is_ephemeral:
+                self._delete_unusable(controller)
+            else:
+                return None
+        return None  # it keeps changing hands: the watch that is armed tells when to look again
+
+    def forget(self) -> None:
+        """Know of no controller, because our session is over."""
+        self.active_controller_id = NO_CONTROLLER
+
+    def _register(self, now_ms: int) -> ControllerEpoch | None:
+        current = self._store.read_controller_epoch()
+        if current is None:
+            self._store.create_controller_epoch()
+            current = self._store.read_controller_epoch()
+        if current is None:
+            return None
+        return self._store.register_controller(self._broker_id, current, now_ms)
+
+    def _delete_unusable(self, controller: ControllerZNode) -> None:
+        log.warning(
+            "[Controller id=%d] deleting /controller: it names %d, but %s",
+            self._broker_id,
+            controller.broker_id,
+            "our session holds it and we are not the controller"
+            if controller.is_own_session
+            else "no session holds it",
+        )
+        current = self._store.read_controller_epoch()
+        if current is None:
+            self._store.create_controller_epoch()
+            return
+        try:
+            self._store.delete_controller(current.zk_version)
+        except ControllerMovedError:
+            log.info("[Controller id=%d] somebody was elected meanwhile", self._broker_id)
+
+    def _note(self, controller: ControllerZNode | None) -> None:
+        if controller is None or not controller.is_ephemeral:
+            self.active_controller_id = NO_CONTROLLER
+        elif controller.broker_id == self._broker_id and not controller.is_own_session:
+            self.active_controller_id = NO_CONTROLLER  # a former life of ours, not yet expired
+        else:
+            self.active_controller_id = controller.broker_id

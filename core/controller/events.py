@@ -1,0 +1,165 @@
+"""Everything that can happen to the controller; mirrors ``kafka.controller.ControllerEvent``.
+
+An event carries no data that ZooKeeper holds: its handler reads the present. Requests carry a
+``request_id`` and are answered exactly once by a ``Reply`` effect of that id.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from core.model import BrokerId
+from core.protocol import (
+    ControlHeader,
+    LeaderAndIsrResponse,
+    UpdateMetadataResponse,
+)
+
+RequestId: TypeAlias = int
+
+
+@dataclass(frozen=True, slots=True)
+class Startup:
+    """The broker is registered for the first time: look for a controller, or become it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ControllerChange:
+    """``/controller`` was created or its data changed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reelect:
+    """``/controller`` was deleted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Expire:
+    """The ZooKeeper session is over; the next one does not exist yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class RegisterBrokerAndReelect:
+    """A new ZooKeeper session exists."""
+
+
+@dataclass(frozen=True, slots=True)
+class Resign:
+    """Something unexpected happened: give up the controllership and let another broker try."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class StandAgain:
+    """The pause after giving up is over."""
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerChange:
+    """Brokers came or went."""
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerModifications:
+    """A registered broker changed what it says about itself."""
+
+    broker_id: BrokerId
+
+
+@dataclass(frozen=True, slots=True)
+class TopicChange:
+    """Topics came or went."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionModifications:
+    """A topic's znode changed."""
+
+    topic: str
+
+
+@dataclass(frozen=True, slots=True)
+class ControlledShutdown:
+    """A broker asks to hand over its leaderships before it stops."""
+
+    request_id: RequestId
+    broker_id: BrokerId
+    broker_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class DescribeTopics:
+    """Somebody asks what the controller knows of some topics (None: of all)."""
+
+    request_id: RequestId
+    topics: tuple[str, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderAndIsrResponseReceived:
+    """A broker answered a LeaderAndIsr; ``header`` is the one the request carried."""
+
+    broker_id: BrokerId
+    header: ControlHeader
+    response: LeaderAndIsrResponse
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateMetadataResponseReceived:
+    """A broker answered an UpdateMetadata; ``header`` is the one the request carried."""
+
+    broker_id: BrokerId
+    header: ControlHeader
+    response: UpdateMetadataResponse
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelOverflowed:
+    """A broker left too many requests unanswered: what waits for it was dropped.
+
+    It must be told everything afresh, as if it had just started.
+    """
+
+    broker_id: BrokerId
+    header: ControlHeader
+
+
+ControllerEvent: TypeAlias = (
+    Startup
+    | ControllerChange
+    | Reelect
+    | Expire
+    | RegisterBrokerAndReelect
+    | Resign
+    | StandAgain
+    | BrokerChange
+    | BrokerModifications
+    | TopicChange
+    | PartitionModifications
+    | ControlledShutdown
+    | DescribeTopics
+    | LeaderAndIsrResponseReceived
+    | UpdateMetadataResponseReceived
+    | ChannelOverflowed
+)
+
+_IDEMPOTENT_TRIGGERS = (
+    ControllerChange,
+    Reelect,
+    BrokerChange,
+    BrokerModifications,
+    TopicChange,
+    PartitionModifications,
+)
+
+
+def collapse_key(event: object) -> Hashable | None:
+    """Return the key under which a second queued instance of ``event`` would be superfluous.
+
+    These handlers read the present state of a path, so one run after the last trigger is enough.
+    (Kafka queues every instance and can pile up thousands.)
+    """
+    return event if isinstance(event, _IDEMPOTENT_TRIGGERS) else None

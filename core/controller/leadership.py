@@ -1,0 +1,116 @@
+"""Conditional changes of leaderships in ZooKeeper: the one loop behind elections and ISR shrinking.
+
+Each round reads the ``state`` znodes, lets a rule propose, writes the proposals on condition that
+nothing changed meanwhile, and puts what was accepted into the context. What changed meanwhile goes
+round again with what is there now.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from typing import TypeAlias, TypeVar
+
+from core.controller.term import Term
+from core.errors import BadDataError, StateChangeFailedError
+from core.model import LeaderAndIsr, LeaderIsrAndControllerEpoch, TopicPartition
+from core.ports import PartitionStates, WriteError
+
+Proposal = TypeVar("Proposal")
+Failures: TypeAlias = dict[TopicPartition, StateChangeFailedError]
+Leaderships: TypeAlias = Mapping[TopicPartition, LeaderAndIsr]
+
+# A conflict means that somebody changed the ISR between our read and our write. More than a few in
+# a row means that it will not stop; the next event for the partition tries again.
+MAX_ROUNDS = 10
+
+
+def change_leaderships(
+    term: Term,
+    partitions: Collection[TopicPartition],
+    propose: Callable[[Leaderships, Failures], Mapping[TopicPartition, LeaderAndIsr]],
+) -> tuple[dict[TopicPartition, LeaderAndIsr], Failures]:
+    """Bring the leaderships of ``partitions`` to what ``propose`` makes of them.
+
+    ``propose`` gets what ZooKeeper holds; it puts what it cannot change into the failures and
+    leaves out what needs no write. Returns what was accepted (with its new partition epoch), which
+    the context holds by then, and what failed and why. Raises ``ControllerMovedError``.
+    """
+    accepted: dict[TopicPartition, LeaderAndIsr] = {}
+    failures: Failures = {}
+    remaining = list(partitions)
+    for _ in range(MAX_ROUNDS):
+        if not remaining:
+            break
+        states = term.store.read_partition_states(remaining)
+        current = _usable(term, remaining, states, failures)
+        conflicts = _write(term, propose(current, failures), accepted, failures)
+        remaining = conflicts
+    for partition in remaining:
+        failures[partition] = StateChangeFailedError(
+            f"{partition}: its state kept changing while {MAX_ROUNDS} attempts were made"
+        )
+    return accepted, failures
+
+
+def _usable(
+    term: Term,
+    partitions: Collection[TopicPartition],
+    states: PartitionStates,
+    failures: Failures,
+) -> dict[TopicPartition, LeaderAndIsr]:
+    current: dict[TopicPartition, LeaderAndIsr] = {}
+    for partition in partitions:
+        state = states.get(partition)
+        if state is None:
+            reason = "its state znode does not exist"
+        elif isinstance(state, BadDataError):
+            reason = str(state)
+        elif state.controller_epoch > term.context.epoch:
+            reason = f"written by a newer controller, epoch {state.controller_epoch}"
+        else:
+            current[partition] = state.leader_and_isr
+            continue
+        failures[partition] = StateChangeFailedError(f"{partition}: {reason}")
+    return current
+
+
+def _write(
+    term: Term,
+    proposals: Mapping[TopicPartition, LeaderAndIsr],
+    accepted: dict[TopicPartition, LeaderAndIsr],
+    failures: Failures,
+) -> list[TopicPartition]:
+    """Write proposals; return those that met a conflict."""
+    if not proposals:
+        return []
+    context = term.context
+    outcomes = term.store.update_partition_states(
+        {
+            partition: LeaderIsrAndControllerEpoch(proposal, context.epoch)
+            for partition, proposal in proposals.items()
+        },
+        context.epoch_zk_version,
+    )
+    conflicts: list[TopicPartition] = []
+    for partition, proposal in proposals.items():
+        outcome = outcomes[partition]
+        if outcome is WriteError.BAD_VERSION:
+            conflicts.append(partition)
+        elif isinstance(outcome, WriteError):
+            failures[partition] = StateChangeFailedError(f"{partition}: {outcome.value}")
+        else:
+            before = context.partition_leadership_info(partition)
+            written = proposal.with_partition_epoch(outcome)
+            accepted[partition] = written
+            context.put_partition_leadership_info(
+                partition, LeaderIsrAndControllerEpoch(written, context.epoch)
+            )
+            term.outbox.record(
+                "%s: leader %s → %d, isr %s, leader epoch %d",
+                partition,
+                "?" if before is None else before.leader_and_isr.leader,
+                written.leader,
+                list(written.isr),
+                written.leader_epoch,
+            )
+    return conflicts

@@ -1,0 +1,41 @@
+"""What one event produced: effects in their order, and lines for the journal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from core.controller.effects import Effect, RecordChanges
+
+MAX_CHANGE_LINES = 20  # an event may move 100,000 leaders; the journal names the first few
+
+
+class Outbox:
+    """Collects effects while an event is handled."""
+
+    def __init__(self) -> None:
+        self._effects: list[Effect] = []
+        self._changes: list[str] = []
+        self._change_count = 0
+
+    def add(self, effect: Effect) -> None:
+        """Append one effect."""
+        self._effects.append(effect)
+
+    def extend(self, effects: Iterable[Effect]) -> None:
+        """Append effects."""
+        self._effects.extend(effects)
+
+    def record(self, template: str, *args: object) -> None:
+        """Note a change; only the first few of an event are ever formatted."""
+        self._change_count += 1
+        if len(self._changes) < MAX_CHANGE_LINES:
+            self._changes.append(template % args)
+
+    def drain(self, controller_epoch: int) -> list[Effect]:
+        """Return everything collected, the changes last, and start empty."""
+        effects = self._effects
+        if self._change_count:
+            changes = tuple(self._changes)
+            effects.append(RecordChanges(controller_epoch, changes, self._change_count))
+        self._effects, self._changes, self._change_count = [], [], 0
+        return effects

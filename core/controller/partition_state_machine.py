@@ -1,0 +1,271 @@
+"""Partitions: NonExistent → New → Online ⇄ Offline → NonExistent.
+
+Mirrors ``kafka.controller.ZkPartitionStateMachine``. Transitions and what they do:
+
+* → New: memory only.
+* New → Online: create the ``state`` znode; leader and ISR are the replicas alive; tell the ISR.
+* Online, Offline → Online: elect a leader by a strategy, write it, tell the recipients.
+* → Offline, → NonExistent: memory only.
+
+A transition that is not in the table is logged and skipped, and nothing changes.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from core.controller.election import (
+    Candidates,
+    Elected,
+    ElectionStrategy,
+    OfflineElection,
+    elect,
+)
+from core.controller.leadership import Failures, Leaderships, change_leaderships
+from core.controller.request_batch import ControlRequestBatch
+from core.controller.states import VALID_PREVIOUS_PARTITION_STATES, PartitionState
+from core.controller.term import Term
+from core.errors import BadDataError, StateChangeFailedError
+from core.model import LeaderAndIsr, LeaderIsrAndControllerEpoch, TopicPartition
+from core.ports import WriteError
+
+log = logging.getLogger("state.change")
+
+
+class PartitionStateMachine:
+    """Owns the state of every partition."""
+
+    def __init__(self, term: Term) -> None:
+        self._term = term
+        self._context = term.context
+
+    def startup(self) -> None:
+        """Give every partition its first state of this term, then seek leaders."""
+        for partition in list(self._context.all_partitions()):
+            self._context.put_partition_state(partition, self._initial_state(partition))
+        self.trigger_online_partition_state_change()
+
+    def trigger_online_partition_state_change(self, topic: str | None = None) -> Failures:
+        """Try to bring every New and Offline partition (of ``topic``) online."""
+        waiting = [
+            partition
+            for partition in self._context.partitions_in_state(
+                PartitionState.NEW, PartitionState.OFFLINE
+            )
+            if topic in (None, partition.topic)
+            and not self._context.is_topic_queued_for_deletion(partition.topic)
+        ]
+        return self.handle_state_changes(waiting, PartitionState.ONLINE, OfflineElection())
+
+    def handle_state_changes(
+        self,
+        partitions: Iterable[TopicPartition],
+        target: PartitionState,
+        strategy: ElectionStrategy | None = None,
+    ) -> Failures:
+        """Move partitions to ``target`` and announce what came of it; return what failed.
+
+        ``strategy`` is required for ONLINE. Raises ``ControllerMovedError``.
+        """
+        valid, failures = self._split_by_validity(partitions, target)
+        if target is PartitionState.ONLINE:
+            assert strategy is not None, "a partition goes online by an election strategy"
+            failures.update(self._bring_online(valid, strategy))
+        else:
+            for partition in valid:
+                self._context.put_partition_state(partition, target)
+        if failures:
+            first = next(iter(failures.values()))
+            log.warning(
+                "[Controller id=%d epoch=%d] %d partitions did not become %s, the first: %s",
+                self._term.broker_id,
+                self._context.epoch,
+                len(failures),
+                target.value,
+                first,
+            )
+        return failures
+
+    # --- validity ---
+
+    def _initial_state(self, partition: TopicPartition) -> PartitionState:
+        leadership = self._context.partition_leadership_info(partition)
+        if leadership is None:
+            return PartitionState.NEW
+        is_led = self._context.is_replica_online(leadership.leader_and_isr.leader, partition)
+        return PartitionState.ONLINE if is_led else PartitionState.OFFLINE
+
+    def _split_by_validity(
+        self, partitions: Iterable[TopicPartition], target: PartitionState
+    ) -> tuple[list[TopicPartition], Failures]:
+        valid: list[TopicPartition] = []
+        failures: Failures = {}
+        allowed = VALID_PREVIOUS_PARTITION_STATES[target]
+        for partition in partitions:
+            state = self._context.partition_state(partition)
+            if state in allowed:
+                valid.append(partition)
+            else:
+                failures[partition] = StateChangeFailedError(
+                    f"{partition}: cannot go from {state.value} to {target.value}"
+                )
+        return valid, failures
+
+    # --- going online ---
+
+    def _bring_online(
+        self, partitions: Iterable[TopicPartition], strategy: ElectionStrategy
+    ) -> Failures:
+        new: list[TopicPartition] = []
+        existing: list[TopicPartition] = []
+        for partition in partitions:
+            is_new = self._context.partition_state(partition) is PartitionState.NEW
+            (new if is_new else existing).append(partition)
+        batch = self._term.new_batch()
+        failures, found = self._initialise(new, batch)
+        failures.update(self._elect([*existing, *found], strategy, batch))
+        self._term.announce(batch)
+        return failures
+
+    def _initialise(
+        self, partitions: Iterable[TopicPartition], batch: ControlRequestBatch
+    ) -> tuple[Failures, list[TopicPartition]]:
+        """Write first leaderships; return failures, and partitions that had one already."""
+        failures: Failures = {}
+        proposals: dict[TopicPartition, LeaderIsrAndControllerEpoch] = {}
+        for partition in partitions:
+            replicas = self._context.partition_replica_assignment(partition)
+            live = tuple(r for r in replicas if self._context.is_replica_online(r, partition))
+            if live:
+                first = LeaderAndIsr(leader=live[0], isr=live)
+                proposals[partition] = LeaderIsrAndControllerEpoch(first, self._context.epoch)
+            else:
+                failures[partition] = StateChangeFailedError(
+                    f"{partition}: none of its replicas {list(replicas)} is alive"
+                )
+        if not proposals:
+            return failures, []
+        outcomes = self._term.store.create_partition_states(
+            proposals, self._context.epoch_zk_version
+        )
+        exist = [p for p in proposals if outcomes[p] is WriteError.NODE_EXISTS]
+        stored = self._term.store.read_partition_states(exist) if exist else {}
+        found: list[TopicPartition] = []
+        for partition, proposal in proposals.items():
+            if outcomes[partition] is WriteError.NO_NODE:
+                failures[partition] = StateChangeFailedError(f"{partition}: its topic is gone")
+            elif (
+                outcomes[partition] is WriteError.NODE_EXISTS and stored.get(partition) != proposal
+            ):
+                found.append(partition)
+            else:  # created, now or by an attempt whose answer was lost
+                self._go_online_first(partition, proposal, batch)
+        return failures, found
+
+    def _go_online_first(
+        self,
+        partition: TopicPartition,
+        leadership: LeaderIsrAndControllerEpoch,
+        batch: ControlRequestBatch,
+    ) -> None:
+        first = leadership.leader_and_isr
+        self._context.put_partition_leadership_info(partition, leadership)
+        self._context.put_partition_state(partition, PartitionState.ONLINE)
+        self._term.outbox.record(
+            "%s: created, leader %d, isr %s", partition, first.leader, list(first.isr)
+        )
+        assignment = self._context.partition_full_replica_assignment(partition)
+        batch.add_leader_and_isr(first.isr, partition, leadership, assignment, is_new=True)
+
+    def _elect(
+        self,
+        partitions: list[TopicPartition],
+        strategy: ElectionStrategy,
+        batch: ControlRequestBatch,
+    ) -> Failures:
+        elected: dict[TopicPartition, Elected] = {}
+
+        def propose(
+            current: Leaderships, failures: Failures
+        ) -> Mapping[TopicPartition, LeaderAndIsr]:
+            proposals = self._run_elections(current, strategy, failures)
+            elected.update(proposals)
+            return {partition: e.leader_and_isr for partition, e in proposals.items()}
+
+        accepted, failures = change_leaderships(self._term, partitions, propose)
+        for partition, written in accepted.items():
+            self._context.put_partition_state(partition, PartitionState.ONLINE)
+            batch.add_leader_and_isr(
+                elected[partition].recipients,
+                partition,
+                LeaderIsrAndControllerEpoch(written, self._context.epoch),
+                self._context.partition_full_replica_assignment(partition),
+                is_new=False,
+            )
+        return failures
+
+    def _run_elections(
+        self, current: Leaderships, strategy: ElectionStrategy, failures: Failures
+    ) -> dict[TopicPartition, Elected]:
+        unclean_topics = self._topics_allowing_unclean(current, strategy, failures)
+        elected: dict[TopicPartition, Elected] = {}
+        for partition, leadership in current.items():
+            if partition in failures:
+                continue
+            chosen = strategy
+            if isinstance(strategy, OfflineElection) and partition.topic in unclean_topics:
+                chosen = replace(strategy, allow_unclean=True)
+            outcome = elect(chosen, leadership, self._candidates(partition))
+            if outcome is None:
+                failures[partition] = StateChangeFailedError(
+                    f"{partition}: no leader found by {strategy} among isr {list(leadership.isr)}"
+                )
+                continue
+            if outcome.unclean:
+                self._context.stats.unclean_leader_elections += 1
+                log.warning(
+                    "[Controller id=%d epoch=%d] %s: UNCLEAN leader %d, records acknowledged by"
+                    " isr %s since it left may be lost",
+                    self._term.broker_id,
+                    self._context.epoch,
+                    partition,
+                    outcome.leader_and_isr.leader,
+                    list(leadership.isr),
+                )
+            elected[partition] = outcome
+        return elected
+
+    def _topics_allowing_unclean(
+        self, current: Leaderships, strategy: ElectionStrategy, failures: Failures
+    ) -> set[str]:
+        """Read the topic setting, only where nobody in sync is alive (KAFKA-6526)."""
+        if not isinstance(strategy, OfflineElection) or strategy.allow_unclean:
+            return set()
+        stuck = [
+            partition
+            for partition, leadership in current.items()
+            if not any(self._context.is_replica_online(r, partition) for r in leadership.isr)
+        ]
+        if not stuck:
+            return set()
+        topics = sorted({partition.topic for partition in stuck})
+        settings = self._term.store.read_unclean_leader_election(topics)
+        default = self._term.settings.unclean_leader_election_enable
+        for partition in stuck:
+            setting = settings.get(partition.topic)
+            if isinstance(setting, BadDataError):
+                failures[partition] = StateChangeFailedError(f"{partition}: {setting}")
+        return {topic for topic in topics if settings.get(topic, default) is True}
+
+    def _candidates(self, partition: TopicPartition) -> Candidates:
+        context = self._context
+        return Candidates(
+            assignment=context.partition_full_replica_assignment(partition),
+            is_online=lambda r: context.is_replica_online(r, partition),
+            is_reachable=lambda r: context.is_replica_online(
+                r, partition, include_shutting_down=True
+            ),
+            is_shutting_down=lambda r: r in context.shutting_down_broker_ids,
+        )

@@ -1,0 +1,248 @@
+"""Replicas: NonExistent → New → Online ⇄ Offline → DeletionStarted → … → NonExistent.
+
+Mirrors ``kafka.controller.ZkReplicaStateMachine``. Transitions and what they do:
+
+* → New: tell the replica its leadership, as a new replica, if there is one.
+* New → Online: memory only.
+* Online, Offline, DeletionIneligible → Online: tell the replica its leadership.
+* → Offline: stop the replica; take it out of the ISR and tell the others.
+* Offline → DeletionStarted: stop the replica and delete its data.
+* → DeletionIneligible, → DeletionSuccessful: memory only.
+* DeletionSuccessful → NonExistent: forget the replica.
+
+A transition that is not in the table is logged and skipped, and nothing changes.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterable, Mapping
+
+from core.controller.leadership import Failures, Leaderships, change_leaderships
+from core.controller.request_batch import ControlRequestBatch
+from core.controller.states import VALID_PREVIOUS_REPLICA_STATES, ReplicaState
+from core.controller.term import Term
+from core.model import (
+    NO_LEADER,
+    BrokerId,
+    LeaderAndIsr,
+    LeaderIsrAndControllerEpoch,
+    PartitionAndReplica,
+    ReplicaAssignment,
+    TopicPartition,
+)
+
+log = logging.getLogger("state.change")
+
+
+class ReplicaStateMachine:
+    """Owns the state of every replica."""
+
+    def __init__(self, term: Term) -> None:
+        self._term = term
+        self._context = term.context
+
+    def startup(self) -> None:
+        """Give every replica its first state of this term, and tell every broker what it hosts.
+
+        Dead replicas leave the ISR here (KAFKA-3143). Runs before the partition machine.
+        """
+        online: list[PartitionAndReplica] = []
+        offline: list[PartitionAndReplica] = []
+        for replica in self._context.replicas_of(list(self._context.all_partitions())):
+            if self._context.is_replica_online(replica.replica, replica.topic_partition):
+                self._context.put_replica_state(replica, ReplicaState.ONLINE)
+                online.append(replica)
+            else:
+                self._context.put_replica_state(replica, ReplicaState.DELETION_INELIGIBLE)
+                offline.append(replica)
+        everybody = self._context.live_or_shutting_down_broker_ids
+        self.handle_state_changes(online, ReplicaState.ONLINE, full_for=everybody)
+        self.handle_state_changes(offline, ReplicaState.OFFLINE)
+
+    def handle_state_changes(
+        self,
+        replicas: Iterable[PartitionAndReplica],
+        target: ReplicaState,
+        *,
+        full_for: Collection[BrokerId] = (),
+    ) -> None:
+        """Move replicas to ``target`` and announce what came of it.
+
+        ``full_for``: brokers that must hear everything they host, even if that is nothing. Raises
+        ``ControllerMovedError``.
+        """
+        batch = self._term.new_batch()
+        batch.make_full(full_for)
+        by_broker: dict[BrokerId, list[TopicPartition]] = {}
+        for replica in self._valid(replicas, target):
+            by_broker.setdefault(replica.replica, []).append(replica.topic_partition)
+        for broker_id in sorted(by_broker):
+            self._move(broker_id, by_broker[broker_id], target, batch)
+        self._term.announce(batch)
+
+    def _valid(
+        self, replicas: Iterable[PartitionAndReplica], target: ReplicaState
+    ) -> list[PartitionAndReplica]:
+        valid: list[PartitionAndReplica] = []
+        invalid: list[PartitionAndReplica] = []
+        for replica in replicas:
+            is_valid = self._context.replica_state(replica) in VALID_PREVIOUS_REPLICA_STATES[target]
+            (valid if is_valid else invalid).append(replica)
+        if invalid:
+            log.warning(
+                "[Controller id=%d epoch=%d] %d replicas cannot become %s, the first: %s is %s",
+                self._term.broker_id,
+                self._context.epoch,
+                len(invalid),
+                target.value,
+                invalid[0],
+                self._context.replica_state(invalid[0]).value,
+            )
+        return valid
+
+    def _move(
+        self,
+        broker_id: BrokerId,
+        partitions: list[TopicPartition],
+        target: ReplicaState,
+        batch: ControlRequestBatch,
+    ) -> None:
+        match target:
+            case ReplicaState.NEW:
+                partitions = self._tell_new_replica(broker_id, partitions, batch)
+            case ReplicaState.ONLINE:
+                self._tell_replica(broker_id, partitions, batch)
+            case ReplicaState.OFFLINE:
+                partitions = self._take_offline(broker_id, partitions, batch)
+            case ReplicaState.DELETION_STARTED:
+                for partition in partitions:
+                    batch.add_stop_replica(broker_id, partition, delete=True)
+            case ReplicaState.NON_EXISTENT:
+                self._forget(broker_id, partitions)
+            case ReplicaState.DELETION_INELIGIBLE | ReplicaState.DELETION_SUCCESSFUL:
+                pass
+        for partition in partitions:
+            self._context.put_replica_state(PartitionAndReplica(partition, broker_id), target)
+
+    # --- the transitions ---
+
+    def _tell_new_replica(
+        self, broker_id: BrokerId, partitions: list[TopicPartition], batch: ControlRequestBatch
+    ) -> list[TopicPartition]:
+        told: list[TopicPartition] = []
+        for partition in partitions:
+            leadership = self._context.partition_leadership_info(partition)
+            if leadership is not None:
+                if leadership.leader_and_isr.leader == broker_id:
+                    log.error("%s: replica %d cannot be new, it leads", partition, broker_id)
+                    continue
+                self._add_leader_and_isr((broker_id,), partition, leadership, batch, is_new=True)
+            told.append(partition)
+        return told
+
+    def _tell_replica(
+        self, broker_id: BrokerId, partitions: list[TopicPartition], batch: ControlRequestBatch
+    ) -> None:
+        for partition in partitions:
+            replica = PartitionAndReplica(partition, broker_id)
+            if self._context.replica_state(replica) is ReplicaState.NEW:
+                self._ensure_assigned(replica)
+                continue
+            leadership = self._context.partition_leadership_info(partition)
+            if leadership is not None:
+                self._add_leader_and_isr((broker_id,), partition, leadership, batch, is_new=False)
+
+    def _ensure_assigned(self, replica: PartitionAndReplica) -> None:
+        partition = replica.topic_partition
+        assignment = self._context.partition_full_replica_assignment(partition)
+        if replica.replica not in assignment.replicas:
+            log.error("%s is not assigned; assigning it", replica)
+            self._context.update_partition_full_replica_assignment(
+                partition,
+                ReplicaAssignment(
+                    (*assignment.replicas, replica.replica),
+                    assignment.adding_replicas,
+                    assignment.removing_replicas,
+                ),
+            )
+
+    def _take_offline(
+        self, broker_id: BrokerId, partitions: list[TopicPartition], batch: ControlRequestBatch
+    ) -> list[TopicPartition]:
+        for partition in partitions:  # with the epoch of now, before the ISR changes
+            batch.add_stop_replica(broker_id, partition, delete=False)
+        led = [p for p in partitions if self._context.partition_leadership_info(p) is not None]
+        removed, failures = self._remove_replica_from_isr(broker_id, led)
+        for partition in led:
+            if partition in removed and not self._is_queued_for_deletion(partition):
+                others = [
+                    r
+                    for r in self._context.partition_replica_assignment(partition)
+                    if r != broker_id
+                ]
+                leadership = removed[partition]
+                self._add_leader_and_isr(others, partition, leadership, batch, is_new=False)
+        batch.add_update_metadata(
+            p for p in partitions if self._context.partition_leadership_info(p) is None
+        )
+        if failures:
+            log.warning(
+                "[Controller id=%d epoch=%d] %d replicas of broker %d stay as they are, the first:"
+                " %s",
+                self._term.broker_id,
+                self._context.epoch,
+                len(failures),
+                broker_id,
+                next(iter(failures.values())),
+            )
+        return [p for p in partitions if p not in failures]
+
+    def _remove_replica_from_isr(
+        self, broker_id: BrokerId, partitions: Collection[TopicPartition]
+    ) -> tuple[dict[TopicPartition, LeaderIsrAndControllerEpoch], Failures]:
+        """Take the broker out of ISRs; the last member always stays (KAFKA-708)."""
+        epoch = self._context.epoch
+        unchanged: dict[TopicPartition, LeaderIsrAndControllerEpoch] = {}
+
+        def propose(
+            current: Leaderships, failures: Failures
+        ) -> Mapping[TopicPartition, LeaderAndIsr]:
+            proposals: dict[TopicPartition, LeaderAndIsr] = {}
+            for partition, now in current.items():
+                if broker_id not in now.isr:
+                    unchanged[partition] = LeaderIsrAndControllerEpoch(now, epoch)
+                    self._context.put_partition_leadership_info(partition, unchanged[partition])
+                    continue
+                leader = NO_LEADER if now.leader == broker_id else now.leader
+                shrunk = tuple(r for r in now.isr if r != broker_id)
+                proposals[partition] = now.new_leader_and_isr(leader, shrunk or now.isr)
+            return proposals
+
+        accepted, failures = change_leaderships(self._term, partitions, propose)
+        # The znodes of a topic that is being deleted may be gone already.
+        failures = {p: f for p, f in failures.items() if not self._is_queued_for_deletion(p)}
+        changed = {p: LeaderIsrAndControllerEpoch(w, epoch) for p, w in accepted.items()}
+        return {**unchanged, **changed}, failures
+
+    def _forget(self, broker_id: BrokerId, partitions: list[TopicPartition]) -> None:
+        for partition in partitions:
+            assignment = self._context.partition_full_replica_assignment(partition)
+            self._context.update_partition_full_replica_assignment(
+                partition, assignment.without_replica(broker_id)
+            )
+
+    def _is_queued_for_deletion(self, partition: TopicPartition) -> bool:
+        return self._context.is_topic_queued_for_deletion(partition.topic)
+
+    def _add_leader_and_isr(
+        self,
+        broker_ids: Iterable[BrokerId],
+        partition: TopicPartition,
+        leadership: LeaderIsrAndControllerEpoch,
+        batch: ControlRequestBatch,
+        *,
+        is_new: bool,
+    ) -> None:
+        assignment = self._context.partition_full_replica_assignment(partition)
+        batch.add_leader_and_isr(broker_ids, partition, leadership, assignment, is_new=is_new)

@@ -1,0 +1,279 @@
+"""The control requests of one state change, at most one of each kind per broker.
+
+Mirrors ``kafka.controller.ControllerBrokerRequestBatch``, as a local value: filled, turned into
+effects, dropped. (Kafka keeps one and fails for ever when it was left dirty.)
+
+Leaderships are captured when they are added, liveness and epochs when the batch becomes effects.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterable, Mapping
+from typing import NamedTuple, TypeVar
+
+from core.controller.context import ControllerContext
+from core.controller.effects import SendControlRequest
+from core.model import (
+    EPOCH_DURING_DELETE,
+    LEADER_DURING_DELETE,
+    NO_EPOCH,
+    BrokerId,
+    BrokerRegistration,
+    LeaderIsrAndControllerEpoch,
+    ReplicaAssignment,
+    TopicPartition,
+)
+from core.protocol import (
+    ControlHeader,
+    ControlRequest,
+    LeaderAndIsrPartition,
+    LeaderAndIsrRequest,
+    LeaderAndIsrTopic,
+    LeaderAndIsrType,
+    LiveLeader,
+    StopReplicaPartition,
+    StopReplicaRequest,
+    StopReplicaTopic,
+    UpdateMetadataBroker,
+    UpdateMetadataEndPoint,
+    UpdateMetadataPartition,
+    UpdateMetadataRequest,
+    UpdateMetadataTopic,
+)
+
+Row = TypeVar("Row")
+
+state_change_log = logging.getLogger("state.change")
+
+
+class _StopReplica(NamedTuple):
+    leader_epoch: int
+    delete: bool
+
+
+class ControlRequestBatch:
+    """Requests being gathered for one state change."""
+
+    def __init__(self, controller_id: BrokerId, context: ControllerContext) -> None:
+        self._controller_id = controller_id
+        self._context = context
+        self._leader_and_isr: dict[BrokerId, dict[TopicPartition, LeaderAndIsrPartition]] = {}
+        self._full: set[BrokerId] = set()
+        self._stop_replica: dict[BrokerId, dict[TopicPartition, _StopReplica]] = {}
+        self._metadata_brokers: set[BrokerId] = set()
+        self._metadata_partitions: dict[TopicPartition, UpdateMetadataPartition] = {}
+
+    def make_full(self, broker_ids: Iterable[BrokerId]) -> None:
+        """Send these brokers a FULL LeaderAndIsr, even an empty one: the rest they host is stray.
+
+        While a topic's znode is unreadable its partitions cannot be listed, and a broker must not
+        take them for strays: then the requests stay INCREMENTAL.
+        """
+        if not self._context.bad_topics:
+            self._full.update(broker_ids)
+
+    def add_leader_and_isr(
+        self,
+        broker_ids: Iterable[BrokerId],
+        topic_partition: TopicPartition,
+        leadership: LeaderIsrAndControllerEpoch,
+        assignment: ReplicaAssignment,
+        *,
+        is_new: bool,
+    ) -> None:
+        """Tell these replicas their leadership, and everybody the metadata that goes with it."""
+        current = leadership.leader_and_isr
+        row = LeaderAndIsrPartition(
+            partition_index=topic_partition.partition,
+            controller_epoch=leadership.controller_epoch,
+            leader=current.leader,
+            leader_epoch=current.leader_epoch,
+            isr=current.isr,
+            partition_epoch=current.partition_epoch,
+            replicas=assignment.replicas,
+            adding_replicas=assignment.adding_replicas,
+            removing_replicas=assignment.removing_replicas,
+            is_new=is_new,
+            leader_recovery_state=int(current.leader_recovery_state),
+        )
+        for broker_id in broker_ids:
+            rows = self._leader_and_isr.setdefault(broker_id, {})
+            earlier = rows.get(topic_partition)
+            is_still_new = earlier is not None and earlier.is_new and not is_new
+            rows[topic_partition] = row._replace(is_new=True) if is_still_new else row
+        self.add_update_metadata((topic_partition,))
+
+    def add_stop_replica(
+        self, broker_id: BrokerId, topic_partition: TopicPartition, *, delete: bool
+    ) -> None:
+        """Tell a replica to stop, and with ``delete`` to forget its data."""
+        rows = self._stop_replica.setdefault(broker_id, {})
+        earlier = rows.get(topic_partition)
+        rows[topic_partition] = _StopReplica(
+            self._stop_replica_epoch(topic_partition),
+            delete or (earlier is not None and earlier.delete),
+        )
+
+    def add_update_metadata(
+        self,
+        partitions: Iterable[TopicPartition],
+        broker_ids: Collection[BrokerId] | None = None,
+    ) -> None:
+        """Tell brokers (None: all of them) who lives and what is known of these partitions."""
+        targets = self._context.registrations.keys() if broker_ids is None else broker_ids
+        self._metadata_brokers.update(targets)
+        for topic_partition in partitions:
+            row = self._metadata_row(topic_partition)
+            if row is not None:
+                self._metadata_partitions[topic_partition] = row
+
+    def effects(self) -> list[SendControlRequest]:
+        """Return the requests to registered brokers: LeaderAndIsr, UpdateMetadata, StopReplica."""
+        registered = self._context.registrations
+        requests: list[tuple[BrokerId, ControlRequest]] = []
+        requests += self._leader_and_isr_requests(registered)
+        requests += self._update_metadata_requests(registered)
+        requests += self._stop_replica_requests(registered)
+        return [
+            SendControlRequest(
+                broker_id,
+                ControlHeader(
+                    self._controller_id, self._context.epoch, registered[broker_id].broker_epoch
+                ),
+                request,
+            )
+            for broker_id, request in requests
+        ]
+
+    # --- rows ---
+
+    def _stop_replica_epoch(self, topic_partition: TopicPartition) -> int:
+        if self._context.is_topic_queued_for_deletion(topic_partition.topic):
+            return EPOCH_DURING_DELETE
+        leadership = self._context.partition_leadership_info(topic_partition)
+        return NO_EPOCH if leadership is None else leadership.leader_and_isr.leader_epoch
+
+    def _metadata_row(self, topic_partition: TopicPartition) -> UpdateMetadataPartition | None:
+        leadership = self._context.partition_leadership_info(topic_partition)
+        if leadership is None:
+            return None
+        current = leadership.leader_and_isr
+        replicas = self._context.partition_replica_assignment(topic_partition)
+        deleting = self._context.is_topic_queued_for_deletion(topic_partition.topic)
+        return UpdateMetadataPartition(
+            partition_index=topic_partition.partition,
+            controller_epoch=leadership.controller_epoch,
+            leader=LEADER_DURING_DELETE if deleting else current.leader,
+            leader_epoch=0 if deleting else current.leader_epoch,
+            isr=current.isr,
+            partition_epoch=0 if deleting else current.partition_epoch,
+            replicas=replicas,
+            offline_replicas=tuple(
+                r for r in replicas if not self._context.is_replica_online(r, topic_partition)
+            ),
+        )
+
+    # --- requests ---
+
+    def _leader_and_isr_requests(
+        self, registered: Mapping[BrokerId, BrokerRegistration]
+    ) -> list[tuple[BrokerId, ControlRequest]]:
+        requests: list[tuple[BrokerId, ControlRequest]] = []
+        for broker_id in sorted({*self._leader_and_isr, *self._full} & registered.keys()):
+            rows = self._leader_and_isr.get(broker_id, {})
+            leaders = sorted({row.leader for row in rows.values()} & registered.keys())
+            request = LeaderAndIsrRequest(
+                type=LeaderAndIsrType(broker_id in self._full),
+                topic_states=tuple(
+                    LeaderAndIsrTopic(topic, self._context.topic_id(topic), states)
+                    for topic, states in _by_topic(rows)
+                ),
+                live_leaders=tuple(
+                    LiveLeader(leader, registered[leader].info.replication_endpoint)
+                    for leader in leaders
+                ),
+            )
+            requests.append((broker_id, request))
+            state_change_log.info(
+                "[Controller id=%d epoch=%d] LeaderAndIsr %s to broker %d: %d partitions",
+                self._controller_id,
+                self._context.epoch,
+                request.type.name,
+                broker_id,
+                len(rows),
+            )
+            if state_change_log.isEnabledFor(logging.DEBUG):
+                for topic_partition, row in rows.items():
+                    state_change_log.debug("  to broker %d: %s %s", broker_id, topic_partition, row)
+        return requests
+
+    def _update_metadata_requests(
+        self, registered: Mapping[BrokerId, BrokerRegistration]
+    ) -> list[tuple[BrokerId, ControlRequest]]:
+        targets = sorted(self._metadata_brokers & registered.keys())
+        if not targets:
+            return []
+        request = UpdateMetadataRequest(
+            topic_states=tuple(
+                UpdateMetadataTopic(topic, self._context.topic_id(topic), states)
+                for topic, states in _by_topic(self._metadata_partitions)
+            ),
+            live_brokers=tuple(_live_broker(registered[b]) for b in sorted(registered)),
+        )
+        state_change_log.info(
+            "[Controller id=%d epoch=%d] UpdateMetadata to brokers %s: %d partitions",
+            self._controller_id,
+            self._context.epoch,
+            targets,
+            len(self._metadata_partitions),
+        )
+        return [(broker_id, request) for broker_id in targets]
+
+    def _stop_replica_requests(
+        self, registered: Mapping[BrokerId, BrokerRegistration]
+    ) -> list[tuple[BrokerId, ControlRequest]]:
+        requests: list[tuple[BrokerId, ControlRequest]] = []
+        for broker_id in sorted(self._stop_replica.keys() & registered.keys()):
+            rows = {
+                tp: StopReplicaPartition(tp.partition, stop.leader_epoch, stop.delete)
+                for tp, stop in self._stop_replica[broker_id].items()
+            }
+            request = StopReplicaRequest(
+                tuple(
+                    StopReplicaTopic(topic, self._context.topic_id(topic), states)
+                    for topic, states in _by_topic(rows)
+                )
+            )
+            requests.append((broker_id, request))
+            state_change_log.info(
+                "[Controller id=%d epoch=%d] StopReplica to broker %d: %d partitions",
+                self._controller_id,
+                self._context.epoch,
+                broker_id,
+                len(rows),
+            )
+        return requests
+
+
+def _by_topic(rows: Mapping[TopicPartition, Row]) -> list[tuple[str, tuple[Row, ...]]]:
+    """Group rows by topic, both in the order of topic and partition."""
+    topics: dict[str, list[Row]] = {}
+    for topic_partition in sorted(rows):
+        topics.setdefault(topic_partition.topic, []).append(rows[topic_partition])
+    return [(topic, tuple(states)) for topic, states in topics.items()]
+
+
+def _live_broker(registration: BrokerRegistration) -> UpdateMetadataBroker:
+    info = registration.info
+    return UpdateMetadataBroker(
+        broker_id=info.broker_id,
+        broker_epoch=registration.broker_epoch,
+        endpoints=tuple(
+            UpdateMetadataEndPoint(e.listener, e.host, e.port, e.security_protocol)
+            for e in info.endpoints
+        ),
+        rack=info.rack,
+        control_endpoint=info.control_endpoint,
+        replication_endpoint=info.replication_endpoint,
+    )

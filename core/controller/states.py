@@ -1,0 +1,52 @@
+"""The states of partitions and replicas, and which may follow which.
+
+The tables *are* the transition rules of ``kafka.controller.PartitionState`` and ``ReplicaState``;
+the two state machines only consult them. An illegal transition is logged and skipped, it never
+raises and changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+
+
+class PartitionState(Enum):
+    """What the controller has achieved for a partition."""
+
+    NON_EXISTENT = "NonExistentPartition"  # never created, or being deleted
+    NEW = "NewPartition"  # assigned, no leader was ever elected
+    ONLINE = "OnlinePartition"  # has a leader
+    OFFLINE = "OfflinePartition"  # its leader died
+
+
+class ReplicaState(Enum):
+    """What the controller has achieved for a replica."""
+
+    NON_EXISTENT = "NonExistentReplica"
+    NEW = "NewReplica"  # assigned, may become leader or follower
+    ONLINE = "OnlineReplica"  # started
+    OFFLINE = "OfflineReplica"  # its broker or log directory died
+    DELETION_STARTED = "ReplicaDeletionStarted"
+    DELETION_SUCCESSFUL = "ReplicaDeletionSuccessful"
+    DELETION_INELIGIBLE = "ReplicaDeletionIneligible"  # deletion waits for its broker
+
+
+_P, _R = PartitionState, ReplicaState
+
+VALID_PREVIOUS_PARTITION_STATES: Mapping[PartitionState, frozenset[PartitionState]] = {
+    _P.NEW: frozenset({_P.NON_EXISTENT}),
+    _P.ONLINE: frozenset({_P.NEW, _P.ONLINE, _P.OFFLINE}),
+    _P.OFFLINE: frozenset({_P.NEW, _P.ONLINE, _P.OFFLINE}),
+    _P.NON_EXISTENT: frozenset({_P.OFFLINE}),
+}
+
+VALID_PREVIOUS_REPLICA_STATES: Mapping[ReplicaState, frozenset[ReplicaState]] = {
+    _R.NEW: frozenset({_R.NON_EXISTENT}),
+    _R.ONLINE: frozenset({_R.NEW, _R.ONLINE, _R.OFFLINE, _R.DELETION_INELIGIBLE}),
+    _R.OFFLINE: frozenset({_R.NEW, _R.ONLINE, _R.OFFLINE, _R.DELETION_INELIGIBLE}),
+    _R.DELETION_STARTED: frozenset({_R.OFFLINE}),
+    _R.DELETION_SUCCESSFUL: frozenset({_R.DELETION_STARTED}),
+    _R.DELETION_INELIGIBLE: frozenset({_R.OFFLINE, _R.DELETION_STARTED}),
+    _R.NON_EXISTENT: frozenset({_R.DELETION_SUCCESSFUL}),
+}

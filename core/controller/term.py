@@ -1,0 +1,44 @@
+"""What the state machines and flows of one controller share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from core.controller.context import ControllerContext
+from core.controller.outbox import Outbox
+from core.controller.request_batch import ControlRequestBatch
+from core.model import BrokerId
+from core.ports import ControllerStore, IdSource
+
+
+@dataclass(frozen=True, slots=True)
+class ControllerSettings:
+    """The settings the controller decides by; times in milliseconds."""
+
+    unclean_leader_election_enable: bool = False
+    registration_retry_ms: int = 500
+    election_retry_ms: int = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """One broker's controller: its memory, its store, and where its effects go.
+
+    Whoever holds it follows one order: decide, write conditionally, apply what was accepted,
+    announce what was accepted.
+    """
+
+    broker_id: BrokerId
+    store: ControllerStore
+    ids: IdSource
+    settings: ControllerSettings = field(default_factory=ControllerSettings)
+    context: ControllerContext = field(default_factory=ControllerContext)
+    outbox: Outbox = field(default_factory=Outbox)
+
+    def new_batch(self) -> ControlRequestBatch:
+        """Return an empty batch of control requests."""
+        return ControlRequestBatch(self.broker_id, self.context)
+
+    def announce(self, batch: ControlRequestBatch) -> None:
+        """Hand a batch to the outbox."""
+        self.outbox.extend(batch.effects())

@@ -1,0 +1,195 @@
+"""Topics that appear, grow, vanish, or are written by others.
+
+Mirrors ``KafkaController.processTopicChange``, ``processPartitionModifications`` and
+``onNewPartitionCreation``.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from dataclasses import replace
+
+from core.controller.election import OfflineElection
+from core.controller.partition_state_machine import PartitionStateMachine
+from core.controller.replica_state_machine import ReplicaStateMachine
+from core.controller.states import PartitionState, ReplicaState
+from core.controller.term import Term
+from core.errors import BadDataError
+from core.model import TopicPartition
+from core.ports import TopicAssignment, WriteError
+
+log = logging.getLogger(__name__)
+
+# Others may write a topic znode while we give it its id; the last to write wins after a few rounds.
+MAX_ROUNDS = 5
+
+
+class TopicChanges:
+    """Keeps the controller's topics equal to ``/brokers/topics``."""
+
+    def __init__(
+        self, term: Term, partitions: PartitionStateMachine, replicas: ReplicaStateMachine
+    ) -> None:
+        self._term = term
+        self._context = term.context
+        self._partitions = partitions
+        self._replicas = replicas
+
+    def load(self) -> None:
+        """Learn every topic, its partitions and their leaderships at the start of a term."""
+        for topic, assignment in self._read_topics(self._term.store.read_topic_names()).items():
+            self._learn(topic, assignment)
+        everything = list(self._context.all_partitions())
+        for partition, state in self._term.store.read_partition_states(everything).items():
+            if isinstance(state, BadDataError):
+                log.error("%s cannot be led: %s", partition, state)
+            else:
+                self._context.put_partition_leadership_info(partition, state)
+
+    def on_topic_change(self) -> None:
+        """Compare ``/brokers/topics`` with what we know."""
+        names = self._term.store.read_topic_names()
+        present = set(names)
+        gone = [
+            t for t in (*self._context.all_topics, *self._context.bad_topics) if t not in present
+        ]
+        new = [t for t in names if t not in self._context.all_topics]
+        self._purge(gone)
+        self._create(new)
+
+    def on_partition_modifications(self, topic: str) -> None:
+        """Find added partitions, and a topic deleted and created again behind our back."""
+        assignment = self._read_topics([topic]).get(topic)
+        if assignment is None:
+            return  # gone (TopicChange sees to it) or unreadable (it stays as it was)
+        if self._context.is_topic_queued_for_deletion(topic):
+            return
+        if topic not in self._context.all_topics or self._is_another(topic, assignment):
+            self._purge([topic] if topic in self._context.all_topics else [])
+            self._learn(topic, assignment)
+            self._on_new_partition_creation(self._context.partitions_of(topic))
+            return
+        added = [
+            TopicPartition(topic, partition)
+            for partition in assignment.partitions
+            if not self._context.partition_replica_assignment(TopicPartition(topic, partition))
+        ]
+        for partition in added:
+            self._context.update_partition_full_replica_assignment(
+                partition, assignment.partitions[partition.partition]
+            )
+        if added:
+            self._term.outbox.record("%s: %d partitions added", topic, len(added))
+            self._on_new_partition_creation(added)
+
+    # --- reading ---
+
+    def _read_topics(self, topics: Iterable[str]) -> dict[str, TopicAssignment]:
+        """Read topics; those without an id get one, the unreadable ones are set aside."""
+        usable: dict[str, TopicAssignment] = {}
+        remaining = list(topics)
+        for _ in range(MAX_ROUNDS):
+            without_id: dict[str, TopicAssignment] = {}
+            for topic, read in self._term.store.read_topics(remaining).items():
+                if isinstance(read, BadDataError):
+                    self._set_aside(topic, read)
+                    continue
+                self._context.bad_topics.pop(topic, None)
+                with_id = self._with_topic_id(topic, read)
+                if with_id == read:
+                    usable[topic] = read
+                else:
+                    without_id[topic] = with_id
+            remaining = self._write_ids(without_id, usable)
+            if not remaining:
+                break
+        return usable
+
+    def _with_topic_id(self, topic: str, read: TopicAssignment) -> TopicAssignment:
+        """Return the assignment with the id the topic must have.
+
+        Tools that know no topic ids rewrite the znode without it (KAFKA-12835): the id in memory
+        is put back.
+        """
+        known = self._context.topic_id(topic)
+        if known is not None and not self._is_another(topic, read):
+            return replace(read, topic_id=known)
+        if read.topic_id is None:
+            return replace(read, topic_id=self._term.ids.next_topic_id())
+        return read
+
+    def _is_another(self, topic: str, read: TopicAssignment) -> bool:
+        known = self._context.topic_created_zxids.get(topic)
+        return known is not None and known != read.created_zxid
+
+    def _write_ids(
+        self, topics: dict[str, TopicAssignment], usable: dict[str, TopicAssignment]
+    ) -> list[str]:
+        """Write topics back with their ids; return those somebody else wrote meanwhile."""
+        if not topics:
+            return []
+        outcomes = self._term.store.write_topics(topics, self._context.epoch_zk_version)
+        again: list[str] = []
+        for topic, assignment in topics.items():
+            outcome = outcomes[topic]
+            if outcome is WriteError.BAD_VERSION:
+                again.append(topic)
+            elif isinstance(outcome, int):
+                usable[topic] = replace(assignment, zk_version=outcome)
+                self._term.outbox.record("%s: topic id %s", topic, assignment.topic_id)
+        return again
+
+    def _set_aside(self, topic: str, error: BadDataError) -> None:
+        if self._context.bad_topics.get(topic) != str(error):
+            log.error("topic %s is set aside until its znode is mended: %s", topic, error)
+            self._term.outbox.record("%s: set aside, %s", topic, error)
+        self._context.bad_topics[topic] = str(error)
+
+    # --- applying ---
+
+    def _learn(self, topic: str, assignment: TopicAssignment) -> None:
+        context = self._context
+        context.add_topic(topic)
+        context.topic_created_zxids[topic] = assignment.created_zxid
+        if assignment.topic_id is not None:
+            context.add_topic_id(topic, assignment.topic_id)
+        for number, replicas in assignment.partitions.items():
+            partition = TopicPartition(topic, number)
+            context.update_partition_full_replica_assignment(partition, replicas)
+            if replicas.is_being_reassigned:
+                context.partitions_being_reassigned.add(partition)
+
+    def _create(self, topics: list[str]) -> None:
+        created: list[TopicPartition] = []
+        for topic, assignment in self._read_topics(topics).items():
+            self._learn(topic, assignment)
+            created += self._context.partitions_of(topic)
+            self._term.outbox.record("%s: new topic", topic)
+        self._on_new_partition_creation(created)
+
+    def _on_new_partition_creation(self, partitions: list[TopicPartition]) -> None:
+        if not partitions:
+            return
+        replicas = self._context.replicas_of(partitions)
+        self._partitions.handle_state_changes(partitions, PartitionState.NEW)
+        self._replicas.handle_state_changes(replicas, ReplicaState.NEW)
+        self._partitions.handle_state_changes(partitions, PartitionState.ONLINE, OfflineElection())
+        self._replicas.handle_state_changes(replicas, ReplicaState.ONLINE)
+
+    def _purge(self, topics: list[str]) -> None:
+        """Forget topics whose znode is gone, and have every broker forget them."""
+        if not topics:
+            return
+        # Queued for deletion, the batch marks their rows as such and skips epoch checks.
+        self._context.queue_topic_deletion(topics)
+        batch = self._term.new_batch()
+        for topic in topics:
+            partitions = self._context.partitions_of(topic)
+            batch.add_update_metadata(partitions)
+            for replica in self._context.replicas_of(partitions):
+                batch.add_stop_replica(replica.replica, replica.topic_partition, delete=True)
+            self._term.outbox.record("%s: gone from ZooKeeper", topic)
+        self._term.announce(batch)
+        for topic in topics:
+            self._context.remove_topic(topic)

@@ -1,0 +1,88 @@
+"""Error codes of the Kafka protocol and the exceptions ports and machines raise.
+
+``Errors``            an outcome that travels in a response: a value, not an exception
+``RegentError``       what ports and machines raise, caught by name
+├── ControllerMovedError      another broker rules: this one must resign
+├── SessionExpiredError       the ZooKeeper session this call belonged to is over
+├── StateChangeFailedError    one partition or replica could not change state
+├── BrokerIdInUseError        another live process is registered under our broker id
+├── StorageError              a log directory failed
+└── BadDataError              a znode, frame or file that cannot be understood
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+
+class Errors(IntEnum):
+    """Kafka's error codes, as far as they are used here."""
+
+    NONE = 0
+    UNKNOWN_SERVER_ERROR = -1
+    OFFSET_OUT_OF_RANGE = 1
+    UNKNOWN_TOPIC_OR_PARTITION = 3
+    LEADER_NOT_AVAILABLE = 5
+    NOT_LEADER_OR_FOLLOWER = 6
+    REQUEST_TIMED_OUT = 7
+    BROKER_NOT_AVAILABLE = 8
+    REPLICA_NOT_AVAILABLE = 9
+    STALE_CONTROLLER_EPOCH = 11
+    NETWORK_EXCEPTION = 13
+    INVALID_TOPIC_EXCEPTION = 17
+    NOT_ENOUGH_REPLICAS = 19
+    NOT_ENOUGH_REPLICAS_AFTER_APPEND = 20
+    CLUSTER_AUTHORIZATION_FAILED = 31
+    UNSUPPORTED_VERSION = 35
+    TOPIC_ALREADY_EXISTS = 36
+    INVALID_PARTITIONS = 37
+    INVALID_REPLICATION_FACTOR = 38
+    INVALID_REPLICA_ASSIGNMENT = 39
+    INVALID_CONFIG = 40
+    NOT_CONTROLLER = 41
+    INVALID_REQUEST = 42
+    OPERATION_NOT_ATTEMPTED = 55
+    KAFKA_STORAGE_ERROR = 56
+    REASSIGNMENT_IN_PROGRESS = 60
+    TOPIC_DELETION_DISABLED = 73
+    FENCED_LEADER_EPOCH = 74
+    UNKNOWN_LEADER_EPOCH = 75
+    STALE_BROKER_EPOCH = 77
+    PREFERRED_LEADER_NOT_AVAILABLE = 80
+    ELIGIBLE_LEADERS_NOT_AVAILABLE = 83
+    ELECTION_NOT_NEEDED = 84
+    NO_REASSIGNMENT_IN_PROGRESS = 85
+    INVALID_UPDATE_VERSION = 95
+    UNKNOWN_TOPIC_ID = 100
+    BROKER_ID_NOT_REGISTERED = 102
+    INCONSISTENT_TOPIC_ID = 103
+    INELIGIBLE_REPLICA = 107
+    NEW_LEADER_ELECTED = 108
+
+
+class RegentError(Exception):
+    """Base of everything ports and machines raise on purpose."""
+
+
+class ControllerMovedError(RegentError):
+    """Another broker was elected: a write failed the controller-epoch check, or a read shows it."""
+
+
+class SessionExpiredError(RegentError):
+    """The ZooKeeper session is over, or nothing was heard from the server for as long."""
+
+
+class StateChangeFailedError(RegentError):
+    """A partition or replica cannot make a transition; nothing about it has changed."""
+
+
+class BrokerIdInUseError(RegentError):
+    """`/brokers/ids/N` belongs to a session that is not ours."""
+
+
+class StorageError(RegentError):
+    """The log directory a partition lives in (or would live in) failed."""
+
+
+class BadDataError(RegentError):
+    """Something read from outside cannot be understood; the message names it and what is wrong."""

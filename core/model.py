@@ -1,0 +1,177 @@
+"""Values everything else is said in: partitions, leadership, assignments, brokers.
+
+All of them are immutable. Names are Kafka's in Python case. Every epoch is an ``int`` and has its
+own name: ``controller_epoch`` (who may command), ``leader_epoch`` (which leadership of it),
+``partition_epoch`` (the version of the partition's ``state`` znode) and ``broker_epoch`` (the czxid
+of a broker's registration: which incarnation of it).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from enum import IntEnum
+from typing import NamedTuple, TypeAlias
+
+BrokerId: TypeAlias = int
+
+NO_LEADER = -1
+LEADER_DURING_DELETE = -2  # in UpdateMetadata only: forget this partition
+NO_EPOCH = -1  # StopReplica: the controller knows no leader epoch, do not check it
+EPOCH_DURING_DELETE = -2  # StopReplica: the topic is being deleted, do not check the epoch
+UNKNOWN_BROKER_EPOCH = -1
+INITIAL_LEADER_EPOCH = 0
+INITIAL_PARTITION_EPOCH = 0
+INITIAL_CONTROLLER_EPOCH = 0  # what `/controller_epoch` is created with; the first controller has 1
+
+
+class TopicPartition(NamedTuple):
+    """One partition of a topic; sorts by topic, then partition."""
+
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+class PartitionAndReplica(NamedTuple):
+    """One replica: a partition on a broker."""
+
+    topic_partition: TopicPartition
+    replica: BrokerId
+
+    def __str__(self) -> str:
+        return f"[{self.topic_partition}, replica {self.replica}]"
+
+
+class LeaderRecoveryState(IntEnum):
+    """Whether the leader was elected from the ISR (KIP-704)."""
+
+    RECOVERED = 0
+    RECOVERING = 1
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderAndIsr:
+    """Who leads a partition and who is in sync.
+
+    Invariant: ``isr`` is never empty, and ``leader`` is ``NO_LEADER`` or a member of ``isr``.
+    ``isr=(3,), leader=NO_LEADER`` is meaningful: only 3 may be elected cleanly.
+    """
+
+    leader: BrokerId
+    isr: tuple[BrokerId, ...]
+    leader_epoch: int = INITIAL_LEADER_EPOCH
+    partition_epoch: int = INITIAL_PARTITION_EPOCH
+    leader_recovery_state: LeaderRecoveryState = LeaderRecoveryState.RECOVERED
+
+    def new_leader_and_isr(self, leader: BrokerId, isr: tuple[BrokerId, ...]) -> LeaderAndIsr:
+        """Return the next leadership: ``leader_epoch`` grows by one, the partition epoch stays."""
+        return replace(self, leader=leader, isr=isr, leader_epoch=self.leader_epoch + 1)
+
+    def new_epoch(self) -> LeaderAndIsr:
+        """Return the same leadership one leader epoch later."""
+        return replace(self, leader_epoch=self.leader_epoch + 1)
+
+    def with_partition_epoch(self, partition_epoch: int) -> LeaderAndIsr:
+        """Return the same leadership as stored at znode version ``partition_epoch``."""
+        return replace(self, partition_epoch=partition_epoch)
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderIsrAndControllerEpoch:
+    """A leadership and the epoch of the controller that decided it."""
+
+    leader_and_isr: LeaderAndIsr
+    controller_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaAssignment:
+    """The brokers a partition is assigned to, in preference order (KIP-455).
+
+    ``replicas`` is the full set: target plus the replicas still to be removed.
+    """
+
+    replicas: tuple[BrokerId, ...]
+    adding_replicas: tuple[BrokerId, ...] = ()
+    removing_replicas: tuple[BrokerId, ...] = ()
+
+    @property
+    def target_replicas(self) -> tuple[BrokerId, ...]:
+        """The replicas once the reassignment is complete."""
+        return tuple(r for r in self.replicas if r not in self.removing_replicas)
+
+    @property
+    def origin_replicas(self) -> tuple[BrokerId, ...]:
+        """The replicas before the reassignment began."""
+        return tuple(r for r in self.replicas if r not in self.adding_replicas)
+
+    @property
+    def is_being_reassigned(self) -> bool:
+        """Whether replicas are still to be added or removed."""
+        return bool(self.adding_replicas or self.removing_replicas)
+
+    def reassign_to(self, target: Iterable[BrokerId]) -> ReplicaAssignment:
+        """Return the assignment that starts moving this one's origin to ``target``."""
+        target = tuple(target)
+        origin = self.origin_replicas
+        full = tuple(dict.fromkeys((*target, *origin)))
+        return ReplicaAssignment(
+            replicas=full,
+            adding_replicas=tuple(r for r in full if r not in origin),
+            removing_replicas=tuple(r for r in full if r not in target),
+        )
+
+    def without_replica(self, replica: BrokerId) -> ReplicaAssignment:
+        """Return the assignment without ``replica`` in any of its three lists."""
+        return ReplicaAssignment(
+            tuple(r for r in self.replicas if r != replica),
+            tuple(r for r in self.adding_replicas if r != replica),
+            tuple(r for r in self.removing_replicas if r != replica),
+        )
+
+
+NO_ASSIGNMENT = ReplicaAssignment(())
+
+
+@dataclass(frozen=True, slots=True)
+class EndPoint:
+    """Where clients reach a broker."""
+
+    listener: str
+    host: str
+    port: int
+    security_protocol: str = "PLAINTEXT"
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerInfo:
+    """What a broker says about itself in ``/brokers/ids/N``.
+
+    ``control_endpoint`` and ``replication_endpoint`` are ZeroMQ addresses (``tcp://host:port``) and
+    our own keys; a registration written by another implementation has none.
+    """
+
+    broker_id: BrokerId
+    endpoints: tuple[EndPoint, ...]
+    rack: str | None = None
+    control_endpoint: str | None = None
+    replication_endpoint: str | None = None
+    features: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    jmx_port: int = -1
+    timestamp_ms: int = -1
+
+    @property
+    def plaintext_endpoint(self) -> EndPoint | None:
+        """The endpoint written as ``host`` and ``port``: the first PLAINTEXT one."""
+        return next((e for e in self.endpoints if e.security_protocol == "PLAINTEXT"), None)
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerRegistration:
+    """A broker as registered: what it says, and which incarnation says it."""
+
+    info: BrokerInfo
+    broker_epoch: int  # czxid of `/brokers/ids/N`

@@ -1,0 +1,303 @@
+"""Replica placement as pure rules: which brokers hold the replicas of each new partition.
+
+The brokers are put in a fixed order and indexed 0..n-1; every partition has an index ``i``.
+
+``ring`` (default): brokers sorted by id; the first replica of partition ``i`` is on broker
+``(i + start) mod n`` and its j-th on broker ``(i + start + j) mod n``. Four brokers, four
+partitions, three replicas: ``[0,1,2] [1,2,3] [2,3,0] [3,0,1]``.
+
+``kafka``: the first replica as above; follower ``j`` (from 0) of a partition whose leader is at
+``f`` is at ``(f + 1 + (shift + j) mod (n - 1)) mod n``, where ``shift`` grows by one each time
+``i`` passes a multiple of n, so that the leaderships of a dead broker do not all fall to its one
+neighbour (Kafka's ``AdminUtils.assignReplicasToBrokersRackUnaware``, KAFKA-762).
+
+``rack-aware``: the same walk over the brokers taken from each rack in turn, passing over racks
+that hold a replica already until every rack holds one
+(``AdminUtils.assignReplicasToBrokersRackAware``, KIP-36). When no broker has a rack it is
+``kafka``; when only some have one it is an error, as in Kafka.
+
+How ``i`` counts. The partitions to place, sorted by (topic, partition), are counted in *runs*:
+``batch`` has one run of them all, so that a batch of small topics spreads over all brokers;
+``per-topic`` has one run for each topic. The count of a run begins at the ``start_partition`` of
+its first topic, which is 0 for a new topic, and goes on without gaps. So for a single topic, new
+or growing, ``i`` is the partition id.
+
+Where a run begins (``start``): a number; the index of the ``least-loaded`` broker (fewest replicas,
+lowest id first); or ``random``, drawn from the seed for each run. As in Kafka a fixed start is also
+the first ``shift``, and a random one draws its shift as well.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from enum import StrEnum
+from itertools import zip_longest
+from typing import NamedTuple
+
+from core.errors import Errors, RegentError
+from core.model import BrokerId
+from core.protocol import PlacedPartition, PlacementSpec, PlaceTopicsRequest
+
+RANDOM = "random"
+LEAST_LOADED = "least-loaded"
+MAX_PARTITION = 2**31 - 1  # partition ids are 32-bit in every Kafka format
+
+
+class Strategy(StrEnum):
+    """How replicas are spread over the brokers."""
+
+    RING = "ring"
+    KAFKA = "kafka"
+    RACK_AWARE = "rack-aware"
+
+
+class IndexScope(StrEnum):
+    """Which partitions are counted together."""
+
+    BATCH = "batch"
+    PER_TOPIC = "per-topic"
+
+
+class PlacementError(RegentError):
+    """The request cannot be satisfied; ``error_code`` is what a response carries."""
+
+    def __init__(self, error_code: Errors, message: str) -> None:
+        super().__init__(message)
+        self.error_code = error_code
+
+
+class Run(NamedTuple):
+    """Topics, sorted by name, whose partitions are counted together from ``first_index`` on."""
+
+    topics: tuple[PlacementSpec, ...]
+    first_index: int
+    start: int
+    shift: int
+
+
+def place(request: PlaceTopicsRequest) -> list[PlacedPartition]:
+    """Place every partition of the request; sorted by (topic, partition).
+
+    Raises:
+        PlacementError: see ``check``.
+    """
+    check(request)
+    brokers = broker_order(request)
+    racks = racks_in_use(request)
+    placed = []
+    for run in runs(request):
+        shift = run.shift
+        for index, (topic, partition, factor) in enumerate(_partitions(run), run.first_index):
+            if index > 0 and index % len(brokers) == 0:
+                shift += 1
+            if request.strategy == Strategy.RING:
+                replicas = place_ring(brokers, index + run.start, factor)
+            elif racks:
+                replicas = place_rack_aware(brokers, racks, index + run.start, factor, shift)
+            else:
+                replicas = place_shifted(brokers, index + run.start, factor, shift)
+            placed.append(PlacedPartition(topic, partition, replicas))
+    return placed
+
+
+def _partitions(run: Run) -> Iterator[tuple[str, int, int]]:
+    for topic, partitions, factor, start_partition in run.topics:
+        for partition in range(start_partition, start_partition + partitions):
+            yield topic, partition, factor
+
+
+# --- the three rules ------------------------------------------------------------------------------
+
+
+def place_ring(brokers: Sequence[BrokerId], first: int, factor: int) -> tuple[BrokerId, ...]:
+    """Return ``factor`` neighbours on the ring, beginning at index ``first``."""
+    return tuple(brokers[(first + j) % len(brokers)] for j in range(factor))
+
+
+def place_shifted(
+    brokers: Sequence[BrokerId], first: int, factor: int, shift: int
+) -> tuple[BrokerId, ...]:
+    """Return the broker at index ``first`` and followers at distance ``shift`` + 1 and on."""
+    n = len(brokers)
+    followers = (brokers[_follower_index(n, first, shift + j)] for j in range(factor - 1))
+    return (brokers[first % n], *followers)
+
+
+def place_rack_aware(
+    brokers: Sequence[BrokerId],
+    racks: Mapping[BrokerId, str],
+    first: int,
+    factor: int,
+    shift: int,
+) -> tuple[BrokerId, ...]:
+    """Return the broker at index ``first`` and followers in racks not yet used, as long as any is.
+
+    ``brokers`` is rack-alternated (``rack_alternated_brokers``) and ``factor`` at most its length.
+    """
+    n = len(brokers)
+    rack_count = len(set(racks.values()))
+    replicas = [brokers[first % n]]
+    used_racks = {racks[replicas[0]]}
+    step = shift * rack_count
+    while len(replicas) < factor:
+        candidate = brokers[_follower_index(n, first, step)]
+        step += 1
+        rack_is_free = racks[candidate] not in used_racks or len(used_racks) == rack_count
+        if rack_is_free and candidate not in replicas:
+            replicas.append(candidate)
+            used_racks.add(racks[candidate])
+    return tuple(replicas)
+
+
+def _follower_index(n: int, first: int, distance: int) -> int:
+    return (first + 1 + distance % (n - 1)) % n
+
+
+def rack_alternated_brokers(racks: Mapping[BrokerId, str]) -> list[BrokerId]:
+    """Return the brokers taken from each rack in turn: racks by name, within a rack by id."""
+    by_rack = [
+        sorted(b for b, rack in racks.items() if rack == name)
+        for name in sorted(set(racks.values()))
+    ]
+    return [b for turn in zip_longest(*by_rack) for b in turn if b is not None]
+
+
+# --- what the rules are applied to ----------------------------------------------------------------
+
+
+def racks_in_use(request: PlaceTopicsRequest) -> dict[BrokerId, str]:
+    """Return the rack of every broker, or nothing when the placement is not to look at racks."""
+    if request.strategy != Strategy.RACK_AWARE:
+        return {}
+    return {b.broker_id: b.rack for b in request.brokers if b.rack is not None}
+
+
+def broker_order(request: PlaceTopicsRequest) -> list[BrokerId]:
+    """Return the broker ids in the order the rules index them."""
+    racks = racks_in_use(request)
+    return rack_alternated_brokers(racks) if racks else sorted(b.broker_id for b in request.brokers)
+
+
+def runs(request: PlaceTopicsRequest) -> list[Run]:
+    """Return the runs in which partitions are counted, in the order of their topics."""
+    topics = tuple(sorted(request.topics))
+    per_topic = request.index == IndexScope.PER_TOPIC
+    groups = [(topic,) for topic in topics] if per_topic else [topics] if topics else []
+    fixed_start = _fixed_start(request)
+    counted = []
+    for number, group in enumerate(groups):
+        if fixed_start is None:
+            start, shift = _random_start(request.seed, number, len(request.brokers))
+        else:
+            start = shift = fixed_start
+        counted.append(Run(group, group[0].start_partition, start, shift))
+    return counted
+
+
+def _fixed_start(request: PlaceTopicsRequest) -> int | None:
+    if request.start_index == RANDOM:
+        return None
+    if request.start_index == LEAST_LOADED:
+        least = min(request.brokers, key=lambda b: (b.replica_count, b.broker_id))
+        return broker_order(request).index(least.broker_id)
+    return int(request.start_index)
+
+
+def _random_start(seed: int, run: int, n: int) -> tuple[int, int]:
+    return _splitmix64(seed, 2 * run) % n, _splitmix64(seed, 2 * run + 1) % n
+
+
+def _splitmix64(seed: int, position: int) -> int:
+    """Return one number of the SplitMix64 sequence: 64 well-mixed bits of (seed, position)."""
+    mask = 2**64 - 1
+    z = (seed + (position + 1) * 0x9E3779B97F4A7C15) & mask
+    z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & mask
+    z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & mask
+    return z ^ (z >> 31)
+
+
+# --- what is refused ------------------------------------------------------------------------------
+
+
+def check(request: PlaceTopicsRequest) -> None:
+    """Return if the request can be placed.
+
+    Raises:
+        PlacementError: INVALID_REPLICATION_FACTOR, INVALID_PARTITIONS, or INVALID_REQUEST for
+            options, duplicates and incomplete racks; the message is one sentence for the user.
+    """
+    _check_options(request)
+    _check_brokers(request)
+    duplicates = _duplicates(spec.topic for spec in request.topics)
+    if duplicates:
+        raise _invalid_request(f"topic {duplicates[0]} is listed more than once")
+    for spec in request.topics:
+        _check_topic(spec, len(request.brokers))
+
+
+def _check_options(request: PlaceTopicsRequest) -> None:
+    if request.strategy not in set(Strategy):
+        raise _invalid_request(
+            f"strategy must be one of {', '.join(Strategy)}, not {request.strategy!r}"
+        )
+    if request.index not in set(IndexScope):
+        raise _invalid_request(
+            f"index must be one of {', '.join(IndexScope)}, not {request.index!r}"
+        )
+    start = request.start_index
+    is_number = start.isascii() and start.isdecimal() and len(start) <= 10
+    if start not in (RANDOM, LEAST_LOADED) and not (is_number and int(start) <= MAX_PARTITION):
+        raise _invalid_request(
+            f"start index must be a number from 0 to {MAX_PARTITION}, {RANDOM!r} or "
+            f"{LEAST_LOADED!r}, not {start!r}"
+        )
+
+
+def _check_brokers(request: PlaceTopicsRequest) -> None:
+    if not request.brokers:
+        raise PlacementError(
+            Errors.INVALID_REPLICATION_FACTOR, "there are no brokers to place replicas on"
+        )
+    duplicates = _duplicates(broker.broker_id for broker in request.brokers)
+    if duplicates:
+        raise _invalid_request(f"broker {duplicates[0]} is listed more than once")
+    without_rack = sorted(b.broker_id for b in request.brokers if b.rack is None)
+    if request.strategy == Strategy.RACK_AWARE and 0 < len(without_rack) < len(request.brokers):
+        raise _invalid_request(
+            f"not all brokers have a rack (broker {without_rack[0]} has none): give every broker "
+            f"one, or choose another strategy than {Strategy.RACK_AWARE}"
+        )
+
+
+def _check_topic(spec: PlacementSpec, brokers: int) -> None:
+    if spec.partitions <= 0:
+        raise PlacementError(
+            Errors.INVALID_PARTITIONS,
+            f"topic {spec.topic}: the number of partitions must be positive, not {spec.partitions}",
+        )
+    if spec.start_partition < 0 or spec.start_partition + spec.partitions > MAX_PARTITION:
+        raise PlacementError(
+            Errors.INVALID_PARTITIONS,
+            f"topic {spec.topic}: partition ids must be from 0 to {MAX_PARTITION}",
+        )
+    if spec.replication_factor <= 0:
+        raise PlacementError(
+            Errors.INVALID_REPLICATION_FACTOR,
+            f"topic {spec.topic}: the replication factor must be positive, "
+            f"not {spec.replication_factor}",
+        )
+    if spec.replication_factor > brokers:
+        raise PlacementError(
+            Errors.INVALID_REPLICATION_FACTOR,
+            f"topic {spec.topic}: replication factor {spec.replication_factor} is larger than "
+            f"the {brokers} available broker{'' if brokers == 1 else 's'}",
+        )
+
+
+def _duplicates(values: Iterable[int | str]) -> list[int | str]:
+    return [value for value, count in Counter(values).items() if count > 1]
+
+
+def _invalid_request(message: str) -> PlacementError:
+    return PlacementError(Errors.INVALID_REQUEST, message)

@@ -1,0 +1,227 @@
+"""What the machines need from the world, as narrow synchronous Protocols.
+
+A machine reads and writes through these while it handles one event; everything else it wants done
+it returns as effects. ``zk.store`` implements ``ControllerStore`` over any ``ZooKeeper``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import NamedTuple, Protocol, TypeAlias
+
+from core.errors import BadDataError
+from core.model import (
+    BrokerId,
+    BrokerInfo,
+    BrokerRegistration,
+    LeaderIsrAndControllerEpoch,
+    ReplicaAssignment,
+    TopicPartition,
+)
+from core.protocol import TopicId
+
+
+@dataclass(frozen=True, slots=True)
+class ControllerZNode:
+    """``/controller`` as read.
+
+    ``broker_id`` is -1 when the data cannot be understood: whoever wrote it, the node is held by
+    the session ``ephemeral_owner`` (0: by none, it was not written by an election).
+    """
+
+    broker_id: BrokerId
+    is_own_session: bool
+    is_ephemeral: bool
+
+
+class ControllerEpoch(NamedTuple):
+    """``/controller_epoch``: the number and the znode version that fences writes."""
+
+    epoch: int
+    zk_version: int
+
+
+class WriteError(Enum):
+    """Why one conditional write of a batch was refused."""
+
+    BAD_VERSION = "bad version"
+    NO_NODE = "no node"
+    NODE_EXISTS = "node exists"
+
+
+@dataclass(frozen=True, slots=True)
+class TopicAssignment:
+    """``/brokers/topics/T`` as read; partitions are in ascending order.
+
+    ``topic_id`` is None when the writer gave none. ``zk_version`` is the condition for writing it
+    back, ``created_zxid`` tells a topic from an earlier one of the same name.
+    """
+
+    topic_id: TopicId | None
+    partitions: Mapping[int, ReplicaAssignment]
+    zk_version: int
+    created_zxid: int
+
+
+PartitionStates: TypeAlias = Mapping[TopicPartition, LeaderIsrAndControllerEpoch | BadDataError]
+"""``state`` znodes as read, with ``partition_epoch`` = znode version; absent ones are missing."""
+
+
+class ControllerStore(Protocol):
+    """ZooKeeper as the controller sees it.
+
+    Every call raises ``SessionExpiredError`` when the session is over; it retries by itself after a
+    connection loss. Every write marked *fenced* takes effect only while ``/controller_epoch`` still
+    has version ``epoch_zk_version`` and raises ``ControllerMovedError`` otherwise (some writes of
+    the batch may have been applied by then). Mirrors ``kafka.zk.KafkaZkClient``.
+    """
+
+    # --- election ---
+
+    def read_controller(self) -> ControllerZNode | None:
+        """Read ``/controller`` and watch it, whether it exists or not."""
+        ...
+
+    def read_controller_epoch(self) -> ControllerEpoch | None:
+        """Read ``/controller_epoch``; None when it was never created."""
+        ...
+
+    def create_controller_epoch(self) -> None:
+        """Create ``/controller_epoch`` with 0 unless it exists."""
+        ...
+
+    def register_controller(
+        self, broker_id: BrokerId, current: ControllerEpoch, now_ms: int
+    ) -> ControllerEpoch | None:
+        """Create ``/controller`` and bump ``/controller_epoch`` in one transaction.
+
+        None when somebody else holds the node or bumped the epoch first.
+        """
+        ...
+
+    def delete_controller(self, epoch_zk_version: int) -> None:
+        """Delete ``/controller`` (fenced); absent is fine."""
+        ...
+
+    # --- brokers ---
+
+    def register_broker(self, info: BrokerInfo) -> int:
+        """Create ``/brokers/ids/N`` and return the broker epoch.
+
+        Idempotent within a session. Raises ``BrokerIdInUseError`` while another session owns it.
+        """
+        ...
+
+    def read_brokers(self) -> Mapping[BrokerId, BrokerRegistration | BadDataError]:
+        """Read every registration, ascending by id.
+
+        Watches for arrivals, departures and changes of what was read.
+        """
+        ...
+
+    def read_broker(self, broker_id: BrokerId) -> BrokerRegistration | BadDataError | None:
+        """Read one registration and watch it."""
+        ...
+
+    # --- topics ---
+
+    def read_topic_names(self) -> tuple[str, ...]:
+        """List the topics, sorted, and watch for arrivals and departures."""
+        ...
+
+    def read_topics(self, topics: Collection[str]) -> Mapping[str, TopicAssignment | BadDataError]:
+        """Read and watch topic znodes; absent ones are missing."""
+        ...
+
+    def write_topics(
+        self, topics: Mapping[str, TopicAssignment], epoch_zk_version: int
+    ) -> Mapping[str, int | WriteError]:
+        """Replace topic znodes whose version is the given ``zk_version`` (fenced).
+
+        The outcome of each is its new version, or BAD_VERSION, or NO_NODE.
+        """
+        ...
+
+    def read_unclean_leader_election(
+        self, topics: Collection[str]
+    ) -> Mapping[str, bool | BadDataError]:
+        """Read ``unclean.leader.election.enable`` of each topic; missing where not overridden."""
+        ...
+
+    # --- partition states ---
+
+    def read_partition_states(self, partitions: Collection[TopicPartition]) -> PartitionStates:
+        """Read ``state`` znodes in bulk."""
+        ...
+
+    def create_partition_states(
+        self,
+        states: Mapping[TopicPartition, LeaderIsrAndControllerEpoch],
+        epoch_zk_version: int,
+    ) -> Mapping[TopicPartition, int | WriteError]:
+        """Create ``state`` znodes and their parents (fenced).
+
+        The outcome of each is its partition epoch (0), or NODE_EXISTS, or NO_NODE when the topic
+        znode is gone.
+        """
+        ...
+
+    def update_partition_states(
+        self,
+        states: Mapping[TopicPartition, LeaderIsrAndControllerEpoch],
+        epoch_zk_version: int,
+    ) -> Mapping[TopicPartition, int | WriteError]:
+        """Replace ``state`` znodes whose version is the given ``partition_epoch`` (fenced).
+
+        The outcome of each is its new partition epoch, or BAD_VERSION, or NO_NODE.
+        """
+        ...
+
+    # --- watches ---
+
+    def unwatch_all_but_controller(self) -> None:
+        """Drop every watch of the controller's duties; ``/controller`` stays watched."""
+        ...
+
+
+class ReplicaLogs(Protocol):
+    """The partition data of one broker, as the replica manager sees it.
+
+    ``storage`` will implement it on disk; until then every log is empty.
+    """
+
+    def hosted(self) -> Mapping[TopicPartition, TopicId | None]:
+        """Return every partition with a log here and the topic id it was created for."""
+        ...
+
+    def get_or_create(
+        self, topic_partition: TopicPartition, topic_id: TopicId | None, *, is_new: bool
+    ) -> TopicId | None:
+        """Make sure a log exists; return the topic id it carries.
+
+        A log without an id is given ``topic_id``. Raises ``StorageError`` when the partition's
+        directory failed, or when it may live in a failed one and ``is_new`` is false.
+        """
+        ...
+
+    def delete(self, topic_partition: TopicPartition) -> None:
+        """Delete the log; absent is fine. Raises ``StorageError``."""
+        ...
+
+    def set_aside(self, topic_partition: TopicPartition) -> None:
+        """Move a log nobody assigned to us out of the way; it is deleted later."""
+        ...
+
+    def is_offline(self, topic_partition: TopicPartition) -> bool:
+        """Whether the log's directory failed."""
+        ...
+
+
+class IdSource(Protocol):
+    """Where new topic ids come from, so that a simulation can repeat itself."""
+
+    def next_topic_id(self) -> TopicId:
+        """Return a topic id never returned before."""
+        ...

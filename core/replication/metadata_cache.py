@@ -1,0 +1,90 @@
+"""What a broker knows of the cluster: who lives, and who leads what.
+
+Mirrors ``kafka.server.metadata.ZkMetadataCache``. One thread updates it, any thread reads it: every
+update replaces an immutable snapshot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from core.model import LEADER_DURING_DELETE, BrokerId, TopicPartition
+from core.protocol import (
+    ControlHeader,
+    TopicId,
+    UpdateMetadataBroker,
+    UpdateMetadataPartition,
+    UpdateMetadataRequest,
+)
+
+NO_CONTROLLER = -1
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataSnapshot:
+    """The cluster as of one UpdateMetadata request."""
+
+    controller_id: BrokerId = NO_CONTROLLER
+    controller_epoch: int = 0
+    brokers: Mapping[BrokerId, UpdateMetadataBroker] = field(default_factory=dict)
+    partitions: Mapping[TopicPartition, UpdateMetadataPartition] = field(default_factory=dict)
+    topic_ids: Mapping[str, TopicId | None] = field(default_factory=dict)
+
+    @property
+    def controller(self) -> UpdateMetadataBroker | None:
+        """Where the controller is, if it is known and alive."""
+        return self.brokers.get(self.controller_id)
+
+
+class MetadataCache:
+    """Holds the newest snapshot."""
+
+    def __init__(self) -> None:
+        self.snapshot = MetadataSnapshot()
+
+    def update(self, header: ControlHeader, request: UpdateMetadataRequest) -> None:
+        """Replace the live brokers, and merge the partitions, which come as a delta."""
+        before = self.snapshot
+        partitions, topic_ids = before.partitions, before.topic_ids
+        if request.topic_states:
+            partitions, topic_ids = _merge(before, request)
+        self.snapshot = MetadataSnapshot(
+            controller_id=max(header.controller_id, NO_CONTROLLER),
+            controller_epoch=header.controller_epoch,
+            brokers=MappingProxyType({b.broker_id: b for b in request.live_brokers}),
+            partitions=partitions,
+            topic_ids=topic_ids,
+        )
+
+
+def _merge(
+    before: MetadataSnapshot, request: UpdateMetadataRequest
+) -> tuple[Mapping[TopicPartition, UpdateMetadataPartition], Mapping[str, TopicId | None]]:
+    partitions, topic_ids = dict(before.partitions), dict(before.topic_ids)
+    shrunk: set[str] = set()
+    for topic in request.topic_states:
+        name = topic.topic_name
+        is_another_topic = topic_ids.get(name, topic.topic_id) != topic.topic_id
+        for row in topic.partition_states:
+            topic_partition = TopicPartition(name, row.partition_index)
+            if row.leader == LEADER_DURING_DELETE:
+                partitions.pop(topic_partition, None)
+                shrunk.add(name)
+            elif is_another_topic or not _is_older(row, partitions.get(topic_partition)):
+                partitions[topic_partition] = row
+                topic_ids[name] = topic.topic_id
+    if shrunk:
+        left = {topic_partition.topic for topic_partition in partitions}
+        for name in shrunk - left:
+            topic_ids.pop(name, None)
+    return MappingProxyType(partitions), MappingProxyType(topic_ids)
+
+
+def _is_older(row: UpdateMetadataPartition, known: UpdateMetadataPartition | None) -> bool:
+    """Whether a late request must not undo what a newer one said (Kafka does not ask)."""
+    return known is not None and (row.leader_epoch, row.partition_epoch) < (
+        known.leader_epoch,
+        known.partition_epoch,
+    )

@@ -1,0 +1,1 @@
+"""Spark jobs over the whole cluster's assignment."""

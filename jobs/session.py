@@ -1,0 +1,308 @@
+"""A Spark session and the JVM behind it: quiet, on loopback, and gone without a trace at the end.
+
+PySpark would start the JVM itself, in this process's environment, and keep it until the process
+ends. Here it is a child that can be killed at any moment (also while it starts), has an
+environment, directories and a log of its own, and is replaced when it dies. A JVM whose parent is
+killed ends by itself: Spark's Python gateway stops at the end of its standard input.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import shlex
+import shutil
+import signal
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, Final
+
+import pyspark
+from py4j.protocol import Py4JError
+from pyspark.core.context import SparkContext
+from pyspark.errors import PySparkException
+from pyspark.java_gateway import launch_gateway
+from pyspark.sql import SparkSession
+
+from config.java import OPTION_VARIABLES, find_java
+from core.errors import RegentError
+
+DIRECTORY_PREFIX: Final = "regent-spark-"
+START_TIMEOUT_S: Final = 120.0
+_EXIT_TIMEOUT_S: Final = 10.0
+_POLL_S: Final = 0.02
+_SPARK_HOME: Final = Path(pyspark.__file__).parent
+
+# What would make a session behave differently from one machine, or shell, to the next.
+_SCRUBBED: Final = re.compile(
+    r"(PY)?SPARK_.*|_PYSPARK_.*|(HADOOP|YARN|HIVE)_CONF_DIR|CLASSPATH|" + "|".join(OPTION_VARIABLES)
+)
+# Small jobs on few cores: the serial collector and the quick compiler cost least to start.
+_JVM_OPTIONS: Final = (
+    "-XX:+UseSerialGC",
+    "-XX:TieredStopAtLevel=1",
+    "-XX:-UsePerfData",
+    "-Xss512k",
+)
+_LOGGING: Final = """\
+rootLogger.level = error
+rootLogger.appenderRef.stderr.ref = stderr
+logger.shell.name = org.apache.spark.api.python.PythonGatewayServer
+logger.shell.level = error
+appender.stderr.type = Console
+appender.stderr.name = stderr
+appender.stderr.target = SYSTEM_ERR
+appender.stderr.layout.type = PatternLayout
+appender.stderr.layout.pattern = %d{ISO8601} %p %c{1}: %m%n%ex
+"""
+
+logger = logging.getLogger(__name__)
+
+
+class SparkFailedError(RegentError):
+    """Spark did not start, or its JVM is gone; the message ends as the log of the JVM does."""
+
+
+class SparkJvm:
+    """The JVM of one Spark application; starting it returns at once, ``session`` waits for it.
+
+    It belongs to the thread that made it, which must ``stop`` it; any thread may ``kill`` it. What
+    it writes is in a directory of its own under ``parent_directory`` (the system's for temporary
+    files if None), which ``stop`` removes. One at a time in a process, as PySpark has one context.
+
+    Raises JavaNotFoundError.
+    """
+
+    def __init__(
+        self,
+        master: str = "local[2]",
+        *,
+        app_name: str = "regent",
+        driver_memory: str = "512m",
+        parent_directory: Path | None = None,
+        jvm_options: tuple[str, ...] = (),
+    ) -> None:
+        java = find_java()
+        directory = Path(tempfile.mkdtemp(prefix=DIRECTORY_PREFIX, dir=parent_directory))
+        self._directory = directory
+        self._connection_file = directory / "connection"
+        self._log = directory / "spark.log"
+        (directory / "log4j2.properties").write_text(_LOGGING)
+        self._gateway: Any = None
+        self._session: SparkSession | None = None
+        conf = _configuration(master, app_name, driver_memory, directory, jvm_options)
+        settings = (part for key, value in conf.items() for part in ("--conf", f"{key}={value}"))
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(
+                [_SPARK_HOME / "bin" / "spark-submit", *settings, "pyspark-shell"],
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                env=_environment(master, java.home, self._connection_file),
+                cwd=directory,
+                process_group=0,  # Ctrl-C is for us: we stop it in order
+            )
+
+    @property
+    def pid(self) -> int:
+        """The process id of the JVM."""
+        return self._process.pid
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the JVM runs."""
+        return self._process.poll() is None
+
+    def wait(self) -> int:
+        """Wait, without a limit, until the JVM ends; return its exit status."""
+        return self._process.wait()
+
+    def session(self, timeout_s: float = START_TIMEOUT_S) -> SparkSession:
+        """Return the session, waiting for the JVM as long as it takes, ``timeout_s`` at most.
+
+        Raises:
+            SparkFailedError: it did not come up.
+        """
+        if self._session is None:
+            deadline = time.monotonic() + timeout_s
+            with self.killed_after(timeout_s):
+                try:
+                    self._session = self._connect()
+                except (Py4JError, PySparkException, OSError, EOFError) as error:
+                    late = time.monotonic() >= deadline
+                    limit = f" within {timeout_s:g} s" if late else ""
+                    raise self.failure(f"Spark did not start{limit}") from error
+        return self._session
+
+    def _connect(self) -> SparkSession:
+        while not self._connection_file.exists():
+            if not self.is_alive:
+                raise EOFError("the JVM ended")
+            time.sleep(_POLL_S)
+        data = self._connection_file.read_bytes()
+        port, length = struct.unpack_from(">ii", data)
+        variables = {
+            "PYSPARK_GATEWAY_PORT": str(port),
+            "PYSPARK_GATEWAY_SECRET": data[8 : 8 + length].decode(),
+            "PYSPARK_PYTHON": sys.executable,
+        }
+        with _environ(variables), _interrupt_handler():
+            gateway = launch_gateway()  # type: ignore[no-untyped-call]
+            self._gateway = gateway
+            return SparkSession(SparkContext(gateway=gateway))
+
+    @contextmanager
+    def killed_after(self, timeout_s: float) -> Iterator[None]:
+        """Kill the JVM when the block takes longer: a call to it that hangs then fails."""
+        timer = threading.Timer(timeout_s, self._process.kill)
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
+
+    def failure(self, what: str) -> SparkFailedError:
+        """Return the error that says ``what`` happened, and why as far as the JVM's log tells."""
+        log = self._log.read_text(errors="replace") if self._log.exists() else ""
+        lines = [line.strip() for line in log.splitlines()]
+        telling = [line for line in lines if line and not line.startswith(("at ", "..."))]
+        return SparkFailedError(f"{what}: {telling[-1] if telling else 'it logged nothing'}")
+
+    def kill(self) -> None:
+        """End the JVM now, from any thread; whatever its owner waits for there fails."""
+        self._process.kill()
+
+    def stop(self) -> None:
+        """End the application, then the JVM; process and directory are gone after. Idempotent."""
+        if self._session is not None and self.is_alive:
+            with self.killed_after(_EXIT_TIMEOUT_S), suppress(Py4JError, OSError):
+                self._session.stop()
+        self._process.kill()
+        self._process.wait(_EXIT_TIMEOUT_S)
+        if self._process.stdin:
+            self._process.stdin.close()
+        self._forget()
+        shutil.rmtree(self._directory, ignore_errors=True)
+
+    def _forget(self) -> None:
+        """Make PySpark forget its JVM, which it otherwise remembers for the life of the process."""
+        gateway, self._gateway, self._session = self._gateway, None, None
+        if gateway is None:
+            return
+        context = SparkContext._active_spark_context
+        if context is not None:
+            context._jsc = None  # it is gone: only what PySpark has on this side is to be stopped
+            context.stop()
+        gateway.shutdown()
+        SparkContext._gateway = SparkContext._jvm = None
+        SparkSession._instantiatedSession = SparkSession._activeSession = None
+        sys.path[:] = [path for path in sys.path if not path.startswith(str(self._directory))]
+
+
+@contextmanager
+def spark_session(
+    master: str = "local[2]", *, app_name: str = "regent", driver_memory: str = "512m"
+) -> Iterator[SparkSession]:
+    """Give a session for the block; nothing of it is left afterwards.
+
+    Raises:
+        JavaNotFoundError, SparkFailedError
+    """
+    jvm = SparkJvm(master, app_name=app_name, driver_memory=driver_memory)
+    try:
+        yield jvm.session()
+    finally:
+        jvm.stop()
+
+
+def _configuration(
+    master: str,
+    app_name: str,
+    driver_memory: str,
+    directory: Path,
+    jvm_options: tuple[str, ...],
+) -> dict[str, str]:
+    java_options = (
+        *_JVM_OPTIONS,
+        *jvm_options,
+        f"-Djava.io.tmpdir={directory}",
+        f"-Dlog4j2.configurationFile={directory / 'log4j2.properties'}",
+    )
+    configuration = {
+        "spark.master": master,
+        "spark.app.name": app_name,
+        "spark.driver.memory": driver_memory,
+        "spark.driver.extraJavaOptions": shlex.join(java_options),
+        "spark.local.dir": str(directory),
+        "spark.sql.warehouse.dir": str(directory / "warehouse"),
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.default.parallelism": "2",
+        "spark.scheduler.mode": "FAIR",
+        "spark.sql.adaptive.enabled": "false",
+        "spark.sql.catalogImplementation": "in-memory",
+        "spark.sql.python.filterPushdown.enabled": "true",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.shuffle.partitions": "2",
+    }
+    if _is_on_this_machine(master):
+        configuration["spark.driver.host"] = "127.0.0.1"
+        configuration["spark.driver.bindAddress"] = "127.0.0.1"
+    return configuration
+
+
+def _environment(master: str, java_home: Path, connection_file: Path) -> dict[str, str]:
+    environment = {k: v for k, v in os.environ.items() if not _SCRUBBED.fullmatch(k)}
+    environment |= {
+        "JAVA_HOME": str(java_home),
+        "SPARK_HOME": str(_SPARK_HOME),
+        "SPARK_CONNECT_MODE": "0",
+        "PYSPARK_PYTHON": sys.executable,
+        "_PYSPARK_DRIVER_CONN_INFO_PATH": str(connection_file),
+        "MALLOC_ARENA_MAX": "2",  # glibc's many arenas cost tens of megabytes
+    }
+    if _is_on_this_machine(master):
+        environment["SPARK_LOCAL_IP"] = "127.0.0.1"
+    return environment
+
+
+def _is_on_this_machine(master: str) -> bool:
+    return re.match(r"local\b|spark://(127\.|localhost\b)", master) is not None
+
+
+@contextmanager
+def _environ(variables: Mapping[str, str]) -> Iterator[None]:
+    """Set variables of this process for the block, and hide those that would lead Spark astray."""
+    saved = dict(os.environ)
+    for name in saved:
+        if _SCRUBBED.fullmatch(name):
+            del os.environ[name]
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name in variables:
+            del os.environ[name]
+        os.environ.update({k: v for k, v in saved.items() if k not in os.environ})
+
+
+@contextmanager
+def _interrupt_handler() -> Iterator[None]:
+    """Keep the handler of SIGINT, which SparkContext replaces when made by the main thread."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    handler = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)

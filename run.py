@@ -1,0 +1,8 @@
+"""The command line: ``python run.py COMMAND``, or ``regent COMMAND`` once installed."""
+
+from __future__ import annotations
+
+from cli.main import main
+
+if __name__ == "__main__":
+    main()

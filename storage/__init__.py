@@ -1,0 +1,1 @@
+"""Partition data on one broker."""

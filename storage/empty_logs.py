@@ -1,0 +1,42 @@
+"""Logs without records: where a broker's replicas live until logs are written to disk."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from core.model import TopicPartition
+from core.protocol import TopicId
+
+
+class EmptyLogs:
+    """Implements ``core.ports.ReplicaLogs``: remembers which logs exist, loses it at restart."""
+
+    def __init__(self) -> None:
+        self._topic_ids: dict[TopicPartition, TopicId | None] = {}
+
+    def hosted(self) -> Mapping[TopicPartition, TopicId | None]:
+        """Return every log and the topic id it was created for."""
+        return MappingProxyType(self._topic_ids)
+
+    def get_or_create(
+        self, topic_partition: TopicPartition, topic_id: TopicId | None, *, is_new: bool
+    ) -> TopicId | None:
+        """Create the log unless it exists; ``is_new`` matters only where directories fail."""
+        del is_new
+        stored = self._topic_ids.get(topic_partition) or topic_id
+        self._topic_ids[topic_partition] = stored
+        return stored
+
+    def delete(self, topic_partition: TopicPartition) -> None:
+        """Forget the log."""
+        self._topic_ids.pop(topic_partition, None)
+
+    def set_aside(self, topic_partition: TopicPartition) -> None:
+        """Forget the log: it holds nothing worth keeping for a while."""
+        self.delete(topic_partition)
+
+    def is_offline(self, topic_partition: TopicPartition) -> bool:
+        """Return False: memory does not fail."""
+        del topic_partition
+        return False

@@ -1,0 +1,372 @@
+import threading
+from collections.abc import Callable, Hashable
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import pytest
+from pykka import ActorDeadError, ThreadingFuture
+from pykka._envelope import Envelope
+from pykka.messages import _ActorStop
+
+from actors.inbox import Asked, ClearAndPut, Delivery, Inbox, InboxFullError, Reply
+
+
+class Trigger(NamedTuple):
+    """Collapses with every other trigger of the same name."""
+
+    name: str
+
+
+def collapse_key(message: object) -> Hashable | None:
+    return message if isinstance(message, Trigger) else None
+
+
+def make_inbox(limit: int = 1000) -> Inbox:
+    return Inbox("actor-1", limit=limit, collapse_key=collapse_key)
+
+
+def tell(inbox: Inbox, *messages: object) -> None:
+    for message in messages:
+        inbox.put(Envelope(message))
+
+
+def ask(inbox: Inbox, message: object) -> ThreadingFuture[Any]:
+    future: ThreadingFuture[Any] = ThreadingFuture()
+    inbox.put(Envelope(message, reply_to=future))
+    return future
+
+
+def take(inbox: Inbox) -> Delivery:
+    delivery = inbox.get().message
+    assert isinstance(delivery, Delivery)
+    return delivery
+
+
+def drain(inbox: Inbox) -> list[tuple[object, bool]]:
+    """Take everything: (message, whether it was preempted)."""
+    taken = []
+    while not inbox.empty():
+        delivery = take(inbox)
+        taken.append((delivery.message, delivery.preempted))
+    return taken
+
+
+def run_together(*targets: Callable[[], None]) -> None:
+    threads = [threading.Thread(target=target, daemon=True) for target in targets]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+        assert not thread.is_alive()
+
+
+# --- order and bound ---
+
+
+def test_messages_are_taken_in_the_order_they_were_told() -> None:
+    inbox = make_inbox()
+    tell(inbox, 1, 2, 3)
+    assert inbox.size == 3
+    assert drain(inbox) == [(1, False), (2, False), (3, False)]
+    assert inbox.empty()
+
+
+def test_a_taker_is_woken_by_the_next_message() -> None:
+    inbox = make_inbox()
+    taken: list[object] = []
+    run_together(lambda: taken.append(take(inbox).message), lambda: tell(inbox, "hello"))
+    assert taken == ["hello"]
+
+
+def test_a_tell_over_the_bound_raises() -> None:
+    inbox = make_inbox(limit=2)
+    tell(inbox, 1, 2)
+    with pytest.raises(InboxFullError, match="actor-1: 2 messages are queued"):
+        tell(inbox, 3)
+    take(inbox)
+    tell(inbox, 3)
+    assert drain(inbox) == [(2, False), (3, False)]
+
+
+def test_an_ask_over_the_bound_fails_through_its_future() -> None:
+    inbox = make_inbox(limit=1)
+    tell(inbox, 1)
+    with pytest.raises(InboxFullError):
+        ask(inbox, 2).get(timeout=0)
+
+
+def test_unanswered_asks_are_bounded_even_when_they_were_taken() -> None:
+    inbox = make_inbox(limit=2)
+    ask(inbox, 1), ask(inbox, 2)
+    first, _second = take(inbox).reply, take(inbox).reply
+    with pytest.raises(InboxFullError, match="not answered"):
+        ask(inbox, 3).get(timeout=0)
+    tell(inbox, "a tell owes nobody an answer")
+    assert first is not None
+    first.set(None)
+    ask(inbox, 3)
+    assert inbox.size == 2
+
+
+def test_stop_and_clear_and_put_fit_into_a_full_inbox() -> None:
+    inbox = make_inbox(limit=1)
+    tell(inbox, 1, ClearAndPut(2), ClearAndPut(3), _ActorStop())
+    assert isinstance(inbox.get().message, _ActorStop)
+    assert drain(inbox) == [(1, True), (2, True), (3, False)]
+
+
+def test_a_stop_jumps_the_queue_and_announces_itself() -> None:
+    inbox = make_inbox()
+    tell(inbox, 1)
+    assert not inbox.closing.is_set()
+    tell(inbox, _ActorStop())
+    assert inbox.closing.is_set()
+    assert isinstance(inbox.get().message, _ActorStop)
+    assert drain(inbox) == [(1, False)]
+
+
+# --- collapsing ---
+
+
+def test_a_message_with_the_key_of_a_queued_one_is_not_queued_twice() -> None:
+    inbox = make_inbox()
+    tell(inbox, Trigger("brokers"), 1, Trigger("brokers"), Trigger("topics"), 1)
+    assert [m for m, _ in drain(inbox)] == [Trigger("brokers"), 1, Trigger("topics"), 1]
+
+
+def test_a_message_is_queued_again_once_its_twin_was_taken() -> None:
+    inbox = make_inbox()
+    tell(inbox, Trigger("brokers"))
+    take(inbox)
+    tell(inbox, Trigger("brokers"))
+    assert inbox.size == 1
+
+
+def test_the_collapsed_message_keeps_its_own_place_and_time() -> None:
+    inbox = make_inbox()
+    tell(inbox, Trigger("brokers"), "between", Trigger("brokers"))
+    first, between = take(inbox), take(inbox)
+    assert (first.message, between.message) == (Trigger("brokers"), "between")
+    assert first.enqueued_at <= between.enqueued_at
+    assert inbox.empty()
+
+
+def test_a_collapsed_message_fits_into_a_full_inbox() -> None:
+    inbox = make_inbox(limit=1)
+    tell(inbox, Trigger("brokers"), Trigger("brokers"))
+    assert inbox.size == 1
+
+
+def test_a_message_with_a_reply_is_never_collapsed() -> None:
+    inbox = make_inbox()
+    tell(inbox, Trigger("brokers"))
+    ask(inbox, Trigger("brokers"))
+    tell(inbox, Asked(Trigger("brokers"), Reply.of(lambda _: None)))
+    assert inbox.size == 3
+
+
+def test_a_message_does_not_collapse_into_a_preempted_one() -> None:
+    inbox = make_inbox()
+    tell(inbox, Trigger("brokers"), ClearAndPut("expire"), Trigger("brokers"))
+    assert drain(inbox) == [
+        (Trigger("brokers"), True),
+        ("expire", False),
+        (Trigger("brokers"), False),
+    ]
+
+
+def test_no_trigger_is_lost_to_collapsing_when_told_while_its_twin_is_taken() -> None:
+    inbox = make_inbox()
+    written = [0]
+    seen: list[int] = []
+
+    def writer() -> None:
+        for i in range(1, 5001):
+            written[0] = i
+            tell(inbox, Trigger("read it again"))
+        tell(inbox, "end")
+
+    def reader() -> None:
+        while take(inbox).message != "end":
+            seen.append(written[0])
+
+    run_together(writer, reader)
+    assert seen[-1] == 5000
+
+
+# --- clear and put ---
+
+
+def test_clear_and_put_preempts_in_order_and_puts_its_message_first() -> None:
+    inbox = make_inbox()
+    tell(inbox, 1, 2, ClearAndPut("expire"), 3)
+    assert inbox.size == 4
+    assert drain(inbox) == [(1, True), (2, True), ("expire", False), (3, False)]
+
+
+def test_a_later_clear_preempts_an_earlier_one() -> None:
+    inbox = make_inbox()
+    tell(inbox, 1, ClearAndPut("expire"), 2, ClearAndPut("shut down"))
+    assert drain(inbox) == [(1, True), ("expire", True), (2, True), ("shut down", False)]
+
+
+def test_clear_and_put_can_be_asked() -> None:
+    inbox = make_inbox()
+    future = ask(inbox, ClearAndPut("expire"))
+    reply = take(inbox).reply
+    assert reply is not None
+    reply.set("done")
+    assert future.get(timeout=0) == "done"
+
+
+def take_while_told_and_cleared(tellers: int, told: int, clears: int) -> list[tuple[Any, bool]]:
+    """Take everything that concurrent tellers, (n, i), and a clearer, ("clear", i), put."""
+    inbox = make_inbox(limit=1_000_000)
+    taken: list[tuple[Any, bool]] = []
+
+    def teller(number: int) -> Callable[[], None]:
+        return lambda: tell(inbox, *((number, i) for i in range(told)))
+
+    def clearer() -> None:
+        for i in range(clears):
+            tell(inbox, ClearAndPut(("clear", i)))
+
+    def taker() -> None:
+        while len(taken) < tellers * told + clears:
+            delivery = take(inbox)
+            taken.append((delivery.message, delivery.preempted))
+
+    run_together(*(teller(number) for number in range(tellers)), clearer, taker)
+    assert inbox.empty()
+    return taken
+
+
+def test_every_message_is_taken_once_and_none_survives_a_later_clear() -> None:
+    taken = take_while_told_and_cleared(tellers=3, told=2000, clears=200)
+    assert len({message for message, _ in taken}) == len(taken)
+    for source, number in ((0, 2000), (1, 2000), (2, 2000), ("clear", 200)):
+        assert [m[1] for m, _ in taken if m[0] == source] == list(range(number))
+    for (_, was_preempted), (message, is_preempted) in pairwise(taken):
+        if was_preempted and not is_preempted:
+            assert message[0] == "clear", "something old was handled after a clear"
+
+
+# --- replies ---
+
+
+def test_the_first_answer_counts() -> None:
+    answers: list[object] = []
+    reply = Reply.of(answers.append)
+    assert not reply.answered
+    reply.set(1)
+    reply.set(2)
+    reply.fail(ValueError())
+    assert answers == [1]
+    assert reply.answered
+
+
+def test_a_callback_is_given_the_exception() -> None:
+    answers: list[object] = []
+    error = ValueError("no")
+    Reply.of(answers.append).fail(error)
+    assert answers == [error]
+
+
+def test_a_reply_answered_by_many_threads_is_delivered_once() -> None:
+    for _ in range(50):
+        answers: list[object] = []
+        reply = Reply.of(answers.append)
+        gate = threading.Barrier(4)
+
+        def answer(
+            reply: Reply = reply, gate: threading.Barrier = gate, n: object = object()
+        ) -> None:
+            gate.wait(10)
+            reply.set(n)
+
+        run_together(*[answer] * 4)
+        assert len(answers) == 1
+
+
+def test_a_callback_that_raises_does_not_hurt_the_one_who_answers(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def callback(_answer: object) -> None:
+        raise OSError("socket closed")
+
+    Reply.of(callback).set(1)
+    assert "could not be delivered" in caplog.text
+
+
+def test_ask_and_asked_arrive_alike() -> None:
+    inbox = make_inbox()
+    answers: list[object] = []
+    future = ask(inbox, "asked")
+    tell(inbox, Asked("told", Reply.of(answers.append)))
+    for number in (1, 2):
+        reply = take(inbox).reply
+        assert reply is not None
+        reply.set(number)
+    assert future.get(timeout=0) == 1
+    assert answers == [2]
+
+
+def test_an_answered_reply_is_not_owed_any_more() -> None:
+    inbox = make_inbox()
+    ask(inbox, 1), ask(inbox, 2)
+    assert list(inbox.unanswered.values()) == [1, 2]
+    reply = take(inbox).reply
+    assert reply is not None
+    reply.set(None)
+    assert list(inbox.unanswered.values()) == [2]
+
+
+def test_a_reply_answered_before_it_is_told_is_not_owed() -> None:
+    inbox = make_inbox()
+    reply = Reply.of(lambda _: None)
+    reply.set(1)
+    tell(inbox, Asked("late", reply))
+    assert not inbox.unanswered
+
+
+def test_a_message_told_on_is_owed_by_the_inbox_it_was_told_to() -> None:
+    first, second = make_inbox(), make_inbox()
+    reply = Reply.of(lambda _: None)
+    tell(first, Asked("forward me", reply))
+    tell(second, Asked(take(first).message, reply))
+    assert not first.unanswered
+    assert list(second.unanswered) == [reply]
+
+
+# --- closing ---
+
+
+def test_a_put_after_close_fails_at_once() -> None:
+    inbox = make_inbox()
+    inbox.close()
+    with pytest.raises(ActorDeadError, match="actor-1 has stopped"):
+        tell(inbox, 1)
+    with pytest.raises(ActorDeadError):
+        tell(inbox, ClearAndPut(1))
+    with pytest.raises(ActorDeadError):
+        ask(inbox, 1).get(timeout=0)
+    with pytest.raises(ActorDeadError):
+        ask(inbox, _ActorStop()).get(timeout=0)
+    assert inbox.empty()
+
+
+def test_a_refused_tell_leaves_the_reply_to_its_owner() -> None:
+    inbox = make_inbox()
+    inbox.close()
+    reply = Reply.of(lambda _: None)
+    with pytest.raises(ActorDeadError):
+        tell(inbox, Asked(1, reply))
+    assert not reply.answered
+
+
+def test_close_hands_over_what_is_queued_and_leaves_stops_to_pykka() -> None:
+    inbox = make_inbox()
+    tell(inbox, 1, ClearAndPut(2), 3, _ActorStop())
+    assert [delivery.message for delivery in inbox.close()] == [1, 2, 3]
+    assert isinstance(inbox.get().message, _ActorStop)
+    assert inbox.empty()

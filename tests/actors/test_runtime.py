@@ -1,0 +1,482 @@
+import threading
+from collections.abc import Callable, Hashable, Iterator
+from time import monotonic
+from typing import Any
+
+import pytest
+from pykka import ActorDeadError, ActorRef, ActorRegistry, Future, Timeout
+from pykka._envelope import Envelope
+
+from actors.inbox import Asked, ClearAndPut, InboxFullError, Reply
+from actors.runtime import RegentActor, Supervisor, start_actor, stop_actor
+
+WAIT_S = 10.0
+
+
+class Performer(RegentActor):
+    """Performs messages that are callables, keeps the others."""
+
+    inbox_limit = 50
+
+    def __init__(self, name: str = "performer-1", supervisor: Supervisor | None = None) -> None:
+        super().__init__(name, supervisor=supervisor)
+        self.handled: list[object] = []
+        self.preempted: list[object] = []
+        self.deferred: list[Reply] = []
+        self.calls: list[str] = []
+
+    def handle(self, message: Any, reply: Reply | None) -> None:
+        if callable(message):
+            message(self, reply)
+            return
+        self.handled.append(message)
+        if reply is not None:
+            self.deferred.append(reply)
+
+    @staticmethod
+    def collapse_key(message: Any) -> Hashable | None:
+        return message if isinstance(message, str) and message.startswith("trigger") else None
+
+    def on_preempted(self, message: Any) -> None:
+        self.preempted.append(message)
+
+    def preemption_answer(self, message: Any) -> object:
+        if message == "NOT_CONTROLLER please":
+            return "NOT_CONTROLLER"
+        return super().preemption_answer(message)
+
+    def on_stop(self) -> None:
+        self.calls.append(f"on_stop after {len(self.preempted)} preempted")
+
+
+class Gate:
+    """A message that holds its actor until it is opened."""
+
+    def __init__(self) -> None:
+        self.reached = threading.Event()
+        self.opened = threading.Event()
+
+    def __call__(self, _actor: Performer, _reply: Reply | None) -> None:
+        self.reached.set()
+        assert self.opened.wait(WAIT_S)
+
+    def hold(self, ref: ActorRef[Performer]) -> None:
+        ref.tell(self)
+        assert self.reached.wait(WAIT_S)
+
+
+Start = Callable[..., tuple[ActorRef[Performer], Performer]]
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    """Start performers and stop them afterwards; gives the actor as well, to look inside."""
+    started = []
+
+    def start_performer(**kwargs: Any) -> tuple[ActorRef[Performer], Performer]:
+        ref = start_actor(Performer, WAIT_S, **kwargs)
+        actor = ref._actor_weakref()
+        assert actor is not None
+        started.append(ref)
+        return ref, actor
+
+    yield start_performer
+    assert all(stop_actor(ref, WAIT_S) for ref in started)
+
+
+def settle(ref: ActorRef[Any]) -> None:
+    """Wait until everything told before has been handled."""
+    ref.ask(lambda _actor, reply: reply.set(None), timeout=WAIT_S)
+
+
+def fail_with(error: BaseException) -> Callable[[Performer, Reply | None], None]:
+    def message(_actor: Performer, _reply: Reply | None) -> None:
+        raise error
+
+    return message
+
+
+# --- starting ---
+
+
+def test_an_actor_runs_on_a_daemon_thread_of_its_name(start: Start) -> None:
+    ref, _ = start(name="Controller-0-event-thread")
+    threads: list[threading.Thread] = []
+    ref.tell(lambda _actor, _reply: threads.append(threading.current_thread()))
+    settle(ref)
+    assert threads[0].name == "Controller-0-event-thread"
+    assert threads[0].daemon
+
+
+class FailingStart(Performer):
+    def on_start(self) -> None:
+        raise OSError("no disk")
+
+
+class ExitingStart(Performer):
+    def on_start(self) -> None:
+        raise SystemExit(3)
+
+
+class SlowStart(Performer):
+    gate = threading.Event()
+    ended = threading.Event()
+
+    def on_start(self) -> None:
+        self.gate.wait(WAIT_S)
+
+    def on_stop(self) -> None:
+        self.ended.set()
+
+
+def test_a_failed_start_raises_its_error_and_leaves_nothing_behind() -> None:
+    with pytest.raises(OSError, match="no disk"):
+        start_actor(FailingStart, WAIT_S, "broken-start")
+    assert not [ref for ref in ActorRegistry.get_all() if ref.actor_class is FailingStart]
+    assert "broken-start" not in [thread.name for thread in threading.enumerate()]
+
+
+def test_a_start_that_exits_raises_an_ordinary_error() -> None:
+    with pytest.raises(RuntimeError, match=r"broken-start: .* raised SystemExit"):
+        start_actor(ExitingStart, WAIT_S, "broken-start")
+
+
+def test_a_start_that_takes_too_long_is_given_up_and_stopped() -> None:
+    with pytest.raises(TimeoutError, match="slow-start did not start within"):
+        start_actor(SlowStart, 0.01, "slow-start")
+    SlowStart.gate.set()
+    assert SlowStart.ended.wait(WAIT_S)
+
+
+# --- answers ---
+
+
+def test_an_ask_is_answered_after_the_handler_returned(start: Start) -> None:
+    ref, actor = start()
+    future = ref.ask("later", block=False)
+    settle(ref)
+    with pytest.raises(Timeout):
+        future.get(timeout=0)
+    actor.deferred[0].set("now")
+    assert future.get(timeout=WAIT_S) == "now"
+
+
+def test_an_actor_goes_on_while_an_answer_is_owed(start: Start) -> None:
+    ref, actor = start()
+    ref.ask("first", block=False)
+    ref.tell("second")
+    settle(ref)
+    assert actor.handled == ["first", "second"]
+
+
+def test_an_asker_whose_answer_never_comes_waits_no_longer_than_it_said(start: Start) -> None:
+    ref, _ = start()
+    with pytest.raises(Timeout):
+        ref.ask("never", timeout=0.01)
+
+
+def test_a_told_message_can_bring_its_own_reply(start: Start) -> None:
+    ref, actor = start()
+    answers: list[object] = []
+    ref.tell(Asked("question", Reply.of(answers.append)))
+    settle(ref)
+    actor.deferred[0].set("answer")
+    assert answers == ["answer"]
+
+
+def test_a_plain_tell_has_no_reply(start: Start) -> None:
+    ref, _ = start()
+    replies: list[Reply | None] = []
+    ref.tell(lambda _, reply: replies.append(reply))
+    settle(ref)
+    assert replies == [None]
+
+
+def test_triggers_collapse_however_they_are_told(start: Start) -> None:
+    ref, actor = start()
+    gate = Gate()
+    gate.hold(ref)
+    for _ in range(1000):
+        ref.tell("trigger")
+    gate.opened.set()
+    settle(ref)
+    assert actor.handled == ["trigger"]
+
+
+def test_a_full_inbox_refuses_tells_but_not_a_stop(start: Start) -> None:
+    ref, actor = start()
+    gate = Gate()
+    gate.hold(ref)
+    for number in range(actor.inbox_limit):
+        ref.tell(number)
+    with pytest.raises(InboxFullError):
+        ref.tell("one too many")
+    with pytest.raises(InboxFullError):
+        ref.ask("one too many", timeout=WAIT_S)
+    actor.stop()
+    gate.opened.set()
+    assert stop_actor(ref, WAIT_S)
+    assert actor.handled == []
+    assert actor.preempted == list(range(actor.inbox_limit))
+
+
+def test_a_handler_knows_how_long_its_message_waited_and_how_long_it_takes(start: Start) -> None:
+    ref, _ = start()
+    gate = Gate()
+    gate.hold(ref)
+    told_at = monotonic()
+    times = ref.ask(
+        lambda actor, reply: reply.set((actor.queue_ms, actor.handling_ms)), block=False
+    )
+    gate.opened.set()
+    queue_ms, handling_ms = times.get(timeout=WAIT_S)
+    assert 0 < queue_ms + handling_ms <= (monotonic() - told_at) * 1000
+
+
+# --- clear and put ---
+
+
+def test_clear_and_put_preempts_answers_and_goes_first(start: Start) -> None:
+    ref, actor = start()
+    gate = Gate()
+    gate.hold(ref)
+    ref.tell("old")
+    valued = ref.ask("NOT_CONTROLLER please", block=False)
+    dropped = ref.ask("anything", block=False)
+    cleared = ref.ask(ClearAndPut("expire"), block=False)
+    ref.tell("new")
+    gate.opened.set()
+    settle(ref)
+    assert valued.get(timeout=0) == "NOT_CONTROLLER"
+    with pytest.raises(ActorDeadError, match="dropped"):
+        dropped.get(timeout=0)
+    assert actor.preempted == ["old", "NOT_CONTROLLER please", "anything"]
+    assert actor.handled == ["expire", "new"]
+    actor.deferred[0].set("expired")
+    assert cleared.get(timeout=WAIT_S) == "expired"
+
+
+def test_clear_and_put_leaves_answers_owed_for_handled_messages_alone(start: Start) -> None:
+    ref, actor = start()
+    future = ref.ask("handled", block=False)
+    settle(ref)
+    ref.tell(ClearAndPut("expire"))
+    settle(ref)
+    actor.deferred[0].set("still valid")
+    assert future.get(timeout=0) == "still valid"
+
+
+# --- what handlers raise ---
+
+
+def test_an_actor_survives_a_failing_handler_and_tells_its_supervisor(
+    start: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    seen: list[tuple[str, object, Exception]] = []
+    ref, actor = start(supervisor=lambda *args: seen.append(args))
+    message = fail_with(error := ValueError("bad row"))
+    ref.tell(message)
+    settle(ref)
+    assert seen == [("performer-1", message, error)]
+    assert actor.failures == 1
+    assert "performer-1: handling <function fail_with" in caplog.text
+
+
+def test_an_asker_is_given_what_the_handler_raised(start: Start) -> None:
+    ref, _ = start()
+    with pytest.raises(ValueError, match="bad row"):
+        ref.ask(fail_with(ValueError("bad row")), timeout=WAIT_S)
+    settle(ref)
+
+
+@pytest.mark.parametrize("error", [SystemExit(0), KeyboardInterrupt()])
+def test_no_handler_can_end_its_actor_or_another(start: Start, error: BaseException) -> None:
+    ref, _ = start()
+    bystander, _ = start(name="bystander-1")
+    ref.tell(fail_with(error))
+    with pytest.raises(RuntimeError, match=type(error).__name__):
+        ref.ask(fail_with(error), timeout=WAIT_S)
+    settle(ref)
+    settle(bystander)
+
+
+def test_an_actor_survives_a_failing_supervisor(start: Start) -> None:
+    def supervisor(_name: str, _message: object, _error: Exception) -> None:
+        raise SystemExit
+
+    ref, _ = start(supervisor=supervisor)
+    with pytest.raises(ValueError, match="first"):
+        ref.ask(fail_with(ValueError("first")), timeout=WAIT_S)
+    settle(ref)
+
+
+def test_a_huge_message_is_not_logged_in_full(
+    start: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Huge(Gate):
+        def __call__(self, _actor: Performer, _reply: Reply | None) -> None:
+            raise ValueError("bad")
+
+        def __repr__(self) -> str:
+            return "x" * 1_000_000
+
+    ref, _ = start()
+    ref.tell(Huge())
+    settle(ref)
+    assert len(caplog.records[0].getMessage()) < 500
+
+
+# --- stopping ---
+
+
+def test_stop_answers_everything_still_owed(start: Start) -> None:
+    ref, actor = start()
+    handled = ref.ask("handled", block=False)
+    valued = ref.ask("NOT_CONTROLLER please", block=False)
+    settle(ref)
+    gate = Gate()
+    gate.hold(ref)
+    queued = ref.ask("queued", block=False)
+    answers: list[object] = []
+    ref.tell(Asked("NOT_CONTROLLER please", Reply.of(answers.append)))
+    first_stop, second_stop = ref.stop(block=False), ref.stop(block=False)
+    gate.opened.set()
+    assert stop_actor(ref, WAIT_S)
+    for future in (handled, queued):
+        with pytest.raises(ActorDeadError):
+            future.get(timeout=0)
+    assert valued.get(timeout=0) == "NOT_CONTROLLER"
+    assert answers == ["NOT_CONTROLLER"]
+    assert first_stop.get(timeout=0)
+    assert second_stop.get(timeout=0)
+    assert actor.preempted == ["queued", "NOT_CONTROLLER please"]
+    assert actor.calls == ["on_stop after 2 preempted"]
+    assert not ref.is_alive()
+    assert not actor.actor_inbox.unanswered
+
+
+def test_on_stop_may_give_the_answers_itself(start: Start) -> None:
+    class Settler(Performer):
+        def on_stop(self) -> None:
+            for reply in self.deferred:
+                reply.set("settled")
+
+    ref = start_actor(Settler, WAIT_S)
+    future = ref.ask("owed", block=False)
+    settle(ref)
+    assert stop_actor(ref, WAIT_S)
+    assert future.get(timeout=0) == "settled"
+
+
+def test_a_failing_on_stop_keeps_nobody_waiting() -> None:
+    class Failing(Performer):
+        def on_stop(self) -> None:
+            raise SystemExit
+
+    ref = start_actor(Failing, WAIT_S)
+    future = ref.ask("owed", block=False)
+    settle(ref)
+    assert stop_actor(ref, WAIT_S)
+    with pytest.raises(ActorDeadError):
+        future.get(timeout=0)
+
+
+def test_a_failed_start_answers_what_was_queued_meanwhile_and_accepts_nothing_more() -> None:
+    asked: list[tuple[Performer, Future[Any]]] = []
+
+    class AskedWhileStarting(Performer):
+        def on_start(self) -> None:
+            asked.append((self, self.actor_ref.ask("early", block=False)))
+            raise OSError("no disk")
+
+    with pytest.raises(OSError, match="no disk"):
+        start_actor(AskedWhileStarting, WAIT_S)
+    [(actor, future)] = asked
+    with pytest.raises(ActorDeadError):
+        future.get(timeout=0)
+    assert actor.preempted == ["early"]
+    with pytest.raises(ActorDeadError):
+        actor.actor_inbox.put(Envelope("late"))
+
+
+def test_a_blocked_actor_sees_that_it_is_to_close(start: Start) -> None:
+    ref, _ = start()
+    reached = threading.Event()
+
+    def block(actor: Performer, _reply: Reply | None) -> None:
+        reached.set()
+        actor.calls.append(f"closing: {actor.closing.wait(WAIT_S)}")
+
+    ref.tell(block)
+    assert reached.wait(WAIT_S)
+    actor = ref._actor_weakref()
+    assert actor is not None
+    assert stop_actor(ref, WAIT_S)
+    assert actor.calls == ["closing: True", "on_stop after 0 preempted"]
+
+
+def test_an_actor_that_does_not_stop_is_named(
+    start: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    ref, _ = start(name="stubborn-1")
+    gate = Gate()
+    gate.hold(ref)
+    assert not stop_actor(ref, timeout=0.01)
+    assert "stubborn-1 did not stop within 0.01 s, busy with <" in caplog.text
+    gate.opened.set()
+
+
+def test_stopping_twice_is_fine(start: Start) -> None:
+    ref, _ = start()
+    assert stop_actor(ref, WAIT_S)
+    assert stop_actor(ref, WAIT_S)
+    with pytest.raises(ActorDeadError):
+        ref.tell("anybody there?")
+    with pytest.raises(ActorDeadError):
+        ref.ask("anybody there?", timeout=WAIT_S)
+
+
+def test_an_actor_can_stop_itself(start: Start) -> None:
+    ref, actor = start()
+    ref.tell(lambda actor, _reply: actor.stop())
+    actor.thread.join(WAIT_S)
+    assert not actor.thread.is_alive()
+
+
+def race_asks_with_a_stop() -> list[Future[Any]]:
+    """Stop an actor while two threads ask it; return the futures of all 40 asks."""
+    ref = start_actor(Performer, WAIT_S)
+    gate = threading.Barrier(3)
+    futures: list[Future[Any]] = []
+
+    def ask() -> None:
+        gate.wait(WAIT_S)
+        futures.extend(ref.ask(i, block=False) for i in range(20))
+
+    askers = [threading.Thread(target=ask, daemon=True) for _ in range(2)]
+    for asker in askers:
+        asker.start()
+    gate.wait(WAIT_S)
+    assert stop_actor(ref, WAIT_S)
+    for asker in askers:
+        asker.join(WAIT_S)
+    assert len(futures) == 40
+    return futures
+
+
+def test_no_ask_that_races_with_a_stop_stays_unanswered() -> None:
+    """Pykka alone loses some: it checks that the actor lives, and then puts into its inbox."""
+    for _ in range(150):
+        for future in race_asks_with_a_stop():
+            with pytest.raises(ActorDeadError):
+                future.get(timeout=0)
+
+
+def test_an_ask_that_met_a_living_actor_which_then_died_fails_at_once(start: Start) -> None:
+    ref, actor = start()
+    asked_when_alive = ref.actor_inbox.put
+    assert stop_actor(ref, WAIT_S)
+    future = actor._create_future()
+    asked_when_alive(Envelope("too late", reply_to=future))
+    with pytest.raises(ActorDeadError, match="performer-1 has stopped"):
+        future.get(timeout=0)

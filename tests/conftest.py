@@ -1,0 +1,37 @@
+"""A real ZooKeeper for the tests that ask for one: started once a run, a chroot a test."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Iterator
+
+import pytest
+
+from config.java import JavaNotFoundError
+from zk.client import ZooKeeperClient
+from zk.embedded import EmbeddedZooKeeper
+
+
+@pytest.fixture(scope="session")
+def zookeeper_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedZooKeeper]:
+    """A server that grants session timeouts from 200 ms on. Skips without Java, fails in CI."""
+    server = EmbeddedZooKeeper(tmp_path_factory.mktemp("zookeeper"), tick_time_ms=200)
+    try:
+        server.start()
+    except JavaNotFoundError as error:
+        if os.environ.get("CI"):
+            raise
+        pytest.skip(str(error))
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def zookeeper_address(zookeeper_server: EmbeddedZooKeeper) -> str:
+    """``host:port/chroot``; the chroot exists and nothing else is in it."""
+    address = f"{zookeeper_server.address}/test-{uuid.uuid4().hex}"
+    client = ZooKeeperClient(address, 6000, on_watch=lambda _: None)
+    client.start(timeout_s=10.0)
+    client.close()
+    return address

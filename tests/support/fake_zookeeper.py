@@ -1,0 +1,381 @@
+"""An in-memory ZooKeeper that does the same thing every time, and evil things when told to.
+
+``FakeZooKeeperServer`` is the ensemble and ``FakeZooKeeper`` one session with it, an implementation
+of ``zk.operations.ZooKeeper`` that passes the contract tests the real client passes. Time, sessions
+and the delivery of events are in the hands of the test; session ids and zxids count from 1.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from functools import partial
+from typing import NamedTuple, Protocol, TypeAlias, TypeVar
+
+from core.errors import SessionExpiredError
+from tests.support.data_tree import Applied, DataTree, Node, Origin, check_path
+from tests.support.watches import Watches
+from zk.operations import (
+    ANY_VERSION,
+    Committed,
+    ConnectionLossError,
+    Create,
+    Delete,
+    MultiResult,
+    Operation,
+    Refused,
+    SetData,
+    WatchEvent,
+    Znode,
+)
+
+MAX_READ_ATTEMPTS = 100
+MAX_RECONNECT_WAIT_S = 10.0
+
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+
+
+class Transaction(NamedTuple):
+    """A change of the tree that was applied, whole.
+
+    ``operations`` are as applied: a sequential Create has its final path. The end of a session is
+    one transaction that deletes its ephemeral nodes. ``put`` has session id 0.
+    """
+
+    zxid: int
+    session_id: int
+    operations: tuple[Operation, ...]
+    ends_session: bool = False
+
+
+class Moment(Enum):
+    """Where in a call a hook is called."""
+
+    BEFORE = "before"  # nothing has reached the server
+    BETWEEN = "between"  # two nodes of a bulk read, or two multis of multi_many
+    AFTER = "after"  # everything is done, but the caller does not know it yet
+
+
+class Call(NamedTuple):
+    """The call a hook interrupts; ``paths`` are all paths it names."""
+
+    moment: Moment
+    method: str
+    paths: tuple[str, ...]
+
+
+Hook: TypeAlias = Callable[[Call], None]
+"""Turns the world inside a call: it runs in the caller's thread, without a lock, and may
+
+* raise an exception of the simulation's own: the caller crashes here, what was applied stays so;
+* raise ``ConnectionLossError``: BEFORE a write the request is lost, AFTER it the reply, BETWEEN two
+  multis the rest of the pipeline; a read is repeated, as by the real client;
+* do anything else for as long as it likes (expire the session, let other sessions act, move the
+  clock) and return: the call goes on, as it does after a long pause of the process.
+"""
+
+
+class _ReadOne(Protocol[T_co]):
+    def __call__(self, session_id: int, path: str, *, watch: bool) -> T_co | None: ...
+
+
+@dataclass(slots=True)
+class _Session:
+    session_id: int
+    on_watch: Callable[[WatchEvent], None]
+    alive: bool = True
+    connected: bool = True
+    zxid_at_disconnect: int = 0
+
+
+class FakeZooKeeperServer:
+    """An ensemble that never fails by itself; sessions may use it from several threads.
+
+    ``now_ms`` gives the ctime of nodes. Every event is handed to ``deliver`` as a function to call:
+    in the order of the transactions and, within one, of the arming of the watches. By default it is
+    called at once, outside the lock: whoever changes something returns when all have been told.
+    """
+
+    def __init__(
+        self,
+        now_ms: Callable[[], int] = lambda: 0,
+        deliver: Callable[[Callable[[], None]], None] = lambda tell: tell(),
+    ) -> None:
+        self.transactions: list[Transaction] = []
+        self.zxid = 0
+        self._now_ms = now_ms
+        self._deliver = deliver
+        self._tree = DataTree()
+        self._sessions: dict[int, _Session] = {}
+        self._watches = Watches()
+        self._events: deque[tuple[_Session, WatchEvent]] = deque()
+        self._delivering = False
+        self._changed = threading.Condition()
+
+    # --- what a test does -------------------------------------------------------------------------
+
+    def expire(self, session_id: int) -> None:
+        """End a session: its ephemeral nodes vanish in one transaction, its watches are void.
+
+        Its owner learns of it from its next call, but not before ``reconnect`` if disconnected.
+        """
+        with self._changed:
+            session = self._sessions[session_id]
+            if not session.alive:
+                return
+            session.alive = False
+            self._watches.drop(session_id)
+            ephemerals = [
+                Delete(path, node.version)
+                for path, node in self._tree.nodes.items()
+                if node.ephemeral_owner == session_id
+            ]
+            self._commit(session_id, ephemerals, ends_session=True)
+        self._deliver_events()
+
+    def disconnect(self, session_id: int) -> None:
+        """Cut a session's connection: its writes raise ``ConnectionLossError``, its reads wait."""
+        with self._changed:
+            session = self._sessions[session_id]
+            session.connected = False
+            session.zxid_at_disconnect = self.zxid
+
+    def reconnect(self, session_id: int) -> None:
+        """Mend a session's connection; its watches fire for what changed since (SetWatches)."""
+        with self._changed:
+            session = self._sessions[session_id]
+            if not session.connected:
+                session.connected = True
+                since, nodes = session.zxid_at_disconnect, self._tree.nodes
+                for event in self._watches.fire_missed(session_id, since, nodes):
+                    self._events.append((session, event))
+            self._changed.notify_all()
+        self._deliver_events()
+
+    def put(self, path: str, data: bytes = b"") -> None:
+        """Create or replace a persistent node, parents included, as an admin's tool does."""
+        check_path(path)
+        with self._changed:
+            parts = path.split("/")
+            ancestors = ["/".join(parts[:end]) for end in range(2, len(parts))]
+            exists = path in self._tree.nodes
+            operations: list[Operation] = [
+                *(Create(ancestor) for ancestor in ancestors if ancestor not in self._tree.nodes),
+                SetData(path, data, ANY_VERSION) if exists else Create(path, data),
+            ]
+            result = self._commit(0, operations)
+        assert isinstance(result, Committed), result
+        self._deliver_events()
+
+    def snapshot(self) -> dict[str, Znode]:
+        """Return every node but the root, by path, sorted."""
+        with self._changed:
+            nodes = sorted(self._tree.nodes.items())
+            return {path: node.as_read() for path, node in nodes if path != "/"}
+
+    # --- what a session does ----------------------------------------------------------------------
+
+    def open_session(self, on_watch: Callable[[WatchEvent], None]) -> int:
+        """Return the id of a new session."""
+        with self._changed:
+            session_id = len(self._sessions) + 1
+            self._sessions[session_id] = _Session(session_id, on_watch)
+            return session_id
+
+    def read_data(self, session_id: int, path: str, *, watch: bool) -> Znode | None:
+        """Return a node, None when absent; the watch is armed either way."""
+        with self._changed:
+            node = self._read(session_id, path)
+            if watch:
+                self._watches.arm_data(path, session_id, existed=node is not None)
+            return node.as_read() if node else None
+
+    def read_children(self, session_id: int, path: str, *, watch: bool) -> list[str] | None:
+        """Return a node's children, None when absent; then no watch is armed."""
+        with self._changed:
+            node = self._read(session_id, path)
+            if node and watch:
+                self._watches.arm_children(path, session_id)
+            return sorted(node.children) if node else None
+
+    def write(self, session_id: int, operations: Sequence[Operation]) -> MultiResult:
+        """Apply a multi."""
+        with self._changed:
+            self._require(session_id)
+            result = self._commit(session_id, operations)
+        self._deliver_events()
+        return result
+
+    def unwatch(self, session_id: int, paths: Sequence[str]) -> None:
+        """Drop a session's watches on paths."""
+        with self._changed:
+            self._watches.drop(session_id, paths)
+
+    def is_connected(self, session_id: int, *, within_s: float = 0.0) -> bool:
+        """Tell whether a session is connected, or becomes so in time."""
+        with self._changed:
+            return self._changed.wait_for(partial(self._is_connected, session_id), within_s)
+
+    def check_alive(self, session_id: int) -> None:
+        """Raise ``SessionExpiredError`` when a session is over."""
+        if not self._sessions[session_id].alive:
+            raise SessionExpiredError(f"session {session_id} has expired")
+
+    # --- under the lock ---------------------------------------------------------------------------
+
+    def _require(self, session_id: int) -> None:
+        if not self._sessions[session_id].connected:
+            raise ConnectionLossError(f"session {session_id} is disconnected")
+        self.check_alive(session_id)
+
+    def _read(self, session_id: int, path: str) -> Node | None:
+        check_path(path)
+        self._require(session_id)
+        return self._tree.nodes.get(path)
+
+    def _commit(
+        self, session_id: int, operations: Sequence[Operation], *, ends_session: bool = False
+    ) -> MultiResult:
+        origin = Origin(self.zxid + 1, session_id, self._now_ms())
+        match self._tree.apply(operations, origin):
+            case Refused() as refused:
+                return refused
+            case Applied(results, applied):
+                self.zxid += 1
+                self.transactions.append(Transaction(self.zxid, session_id, applied, ends_session))
+                for operation in applied:
+                    for watcher, event in self._watches.fire(operation, self._is_connected):
+                        self._events.append((self._sessions[watcher], event))
+                return Committed(results)
+
+    def _is_connected(self, session_id: int) -> bool:
+        return self._sessions[session_id].connected
+
+    # --- outside the lock -------------------------------------------------------------------------
+
+    def _deliver_events(self) -> None:
+        """Deliver all events in order; one thread at a time, the others leave theirs to it."""
+        while True:
+            with self._changed:
+                if self._delivering or not self._events:
+                    return
+                self._delivering = True
+                session, event = self._events.popleft()
+            try:
+                self._deliver(partial(_tell, session, event))
+            finally:
+                self._delivering = False
+
+
+def _tell(session: _Session, event: WatchEvent) -> None:
+    if session.alive:
+        session.on_watch(event)
+
+
+class FakeZooKeeper:
+    """One session with a ``FakeZooKeeperServer``: an implementation of ``zk.operations.ZooKeeper``.
+
+    ``hook`` is called at every moment of every call but ``unwatch`` and ``wait_connected``.
+    ``wait`` is called, as often as needed, while a read waits for the connection: it must return
+    when something may have changed. By default it waits for another thread to reconnect the session
+    and gives up, with ``SessionExpiredError``, after ``MAX_RECONNECT_WAIT_S``.
+    """
+
+    def __init__(
+        self,
+        server: FakeZooKeeperServer,
+        on_watch: Callable[[WatchEvent], None] = lambda event: None,
+        *,
+        hook: Hook | None = None,
+        wait: Callable[[], None] | None = None,
+    ) -> None:
+        self.server = server
+        self.hook = hook
+        self.wait = wait or self._wait_for_another_thread
+        self._session_id = server.open_session(on_watch)
+
+    @property
+    def session_id(self) -> int:
+        """The id of the session."""
+        return self._session_id
+
+    def close(self) -> None:
+        """End the session: its ephemeral nodes vanish."""
+        self.server.expire(self._session_id)
+
+    def get(self, path: str, *, watch: bool = False) -> Znode | None:
+        """Read one node."""
+        return self._read("get", [path], self.server.read_data, watch=watch)[0]
+
+    def get_many(self, paths: Sequence[str], *, watch: bool = False) -> list[Znode | None]:
+        """Read many nodes, each at a moment of its own."""
+        return self._read("get_many", paths, self.server.read_data, watch=watch)
+
+    def children(self, path: str, *, watch: bool = False) -> list[str] | None:
+        """List children."""
+        return self._read("children", [path], self.server.read_children, watch=watch)[0]
+
+    def children_many(self, paths: Sequence[str]) -> list[list[str] | None]:
+        """List the children of many nodes."""
+        return self._read("children_many", paths, self.server.read_children, watch=False)
+
+    def multi(self, operations: Sequence[Operation]) -> MultiResult:
+        """Apply all operations or none."""
+        return self._write("multi", [operations])[0]
+
+    def multi_many(self, batches: Sequence[Sequence[Operation]]) -> list[MultiResult]:
+        """Apply several multis in order."""
+        return self._write("multi_many", batches)
+
+    def wait_connected(self) -> None:
+        """Return when connected; raise ``SessionExpiredError`` when the session is over."""
+        while not self.server.is_connected(self._session_id):
+            self.wait()
+        self.server.check_alive(self._session_id)
+
+    def unwatch(self, paths: Sequence[str]) -> None:
+        """Drop the watches on these paths."""
+        self.server.unwatch(self._session_id, paths)
+
+    def _read(
+        self, method: str, paths: Sequence[str], read: _ReadOne[T], *, watch: bool
+    ) -> list[T | None]:
+        for _ in range(MAX_READ_ATTEMPTS):
+            try:
+                return self._call(
+                    method,
+                    paths,
+                    [partial(read, self._session_id, path, watch=watch) for path in paths],
+                )
+            except ConnectionLossError:
+                self.wait_connected()
+        raise SessionExpiredError(f"session {self._session_id} cannot finish a read")
+
+    def _write(self, method: str, batches: Sequence[Sequence[Operation]]) -> list[MultiResult]:
+        return self._call(
+            method,
+            [operation.path for batch in batches for operation in batch],
+            [partial(self.server.write, self._session_id, batch) for batch in batches],
+        )
+
+    def _call(self, method: str, paths: Sequence[str], steps: Sequence[Callable[[], T]]) -> list[T]:
+        hook = self.hook
+        if hook is None:
+            return [step() for step in steps]
+        named = tuple(paths)
+        results: list[T] = []
+        hook(Call(Moment.BEFORE, method, named))
+        for step in steps:
+            if results:
+                hook(Call(Moment.BETWEEN, method, named))
+            results.append(step())
+        hook(Call(Moment.AFTER, method, named))
+        return results
+
+    def _wait_for_another_thread(self) -> None:
+        if not self.server.is_connected(self._session_id, within_s=MAX_RECONNECT_WAIT_S):
+            raise SessionExpiredError(f"session {self._session_id} was never reconnected")

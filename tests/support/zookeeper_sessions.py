@@ -1,0 +1,126 @@
+"""Sessions that tests watch through, with the fake ZooKeeper or a real server alike."""
+
+from __future__ import annotations
+
+import itertools
+import queue
+from collections.abc import Callable
+from typing import Protocol, TypeAlias
+
+from tests.support.fake_zookeeper import FakeZooKeeper, FakeZooKeeperServer
+from zk.client import ZooKeeperClient
+from zk.operations import (
+    Committed,
+    Create,
+    Operation,
+    WatchEvent,
+    WatchKind,
+    Znode,
+    ZooKeeper,
+)
+
+SESSION_TIMEOUT_MS = 10_000
+EVENT_TIMEOUT_S = 10.0
+FENCES = "/fences"
+
+
+class ClosableZooKeeper(ZooKeeper, Protocol):
+    """A session that can be ended."""
+
+    def close(self) -> object:
+        """End the session."""
+        ...
+
+
+Connect: TypeAlias = Callable[[Callable[[WatchEvent], None]], ClosableZooKeeper]
+
+
+class WatchingSession:
+    """A session and the events it was told of."""
+
+    def __init__(self, connect: Connect) -> None:
+        self._events: queue.SimpleQueue[WatchEvent] = queue.SimpleQueue()
+        self._fences = itertools.count()
+        self.zk = connect(self._events.put)
+
+    def told(self) -> list[WatchEvent]:
+        """Return the events since the last time: all there are.
+
+        Events come in the order of the changes, so that one of a change made now comes last.
+        """
+        fence = f"{FENCES}/{self.zk.session_id}-{next(self._fences)}"
+        assert self.zk.get(fence, watch=True) is None
+        apply(self.zk, Create(fence))
+        last = WatchEvent(WatchKind.CREATED, fence)
+        return list(iter(lambda: self._events.get(timeout=EVENT_TIMEOUT_S), last))
+
+
+class Ensemble:
+    """A ZooKeeper to open sessions with; ``close`` ends them all."""
+
+    def __init__(self, connect: Connect) -> None:
+        self._connect = connect
+        self._sessions: list[WatchingSession] = []
+        apply(self.open_session().zk, Create(FENCES))
+
+    def open_session(self) -> WatchingSession:
+        """Open a session."""
+        session = WatchingSession(self._connect)
+        self._sessions.append(session)
+        return session
+
+    def close(self) -> None:
+        """End all sessions."""
+        for session in self._sessions:
+            session.zk.close()
+
+
+def fake_ensemble() -> Ensemble:
+    """Return a fake ensemble."""
+    server = FakeZooKeeperServer()
+    return Ensemble(lambda on_watch: FakeZooKeeper(server, on_watch))
+
+
+def real_ensemble(address: str) -> Ensemble:
+    """Return a real ensemble; ``address`` must name a chroot that nobody else uses."""
+
+    def connect(on_watch: Callable[[WatchEvent], None]) -> ZooKeeperClient:
+        client = ZooKeeperClient(address, SESSION_TIMEOUT_MS, on_watch=on_watch)
+        client.start(10.0)
+        return client
+
+    return Ensemble(connect)
+
+
+def apply(zk: ZooKeeper, *operations: Operation) -> Committed:
+    """Apply operations that must succeed."""
+    result = zk.multi(operations)
+    assert isinstance(result, Committed), result
+    return result
+
+
+def read(zk: ZooKeeper, path: str) -> Znode:
+    """Read a node that exists."""
+    node = zk.get(path)
+    assert node is not None
+    return node
+
+
+def created(path: str) -> WatchEvent:
+    """Return the event of a creation."""
+    return WatchEvent(WatchKind.CREATED, path)
+
+
+def changed(path: str) -> WatchEvent:
+    """Return the event of a change of data."""
+    return WatchEvent(WatchKind.CHANGED, path)
+
+
+def deleted(path: str) -> WatchEvent:
+    """Return the event of a deletion."""
+    return WatchEvent(WatchKind.DELETED, path)
+
+
+def children_changed(path: str) -> WatchEvent:
+    """Return the event of children that came or went."""
+    return WatchEvent(WatchKind.CHILDREN, path)

@@ -1,0 +1,427 @@
+"""A RequestClient against peers that answer late, wrongly, or not at all."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import msgpack
+import pytest
+import zmq
+
+from core.errors import BadDataError, Errors
+from core.protocol import (
+    ApiKey,
+    ControlHeader,
+    LeaderAndIsrPartition,
+    LeaderAndIsrRequest,
+    LeaderAndIsrResponse,
+    LeaderAndIsrTopic,
+    LeaderAndIsrType,
+    PartitionError,
+    PlacementStatusRequest,
+    PlacementStatusResponse,
+)
+from tests.transport.conftest import Connect, Serve
+from transport.client import (
+    PeerDisconnectedError,
+    PeerUnreachableError,
+    RequestAbandonedError,
+    RequestError,
+    RequestFailedError,
+    RequestTimeoutError,
+)
+from transport.codec import EncodedBody, encode_body, encode_reply_header, encode_request
+from transport.server import IncomingRequest, Rejection
+from transport.sockets import Context, open_socket
+
+READY = PlacementStatusResponse(Errors.NONE, "ready")
+WARMING = PlacementStatusResponse(Errors.NONE, "warming")
+STATUS = PlacementStatusRequest()
+
+Respond = Callable[[int], list[list[bytes]]]
+
+
+@contextmanager
+def scripted_peer(context: Context, respond: Respond) -> Iterator[str]:
+    """A ROUTER that answers each request with the messages ``respond(correlation_id)`` says."""
+    router = open_socket(context, zmq.ROUTER)
+    router.bind("tcp://127.0.0.1:0")
+    stopping = threading.Event()
+
+    def serve() -> None:
+        while not stopping.is_set():
+            if router.poll(20):
+                route, _, header, _ = router.recv_multipart()
+                for frames in respond(msgpack.unpackb(header)[3]):
+                    router.send_multipart([route, *frames])
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    try:
+        yield router.getsockopt_string(zmq.LAST_ENDPOINT)
+    finally:
+        stopping.set()
+        thread.join(5)
+        router.close()
+
+
+def reply(correlation_id: int, response: PlacementStatusResponse) -> list[bytes]:
+    return [b"", encode_reply_header(correlation_id), encode_body(response)]
+
+
+def test_answers_to_other_requests_and_noise_are_discarded(
+    context: Context, connect: Connect
+) -> None:
+    def respond(correlation_id: int) -> list[list[bytes]]:
+        return [
+            reply(correlation_id - 1, WARMING),
+            reply(correlation_id + 1, WARMING),
+            [b"noise"],
+            [b"", b"\xc1", encode_body(WARMING)],
+            [b"", msgpack.packb([2, correlation_id, 0]), encode_body(WARMING)],
+            [b""] * 100,
+            reply(correlation_id, READY),
+            reply(correlation_id, WARMING),
+        ]
+
+    with scripted_peer(context, respond) as endpoint:
+        client = connect(endpoint)
+        for _ in range(3):
+            assert client.request(STATUS, timeout_ms=5000) == READY
+
+
+@pytest.mark.parametrize(
+    ("frames", "error"),
+    [
+        ([encode_body(READY)[:-1]], Errors.UNKNOWN_SERVER_ERROR),
+        ([b"\x91" * 1500], Errors.UNKNOWN_SERVER_ERROR),
+        ([], Errors.UNKNOWN_SERVER_ERROR),
+        ([encode_body(READY)] * 2, Errors.UNKNOWN_SERVER_ERROR),
+    ],
+)
+def test_an_answer_that_cannot_be_understood_is_a_failed_request(
+    context: Context, connect: Connect, frames: list[bytes], error: Errors
+) -> None:
+    with scripted_peer(context, lambda id_: [[b"", encode_reply_header(id_), *frames]]) as endpoint:
+        client = connect(endpoint)
+        with pytest.raises(RequestFailedError) as caught:
+            client.request(STATUS, timeout_ms=5000)
+        assert caught.value.error_code is error
+
+
+@pytest.mark.parametrize("body", [[], [b"\xc1"]])
+def test_an_error_code_without_a_readable_body_is_a_failed_request(
+    context: Context, connect: Connect, body: list[bytes]
+) -> None:
+    header = [b"", msgpack.packb([1, 1, 41])]
+    with scripted_peer(context, lambda _: [[*header, *body]]) as endpoint:
+        client = connect(endpoint)
+        with pytest.raises(RequestFailedError) as caught:
+            client.request(STATUS, timeout_ms=5000)
+        assert caught.value.error_code is Errors.NOT_CONTROLLER
+        assert caught.value.endpoint == endpoint
+
+
+def test_a_peer_that_floods_cannot_outlast_the_timeout(context: Context, connect: Connect) -> None:
+    with (
+        scripted_peer(context, lambda _: [reply(0, WARMING)] * 90) as endpoint,
+        pytest.raises(RequestTimeoutError),
+    ):
+        connect(endpoint).request(STATUS, timeout_ms=50)
+
+
+def test_a_late_answer_is_never_taken_for_another(serve: Serve, connect: Connect) -> None:
+    held: queue.Queue[IncomingRequest] = queue.Queue()
+    server = serve(held.put)
+    client = connect(server.endpoint)
+    with pytest.raises(RequestTimeoutError, match=server.endpoint):
+        client.request(STATUS, timeout_ms=50)
+    late = held.get(timeout=5)
+
+    def answer_both() -> None:
+        current = held.get(timeout=5)
+        late.reply(WARMING)
+        current.reply(READY)
+
+    thread = threading.Thread(target=answer_both)
+    thread.start()
+    assert client.request(STATUS, timeout_ms=5000) == READY
+    thread.join(5)
+
+
+def test_nobody_there_is_known_long_before_the_timeout(serve: Serve, connect: Connect) -> None:
+    server = serve(lambda request: request.reply(READY))
+    server.stop()
+    client = connect(server.endpoint, connect_timeout_ms=100)
+    started = time.monotonic()
+    with pytest.raises(PeerUnreachableError, match=server.endpoint):
+        client.request(STATUS, timeout_ms=60_000)
+    assert time.monotonic() - started < 5
+    serve(lambda request: request.reply(READY), server.endpoint)
+    assert client.request(STATUS, timeout_ms=5000) == READY
+
+
+def test_a_peer_that_comes_while_we_connect_is_reached(serve: Serve, connect: Connect) -> None:
+    server = serve(lambda request: request.reply(READY))
+    server.stop()
+    client = connect(server.endpoint)
+    answers: queue.Queue[object] = queue.Queue()
+    asking = threading.Event()
+
+    def ask() -> None:
+        asking.set()
+        answers.put(client.request(STATUS, timeout_ms=5000))
+        client.close()
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    assert asking.wait(5)
+    serve(lambda request: request.reply(READY), server.endpoint)
+    assert answers.get(timeout=5) == READY
+    thread.join(5)
+
+
+def test_an_endpoint_that_is_none_is_unreachable(connect: Connect) -> None:
+    for endpoint in ("nonsense", "tcp://*:0", "tcp://127.0.0.1", ""):
+        with pytest.raises(PeerUnreachableError):
+            connect(endpoint).request(STATUS, timeout_ms=5000)
+
+
+def test_a_peer_replaced_between_two_requests_is_the_one_that_answers(
+    serve: Serve, connect: Connect
+) -> None:
+    def answer_with(response: PlacementStatusResponse) -> Callable[[IncomingRequest], None]:
+        return lambda request: request.reply(response)
+
+    def request_until_answered() -> object:
+        # That the old connection is lost may become known only while a request is on its way.
+        for _ in range(3):
+            with suppress(PeerDisconnectedError, PeerUnreachableError):
+                return client.request(STATUS, timeout_ms=5000)
+        return None
+
+    server = serve(answer_with(WARMING))
+    client = connect(server.endpoint)
+    assert client.request(STATUS, timeout_ms=5000) == WARMING
+    for expected in (READY, WARMING, READY):
+        server.stop()
+        server = serve(answer_with(expected), server.endpoint)
+        assert request_until_answered() == expected
+
+
+def test_a_connection_that_breaks_ends_the_wait(serve: Serve, connect: Connect) -> None:
+    held: queue.Queue[IncomingRequest] = queue.Queue()
+    server = serve(held.put)
+    unanswered: list[IncomingRequest] = []
+
+    def stop_when_asked() -> None:
+        unanswered.append(held.get(timeout=5))
+        server.stop()
+
+    thread = threading.Thread(target=stop_when_asked)
+    thread.start()
+    started = time.monotonic()
+    with pytest.raises(PeerDisconnectedError, match=server.endpoint):
+        connect(server.endpoint).request(STATUS, timeout_ms=60_000)
+    assert time.monotonic() - started < 10
+    thread.join(5)
+
+
+PEER_PROCESS = """
+import sys
+from core.errors import Errors
+from core.protocol import PlacementStatusResponse
+from transport.server import ControlServer
+from transport.sockets import new_context
+
+def dispatch(request):
+    if sys.argv[2] == "silent":
+        kept.append(request)
+        print("asked", flush=True)
+    else:
+        request.reply(PlacementStatusResponse(Errors.NONE, sys.argv[2]))
+
+kept = []
+context = new_context()
+server = ControlServer(context, sys.argv[1], dispatch, name="peer")
+server.start()
+print(server.endpoint, flush=True)
+sys.stdin.read()
+"""
+
+
+@contextmanager
+def peer_process(bind: str, answer: str) -> Iterator[subprocess.Popen[str]]:
+    """A ControlServer in a process of its own, which ends with us."""
+    root = Path(__file__).resolve().parents[2]
+    with subprocess.Popen(
+        [sys.executable, "-c", PEER_PROCESS, bind, answer],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"PYTHONPATH": str(root)},
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def read_line(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    return process.stdout.readline().strip()
+
+
+def test_a_killed_peer_is_noticed_at_once_and_its_successor_answers(connect: Connect) -> None:
+    with peer_process("tcp://127.0.0.1:0", "silent") as process:
+        endpoint = read_line(process)
+        client = connect(endpoint)
+
+        def kill_when_asked() -> None:
+            assert read_line(process) == "asked"
+            process.kill()
+
+        thread = threading.Thread(target=kill_when_asked)
+        thread.start()
+        started = time.monotonic()
+        with pytest.raises(PeerDisconnectedError):
+            client.request(STATUS, timeout_ms=60_000)
+        assert time.monotonic() - started < 10
+        thread.join(5)
+    with peer_process(endpoint, "ready") as process:
+        assert read_line(process) == endpoint
+        assert client.request(STATUS, timeout_ms=5000) == READY
+
+
+def test_a_stopped_peer_is_a_timeout_and_serves_again_when_continued(connect: Connect) -> None:
+    with peer_process("tcp://127.0.0.1:0", "ready") as process:
+        client = connect(read_line(process), connect_timeout_ms=1000)
+        assert client.request(STATUS, timeout_ms=5000) == READY
+        process.send_signal(signal.SIGSTOP)
+        with pytest.raises(RequestTimeoutError):
+            client.request(STATUS, timeout_ms=100)
+        with pytest.raises(PeerUnreachableError):  # the kernel accepts, nobody shakes hands
+            client.request(STATUS, timeout_ms=100)
+        process.send_signal(signal.SIGCONT)
+        assert client.request(STATUS, timeout_ms=5000) == READY
+
+
+def test_closing_ends_the_wait_for_an_answer(serve: Serve, connect: Connect) -> None:
+    closing = threading.Event()
+    held: list[IncomingRequest] = []
+
+    def hold_and_close(request: IncomingRequest) -> None:
+        held.append(request)
+        closing.set()
+
+    client = connect(serve(hold_and_close).endpoint)
+    started = time.monotonic()
+    with pytest.raises(RequestAbandonedError):
+        client.request(STATUS, timeout_ms=60_000, closing=closing)
+    assert time.monotonic() - started < 5
+
+
+def test_closing_ends_the_wait_for_a_connection(context: Context, connect: Connect) -> None:
+    closing = threading.Event()
+    client = connect("tcp://127.0.0.1:1", connect_timeout_ms=60_000)
+    caught: queue.Queue[RequestError] = queue.Queue()
+
+    def ask() -> None:
+        try:
+            client.request(STATUS, timeout_ms=60_000, closing=closing)
+        except RequestError as error:
+            caught.put(error)
+        client.close()
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    closing.set()
+    assert isinstance(caught.get(timeout=5), RequestAbandonedError)
+    thread.join(5)
+
+
+def test_nothing_is_sent_once_closing(serve: Serve, connect: Connect) -> None:
+    requests: queue.Queue[IncomingRequest] = queue.Queue()
+    client = connect(serve(requests.put).endpoint)
+    closing = threading.Event()
+    closing.set()
+    with pytest.raises(RequestAbandonedError):
+        client.request(STATUS, timeout_ms=5000, closing=closing)
+    assert requests.empty()
+
+
+def test_one_encoded_body_serves_many_brokers(serve: Serve, connect: Connect) -> None:
+    row = LeaderAndIsrPartition(0, 7, 1, 3, (1, 2), 9, (1, 2), (), (), False, 0)
+    body = encode_request(
+        LeaderAndIsrRequest(
+            LeaderAndIsrType.INCREMENTAL, (LeaderAndIsrTopic("t", None, (row,)),), ()
+        )
+    )
+    assert isinstance(body, EncodedBody)
+    headers: queue.Queue[ControlHeader | None] = queue.Queue()
+
+    def obey(request: IncomingRequest) -> None:
+        assert isinstance(request.body, LeaderAndIsrRequest)
+        headers.put(request.control_header)
+        done = tuple(
+            PartitionError(p.topic, p.partition, Errors.NONE) for p, _ in request.body.partitions()
+        )
+        request.reply(LeaderAndIsrResponse(Errors.NONE, done))
+
+    for broker_epoch in range(3):
+        client = connect(serve(obey).endpoint)
+        header = ControlHeader(1, 7, broker_epoch)
+        response = client.request(body, control_header=header, timeout_ms=5000)
+        expected = (PartitionError("t", 0, Errors.NONE),)
+        assert response == LeaderAndIsrResponse(Errors.NONE, expected)
+        assert headers.get(timeout=5) == header
+
+
+def test_correlation_ids_are_never_used_twice(context: Context, connect: Connect) -> None:
+    seen: list[int] = []
+
+    def respond(correlation_id: int) -> list[list[bytes]]:
+        seen.append(correlation_id)
+        return [reply(correlation_id, READY)] if len(seen) % 2 else []
+
+    with scripted_peer(context, respond) as endpoint:
+        client = connect(endpoint)
+        for attempt in range(6):
+            if attempt % 2:
+                with pytest.raises(RequestTimeoutError):
+                    client.request(STATUS, timeout_ms=30)
+            else:
+                client.request(STATUS, timeout_ms=5000)
+    assert all(later > earlier for earlier, later in itertools.pairwise(seen))
+
+
+def test_a_body_that_cannot_be_encoded_is_never_sent(connect: Connect) -> None:
+    with pytest.raises(BadDataError):
+        connect("tcp://127.0.0.1:1").request(READY, timeout_ms=5000)  # type: ignore[arg-type]
+
+
+def test_a_destroyed_context_abandons_the_request(connect: Connect, context: Context) -> None:
+    client = connect("tcp://127.0.0.1:1")
+    context.destroy(linger=0)
+    with pytest.raises(RequestError):
+        client.request(STATUS, timeout_ms=5000)
+
+
+def test_a_request_without_epochs_that_needs_them_is_refused(
+    serve: Serve, connect: Connect
+) -> None:
+    server = serve(lambda request: request.reply(READY))
+    request = LeaderAndIsrRequest(LeaderAndIsrType.FULL, (), ())
+    with pytest.raises(RequestFailedError, match=ApiKey.LEADER_AND_ISR.name):
+        connect(server.endpoint).request(request, timeout_ms=5000)
+    assert server.rejected.counts == {Rejection.UNFENCED: 1}

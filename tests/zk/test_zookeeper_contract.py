@@ -1,0 +1,396 @@
+"""What ``zk.operations`` promises, asked of the real client and of the fake alike."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Iterator, Sequence
+
+import pytest
+
+from core.errors import SessionExpiredError
+from tests.support.zookeeper_sessions import (
+    Ensemble,
+    WatchingSession,
+    apply,
+    changed,
+    children_changed,
+    created,
+    deleted,
+    fake_ensemble,
+    read,
+    real_ensemble,
+)
+from zk.operations import (
+    ANY_VERSION,
+    Check,
+    Committed,
+    Create,
+    Delete,
+    Operation,
+    Refused,
+    SetData,
+    ZkError,
+    Znode,
+    ZnodeStat,
+    ZooKeeper,
+)
+
+
+@pytest.fixture(params=["fake", pytest.param("real", marks=pytest.mark.zookeeper)])
+def ensemble(request: pytest.FixtureRequest) -> Iterator[Ensemble]:
+    if request.param == "fake":
+        ensemble = fake_ensemble()
+    else:
+        ensemble = real_ensemble(request.getfixturevalue("zookeeper_address"))
+    yield ensemble
+    ensemble.close()
+
+
+@pytest.fixture
+def session(ensemble: Ensemble) -> WatchingSession:
+    return ensemble.open_session()
+
+
+@pytest.fixture
+def zk(session: WatchingSession) -> ZooKeeper:
+    return session.zk
+
+
+def test_absent_nodes_are_none(zk: ZooKeeper) -> None:
+    assert zk.get("/absent") is None
+    assert zk.get("/absent/child") is None
+    assert zk.children("/absent") is None
+    assert zk.get_many(["/absent"]) == [None]
+    assert zk.children_many(["/absent"]) == [None]
+
+
+@pytest.mark.parametrize("data", [b"", b"\x00\xff", b"x" * 100_000])
+def test_data_is_read_as_it_was_written(zk: ZooKeeper, data: bytes) -> None:
+    apply(zk, Create("/node", data))
+    assert read(zk, "/node").data == data
+
+
+def test_many_nodes_are_read_in_the_order_of_the_paths(zk: ZooKeeper) -> None:
+    names = [f"/n{i}" for i in range(1500)]
+    apply(zk, *(Create(name, name.encode()) for name in names))
+    asked = [*reversed(names), "/absent", names[7], names[7]]
+    nodes = zk.get_many(asked)
+    assert [node and node.data for node in nodes] == [
+        None if path == "/absent" else path.encode() for path in asked
+    ]
+    assert nodes[-1] == zk.get(names[7])
+    assert zk.get_many([]) == []
+
+
+def test_children_are_names_and_sorted(zk: ZooKeeper) -> None:
+    apply(zk, *map(Create, ("/p", "/p/b", "/p/a", "/p/c", "/p/a/x", "/q")))
+    assert zk.children("/p") == ["a", "b", "c"]
+    assert zk.children_many(["/p/a", "/absent", "/p", "/q"]) == [["x"], None, ["a", "b", "c"], []]
+    assert zk.children_many([]) == []
+    assert {"p", "q"} <= set(zk.children("/") or ())
+
+
+def test_a_set_raises_the_version_and_the_mzxid_and_leaves_the_czxid(zk: ZooKeeper) -> None:
+    apply(zk, Create("/node", b"same"))
+    before = read(zk, "/node").stat
+    result = apply(zk, SetData("/node", b"same", ANY_VERSION))
+    after = read(zk, "/node").stat
+    assert result.results == (after,)
+    assert (before.version, after.version) == (0, 1)
+    assert before.czxid == before.mzxid == after.czxid < after.mzxid
+    assert (before.ephemeral_owner, before.ctime_ms) == (0, after.ctime_ms)
+
+
+def test_a_node_created_and_set_in_one_multi_has_version_one_and_czxid_equal_to_mzxid(
+    zk: ZooKeeper,
+) -> None:
+    result = apply(zk, Create("/node", ephemeral=True), SetData("/node", b"data", 0))
+    path, stat = result.results
+    assert path == "/node"
+    assert isinstance(stat, ZnodeStat)
+    assert (stat.version, stat.ephemeral_owner) == (1, zk.session_id)
+    assert stat.czxid == stat.mzxid
+    assert read(zk, "/node") == Znode(b"data", stat)
+
+
+def test_each_incarnation_of_a_node_has_a_greater_czxid(zk: ZooKeeper) -> None:
+    apply(zk, Create("/node"), SetData("/node", b"", 0))
+    first = read(zk, "/node").stat
+    apply(zk, Delete("/node", 1), Create("/node"))
+    second = read(zk, "/node").stat
+    apply(zk, Delete("/node", 0))
+    apply(zk, Create("/node"))
+    third = read(zk, "/node").stat
+    assert first.czxid < second.czxid < third.czxid
+    assert second.version == third.version == 0
+
+
+def test_sequential_nodes_count_the_children_ever_created(zk: ZooKeeper) -> None:
+    apply(zk, Create("/p"), Create("/p/other"))
+    one = apply(zk, Create("/p/n_", b"1", sequential=True)).results
+    two = apply(
+        zk,
+        Create("/p/n_", b"2", sequential=True),
+        Delete("/p/other", ANY_VERSION),
+        Create("/p/n_", b"3", sequential=True, ephemeral=True),
+    ).results
+    refused = zk.multi([Create("/p/n_", sequential=True), Create("/p")])
+    three = apply(zk, Create("/p/m_", sequential=True)).results
+    assert one == ("/p/n_0000000001",)
+    assert two == ("/p/n_0000000002", None, "/p/n_0000000003")
+    assert refused == Refused(1, ZkError.NODE_EXISTS)
+    assert three == ("/p/m_0000000004",)
+    assert read(zk, "/p/n_0000000003").data == b"3"
+
+
+def test_a_multi_returns_a_result_an_operation(zk: ZooKeeper) -> None:
+    result = apply(
+        zk,
+        Create("/a"),
+        Check("/a", 0),
+        SetData("/a", b"1", 0),
+        Check("/a", 1),
+        Create("/a/b", ephemeral=True),
+        Delete("/a/b", 0),
+        SetData("/a", b"2", ANY_VERSION),
+        Check("/a", ANY_VERSION),
+    )
+    first, second = result.results[2], result.results[6]
+    assert isinstance(first, ZnodeStat)
+    assert isinstance(second, ZnodeStat)
+    assert (first.version, second.version) == (1, 2)
+    assert result.results == ("/a", None, first, None, "/a/b", None, second, None)
+    assert zk.multi([]) == Committed(())
+
+
+EXISTING = [Create("/p"), Create("/p/c"), Create("/e", ephemeral=True), Create("/v")]
+
+
+@pytest.mark.parametrize(
+    ("operation", "error"),
+    [
+        (Create("/absent/child"), ZkError.NO_NODE),
+        (Create("/absent/n_", sequential=True), ZkError.NO_NODE),
+        (Create("/p"), ZkError.NODE_EXISTS),
+        (Create("/e/child"), ZkError.NO_CHILDREN_FOR_EPHEMERALS),
+        (SetData("/absent", b"", ANY_VERSION), ZkError.NO_NODE),
+        (SetData("/v", b"", 1), ZkError.BAD_VERSION),
+        (Delete("/absent", ANY_VERSION), ZkError.NO_NODE),
+        (Delete("/absent/child", 0), ZkError.NO_NODE),
+        (Delete("/v", 3), ZkError.BAD_VERSION),
+        (Delete("/p", 0), ZkError.NOT_EMPTY),
+        (Delete("/p", 5), ZkError.BAD_VERSION),
+        (Check("/absent", ANY_VERSION), ZkError.NO_NODE),
+        (Check("/v", 1), ZkError.BAD_VERSION),
+    ],
+)
+def test_a_multi_applies_nothing_and_names_the_first_offender(
+    zk: ZooKeeper, operation: Operation, error: ZkError
+) -> None:
+    apply(zk, *EXISTING)
+    before = [zk.get_many(["/p", "/p/c", "/v", "/new"]), zk.children("/p")]
+    good: list[Operation] = [
+        SetData("/p/c", b"changed", 0),
+        Create("/new"),
+        Delete("/p/c", 1),
+        Create("/p/c"),
+    ]
+    assert zk.multi([*good, operation, Check("/absent", 9)]) == Refused(len(good), error)
+    assert zk.multi([operation]) == Refused(0, error)
+    assert [zk.get_many(["/p", "/p/c", "/v", "/new"]), zk.children("/p")] == before
+
+
+def test_a_multi_sees_its_own_earlier_operations(zk: ZooKeeper) -> None:
+    apply(zk, Create("/p"), Create("/p/c"))
+    assert zk.multi([Delete("/p", 0)]) == Refused(0, ZkError.NOT_EMPTY)
+    apply(zk, Delete("/p/c", 0), Delete("/p", 0), Create("/p"), Create("/p/d"))
+    assert zk.children("/p") == ["d"]
+    assert zk.multi([Delete("/p/d", 0), Check("/p/d", 0)]) == Refused(1, ZkError.NO_NODE)
+
+
+def test_the_multis_of_a_pipeline_are_applied_in_order_and_each_by_itself(zk: ZooKeeper) -> None:
+    batches: list[Sequence[Operation]] = [[Create("/n")]]
+    for version in range(500):
+        batches.append([SetData("/n", b"%d" % version, version)])
+        batches.append([Create(f"/n{version}"), Create("/n")])
+    results = zk.multi_many(batches)
+    assert len(results) == 1001
+    assert results[0] == Committed(("/n",))
+    assert all(isinstance(result, Committed) for result in results[1::2])
+    assert set(results[2::2]) == {Refused(1, ZkError.NODE_EXISTS)}
+    assert read(zk, "/n").data == b"499"
+    assert zk.get("/n499") is None
+    assert zk.multi_many([]) == []
+    assert zk.multi_many([[], [Check("/n", 500)]]) == [Committed(()), Committed((None,))]
+
+
+def test_an_absent_node_is_watched_for_its_creation(session: WatchingSession) -> None:
+    zk = session.zk
+    assert zk.get("/node", watch=True) is None
+    apply(zk, Create("/node"))
+    assert session.told() == [created("/node")]
+
+
+def test_a_watch_fires_once(session: WatchingSession) -> None:
+    zk = session.zk
+    apply(zk, Create("/node"), Create("/p"))
+    zk.get("/node", watch=True)
+    zk.get("/node", watch=True)
+    zk.children("/p", watch=True)
+    apply(zk, SetData("/node", b"1", 0))
+    apply(zk, SetData("/node", b"2", 1))
+    apply(zk, Create("/p/a"))
+    apply(zk, Create("/p/b"))
+    assert session.told() == [changed("/node"), children_changed("/p")]
+    zk.get("/node", watch=True)
+    apply(zk, Delete("/node", 2), Create("/node"))
+    assert session.told() == [deleted("/node")]
+
+
+def test_a_read_without_a_watch_arms_none_and_cancels_none(session: WatchingSession) -> None:
+    zk = session.zk
+    apply(zk, Create("/node"), Create("/other"))
+    zk.get("/node", watch=True)
+    zk.children("/node", watch=True)
+    for path in ("/node", "/other"):
+        zk.get(path)
+        zk.get_many([path])
+        zk.children(path)
+        zk.children_many([path])
+    apply(zk, SetData("/node", b"", 0), Create("/node/c"))
+    apply(zk, SetData("/other", b"", 0), Create("/other/c"))
+    assert session.told() == [changed("/node"), children_changed("/node")]
+
+
+def test_a_child_watch_fires_for_children_that_come_and_go_only(session: WatchingSession) -> None:
+    zk = session.zk
+    apply(zk, Create("/p"), Create("/p/c"))
+    zk.children("/p", watch=True)
+    apply(zk, SetData("/p", b"", 0), SetData("/p/c", b"", 0), Create("/p/c/grandchild"))
+    assert session.told() == []
+    apply(zk, Delete("/p/c/grandchild", 0), Delete("/p/c", 1))
+    assert session.told() == [children_changed("/p")]
+
+
+def test_the_children_of_an_absent_node_are_not_watched(session: WatchingSession) -> None:
+    assert session.zk.children("/p", watch=True) is None
+    apply(session.zk, Create("/p"), Create("/p/c"))
+    assert session.told() == []
+
+
+def test_a_deletion_is_told_once_whatever_was_watched(session: WatchingSession) -> None:
+    zk = session.zk
+    apply(zk, Create("/p"), Create("/p/c"))
+    zk.get_many(["/p/c"], watch=True)
+    zk.children("/p/c", watch=True)
+    zk.children("/p", watch=True)
+    apply(zk, Delete("/p/c", 0))
+    assert session.told() == [deleted("/p/c"), children_changed("/p")]
+
+
+def test_a_refused_multi_fires_nothing(session: WatchingSession) -> None:
+    zk = session.zk
+    apply(zk, Create("/node"))
+    zk.get_many(["/node", "/absent"], watch=True)
+    zk.multi([SetData("/node", b"", 0), Create("/absent"), Create("/node")])
+    assert session.told() == []
+
+
+def test_watches_see_the_changes_of_other_sessions(ensemble: Ensemble) -> None:
+    one, two, three = (ensemble.open_session() for _ in range(3))
+    for session in (one, two):
+        session.zk.get("/node", watch=True)
+    apply(three.zk, Create("/node"))
+    assert one.told() == two.told() == [created("/node")]
+    assert three.told() == []
+
+
+def test_dropped_watches_are_silent_until_they_are_armed_again(session: WatchingSession) -> None:
+    zk = session.zk
+    apply(zk, *map(Create, ("/a", "/b", "/c")))
+    zk.get_many(["/a", "/b", "/c", "/absent"], watch=True)
+    zk.children("/a", watch=True)
+    zk.unwatch(["/a", "/absent", "/never-watched"])
+    zk.unwatch(["/c"])
+    zk.get("/c", watch=True)
+    sets = [SetData(path, b"", 0) for path in ("/a", "/b", "/c")]
+    apply(zk, *sets, Create("/absent"), Create("/a/child"))
+    assert session.told() == [changed("/b"), changed("/c")]
+
+
+def test_watches_armed_in_bulk_miss_nothing(ensemble: Ensemble) -> None:
+    watcher, writer = ensemble.open_session(), ensemble.open_session()
+    paths = [f"/n{i}" for i in range(300)]
+    apply(writer.zk, *(Create(path, b"old") for path in paths[::2]))
+    batches: list[list[Operation]] = [
+        [Create(path, b"new") if number % 2 else SetData(path, b"new", 0)]
+        for number, path in enumerate(paths)
+    ]
+    random.Random(7).shuffle(batches)
+    started = threading.Event()
+
+    def write() -> None:
+        for start in range(0, len(batches), 10):
+            writer.zk.multi_many(batches[start : start + 10])
+            started.set()
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    assert started.wait(10.0)
+    nodes = watcher.zk.get_many(paths, watch=True)
+    thread.join(10.0)
+    assert not thread.is_alive()
+    told = {event.path for event in watcher.told()}
+    seen = {path for path, node in zip(paths, nodes, strict=True) if node and node.data == b"new"}
+    assert told | seen == set(paths)
+
+
+def test_every_session_has_an_id_of_its_own_that_stands_in_its_ephemeral_nodes(
+    ensemble: Ensemble,
+) -> None:
+    one, two = ensemble.open_session().zk, ensemble.open_session().zk
+    apply(one, Create("/one", ephemeral=True))
+    apply(two, Create("/two", ephemeral=True), Create("/persistent"))
+    owners = [read(one, path).stat.ephemeral_owner for path in ("/one", "/two", "/persistent")]
+    assert owners == [one.session_id, two.session_id, 0]
+    assert len({0, one.session_id, two.session_id}) == 3
+    one.wait_connected()
+
+
+def test_the_ephemeral_nodes_of_a_session_vanish_together_with_it(ensemble: Ensemble) -> None:
+    owner, watcher = ensemble.open_session(), ensemble.open_session()
+    ephemerals = ["/controller", "/ids/1"]
+    apply(
+        owner.zk,
+        Create("/ids"),
+        Create("/persistent"),
+        *(Create(path, ephemeral=True) for path in ephemerals),
+    )
+    both = watcher.zk.get_many(ephemerals, watch=True)
+    assert len({node.stat.czxid for node in both if node}) == 1
+    watcher.zk.children("/ids", watch=True)
+    watcher.zk.get("/persistent", watch=True)
+    owner.zk.close()
+    assert watcher.zk.get_many([*ephemerals, "/persistent"])[:2] == [None, None]
+    assert sorted(watcher.told(), key=str) == sorted(
+        [deleted("/controller"), deleted("/ids/1"), children_changed("/ids")], key=str
+    )
+    assert watcher.zk.get("/persistent") is not None
+
+
+def test_a_session_that_is_over_raises_in_every_method(ensemble: Ensemble) -> None:
+    zk = ensemble.open_session().zk
+    zk.close()
+    for call in (
+        lambda: zk.get("/node"),
+        lambda: zk.get_many(["/node"], watch=True),
+        lambda: zk.children("/node"),
+        lambda: zk.children_many(["/node"]),
+        lambda: zk.multi([Create("/node")]),
+        lambda: zk.multi_many([[Create("/node")]]),
+        zk.wait_connected,
+    ):
+        with pytest.raises(SessionExpiredError):
+            call()
+    assert ensemble.open_session().zk.get("/node") is None

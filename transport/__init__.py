@@ -1,0 +1,1 @@
+"""Bytes between processes: ZeroMQ frames, msgpack bodies, remote actor references."""

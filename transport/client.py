@@ -1,0 +1,296 @@
+"""Sends requests to one peer and waits for their answers.
+
+Delivery is ours, never ZeroMQ's: an answer belongs to a request by its correlation id and to
+nothing else, a request is sent to a connected peer or not at all, and after a timeout or a lost
+connection the socket is thrown away with all it may still hold. Sending again is up to the caller,
+whose receiver is idempotent by epochs.
+
+``RequestError``             no answer; ``endpoint`` names the peer
+├── PeerUnreachableError      nobody answers there; the request was not sent
+├── PeerDisconnectedError     the connection broke; the request may have been carried out
+├── RequestTimeoutError       no answer in time; the request may have been carried out
+├── RequestAbandonedError     we are closing; the request may have been carried out
+└── RequestFailedError        the peer refused with an error code and no body
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import threading
+import time
+from contextlib import ExitStack
+from typing import Final, NamedTuple
+
+import zmq
+
+from core.errors import BadDataError, Errors, RegentError
+from core.protocol import ControlHeader
+from transport import codec
+from transport.codec import EncodedBody, Request, RequestHeader, Response
+from transport.sockets import FLUSH_MS, Context, open_socket, receive_message
+
+logger = logging.getLogger(__name__)
+
+_SLICE_MS: Final = 50  # how late a wait may notice that its caller is closing
+_monitor_ids: Final = itertools.count()
+
+
+class RequestError(RegentError):
+    """A request was not answered."""
+
+    def __init__(self, endpoint: str, message: str) -> None:
+        super().__init__(f"{endpoint}: {message}")
+        self.endpoint = endpoint
+
+
+class PeerUnreachableError(RequestError):
+    """No connection could be made; the request was not sent."""
+
+
+class PeerDisconnectedError(RequestError):
+    """The connection broke while the answer was awaited."""
+
+
+class RequestTimeoutError(RequestError):
+    """The peer is connected and did not answer in time."""
+
+
+class RequestAbandonedError(RequestError):
+    """The caller is closing and no longer waits."""
+
+
+class RequestFailedError(RequestError):
+    """The peer answered with ``error_code`` instead of a body."""
+
+    def __init__(self, endpoint: str, error_code: Errors, message: str) -> None:
+        super().__init__(endpoint, message)
+        self.error_code = error_code
+
+
+class _Patience(NamedTuple):
+    """How long a wait may last: until a monotonic instant, or until somebody closes."""
+
+    deadline: float
+    closing: threading.Event | None
+
+    @property
+    def is_abandoned(self) -> bool:
+        return self.closing is not None and self.closing.is_set()
+
+    def slice_ms(self) -> int:
+        """Return how long to poll before looking again; 0 when the time is over."""
+        left = self.deadline - time.monotonic()
+        if left <= 0:
+            return 0
+        left_ms = int(left * 1000) + 1
+        return left_ms if self.closing is None else min(left_ms, _SLICE_MS)
+
+
+class _Link:
+    """One DEALER socket and the monitor that tells when its connection broke."""
+
+    def __init__(self, context: Context, endpoint: str) -> None:
+        address = f"inproc://client-monitor-{next(_monitor_ids)}"
+        with ExitStack() as undo:
+            self.dealer = open_socket(context, zmq.DEALER)
+            undo.callback(self.dealer.close)
+            self._monitor = context.socket(zmq.PAIR)
+            undo.callback(self._monitor.close)
+            # libzmq's I/O thread blocks on a full monitor, and an idle client does not read it.
+            self._monitor.setsockopt(zmq.RCVHWM, 0)
+            self.dealer.monitor(address, zmq.EVENT_DISCONNECTED)
+            self._monitor.connect(address)
+            self.dealer.connect(endpoint)
+            undo.pop_all()
+        self._poller = zmq.Poller()
+        self._poller.register(self.dealer, zmq.POLLIN)
+        self._poller.register(self._monitor, zmq.POLLIN)
+
+    def poll(self, timeout_ms: int) -> None:
+        """Wait for a message or a broken connection."""
+        self._poller.poll(timeout_ms)
+
+    def take_disconnected(self) -> bool:
+        """Return whether the connection broke since this was last asked."""
+        disconnected = False
+        while self._monitor.poll(0):
+            self._monitor.recv_multipart(zmq.NOBLOCK)
+            disconnected = True
+        return disconnected
+
+    def close(self, *, linger_ms: int) -> None:
+        self.dealer.disable_monitor()
+        self._monitor.close(linger=0)
+        self.dealer.close(linger=linger_ms)
+
+
+class RequestClient:
+    """Asks one peer, one request at a time; it belongs to one thread, which also closes it.
+
+    ``connect_timeout_ms`` bounds the wait for a connection, so that an absent peer is known long
+    before a request would time out.
+    """
+
+    def __init__(
+        self, context: Context, endpoint: str, *, client_id: str, connect_timeout_ms: int = 1000
+    ) -> None:
+        self.endpoint = endpoint
+        self._context = context
+        self._client_id = client_id
+        self._connect_timeout_ms = connect_timeout_ms
+        self._correlation_ids = itertools.count(1)
+        self._link: _Link | None = None
+
+    def request(
+        self,
+        body: EncodedBody | Request,
+        *,
+        control_header: ControlHeader | None = None,
+        timeout_ms: int,
+        closing: threading.Event | None = None,
+    ) -> Response:
+        """Send ``body`` and return the answer, an instance of the response class of its api.
+
+        Raises a RequestError, or BadDataError when ``body`` cannot be encoded.
+        """
+        encoded = body if isinstance(body, EncodedBody) else codec.encode_request(body)
+        patience = _Patience(time.monotonic() + timeout_ms / 1000, closing)
+        try:
+            link = self._connected_link(patience)
+            correlation_id = self._send(link, encoded, control_header)
+            error_code, data = self._await_reply(link, correlation_id, patience)
+        except RequestError:
+            self._drop_link()
+            raise
+        except zmq.ZMQError as error:
+            raise self._broken(error) from error
+        return self._decode_reply(encoded, error_code, data)
+
+    def send(
+        self,
+        body: EncodedBody | Request,
+        *,
+        control_header: ControlHeader | None = None,
+        closing: threading.Event | None = None,
+    ) -> None:
+        """Send ``body`` to a connected peer and do not wait for the answer, which is discarded.
+
+        Raises PeerUnreachableError, RequestAbandonedError or BadDataError.
+        """
+        encoded = body if isinstance(body, EncodedBody) else codec.encode_request(body)
+        patience = _Patience(time.monotonic() + self._connect_timeout_ms / 1000, closing)
+        try:
+            link = self._connected_link(patience)
+            while receive_message(link.dealer) is not None:
+                pass
+            self._send(link, encoded, control_header)
+        except RequestError:
+            self._drop_link()
+            raise
+        except zmq.ZMQError as error:
+            raise self._broken(error) from error
+
+    def close(self) -> None:
+        """Close the connection; what was just sent gets a moment to leave. Idempotent."""
+        self._drop_link(linger_ms=FLUSH_MS)
+
+    def _connected_link(self, patience: _Patience) -> _Link:
+        """Return a link whose peer can be sent to now."""
+        self._check_abandoned(patience)
+        if self._link is not None and self._link.take_disconnected():
+            self._drop_link()  # another incarnation may listen there by now: start afresh
+        if self._link is None:
+            self._link = _Link(self._context, self.endpoint)
+        connect_deadline = time.monotonic() + self._connect_timeout_ms / 1000
+        patience = patience._replace(deadline=min(patience.deadline, connect_deadline))
+        while not self._link.dealer.poll(patience.slice_ms(), zmq.POLLOUT):
+            self._check_abandoned(patience)
+            if not patience.slice_ms():
+                raise PeerUnreachableError(
+                    self.endpoint, "no connection; is the process there running?"
+                )
+        self._link.take_disconnected()  # failed attempts before this connection
+        return self._link
+
+    def _send(self, link: _Link, body: EncodedBody, control: ControlHeader | None) -> int:
+        correlation_id = next(self._correlation_ids)
+        header = RequestHeader(
+            codec.HEADER_VERSION,
+            body.api_key,
+            codec.API_VERSION,
+            correlation_id,
+            self._client_id,
+            *(control or ()),
+        )
+        frames = (b"", codec.encode_request_header(header), body.data)
+        try:
+            link.dealer.send_multipart(frames, zmq.NOBLOCK)
+        except zmq.Again:
+            raise PeerUnreachableError(self.endpoint, "the connection is gone or full") from None
+        return correlation_id
+
+    def _await_reply(
+        self, link: _Link, correlation_id: int, patience: _Patience
+    ) -> tuple[Errors, bytes | None]:
+        """Return the error code and the body of the reply to ``correlation_id``."""
+        disconnected = False
+        while True:
+            # Asked first: an answer that came before the connection broke is in the queue by now.
+            disconnected = link.take_disconnected() or disconnected
+            message = receive_message(link.dealer)
+            if message is not None:
+                reply = self._match(message.frames, correlation_id)
+                if reply is not None:
+                    return reply
+            elif disconnected:
+                raise PeerDisconnectedError(self.endpoint, "the connection broke")
+            self._check_abandoned(patience)
+            timeout_ms = patience.slice_ms()
+            if not timeout_ms:
+                raise RequestTimeoutError(self.endpoint, "connected, but no answer in time")
+            if message is None:
+                link.poll(timeout_ms)
+
+    def _match(
+        self, frames: list[bytes], correlation_id: int
+    ) -> tuple[Errors, bytes | None] | None:
+        """Return error code and body if ``frames`` are the awaited reply, else ``None``."""
+        try:
+            header = codec.decode_reply_header(frames[1] if len(frames) > 1 else b"")
+        except BadDataError as error:
+            logger.warning("Discarding a reply of %s: %s", self.endpoint, error)
+            return None
+        if header.correlation_id != correlation_id:
+            logger.debug("Discarding late reply %d of %s", header.correlation_id, self.endpoint)
+            return None
+        return header.error_code, frames[2] if len(frames) == 3 else None
+
+    def _decode_reply(
+        self, request: EncodedBody, error_code: Errors, data: bytes | None
+    ) -> Response:
+        name = request.api_key.name
+        try:
+            if data is not None:
+                return codec.decode_response_body(request.api_key, data)
+            reason = f"{name} was answered with {error_code.name} and no body"
+        except BadDataError as error:
+            reason = f"the answer to {name} cannot be understood: {error}"
+        error_code = error_code or Errors.UNKNOWN_SERVER_ERROR
+        raise RequestFailedError(self.endpoint, error_code, reason)
+
+    def _check_abandoned(self, patience: _Patience) -> None:
+        if patience.is_abandoned:
+            raise RequestAbandonedError(self.endpoint, "closing while a request is on its way")
+
+    def _broken(self, error: zmq.ZMQError) -> RequestError:
+        """Return what to raise for a socket that cannot be used, and drop it."""
+        self._drop_link()
+        if isinstance(error, zmq.ContextTerminated):
+            return RequestAbandonedError(self.endpoint, "the process is closing")
+        return PeerUnreachableError(self.endpoint, f"cannot be used: {error}")
+
+    def _drop_link(self, *, linger_ms: int = 0) -> None:
+        link, self._link = self._link, None
+        if link is not None:
+            link.close(linger_ms=linger_ms)

@@ -1,0 +1,277 @@
+"""The bytes of a request: header and body, each one frame of msgpack.
+
+A message is ``b""``, header, body. The request header is the array ``[1, api_key, api_version,
+correlation_id, client_id, controller_id | nil, controller_epoch | nil, broker_epoch | nil]`` (1 is
+the header's own version; the last three are there for the control requests, all or none); the
+reply header is ``[1, correlation_id, error_code]``. A reply that carries a body has error code 0,
+because the body says more; one without a body has the reason in its header.
+
+Bodies are the dataclasses of ``core.protocol``. Whatever cannot be understood, too large included,
+is one ``BadDataError``. There is no checksum of our own (TCP has one) and never pickle.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
+
+import msgpack
+
+from core import protocol
+from core.errors import BadDataError, Errors
+from core.model import BrokerId
+from core.protocol import (
+    ActorRequest,
+    ActorResponse,
+    ApiKey,
+    ControlHeader,
+    ControlRequest,
+    ControlResponse,
+)
+from transport.schema import decoder
+
+Request: TypeAlias = ControlRequest | ActorRequest
+Response: TypeAlias = ControlResponse | ActorResponse
+T = TypeVar("T")
+
+HEADER_VERSION: Final = 1
+API_VERSION: Final = 0
+
+MAX_BODY_BYTES: Final = 64 * 1024 * 1024
+MAX_HEADER_BYTES: Final = 4096
+MAX_STRING_BYTES: Final = 32_767  # as in Kafka's protocol
+MAX_ARRAY_LENGTH: Final = 1_048_576
+MAX_MAP_LENGTH: Final = 64
+# A map costs the reader 64 to 200 bytes and the sender one, if it is empty. Every map of a body
+# must therefore be paid for; the smallest useful one, a topic, is four times as long.
+BYTES_PER_MAP: Final = 16
+_FREE_MAPS: Final = 16
+_LARGE_BODY_BYTES: Final = 64 * 1024  # from here the garbage collector costs more than decoding
+
+
+class _Api(NamedTuple):
+    request: type[Request]
+    response: type[Response]
+
+
+_APIS: Final = {
+    ApiKey.LEADER_AND_ISR: _Api(protocol.LeaderAndIsrRequest, protocol.LeaderAndIsrResponse),
+    ApiKey.STOP_REPLICA: _Api(protocol.StopReplicaRequest, protocol.StopReplicaResponse),
+    ApiKey.UPDATE_METADATA: _Api(protocol.UpdateMetadataRequest, protocol.UpdateMetadataResponse),
+    ApiKey.CONTROLLED_SHUTDOWN: _Api(
+        protocol.ControlledShutdownRequest, protocol.ControlledShutdownResponse
+    ),
+    ApiKey.DESCRIBE_METADATA: _Api(
+        protocol.DescribeMetadataRequest, protocol.DescribeMetadataResponse
+    ),
+    ApiKey.DESCRIBE_TOPICS: _Api(protocol.DescribeTopicsRequest, protocol.DescribeTopicsResponse),
+    ApiKey.SHUTDOWN_BROKER: _Api(protocol.ShutdownBrokerRequest, protocol.ShutdownBrokerResponse),
+    ApiKey.PLACE_TOPICS: _Api(protocol.PlaceTopicsRequest, protocol.PlaceTopicsResponse),
+    ApiKey.PLACEMENT_STATUS: _Api(
+        protocol.PlacementStatusRequest, protocol.PlacementStatusResponse
+    ),
+}
+_API_KEYS: Final = {api.request: key for key, api in _APIS.items()}
+_REQUEST_DECODERS: Final = {key: decoder(api.request) for key, api in _APIS.items()}
+_RESPONSE_DECODERS: Final = {key: decoder(api.response) for key, api in _APIS.items()}
+KNOWN_APIS: Final[frozenset[int]] = frozenset(_APIS)
+# The requests that only a controller sends; without its epoch nobody could fence them.
+CONTROL_APIS: Final = frozenset(
+    {ApiKey.LEADER_AND_ISR, ApiKey.STOP_REPLICA, ApiKey.UPDATE_METADATA}
+)
+
+
+class RequestHeader(NamedTuple):
+    """The header of a request as it is on the wire, field by field."""
+
+    header_version: int
+    api_key: int
+    api_version: int
+    correlation_id: int
+    client_id: str
+    controller_id: BrokerId | None = None
+    controller_epoch: int | None = None
+    broker_epoch: int | None = None
+
+    @property
+    def control_header(self) -> ControlHeader | None:
+        """Who commands; ``None`` when it is not a controller."""
+        if self.controller_id is None or self.controller_epoch is None or self.broker_epoch is None:
+            return None
+        return ControlHeader(self.controller_id, self.controller_epoch, self.broker_epoch)
+
+
+class ReplyHeader(NamedTuple):
+    """The header of a reply as it is on the wire, field by field."""
+
+    header_version: int
+    correlation_id: int
+    error_code: Errors
+
+
+_decode_request_header: Final = decoder(RequestHeader)
+_decode_reply_header: Final = decoder(ReplyHeader)
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedBody:
+    """A request body as bytes, so that one encoding serves every broker it is sent to."""
+
+    api_key: ApiKey
+    data: bytes
+
+
+def request_class(api_key: ApiKey) -> type[Request]:
+    """Return the class of the requests with ``api_key``."""
+    return _APIS[api_key].request
+
+
+def response_class(api_key: ApiKey) -> type[Response]:
+    """Return the class of the answers to ``api_key``."""
+    return _APIS[api_key].response
+
+
+def encode_request(request: Request) -> EncodedBody:
+    """Return ``request`` as a body that can be sent any number of times; raises BadDataError."""
+    api_key = _API_KEYS.get(type(request))
+    if api_key is None:
+        raise BadDataError(f"{type(request).__name__} is not a request")
+    return EncodedBody(api_key, encode_body(request))
+
+
+def encode_body(value: object) -> bytes:
+    """Return a request or response as msgpack; raises BadDataError when that is impossible."""
+    try:
+        data: bytes = msgpack.packb(value, default=_as_map)
+    except Exception as error:  # msgpack's errors have no common base
+        raise BadDataError(f"{type(value).__name__} cannot be encoded: {error}") from error
+    if len(data) > MAX_BODY_BYTES:
+        raise BadDataError(
+            f"{type(value).__name__} of {len(data)} bytes exceeds {MAX_BODY_BYTES}: split it"
+        )
+    return data
+
+
+def decode_request_body(api_key: ApiKey, data: bytes) -> Request:
+    """Return the request in ``data``; raises BadDataError."""
+    return _decode_body(_APIS[api_key].request, _REQUEST_DECODERS[api_key], data)
+
+
+def decode_response_body(api_key: ApiKey, data: bytes) -> Response:
+    """Return the response in ``data``; raises BadDataError."""
+    return _decode_body(_APIS[api_key].response, _RESPONSE_DECODERS[api_key], data)
+
+
+def encode_request_header(header: RequestHeader) -> bytes:
+    """Return the header frame of a request."""
+    data: bytes = msgpack.packb(header)
+    return data
+
+
+def decode_request_header(data: bytes) -> RequestHeader:
+    """Return the header of a request, whatever its versions and api key; raises BadDataError."""
+    header = _decode_request_header(_unpack_header(data))
+    control = (header.controller_id, header.controller_epoch, header.broker_epoch)
+    if None in control and control != (None, None, None):
+        raise BadDataError("RequestHeader: controller id and epochs come all three or not at all")
+    return header
+
+
+def peek_correlation_id(data: bytes) -> int | None:
+    """Return the correlation id of a header that is otherwise wrong, if it can be found."""
+    try:
+        header = _unpack_header(data)
+    except BadDataError:
+        return None
+    if isinstance(header, tuple) and len(header) > 3 and type(header[3]) is int:
+        return header[3]
+    return None
+
+
+def encode_reply_header(correlation_id: int, error_code: Errors = Errors.NONE) -> bytes:
+    """Return the header frame of a reply."""
+    data: bytes = msgpack.packb(ReplyHeader(HEADER_VERSION, correlation_id, error_code))
+    return data
+
+
+def decode_reply_header(data: bytes) -> ReplyHeader:
+    """Return the header of a reply; raises BadDataError."""
+    header = _decode_reply_header(_unpack_header(data))
+    if header.header_version != HEADER_VERSION:
+        raise BadDataError(f"ReplyHeader: version {header.header_version} is not known")
+    return header
+
+
+def _decode_body(cls: type[T], decode: Callable[[object], T], data: bytes) -> T:
+    if len(data) > MAX_BODY_BYTES:
+        raise BadDataError(f"{cls.__name__}: {len(data)} bytes exceed {MAX_BODY_BYTES}")
+    with _collector_paused(len(data)):
+        return decode(_unpack(cls.__name__, data))
+
+
+def _unpack_header(data: bytes) -> object:
+    if len(data) > MAX_HEADER_BYTES:
+        raise BadDataError(f"header: {len(data)} bytes exceed {MAX_HEADER_BYTES}")
+    return _unpack("header", data)
+
+
+def _unpack(name: str, data: bytes) -> object:
+    """Return ``data`` as maps, tuples and scalars, within limits that grow with its length only."""
+    try:
+        return msgpack.unpackb(
+            data,
+            use_list=False,
+            object_pairs_hook=_map_builder(_FREE_MAPS + len(data) // BYTES_PER_MAP),
+            ext_hook=_refuse_extension,
+            max_str_len=MAX_STRING_BYTES,
+            max_array_len=MAX_ARRAY_LENGTH,
+            max_map_len=MAX_MAP_LENGTH,
+            max_bin_len=0,
+            max_ext_len=0,
+        )
+    except BadDataError as error:
+        raise BadDataError(f"{name}: {error}") from None
+    except Exception as error:  # noqa: BLE001 - msgpack's errors have no common base
+        reason = str(error) or type(error).__name__
+        raise BadDataError(f"{name} is not readable msgpack: {reason}") from None
+
+
+def _map_builder(budget: int) -> Callable[[list[tuple[Any, Any]]], dict[Any, Any]]:
+    def build(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
+        nonlocal budget
+        budget -= 1
+        if budget < 0:
+            raise BadDataError("more maps than its length can pay for")
+        value = dict(pairs)
+        if len(value) != len(pairs):
+            raise BadDataError("a map has the same key twice")
+        return value
+
+    return build
+
+
+def _refuse_extension(code: int, _data: bytes) -> object:
+    raise BadDataError(f"extension type {code} is not allowed")
+
+
+@contextmanager
+def _collector_paused(size: int) -> Iterator[None]:
+    """Keep the garbage collector from walking a growing body again and again."""
+    if size < _LARGE_BODY_BYTES or not gc.isenabled():
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+def _as_map(value: object) -> dict[str, Any]:
+    names = getattr(type(value), "__dataclass_fields__", None)
+    if names is None:
+        raise TypeError(f"a body cannot hold a {type(value).__name__}")
+    return {name: getattr(value, name) for name in names}

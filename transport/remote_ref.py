@@ -1,0 +1,88 @@
+"""An actor of another process, asked and told as a local one."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from types import TracebackType
+from typing import Final, Self
+
+from transport.client import RequestClient, RequestError, RequestTimeoutError
+from transport.codec import Request, Response
+from transport.sockets import Context
+
+logger = logging.getLogger(__name__)
+
+_CONNECT_TIMEOUT_MS: Final = 1000
+_CLOSE_TIMEOUT_S: Final = 5.0  # an ask that is going on notices within a fraction of a second
+
+
+class RemoteActorRef:
+    """``ask`` and ``tell`` with the shape of Pykka's ``ActorRef``, to the actor at ``endpoint``.
+
+    Connects when first used. Any thread may use it, one at a time: an ask keeps the others
+    waiting, so threads that must not wait for each other take a reference each. What one thread
+    tells and asks arrives in that order.
+    """
+
+    def __init__(self, context: Context, endpoint: str, *, client_id: str) -> None:
+        self.endpoint = endpoint
+        self._client = RequestClient(
+            context, endpoint, client_id=client_id, connect_timeout_ms=_CONNECT_TIMEOUT_MS
+        )
+        self._turn = threading.Lock()
+        self._closing = threading.Event()
+
+    def ask(self, message: Request, *, timeout: float) -> Response:
+        """Return the answer to ``message``; ``timeout`` is in seconds, as Pykka's.
+
+        Raises a RequestError. The message may have been carried out all the same, unless that is
+        a PeerUnreachableError.
+        """
+        deadline = time.monotonic() + timeout
+        if not self._turn.acquire(timeout=timeout):
+            raise RequestTimeoutError(self.endpoint, "other threads kept asking all the time")
+        try:
+            timeout_ms = max(0, round((deadline - time.monotonic()) * 1000))
+            return self._client.request(message, timeout_ms=timeout_ms, closing=self._closing)
+        finally:
+            self._turn.release()
+
+    def tell(self, message: Request) -> None:
+        """Send ``message`` and forget it. No guarantee: it may never arrive, and never twice.
+
+        Takes at most a second for its turn and a second for a connection; then it gives up and
+        logs that.
+        """
+        if not self._turn.acquire(timeout=_CONNECT_TIMEOUT_MS / 1000):
+            logger.warning("Not told to %s, busy: %s", self.endpoint, type(message).__name__)
+            return
+        try:
+            self._client.send(message, closing=self._closing)
+        except RequestError as error:
+            logger.warning("Not told: %s", error)
+        finally:
+            self._turn.release()
+
+    def close(self) -> None:
+        """Abandon the ask that is going on and disconnect. Idempotent; afterwards nothing works."""
+        self._closing.set()
+        if self._turn.acquire(timeout=_CLOSE_TIMEOUT_S):
+            try:
+                self._client.close()
+            finally:
+                self._turn.release()
+        else:
+            logger.error("The reference to %s stays open: an ask does not end", self.endpoint)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()

@@ -1,0 +1,311 @@
+"""Receives requests from other processes and hands them to an actor.
+
+One thread owns the ROUTER socket. It decodes, dispatches (which only enqueues) and sends; answers
+may come from any thread at any time later and reach it through a queue. Nothing a peer sends ends
+the loop: what cannot be understood is counted, answered with an error code when it says to which
+correlation id, and dropped otherwise.
+"""
+
+from __future__ import annotations
+
+import errno
+import functools
+import logging
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+import zmq
+
+from core.errors import BadDataError, Errors, RegentError
+from core.protocol import ApiKey, ControlHeader
+from transport import codec
+from transport.codec import Request, RequestHeader, Response
+from transport.sockets import FLUSH_MS, Context, Message, Socket, open_socket, receive_message
+from transport.wakeup import Wakeup
+
+logger = logging.getLogger(__name__)
+
+MAX_OUTSTANDING: Final = 10_000
+_MESSAGES_PER_TURN: Final = 100  # before answers get their turn
+_POLL_MS: Final = 1000
+_STOP_TIMEOUT_S: Final = 5.0
+_LOG_INTERVAL_S: Final = 10.0
+
+
+class PortInUseError(RegentError):
+    """Somebody else listens on the address; the message says how to get out of it."""
+
+
+class Rejection(StrEnum):
+    """Why a message of a peer, or an answer to it, went no further."""
+
+    TOO_LARGE = "too large"
+    BAD_ENVELOPE = "bad envelope"
+    BAD_HEADER = "bad header"
+    BAD_BODY = "bad body"
+    UNSUPPORTED_VERSION = "unsupported version"
+    UNKNOWN_API = "unknown api"
+    UNFENCED = "control request without epochs"
+    OVERLOADED = "too many unanswered requests"
+    DISPATCH_FAILED = "dispatch failed"
+    UNROUTABLE_ANSWER = "answer to a peer that is gone"
+
+
+class RejectedFrames:
+    """Counts rejections by reason; logs at most one line in ten seconds."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[Rejection] = Counter()
+        self._next_log_at = 0.0
+
+    @property
+    def counts(self) -> Mapping[Rejection, int]:
+        """How many there were, by reason."""
+        return dict(self._counts)
+
+    def add(self, reason: Rejection, detail: object) -> None:
+        """Count one."""
+        self._counts[reason] += 1
+        now = time.monotonic()
+        if now >= self._next_log_at:
+            self._next_log_at = now + _LOG_INTERVAL_S
+            logger.warning("Rejected (%s): %s; so far %s", reason, detail, self.counts)
+
+
+class Reply:
+    """Answers one request, once, from any thread; one that is forgotten answers with an error."""
+
+    def __init__(
+        self, api_key: ApiKey, correlation_id: int, deliver: Callable[[tuple[bytes, ...]], None]
+    ) -> None:
+        self._api_key = api_key
+        self._correlation_id = correlation_id
+        self._deliver = deliver
+        self._unanswered = threading.Lock()  # taken by the first answer and never released
+
+    def __call__(self, response: Response) -> None:
+        """Send ``response``; an answer that cannot be encoded becomes UNKNOWN_SERVER_ERROR."""
+        expected = codec.response_class(self._api_key)
+        try:
+            if not isinstance(response, expected):
+                raise BadDataError(
+                    f"expected a {expected.__name__}, found {type(response).__name__}"
+                )
+            body = codec.encode_body(response)
+        except BadDataError:
+            logger.exception("Cannot answer %s", self._api_key.name)
+            self.fail(Errors.UNKNOWN_SERVER_ERROR)
+            return
+        self._answer(codec.encode_reply_header(self._correlation_id), body)
+
+    def fail(self, error: Errors) -> None:
+        """Refuse the request: the answer is ``error`` without a body."""
+        self._answer(codec.encode_reply_header(self._correlation_id, error))
+
+    def _answer(self, *frames: bytes) -> None:
+        if self._unanswered.acquire(blocking=False):
+            self._deliver(frames)
+        else:
+            logger.debug("A second answer to %s is ignored", self._api_key.name)
+
+    def __del__(self) -> None:
+        # Whoever should have answered died: its client need not wait, nor we count it for ever.
+        if self._unanswered.acquire(blocking=False):
+            self._deliver(
+                (codec.encode_reply_header(self._correlation_id, Errors.UNKNOWN_SERVER_ERROR),)
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class IncomingRequest:
+    """A request of another process, and how to answer it.
+
+    ``client_id`` is what the peer calls itself: good for a log line, not for a decision.
+    """
+
+    api_key: ApiKey
+    control_header: ControlHeader | None
+    client_id: str
+    body: Request
+    reply: Reply
+
+
+class _RefusalError(Exception):
+    """A message that goes no further."""
+
+    def __init__(self, reason: Rejection, detail: object, error_code: Errors) -> None:
+        super().__init__(detail)
+        self.reason = reason
+        self.error_code = error_code
+
+
+class ControlServer:
+    """Listens on ``bind`` (``tcp://host:port``, port 0 for a free one) with a thread of its own.
+
+    ``dispatch`` runs on that thread and must only enqueue. Beyond ``max_outstanding`` requests
+    without an answer, more are refused with BROKER_NOT_AVAILABLE.
+    """
+
+    def __init__(
+        self,
+        context: Context,
+        bind: str,
+        dispatch: Callable[[IncomingRequest], None],
+        *,
+        name: str,
+        max_outstanding: int = MAX_OUTSTANDING,
+    ) -> None:
+        self.endpoint = bind
+        """Where peers connect; with the real port once started."""
+        self.rejected = RejectedFrames()
+        self._context = context
+        self._dispatch = dispatch
+        self._name = name
+        self._max_outstanding = max_outstanding
+        self._outstanding = 0  # read and written by the I/O thread alone
+        self._outbox: deque[tuple[bytes, tuple[bytes, ...]]] = deque()  # route and frames
+        self._stopping = threading.Event()
+        self._wakeup = Wakeup()
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Listen, then return. Raises PortInUseError, or RegentError for an address of no use."""
+        router = open_socket(self._context, zmq.ROUTER)
+        try:
+            router.bind(self.endpoint)
+        except zmq.ZMQError as error:
+            router.close()
+            self._wakeup.close()
+            raise _cannot_listen(self.endpoint, error) from error
+        self.endpoint = router.getsockopt_string(zmq.LAST_ENDPOINT)
+        self._thread = threading.Thread(
+            target=self._run, args=(router,), name=self._name, daemon=True
+        )
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Send the answers given so far and stop listening; later answers are dropped.
+
+        Idempotent. Not for the server's own thread.
+        """
+        self._stopping.set()
+        self._wakeup.set()
+        if self._thread is not None:
+            self._thread.join(_STOP_TIMEOUT_S)
+            if self._thread.is_alive():
+                logger.error("%s does not stop: its dispatch blocks", self._name)
+                return
+        self._wakeup.close()
+
+    def _run(self, router: Socket) -> None:
+        poller = zmq.Poller()
+        poller.register(router, zmq.POLLIN)
+        poller.register(self._wakeup.fileno(), zmq.POLLIN)
+        try:
+            while not self._stopping.is_set():
+                poller.poll(_POLL_MS)
+                self._wakeup.clear()
+                self._send_answers(router)
+                self._receive(router)
+            self._send_answers(router)
+        except zmq.ContextTerminated:
+            logger.warning("%s ends: the context was destroyed before it was stopped", self._name)
+        finally:
+            router.close(linger=FLUSH_MS)
+
+    def _send_answers(self, router: Socket) -> None:
+        while self._outbox:
+            route, frames = self._outbox.popleft()
+            self._outstanding -= 1
+            self._send(router, route, frames)
+
+    def _receive(self, router: Socket) -> None:
+        for _ in range(_MESSAGES_PER_TURN):
+            message = receive_message(router)
+            if message is None:
+                return
+            try:
+                self._accept(message)
+            except _RefusalError as refusal:
+                self.rejected.add(refusal.reason, refusal)
+                self._refuse(router, message, refusal.error_code)
+
+    def _accept(self, message: Message) -> None:
+        """Dispatch the request in ``message``; raises _RefusalError."""
+        header, body_frame = self._open(message)
+        api_key = ApiKey(header.api_key)
+        try:
+            body = codec.decode_request_body(api_key, body_frame)
+        except BadDataError as error:
+            raise _RefusalError(Rejection.BAD_BODY, error, Errors.INVALID_REQUEST) from None
+        reply = Reply(
+            api_key, header.correlation_id, functools.partial(self._deliver, message.frames[0])
+        )
+        self._outstanding += 1
+        request = IncomingRequest(api_key, header.control_header, header.client_id, body, reply)
+        try:
+            self._dispatch(request)
+        except Exception as error:  # the loop must survive whatever a dispatch does
+            logger.exception("%s cannot dispatch %s", self._name, api_key.name)
+            self.rejected.add(Rejection.DISPATCH_FAILED, error)
+            reply.fail(Errors.UNKNOWN_SERVER_ERROR)
+
+    def _open(self, message: Message) -> tuple[RequestHeader, bytes]:
+        """Return the header, acceptable, and the body frame; raises _RefusalError."""
+        frames = message.frames
+        if not message.is_complete:
+            raise _RefusalError(Rejection.TOO_LARGE, "message", Errors.INVALID_REQUEST)
+        if len(frames) != 4 or frames[1]:
+            detail = f"{len(frames)} frames"
+            raise _RefusalError(Rejection.BAD_ENVELOPE, detail, Errors.INVALID_REQUEST)
+        try:
+            header = codec.decode_request_header(frames[2])
+        except BadDataError as error:
+            raise _RefusalError(Rejection.BAD_HEADER, error, Errors.INVALID_REQUEST) from None
+        versions = (header.header_version, header.api_version)
+        if versions != (codec.HEADER_VERSION, codec.API_VERSION):
+            detail = f"header version {versions[0]}, api version {versions[1]}"
+            raise _RefusalError(Rejection.UNSUPPORTED_VERSION, detail, Errors.UNSUPPORTED_VERSION)
+        if header.api_key not in codec.KNOWN_APIS:
+            raise _RefusalError(Rejection.UNKNOWN_API, header.api_key, Errors.INVALID_REQUEST)
+        if header.api_key in codec.CONTROL_APIS and header.control_header is None:
+            raise _RefusalError(Rejection.UNFENCED, header.api_key, Errors.INVALID_REQUEST)
+        if self._outstanding >= self._max_outstanding:
+            detail = f"{self._outstanding} requests"
+            raise _RefusalError(Rejection.OVERLOADED, detail, Errors.BROKER_NOT_AVAILABLE)
+        return header, frames[3]
+
+    def _refuse(self, router: Socket, message: Message, error_code: Errors) -> None:
+        """Answer a message that was not accepted, if it says to which correlation id."""
+        frames = message.frames
+        correlation_id = codec.peek_correlation_id(frames[2]) if len(frames) > 2 else None
+        if correlation_id is not None:
+            header = codec.encode_reply_header(correlation_id, error_code)
+            self._send(router, frames[0], (header,))
+
+    def _deliver(self, route: bytes, frames: tuple[bytes, ...]) -> None:
+        """Hand an answer to the I/O thread; called from any thread, even after the end."""
+        self._outbox.append((route, frames))
+        self._wakeup.set()
+
+    def _send(self, router: Socket, route: bytes, frames: tuple[bytes, ...]) -> None:
+        try:
+            router.send_multipart((route, b"", *frames), zmq.NOBLOCK)
+        except zmq.ContextTerminated:
+            raise
+        except zmq.ZMQError as error:  # EHOSTUNREACH: the peer left; EAGAIN: it does not read
+            self.rejected.add(Rejection.UNROUTABLE_ANSWER, error)
+
+
+def _cannot_listen(address: str, error: zmq.ZMQError) -> RegentError:
+    if error.errno == errno.EADDRINUSE:
+        return PortInUseError(
+            f"{address} is in use: stop the process that listens there, or configure another port"
+            " (0 takes a free one)"
+        )
+    return RegentError(f"cannot listen on {address}: {error}")

@@ -1,0 +1,88 @@
+"""ZeroMQ contexts, sockets and messages with every default that hurts replaced.
+
+By default a ZeroMQ socket never notices a stopped peer, queues for an absent one, accepts frames
+of any size and hangs on close. ``MAXMSGSIZE`` bounds one frame only and a message is delivered
+when its last frame is there, so ``receive_message`` bounds the whole.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple, TypeAlias
+
+import zmq
+
+Context: TypeAlias = zmq.Context[zmq.Socket[bytes]]
+Socket: TypeAlias = zmq.Socket[bytes]
+
+MAX_FRAMES: Final = 8
+MAX_MESSAGE_BYTES: Final = 64 * 1024 * 1024
+FLUSH_MS: Final = 200
+"""How long an answer given, or a message told, just before ``close`` may take to leave."""
+
+_MAX_SOCKETS: Final = 32_768  # a client of each of thousands of brokers; it needs three
+_QUEUED_MESSAGES: Final = 100  # per peer and direction; a client has one request in flight
+
+_OPTIONS: Final = {
+    zmq.LINGER: 0,
+    zmq.MAXMSGSIZE: MAX_MESSAGE_BYTES,
+    zmq.SNDHWM: _QUEUED_MESSAGES,
+    zmq.RCVHWM: _QUEUED_MESSAGES,
+    zmq.HEARTBEAT_IVL: 1000,
+    zmq.HEARTBEAT_TIMEOUT: 3000,
+    zmq.HEARTBEAT_TTL: 5000,
+    zmq.HANDSHAKE_IVL: 5000,
+    zmq.RECONNECT_IVL: 50,
+    zmq.RECONNECT_IVL_MAX: 2000,
+    zmq.TCP_KEEPALIVE: 1,
+    zmq.TCP_KEEPALIVE_IDLE: 30,
+    zmq.BACKLOG: 1024,
+}
+_OPTIONS_OF_KIND: Final = {
+    # Only a peer that completed the handshake is sent to: nothing waits for an absent one.
+    zmq.DEALER: {zmq.IMMEDIATE: 1},
+    # An unknown peer is an error instead of silence, and a peer that came back is the newer one.
+    zmq.ROUTER: {zmq.ROUTER_MANDATORY: 1, zmq.ROUTER_HANDOVER: 1},
+}
+
+
+class Message(NamedTuple):
+    """The frames of a message; the first few only, when it is beyond the limits."""
+
+    frames: list[bytes]
+    is_complete: bool
+
+
+def new_context() -> Context:
+    """Return the context of a process; end it with ``context.destroy(linger=0)``.
+
+    Every server and client must have been stopped or closed before. Contexts do not survive fork.
+    """
+    context = zmq.Context()
+    context.set(zmq.MAX_SOCKETS, _MAX_SOCKETS)
+    return context
+
+
+def open_socket(context: Context, kind: zmq.SocketType) -> Socket:
+    """Return a new DEALER or ROUTER socket; it belongs to one thread. Raises zmq.ZMQError."""
+    socket = context.socket(kind)
+    for option, value in (_OPTIONS | _OPTIONS_OF_KIND[kind]).items():
+        socket.setsockopt(option, value)
+    return socket
+
+
+def receive_message(socket: Socket) -> Message | None:
+    """Return the next message that has arrived, ``None`` if there is none; never blocks."""
+    frames: list[bytes] = []
+    size = 0
+    is_complete = True
+    try:
+        while True:
+            frame = socket.recv(zmq.NOBLOCK)
+            size += len(frame)
+            is_complete = is_complete and len(frames) < MAX_FRAMES and size <= MAX_MESSAGE_BYTES
+            if is_complete:
+                frames.append(frame)
+            if not socket.getsockopt(zmq.RCVMORE):
+                return Message(frames, is_complete)
+    except zmq.Again:
+        return None

@@ -1,0 +1,47 @@
+"""Ends another thread's poll."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from contextlib import suppress
+
+
+class Wakeup:
+    """Ends the poll of the thread that polls ``fileno()``; set from any thread.
+
+    ``set`` does nothing once closed.
+    """
+
+    def __init__(self) -> None:
+        self._reader, self._writer = socket.socketpair()
+        self._reader.setblocking(False)
+        self._writer.setblocking(False)
+        self._is_open = True
+        # Without it a late ``set`` could write to a descriptor that belongs to someone else by
+        # then; reentrant because a garbage collection inside ``set`` may call ``set``.
+        self._lock = threading.RLock()
+
+    def fileno(self) -> int:
+        """Return the descriptor that becomes readable."""
+        return self._reader.fileno()
+
+    def set(self) -> None:
+        """End the poll that is going on, or else the next one."""
+        with self._lock:
+            if self._is_open:
+                with suppress(BlockingIOError):  # enough of them are pending
+                    self._writer.send(b"\0")
+
+    def clear(self) -> None:
+        """Forget every ``set`` so far."""
+        with suppress(BlockingIOError):
+            while self._reader.recv(4096):
+                pass
+
+    def close(self) -> None:
+        """Give the descriptors back."""
+        with self._lock:
+            self._is_open = False
+            self._reader.close()
+            self._writer.close()

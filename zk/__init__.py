@@ -1,0 +1,1 @@
+"""ZooKeeper: the client, the znodes, and the store the controller writes through."""

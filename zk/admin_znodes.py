@@ -1,0 +1,314 @@
+"""The znodes of administration: requests of tools, notifications, configuration, features.
+
+One namespace a path, named as in Kafka's ``ZkData.scala``, under the rules of ``zk.znodes``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import NamedTuple
+
+import orjson
+
+from core.errors import BadDataError
+from core.model import BrokerId, TopicPartition
+from zk.json_fields import (
+    MAX_INT16,
+    MAX_INT64,
+    JsonObject,
+    bad_field,
+    decode_object,
+)
+
+DEFAULT_ENTITY_NAME = "<default>"
+"""The name of the configuration that holds for every entity of a type without one of its own."""
+
+
+class DeleteTopicsZNode:
+    """``/admin/delete_topics``: a child a topic to delete."""
+
+    PATH = "/admin/delete_topics"
+
+
+class DeleteTopicsTopicZNode:
+    """``/admin/delete_topics/T``, empty: the wish to delete a topic."""
+
+    @staticmethod
+    def path(topic: str) -> str:
+        """Return the path of the wish to delete ``topic``."""
+        return f"{DeleteTopicsZNode.PATH}/{topic}"
+
+
+class ReassignPartitionsZNode:
+    """``/admin/reassign_partitions``: the replicas partitions shall move to."""
+
+    PATH = "/admin/reassign_partitions"
+
+    @staticmethod
+    def encode(reassignments: Mapping[TopicPartition, Iterable[BrokerId]]) -> bytes:
+        """Encode the reassignments that are still to be done."""
+        partitions = [
+            {"topic": topic, "partition": partition, "replicas": list(replicas)}
+            for (topic, partition), replicas in reassignments.items()
+        ]
+        return orjson.dumps({"version": 1, "partitions": partitions})
+
+    @staticmethod
+    def decode(data: bytes) -> dict[TopicPartition, tuple[BrokerId, ...]]:
+        """Return the target replicas by partition, in the order of the file.
+
+        The version is not looked at (tools write 1 and "1"), nor are ``log_dirs``. A partition
+        without replicas or named twice makes the whole file unacceptable, as in Kafka's own tool.
+        """
+        reassignments: dict[TopicPartition, tuple[BrokerId, ...]] = {}
+        for entry in decode_object(data, ReassignPartitionsZNode.PATH).objects("partitions"):
+            topic_partition = _decode_partition(entry)
+            replicas = entry.broker_ids("replicas")
+            if not replicas:
+                raise bad_field(entry.node, "replicas", "a list of broker ids", [])
+            if topic_partition in reassignments:
+                raise bad_field(entry.node, "topic and partition", "named once", topic_partition)
+            reassignments[topic_partition] = replicas
+        return reassignments
+
+
+class PreferredReplicaElectionZNode:
+    """``/admin/preferred_replica_election``: partitions whose preferred replica shall lead."""
+
+    PATH = "/admin/preferred_replica_election"
+
+    @staticmethod
+    def encode(partitions: Iterable[TopicPartition]) -> bytes:
+        """Encode the partitions to elect."""
+        return _encode_partitions(partitions)
+
+    @staticmethod
+    def decode(data: bytes) -> tuple[TopicPartition, ...]:
+        """Return the partitions to elect, each once, in the order of the file."""
+        return _decode_partitions(data, PreferredReplicaElectionZNode.PATH)
+
+
+class IsrChangeNotificationZNode:
+    """``/isr_change_notification``: a child a batch of changes leaders made to their ISRs."""
+
+    PATH = "/isr_change_notification"
+
+
+class IsrChangeNotificationSequenceZNode:
+    """``/isr_change_notification/isr_change_<sequence>``: partitions whose ISR changed."""
+
+    PATH_PREFIX = f"{IsrChangeNotificationZNode.PATH}/isr_change_"
+
+    @staticmethod
+    def encode(partitions: Iterable[TopicPartition]) -> bytes:
+        """Encode the partitions whose state changed."""
+        return _encode_partitions(partitions)
+
+    @staticmethod
+    def decode(data: bytes) -> tuple[TopicPartition, ...]:
+        """Return the partitions whose state changed, each once."""
+        return _decode_partitions(data, f"{IsrChangeNotificationSequenceZNode.PATH_PREFIX}<n>")
+
+
+class LogDirEventNotificationZNode:
+    """``/log_dir_event_notification``: a child a failure of a log directory."""
+
+    PATH = "/log_dir_event_notification"
+
+
+class LogDirEventNotificationSequenceZNode:
+    """``/log_dir_event_notification/log_dir_event_<sequence>``: a broker's directory failed."""
+
+    PATH_PREFIX = f"{LogDirEventNotificationZNode.PATH}/log_dir_event_"
+    LOG_DIR_FAILURE = 1
+
+    @staticmethod
+    def encode(broker_id: BrokerId) -> bytes:
+        """Encode the failure of a log directory, the only event there is."""
+        event = LogDirEventNotificationSequenceZNode.LOG_DIR_FAILURE
+        return orjson.dumps({"version": 1, "broker": broker_id, "event": event})
+
+    @staticmethod
+    def decode(data: bytes) -> BrokerId:
+        """Return the broker whose log directory failed."""
+        node = f"{LogDirEventNotificationSequenceZNode.PATH_PREFIX}<n>"
+        return decode_object(data, node).integer("broker")
+
+
+class ConfigEntityTypeZNode:
+    """``/config/<type>``: a child an entity of the type with a configuration of its own."""
+
+    @staticmethod
+    def path(entity_type: str) -> str:
+        """Return the path of a type: topics, clients, users, brokers or ips."""
+        return f"/config/{entity_type}"
+
+
+class ConfigEntityZNode:
+    """``/config/<type>/<name>``: what an entity's configuration overrides."""
+
+    @staticmethod
+    def path(entity_type: str, entity_name: str) -> str:
+        """Return the path of an entity's configuration."""
+        return f"/config/{entity_type}/{entity_name}"
+
+    @staticmethod
+    def encode(config: Mapping[str, str]) -> bytes:
+        """Encode the overrides."""
+        return orjson.dumps({"version": 1, "config": dict(config)})
+
+    @staticmethod
+    def decode(data: bytes) -> dict[str, str]:
+        """Return the overrides, none for empty data. The version may be missing."""
+        if not data:
+            return {}
+        config = decode_object(data, "/config/<type>/<name>").optional_nested("config")
+        return {key: config.string(key) for key in config.values}
+
+
+class ConfigEntityChangeNotificationZNode:
+    """``/config/changes``: a child a change of a configuration."""
+
+    PATH = "/config/changes"
+
+
+class ConfigEntityChangeNotificationSequenceZNode:
+    """``/config/changes/config_change_<sequence>``: an entity whose configuration changed."""
+
+    PATH_PREFIX = f"{ConfigEntityChangeNotificationZNode.PATH}/config_change_"
+
+    @staticmethod
+    def encode(entity_path: str) -> bytes:
+        """Encode as version 2; ``entity_path`` is ``<type>/<name>``."""
+        return orjson.dumps({"version": 2, "entity_path": entity_path})
+
+    @staticmethod
+    def decode(data: bytes) -> str:
+        """Return the ``<type>/<name>`` of version 2 or 1."""
+        node = f"{ConfigEntityChangeNotificationSequenceZNode.PATH_PREFIX}<n>"
+        json = decode_object(data, node)
+        if json.integer("version", minimum=1, maximum=2) == 1:
+            return f"{json.string('entity_type')}/{json.string('entity_name')}"
+        return json.string("entity_path")
+
+
+def sequence_number(child: str) -> int:
+    """Return the number ZooKeeper appended to the name of a notification.
+
+    Raises ``BadDataError`` for a name that does not end in ten digits.
+    """
+    digits = child[-10:]
+    if len(digits) == 10 and digits.isascii() and digits.isdigit():
+        return int(digits)
+    raise bad_field("a notification", "the name", "ended by ten digits", child)
+
+
+class FeatureZNodeStatus(IntEnum):
+    """Whether features have versions in this cluster at all (KIP-584)."""
+
+    DISABLED = 0
+    ENABLED = 1
+
+
+@dataclass(frozen=True, slots=True)
+class FeatureZNodeData:
+    """Finalized features: the version levels, from and to, that everyone must support."""
+
+    status: FeatureZNodeStatus
+    features: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+
+
+class FeatureZNode:
+    """``/feature``: the finalized features of the cluster (KIP-584)."""
+
+    PATH = "/feature"
+
+    @staticmethod
+    def encode(data: FeatureZNodeData) -> bytes:
+        """Encode as version 1."""
+        features = {
+            name: {"min_version_level": minimum, "max_version_level": maximum}
+            for name, (minimum, maximum) in data.features.items()
+        }
+        return orjson.dumps({"features": features, "version": 1, "status": int(data.status)})
+
+    @staticmethod
+    def decode(data: bytes) -> FeatureZNodeData:
+        """Read version 1, or version 2, where a feature has one level instead of two."""
+        json = decode_object(data, FeatureZNode.PATH)
+        version = json.integer("version", minimum=1, maximum=2)
+        status = FeatureZNodeStatus(json.integer("status", maximum=1))
+        features = json.optional_nested("features")
+        if status is FeatureZNodeStatus.DISABLED and features.values:
+            raise BadDataError(f"{json.node}: features must be empty when the status is disabled")
+        decode_levels = _decode_levels_v1 if version == 1 else _decode_level_v2
+        return FeatureZNodeData(
+            status, {name: decode_levels(features, name) for name in features.values}
+        )
+
+
+def _decode_levels_v1(features: JsonObject, name: str) -> tuple[int, int]:
+    levels = features.nested(name)
+    return (
+        levels.integer("min_version_level", maximum=MAX_INT16),
+        levels.integer("max_version_level", maximum=MAX_INT16),
+    )
+
+
+def _decode_level_v2(features: JsonObject, name: str) -> tuple[int, int]:
+    level = features.integer(name, maximum=MAX_INT16)
+    return level, level
+
+
+class ProducerIdBlock(NamedTuple):
+    """Producer ids a broker may hand out, both ends included."""
+
+    broker_id: BrokerId
+    first_producer_id: int
+    last_producer_id: int
+
+
+class ProducerIdBlockZNode:
+    """``/latest_producer_id_block``: the last block of producer ids anyone took (KIP-730)."""
+
+    PATH = "/latest_producer_id_block"
+
+    @staticmethod
+    def encode(block: ProducerIdBlock) -> bytes:
+        """Encode; the ids are strings because they have 64 bits."""
+        return orjson.dumps(
+            {
+                "version": 1,
+                "broker": block.broker_id,
+                "block_start": str(block.first_producer_id),
+                "block_end": str(block.last_producer_id),
+            }
+        )
+
+    @staticmethod
+    def decode(data: bytes) -> ProducerIdBlock | None:
+        """Return the block, None while nobody has taken one."""
+        if not data:
+            return None
+        json = decode_object(data, ProducerIdBlockZNode.PATH)
+        return ProducerIdBlock(
+            json.integer("broker"),
+            json.decimal("block_start", maximum=MAX_INT64),
+            json.decimal("block_end", maximum=MAX_INT64),
+        )
+
+
+def _encode_partitions(partitions: Iterable[TopicPartition]) -> bytes:
+    entries = [{"topic": topic, "partition": partition} for topic, partition in partitions]
+    return orjson.dumps({"version": 1, "partitions": entries})
+
+
+def _decode_partitions(data: bytes, node: str) -> tuple[TopicPartition, ...]:
+    entries = decode_object(data, node).objects("partitions")
+    return tuple(dict.fromkeys(map(_decode_partition, entries)))
+
+
+def _decode_partition(entry: JsonObject) -> TopicPartition:
+    return TopicPartition(entry.string("topic"), entry.integer("partition"))

@@ -1,0 +1,340 @@
+"""The connection of one session: its state, requests and answers, watches carried over.
+
+kazoo is left with the socket, the handshake, pings and reconnecting. What a session means to its
+owner is here, as in Java's ``org.apache.zookeeper.ClientCnxn``:
+
+    SUSPENDED ──► CONNECTED ──► SUSPENDED   the connection dropped; watches wait to be armed again
+        │             │
+        └──────┬──────┘   the server said so, or no connection for a whole session timeout,
+               ▼          or the owner is done with it
+             LOST         final: calls blocked here return, kazoo never connects again
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from enum import Enum
+
+from kazoo import exceptions as kazoo_errors
+from kazoo.client import KazooClient
+from kazoo.protocol.states import KazooState
+from kazoo.retry import KazooRetry
+
+from core.errors import SessionExpiredError
+from zk.bulk import UnimplementedByServerError, set_watches_requests
+from zk.connection import Connection, PollHandler, Reply, SessionCredentials, kazoo_log
+from zk.operations import ConnectionLossError, WatchEvent
+from zk.requests import Answer, CloseSession, Exists, Request, RequestRefusedError, absolute
+from zk.watch_registry import EventType, WatchRegistry
+
+logger = logging.getLogger(__name__)
+
+# kazoo wakes its I/O thread by a byte a request through a socket pair that takes 277 of them.
+MAX_IN_FLIGHT = 64
+REQUEST_TIMEOUT_S = 30.0
+
+_CONNECTION_LOSS = (
+    kazoo_errors.ConnectionLoss,
+    kazoo_errors.OperationTimeoutError,
+    kazoo_errors.SessionMovedError,
+    kazoo_errors.ThrottledOpError,
+)
+_SESSION_OVER = (kazoo_errors.SessionExpiredError, kazoo_errors.AuthFailedError)
+
+
+class ConnectionState(Enum):
+    """What is known about the session."""
+
+    CONNECTED = "connected"
+    SUSPENDED = "suspended"  # no connection: the session may or may not live on
+    LOST = "lost"  # final
+
+
+class SessionChannel:
+    """Sends requests in one session. Raises ``ValueError`` for an address not understood.
+
+    ``on_watch`` and ``on_state`` are called on the I/O thread or a timer's.
+    """
+
+    def __init__(
+        self,
+        hosts: str,
+        session_timeout_ms: int,
+        *,
+        on_watch: Callable[[WatchEvent], None],
+        on_state: Callable[[ConnectionState], None] | None,
+        credentials: SessionCredentials | None,
+    ) -> None:
+        self._hosts = hosts
+        self._on_watch = on_watch
+        self._on_state = on_state
+        self.credentials = credentials
+        self.timeout_ms = session_timeout_ms
+        self.watches = WatchRegistry()
+        self.state = ConnectionState.SUSPENDED
+        self._end = ""  # why it is LOST
+        self._changed = threading.Condition()
+        self._release = threading.Lock()
+        self._outstanding: set[Reply] = set()
+        self._window = threading.BoundedSemaphore(MAX_IN_FLIGHT)
+        self._suspension: threading.Timer | None = None
+        # What the watches were good up to when the connection dropped, until all are armed again.
+        self._rearm_zxid: int | None = None
+        timeout_s = session_timeout_ms / 1000
+        retry = KazooRetry(max_tries=-1, delay=0.1, backoff=1.5, max_jitter=0.4, max_delay=1.0)
+        self._handler = PollHandler(timeout_s * 2 / 3, timeout_s / (hosts.count(",") + 1))
+        try:
+            self._kazoo = KazooClient(
+                hosts,
+                timeout=timeout_s,
+                client_id=credentials,
+                handler=self._handler,
+                connection_retry=retry,
+                logger=kazoo_log,
+            )
+        except ValueError as error:
+            raise ValueError(
+                f"ZooKeeper address {hosts!r}: expected host:port[,host:port...][/chroot]"
+            ) from error
+        self.chroot: str = self._kazoo.chroot
+        self._connection = Connection(self._kazoo, self._kazoo._conn_retry.copy(), self)
+        self._kazoo._connection = self._connection
+        self._kazoo.add_listener(self._kazoo_state_changed)
+
+    def start(self, timeout_s: float) -> None:
+        """Connect; see ``ZooKeeperClient.start``."""
+        self._kazoo.start_async()
+        with self._changed:
+            self._changed.wait_for(lambda: self.state is not ConnectionState.SUSPENDED, timeout_s)
+            state = self.state
+        if state is ConnectionState.SUSPENDED:
+            self.abandon()
+            raise ConnectionLossError(
+                f"no ZooKeeper server answered at {self._hosts} within {timeout_s:g} s"
+            )
+        if state is ConnectionState.LOST:
+            self.abandon()
+            raise SessionExpiredError(self._end)
+
+    def close(self, timeout_s: float) -> bool:
+        """End the session; True when the server confirmed it."""
+        self._on_state = None
+        confirmed = False
+        if self.state is ConnectionState.CONNECTED:
+            reply = Reply()
+            self._kazoo._stopped.set()
+            self._kazoo._call(CloseSession(), reply)
+            try:
+                reply.result(timeout_s)
+                confirmed = True
+            except (kazoo_errors.KazooException, TimeoutError) as error:
+                logger.warning("session was left to its timeout, not closed: %r", error)
+        self.abandon()
+        return confirmed
+
+    def abandon(self) -> None:
+        """Drop the connection and leave the session to its timeout."""
+        self._on_state = None
+        self._lose("given up by its owner")
+        self._kazoo._stopped.set()  # again: a start at the same time clears it
+        with self._release:
+            if self._connection.connection_stopped.wait(1.0):
+                self._kazoo._safe_close()
+                self._kazoo.close()
+
+    def lease_valid(self) -> bool:
+        """Whether the server certainly knew the session within 2/3 of its timeout."""
+        age_s = time.monotonic() - self._connection.lease_start
+        return self.state is not ConnectionState.LOST and age_s * 1000 < self.timeout_ms * 2 / 3
+
+    def wait_connected(self) -> None:
+        """Return when connected; raise ``SessionExpiredError`` when LOST."""
+        with self._changed:
+            while self.state is ConnectionState.SUSPENDED:
+                self._changed.wait(1.0)
+            if self.state is ConnectionState.LOST:
+                raise SessionExpiredError(self._end)
+
+    def pause(self, timeout_s: float) -> None:
+        """Wait for the state to change, at most so long."""
+        with self._changed:
+            self._changed.wait(timeout_s)
+
+    # ---- requests -------------------------------------------------------------------------------
+
+    def send(
+        self, request: Request, on_answer: Callable[[Answer | None], None] | None = None
+    ) -> Reply:
+        """Put a request on the wire, once there are few enough in flight.
+
+        ``on_answer`` runs on the I/O thread. Raises ``SessionExpiredError``.
+        """
+        if not self._window.acquire(timeout=REQUEST_TIMEOUT_S):
+            raise ConnectionLossError(f"{MAX_IN_FLIGHT} requests stayed unanswered")
+        reply = Reply(on_answer)
+        with self._changed:
+            if self.state is ConnectionState.LOST:
+                self._window.release()
+                raise SessionExpiredError(self._end)
+            self._outstanding.add(reply)
+        reply.add_done_callback(self._settled)
+        self._kazoo._call(request, reply)
+        return reply
+
+    def receive(self, reply: Reply) -> Answer | None:
+        """Wait for an answer; None means that the node is absent.
+
+        Raises ``ConnectionLossError``, ``SessionExpiredError``, ``UnimplementedByServerError``,
+        ``RequestRefusedError``.
+        """
+        try:
+            return reply.result(REQUEST_TIMEOUT_S)
+        except kazoo_errors.NoNodeError:
+            return None
+        except TimeoutError as error:
+            self._handler.drop()
+            raise ConnectionLossError(f"no answer in {REQUEST_TIMEOUT_S:g} s") from error
+        except _CONNECTION_LOSS as error:
+            raise ConnectionLossError("the connection to ZooKeeper was lost") from error
+        except _SESSION_OVER as error:
+            raise SessionExpiredError(self._end or "the session is over") from error
+        except kazoo_errors.UnimplementedError as error:
+            raise UnimplementedByServerError("not known to this ZooKeeper server") from error
+        except kazoo_errors.KazooException as error:
+            raise RequestRefusedError(f"ZooKeeper refused a request: {error!r}") from error
+
+    def latest_zxid(self) -> int:
+        """Ask for a transaction id that every read sent from now on includes."""
+        zxids: list[int] = []
+        root = absolute(self.chroot, "/")
+        self.receive(
+            self.send(Exists(root, watch=False), lambda _: zxids.append(self._kazoo.last_zxid))
+        )
+        return zxids[0]
+
+    def _settled(self, reply: Future[Answer | None]) -> None:
+        with self._changed:
+            self._outstanding.discard(reply)
+        self._window.release()
+
+    # ---- what the connection tells, on the I/O thread -------------------------------------------
+
+    def session_granted(self, credentials: SessionCredentials, timeout_ms: int) -> None:
+        """The server accepted the session."""
+        self.credentials = credentials
+        self.timeout_ms = timeout_ms
+
+    def session_refused(self) -> None:
+        """The server said that the session is over."""
+        self._lose("expired")
+
+    def requests_on_connect(self) -> Sequence[tuple[Request, Reply]]:
+        """Return the requests that arm all watches again, as of when the connection dropped.
+
+        Until the last of them is answered the old zxid is kept: a connection that drops half way
+        would otherwise skip the changes of the other half.
+        """
+        if self._rearm_zxid is None:
+            return ()
+        requests = [
+            (request, Reply())
+            for request in set_watches_requests(self._rearm_zxid, self.watches.armed())
+        ]
+        if requests:
+            requests[-1][1].add_done_callback(self._watches_rearmed)
+        else:
+            self._rearm_zxid = None
+        return requests
+
+    def connected(self) -> None:
+        """Requests flow from now on."""
+        with self._changed:
+            if self.state is not ConnectionState.SUSPENDED:
+                return
+            self.state = ConnectionState.CONNECTED
+            if self._suspension is not None:
+                self._suspension.cancel()
+            self._changed.notify_all()
+        self._report(ConnectionState.CONNECTED)
+
+    def watch_fired(self, event_type: int, path: str) -> None:
+        """Deliver a watch event, unless nobody waits for it."""
+        kind = self.watches.fire(event_type, path)
+        if kind is None:
+            return
+        event = WatchEvent(kind, path[len(self.chroot) :] or "/")
+        try:
+            self._on_watch(event)
+        except Exception:  # the I/O thread must outlive what it calls
+            logger.exception("%r was not delivered", event)
+
+    def _watches_rearmed(self, reply: Future[Answer | None]) -> None:
+        error = reply.exception()
+        if isinstance(error, _CONNECTION_LOSS + _SESSION_OVER):
+            return
+        self._rearm_zxid = None
+        if error is not None:
+            logger.warning("watches were not armed again (%r): reporting all as fired", error)
+            data, exist, child = self.watches.armed()
+            for event_type, paths in (
+                (EventType.CHANGED, data),
+                (EventType.CREATED, exist),
+                (EventType.CHILDREN, child),
+            ):
+                for path in paths:
+                    self.watch_fired(event_type, path)
+
+    def _kazoo_state_changed(self, state: str) -> None:
+        if state == KazooState.SUSPENDED:
+            self._suspend()
+        elif state == KazooState.LOST:
+            self._lose(f"kazoo: {self._kazoo.client_state}")
+
+    def _suspend(self) -> None:
+        with self._changed:
+            if self.state is not ConnectionState.CONNECTED:
+                return
+            self.state = ConnectionState.SUSPENDED
+            if self._rearm_zxid is None:
+                self._rearm_zxid = self._kazoo.last_zxid
+            # A server that cannot be reached cannot say that the session is over.
+            timeout_s = self.timeout_ms / 1000
+            reason = f"no connection for {timeout_s:g} s, the session timeout"
+            self._suspension = threading.Timer(timeout_s, self._lose, [reason])
+            self._suspension.name = "zookeeper-suspension"
+            self._suspension.daemon = True
+            self._suspension.start()
+            self._changed.notify_all()
+        self._report(ConnectionState.SUSPENDED)
+
+    def _lose(self, reason: str) -> None:
+        with self._changed:
+            if self.state is ConnectionState.LOST:
+                return
+            self.state = ConnectionState.LOST
+            session_id = self.credentials.session_id if self.credentials else 0
+            self._end = f"ZooKeeper session {session_id:#x} is over: {reason}"
+            if self._suspension is not None:
+                self._suspension.cancel()
+            outstanding = list(self._outstanding)
+            self._changed.notify_all()
+        # kazoo would open another session by itself.
+        self._kazoo._stopped.set()
+        self._handler.abandon()
+        for reply in outstanding:
+            reply.set_exception(kazoo_errors.SessionExpiredError(reason))
+        self.watches.clear()
+        self._report(ConnectionState.LOST)
+
+    def _report(self, state: ConnectionState) -> None:
+        on_state = self._on_state
+        if on_state is None:
+            return
+        try:
+            on_state(state)
+        except Exception:  # the I/O thread must outlive what it calls
+            logger.exception("state %s was not delivered", state)

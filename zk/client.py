@@ -1,0 +1,181 @@
+"""One ZooKeeper session (``kafka.zookeeper.ZooKeeperClient``, ``org.apache.zookeeper.ZooKeeper``).
+
+Nodes are read in bulk and written in multis, watches live as long as the session does, and a lost
+session is final: whoever wants another one makes another client (``zk.session``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from core.errors import SessionExpiredError
+from zk.bulk import BulkOperations
+from zk.channel import ConnectionState, SessionChannel
+from zk.connection import SessionCredentials
+from zk.operations import (
+    Committed,
+    ConnectionLossError,
+    Create,
+    MultiResult,
+    Operation,
+    Refused,
+    WatchEvent,
+    ZkError,
+    Znode,
+)
+from zk.requests import Multi, RequestRefusedError, absolute
+
+__all__ = ["ConnectionState", "SessionCredentials", "ZooKeeperClient"]
+
+_RETRY_PAUSE_S = 0.05
+
+T = TypeVar("T")
+
+
+class ZooKeeperClient:
+    """One session: it implements ``zk.operations.ZooKeeper`` until it is lost, which is final.
+
+    ``hosts`` is ``host:port[,host:port...][/chroot]``; with ``credentials`` the client attaches to
+    an existing session. ``on_watch`` and ``on_state`` are called on the I/O thread (``on_state``
+    also on a timer's): they must only enqueue, and must not call the client. ``on_state`` hears of
+    every change from the first CONNECTED on, and of nothing after ``close`` or ``abandon``.
+
+    Reads wait for the connection and are repeated after a connection loss. Writes wait for the
+    connection too, but are sent once.
+
+    Raises ``ValueError`` for an address that cannot be understood.
+    """
+
+    def __init__(
+        self,
+        hosts: str,
+        session_timeout_ms: int,
+        *,
+        on_watch: Callable[[WatchEvent], None],
+        on_state: Callable[[ConnectionState], None] | None = None,
+        credentials: SessionCredentials | None = None,
+    ) -> None:
+        self._channel = SessionChannel(
+            hosts,
+            session_timeout_ms,
+            on_watch=on_watch,
+            on_state=on_state,
+            credentials=credentials,
+        )
+        self._chroot = self._channel.chroot
+        self._bulk = BulkOperations(self._channel, self._channel.watches)
+
+    def start(self, timeout_s: float) -> None:
+        """Connect, and create the chroot if it does not exist.
+
+        Raises ``ConnectionLossError`` when no server answers in time, and ``SessionExpiredError``
+        when the session to attach to is over. The client is of no further use then.
+        """
+        self._channel.start(timeout_s)
+        if self._chroot and self.get("/") is None:
+            self._create_chroot()
+
+    def close(self, timeout_s: float = 5.0) -> bool:
+        """End the session, which deletes its ephemeral nodes; True when the server confirmed it."""
+        return self._channel.close(timeout_s)
+
+    def abandon(self) -> None:
+        """Drop the connection and leave the session to its timeout.
+
+        Calls blocked in this client raise ``SessionExpiredError`` at once.
+        """
+        self._channel.abandon()
+
+    @property
+    def state(self) -> ConnectionState:
+        """The state of the session now."""
+        return self._channel.state
+
+    @property
+    def credentials(self) -> SessionCredentials:
+        """The session's credentials, also after its end.
+
+        Raises ``SessionExpiredError`` when there never was a session.
+        """
+        if self._channel.credentials is None:
+            raise SessionExpiredError("there is no ZooKeeper session yet")
+        return self._channel.credentials
+
+    @property
+    def session_id(self) -> int:
+        """The id that stands as ``ephemeral_owner`` in nodes this session creates."""
+        return self.credentials.session_id
+
+    @property
+    def negotiated_timeout_ms(self) -> int:
+        """The session timeout the server granted."""
+        return self._channel.timeout_ms
+
+    def lease_valid(self) -> bool:
+        """Whether the server certainly knew us within 2/3 of the session timeout.
+
+        False means that the session may be over before long, whatever ``state`` says: announce no
+        decisions.
+        """
+        return self._channel.lease_valid()
+
+    def wait_connected(self) -> None:
+        """Return when connected; raise ``SessionExpiredError`` when that cannot happen any more."""
+        self._channel.wait_connected()
+
+    def get(self, path: str, *, watch: bool = False) -> Znode | None:
+        """See ``ZooKeeper.get``."""
+        path = absolute(self._chroot, path)
+        if watch:
+            return self._reading(lambda: self._bulk.get_and_watch_one(path))
+        return self._reading(lambda: self._bulk.get([path])[0])
+
+    def get_many(self, paths: Sequence[str], *, watch: bool = False) -> list[Znode | None]:
+        """See ``ZooKeeper.get_many``."""
+        absolute_paths = [absolute(self._chroot, path) for path in paths]
+        get = self._bulk.get_and_watch if watch else self._bulk.get
+        return self._reading(lambda: get(absolute_paths))
+
+    def children(self, path: str, *, watch: bool = False) -> list[str] | None:
+        """See ``ZooKeeper.children``."""
+        path = absolute(self._chroot, path)
+        if watch:
+            return self._reading(lambda: self._bulk.children_and_watch_one(path))
+        return self._reading(lambda: self._bulk.children([path])[0])
+
+    def children_many(self, paths: Sequence[str]) -> list[list[str] | None]:
+        """See ``ZooKeeper.children_many``."""
+        absolute_paths = [absolute(self._chroot, path) for path in paths]
+        return self._reading(lambda: self._bulk.children(absolute_paths))
+
+    def multi(self, operations: Sequence[Operation]) -> MultiResult:
+        """See ``ZooKeeper.multi``. Raises ``RequestTooLargeError`` above a megabyte."""
+        return self.multi_many([operations])[0]
+
+    def multi_many(self, batches: Sequence[Sequence[Operation]]) -> list[MultiResult]:
+        """See ``ZooKeeper.multi_many``. Raises ``RequestTooLargeError`` before sending any."""
+        requests = [Multi(operations, self._chroot) for operations in batches if operations]
+        self.wait_connected()
+        results = iter(self._bulk.commit(requests, self._chroot))
+        return [next(results) if operations else Committed(()) for operations in batches]
+
+    def unwatch(self, paths: Sequence[str]) -> None:
+        """See ``ZooKeeper.unwatch``."""
+        self._channel.watches.discard(absolute(self._chroot, path) for path in paths)
+
+    def _reading(self, attempt: Callable[[], T]) -> T:
+        while True:
+            self.wait_connected()
+            try:
+                return attempt()
+            except ConnectionLossError:
+                self._channel.pause(_RETRY_PAUSE_S)
+
+    def _create_chroot(self) -> None:
+        names = self._chroot.strip("/").split("/")
+        parents = ["/" + "/".join(names[: depth + 1]) for depth in range(len(names))]
+        requests = [Multi([Create(parent)], chroot="") for parent in parents]
+        for parent, result in zip(parents, self._bulk.commit(requests, ""), strict=True):
+            if isinstance(result, Refused) and result.error is not ZkError.NODE_EXISTS:
+                raise RequestRefusedError(f"cannot create {parent}: {result.error.name}")

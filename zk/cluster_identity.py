@@ -1,0 +1,52 @@
+"""What a starting broker must agree on with the cluster before it may register."""
+
+from __future__ import annotations
+
+import uuid
+
+from core.errors import RegentError
+from core.model import BrokerInfo
+from zk.operations import Committed, ConnectionLossError, Create, ZooKeeper
+from zk.store import ZkControllerStore
+from zk.znodes import ClusterIdZNode, encode_topic_id
+
+
+class EndPointInUseError(RegentError):
+    """Another broker advertises the same host and port."""
+
+
+def join_cluster(zookeeper: ZooKeeper) -> str:
+    """Return the cluster id; the first broker ever chooses it.
+
+    Raises ``BadDataError`` when ``/cluster/id`` cannot be understood.
+    """
+    while True:
+        node = zookeeper.get(ClusterIdZNode.PATH)
+        if node is not None:
+            return ClusterIdZNode.decode(node.data)
+        chosen = encode_topic_id(uuid.uuid4().bytes)
+        parent = ClusterIdZNode.PATH.rpartition("/")[0]
+        for create in (Create(parent), Create(ClusterIdZNode.PATH, ClusterIdZNode.encode(chosen))):
+            try:
+                result = zookeeper.multi([create])
+            except ConnectionLossError:
+                zookeeper.wait_connected()
+                break
+        else:
+            if isinstance(result, Committed):
+                return chosen
+
+
+def check_end_points(store: ZkControllerStore, info: BrokerInfo) -> None:
+    """Raise ``EndPointInUseError`` when another broker id advertises one of our addresses."""
+    ours = {(e.host, e.port) for e in info.endpoints}
+    for broker_id, registration in store.read_brokers().items():
+        if broker_id == info.broker_id or isinstance(registration, Exception):
+            continue
+        for endpoint in registration.info.endpoints:
+            if (endpoint.host, endpoint.port) in ours:
+                raise EndPointInUseError(
+                    f"{endpoint.host}:{endpoint.port} is advertised by broker {broker_id} already;"
+                    " give this broker another --port"
+                )
+    store.unwatch_all_but_controller()

@@ -1,0 +1,243 @@
+"""kazoo's connection, taught to notice silence, to carry watches over and to hold a lease.
+
+Written against kazoo 2.11, whose internals these two classes extend; ``tests/zk/test_client.py``
+checks each of the three on a real server.
+"""
+
+from __future__ import annotations
+
+import logging
+import select
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, InvalidStateError
+from typing import Any, NamedTuple, Protocol
+
+from kazoo.client import KazooClient
+from kazoo.exceptions import ConnectionDropped
+from kazoo.handlers.threading import SequentialThreadingHandler
+from kazoo.protocol.connection import ConnectionHandler
+from kazoo.protocol.serialization import Connect, Watch
+from kazoo.retry import KazooRetry
+
+from zk.requests import Answer, Request
+
+# One line an attempt while a server is away would be all that is ever logged.
+kazoo_log = logging.getLogger("zk.kazoo")
+kazoo_log.setLevel(logging.ERROR)
+
+# The peer closed its side: Linux only, elsewhere the read that follows tells.
+_POLLRDHUP = getattr(select, "POLLRDHUP", 0)
+_HUNG_UP = select.POLLHUP | select.POLLERR | select.POLLNVAL | _POLLRDHUP
+
+
+class SessionCredentials(NamedTuple):
+    """What attaches a connection to a session; whoever has it can also end that session."""
+
+    session_id: int
+    password: bytes
+
+    def __repr__(self) -> str:
+        return f"SessionCredentials({self.session_id:#x}, ...)"
+
+
+class Reply(Future[Answer | None]):
+    """The answer to one request, filled in by kazoo on its I/O thread.
+
+    ``on_answer`` runs on that thread before anything that follows on the wire is read. kazoo may
+    settle a request twice (its writer is closed, then its queue is cleared): the first time counts.
+    """
+
+    def __init__(self, on_answer: Callable[[Answer | None], None] | None = None) -> None:
+        super().__init__()
+        self._on_answer = on_answer
+
+    def set(self, answer: Answer | None) -> None:
+        """Called by kazoo with the answer, None for an Exists of an absent node."""
+        if self._on_answer is not None:
+            self._on_answer(answer)
+        try:
+            self.set_result(answer)
+        except InvalidStateError:
+            kazoo_log.debug("answer to a request that was given up")
+
+    def set_exception(self, exception: BaseException | None) -> None:
+        """Called by kazoo with an error."""
+        try:
+            super().set_exception(exception)
+        except InvalidStateError:
+            kazoo_log.debug("error of a request that was given up: %r", exception)
+
+
+class ConnectionObserver(Protocol):
+    """What the owner of a connection is told, always on the I/O thread."""
+
+    def session_granted(self, credentials: SessionCredentials, timeout_ms: int) -> None:
+        """The server accepted the session."""
+        ...
+
+    def session_refused(self) -> None:
+        """The server said that the session is over."""
+        ...
+
+    def requests_on_connect(self) -> Sequence[tuple[Request, Reply]]:
+        """Return what must be on the wire before any other request."""
+        ...
+
+    def connected(self) -> None:
+        """Requests flow from now on."""
+        ...
+
+    def watch_fired(self, event_type: int, path: str) -> None:
+        """A watch event came for an absolute path."""
+        ...
+
+
+class PollHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo is untyped
+    """kazoo's threading handler with one ``poll`` a wait, and a deadline since the last byte.
+
+    kazoo alone asks whether *nothing* was ready while a ping was out, so that a client with
+    requests to send never notices that the server stopped answering. Its callback threads are not
+    needed: replies and watches are settled on the I/O thread, by code that only enqueues.
+    """
+
+    def __init__(self, silence_limit_s: float, connect_timeout_s: float) -> None:
+        super().__init__()
+        self.silence_limit_s = silence_limit_s
+        self._connect_timeout_s = connect_timeout_s
+        self._server: Any = None
+        self._heard_at = time.monotonic()
+        self._abandoned = False
+
+    def start(self) -> None:
+        """Start nothing."""
+        self._running = True
+
+    def stop(self) -> None:
+        """Stop nothing."""
+        self._running = False
+
+    def spawn(self, func: Callable[..., None], *args: Any, **kwargs: Any) -> threading.Thread:
+        """Start the I/O thread."""
+        thread = threading.Thread(
+            target=func, args=args, kwargs=kwargs, name="zookeeper-io", daemon=True
+        )
+        thread.start()
+        return thread
+
+    def create_connection(self, *args: Any, timeout: float, **kwargs: Any) -> Any:
+        """Connect to a server; being connected counts as having heard from it."""
+        timeout = min(timeout, self._connect_timeout_s)
+        server = super().create_connection(*args, timeout=timeout, **kwargs)
+        self._server = server
+        self._heard_at = time.monotonic()
+        return server
+
+    def select(
+        self,
+        readers: Sequence[Any],
+        writers: Sequence[Any],
+        _errors: Sequence[Any],
+        timeout: float | None = None,
+    ) -> tuple[list[Any], list[Any], list[Any]]:
+        """Wait like ``select.select``; raise ``ConnectionDropped`` after too long a silence."""
+        if self._abandoned:
+            raise ConnectionDropped("abandoned")
+        poller = select.poll()
+        sockets = {}
+        for sock in readers:
+            poller.register(sock, select.POLLIN | _POLLRDHUP)
+            sockets[sock.fileno()] = sock
+        for sock in writers:
+            poller.register(sock, select.POLLOUT)
+            sockets[sock.fileno()] = sock
+        silent_until = self._heard_at + self.silence_limit_s
+        wait_s = silent_until - time.monotonic()
+        if timeout is not None:
+            wait_s = min(wait_s, timeout)
+        ready = [(sockets[fd], flags) for fd, flags in poller.poll(max(wait_s, 0.0) * 1000)]
+        for sock, flags in ready:
+            if sock is self._server:
+                # Bytes left behind by a peer that has hung up prove nothing about now.
+                if flags & select.POLLIN and not flags & _HUNG_UP:
+                    self._heard_at = time.monotonic()
+                break
+        else:
+            if time.monotonic() >= silent_until:
+                raise ConnectionDropped(f"nothing heard for {self.silence_limit_s:.1f} s")
+        ready_sockets = [sock for sock, _ in ready]
+        return (
+            [sock for sock in ready_sockets if sock in readers],
+            [sock for sock in ready_sockets if sock in writers],
+            [],
+        )
+
+    def drop(self) -> None:
+        """Cut the current connection, from any thread; kazoo connects again."""
+        try:
+            self._server.shutdown(2)
+        except (AttributeError, OSError):
+            kazoo_log.debug("no connection to drop")
+
+    def abandon(self) -> None:
+        """Cut the current connection and every later one, from any thread."""
+        self._abandoned = True
+        self.drop()
+
+
+class Connection(ConnectionHandler):  # type: ignore[misc]  # kazoo is untyped
+    """kazoo's connection, with re-armed watches ahead of all requests, and a lease.
+
+    The lease runs from the moment at which a request was *sent* that has been answered since: the
+    server counts the session timeout from when that request arrived, which was not earlier. One
+    request at a time is timed, which is enough: pings are requests too.
+    """
+
+    def __init__(self, kazoo: KazooClient, retry: KazooRetry, observer: ConnectionObserver) -> None:
+        super().__init__(kazoo, retry, logger=kazoo_log)
+        self._observer = observer
+        self._timed: tuple[int | None, float] | None = None
+        self.lease_start = float("-inf")
+        """``time.monotonic()`` at which the session was certainly alive."""
+
+    def _connect(self, host: str, hostip: str, port: int) -> Any:
+        self._timed = None
+        timeouts = super()._connect(host, hostip, port)
+        for request, reply in self._observer.requests_on_connect():
+            self._xid += 1
+            self._submit(request, timeouts[1] / 1000, self._xid)
+            self.client._pending.append((request, reply, self._xid))
+        self._observer.connected()
+        return timeouts
+
+    def _invoke(self, timeout: float, request: Any, xid: int | None = None) -> Any:
+        answer = super()._invoke(timeout, request, xid)
+        if isinstance(request, Connect):
+            session = answer[0]
+            if session.time_out <= 0:
+                self._observer.session_refused()
+                return answer
+            if self._timed is not None:
+                self.lease_start = self._timed[1]
+                self._timed = None
+            self.handler.silence_limit_s = session.time_out / 1000 * 2 / 3
+            credentials = SessionCredentials(session.session_id, session.passwd)
+            self._observer.session_granted(credentials, session.time_out)
+        return answer
+
+    def _submit(self, request: Any, timeout: float, xid: int | None = None) -> None:
+        if self._timed is None:
+            self._timed = (xid, time.monotonic())
+        super()._submit(request, timeout, xid)
+
+    def _read_header(self, timeout: float) -> Any:
+        answer = super()._read_header(timeout)
+        if self._timed is not None and answer[0].xid == self._timed[0]:
+            self.lease_start = self._timed[1]
+            self._timed = None
+        return answer
+
+    def _read_watch_event(self, buffer: bytes, offset: int) -> None:
+        watch, _ = Watch.deserialize(buffer, offset)
+        self._observer.watch_fired(watch.type, watch.path)

@@ -1,0 +1,319 @@
+"""A ZooKeeper server of our own: the one inside PySpark's wheel, in a JVM of its own.
+
+Nothing is downloaded, and pyspark itself is not imported. A data directory holds ``zoo.cfg``
+(written anew at each start), ZooKeeper's own files, ``zookeeper.log`` (rolled at 10 MB),
+``zookeeper.out`` (what the last JVM printed) and, in an ensemble, ``myid`` and ``peer.json``.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import NamedTuple
+
+from config.java import OPTION_VARIABLES, find_java
+from core.errors import RegentError
+
+_PORT_ATTEMPTS = 3
+_POLL_S = 0.05
+_MAX_LOG_TAIL_BYTES = 64 * 1024
+_PORT_IN_USE = "Address already in use"
+_EXCEPTION = re.compile(r"(Caused by: )?[\w.$]+(Exception|Error)\b")
+
+# Of all of PySpark's jars, those the server loads.
+_JARS = re.compile(
+    r"(zookeeper|netty-|slf4j-api|log4j-(api|core|slf4j2-impl)|metrics-core|snappy-java|jcl-over)"
+)
+_LAUNCHER = Path(__file__).with_name("jvm_launcher.py")
+_LOG_CONFIGURATION = Path(__file__).parents[1] / "config" / "log4j2-zookeeper.properties"
+_JVM_OPTIONS = (
+    "-Xmx512m",
+    "-XX:+ExitOnOutOfMemoryError",  # it would stay up and serve nobody
+    "-XX:+UseSerialGC",
+    "-XX:TieredStopAtLevel=1",
+    "-XX:-UsePerfData",
+)
+
+
+class ZooKeeperStartError(RegentError):
+    """The server did not start; the message is one line that says why."""
+
+
+class Peer(NamedTuple):
+    """One member of an ensemble and the ports its members talk to each other on."""
+
+    server_id: int
+    quorum_port: int
+    election_port: int
+
+
+class EmbeddedZooKeeper:
+    """One server in a child process, alone or a member of an ensemble.
+
+    ``start`` must be called from a thread that lives as long as the process, the main thread: when
+    that thread ends, the kernel kills the server, which is what also happens when the process is
+    killed. With ``port`` 0 a free port is chosen at the first start and kept from then on.
+    """
+
+    def __init__(
+        self,
+        data_dir: Path,
+        *,
+        port: int = 0,
+        client_host: str = "127.0.0.1",
+        server_id: int | None = None,
+        peers: Sequence[Peer] = (),
+        tick_time_ms: int = 500,
+    ) -> None:
+        self._data_dir = data_dir.absolute()
+        self._port = port
+        self._any_port = port == 0
+        self._host = client_host
+        self._server_id = server_id
+        self._peers = tuple(peers)
+        self._tick_time_ms = tick_time_ms
+        self._log = self._data_dir / "zookeeper.log"
+        self._log_start = 0  # where this run's part begins
+        self._output = self._data_dir / "zookeeper.out"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def pid(self) -> int:
+        """The process id of the server; raises ``ZooKeeperStartError`` before ``launch``."""
+        if self._process is None:
+            raise ZooKeeperStartError("ZooKeeper has not been started")
+        return self._process.pid
+
+    @property
+    def port(self) -> int:
+        """The client port, 0 before the first start when none was asked for."""
+        return self._port
+
+    @property
+    def address(self) -> str:
+        """``host:port`` for clients."""
+        return f"{self._host}:{self._port}"
+
+    def start(self, timeout_s: float = 30.0) -> None:
+        """Start the server and return when it answers.
+
+        Raises ``ZooKeeperStartError`` and ``config.java.JavaNotFoundError``; nothing is left
+        running then.
+        """
+        for attempt in range(_PORT_ATTEMPTS):
+            self.launch()
+            try:
+                self.wait_serving(timeout_s)
+            except ZooKeeperStartError as error:
+                last = attempt == _PORT_ATTEMPTS - 1
+                if last or not self._any_port or _PORT_IN_USE not in str(error):
+                    raise
+                self._port = 0  # somebody else was faster
+            else:
+                self._any_port = False
+                return
+
+    def launch(self) -> None:
+        """Start the process without waiting for it: members of an ensemble need each other."""
+        if self._process is not None and self._process.poll() is None:
+            raise ZooKeeperStartError(f"ZooKeeper is already running as process {self.pid}")
+        java = find_java()
+        classpath = _classpath()
+        if self._port == 0:
+            self._port = _free_ports(self._host, 1)[0]
+        elif not _is_free(self._host, self._port):
+            raise ZooKeeperStartError(
+                f"port {self._port} on {self._host} is in use: "
+                "stop what listens there or choose another port for ZooKeeper"
+            )
+        self._data_dir.mkdir(parents=True, exist_ok=True)
+        self._log_start = self._log.stat().st_size if self._log.exists() else 0
+        configuration = self._data_dir / "zoo.cfg"
+        configuration.write_text(self._configuration())
+        if self._server_id is not None:
+            (self._data_dir / "myid").write_text(f"{self._server_id}\n")
+        command = [
+            *(sys.executable, "-I", "-S", str(_LAUNCHER), str(os.getpid()), str(java.executable)),
+            *_JVM_OPTIONS,
+            f"-Dlog4j2.configurationFile={_LOG_CONFIGURATION}",
+            f"-Dregent.zookeeper.log={self._log}",
+            *("-cp", classpath, "org.apache.zookeeper.server.quorum.QuorumPeerMain"),
+            str(configuration),
+        ]
+        environment = {k: v for k, v in os.environ.items() if k not in OPTION_VARIABLES}
+        with self._output.open("wb") as output:
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=environment,
+                cwd=self._data_dir,
+                start_new_session=True,
+            )
+
+    def wait_serving(self, timeout_s: float) -> None:
+        """Return when the server answers clients.
+
+        Raises ``ZooKeeperStartError`` when it ends or stays silent; it is stopped then.
+        """
+        deadline = time.monotonic() + timeout_s
+        while True:
+            status = self._process.poll() if self._process is not None else None
+            if status is not None:
+                raise ZooKeeperStartError(
+                    f"ZooKeeper ended with status {status} while it started: {self._last_words()}"
+                )
+            if _serves(self._host, self._port):
+                return
+            if time.monotonic() > deadline:
+                self.stop(0.0)
+                raise ZooKeeperStartError(
+                    f"ZooKeeper did not serve {self.address} within {timeout_s:g} s: "
+                    f"{self._last_words()}"
+                )
+            time.sleep(_POLL_S)
+
+    def stop(self, timeout_s: float = 10.0) -> None:
+        """Stop the server if it runs, by force after ``timeout_s``; its data stays."""
+        process = self._process
+        if process is None or process.poll() is not None:
+            return
+        process.terminate()
+        try:
+            process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGKILL)
+            process.wait(10.0)
+
+    def _configuration(self) -> str:
+        lines = [
+            f"tickTime={self._tick_time_ms}",
+            "initLimit=20",
+            "syncLimit=10",
+            f"dataDir={self._data_dir}",
+            f"clientPort={self._port}",
+            f"clientPortAddress={self._host}",
+            "maxClientCnxns=0",
+            f"minSessionTimeout={self._tick_time_ms}",
+            "maxSessionTimeout=60000",
+            "snapCount=100000",
+            "autopurge.snapRetainCount=3",
+            "autopurge.purgeInterval=1",
+            "admin.enableServer=false",
+            "4lw.commands.whitelist=*",
+            *(
+                f"server.{peer.server_id}={self._host}:{peer.quorum_port}:{peer.election_port}"
+                for peer in self._peers
+            ),
+        ]
+        return "\n".join(lines) + "\n"
+
+    def _last_words(self) -> str:
+        """Return the last line that tells something of what this run printed or logged."""
+        for path, start in ((self._output, 0), (self._log, self._log_start)):
+            try:
+                with path.open("rb") as file:
+                    size = file.seek(0, os.SEEK_END)
+                    file.seek(max(start if start <= size else 0, size - _MAX_LOG_TAIL_BYTES))
+                    lines = file.read().decode(errors="replace").split("\n")
+            except FileNotFoundError:
+                continue
+            causes = [line for line in lines if _EXCEPTION.match(line)]
+            said = causes or [line for line in lines if line.strip()]
+            if said:
+                return said[-1].strip()
+        return "it said nothing"
+
+
+def start_ensemble(
+    data_dirs: Sequence[Path], ports: Sequence[int], timeout_s: float = 60.0
+) -> list[EmbeddedZooKeeper]:
+    """Start an ensemble on loopback and return its servers when all of them serve.
+
+    ``ports`` are client ports, 0 for a free one. The ports between the servers are chosen once and
+    kept in ``peer.json`` of each data directory, so that one server can be restarted by itself.
+    Raises what ``EmbeddedZooKeeper.start`` raises; nothing is left running then.
+    """
+    host = "127.0.0.1"
+    peers = [_peer(data_dir, n, host) for n, data_dir in enumerate(data_dirs, start=1)]
+    servers = [
+        EmbeddedZooKeeper(data_dir, port=port, server_id=peer.server_id, peers=peers)
+        for data_dir, port, peer in zip(data_dirs, ports, peers, strict=True)
+    ]
+    deadline = time.monotonic() + timeout_s
+    try:
+        for server in servers:
+            server.launch()
+        for server in servers:
+            server.wait_serving(max(deadline - time.monotonic(), 0.0))
+    except BaseException:
+        for server in servers:
+            server.stop(0.0)
+        raise
+    return servers
+
+
+def _peer(data_dir: Path, server_id: int, host: str) -> Peer:
+    path = data_dir / "peer.json"
+    if path.exists():
+        try:
+            return Peer(**json.loads(path.read_text()))
+        except (ValueError, TypeError) as error:
+            raise ZooKeeperStartError(
+                f"{path} cannot be read ({error}): delete it if no member of the ensemble runs"
+            ) from error
+    peer = Peer(server_id, *_free_ports(host, 2))
+    data_dir.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(peer._asdict()))
+    return peer
+
+
+def _classpath() -> str:
+    spec = importlib.util.find_spec("pyspark")
+    if spec is None or spec.origin is None:
+        raise ZooKeeperStartError(
+            "the embedded ZooKeeper comes with pyspark, which is not installed: "
+            "run pip install pyspark, or use a ZooKeeper of your own"
+        )
+    jars = sorted(Path(spec.origin).with_name("jars").glob("*.jar"))
+    wanted = [str(jar) for jar in jars if _JARS.match(jar.name)]
+    if not any("zookeeper" in jar for jar in wanted):
+        raise ZooKeeperStartError(f"there is no ZooKeeper in {spec.origin}: reinstall pyspark")
+    return os.pathsep.join(wanted)
+
+
+def _free_ports(host: str, count: int) -> list[int]:
+    sockets = [socket.create_server((host, 0)) for _ in range(count)]
+    ports = [sock.getsockname()[1] for sock in sockets]
+    for sock in sockets:
+        sock.close()
+    return ports
+
+
+def _is_free(host: str, port: int) -> bool:
+    try:
+        socket.create_server((host, port)).close()
+    except OSError:
+        return False
+    return True
+
+
+def _serves(host: str, port: int) -> bool:
+    """Ask with ``srvr``, which a member of an ensemble answers when it has joined the quorum."""
+    try:
+        with closing(socket.create_connection((host, port), 1.0)) as sock:
+            sock.sendall(b"srvr")
+            return b"Mode: " in sock.makefile("rb").read(4096)
+    except OSError:
+        return False

@@ -1,0 +1,140 @@
+"""Thousands of conditional writes in a few multis, each fenced by the controller epoch.
+
+Every multi begins with a check of ``/controller_epoch``: from the moment another controller is
+elected, none of the old one's writes takes effect (KAFKA-6082). A multi is all or nothing and names
+only its first offender, so the offender is taken out and the rest sent again; a multi with a second
+offender is taken apart into a multi for each write.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from core.errors import ControllerMovedError
+from core.ports import WriteError
+from zk.operations import (
+    Check,
+    Committed,
+    ConnectionLossError,
+    Create,
+    MultiResult,
+    Operation,
+    SetData,
+    ZkError,
+    ZnodeStat,
+    ZooKeeper,
+)
+from zk.znodes import ControllerEpochZNode
+
+MAX_OPERATIONS = 1000
+MAX_BYTES = 512 * 1024  # half of the server's jute.maxbuffer
+BYTES_BESIDE_DATA = 80  # of an operation on the wire: headers, version, ACL
+
+Write: TypeAlias = Sequence[Operation]
+"""Operations that belong together: they are applied together or not at all."""
+
+
+@dataclass(frozen=True, slots=True)
+class WriteRefused:
+    """A write was not applied because of its operation number ``index``."""
+
+    error: WriteError
+    index: int
+
+
+Outcome: TypeAlias = tuple[str | ZnodeStat | None, ...] | WriteRefused
+
+_WRITE_ERRORS = {
+    ZkError.BAD_VERSION: WriteError.BAD_VERSION,
+    ZkError.NO_NODE: WriteError.NO_NODE,
+    ZkError.NODE_EXISTS: WriteError.NODE_EXISTS,
+}
+
+
+def write_fenced(
+    zookeeper: ZooKeeper, writes: Sequence[Write], epoch_zk_version: int
+) -> list[Outcome]:
+    """Apply each write while ``/controller_epoch`` has version ``epoch_zk_version``.
+
+    Returns an outcome a write, in their order: the results of its operations, or why it was
+    refused. After a connection loss everything undecided is sent again, so a write may be refused
+    because its own first attempt succeeded: the caller reads and sees. Raises
+    ``ControllerMovedError`` (some writes may have been applied) and ``SessionExpiredError``.
+    """
+    outcomes: dict[int, Outcome] = {}
+    undecided = _chunks(writes)
+    while undecided:
+        batches = [_fenced(writes, chunk, epoch_zk_version) for chunk in undecided]
+        try:
+            results = zookeeper.multi_many(batches)
+        except ConnectionLossError:
+            zookeeper.wait_connected()
+            continue
+        undecided = [
+            again
+            for chunk, result in zip(undecided, results, strict=True)
+            for again in _settle(writes, chunk, result, outcomes)
+        ]
+    return [outcomes[number] for number in range(len(writes))]
+
+
+@dataclass(slots=True)
+class _Chunk:
+    """The numbers of the writes of one multi, and whether one of them was refused before."""
+
+    numbers: list[int]
+    had_an_offender: bool = False
+
+
+def _chunks(writes: Sequence[Write]) -> list[_Chunk]:
+    chunks: list[_Chunk] = []
+    operations = size = 0
+    for number, write in enumerate(writes):
+        write_size = sum(_size(operation) for operation in write)
+        if not chunks or operations + len(write) > MAX_OPERATIONS or size + write_size > MAX_BYTES:
+            chunks.append(_Chunk([]))
+            operations = size = 0
+        chunks[-1].numbers.append(number)
+        operations += len(write)
+        size += write_size
+    return chunks
+
+
+def _size(operation: Operation) -> int:
+    data = operation.data if isinstance(operation, Create | SetData) else b""
+    return len(operation.path) + len(data) + BYTES_BESIDE_DATA
+
+
+def _fenced(writes: Sequence[Write], chunk: _Chunk, epoch_zk_version: int) -> list[Operation]:
+    fence = Check(ControllerEpochZNode.PATH, epoch_zk_version)
+    return [fence, *(operation for number in chunk.numbers for operation in writes[number])]
+
+
+def _settle(
+    writes: Sequence[Write], chunk: _Chunk, result: MultiResult, outcomes: dict[int, Outcome]
+) -> list[_Chunk]:
+    """Note what is decided of a multi; return what of it must be sent again."""
+    if isinstance(result, Committed):
+        at = 1
+        for number in chunk.numbers:
+            outcomes[number] = result.results[at : at + len(writes[number])]
+            at += len(writes[number])
+        return []
+    if result.index == 0:
+        raise ControllerMovedError("a write was refused: another controller has been elected")
+    at = result.index - 1
+    offender = chunk.numbers[0]
+    for offender in chunk.numbers:
+        if at < len(writes[offender]):
+            break
+        at -= len(writes[offender])
+    error = _WRITE_ERRORS.get(result.error)
+    if error is None:
+        raise RuntimeError(f"ZooKeeper refused {writes[offender][at]} with {result.error.name}")
+    outcomes[offender] = WriteRefused(error, at)
+    rest = [number for number in chunk.numbers if number != offender]
+    if chunk.had_an_offender:
+        return [_Chunk([number]) for number in rest]
+    return [_Chunk(rest, had_an_offender=True)] if rest else []

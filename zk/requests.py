@@ -1,0 +1,298 @@
+"""ZooKeeper's wire format of the requests sent here, as request classes for kazoo's connection.
+
+kazoo has neither multiRead (opcode 22, ZOOKEEPER-3402) nor SetWatches (opcode 101), and its own
+requests are decoded on the I/O thread. These answer with the raw frame, so that the caller decodes
+it in its own thread and pings go on meanwhile.
+
+All paths are absolute: the chroot is already in them.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from typing import ClassVar, TypeAlias, TypeVar, assert_never
+
+from kazoo.protocol.serialization import Close
+
+from core.errors import RegentError
+from zk.operations import (
+    Check,
+    Committed,
+    Create,
+    Delete,
+    MultiResult,
+    Operation,
+    Refused,
+    SetData,
+    ZkError,
+    Znode,
+    ZnodeStat,
+)
+
+T = TypeVar("T")
+
+Answer: TypeAlias = tuple[bytes, int]
+"""A frame and the offset at which the body of the answer starts."""
+
+MAX_REQUEST_BYTES = 1_000_000  # the server's jute.maxbuffer is 1,048,575
+
+_INT = struct.Struct("!i")
+_LONG = struct.Struct("!q")
+_MULTI_HEADER = struct.Struct("!iBi")
+_MULTI_END = _MULTI_HEADER.pack(-1, 1, -1)
+_ERROR_RESULT = -1
+# Of the 68 bytes of a stat: czxid, mzxid, ctime, version, ephemeralOwner.
+_STAT = struct.Struct("!qqq8xi8xq16x")
+
+_ROLLED_BACK = 0
+_RUNTIME_INCONSISTENCY = -2
+_EPHEMERAL = 1
+_SEQUENTIAL = 2
+
+
+class RequestTooLargeError(RegentError):
+    """A request would exceed what the server accepts; sending it would cut the connection."""
+
+
+class RequestRefusedError(RegentError):
+    """The server answered a request with an error nobody here expects (access control, say)."""
+
+
+def _string(text: str) -> bytes:
+    encoded = text.encode()
+    return _INT.pack(len(encoded)) + encoded
+
+
+def _strings(texts: Sequence[str]) -> bytes:
+    return _INT.pack(len(texts)) + b"".join(map(_string, texts))
+
+
+_OPEN_ACL_UNSAFE = _INT.pack(1) + _INT.pack(31) + _string("world") + _string("anyone")
+
+
+class Request:
+    """What kazoo's connection needs of a request: an opcode, a body, a way to take the answer."""
+
+    __slots__ = ("body",)
+
+    type: ClassVar[int]
+
+    def __init__(self, body: bytes) -> None:
+        self.body = body
+
+    def serialize(self) -> bytes:
+        """Return the body."""
+        return self.body
+
+    def deserialize(self, buffer: bytes, offset: int) -> Answer:
+        """Keep the answer as it is."""
+        return buffer, offset
+
+
+class _ReadRequest(Request):
+    __slots__ = ("path",)
+
+    def __init__(self, path: str, *, watch: bool) -> None:
+        super().__init__(_string(path) + bytes([watch]))
+        self.path = path
+
+
+class GetData(_ReadRequest):
+    """Read one node."""
+
+    __slots__ = ()
+    type = 4
+
+
+class Exists(_ReadRequest):
+    """Read a node's stat; kazoo answers None when the node is absent."""
+
+    __slots__ = ()
+    type = 3
+
+
+class GetChildren(_ReadRequest):
+    """List one node's children."""
+
+    __slots__ = ()
+    type = 8
+
+
+BulkRead: TypeAlias = type[GetData] | type[GetChildren]
+
+
+class MultiRead(Request):
+    """Many reads (all GetData or all GetChildren) in one request. They cannot arm watches."""
+
+    __slots__ = ("count",)
+    type = 22
+
+    def __init__(self, read: BulkRead, paths: Sequence[str]) -> None:
+        header = _MULTI_HEADER.pack(read.type, 0, -1)
+        parts = [b"".join((header, _string(path), b"\0")) for path in paths]
+        super().__init__(b"".join(parts) + _MULTI_END)
+        self.count = len(paths)
+
+
+class SetWatches(Request):
+    """Arm watches; those on nodes that changed after ``zxid`` fire at once, before the answer."""
+
+    __slots__ = ()
+    type = 101
+
+    def __init__(
+        self,
+        zxid: int,
+        data: Sequence[str] = (),
+        exist: Sequence[str] = (),
+        child: Sequence[str] = (),
+    ) -> None:
+        super().__init__(_LONG.pack(zxid) + _strings(data) + _strings(exist) + _strings(child))
+
+
+class CloseSession(Close):  # type: ignore[misc]  # kazoo is untyped
+    """Kazoo's own request to end the session, with an answer one can wait for."""
+
+    def __bool__(self) -> bool:
+        """True: kazoo tests a request for truth before it settles it, and an empty tuple is not."""
+        return True
+
+    def deserialize(self, buffer: bytes, offset: int) -> Answer:
+        """Keep the answer as it is."""
+        return buffer, offset
+
+
+class Multi(Request):
+    """Conditional operations applied together or not at all.
+
+    Raises ``RequestTooLargeError`` when they do not fit into one request.
+    """
+
+    __slots__ = ("operations",)
+    type = 14
+
+    def __init__(self, operations: Sequence[Operation], chroot: str) -> None:
+        body = b"".join([_encode_operation(op, chroot) for op in operations]) + _MULTI_END
+        if len(body) > MAX_REQUEST_BYTES:
+            raise RequestTooLargeError(
+                f"a multi of {len(operations)} operations has {len(body)} bytes, more than the "
+                f"{MAX_REQUEST_BYTES} ZooKeeper accepts: split it (first path: "
+                f"{operations[0].path})"
+            )
+        super().__init__(body)
+        self.operations = operations
+
+    def decode(self, answer: Answer, chroot: str) -> MultiResult:
+        """Tell what became of the operations."""
+        buffer, offset = answer
+        results: list[str | ZnodeStat | None] = []
+        for index, operation in enumerate(self.operations):
+            kind, _, _ = _MULTI_HEADER.unpack_from(buffer, offset)
+            offset += _MULTI_HEADER.size
+            if kind == _ERROR_RESULT:
+                (code,) = _INT.unpack_from(buffer, offset)
+                offset += _INT.size
+                if code not in (_ROLLED_BACK, _RUNTIME_INCONSISTENCY):
+                    return Refused(index, zk_error(code))
+                continue
+            match operation:
+                case Create():
+                    path, offset = _decode_string(buffer, offset)
+                    results.append(path[len(chroot) :])
+                case SetData():
+                    results.append(_decode_stat(buffer, offset))
+                    offset += _STAT.size
+                case Delete() | Check():
+                    results.append(None)
+        if len(results) < len(self.operations):
+            return Refused(len(results), ZkError.OTHER)
+        return Committed(tuple(results))
+
+
+def absolute(chroot: str, path: str) -> str:
+    """Put the chroot in front of a path."""
+    return chroot + path if path != "/" else chroot or "/"
+
+
+def zk_error(code: int) -> ZkError:
+    """Name one of ZooKeeper's error codes."""
+    try:
+        return ZkError(code)
+    except ValueError:
+        return ZkError.OTHER
+
+
+def _encode_operation(operation: Operation, chroot: str) -> bytes:
+    path = _string(absolute(chroot, operation.path))
+    match operation:
+        case Create(data=data, ephemeral=ephemeral, sequential=sequential):
+            flags = (_EPHEMERAL if ephemeral else 0) | (_SEQUENTIAL if sequential else 0)
+            header = _MULTI_HEADER.pack(1, 0, -1)
+            size = _INT.pack(len(data))
+            return b"".join((header, path, size, data, _OPEN_ACL_UNSAFE, _INT.pack(flags)))
+        case SetData(data=data, version=version):
+            header = _MULTI_HEADER.pack(5, 0, -1)
+            return b"".join((header, path, _INT.pack(len(data)), data, _INT.pack(version)))
+        case Delete(version=version):
+            return _MULTI_HEADER.pack(2, 0, -1) + path + _INT.pack(version)
+        case Check(version=version):
+            return _MULTI_HEADER.pack(13, 0, -1) + path + _INT.pack(version)
+        case _ as unreachable:
+            assert_never(unreachable)
+
+
+def decode_multi_read(
+    answer: Answer, decode: Callable[[bytes, int], tuple[T, int]]
+) -> Iterator[T | None]:
+    """Decode the answer to MultiRead, each result by ``decode``; None for a node that is absent.
+
+    Raises ``RequestRefusedError`` for any other error.
+    """
+    buffer, offset = answer
+    while True:
+        kind, done, _ = _MULTI_HEADER.unpack_from(buffer, offset)
+        offset += _MULTI_HEADER.size
+        if done:
+            return
+        if kind == _ERROR_RESULT:
+            (code,) = _INT.unpack_from(buffer, offset)
+            offset += _INT.size
+            if code != ZkError.NO_NODE:
+                raise RequestRefusedError(f"ZooKeeper refused a read: error {code}")
+            yield None
+        else:
+            result, offset = decode(buffer, offset)
+            yield result
+
+
+def decode_znode(buffer: bytes, offset: int) -> tuple[Znode, int]:
+    """Decode what GetData answers; return it with the offset behind it."""
+    (length,) = _INT.unpack_from(buffer, offset)
+    offset += _INT.size
+    end = offset + max(length, 0)
+    return Znode(buffer[offset:end], _decode_stat(buffer, end)), end + _STAT.size
+
+
+def decode_children(buffer: bytes, offset: int) -> tuple[list[str], int]:
+    """Decode what GetChildren answers, sorted; return it with the offset behind it."""
+    (count,) = _INT.unpack_from(buffer, offset)
+    offset += _INT.size
+    names = []
+    for _ in range(count):
+        name, offset = _decode_string(buffer, offset)
+        names.append(name)
+    names.sort()
+    return names, offset
+
+
+def _decode_string(buffer: bytes, offset: int) -> tuple[str, int]:
+    (length,) = _INT.unpack_from(buffer, offset)
+    offset += _INT.size
+    end = offset + length
+    return buffer[offset:end].decode(), end
+
+
+def _decode_stat(buffer: bytes, offset: int) -> ZnodeStat:
+    czxid, mzxid, ctime_ms, version, ephemeral_owner = _STAT.unpack_from(buffer, offset)
+    return ZnodeStat(czxid, mzxid, version, ephemeral_owner, ctime_ms)

@@ -1,0 +1,275 @@
+"""Keeps a ZooKeeper session: when one is over, the next is opened, with a client of its own.
+
+The order is Kafka's (``ZooKeeperClient.scheduleReinitialize``, ``KafkaController`` on
+``beforeInitializingSession`` / ``afterInitializingSession``), on a thread that is neither
+ZooKeeper's nor an actor's: the owner first finishes with the old session, then a new one is opened,
+then the owner hears of it.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+
+from core.errors import RegentError, SessionExpiredError
+from zk.client import ConnectionState, SessionCredentials, ZooKeeperClient
+from zk.operations import ConnectionLossError, MultiResult, Operation, WatchEvent, Znode
+
+logger = logging.getLogger(__name__)
+
+EXPIRY_TIMEOUT_S = 30.0
+_FIRST_BACKOFF_S = 0.1
+_MAX_BACKOFF_S = 1.0
+_WAIT_S = 1.0
+
+
+class SessionKeeper:
+    """Implements ``zk.operations.ZooKeeper`` by whichever session there is.
+
+    Between sessions every call raises ``SessionExpiredError``. ``on_watch`` is called on an I/O
+    thread and must only enqueue. The others are called on the keeper's own thread, for the first
+    session as for every later one:
+
+    * ``on_session_starting(credentials)``: connected, and nobody can use the session yet;
+    * ``on_established(client)``: the session is in use;
+    * ``on_expired()``: the session is over. The next one is opened when the returned future is
+      done (not later than 30 s).
+    """
+
+    def __init__(
+        self,
+        hosts: str,
+        session_timeout_ms: int,
+        *,
+        on_watch: Callable[[WatchEvent], None],
+        on_session_starting: Callable[[SessionCredentials], None] | None = None,
+        on_established: Callable[[ZooKeeperClient], None],
+        on_expired: Callable[[], Future[None] | None],
+    ) -> None:
+        self._hosts = hosts
+        self._session_timeout_ms = session_timeout_ms
+        self._on_watch = on_watch
+        self._on_session_starting = on_session_starting
+        self._on_established = on_established
+        self._on_expired = on_expired
+        self._changed = threading.Condition()
+        self._connecting: ZooKeeperClient | None = None  # nobody may use this one yet
+        self._client: ZooKeeperClient | None = None
+        self._predecessor: SessionCredentials | None = None
+        self._established = False
+        self._closed = False
+        self._failure: RegentError | None = None  # of the latest attempt to connect
+        self._thread = threading.Thread(target=self._run, name="zookeeper-session", daemon=True)
+
+    def start(self, timeout_s: float) -> None:
+        """Open the first session, and return when ``on_established`` has.
+
+        Raises ``ConnectionLossError`` when that does not succeed in time; the keeper is closed
+        then.
+        """
+        self._thread.start()
+        with self._changed:
+            if self._changed.wait_for(lambda: self._established or self._closed, timeout_s):
+                return
+            failure = self._failure
+        self.close()
+        raise ConnectionLossError(
+            f"no ZooKeeper session at {self._hosts} within {timeout_s:g} s"
+            + (f": {failure}" if failure else "")
+        )
+
+    def close(self, timeout_s: float = 5.0) -> None:
+        """End the session and keep none any more."""
+        with self._changed:
+            self._closed = True
+            client = self._connecting or self._client
+            self._changed.notify_all()
+        if client is not None:
+            client.close(timeout_s)
+        if self._thread.is_alive() and self._thread is not threading.current_thread():
+            self._thread.join(timeout_s)
+
+    @property
+    def client(self) -> ZooKeeperClient:
+        """The client of the current session; raises ``SessionExpiredError`` when there is none."""
+        client = self._client
+        if client is None:
+            raise SessionExpiredError("there is no ZooKeeper session at the moment")
+        return client
+
+    # ---- the session there is -------------------------------------------------------------------
+
+    @property
+    def session_id(self) -> int:
+        """See ``ZooKeeper.session_id``."""
+        return self.client.session_id
+
+    def lease_valid(self) -> bool:
+        """See ``ZooKeeperClient.lease_valid``; False between sessions."""
+        client = self._client
+        return client is not None and client.lease_valid()
+
+    def get(self, path: str, *, watch: bool = False) -> Znode | None:
+        """See ``ZooKeeper.get``."""
+        return self.client.get(path, watch=watch)
+
+    def get_many(self, paths: Sequence[str], *, watch: bool = False) -> list[Znode | None]:
+        """See ``ZooKeeper.get_many``."""
+        return self.client.get_many(paths, watch=watch)
+
+    def children(self, path: str, *, watch: bool = False) -> list[str] | None:
+        """See ``ZooKeeper.children``."""
+        return self.client.children(path, watch=watch)
+
+    def children_many(self, paths: Sequence[str]) -> list[list[str] | None]:
+        """See ``ZooKeeper.children_many``."""
+        return self.client.children_many(paths)
+
+    def multi(self, operations: Sequence[Operation]) -> MultiResult:
+        """See ``ZooKeeper.multi``."""
+        return self.client.multi(operations)
+
+    def multi_many(self, batches: Sequence[Sequence[Operation]]) -> list[MultiResult]:
+        """See ``ZooKeeper.multi_many``."""
+        return self.client.multi_many(batches)
+
+    def wait_connected(self) -> None:
+        """See ``ZooKeeper.wait_connected``."""
+        self.client.wait_connected()
+
+    def unwatch(self, paths: Sequence[str]) -> None:
+        """See ``ZooKeeper.unwatch``."""
+        self.client.unwatch(paths)
+
+    # ---- the keeper's thread --------------------------------------------------------------------
+
+    def _run(self) -> None:
+        backoff_s = _FIRST_BACKOFF_S
+        while not self._closed:
+            client = self._open()
+            if client is None:
+                with self._changed:
+                    self._changed.wait_for(lambda: self._closed, backoff_s)
+                backoff_s = min(backoff_s * 1.5, _MAX_BACKOFF_S)
+                continue
+            backoff_s = _FIRST_BACKOFF_S
+            self._establish(client)
+            self._await_loss(client)
+            if not self._closed:
+                self._expire(client)
+
+    def _open(self) -> ZooKeeperClient | None:
+        """Try to open a session; None when that failed."""
+        client = ZooKeeperClient(
+            self._hosts,
+            self._session_timeout_ms,
+            on_watch=self._on_watch,
+            on_state=lambda _: self._wake(),
+        )
+        with self._changed:
+            if self._closed:
+                return None
+            self._connecting = client
+        try:
+            client.start(self._session_timeout_ms / 1000)
+            return client
+        except RegentError as error:
+            self._failure = error
+            client.abandon()
+            return None
+
+    def _establish(self, client: ZooKeeperClient) -> None:
+        self._end_predecessor(client.credentials)
+        starting = self._on_session_starting
+        if starting is not None:
+            self._tell(lambda: starting(client.credentials))
+        with self._changed:
+            self._client = client
+            self._connecting = None
+            closed = self._closed
+        if closed:
+            client.close()
+            return
+        logger.info("ZooKeeper session %#x established", client.session_id)
+        self._tell(lambda: self._on_established(client))
+        with self._changed:
+            self._established = True
+            self._changed.notify_all()
+
+    def _end_predecessor(self, credentials: SessionCredentials) -> None:
+        """End the session before this one, in case the server does not know yet that it is over.
+
+        When nothing was heard for a session timeout the client gives up; a server that was away
+        for as long keeps the session, and with it ephemeral nodes in the way of the new ones.
+        """
+        predecessor, self._predecessor = self._predecessor, credentials
+        if predecessor is None:
+            return
+        try:
+            close_session(self._hosts, predecessor, self._session_timeout_ms / 1000)
+        except ConnectionLossError as error:
+            logger.warning("the previous session was left to its timeout: %s", error)
+
+    def _await_loss(self, client: ZooKeeperClient) -> None:
+        with self._changed:
+            while not self._closed and client.state is not ConnectionState.LOST:
+                self._changed.wait(_WAIT_S)
+
+    def _expire(self, client: ZooKeeperClient) -> None:
+        """Finish with a session that is over."""
+        logger.warning("ZooKeeper session %#x is over", client.session_id)
+        with self._changed:
+            self._client = None
+        client.abandon()
+        finished: list[Future[None] | None] = []
+        self._tell(lambda: finished.append(self._on_expired()))
+        future = finished[0] if finished else None
+        if future is None:
+            return
+        future.add_done_callback(lambda _: self._wake())
+        with self._changed:
+            done = self._changed.wait_for(lambda: future.done() or self._closed, EXPIRY_TIMEOUT_S)
+        if not done:
+            logger.error(
+                "the end of session %#x was not handled in %g s: going on without",
+                client.session_id,
+                EXPIRY_TIMEOUT_S,
+            )
+        elif future.done() and not future.cancelled() and future.exception() is not None:
+            logger.error(
+                "handling the end of session %#x failed",
+                client.session_id,
+                exc_info=future.exception(),
+            )
+
+    def _tell(self, callback: Callable[[], None]) -> None:
+        try:
+            callback()
+        except Exception:  # whatever the owner does wrong, there must be a session again
+            logger.exception("a callback of the session keeper failed")
+
+    def _wake(self) -> None:
+        with self._changed:
+            self._changed.notify_all()
+
+
+def close_session(hosts: str, credentials: SessionCredentials, timeout_s: float) -> bool:
+    """End somebody's session, which deletes its ephemeral nodes and fires the watches on them.
+
+    For the guardian of a process, once the process is certainly dead. Returns False when the
+    session is over already. Raises ``ConnectionLossError`` when no server answers in time.
+    """
+    deadline = time.monotonic() + timeout_s
+    client = ZooKeeperClient(
+        hosts, int(timeout_s * 1000), on_watch=lambda _: None, credentials=credentials
+    )
+    try:
+        client.start(timeout_s)
+    except SessionExpiredError:
+        return False
+    if client.close(max(deadline - time.monotonic(), 0.1)):
+        return True
+    raise ConnectionLossError(f"session {credentials.session_id:#x} may not have been closed")

@@ -1,0 +1,376 @@
+"""ZooKeeper as the controller sees it: ``core.ports.ControllerStore`` over any ``ZooKeeper``.
+
+Mirrors the controller's half of ``kafka.zk.KafkaZkClient``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+from core.errors import BadDataError, BrokerIdInUseError, ControllerMovedError
+from core.model import (
+    INITIAL_CONTROLLER_EPOCH,
+    INITIAL_PARTITION_EPOCH,
+    BrokerId,
+    BrokerInfo,
+    BrokerRegistration,
+    LeaderIsrAndControllerEpoch,
+    TopicPartition,
+)
+from core.ports import (
+    ControllerEpoch,
+    ControllerZNode,
+    PartitionStates,
+    TopicAssignment,
+    WriteError,
+)
+from zk import znodes
+from zk.admin_znodes import ConfigEntityZNode
+from zk.fenced_writes import Outcome, Write, WriteRefused, write_fenced
+from zk.operations import (
+    ANY_VERSION,
+    Check,
+    Committed,
+    ConnectionLossError,
+    Create,
+    Delete,
+    MultiResult,
+    Operation,
+    Refused,
+    SetData,
+    Znode,
+    ZnodeStat,
+    ZooKeeper,
+)
+
+UNCLEAN_LEADER_ELECTION = "unclean.leader.election.enable"
+MAX_REGISTRATION_ATTEMPTS = 5
+
+
+class ZkControllerStore:
+    """Reads and writes of one broker's controller, over its present ZooKeeper session."""
+
+    def __init__(self, zookeeper: ZooKeeper) -> None:
+        self._zookeeper = zookeeper
+        self._watched: set[str] = set()
+        self._registering_session = 0  # whose session our registration was created by
+
+    # --- election ---
+
+    def read_controller(self) -> ControllerZNode | None:
+        """Read ``/controller`` and watch it."""
+        node = self._zookeeper.get(znodes.ControllerZNode.PATH, watch=True)
+        if node is None:
+            return None
+        try:
+            broker_id = znodes.ControllerZNode.decode(node.data)
+        except BadDataError:
+            broker_id = -1
+        owner = node.stat.ephemeral_owner
+        return ControllerZNode(broker_id, owner == self._zookeeper.session_id, owner != 0)
+
+    def read_controller_epoch(self) -> ControllerEpoch | None:
+        """Read ``/controller_epoch``."""
+        node = self._zookeeper.get(znodes.ControllerEpochZNode.PATH)
+        if node is None:
+            return None
+        return ControllerEpoch(znodes.ControllerEpochZNode.decode(node.data), node.stat.version)
+
+    def create_controller_epoch(self) -> None:
+        """Create ``/controller_epoch`` unless it exists."""
+        data = znodes.ControllerEpochZNode.encode(INITIAL_CONTROLLER_EPOCH)
+        self._apply([Create(znodes.ControllerEpochZNode.PATH, data)])
+
+    def register_controller(
+        self, broker_id: BrokerId, current: ControllerEpoch, now_ms: int
+    ) -> ControllerEpoch | None:
+        """Create ``/controller`` and bump ``/controller_epoch`` in one transaction.
+
+        Refused, it may have been our own first attempt whose answer was lost: then the node is of
+        our session and the epoch is the one only that attempt can have written.
+        """
+        epoch = current.epoch + 1
+        result = self._apply(
+            [
+                Create(
+                    znodes.ControllerZNode.PATH,
+                    znodes.ControllerZNode.encode(broker_id, now_ms),
+                    ephemeral=True,
+                ),
+                SetData(
+                    znodes.ControllerEpochZNode.PATH,
+                    znodes.ControllerEpochZNode.encode(epoch),
+                    current.zk_version,
+                ),
+            ]
+        )
+        if isinstance(result, Committed):
+            return ControllerEpoch(epoch, _stat(result, 1).version)
+        holder, stored = self.read_controller(), self.read_controller_epoch()
+        if holder is None or stored is None or not holder.is_own_session:
+            return None
+        return stored if holder.broker_id == broker_id and stored.epoch == epoch else None
+
+    def delete_controller(self, epoch_zk_version: int) -> None:
+        """Delete ``/controller`` while the epoch is ours."""
+        result = self._apply(
+            [
+                Check(znodes.ControllerEpochZNode.PATH, epoch_zk_version),
+                Delete(znodes.ControllerZNode.PATH, ANY_VERSION),
+            ]
+        )
+        if isinstance(result, Refused) and result.index == 0:
+            raise ControllerMovedError("another controller has been elected")
+
+    # --- brokers ---
+
+    def register_broker(self, info: BrokerInfo) -> int:
+        """Create ``/brokers/ids/N``; its czxid is the broker epoch (KIP-380).
+
+        Mirrors ``KafkaZkClient.CheckedEphemeral``.
+        """
+        self._create_persistent_paths()
+        path = znodes.BrokerIdZNode.path(info.broker_id)
+        for _ in range(MAX_REGISTRATION_ATTEMPTS):
+            result = self._apply(
+                [
+                    Create(path, ephemeral=True),
+                    SetData(path, znodes.BrokerIdZNode.encode(info), 0),
+                ]
+            )
+            session = self._zookeeper.session_id
+            if isinstance(result, Committed):
+                self._registering_session = session
+                return _stat(result, 1).czxid
+            existing = self._zookeeper.get(path)
+            if existing is None:
+                continue
+            owner = existing.stat.ephemeral_owner
+            if owner == session:  # our own first attempt, whose answer was lost
+                self._registering_session = session
+                return existing.stat.czxid
+            if owner != self._registering_session:
+                break
+            # Our own former session's, which outlived it (ZOOKEEPER-2985, KAFKA-7165).
+            self._apply([Delete(path, existing.stat.version)])
+        raise BrokerIdInUseError(
+            f"broker id {info.broker_id} is registered by another process, or by a former one whose"
+            " session has not expired yet"
+        )
+
+    def read_brokers(self) -> Mapping[BrokerId, BrokerRegistration | BadDataError]:
+        """Read every registration, ascending, and watch all of them."""
+        names = self._zookeeper.children(znodes.BrokerIdsZNode.PATH, watch=True) or []
+        self._watched.add(znodes.BrokerIdsZNode.PATH)
+        broker_ids = sorted(int(name) for name in names if name.isdecimal())
+        nodes = self._read_and_watch([znodes.BrokerIdZNode.path(b) for b in broker_ids])
+        return {
+            broker_id: _registration(node, broker_id)
+            for broker_id, node in zip(broker_ids, nodes, strict=True)
+            if node is not None
+        }
+
+    def read_broker(self, broker_id: BrokerId) -> BrokerRegistration | BadDataError | None:
+        """Read one registration and watch it."""
+        node = self._read_and_watch([znodes.BrokerIdZNode.path(broker_id)])[0]
+        return None if node is None else _registration(node, broker_id)
+
+    # --- topics ---
+
+    def read_topic_names(self) -> tuple[str, ...]:
+        """List the topics and watch for others."""
+        self._watched.add(znodes.TopicsZNode.PATH)
+        return tuple(self._zookeeper.children(znodes.TopicsZNode.PATH, watch=True) or ())
+
+    def read_topics(self, topics: Collection[str]) -> Mapping[str, TopicAssignment | BadDataError]:
+        """Read topic znodes and watch them."""
+        nodes = self._read_and_watch([znodes.TopicZNode.path(topic) for topic in topics])
+        return {
+            topic: topic_assignment(node, topic)
+            for topic, node in zip(topics, nodes, strict=True)
+            if node is not None
+        }
+
+    def write_topics(
+        self, topics: Mapping[str, TopicAssignment], epoch_zk_version: int
+    ) -> Mapping[str, int | WriteError]:
+        """Replace topic znodes, each on condition of its version."""
+        writes = [
+            [
+                SetData(
+                    znodes.TopicZNode.path(topic),
+                    znodes.TopicZNode.encode(assignment.topic_id, assignment.partitions),
+                    assignment.zk_version,
+                )
+            ]
+            for topic, assignment in topics.items()
+        ]
+        outcomes = write_fenced(self._zookeeper, writes, epoch_zk_version)
+        return dict(zip(topics, map(_version_or_error, outcomes), strict=True))
+
+    def read_unclean_leader_election(
+        self, topics: Collection[str]
+    ) -> Mapping[str, bool | BadDataError]:
+        """Read whether each topic allows unclean elections; missing where it does not say."""
+        paths = [ConfigEntityZNode.path("topics", topic) for topic in topics]
+        settings: dict[str, bool | BadDataError] = {}
+        for topic, node in zip(topics, self._zookeeper.get_many(paths), strict=True):
+            try:
+                config = {} if node is None else ConfigEntityZNode.decode(node.data)
+            except BadDataError as error:
+                settings[topic] = error
+                continue
+            if UNCLEAN_LEADER_ELECTION in config:
+                settings[topic] = config[UNCLEAN_LEADER_ELECTION].lower() == "true"
+        return settings
+
+    # --- partition states ---
+
+    def read_partition_states(self, partitions: Collection[TopicPartition]) -> PartitionStates:
+        """Read ``state`` znodes in bulk."""
+        return read_partition_states(self._zookeeper, partitions)
+
+    def create_partition_states(
+        self,
+        states: Mapping[TopicPartition, LeaderIsrAndControllerEpoch],
+        epoch_zk_version: int,
+    ) -> Mapping[TopicPartition, int | WriteError]:
+        """Create the nodes of partitions and their states, parents first."""
+        topics = dict.fromkeys(partition.topic for partition in states)
+        parents: list[Write] = [
+            [Create(znodes.TopicPartitionsZNode.path(topic))] for topic in topics
+        ]
+        write_fenced(self._zookeeper, parents, epoch_zk_version)
+        state_nodes = {
+            partition: Create(
+                znodes.TopicPartitionStateZNode.path(partition),
+                znodes.TopicPartitionStateZNode.encode(state),
+            )
+            for partition, state in states.items()
+        }
+        writes: dict[TopicPartition, Write] = {
+            partition: [Create(znodes.TopicPartitionZNode.path(partition)), state_node]
+            for partition, state_node in state_nodes.items()
+        }
+        outcomes = self._write_each(writes, epoch_zk_version)
+        half_made = [
+            partition
+            for partition, outcome in outcomes.items()
+            if outcome == WriteRefused(WriteError.NODE_EXISTS, 0)
+        ]
+        outcomes |= self._write_each(
+            {partition: [state_nodes[partition]] for partition in half_made}, epoch_zk_version
+        )
+        return {
+            partition: outcome.error
+            if isinstance(outcome, WriteRefused)
+            else INITIAL_PARTITION_EPOCH
+            for partition, outcome in outcomes.items()
+        }
+
+    def update_partition_states(
+        self,
+        states: Mapping[TopicPartition, LeaderIsrAndControllerEpoch],
+        epoch_zk_version: int,
+    ) -> Mapping[TopicPartition, int | WriteError]:
+        """Replace ``state`` znodes, each on condition of its partition epoch."""
+        outcomes = self._write_each(
+            {
+                partition: [
+                    SetData(
+                        znodes.TopicPartitionStateZNode.path(partition),
+                        znodes.TopicPartitionStateZNode.encode(state),
+                        state.leader_and_isr.partition_epoch,
+                    )
+                ]
+                for partition, state in states.items()
+            },
+            epoch_zk_version,
+        )
+        return {partition: _version_or_error(o) for partition, o in outcomes.items()}
+
+    # --- watches ---
+
+    def unwatch_all_but_controller(self) -> None:
+        """Drop every watch this store armed, but the one on ``/controller``."""
+        self._zookeeper.unwatch(sorted(self._watched))
+        self._watched.clear()
+
+    # --- inside ---
+
+    def _create_persistent_paths(self) -> None:
+        """Create the paths every broker expects, parents first; ZooKeeper may be all new."""
+        wanted: dict[str, None] = {}
+        for path in znodes.PERSISTENT_PATHS:
+            parts = path.split("/")[1:]
+            wanted.update({"/" + "/".join(parts[: n + 1]): None for n in range(len(parts))})
+        paths = list(wanted)
+        for path, node in zip(paths, self._zookeeper.get_many(paths), strict=True):
+            if node is None:
+                self._apply([Create(path)])
+
+    def _read_and_watch(self, paths: Sequence[str]) -> list[Znode | None]:
+        self._watched.update(paths)
+        return self._zookeeper.get_many(paths, watch=True)
+
+    def _write_each(
+        self, writes: Mapping[TopicPartition, Write], epoch_zk_version: int
+    ) -> dict[TopicPartition, Outcome]:
+        outcomes = write_fenced(self._zookeeper, list(writes.values()), epoch_zk_version)
+        return dict(zip(writes, outcomes, strict=True))
+
+    def _apply(self, operations: Sequence[Operation]) -> MultiResult:
+        """Apply one multi, again after a connection loss: the caller bears a repetition."""
+        while True:
+            try:
+                return self._zookeeper.multi(operations)
+            except ConnectionLossError:
+                self._zookeeper.wait_connected()
+
+
+def read_partition_states(
+    zookeeper: ZooKeeper, partitions: Collection[TopicPartition]
+) -> dict[TopicPartition, LeaderIsrAndControllerEpoch | BadDataError]:
+    """Read ``state`` znodes in bulk; absent ones are missing."""
+    ordered = list(partitions)
+    nodes = zookeeper.get_many([znodes.TopicPartitionStateZNode.path(p) for p in ordered])
+    states: dict[TopicPartition, LeaderIsrAndControllerEpoch | BadDataError] = {}
+    for partition, node in zip(ordered, nodes, strict=True):
+        if node is None:
+            continue
+        try:
+            states[partition] = znodes.TopicPartitionStateZNode.decode(node.data, node.stat.version)
+        except BadDataError as error:
+            states[partition] = error
+    return states
+
+
+def topic_assignment(node: Znode, topic: str) -> TopicAssignment | BadDataError:
+    """Return what a topic's znode says."""
+    try:
+        data = znodes.TopicZNode.decode(node.data)
+    except BadDataError as error:
+        return BadDataError(f"topic {topic}: {error}")
+    return TopicAssignment(data.topic_id, data.partitions, node.stat.version, node.stat.czxid)
+
+
+def _registration(node: Znode, broker_id: BrokerId) -> BrokerRegistration | BadDataError:
+    try:
+        info = znodes.BrokerIdZNode.decode(node.data, broker_id)
+    except BadDataError as error:
+        return BadDataError(f"broker {broker_id}: {error}")
+    return BrokerRegistration(info, node.stat.czxid)
+
+
+def _version_or_error(outcome: Outcome) -> int | WriteError:
+    if isinstance(outcome, WriteRefused):
+        return outcome.error
+    stat = outcome[0]
+    assert isinstance(stat, ZnodeStat)
+    return stat.version
+
+
+def _stat(result: Committed, index: int) -> ZnodeStat:
+    stat = result.results[index]
+    assert isinstance(stat, ZnodeStat)
+    return stat

@@ -1,0 +1,383 @@
+"""The znodes of brokers, controllers and topics: paths, and bytes to values and back.
+
+One namespace a path, named as in Kafka's ``ZkData.scala``. ``encode`` writes the newest version
+Kafka's ZooKeeper mode has; ``decode`` reads every version and dialect Kafka and its tools write,
+ignores unknown keys, and raises ``core.errors.BadDataError`` (nothing else) for bytes it cannot
+understand. The znodes of administration and notifications are in ``zk.admin_znodes``.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import orjson
+
+from core.errors import BadDataError
+from core.model import (
+    NO_LEADER,
+    BrokerId,
+    BrokerInfo,
+    EndPoint,
+    LeaderAndIsr,
+    LeaderIsrAndControllerEpoch,
+    LeaderRecoveryState,
+    ReplicaAssignment,
+    TopicPartition,
+)
+from zk.json_fields import (
+    MAX_INT16,
+    MAX_INT64,
+    JsonObject,
+    bad_field,
+    decode_broker_ids,
+    decode_decimal,
+    decode_object,
+)
+
+PERSISTENT_PATHS = (
+    "/consumers",
+    "/brokers/ids",
+    "/brokers/topics",
+    "/config/changes",
+    "/admin/delete_topics",
+    "/brokers/seqid",
+    "/isr_change_notification",
+    "/latest_producer_id_block",
+    "/log_dir_event_notification",
+    "/config/topics",
+    "/config/clients",
+    "/config/users",
+    "/config/brokers",
+    "/config/ips",
+)
+"""Created empty, with their parents, by every starting broker when they are missing."""
+
+
+class ControllerZNode:
+    """``/controller``, ephemeral: which broker rules."""
+
+    PATH = "/controller"
+
+    @staticmethod
+    def encode(broker_id: BrokerId, timestamp_ms: int) -> bytes:
+        """Encode; Kafka's readers want the timestamp as a string."""
+        return orjson.dumps({"version": 1, "brokerid": broker_id, "timestamp": str(timestamp_ms)})
+
+    @staticmethod
+    def decode(data: bytes) -> BrokerId:
+        """Return the id of the broker that rules."""
+        return decode_object(data, ControllerZNode.PATH).integer("brokerid")
+
+
+class ControllerEpochZNode:
+    """``/controller_epoch``: how many controllers there have been, as plain decimal text."""
+
+    PATH = "/controller_epoch"
+
+    @staticmethod
+    def encode(controller_epoch: int) -> bytes:
+        """Encode."""
+        return b"%d" % controller_epoch
+
+    @staticmethod
+    def decode(data: bytes) -> int:
+        """Return the controller epoch."""
+        text = data.decode("ascii", errors="replace")
+        return decode_decimal(text, ControllerEpochZNode.PATH, "the epoch")
+
+
+class ClusterIdZNode:
+    """``/cluster/id``: the 22-character id the first broker gave the cluster."""
+
+    PATH = "/cluster/id"
+
+    @staticmethod
+    def encode(cluster_id: str) -> bytes:
+        """Encode; the version is a string in this znode alone."""
+        return orjson.dumps({"version": "1", "id": cluster_id})
+
+    @staticmethod
+    def decode(data: bytes) -> str:
+        """Return the cluster id."""
+        return decode_object(data, ClusterIdZNode.PATH).string("id")
+
+
+class BrokerSequenceIdZNode:
+    """``/brokers/seqid``, always empty: its version after a set numbers generated broker ids."""
+
+    PATH = "/brokers/seqid"
+
+
+class BrokerIdsZNode:
+    """``/brokers/ids``: a child a live broker."""
+
+    PATH = "/brokers/ids"
+
+    @staticmethod
+    def decode_child(name: str) -> BrokerId:
+        """Return the broker id a child is named after."""
+        return decode_decimal(name, BrokerIdsZNode.PATH, "the name of a child")
+
+
+class BrokerIdZNode:
+    """``/brokers/ids/N``, ephemeral: a broker's registration. Its czxid is the broker epoch."""
+
+    _NODE = f"{BrokerIdsZNode.PATH}/<id>"
+    _SECURITY_PROTOCOLS = frozenset({"PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"})
+    _ENDPOINT = re.compile(r"([^:/]+)://\[?([0-9A-Za-z\-%._:]*)\]?:([0-9]{1,5})", re.ASCII)
+
+    @staticmethod
+    def path(broker_id: BrokerId) -> str:
+        """Return the path of a broker's registration."""
+        return f"{BrokerIdsZNode.PATH}/{broker_id}"
+
+    @staticmethod
+    def encode(info: BrokerInfo) -> bytes:
+        """Encode as version 5.
+
+        ``host`` and ``port`` are always there (null and -1 without a PLAINTEXT endpoint) and the
+        timestamp is a string, because tools fail otherwise. Raises ValueError for an endpoint whose
+        security protocol Kafka does not know: its clients would crash on it.
+        """
+        for endpoint in info.endpoints:
+            if endpoint.security_protocol not in BrokerIdZNode._SECURITY_PROTOCOLS:
+                raise ValueError(f"{endpoint} has no security protocol of Kafka's")
+        plaintext = info.plaintext_endpoint
+        registration: dict[str, object] = {
+            "listener_security_protocol_map": {
+                endpoint.listener: endpoint.security_protocol for endpoint in info.endpoints
+            },
+            "endpoints": [_format_endpoint(endpoint) for endpoint in info.endpoints],
+            "jmx_port": info.jmx_port,
+            "features": {
+                name: {"min_version": minimum, "max_version": maximum}
+                for name, (minimum, maximum) in info.features.items()
+            },
+            "host": plaintext.host if plaintext else None,
+            "timestamp": str(info.timestamp_ms),
+            "port": plaintext.port if plaintext else -1,
+            "version": 5,
+        }
+        optional = {
+            "rack": info.rack,
+            "control_endpoint": info.control_endpoint,
+            "replication_endpoint": info.replication_endpoint,
+        }
+        registration |= {key: value for key, value in optional.items() if value is not None}
+        return orjson.dumps(registration)
+
+    @staticmethod
+    def decode(data: bytes, broker_id: BrokerId) -> BrokerInfo:
+        """Return what broker ``broker_id`` says about itself, in version 1 to 5 or a later one."""
+        json = decode_object(data, BrokerIdZNode._NODE)
+        return BrokerInfo(
+            broker_id=broker_id,
+            endpoints=_decode_endpoints(json),
+            rack=json.optional_string("rack"),
+            control_endpoint=json.optional_string("control_endpoint"),
+            replication_endpoint=json.optional_string("replication_endpoint"),
+            features=_decode_features(json.optional_nested("features")),
+            jmx_port=json.integer("jmx_port", minimum=-1, default=-1),
+            timestamp_ms=_decode_timestamp(json),
+        )
+
+
+def _format_endpoint(endpoint: EndPoint) -> str:
+    host = f"[{endpoint.host}]" if ":" in endpoint.host else endpoint.host
+    return f"{endpoint.listener}://{host}:{endpoint.port}"
+
+
+def _decode_endpoints(json: JsonObject) -> tuple[EndPoint, ...]:
+    if json.integer("version", minimum=1) == 1:
+        return (EndPoint("PLAINTEXT", json.string("host"), json.integer("port", maximum=65535)),)
+    protocols = json.optional_nested("listener_security_protocol_map")
+    endpoints = []
+    for text in json.array("endpoints"):
+        match = BrokerIdZNode._ENDPOINT.fullmatch(text) if type(text) is str else None
+        if match is None or int(match[3]) > 65535:
+            raise bad_field(json.node, "an element of endpoints", "LISTENER://host:port", text)
+        listener = match[1].upper()
+        protocol = protocols.optional_string(listener) or listener
+        endpoints.append(EndPoint(listener, match[2], int(match[3]), protocol))
+    return tuple(endpoints)
+
+
+def _decode_features(json: JsonObject) -> dict[str, tuple[int, int]]:
+    ranges = [(name, json.nested(name)) for name in json.values]
+    return {
+        name: (
+            versions.integer("min_version", maximum=MAX_INT16),
+            versions.integer("max_version", maximum=MAX_INT16),
+        )
+        for name, versions in ranges
+    }
+
+
+def _decode_timestamp(json: JsonObject) -> int:
+    """Return -1 for one that is no number: nothing depends on it, so nothing may fail on it."""
+    try:
+        return json.decimal("timestamp", maximum=MAX_INT64)
+    except BadDataError:
+        return -1
+
+
+class TopicsZNode:
+    """``/brokers/topics``: a child a topic."""
+
+    PATH = "/brokers/topics"
+
+
+@dataclass(frozen=True, slots=True)
+class TopicZNodeData:
+    """What a topic's znode says; ``partitions`` is in the order of the partition ids."""
+
+    topic_id: str | None  # 22 characters; None where a writer without topic ids was the last
+    partitions: Mapping[int, ReplicaAssignment]
+
+
+def encode_topic_id(uuid_bytes: bytes) -> str:
+    """Return Kafka's 22-character base64url form of the 16 bytes of a UUID."""
+    return base64.urlsafe_b64encode(uuid_bytes).rstrip(b"=").decode("ascii")
+
+
+class TopicZNode:
+    """``/brokers/topics/T``: the assignment of a topic's partitions (KIP-455) and its id (KIP-516).
+
+    ``adding_replicas`` and ``removing_replicas`` list only partitions that are being reassigned.
+    """
+
+    _NODE = f"{TopicsZNode.PATH}/<topic>"
+    _TOPIC_ID = re.compile(r"[0-9A-Za-z_-]{22}")
+
+    @staticmethod
+    def path(topic: str) -> str:
+        """Return the path of a topic's znode."""
+        return f"{TopicsZNode.PATH}/{topic}"
+
+    @staticmethod
+    def encode(topic_id: str | None, partitions: Mapping[int, ReplicaAssignment]) -> bytes:
+        """Encode as version 3; the key ``topic_id`` is absent when there is none."""
+        node: dict[str, object] = {
+            "removing_replicas": {
+                str(partition): assignment.removing_replicas
+                for partition, assignment in partitions.items()
+                if assignment.removing_replicas
+            },
+            "partitions": {
+                str(partition): assignment.replicas for partition, assignment in partitions.items()
+            },
+            "adding_replicas": {
+                str(partition): assignment.adding_replicas
+                for partition, assignment in partitions.items()
+                if assignment.adding_replicas
+            },
+            "version": 3,
+        }
+        if topic_id is not None:
+            node["topic_id"] = topic_id
+        return orjson.dumps(node)
+
+    @staticmethod
+    def decode(data: bytes) -> TopicZNodeData:
+        """Read version 1, 2 or 3.
+
+        A partition without replicas is refused: no state of it could ever be reached.
+        """
+        json = decode_object(data, TopicZNode._NODE)
+        topic_id = json.optional_string("topic_id")
+        if topic_id is not None and TopicZNode._TOPIC_ID.fullmatch(topic_id) is None:
+            raise bad_field(json.node, "topic_id", "22 characters of base64url", topic_id)
+        replicas = _decode_replica_lists(json, "partitions")
+        adding = _decode_replica_lists(json, "adding_replicas")
+        removing = _decode_replica_lists(json, "removing_replicas")
+        if not all(replicas.values()):
+            raise BadDataError(f"{json.node}: a partition has no replicas")
+        return TopicZNodeData(
+            topic_id,
+            {
+                partition: ReplicaAssignment(
+                    replicas[partition], adding.get(partition, ()), removing.get(partition, ())
+                )
+                for partition in sorted(replicas)
+            },
+        )
+
+
+def _decode_replica_lists(json: JsonObject, key: str) -> dict[int, tuple[BrokerId, ...]]:
+    lists = json.optional_nested(key)
+    return {
+        decode_decimal(partition, lists.node, "a partition id"): decode_broker_ids(
+            replicas, lists.node, partition
+        )
+        for partition, replicas in lists.values.items()
+    }
+
+
+class TopicPartitionsZNode:
+    """``/brokers/topics/T/partitions``: a child a partition."""
+
+    @staticmethod
+    def path(topic: str) -> str:
+        """Return the path of the parent of a topic's partitions."""
+        return f"{TopicsZNode.PATH}/{topic}/partitions"
+
+
+class TopicPartitionZNode:
+    """``/brokers/topics/T/partitions/P``, empty: the parent of a partition's state."""
+
+    @staticmethod
+    def path(topic_partition: TopicPartition) -> str:
+        """Return the path of a partition."""
+        return f"{TopicsZNode.PATH}/{topic_partition[0]}/partitions/{topic_partition[1]}"
+
+
+class TopicPartitionStateZNode:
+    """``/brokers/topics/T/partitions/P/state``: who leads a partition and who is in sync.
+
+    Its version is the partition epoch.
+    """
+
+    _NODE = f"{TopicsZNode.PATH}/<topic>/partitions/<partition>/state"
+
+    @staticmethod
+    def path(topic_partition: TopicPartition) -> str:
+        """Return the path of a partition's state."""
+        return f"{TopicsZNode.PATH}/{topic_partition[0]}/partitions/{topic_partition[1]}/state"
+
+    @staticmethod
+    def encode(state: LeaderIsrAndControllerEpoch) -> bytes:
+        """Encode; ``leader_recovery_state`` is written only while RECOVERING (KIP-704)."""
+        leadership = state.leader_and_isr
+        recovery = (
+            f',"leader_recovery_state":{leadership.leader_recovery_state:d}'
+            if leadership.leader_recovery_state
+            else ""
+        )
+        return (
+            f'{{"controller_epoch":{state.controller_epoch},"leader":{leadership.leader},'
+            f'"version":1,"leader_epoch":{leadership.leader_epoch},'
+            f'"isr":[{",".join(map(str, leadership.isr))}]{recovery}}}'
+        ).encode()
+
+    @staticmethod
+    def decode(data: bytes, partition_epoch: int) -> LeaderIsrAndControllerEpoch:
+        """Return the leadership; ``partition_epoch`` is the version in the znode's stat.
+
+        The order of the ISR is kept. A leader outside the ISR and an empty ISR are accepted:
+        implementations of old have written both, and an election repairs them.
+        """
+        json = decode_object(data, TopicPartitionStateZNode._NODE)
+        recovery = json.integer("leader_recovery_state", maximum=1, default=0)
+        return LeaderIsrAndControllerEpoch(
+            LeaderAndIsr(
+                json.integer("leader", NO_LEADER),
+                json.broker_ids("isr"),
+                json.integer("leader_epoch"),
+                partition_epoch,
+                LeaderRecoveryState.RECOVERING if recovery else LeaderRecoveryState.RECOVERED,
+            ),
+            json.integer("controller_epoch"),
+        )
