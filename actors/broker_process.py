@@ -42,7 +42,7 @@ from core.controller.term import ControllerSettings
 from core.errors import BrokerIdInUseError, Errors, SessionExpiredError
 from core.model import UNKNOWN_BROKER_EPOCH, BrokerId, BrokerInfo, EndPoint, TopicPartition
 from core.protocol import ControlledShutdownRequest, ShutdownBrokerResponse, TopicId
-from core.replication.metadata_cache import MetadataSnapshot
+from core.replication.metadata_cache import MetadataCache, MetadataSnapshot
 from storage.empty_logs import EmptyLogs
 from storage.log_directory import LogDirectory
 from transport.client import RequestClient
@@ -86,11 +86,18 @@ class BrokerOptions:
 
 
 class RandomTopicIds:
-    """Implements ``core.ports.IdSource`` with random UUIDs."""
+    """Implements ``core.ports.TopicIds`` with random UUIDs and the broker's metadata cache."""
 
-    def next_topic_id(self) -> TopicId:
+    def __init__(self, cache: MetadataCache) -> None:
+        self._cache = cache
+
+    def new_topic_id(self) -> TopicId:
         """Return a new id."""
         return encode_topic_id(uuid.uuid4().bytes)
+
+    def last_known(self, topic: str) -> TopicId | None:
+        """Return the id the metadata cache has."""
+        return self._cache.snapshot.topic_ids.get(topic)
 
 
 class BrokerProcess(ControllerListener):
@@ -229,7 +236,7 @@ class BrokerProcess(ControllerListener):
             Controller(
                 info,
                 store,
-                RandomTopicIds(),
+                RandomTopicIds(self._cache),
                 ControllerSettings(
                     unclean_leader_election_enable=config.unclean_leader_election_enable
                 ),

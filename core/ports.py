@@ -219,9 +219,13 @@ class ReplicaLogs(Protocol):
         ...
 
 
-class IdSource(Protocol):
-    """Where new topic ids come from, so that a simulation can repeat itself."""
+class TopicIds(Protocol):
+    """Where topic ids come from, so that a simulation can repeat itself."""
 
-    def next_topic_id(self) -> TopicId:
+    def new_topic_id(self) -> TopicId:
         """Return a topic id never returned before."""
+        ...
+
+    def last_known(self, topic: str) -> TopicId | None:
+        """Return the id this broker last heard of for a topic of that name."""
         ...

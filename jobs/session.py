@@ -8,7 +8,6 @@ killed ends by itself: Spark's Python gateway stops at the end of its standard i
 
 from __future__ import annotations
 
-import logging
 import os
 import re
 import shlex
@@ -45,10 +44,11 @@ _SPARK_HOME: Final = Path(pyspark.__file__).parent
 _SCRUBBED: Final = re.compile(
     r"(PY)?SPARK_.*|_PYSPARK_.*|(HADOOP|YARN|HIVE)_CONF_DIR|CLASSPATH|" + "|".join(OPTION_VARIABLES)
 )
-# Small jobs on few cores: the serial collector and the quick compiler cost least to start.
-_JVM_OPTIONS: Final = (
+QUICK_START: Final = ("-XX:TieredStopAtLevel=1",)
+"""JVM options that save a second of the start and make a job of millions of rows much slower."""
+
+_JVM_OPTIONS: Final = (  # few cores, small heap
     "-XX:+UseSerialGC",
-    "-XX:TieredStopAtLevel=1",
     "-XX:-UsePerfData",
     "-Xss512k",
 )
@@ -63,8 +63,6 @@ appender.stderr.target = SYSTEM_ERR
 appender.stderr.layout.type = PatternLayout
 appender.stderr.layout.pattern = %d{ISO8601} %p %c{1}: %m%n%ex
 """
-
-logger = logging.getLogger(__name__)
 
 
 class SparkFailedError(RegentError):
@@ -210,14 +208,18 @@ class SparkJvm:
 
 @contextmanager
 def spark_session(
-    master: str = "local[2]", *, app_name: str = "regent", driver_memory: str = "512m"
+    master: str = "local[2]",
+    *,
+    app_name: str = "regent",
+    driver_memory: str = "512m",
+    jvm_options: tuple[str, ...] = (),
 ) -> Iterator[SparkSession]:
     """Give a session for the block; nothing of it is left afterwards.
 
     Raises:
         JavaNotFoundError, SparkFailedError
     """
-    jvm = SparkJvm(master, app_name=app_name, driver_memory=driver_memory)
+    jvm = SparkJvm(master, app_name=app_name, driver_memory=driver_memory, jvm_options=jvm_options)
     try:
         yield jvm.session()
     finally:

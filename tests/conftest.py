@@ -13,6 +13,12 @@ from zk.client import ZooKeeperClient
 from zk.embedded import EmbeddedZooKeeper
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the options of the simulation."""
+    parser.addoption("--seeds", type=int, default=300, help="how many histories to simulate")
+    parser.addoption("--seed", type=int, default=None, help="simulate this one history")
+
+
 @pytest.fixture(scope="session")
 def zookeeper_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedZooKeeper]:
     """A server that grants session timeouts from 200 ms on. Skips without Java, fails in CI."""

@@ -19,6 +19,7 @@ import itertools
 import logging
 import threading
 import time
+from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Final, NamedTuple
 
@@ -28,12 +29,20 @@ from core.errors import BadDataError, Errors, RegentError
 from core.protocol import ControlHeader
 from transport import codec
 from transport.codec import EncodedBody, Request, RequestHeader, Response
-from transport.sockets import FLUSH_MS, Context, open_socket, receive_message
+from transport.sockets import (
+    FLUSH_MS,
+    QUEUED_MESSAGES,
+    Context,
+    Message,
+    open_monitor,
+    open_socket,
+    receive_message,
+)
 
 logger = logging.getLogger(__name__)
 
 _SLICE_MS: Final = 50  # how late a wait may notice that its caller is closing
-_monitor_ids: Final = itertools.count()
+_MAX_UNANSWERED: Final = QUEUED_MESSAGES // 2
 
 
 class RequestError(RegentError):
@@ -91,21 +100,29 @@ class _Link:
     """One DEALER socket and the monitor that tells when its connection broke."""
 
     def __init__(self, context: Context, endpoint: str) -> None:
-        address = f"inproc://client-monitor-{next(_monitor_ids)}"
+        self.unanswered = 0
         with ExitStack() as undo:
             self.dealer = open_socket(context, zmq.DEALER)
             undo.callback(self.dealer.close)
-            self._monitor = context.socket(zmq.PAIR)
+            self._monitor = open_monitor(context, self.dealer, zmq.EVENT_DISCONNECTED)
             undo.callback(self._monitor.close)
-            # libzmq's I/O thread blocks on a full monitor, and an idle client does not read it.
-            self._monitor.setsockopt(zmq.RCVHWM, 0)
-            self.dealer.monitor(address, zmq.EVENT_DISCONNECTED)
-            self._monitor.connect(address)
             self.dealer.connect(endpoint)
             undo.pop_all()
         self._poller = zmq.Poller()
         self._poller.register(self.dealer, zmq.POLLIN)
         self._poller.register(self._monitor, zmq.POLLIN)
+
+    def send(self, frames: Sequence[bytes]) -> None:
+        """Send a message; raises zmq.Again when there is no connection to send it on."""
+        self.dealer.send_multipart(frames, zmq.NOBLOCK)
+        self.unanswered += 1
+
+    def receive(self) -> Message | None:
+        """Return a message that has arrived, if there is one."""
+        message = receive_message(self.dealer)
+        if message is not None:
+            self.unanswered -= 1
+        return message
 
     def poll(self, timeout_ms: int) -> None:
         """Wait for a message or a broken connection."""
@@ -176,14 +193,14 @@ class RequestClient:
     ) -> None:
         """Send ``body`` to a connected peer and do not wait for the answer, which is discarded.
 
-        Raises PeerUnreachableError, RequestAbandonedError or BadDataError.
+        Raises PeerUnreachableError, RequestTimeoutError (the peer answers none of what was sent
+        before), RequestAbandonedError or BadDataError; it was not sent then.
         """
         encoded = body if isinstance(body, EncodedBody) else codec.encode_request(body)
         patience = _Patience(time.monotonic() + self._connect_timeout_ms / 1000, closing)
         try:
             link = self._connected_link(patience)
-            while receive_message(link.dealer) is not None:
-                pass
+            self._await_room(link, patience)
             self._send(link, encoded, control_header)
         except RequestError:
             self._drop_link()
@@ -210,8 +227,19 @@ class RequestClient:
                 raise PeerUnreachableError(
                     self.endpoint, "no connection; is the process there running?"
                 )
-        self._link.take_disconnected()  # failed attempts before this connection
         return self._link
+
+    def _await_room(self, link: _Link, patience: _Patience) -> None:
+        """Discard answers until few are missing; the peer must drop those that pile up."""
+        while link.receive() is not None or link.unanswered >= _MAX_UNANSWERED:
+            if link.take_disconnected():
+                raise PeerUnreachableError(self.endpoint, "the connection broke")
+            self._check_abandoned(patience)
+            timeout_ms = patience.slice_ms()
+            if not timeout_ms:
+                raise RequestTimeoutError(self.endpoint, "it answers nothing that was sent before")
+            if link.unanswered >= _MAX_UNANSWERED:
+                link.poll(timeout_ms)
 
     def _send(self, link: _Link, body: EncodedBody, control: ControlHeader | None) -> int:
         correlation_id = next(self._correlation_ids)
@@ -225,7 +253,7 @@ class RequestClient:
         )
         frames = (b"", codec.encode_request_header(header), body.data)
         try:
-            link.dealer.send_multipart(frames, zmq.NOBLOCK)
+            link.send(frames)
         except zmq.Again:
             raise PeerUnreachableError(self.endpoint, "the connection is gone or full") from None
         return correlation_id
@@ -238,7 +266,7 @@ class RequestClient:
         while True:
             # Asked first: an answer that came before the connection broke is in the queue by now.
             disconnected = link.take_disconnected() or disconnected
-            message = receive_message(link.dealer)
+            message = link.receive()
             if message is not None:
                 reply = self._match(message.frames, correlation_id)
                 if reply is not None:

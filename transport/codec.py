@@ -208,8 +208,11 @@ def decode_reply_header(data: bytes) -> ReplyHeader:
 def _decode_body(cls: type[T], decode: Callable[[object], T], data: bytes) -> T:
     if len(data) > MAX_BODY_BYTES:
         raise BadDataError(f"{cls.__name__}: {len(data)} bytes exceed {MAX_BODY_BYTES}")
-    with _collector_paused(len(data)):
-        return decode(_unpack(cls.__name__, data))
+    try:
+        with _collector_paused(len(data)):
+            return decode(_unpack(cls.__name__, data))
+    except MemoryError:
+        raise BadDataError(f"{cls.__name__}: no memory for {len(data)} bytes") from None
 
 
 def _unpack_header(data: bytes) -> object:

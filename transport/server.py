@@ -25,7 +25,14 @@ from core.errors import BadDataError, Errors, RegentError
 from core.protocol import ApiKey, ControlHeader
 from transport import codec
 from transport.codec import Request, RequestHeader, Response
-from transport.sockets import FLUSH_MS, Context, Message, Socket, open_socket, receive_message
+from transport.sockets import (
+    Context,
+    Message,
+    Socket,
+    open_monitor,
+    open_socket,
+    receive_message,
+)
 from transport.wakeup import Wakeup
 
 logger = logging.getLogger(__name__)
@@ -34,6 +41,9 @@ MAX_OUTSTANDING: Final = 10_000
 _MESSAGES_PER_TURN: Final = 100  # before answers get their turn
 _POLL_MS: Final = 1000
 _STOP_TIMEOUT_S: Final = 5.0
+_UNBIND_TIMEOUT_MS: Final = 1000
+# For the last answers to travel: closing drops what was not sent here and what was not read there.
+_LAST_WORDS_S: Final = 0.05
 _LOG_INTERVAL_S: Final = 10.0
 
 
@@ -161,13 +171,14 @@ class ControlServer:
         max_outstanding: int = MAX_OUTSTANDING,
     ) -> None:
         self.endpoint = bind
-        """Where peers connect; with the real port once started."""
+        """The address listened on; with the real port once started."""
         self.rejected = RejectedFrames()
         self._context = context
         self._dispatch = dispatch
         self._name = name
         self._max_outstanding = max_outstanding
-        self._outstanding = 0  # read and written by the I/O thread alone
+        self._outstanding = 0  # this and the next: read and written by the I/O thread alone
+        self._last_answer_at = -_LAST_WORDS_S
         self._outbox: deque[tuple[bytes, tuple[bytes, ...]]] = deque()  # route and frames
         self._stopping = threading.Event()
         self._wakeup = Wakeup()
@@ -189,9 +200,9 @@ class ControlServer:
         self._thread.start()
 
     def stop(self) -> None:
-        """Send the answers given so far and stop listening; later answers are dropped.
+        """Send the answers given so far, then stop listening; later ones are dropped.
 
-        Idempotent. Not for the server's own thread.
+        The port is free afterwards. Idempotent; not for the server's own thread.
         """
         self._stopping.set()
         self._wakeup.set()
@@ -213,16 +224,30 @@ class ControlServer:
                 self._send_answers(router)
                 self._receive(router)
             self._send_answers(router)
+            time.sleep(max(0.0, self._last_answer_at + _LAST_WORDS_S - time.monotonic()))
+            self._stop_listening(router)
         except zmq.ContextTerminated:
             logger.warning("%s ends: the context was destroyed before it was stopped", self._name)
         finally:
-            router.close(linger=FLUSH_MS)
+            router.close()
+
+    def _stop_listening(self, router: Socket) -> None:
+        """Give the port back and cut every connection; ``close`` alone does so some time later."""
+        monitor = open_monitor(self._context, router, zmq.EVENT_CLOSED)
+        try:
+            router.unbind(self.endpoint)
+            if not monitor.poll(_UNBIND_TIMEOUT_MS):
+                logger.warning("%s: the port of %s is not free yet", self._name, self.endpoint)
+        finally:
+            router.disable_monitor()
+            monitor.close()
 
     def _send_answers(self, router: Socket) -> None:
         while self._outbox:
             route, frames = self._outbox.popleft()
             self._outstanding -= 1
             self._send(router, route, frames)
+            self._last_answer_at = time.monotonic()
 
     def _receive(self, router: Socket) -> None:
         for _ in range(_MESSAGES_PER_TURN):

@@ -7,6 +7,7 @@ when its last frame is there, so ``receive_message`` bounds the whole.
 
 from __future__ import annotations
 
+import itertools
 from typing import Final, NamedTuple, TypeAlias
 
 import zmq
@@ -16,17 +17,20 @@ Socket: TypeAlias = zmq.Socket[bytes]
 
 MAX_FRAMES: Final = 8
 MAX_MESSAGE_BYTES: Final = 64 * 1024 * 1024
+QUEUED_MESSAGES: Final = 100
+"""How many messages wait at most, for each peer and in each direction."""
 FLUSH_MS: Final = 200
-"""How long an answer given, or a message told, just before ``close`` may take to leave."""
+"""How long what was sent just before a client closed may take to leave."""
 
 _MAX_SOCKETS: Final = 32_768  # a client of each of thousands of brokers; it needs three
-_QUEUED_MESSAGES: Final = 100  # per peer and direction; a client has one request in flight
+
+_monitor_ids: Final = itertools.count()
 
 _OPTIONS: Final = {
     zmq.LINGER: 0,
     zmq.MAXMSGSIZE: MAX_MESSAGE_BYTES,
-    zmq.SNDHWM: _QUEUED_MESSAGES,
-    zmq.RCVHWM: _QUEUED_MESSAGES,
+    zmq.SNDHWM: QUEUED_MESSAGES,
+    zmq.RCVHWM: QUEUED_MESSAGES,
     zmq.HEARTBEAT_IVL: 1000,
     zmq.HEARTBEAT_TIMEOUT: 3000,
     zmq.HEARTBEAT_TTL: 5000,
@@ -38,7 +42,8 @@ _OPTIONS: Final = {
     zmq.BACKLOG: 1024,
 }
 _OPTIONS_OF_KIND: Final = {
-    # Only a peer that completed the handshake is sent to: nothing waits for an absent one.
+    # Only a connected peer is sent to and nothing waits for another. The price: when a connection
+    # closes, what has arrived and was not read yet is gone.
     zmq.DEALER: {zmq.IMMEDIATE: 1},
     # An unknown peer is an error instead of silence, and a peer that came back is the newer one.
     zmq.ROUTER: {zmq.ROUTER_MANDATORY: 1, zmq.ROUTER_HANDOVER: 1},
@@ -68,6 +73,25 @@ def open_socket(context: Context, kind: zmq.SocketType) -> Socket:
     for option, value in (_OPTIONS | _OPTIONS_OF_KIND[kind]).items():
         socket.setsockopt(option, value)
     return socket
+
+
+def open_monitor(context: Context, socket: Socket, events: int) -> Socket:
+    """Return a socket that receives the ``events`` (zmq.EVENT_…) of ``socket``.
+
+    Both belong to one thread; call ``socket.disable_monitor()`` before closing them.
+    """
+    # pyzmq would name it after a file descriptor, which the next socket may get too early.
+    address = f"inproc://monitor-{next(_monitor_ids)}"
+    monitor = context.socket(zmq.PAIR)
+    try:
+        # The I/O thread of ZeroMQ blocks when a monitor is full, and nobody reads an idle one.
+        monitor.setsockopt(zmq.RCVHWM, 0)
+        socket.monitor(address, events)
+        monitor.connect(address)
+    except BaseException:
+        monitor.close()
+        raise
+    return monitor
 
 
 def receive_message(socket: Socket) -> Message | None:

@@ -3,7 +3,7 @@
 Measured against ZooKeeper 3.9 on two cores: a get at a time 3 K/s, pipelined gets 9 K/s, multiRead
 300 K znodes/s; a watch by a read 7 K/s, by SetWatches 700 K/s; a set at a time 2 K/s, in multis of
 1,000 100 K/s. Servers that lack multiRead (before 3.6) or SetWatches are found out by their answer
-and get pipelined single requests instead.
+(after which they also cut the connection, once) and get pipelined single requests instead.
 """
 
 from __future__ import annotations
@@ -54,6 +54,9 @@ class UnimplementedByServerError(RegentError):
 class Channel(Protocol):
     """Sends requests over one connection and waits for their answers."""
 
+    has_set_watches: bool
+    """False once a server turned out not to know SetWatches."""
+
     def send(
         self, request: Request, on_answer: Callable[[Answer | None], None] | None = None
     ) -> Reply:
@@ -80,7 +83,6 @@ class BulkOperations:
         self._channel = channel
         self._watches = watches
         self._has_multi_read = True
-        self._has_set_watches = True
 
     def get(self, paths: Sequence[str]) -> list[Znode | None]:
         """Read nodes, in the order of ``paths``."""
@@ -88,7 +90,7 @@ class BulkOperations:
 
     def get_and_watch(self, paths: Sequence[str]) -> list[Znode | None]:
         """Read nodes and watch each for change and deletion, or for creation if absent."""
-        if self._has_set_watches:
+        if self._channel.has_set_watches:
             # A node that changes between its read and the arming of its watch has a greater mzxid
             # than this, so that the watch fires at once.
             zxid = self._channel.latest_zxid()
@@ -153,7 +155,7 @@ class BulkOperations:
             for _ in self._windowed(set_watches_requests(zxid, watches)):
                 pass
         except UnimplementedByServerError:
-            self._has_set_watches = False
+            self._channel.has_set_watches = False
             return False
         return True
 

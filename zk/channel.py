@@ -21,6 +21,7 @@ from enum import Enum
 
 from kazoo import exceptions as kazoo_errors
 from kazoo.client import KazooClient
+from kazoo.hosts import collect_hosts
 from kazoo.protocol.states import KazooState
 from kazoo.retry import KazooRetry
 
@@ -54,6 +55,16 @@ class ConnectionState(Enum):
     LOST = "lost"  # final
 
 
+def check_address(hosts: str) -> None:
+    """Raise ``ValueError`` for an address that cannot be understood."""
+    try:
+        collect_hosts(hosts)
+    except ValueError as error:
+        raise ValueError(
+            f"ZooKeeper address {hosts!r}: expected host:port[,host:port...][/chroot]"
+        ) from error
+
+
 class SessionChannel:
     """Sends requests in one session. Raises ``ValueError`` for an address not understood.
 
@@ -69,12 +80,14 @@ class SessionChannel:
         on_state: Callable[[ConnectionState], None] | None,
         credentials: SessionCredentials | None,
     ) -> None:
+        check_address(hosts)
         self._hosts = hosts
         self._on_watch = on_watch
         self._on_state = on_state
         self.credentials = credentials
         self.timeout_ms = session_timeout_ms
         self.watches = WatchRegistry()
+        self.has_set_watches = True
         self.state = ConnectionState.SUSPENDED
         self._end = ""  # why it is LOST
         self._changed = threading.Condition()
@@ -87,19 +100,14 @@ class SessionChannel:
         timeout_s = session_timeout_ms / 1000
         retry = KazooRetry(max_tries=-1, delay=0.1, backoff=1.5, max_jitter=0.4, max_delay=1.0)
         self._handler = PollHandler(timeout_s * 2 / 3, timeout_s / (hosts.count(",") + 1))
-        try:
-            self._kazoo = KazooClient(
-                hosts,
-                timeout=timeout_s,
-                client_id=credentials,
-                handler=self._handler,
-                connection_retry=retry,
-                logger=kazoo_log,
-            )
-        except ValueError as error:
-            raise ValueError(
-                f"ZooKeeper address {hosts!r}: expected host:port[,host:port...][/chroot]"
-            ) from error
+        self._kazoo = KazooClient(
+            hosts,
+            timeout=timeout_s,
+            client_id=credentials,
+            handler=self._handler,
+            connection_retry=retry,
+            logger=kazoo_log,
+        )
         self.chroot: str = self._kazoo.chroot
         self._connection = Connection(self._kazoo, self._kazoo._conn_retry.copy(), self)
         self._kazoo._connection = self._connection
@@ -240,12 +248,18 @@ class SessionChannel:
         """
         if self._rearm_zxid is None:
             return ()
+        if not self.has_set_watches:
+            self._rearm_zxid = None
+            self._fire_all()
+            return ()
         requests = [
             (request, Reply())
             for request in set_watches_requests(self._rearm_zxid, self.watches.armed())
         ]
+        for _, reply in requests:
+            reply.add_done_callback(self._check_rearmed)
         if requests:
-            requests[-1][1].add_done_callback(self._watches_rearmed)
+            requests[-1][1].add_done_callback(self._finish_rearming)
         else:
             self._rearm_zxid = None
         return requests
@@ -259,6 +273,7 @@ class SessionChannel:
             if self._suspension is not None:
                 self._suspension.cancel()
             self._changed.notify_all()
+        logger.info("connected to ZooKeeper at %s in %r", self._hosts, self.credentials)
         self._report(ConnectionState.CONNECTED)
 
     def watch_fired(self, event_type: int, path: str) -> None:
@@ -272,21 +287,26 @@ class SessionChannel:
         except Exception:  # the I/O thread must outlive what it calls
             logger.exception("%r was not delivered", event)
 
-    def _watches_rearmed(self, reply: Future[Answer | None]) -> None:
+    def _check_rearmed(self, reply: Future[Answer | None]) -> None:
         error = reply.exception()
-        if isinstance(error, _CONNECTION_LOSS + _SESSION_OVER):
-            return
-        self._rearm_zxid = None
-        if error is not None:
-            logger.warning("watches were not armed again (%r): reporting all as fired", error)
-            data, exist, child = self.watches.armed()
-            for event_type, paths in (
-                (EventType.CHANGED, data),
-                (EventType.CREATED, exist),
-                (EventType.CHILDREN, child),
-            ):
-                for path in paths:
-                    self.watch_fired(event_type, path)
+        if error is not None and not isinstance(error, _CONNECTION_LOSS + _SESSION_OVER):
+            logger.warning("watches cannot be armed again (%r): all count as fired", error)
+            self.has_set_watches = False
+            self._fire_all()
+
+    def _finish_rearming(self, reply: Future[Answer | None]) -> None:
+        if reply.exception() is None:
+            self._rearm_zxid = None
+
+    def _fire_all(self) -> None:
+        data, exist, child = self.watches.armed()
+        for event_type, paths in (
+            (EventType.CHANGED, data),
+            (EventType.CREATED, exist),
+            (EventType.CHILDREN, child),
+        ):
+            for path in paths:
+                self.watch_fired(event_type, path)
 
     def _kazoo_state_changed(self, state: str) -> None:
         if state == KazooState.SUSPENDED:
@@ -309,6 +329,7 @@ class SessionChannel:
             self._suspension.daemon = True
             self._suspension.start()
             self._changed.notify_all()
+        logger.warning("lost the connection to ZooKeeper at %s", self._hosts)
         self._report(ConnectionState.SUSPENDED)
 
     def _lose(self, reason: str) -> None:

@@ -66,14 +66,14 @@ class ZooKeeperClient:
         self._chroot = self._channel.chroot
         self._bulk = BulkOperations(self._channel, self._channel.watches)
 
-    def start(self, timeout_s: float) -> None:
+    def start(self, timeout_s: float, *, create_chroot: bool = True) -> None:
         """Connect, and create the chroot if it does not exist.
 
         Raises ``ConnectionLossError`` when no server answers in time, and ``SessionExpiredError``
         when the session to attach to is over. The client is of no further use then.
         """
         self._channel.start(timeout_s)
-        if self._chroot and self.get("/") is None:
+        if create_chroot and self._chroot and self.get("/") is None:
             self._create_chroot()
 
     def close(self, timeout_s: float = 5.0) -> bool:

@@ -1,7 +1,7 @@
 """kazoo's connection, taught to notice silence, to carry watches over and to hold a lease.
 
-Written against kazoo 2.11, whose internals these two classes extend; ``tests/zk/test_client.py``
-checks each of the three on a real server.
+Written against kazoo 2.11, whose internals these two classes extend. Each of the three is checked
+on a real server in ``tests/zk/test_connection.py``.
 """
 
 from __future__ import annotations

@@ -24,6 +24,8 @@ from typing import NamedTuple
 from config.java import OPTION_VARIABLES, find_java
 from core.errors import RegentError
 
+PEER_FILE = "peer.json"
+
 _PORT_ATTEMPTS = 3
 _POLL_S = 0.05
 _MAX_LOG_TAIL_BYTES = 64 * 1024
@@ -184,6 +186,10 @@ class EmbeddedZooKeeper:
                 )
             time.sleep(_POLL_S)
 
+    def poll(self) -> int | None:
+        """Return the exit status once the server has ended (negative: the signal), else None."""
+        return None if self._process is None else self._process.poll()
+
     def stop(self, timeout_s: float = 10.0) -> None:
         """Stop the server if it runs, by force after ``timeout_s``; its data stays."""
         process = self._process
@@ -264,19 +270,38 @@ def start_ensemble(
     return servers
 
 
+def server_of(data_dir: Path, port: int) -> EmbeddedZooKeeper:
+    """Return the server of a data directory, as a member of its ensemble if it was one before.
+
+    The other members' data directories are beside it. Raises ``ZooKeeperStartError`` when a
+    ``peer.json`` cannot be read.
+    """
+    data_dir = data_dir.absolute()
+    if not (data_dir / PEER_FILE).exists():
+        return EmbeddedZooKeeper(data_dir, port=port)
+    peers = {path.parent: _read_peer(path) for path in data_dir.parent.glob(f"*/{PEER_FILE}")}
+    return EmbeddedZooKeeper(
+        data_dir, port=port, server_id=peers[data_dir].server_id, peers=sorted(peers.values())
+    )
+
+
 def _peer(data_dir: Path, server_id: int, host: str) -> Peer:
-    path = data_dir / "peer.json"
+    path = data_dir / PEER_FILE
     if path.exists():
-        try:
-            return Peer(**json.loads(path.read_text()))
-        except (ValueError, TypeError) as error:
-            raise ZooKeeperStartError(
-                f"{path} cannot be read ({error}): delete it if no member of the ensemble runs"
-            ) from error
+        return _read_peer(path)
     peer = Peer(server_id, *_free_ports(host, 2))
     data_dir.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(peer._asdict()))
     return peer
+
+
+def _read_peer(path: Path) -> Peer:
+    try:
+        return Peer(**json.loads(path.read_text()))
+    except (ValueError, TypeError) as error:
+        raise ZooKeeperStartError(
+            f"{path} cannot be read ({error}): delete it if no member of the ensemble runs"
+        ) from error
 
 
 def _classpath() -> str:

@@ -1,9 +1,9 @@
-"""Thousands of conditional writes in a few multis, each fenced by the controller epoch.
+"""Thousands of conditional writes in a few multis, a controller's fenced by its epoch.
 
-Every multi begins with a check of ``/controller_epoch``: from the moment another controller is
-elected, none of the old one's writes takes effect (KAFKA-6082). A multi is all or nothing and names
-only its first offender, so the offender is taken out and the rest sent again; a multi with a second
-offender is taken apart into a multi for each write.
+Every multi of a controller begins with a check of ``/controller_epoch``: from the moment another
+one is elected, none of the old one's writes takes effect (KAFKA-6082). A multi is all or nothing
+and names only its first offender, so the offender is taken out and the rest sent again; a multi
+with a second offender is taken apart into a multi for each write.
 """
 
 from __future__ import annotations
@@ -63,10 +63,22 @@ def write_fenced(
     because its own first attempt succeeded: the caller reads and sees. Raises
     ``ControllerMovedError`` (some writes may have been applied) and ``SessionExpiredError``.
     """
+    return _write(zookeeper, writes, [Check(ControllerEpochZNode.PATH, epoch_zk_version)])
+
+
+def write_unfenced(zookeeper: ZooKeeper, writes: Sequence[Write]) -> list[Outcome]:
+    """Apply each write, whoever rules: for administration. See ``write_fenced``."""
+    return _write(zookeeper, writes, [])
+
+
+def _write(zookeeper: ZooKeeper, writes: Sequence[Write], fence: Sequence[Check]) -> list[Outcome]:
     outcomes: dict[int, Outcome] = {}
     undecided = _chunks(writes)
     while undecided:
-        batches = [_fenced(writes, chunk, epoch_zk_version) for chunk in undecided]
+        batches = [
+            [*fence, *(operation for number in chunk.numbers for operation in writes[number])]
+            for chunk in undecided
+        ]
         try:
             results = zookeeper.multi_many(batches)
         except ConnectionLossError:
@@ -75,7 +87,7 @@ def write_fenced(
         undecided = [
             again
             for chunk, result in zip(undecided, results, strict=True)
-            for again in _settle(writes, chunk, result, outcomes)
+            for again in _settle(writes, chunk, result, outcomes, len(fence))
         ]
     return [outcomes[number] for number in range(len(writes))]
 
@@ -107,24 +119,23 @@ def _size(operation: Operation) -> int:
     return len(operation.path) + len(data) + BYTES_BESIDE_DATA
 
 
-def _fenced(writes: Sequence[Write], chunk: _Chunk, epoch_zk_version: int) -> list[Operation]:
-    fence = Check(ControllerEpochZNode.PATH, epoch_zk_version)
-    return [fence, *(operation for number in chunk.numbers for operation in writes[number])]
-
-
 def _settle(
-    writes: Sequence[Write], chunk: _Chunk, result: MultiResult, outcomes: dict[int, Outcome]
+    writes: Sequence[Write],
+    chunk: _Chunk,
+    result: MultiResult,
+    outcomes: dict[int, Outcome],
+    fences: int,
 ) -> list[_Chunk]:
     """Note what is decided of a multi; return what of it must be sent again."""
     if isinstance(result, Committed):
-        at = 1
+        at = fences
         for number in chunk.numbers:
             outcomes[number] = result.results[at : at + len(writes[number])]
             at += len(writes[number])
         return []
-    if result.index == 0:
+    if result.index < fences:
         raise ControllerMovedError("a write was refused: another controller has been elected")
-    at = result.index - 1
+    at = result.index - fences
     offender = chunk.numbers[0]
     for offender in chunk.numbers:
         if at < len(writes[offender]):

@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 
 from core.errors import RegentError, SessionExpiredError
+from zk.channel import check_address
 from zk.client import ConnectionState, SessionCredentials, ZooKeeperClient
 from zk.operations import ConnectionLossError, MultiResult, Operation, WatchEvent, Znode
 
@@ -37,6 +38,8 @@ class SessionKeeper:
     * ``on_established(client)``: the session is in use;
     * ``on_expired()``: the session is over. The next one is opened when the returned future is
       done (not later than 30 s).
+
+    Raises ``ValueError`` for an address that cannot be understood.
     """
 
     def __init__(
@@ -49,6 +52,7 @@ class SessionKeeper:
         on_established: Callable[[ZooKeeperClient], None],
         on_expired: Callable[[], Future[None] | None],
     ) -> None:
+        check_address(hosts)
         self._hosts = hosts
         self._session_timeout_ms = session_timeout_ms
         self._on_watch = on_watch

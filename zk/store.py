@@ -165,7 +165,7 @@ class ZkControllerStore:
         broker_ids = sorted(int(name) for name in names if name.isdecimal())
         nodes = self._read_and_watch([znodes.BrokerIdZNode.path(b) for b in broker_ids])
         return {
-            broker_id: _registration(node, broker_id)
+            broker_id: broker_registration(node, broker_id)
             for broker_id, node in zip(broker_ids, nodes, strict=True)
             if node is not None
         }
@@ -173,7 +173,7 @@ class ZkControllerStore:
     def read_broker(self, broker_id: BrokerId) -> BrokerRegistration | BadDataError | None:
         """Read one registration and watch it."""
         node = self._read_and_watch([znodes.BrokerIdZNode.path(broker_id)])[0]
-        return None if node is None else _registration(node, broker_id)
+        return None if node is None else broker_registration(node, broker_id)
 
     # --- topics ---
 
@@ -354,7 +354,8 @@ def topic_assignment(node: Znode, topic: str) -> TopicAssignment | BadDataError:
     return TopicAssignment(data.topic_id, data.partitions, node.stat.version, node.stat.czxid)
 
 
-def _registration(node: Znode, broker_id: BrokerId) -> BrokerRegistration | BadDataError:
+def broker_registration(node: Znode, broker_id: BrokerId) -> BrokerRegistration | BadDataError:
+    """Return what a broker's registration says."""
     try:
         info = znodes.BrokerIdZNode.decode(node.data, broker_id)
     except BadDataError as error:

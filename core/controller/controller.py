@@ -56,7 +56,7 @@ from core.errors import (
     SessionExpiredError,
 )
 from core.model import NO_EPOCH, NO_LEADER, BrokerId, BrokerInfo, PartitionAndReplica
-from core.ports import ControllerEpoch, ControllerStore, IdSource
+from core.ports import ControllerEpoch, ControllerStore, TopicIds
 from core.protocol import (
     ControlHeader,
     ControlledShutdownResponse,
@@ -76,11 +76,11 @@ class Controller:
         self,
         broker_info: BrokerInfo,
         store: ControllerStore,
-        ids: IdSource,
+        topic_ids: TopicIds,
         settings: ControllerSettings | None = None,
     ) -> None:
         self._info = broker_info
-        self._term = Term(broker_info.broker_id, store, ids, settings or ControllerSettings())
+        self._term = Term(broker_info.broker_id, store, topic_ids, settings or ControllerSettings())
         self._elector = Elector(broker_info.broker_id, store)
         self._partitions = PartitionStateMachine(self._term)
         self._replicas = ReplicaStateMachine(self._term)

@@ -8,7 +8,7 @@ from core.controller.context import ControllerContext
 from core.controller.outbox import Outbox
 from core.controller.request_batch import ControlRequestBatch
 from core.model import BrokerId
-from core.ports import ControllerStore, IdSource
+from core.ports import ControllerStore, TopicIds
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class Term:
 
     broker_id: BrokerId
     store: ControllerStore
-    ids: IdSource
+    topic_ids: TopicIds
     settings: ControllerSettings = field(default_factory=ControllerSettings)
     context: ControllerContext = field(default_factory=ControllerContext)
     outbox: Outbox = field(default_factory=Outbox)

@@ -110,14 +110,17 @@ class TopicChanges:
         """Return the assignment with the id the topic must have.
 
         Tools that know no topic ids rewrite the znode without it (KAFKA-12835): the id in memory
-        is put back.
+        is put back. A new controller has none in memory; then a znode that was written more than
+        once gets the id its broker has heard of, because logs carry it already.
         """
         known = self._context.topic_id(topic)
         if known is not None and not self._is_another(topic, read):
             return replace(read, topic_id=known)
-        if read.topic_id is None:
-            return replace(read, topic_id=self._term.ids.next_topic_id())
-        return read
+        if read.topic_id is not None:
+            return read
+        was_rewritten = known is None and read.zk_version > 0
+        heard_of = self._term.topic_ids.last_known(topic) if was_rewritten else None
+        return replace(read, topic_id=heard_of or self._term.topic_ids.new_topic_id())
 
     def _is_another(self, topic: str, read: TopicAssignment) -> bool:
         known = self._context.topic_created_zxids.get(topic)

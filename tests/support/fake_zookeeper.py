@@ -171,6 +171,12 @@ class FakeZooKeeperServer:
         assert isinstance(result, Committed), result
         self._deliver_events()
 
+    def remove(self, path: str) -> None:
+        """Delete a node if it exists, as an admin's tool does."""
+        with self._changed:
+            self._commit(0, [Delete(path, ANY_VERSION)])
+        self._deliver_events()
+
     def snapshot(self) -> dict[str, Znode]:
         """Return every node but the root, by path, sorted."""
         with self._changed:

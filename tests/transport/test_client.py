@@ -308,6 +308,7 @@ def test_a_stopped_peer_is_a_timeout_and_serves_again_when_continued(connect: Co
         client = connect(read_line(process), connect_timeout_ms=1000)
         assert client.request(STATUS, timeout_ms=5000) == READY
         process.send_signal(signal.SIGSTOP)
+        os.waitpid(process.pid, os.WUNTRACED)  # until it really stands still
         with pytest.raises(RequestTimeoutError):
             client.request(STATUS, timeout_ms=100)
         with pytest.raises(PeerUnreachableError):  # the kernel accepts, nobody shakes hands

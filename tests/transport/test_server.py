@@ -36,7 +36,7 @@ from transport.server import (
     RejectedFrames,
     Rejection,
 )
-from transport.sockets import Context, Socket, open_socket
+from transport.sockets import Context, Socket, new_context, open_socket
 
 READY = PlacementStatusResponse(Errors.NONE, "ready")
 STATUS = PlacementStatusRequest()
@@ -291,7 +291,7 @@ def test_more_unanswered_requests_than_allowed_are_refused(
 
 
 def test_an_answer_to_a_peer_that_left_is_dropped_and_counted(
-    serve: Serve, context: Context, connect: Connect
+    serve: Serve, connect: Connect
 ) -> None:
     held: queue.Queue[IncomingRequest] = queue.Queue()
 
@@ -302,12 +302,14 @@ def test_an_answer_to_a_peer_that_left_is_dropped_and_counted(
             request.reply(READY)
 
     server = serve(hold_the_raw_ones)
-    socket = open_socket(context, zmq.DEALER)
+    context_of_peer = new_context()
+    socket = open_socket(context_of_peer, zmq.DEALER)
     peer = RawPeer(socket, server.endpoint)
     for correlation_id in range(90):
         peer.send_header([1, ApiKey.PLACEMENT_STATUS, 0, correlation_id, "raw", None, None, None])
     unanswered = [held.get(timeout=5) for _ in range(90)]
     socket.close()
+    context_of_peer.destroy()  # returns when the connection is closed
     client = connect(server.endpoint)
     while unanswered and not server.rejected.counts:  # it learns of the loss when TCP says so
         unanswered.pop().reply(READY)

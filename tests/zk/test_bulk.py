@@ -46,12 +46,19 @@ def client(zookeeper_address: str, events: queue.Queue[WatchEvent]) -> Iterator[
     client.close()
 
 
-class RecordingChannel:
-    """A real channel; it tells of each request before it is sent."""
+class ObservedChannel:
+    """A real channel; it tells of each request before it is sent, and of each answer taken."""
 
-    def __init__(self, channel: SessionChannel, on_send: Callable[[Request], None]) -> None:
+    def __init__(
+        self,
+        channel: SessionChannel,
+        *,
+        on_send: Callable[[Request], None] = lambda _: None,
+        on_received: Callable[[], None] = lambda: None,
+    ) -> None:
         self._channel = channel
         self._on_send = on_send
+        self._on_received = on_received
 
     def send(
         self, request: Request, on_answer: Callable[[Answer | None], None] | None = None
@@ -60,10 +67,20 @@ class RecordingChannel:
         return self._channel.send(request, on_answer)
 
     def receive(self, reply: Reply) -> Answer | None:
-        return self._channel.receive(reply)
+        answer = self._channel.receive(reply)
+        self._on_received()
+        return answer
 
     def latest_zxid(self) -> int:
         return self._channel.latest_zxid()
+
+    @property
+    def has_set_watches(self) -> bool:
+        return self._channel.has_set_watches
+
+    @has_set_watches.setter
+    def has_set_watches(self, known: bool) -> None:
+        self._channel.has_set_watches = known
 
 
 @pytest.fixture
@@ -88,7 +105,7 @@ def data_of(znodes: list[Znode | None]) -> list[bytes | None]:
     return [None if znode is None else znode.data for znode in znodes]
 
 
-def test_five_thousand_nodes_are_read_in_order(client: ZooKeeperClient):
+def test_five_thousand_nodes_are_read_in_order(client: ZooKeeperClient) -> None:
     paths = create_many(client, 5000)
     asked = [*reversed(paths), "/absent"]
 
@@ -98,7 +115,7 @@ def test_five_thousand_nodes_are_read_in_order(client: ZooKeeperClient):
     assert znodes[0] == client.get(paths[-1])
 
 
-def test_children_of_many_nodes_are_listed(client: ZooKeeperClient):
+def test_children_of_many_nodes_are_listed(client: ZooKeeperClient) -> None:
     client.multi([Create("/a"), Create("/b"), Create("/b/2"), Create("/b/1")])
 
     assert client.children_many(["/a", "/absent", "/b"]) == [[], None, ["1", "2"]]
@@ -107,7 +124,7 @@ def test_children_of_many_nodes_are_listed(client: ZooKeeperClient):
 
 def test_each_of_two_thousand_watches_fires_once(
     client: ZooKeeperClient, events: queue.Queue[WatchEvent]
-):
+) -> None:
     paths = create_many(client, 2000)
     absent = ["/later-1", "/later-2"]
     client.get_many([*paths, *absent], watch=True)
@@ -129,29 +146,32 @@ def test_each_of_two_thousand_watches_fires_once(
 
 def test_a_change_between_the_read_and_the_arming_fires(
     client: ZooKeeperClient, channel: SessionChannel, events: queue.Queue[WatchEvent]
-):
+) -> None:
     client.multi([Create("/a"), Create("/b"), Create("/c")])
+    changes: list[list[Operation]] = [
+        [SetData("/a", b"changed", 0), Delete("/b", 0), Create("/absent")]
+    ]
 
-    def interfere(request: Request) -> None:
-        if isinstance(request, SetWatches):
-            client.multi([SetData("/a", b"changed", 0), Delete("/b", 0), Create("/d")])
+    def interfere() -> None:
+        if changes:
+            client.multi(changes.pop())
 
-    bulk = BulkOperations(RecordingChannel(channel, lambda _: None), channel.watches)
-    root = channel.chroot
-    assert data_of(bulk.get_and_watch([f"{root}/c"])) == [b""]
+    bulk = BulkOperations(ObservedChannel(channel, on_received=interfere), channel.watches)
+    znodes = bulk.get_and_watch([f"{channel.chroot}/{name}" for name in ("a", "b", "c", "absent")])
 
-    bulk = BulkOperations(RecordingChannel(channel, interfere), channel.watches)
-    znodes = bulk.get_and_watch([f"{root}/{name}" for name in "ab"])
-
-    assert data_of(znodes) == [b"", b""]
-    assert {events.get(timeout=5.0) for _ in range(2)} == {
+    assert data_of(znodes) == [b"", b"", b"", None]
+    assert not changes
+    assert {events.get(timeout=5.0) for _ in range(3)} == {
         WatchEvent(WatchKind.CHANGED, "/a"),
         WatchEvent(WatchKind.DELETED, "/b"),
+        WatchEvent(WatchKind.CREATED, "/absent"),
     }
     assert events.empty()
 
 
-def test_large_nodes_are_read_in_small_requests(client: ZooKeeperClient, channel: SessionChannel):
+def test_large_nodes_are_read_in_small_requests(
+    client: ZooKeeperClient, channel: SessionChannel
+) -> None:
     sizes: list[int] = []
 
     def record(request: Request) -> None:
@@ -160,10 +180,10 @@ def test_large_nodes_are_read_in_small_requests(client: ZooKeeperClient, channel
 
     paths = create_many(client, 4000)
     absolute_paths = [channel.chroot + path for path in paths]
-    bulk = BulkOperations(RecordingChannel(channel, record), channel.watches)
+    bulk = BulkOperations(ObservedChannel(channel, on_send=record), channel.watches)
     bulk.get(absolute_paths)
     assert sizes[:3] == [50, 50, 200]
-    assert max(sizes) == 2000
+    assert max(sizes) > 1500
 
     large = bytes(200_000)
     client.multi_many([[SetData(path, large, 0)] for path in paths[:20]])
@@ -173,7 +193,7 @@ def test_large_nodes_are_read_in_small_requests(client: ZooKeeperClient, channel
     assert set(sizes[2:]) == {10}
 
 
-def test_multis_are_applied_in_order_and_each_by_itself(client: ZooKeeperClient):
+def test_multis_are_applied_in_order_and_each_by_itself(client: ZooKeeperClient) -> None:
     client.multi([Create("/a", b"0")])
     batches: list[list[Operation]] = [[SetData("/a", b"%d" % n, n)] for n in range(10)]
     batches[3:3] = [[Create("/b"), Check("/a", 99)], []]
@@ -203,7 +223,7 @@ def no_set_watches(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("no_multi_read")
 def test_a_server_without_multi_read_gets_pipelined_reads(
     client: ZooKeeperClient, events: queue.Queue[WatchEvent]
-):
+) -> None:
     paths = create_many(client, 200)
 
     assert data_of(client.get_many([*paths, "/absent"]))[-2:] == [b"/00199", None]
@@ -216,25 +236,27 @@ def test_a_server_without_multi_read_gets_pipelined_reads(
 @pytest.mark.usefixtures("no_multi_read", "no_set_watches")
 def test_a_server_without_set_watches_gets_watching_reads(
     client: ZooKeeperClient, events: queue.Queue[WatchEvent]
-):
+) -> None:
     paths = create_many(client, 200)
 
     assert data_of(client.get_many([*paths, "/absent"], watch=True))[-2:] == [b"/00199", None]
     client.multi([SetData(paths[7], b"", 0), Delete(paths[8], 0), Create("/absent")])
 
-    assert [events.get(timeout=5.0) for _ in range(3)] == [
+    # Such a server cuts the connection, upon which all watches count as fired.
+    awaited = {
         WatchEvent(WatchKind.CHANGED, paths[7]),
         WatchEvent(WatchKind.DELETED, paths[8]),
         WatchEvent(WatchKind.CREATED, "/absent"),
-    ]
-    assert events.empty()
+    }
+    while awaited:
+        awaited.discard(events.get(timeout=5.0))
 
 
 def paths_to_names(paths: list[str]) -> list[str]:
     return sorted(path.removeprefix("/") for path in paths)
 
 
-def test_requests_stay_below_their_bounds():
+def test_requests_stay_below_their_bounds() -> None:
     long_paths = ["/" + "x" * 1000 + str(number) for number in range(2000)]
     short_paths = [f"/{number}" for number in range(MAX_WATCHES + 1)]
 

@@ -350,10 +350,11 @@ def test_events_come_in_the_order_of_changes_and_of_the_arming_of_watches(
     server: FakeZooKeeperServer,
 ) -> None:
     events: list[tuple[str, WatchEvent]] = []
-    sessions = {
-        name: FakeZooKeeper(server, lambda event, name=name: events.append((name, event)))  # type: ignore[misc]
-        for name in ("one", "two", "three")
-    }
+
+    def recorder(name: str) -> Callable[[WatchEvent], None]:
+        return lambda event: events.append((name, event))
+
+    sessions = {name: FakeZooKeeper(server, recorder(name)) for name in ("one", "two", "three")}
     for name in ("two", "one", "two", "three"):
         sessions[name].get("/a", watch=True)
     sessions["one"].children("/", watch=True)
@@ -374,12 +375,12 @@ def test_a_watcher_may_read_and_write(server: FakeZooKeeperServer) -> None:
     def on_watch(event: WatchEvent) -> None:
         events.append(event)
         if event == created("/a"):
-            zk.get("/b", watch=True)
-            apply(zk, Create("/b"))
+            watcher.get("/b", watch=True)
+            apply(watcher, Create("/b"))
 
-    zk = FakeZooKeeper(server, on_watch)
+    watcher = FakeZooKeeper(server, on_watch)
     other = FakeZooKeeper(server, events.append)
-    zk.get("/a", watch=True)
+    watcher.get("/a", watch=True)
     other.get("/a", watch=True)
     server.put("/a")
     assert events == [created("/a"), created("/a"), created("/b")]

@@ -1,0 +1,93 @@
+"""``cluster.json``: how the other commands find a cluster that runs on this machine."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, get_type_hints
+
+from core.errors import BadDataError
+from core.model import BrokerId
+
+CLUSTER_FILE = "cluster.json"
+
+
+@dataclass(frozen=True, slots=True)
+class ZooKeeperEntry:
+    """A ZooKeeper server that the cluster started itself."""
+
+    pid: int
+    port: int
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerEntry:
+    """A broker as it announced itself; ``port`` is the one for Kafka's clients."""
+
+    id: BrokerId
+    pid: int
+    host: str
+    port: int
+    control_port: int
+    replication_port: int
+    metrics_port: int
+
+    @classmethod
+    def decode(cls, text: str) -> BrokerEntry:
+        """Understand what a broker says when it is ready; raises ``BadDataError``."""
+        try:
+            values = json.loads(text)
+            wrong = [
+                name
+                for name, kind in get_type_hints(cls).items()
+                if type(values[name]) is not (str if kind is str else int)
+            ]
+            if not wrong:
+                return cls(**values)
+        except (ValueError, TypeError, KeyError) as error:
+            wrong = [str(error)]
+        raise BadDataError(f"{text[:200]!r} does not announce a broker: wrong {', '.join(wrong)}")
+
+
+@dataclass(frozen=True, slots=True)
+class PlacementEntry:
+    """The placement service and the ZeroMQ endpoint it answers at."""
+
+    pid: int
+    endpoint: str
+
+
+@dataclass(slots=True)
+class ClusterFile:
+    """What ``cluster.json`` holds; ``zookeeper`` is a connect string.
+
+    A broker that died stays listed, so that it is missed; one that shut down in order does not.
+    """
+
+    path: Path
+    zookeeper: str
+    zookeeper_nodes: list[ZooKeeperEntry] = field(default_factory=list)
+    brokers: dict[BrokerId, BrokerEntry] = field(default_factory=dict)
+    placement: PlacementEntry | None = None
+
+    def write(self) -> None:
+        """Replace the file atomically; raises ``OSError``."""
+        content: Mapping[str, Any] = {
+            "zookeeper": self.zookeeper,
+            "zookeeper_nodes": [asdict(node) for node in self.zookeeper_nodes],
+            "brokers": [asdict(self.brokers[broker_id]) for broker_id in sorted(self.brokers)],
+            "placement": None if self.placement is None else asdict(self.placement),
+        }
+        draft = self.path.with_suffix(".json.tmp")
+        with draft.open("w", encoding="utf-8") as file:
+            file.write(json.dumps(content, indent=2) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(self.path)
+
+    def remove(self) -> None:
+        """Remove the file: there is no cluster to be found."""
+        self.path.unlink(missing_ok=True)

@@ -1,0 +1,369 @@
+"""A whole cluster on this machine: ZooKeeper, brokers and the placement service as child processes.
+
+Started in that order and stopped in the reverse, the brokers one by one, so that each can hand over
+what it leads to those that are left. What runs is in ``cluster.json`` of the data directory.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from actors.child_process import Child, ChildProcess, DeathPipe, describe_exit
+from actors.cluster_file import (
+    CLUSTER_FILE,
+    BrokerEntry,
+    ClusterFile,
+    PlacementEntry,
+    ZooKeeperEntry,
+)
+from actors.process_supervisor import ProcessSupervisor, Restart, SupervisionListener
+from actors.zookeeper_node import ZooKeeperNode
+from core.errors import BadDataError, RegentError, SessionExpiredError
+from core.model import BrokerId
+from zk.client import ZooKeeperClient
+from zk.embedded import EmbeddedZooKeeper, start_ensemble
+from zk.operations import ConnectionLossError
+from zk.znodes import ControllerZNode
+
+HOST = "127.0.0.1"
+ZOOKEEPER_PORT = 2181
+EXIT_UNCLEAN = 1
+EXIT_INTERRUPTED = 130
+
+_START_TIMEOUT_S = 60.0
+_START_TIMEOUT_PER_BROKER_S = 2.0
+_PLACEMENT_START_TIMEOUT_S = 10.0
+_BROKER_STOP_TIMEOUT_S = 30.0
+_STOP_TIMEOUT_S = 10.0
+_CONTROLLER_READ_TIMEOUT_S = 2.0
+
+
+class ClusterStartError(RegentError):
+    """The cluster did not come up; the message is one line that says why."""
+
+
+class BrokerPorts(NamedTuple):
+    """The ports of one broker; 0 for any free one."""
+
+    port: int
+    control_port: int
+    replication_port: int
+    metrics_port: int
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterPlan:
+    """What to start, and how.
+
+    ``program`` is the command line of this program up to, not including, the command;
+    ``zookeeper`` is the connect string of servers run by somebody else.
+    """
+
+    program: tuple[str, ...]
+    data_dir: Path
+    broker_count: int
+    base_port: int
+    zookeeper: str | None
+    zookeeper_nodes: int
+    session_timeout_ms: int
+    controlled_shutdown_retry_backoff_ms: int
+    config: Path | None
+    placement_service: bool
+    restart: bool
+
+    def broker_ports(self, broker_id: BrokerId) -> BrokerPorts:
+        """Return the ports of a broker: 10,000 apart from each other."""
+        if not self.base_port:
+            return BrokerPorts(0, 0, 0, 0)
+        port = self.base_port + broker_id
+        return BrokerPorts(port, port + 10_000, port + 20_000, port + 30_000)
+
+    def zookeeper_ports(self) -> list[int]:
+        """Return the client ports of the servers to start."""
+        if self.zookeeper is not None:
+            return []
+        nodes = range(self.zookeeper_nodes)
+        return [ZOOKEEPER_PORT + node if self.base_port else 0 for node in nodes]
+
+
+class ClusterSupervisor(SupervisionListener):
+    """Runs a cluster in the foreground; to be used once, on the main thread.
+
+    ``announce`` gets the one line that says that the cluster serves, ``say`` short lines about what
+    happens; ``find_controller`` is ``read_controller_id`` unless a test knows better.
+    """
+
+    def __init__(
+        self,
+        plan: ClusterPlan,
+        *,
+        announce: Callable[[str], None],
+        say: Callable[[str], None],
+        find_controller: Callable[[str], BrokerId | None] | None = None,
+    ) -> None:
+        self._plan = plan
+        self._announce = announce
+        self._say = say
+        self._find_controller = find_controller or read_controller_id
+        self._file = ClusterFile(plan.data_dir / CLUSTER_FILE, plan.zookeeper or "")
+        self._death_pipe = DeathPipe()
+        self._nodes: list[ZooKeeperNode] = []
+        self._brokers = {broker_id: self._broker(broker_id) for broker_id in self._broker_ids()}
+        self._placement = self._placement_service() if plan.placement_service else None
+        self._failure: str | None = None  # why the cluster cannot come up
+        self._serving = False
+        self._stopping = False
+
+    def run(self) -> int:
+        """Start everything, supervise it until asked to stop, stop it; return the exit status.
+
+        0 after an orderly end, 1 when something had to be killed for it, 130 when a second request
+        to stop cut it short.
+
+        Raises:
+            RegentError: the cluster did not come up; nothing is left running.
+        """
+        try:
+            with ProcessSupervisor(self) as self._processes:
+                try:
+                    self._start()
+                    self._processes.wait(lambda: self._processes.stop_requests > 0)
+                except KeyboardInterrupt:
+                    pass
+                except RegentError:
+                    self._stop()
+                    raise
+                return self._stop()
+        finally:
+            self._file.remove()
+            self._death_pipe.close()
+
+    # --- start ---
+
+    def _start(self) -> None:
+        with self._processes.interruptible():
+            self._start_zookeeper()
+        self._save()
+        restart = Restart.ON_FAILURE if self._plan.restart else Restart.NEVER
+        self._say(f"starting {_count(len(self._brokers), 'broker')}")
+        if self._placement is not None:
+            self._processes.start(self._placement, Restart.ALWAYS)
+        for broker in self._brokers.values():
+            self._processes.start(broker, restart)
+        self._await_brokers()
+        self._await_placement()
+        if not self._processes.stop_requests:
+            self._serving = True
+            self._announce(self._ready_line())
+
+    def _start_zookeeper(self) -> None:
+        ports = self._plan.zookeeper_ports()
+        if not ports:
+            return
+        self._say(f"starting ZooKeeper ({_count(len(ports), 'server')})")
+        data_dirs = [self._plan.data_dir / f"zookeeper-{node}" for node in range(len(ports))]
+        if len(ports) == 1:
+            servers = [EmbeddedZooKeeper(data_dirs[0], port=ports[0])]
+            try:
+                servers[0].start()
+            except KeyboardInterrupt:
+                servers[0].stop()
+                raise
+        else:
+            servers = start_ensemble(data_dirs, ports)
+        for number, server in enumerate(servers):
+            node = ZooKeeperNode(f"zookeeper {number}", server)
+            self._nodes.append(node)
+            self._processes.adopt(node, Restart.ON_FAILURE if self._plan.restart else Restart.NEVER)
+        self._file.zookeeper = ",".join(server.address for server in servers)
+
+    def _await_brokers(self) -> None:
+        """Return when all brokers serve, or somebody wants to stop."""
+
+        def settled() -> bool:
+            return bool(
+                self._failure
+                or self._processes.stop_requests
+                or self._brokers.keys() == self._file.brokers.keys()
+            )
+
+        timeout_s = _START_TIMEOUT_S + _START_TIMEOUT_PER_BROKER_S * len(self._brokers)
+        if not self._processes.wait(settled, timeout_s):
+            late = min(self._brokers.keys() - self._file.brokers.keys())
+            self._failure = f"broker {late} does not serve after {timeout_s:.0f} s"
+        if self._failure:
+            raise ClusterStartError(self._failure)
+
+    def _await_placement(self) -> None:
+        """Return when the service can be found; it may be a long way from answering.
+
+        Whoever reads ``cluster.json`` as soon as the cluster is ready shall find it there.
+        """
+        placement = self._placement
+        if placement is not None:
+            self._processes.wait(
+                lambda: bool(
+                    placement.ready
+                    or self._processes.stop_requests
+                    or not self._processes.is_running(placement)
+                ),
+                _PLACEMENT_START_TIMEOUT_S,
+            )
+
+    def _ready_line(self) -> str:
+        ports = ",".join(str(self._file.brokers[broker_id].port) for broker_id in self._brokers)
+        return (
+            f"ready: {_count(len(self._brokers), 'broker')} on {HOST}:{ports}; "
+            f"zookeeper {self._file.zookeeper}; data {self._plan.data_dir}"
+        )
+
+    # --- the children ---
+
+    def _broker_ids(self) -> range:
+        return range(self._plan.broker_count)
+
+    def _broker(self, broker_id: BrokerId) -> ChildProcess:
+        directory = self._plan.data_dir.absolute() / f"broker-{broker_id}"
+
+        def command() -> list[str]:
+            plan = self._plan
+            entry = self._file.brokers.get(broker_id)
+            ports = plan.broker_ports(broker_id)
+            if entry is not None:  # it died: clients know it by the ports it had
+                ports = BrokerPorts(*(getattr(entry, name) for name in BrokerPorts._fields))
+            options = {
+                "id": broker_id,
+                "zookeeper": self._file.zookeeper,
+                "data-dir": directory,
+                "host": HOST,
+                **{name.replace("_", "-"): port for name, port in ports._asdict().items()},
+                "session-timeout-ms": plan.session_timeout_ms,
+                "controlled-shutdown-retry-backoff-ms": plan.controlled_shutdown_retry_backoff_ms,
+            }
+            if plan.config is not None:
+                options["config"] = plan.config.absolute()
+            arguments = (part for key, value in options.items() for part in (f"--{key}", value))
+            return [*plan.program, "broker", *map(str, arguments)]
+
+        return ChildProcess(
+            f"broker {broker_id}",
+            command,
+            output=directory / "broker.out",
+            death_pipe=self._death_pipe,
+        )
+
+    def _placement_service(self) -> ChildProcess:
+        return ChildProcess(
+            "placement service",
+            lambda: [*self._plan.program, "placement-service"],
+            output=self._plan.data_dir.absolute() / "placement-service.out",
+            death_pipe=self._death_pipe,
+        )
+
+    def _broker_id(self, child: Child) -> BrokerId | None:
+        return next((id_ for id_, broker in self._brokers.items() if broker is child), None)
+
+    # --- what becomes of them ---
+
+    def on_ready(self, child: Child) -> None:
+        """List a child that serves."""
+        assert child.ready is not None
+        assert child.pid is not None
+        broker_id = self._broker_id(child)
+        if broker_id is None:
+            self._file.placement = PlacementEntry(child.pid, child.ready)
+        else:
+            try:
+                self._file.brokers[broker_id] = BrokerEntry.decode(child.ready)
+            except BadDataError as error:
+                self._say(f"{child.name}: {error}")
+                child.send_signal(signal.SIGKILL)
+        self._save()
+
+    def on_exit(self, child: Child, status: int, restart_in_s: float | None) -> None:
+        """Say that a child has ended; forget it unless it is to be missed."""
+        broker_id = self._broker_id(child)
+        if child is self._placement:
+            self._file.placement = None
+        elif broker_id is not None and status == 0:
+            self._file.brokers.pop(broker_id, None)
+        self._save()
+        last_words = child.last_words()
+        why = f": {last_words}" if last_words and status else ""
+        what = f"{child.name} (process {child.pid}) ended {describe_exit(status)}{why}"
+        if broker_id is not None and not self._serving:
+            self._failure = self._failure or what
+        elif not self._stopping:
+            again = "" if restart_in_s is None else f"; starting it again in {restart_in_s:g} s"
+            self._say(what + again)
+
+    def on_launched_again(self, child: Child) -> None:
+        """Say that a child has been started again."""
+        self._save()
+        self._say(f"{child.name} was started again as process {child.pid}")
+
+    def on_launch_failed(self, child: Child, error: RegentError, restart_in_s: float) -> None:
+        """Say that a child could not be started again."""
+        self._say(f"{child.name}: {error}; trying again in {restart_in_s:g} s")
+
+    def _save(self) -> None:
+        """Write ``cluster.json``; when that fails the cluster goes on without it."""
+        self._file.zookeeper_nodes = [
+            ZooKeeperEntry(node.pid, node.server.port) for node in self._nodes
+        ]
+        try:
+            self._file.write()
+        except OSError as error:
+            self._say(f"{self._file.path} cannot be written: {error.strerror}")
+
+    # --- stop ---
+
+    def _stop(self) -> int:
+        processes = self._processes
+        requests = processes.stop_requests
+        processes.stop_restarts()
+        self._stopping = True
+        self._say("stopping the brokers one by one; Ctrl-C kills them")
+        killed = False
+        for child, timeout_s in self._stop_order():
+            if processes.is_running(child) and not processes.stop(child, timeout_s):
+                killed = True
+                self._say(f"{child.name} (process {child.pid}) was killed")
+            if processes.stop_requests > requests:
+                processes.kill_all()
+                return EXIT_INTERRUPTED
+        return EXIT_UNCLEAN if killed else 0
+
+    def _stop_order(self) -> list[tuple[Child, float]]:
+        """Put the controller after the other brokers, which hand over to whom it chooses."""
+        running = [id_ for id_, b in self._brokers.items() if self._processes.is_running(b)]
+        last = self._find_controller(self._file.zookeeper) if len(running) > 1 else None
+        broker_ids = sorted(running, key=lambda broker_id: broker_id == last)
+        order: list[tuple[Child, float]] = [
+            (self._brokers[broker_id], _BROKER_STOP_TIMEOUT_S) for broker_id in broker_ids
+        ]
+        if self._placement is not None:
+            order.append((self._placement, _STOP_TIMEOUT_S))
+        return [*order, *((node, _STOP_TIMEOUT_S) for node in self._nodes)]
+
+
+def read_controller_id(hosts: str) -> BrokerId | None:
+    """Ask ZooKeeper which broker rules; None when none does or it does not answer in time."""
+    timeout_ms = int(_CONTROLLER_READ_TIMEOUT_S * 1000)
+    client = ZooKeeperClient(hosts, timeout_ms, on_watch=lambda _: None)
+    try:
+        client.start(_CONTROLLER_READ_TIMEOUT_S)
+        node = client.get(ControllerZNode.PATH)
+        return None if node is None else ControllerZNode.decode(node.data)
+    except (ConnectionLossError, SessionExpiredError, BadDataError):
+        return None
+    finally:
+        client.close(_CONTROLLER_READ_TIMEOUT_S)
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -1,0 +1,307 @@
+"""Keeps an eye on child processes: one loop over signals, what they print, their ends and restarts.
+
+Everything happens on the main thread inside ``ProcessSupervisor.wait``; signals, SIGCHLD among
+them, arrive in that loop as bytes of a socket, so that nothing is polled and nothing interrupted.
+"""
+
+from __future__ import annotations
+
+import selectors
+import signal
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from types import FrameType, TracebackType
+from typing import Any, Self
+
+from actors.child_process import Child
+from core.errors import RegentError
+
+_STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_SAME_REQUEST_S = 0.25  # timeout(1) and some terminals send the signal twice
+_MAX_WAIT_S = 60.0
+_KILL_TIMEOUT_S = 10.0
+
+
+class Restart(Enum):
+    """When a child that ended by itself is started again."""
+
+    NEVER = auto()
+    ON_FAILURE = auto()
+    """Unless its exit status is 0."""
+    ALWAYS = auto()
+
+
+@dataclass(slots=True)
+class Backoff:
+    """The pause before a restart, in seconds: doubled from one failure to the next.
+
+    A process that lived for ``reset_after_s`` has not failed to start.
+    """
+
+    first_s: float = 1.0
+    longest_s: float = 30.0
+    reset_after_s: float = 60.0
+    _next_s: float = field(default=0.0, init=False)
+
+    def pause_s(self, lived_s: float) -> float:
+        """Return how long to wait after a process that lived for ``lived_s``."""
+        if lived_s >= self.reset_after_s or not self._next_s:
+            self._next_s = self.first_s
+        pause_s, self._next_s = self._next_s, min(2 * self._next_s, self.longest_s)
+        return pause_s
+
+
+class SupervisionListener:
+    """Whoever wants to know what becomes of the children; called on the main thread."""
+
+    def on_ready(self, child: Child) -> None:
+        """``child.ready`` has been said."""
+
+    def on_exit(self, child: Child, status: int, restart_in_s: float | None) -> None:
+        """The process has ended and has been reaped; None: it will not be started again."""
+
+    def on_launched_again(self, child: Child) -> None:
+        """A new process of the child has been started."""
+
+    def on_launch_failed(self, child: Child, error: RegentError, restart_in_s: float) -> None:
+        """The child could not be started again; there will be another attempt."""
+
+
+@dataclass(slots=True)
+class _Supervised:
+    child: Child
+    restart: Restart
+    backoff: Backoff
+    is_running: bool = False
+    launched_at: float = 0.0
+    restart_at: float | None = None
+
+
+class ProcessSupervisor:
+    """Supervises children from ``__enter__`` to ``__exit__``, which kills those that are left.
+
+    To be used on the main thread. SIGINT, SIGTERM and SIGHUP no longer end this process meanwhile:
+    they are counted in ``stop_requests``, and it is up to the caller to act.
+    """
+
+    def __init__(self, listener: SupervisionListener | None = None) -> None:
+        self.stop_requests = 0
+        self._listener = listener or SupervisionListener()
+        self._supervised: list[_Supervised] = []
+        self._selector = selectors.DefaultSelector()
+        self._signals = _SignalSocket()
+        self._last_stop_request = float("-inf")
+
+    def __enter__(self) -> Self:
+        self._signals.open()
+        self._selector.register(self._signals.reader, selectors.EVENT_READ, self._on_signals)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        try:
+            self.kill_all()
+        finally:
+            self._selector.close()
+            self._signals.close()
+
+    # --- children ---
+
+    def start(
+        self, child: Child, restart: Restart = Restart.NEVER, backoff: Backoff | None = None
+    ) -> None:
+        """Launch a child and supervise it; raises ``RegentError`` when it cannot be launched."""
+        child.launch()
+        self.adopt(child, restart, backoff)
+
+    def adopt(
+        self, child: Child, restart: Restart = Restart.NEVER, backoff: Backoff | None = None
+    ) -> None:
+        """Supervise a child that has been launched already."""
+        supervised = _Supervised(child, restart, backoff or Backoff())
+        self._supervised.append(supervised)
+        self._launched(supervised)
+
+    def is_running(self, child: Child) -> bool:
+        """Whether the child has a process that has not been seen to end."""
+        return any(s.is_running for s in self._supervised if s.child is child)
+
+    def stop_restarts(self) -> None:
+        """Start nothing again from now on."""
+        for supervised in self._supervised:
+            supervised.restart, supervised.restart_at = Restart.NEVER, None
+
+    def stop(self, child: Child, timeout_s: float) -> bool:
+        """End a child in order, by force after ``timeout_s`` or at another request to stop.
+
+        False when force was needed.
+        """
+        requests = self.stop_requests
+        child.send_signal(signal.SIGTERM)
+        child.send_signal(signal.SIGCONT)  # a stopped process hears nothing before
+        self.wait(
+            lambda: not self.is_running(child) or self.stop_requests > requests,
+            timeout_s,
+        )
+        if not self.is_running(child):
+            return True
+        child.send_signal(signal.SIGKILL)
+        self.wait(lambda: not self.is_running(child), _KILL_TIMEOUT_S)
+        return False
+
+    def kill_all(self) -> None:
+        """End every child that is left, at once."""
+        self.stop_restarts()
+        for supervised in self._supervised:
+            supervised.child.send_signal(signal.SIGKILL)
+        self.wait(lambda: not any(s.is_running for s in self._supervised), _KILL_TIMEOUT_S)
+
+    # --- the loop ---
+
+    def wait(self, condition: Callable[[], bool], timeout_s: float | None = None) -> bool:
+        """Supervise until ``condition`` holds; False when it does not within ``timeout_s``.
+
+        It is looked at after whatever happens to the children, and after signals.
+        """
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        while not condition():
+            if deadline is not None and time.monotonic() >= deadline:
+                return False
+            self._step(deadline)
+        return True
+
+    @contextmanager
+    def interruptible(self) -> Iterator[None]:
+        """Let a request to stop raise ``KeyboardInterrupt`` in the block: it waits for others."""
+        self._signals.raises = True
+        try:
+            if self.stop_requests:
+                raise KeyboardInterrupt
+            yield
+        except KeyboardInterrupt:
+            self._on_signals()
+            raise
+        finally:
+            self._signals.raises = False
+
+    def _step(self, deadline: float | None) -> None:
+        wake_ups = [s.restart_at for s in self._supervised if s.restart_at is not None]
+        wake_ups += [] if deadline is None else [deadline]
+        timeout_s = min(wake_ups, default=float("inf")) - time.monotonic()
+        for key, _ in self._selector.select(min(max(timeout_s, 0.0), _MAX_WAIT_S)):
+            key.data()
+        for supervised in self._supervised:
+            status = supervised.child.poll() if supervised.is_running else None
+            if status is not None:
+                self._ended(supervised, status)
+            elif supervised.restart_at is not None and supervised.restart_at <= time.monotonic():
+                self._launch_again(supervised)
+
+    def _on_signals(self) -> None:
+        now = time.monotonic()
+        if self._signals.read().isdisjoint(_STOP_SIGNALS):
+            return
+        if now - self._last_stop_request > _SAME_REQUEST_S:
+            self.stop_requests += 1
+        self._last_stop_request = now
+
+    def _launched(self, supervised: _Supervised) -> None:
+        supervised.is_running = True
+        supervised.launched_at = time.monotonic()
+        stdout = supervised.child.stdout
+        if stdout is not None:
+            self._selector.register(
+                stdout, selectors.EVENT_READ, lambda: self._on_output(supervised.child)
+            )
+
+    def _on_output(self, child: Child) -> bool:
+        was_ready = child.ready is not None
+        more = child.read()
+        if not more:
+            self._forget_output(child)
+        if not was_ready and child.ready is not None:
+            self._listener.on_ready(child)
+        return more
+
+    def _forget_output(self, child: Child) -> None:
+        stdout = child.stdout
+        if stdout is not None and not stdout.closed:
+            self._selector.unregister(stdout)
+            stdout.close()
+
+    def _ended(self, supervised: _Supervised, status: int) -> None:
+        child = supervised.child
+        supervised.is_running = False
+        if child.stdout is not None and not child.stdout.closed:
+            self._on_output(child)  # it may have said its last just now
+            self._forget_output(child)
+        wanted = supervised.restart is Restart.ALWAYS or (
+            supervised.restart is Restart.ON_FAILURE and status != 0
+        )
+        pause_s = self._schedule_restart(supervised) if wanted else None
+        self._listener.on_exit(child, status, pause_s)
+
+    def _launch_again(self, supervised: _Supervised) -> None:
+        supervised.restart_at = None
+        supervised.launched_at = time.monotonic()
+        try:
+            supervised.child.launch()
+        except RegentError as error:
+            pause_s = self._schedule_restart(supervised)
+            self._listener.on_launch_failed(supervised.child, error, pause_s)
+        else:
+            self._launched(supervised)
+            self._listener.on_launched_again(supervised.child)
+
+    def _schedule_restart(self, supervised: _Supervised) -> float:
+        now = time.monotonic()
+        pause_s = supervised.backoff.pause_s(now - supervised.launched_at)
+        supervised.restart_at = now + pause_s
+        return pause_s
+
+
+class _SignalSocket:
+    """Signals as bytes to be read; ``raises``: those that ask to stop also interrupt."""
+
+    def __init__(self) -> None:
+        self.raises = False
+        self._handlers: dict[signal.Signals, Any] = {}
+
+    def open(self) -> None:
+        """Take over the signals."""
+        self.reader, self._writer = socket.socketpair()
+        self.reader.setblocking(False)
+        self._writer.setblocking(False)
+        self._wakeup_fd = signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
+        for number in (*_STOP_SIGNALS, signal.SIGCHLD):
+            # What nohup(1) ignores stays ignored; Ctrl-C also works in the background of a script.
+            if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
+                self._handlers[number] = signal.signal(number, self._on_signal)
+
+    def close(self) -> None:
+        """Give the signals back."""
+        for number, handler in self._handlers.items():
+            signal.signal(number, handler)
+        signal.set_wakeup_fd(self._wakeup_fd)
+        self.reader.close()
+        self._writer.close()
+
+    def read(self) -> set[int]:
+        """Return the signals that came since the last time."""
+        try:
+            return set(self.reader.recv(4096))
+        except BlockingIOError:
+            return set()
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        del frame
+        if self.raises and number != signal.SIGCHLD:
+            raise KeyboardInterrupt

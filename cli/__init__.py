@@ -1,0 +1,1 @@
+"""The command line; it may import everything, and nothing imports it."""

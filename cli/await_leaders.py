@@ -1,0 +1,68 @@
+"""Waits until the controller knows a leader for every partition of new or grown topics."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+
+from cli.output import counted
+from cli.remote_actors import ControllerRef
+from core.errors import RegentError
+from zk.admin import ZkAdminStore
+
+_FIRST_PAUSE_S = 0.02
+_MAX_PAUSE_S = 0.2
+_ROWS_PER_QUESTION = 50_000  # so that no question keeps the controller busy for long
+
+
+class NoLeaderError(RegentError):
+    """Partitions have no leader yet; they exist all the same."""
+
+
+def await_leaders(admin: ZkAdminStore, partitions: Mapping[str, int], *, timeout_ms: int) -> None:
+    """Return when each topic has as many partitions with leaders as ``partitions`` says.
+
+    Raises ``NoLeaderError`` after ``timeout_ms``.
+    """
+    deadline = time.monotonic() + timeout_ms / 1000
+    missing = dict(partitions)  # how many leaders each topic lacks; only these are asked about
+    pause_s = _FIRST_PAUSE_S
+    with ControllerRef(admin) as controller:
+        has_answered = False
+        while True:
+            for question in _questions(partitions, missing):
+                answer = controller.describe_topics(question, deadline=deadline)
+                if answer is None:
+                    break
+                has_answered = True
+                led = Counter(row.topic for row in answer.partitions if row.leader >= 0)
+                for topic in question:
+                    missing[topic] = max(0, partitions[topic] - led[topic])
+            missing = {topic: lacks for topic, lacks in missing.items() if lacks}
+            if not missing:
+                return
+            left_s = deadline - time.monotonic()
+            if left_s <= 0:
+                break
+            time.sleep(min(pause_s, left_s))
+            pause_s = min(pause_s * 1.5, _MAX_PAUSE_S)
+    reason = "" if has_answered else f": {controller.failure}"
+    raise NoLeaderError(
+        f"{sum(missing.values())} of {counted(sum(partitions.values()), 'partition')} have no"
+        f" leader after {timeout_ms} ms{reason} (everything is written: see `regent status`)"
+    )
+
+
+def _questions(partitions: Mapping[str, int], missing: Mapping[str, int]) -> Iterator[list[str]]:
+    """Yield the topics that lack leaders, in groups of bounded size."""
+    group: list[str] = []
+    rows = 0
+    for topic in missing:
+        if group and rows + partitions[topic] > _ROWS_PER_QUESTION:
+            yield group
+            group, rows = [], 0
+        group.append(topic)
+        rows += partitions[topic]
+    if group:
+        yield group

@@ -1,0 +1,213 @@
+"""``cluster``: ZooKeeper, brokers and the placement service on this machine, in the foreground."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import socket
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import click
+
+import run
+from actors.cluster_supervisor import HOST, ClusterPlan, ClusterSupervisor
+from config.settings import Settings, load_settings
+from core.errors import RegentError
+from zk.client import ZooKeeperClient
+from zk.operations import ConnectionLossError
+
+LOCK_FILE = ".cluster.lock"
+MAX_BROKERS = 100
+_MAX_BASE_PORT = 65_535 - 30_000 - MAX_BROKERS
+_CONNECT_TIMEOUT_S = 10.0
+_RETRY_BACKOFF_MS = 200  # of a controlled shutdown: all brokers are on one machine
+
+
+class ClusterOptionsError(RegentError):
+    """The cluster cannot be started as it was asked for; the message says what to do instead."""
+
+
+@click.command()
+@click.option(
+    "--brokers",
+    "broker_count",
+    type=click.IntRange(1, MAX_BROKERS),
+    default=3,
+    show_default=True,
+    help="How many brokers; their ids are 0, 1, 2, …",
+)
+@click.option(
+    "--data-dir",
+    type=click.Path(path_type=Path),
+    default=Path("data"),
+    show_default="./data",
+    envvar="REGENT_DATA_DIR",
+    help="Where everything is kept, from one run to the next.",
+)
+@click.option(
+    "--zookeeper",
+    metavar="HOST:PORT[,…][/CHROOT]",
+    help="A ZooKeeper of your own, instead of one that is started here.",
+)
+@click.option(
+    "--zookeeper-nodes",
+    type=click.Choice(["1", "3"]),
+    default="1",
+    show_default=True,
+    help="How many ZooKeeper servers to start.",
+)
+@click.option(
+    "--base-port",
+    type=click.IntRange(0, _MAX_BASE_PORT),
+    default=9092,
+    show_default=True,
+    help="Kafka port of broker 0; the others follow, and the broker's other ports 10,000, 20,000 "
+    "and 30,000 above. 0: free ports, for ZooKeeper too.",
+)
+@click.option(
+    "--config", type=click.Path(path_type=Path), help="TOML file with the brokers' settings."
+)
+@click.option(
+    "--placement-service/--no-placement-service",
+    default=True,
+    help="Keep a Spark session that places new topics at once.",
+)
+@click.option("--restart", is_flag=True, help="Start what died again.")
+@click.option(
+    "--session-timeout-ms",
+    type=click.IntRange(500, 60_000),
+    help="ZooKeeper session timeout of the brokers.  [default: 6000]",
+)
+def cluster(
+    broker_count: int,
+    data_dir: Path,
+    zookeeper: str | None,
+    zookeeper_nodes: str,
+    base_port: int,
+    config: Path | None,
+    placement_service: bool,
+    restart: bool,
+    session_timeout_ms: int | None,
+) -> None:
+    """Run a whole cluster on this machine, in the foreground.
+
+    Prints a line beginning "ready:" when it serves, and writes cluster.json in the data directory,
+    by which the other commands find it. Ctrl-C shuts the brokers down one by one and leaves nothing
+    running; the data stays.
+    """
+    settings = _load(config, session_timeout_ms)
+    plan = ClusterPlan(
+        program=(sys.executable, str(Path(run.__file__).resolve())),
+        data_dir=data_dir,
+        broker_count=broker_count,
+        base_port=base_port,
+        zookeeper=zookeeper,
+        zookeeper_nodes=int(zookeeper_nodes),
+        session_timeout_ms=settings.zookeeper.session_timeout_ms,
+        controlled_shutdown_retry_backoff_ms=_retry_backoff_ms(settings),
+        config=config,
+        placement_service=placement_service,
+        restart=restart,
+    )
+    with _locked(data_dir):
+        _check_zookeeper(plan)
+        _check_ports(plan)
+        sys.exit(ClusterSupervisor(plan, announce=_announce, say=_say).run())
+
+
+def _load(config: Path | None, session_timeout_ms: int | None) -> Settings:
+    given = {} if session_timeout_ms is None else {"session_timeout_ms": session_timeout_ms}
+    return load_settings(config, {"zookeeper": given})
+
+
+def _retry_backoff_ms(settings: Settings) -> int:
+    """Return the pause to use: a shorter one than by default, unless one was chosen."""
+    configured = settings.broker.controlled_shutdown_retry_backoff_ms
+    by_default = Settings().broker.controlled_shutdown_retry_backoff_ms
+    return _RETRY_BACKOFF_MS if configured == by_default else configured
+
+
+@contextmanager
+def _locked(data_dir: Path) -> Iterator[None]:
+    """Hold the data directory, which is made if need be; the lock goes with this process."""
+    try:
+        data_dir.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(data_dir / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o644)
+    except OSError as error:
+        raise ClusterOptionsError(
+            f"{data_dir} cannot be used ({error.strerror}): choose another --data-dir"
+        ) from None
+    with os.fdopen(descriptor, "r+") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise ClusterOptionsError(
+                f"another cluster (process {lock.read().strip() or 'unknown'}) runs on {data_dir}: "
+                "stop it or choose another --data-dir"
+            ) from None
+        lock.truncate()
+        lock.write(f"{os.getpid()}\n")
+        lock.flush()
+        yield
+
+
+def _check_zookeeper(plan: ClusterPlan) -> None:
+    """Check that ZooKeeper answers, or that it can be started on the data there is."""
+    if plan.zookeeper is not None:
+        _check_connection(plan.zookeeper)
+        return
+    existing = len(list(plan.data_dir.glob("zookeeper-*")))
+    if existing not in (0, plan.zookeeper_nodes):
+        # A new majority without the data would have the member that has it forget it.
+        raise ClusterOptionsError(
+            f"{plan.data_dir} holds the data of a ZooKeeper with --zookeeper-nodes {existing}: "
+            "use that, or another --data-dir"
+        )
+
+
+def _check_connection(hosts: str) -> None:
+    try:
+        client = ZooKeeperClient(hosts, 6_000, on_watch=lambda _: None)
+        client.start(_CONNECT_TIMEOUT_S)
+    except (ValueError, ConnectionLossError) as error:
+        raise ClusterOptionsError(f"{error}: start it, or correct --zookeeper") from None
+    client.close()
+
+
+def _check_ports(plan: ClusterPlan) -> None:
+    """Check that every port that will be listened on is free now."""
+    if not plan.base_port:
+        return
+    wanted = plan.zookeeper_ports()
+    for broker_id in range(plan.broker_count):
+        wanted += plan.broker_ports(broker_id)
+    port, uses = Counter(wanted).most_common(1)[0]
+    if uses > 1:
+        raise ClusterOptionsError(
+            f"--base-port {plan.base_port} needs port {port} twice: choose another --base-port"
+        )
+    for port in wanted:
+        try:
+            socket.create_server((HOST, port)).close()
+        except OSError as error:
+            other = "another --base-port, or 0 for free ports"
+            if port in plan.zookeeper_ports():
+                other = "--zookeeper to use it, or --base-port 0 for free ports"
+            raise ClusterOptionsError(
+                f"port {port} on {HOST} cannot be used ({error.strerror}): "
+                f"stop what listens there, or choose {other}"
+            ) from None
+
+
+def _announce(line: str) -> None:
+    click.echo(line)
+    sys.stdout.flush()
+
+
+def _say(line: str) -> None:
+    with suppress(OSError):  # the terminal is gone, the brokers are not
+        click.echo(f"cluster: {line}", err=True)

@@ -1,0 +1,216 @@
+"""How a command finds its cluster: by a ZooKeeper address, or by the folder ``cluster`` runs in.
+
+What is given on the command line counts before the environment, and a ZooKeeper address before a
+folder. The folder's ``cluster.json`` also tells which brokers should be there and where the
+placement service is; beside a ZooKeeper address it counts if it is about the same one, or if the
+folder was named on the command line as well.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Concatenate, ParamSpec, TypeAlias, TypeVar
+
+import click
+from click.core import ParameterSource
+
+from actors.cluster_file import CLUSTER_FILE
+from core.errors import RegentError, SessionExpiredError
+from core.model import BrokerId
+from zk.admin import NoClusterError, ZkAdminStore
+from zk.json_fields import JsonObject, decode_object
+from zk.operations import ConnectionLossError, ZooKeeper
+
+DATA_DIR_VARIABLE = "REGENT_DATA_DIR"
+ZOOKEEPER_VARIABLE = "REGENT_ZOOKEEPER"
+CONNECT_TIMEOUT_S = 5.0
+
+_SESSION_TIMEOUT_MS = 6_000
+_MAX_CLUSTER_FILE_BYTES = 16 * 1024 * 1024
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+OpenZooKeeper: TypeAlias = Callable[[str, float | None], AbstractContextManager[ZooKeeper]]
+"""Opens a session at an address, which ends after so many seconds if any are given."""
+
+
+class ClusterNotFoundError(RegentError):
+    """There is no cluster where the command looked for one."""
+
+
+@dataclass(frozen=True, slots=True)
+class LocalBroker:
+    """A broker that ``cluster`` started."""
+
+    broker_id: BrokerId
+    control_endpoint: str
+
+
+@dataclass(frozen=True, slots=True)
+class LocalPlacement:
+    """The placement service that ``cluster`` started."""
+
+    pid: int
+    endpoint: str
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterFile:
+    """What ``cluster.json`` says."""
+
+    zookeeper: str
+    brokers: tuple[LocalBroker, ...]
+    placement: LocalPlacement | None
+
+
+def read_cluster_file(data_dir: Path) -> ClusterFile | None:
+    """Read ``cluster.json``, None when there is none. Raises ``RegentError`` for a bad one."""
+    path = data_dir / CLUSTER_FILE
+    try:
+        with path.open("rb") as file:
+            data = file.read(_MAX_CLUSTER_FILE_BYTES)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise ClusterNotFoundError(f"{path}: {error.strerror}") from None
+    json = decode_object(data, str(path))
+    return ClusterFile(
+        json.string("zookeeper"),
+        tuple(_local_broker(entry) for entry in json.objects("brokers")),
+        None if json.values.get("placement") is None else _placement(json.nested("placement")),
+    )
+
+
+def _local_broker(json: JsonObject) -> LocalBroker:
+    host, port = json.string("host"), json.integer("control_port", maximum=65535)
+    return LocalBroker(json.integer("id"), f"tcp://{host}:{port}")
+
+
+def _placement(json: JsonObject) -> LocalPlacement:
+    return LocalPlacement(json.integer("pid"), json.string("endpoint"))
+
+
+class Cluster:
+    """The cluster a command is about."""
+
+    def __init__(
+        self,
+        zookeeper_address: str,
+        data_dir: Path | None,
+        open_zookeeper: OpenZooKeeper,
+    ) -> None:
+        self.zookeeper_address = zookeeper_address
+        self._data_dir = data_dir
+        self._open_zookeeper = open_zookeeper
+
+    @property
+    def file(self) -> ClusterFile | None:
+        """``cluster.json`` as it is now; None when the cluster is not known by one."""
+        return None if self._data_dir is None else read_cluster_file(self._data_dir)
+
+    @contextmanager
+    def admin(self, *, limit_s: float | None = None) -> Iterator[ZkAdminStore]:
+        """Open a ZooKeeper session for the block.
+
+        Raises ``ClusterNotFoundError`` when no server answers, stops answering, or (with
+        ``limit_s``) when connecting and the block together take longer than that.
+        """
+        address = self.zookeeper_address
+        try:
+            with self._open_zookeeper(address, limit_s) as zookeeper:
+                yield ZkAdminStore(zookeeper)
+        except (ConnectionLossError, SessionExpiredError):
+            raise ClusterNotFoundError(
+                f"no ZooKeeper answers at {address}: is the cluster running?"
+            ) from None
+        except NoClusterError as error:
+            raise ClusterNotFoundError(f"no cluster at {address}: {error}") from None
+
+
+@contextmanager
+def open_session(address: str, limit_s: float | None) -> Iterator[ZooKeeper]:
+    """Open a session with a real ZooKeeper; see ``OpenZooKeeper``."""
+    from zk.client import ZooKeeperClient
+
+    try:
+        client = ZooKeeperClient(address, _SESSION_TIMEOUT_MS, on_watch=lambda _: None)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
+    limit = threading.Timer(limit_s or 0.0, client.abandon)
+    limit.daemon = True
+    try:
+        if limit_s is not None:
+            limit.start()
+        client.start(CONNECT_TIMEOUT_S, create_chroot=False)
+        yield client
+    finally:
+        limit.cancel()
+        client.close(timeout_s=1.0)
+
+
+def pass_cluster(
+    command: Callable[Concatenate[Cluster, P], R],
+) -> Callable[P, R]:
+    """Add the options that say which cluster, and hand it over as the first argument."""
+
+    @click.option(
+        "--zookeeper",
+        metavar="HOST:PORT[/chroot]",
+        envvar=ZOOKEEPER_VARIABLE,
+        show_envvar=True,
+        help="ZooKeeper of the cluster; several servers separated by commas.",
+    )
+    @click.option(
+        "--data-dir",
+        type=click.Path(path_type=Path, file_okay=False),
+        default=Path("data"),
+        show_default=True,
+        envvar=DATA_DIR_VARIABLE,
+        show_envvar=True,
+        help="Folder of a cluster on this machine.",
+    )
+    @functools.wraps(command)
+    def with_cluster(*args: P.args, **kwargs: P.kwargs) -> R:
+        context = click.get_current_context()
+        zookeeper = kwargs.pop("zookeeper")
+        data_dir = kwargs.pop("data_dir")
+        assert isinstance(zookeeper, str | None)
+        assert isinstance(data_dir, Path)
+        return command(find_cluster(context, zookeeper, data_dir), *args, **kwargs)
+
+    return with_cluster
+
+
+def find_cluster(context: click.Context, zookeeper: str | None, data_dir: Path) -> Cluster:
+    """Return the cluster meant by the two options.
+
+    The object of ``context``, if any, is an ``OpenZooKeeper`` to use instead of the network.
+    Raises ``ClusterNotFoundError``.
+    """
+    open_zookeeper: OpenZooKeeper = context.obj or open_session
+    names_zookeeper, names_data_dir = (
+        context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+        for name in ("zookeeper", "data_dir")
+    )
+    if zookeeper and (names_zookeeper or not names_data_dir):
+        try:
+            file = read_cluster_file(data_dir)
+        except RegentError:
+            if names_data_dir:
+                raise
+            file = None
+        is_same = file is not None and (names_data_dir or file.zookeeper == zookeeper)
+        return Cluster(zookeeper, data_dir if is_same else None, open_zookeeper)
+    file = read_cluster_file(data_dir)
+    if file is None:
+        raise ClusterNotFoundError(
+            f"no cluster in {data_dir}: there is no {CLUSTER_FILE}; start one with"
+            f" `regent cluster --data-dir {data_dir}`, or name one with --data-dir or --zookeeper"
+        )
+    return Cluster(file.zookeeper, data_dir, open_zookeeper)

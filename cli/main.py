@@ -1,0 +1,140 @@
+"""The root of the command line: which commands there are, and how errors look.
+
+A command is imported when it is called, so that listing topics does not pay for Spark. Whatever
+goes wrong on purpose is one line on stderr: exit code 1, or 2 for a command line that makes no
+sense; 130 after Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import os
+import sys
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import click
+
+from core.errors import RegentError
+
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+EXIT_INTERRUPTED = 130
+
+
+class LazyCommand(NamedTuple):
+    """Where a command lives; ``summary`` is None for one that people do not call."""
+
+    module: str
+    attribute: str
+    summary: str | None
+
+
+COMMANDS: Mapping[str, LazyCommand] = {
+    "cluster": LazyCommand("cli.cluster", "cluster", "Start a whole cluster on this machine."),
+    "broker": LazyCommand("cli.broker", "broker", "Run one broker."),
+    "zookeeper": LazyCommand("cli.zookeeper", "zookeeper", "Run the embedded ZooKeeper alone."),
+    "topics": LazyCommand("cli.topics", "topics", "Create, list, describe and grow topics."),
+    "brokers": LazyCommand("cli.brokers", "brokers", "List brokers, shut one down."),
+    "controller": LazyCommand("cli.controller", "controller", "Show who rules, or move it."),
+    "metadata": LazyCommand("cli.metadata", "metadata", "Show what one broker believes."),
+    "status": LazyCommand("cli.status", "status", "Tell on one screen whether all is well."),
+    "events": LazyCommand("cli.events", "events", "Read the journal of the controllers."),
+    "jobs": LazyCommand("cli.jobs", "jobs", "Run Spark jobs."),
+    "guardian": LazyCommand("cli.broker", "guardian", None),
+    "placement-service": LazyCommand("cli.placement_service", "placement_service", None),
+}
+
+
+class LazyGroup(click.Group):
+    """A group whose commands are imported one by one, when they are called."""
+
+    def __init__(self, *args: Any, commands: Mapping[str, LazyCommand], **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._lazy = commands
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names of the commands, in the order they are declared in."""
+        return list(self._lazy)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import a command; None when there is none of that name."""
+        lazy = self._lazy.get(cmd_name)
+        if lazy is None:
+            return None
+        try:
+            command = getattr(importlib.import_module(lazy.module), lazy.attribute)
+        except ImportError as error:
+            raise RegentError(f"the command {cmd_name} cannot be loaded: {error}") from error
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the commands without importing them."""
+        with formatter.section("Commands"):
+            formatter.write_dl(
+                [(name, lazy.summary) for name, lazy in self._lazy.items() if lazy.summary]
+            )
+
+
+class RegentGroup(LazyGroup):
+    """The root: reports every expected error in one line."""
+
+    def main(self, *args: Any, **kwargs: Any) -> Any:
+        """Run a command line and exit; the arguments are those of ``click.Command.main``."""
+        kwargs = {"prog_name": "regent", **kwargs, "standalone_mode": False}
+        try:
+            result = super().main(*args, **kwargs)
+            sys.stdout.flush()
+        except click.exceptions.NoArgsIsHelpError as error:
+            error.show()
+            sys.exit(EXIT_USAGE)
+        except click.UsageError as error:
+            help_of = error.ctx.command_path if error.ctx else "regent"
+            _report(f"{error.format_message()} ({help_of} --help)")
+            sys.exit(EXIT_USAGE)
+        except click.ClickException as error:
+            _report(error.format_message())
+            sys.exit(EXIT_FAILED)
+        except RegentError as error:
+            _report(str(error))
+            sys.exit(EXIT_FAILED)
+        except click.Abort:
+            sys.exit(EXIT_INTERRUPTED)
+        except BrokenPipeError:
+            # Nobody reads any more; the interpreter's last flush must not complain about it.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            sys.exit(EXIT_FAILED)
+        sys.exit(result if isinstance(result, int) else 0)
+
+
+def _report(message: str) -> None:
+    for line in message.splitlines():
+        click.echo(f"regent: {line}", err=True)
+
+
+@click.group(cls=RegentGroup, commands=COMMANDS, context_settings={"max_content_width": 100})
+@click.option("-v", "--verbose", is_flag=True, help="Log to stderr what happens inside.")
+def cli(verbose: bool) -> None:
+    r"""Regent: a replicated, partitioned log cluster with Kafka's ZooKeeper-mode control plane.
+
+    \b
+    regent cluster                               start three brokers in ./data
+    regent topics create payments --partitions 12 --replication-factor 3
+    regent topics describe payments
+    regent status
+
+    Commands find the cluster by --data-dir (default ./data, environment REGENT_DATA_DIR) or by
+    --zookeeper HOST:PORT[/chroot] (environment REGENT_ZOOKEEPER).
+    """
+    if verbose:
+        logging.basicConfig(level=logging.DEBUG, stream=sys.stderr)
+    elif logging.lastResort is not None:
+        # What a library warns about would otherwise reach stderr beside our own one line.
+        logging.lastResort.setLevel(logging.CRITICAL)
+
+
+def main() -> None:
+    """Run the command line of this process."""
+    cli()

@@ -1,0 +1,129 @@
+"""How commands print: data on stdout, as a table or as JSON; everything else on stderr."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterable, Sequence
+from enum import StrEnum
+from typing import Any, Self, TypeVar
+
+import click
+import orjson
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_DOT_INTERVAL_S = 1.0
+
+
+class Output(StrEnum):
+    """What ``-o`` may be."""
+
+    TABLE = "table"
+    JSON = "json"
+
+
+def output_option(command: F) -> F:
+    """Add ``-o table|json``, the argument ``output``."""
+    return click.option(
+        "-o",
+        "--output",
+        type=click.Choice([output.value for output in Output]),
+        default=Output.TABLE.value,
+        show_default=True,
+        help="How to print the result.",
+    )(command)
+
+
+def print_json(value: object) -> None:
+    """Print one JSON document: indented for people, on one line for programs."""
+    option = orjson.OPT_INDENT_2 if sys.stdout.isatty() else None
+    click.echo(orjson.dumps(value, option=option))
+
+
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Print an aligned table: plain, so that it can be cut into words, unless on a terminal."""
+    cells = [[_cell(value) for value in row] for row in rows]
+    if sys.stdout.isatty():
+        _print_rich(columns, cells)
+        return
+    lines = [[column.upper().replace(" ", "-") for column in columns], *cells]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    for line in lines:
+        padded = (cell.ljust(width) for cell, width in zip(line, widths, strict=True))
+        click.echo("  ".join(padded).rstrip())
+
+
+def print_facts(facts: Iterable[tuple[str, object]]) -> None:
+    """Print names and values in two columns."""
+    rows = [(name, _cell(value)) for name, value in facts]
+    width = max(len(name) for name, _ in rows)
+    for name, value in rows:
+        click.echo(f"{name.ljust(width)}  {value}")
+
+
+def note(message: str) -> None:
+    """Say something that is not part of the result."""
+    click.echo(message, err=True)
+
+
+def counted(number: int, noun: str) -> str:
+    """Return "1 partition" or "2 partitions"."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def listed(values: Sequence[object], limit: int = 10) -> str:
+    """Return the first few values, and how many more there are."""
+    shown = ", ".join(map(str, values[:limit]))
+    return f"{shown} and {len(values) - limit} more" if len(values) > limit else shown
+
+
+class Waiting:
+    """Says once what is waited for and, on a terminal, shows with dots that it still is."""
+
+    def __init__(self, message: str) -> None:
+        self._message = message
+        self._next_dot_at: float | None = None  # None: nothing has been said yet
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._next_dot_at is not None and sys.stderr.isatty():
+            click.echo(err=True)
+
+    def go_on(self) -> None:
+        """Show that the wait goes on; the first call says what for."""
+        now = time.monotonic()
+        is_terminal = sys.stderr.isatty()
+        if self._next_dot_at is None:
+            click.echo(self._message, err=True, nl=not is_terminal)
+        elif now < self._next_dot_at:
+            return
+        elif is_terminal:
+            click.echo(".", err=True, nl=False)
+        self._next_dot_at = now + _DOT_INTERVAL_S
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list | tuple):
+        return ",".join(map(str, value)) or "-"
+    return str(value)
+
+
+def _print_rich(columns: Sequence[str], cells: Iterable[Sequence[str]]) -> None:
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    for row in cells:
+        table.add_row(*map(escape, row))
+    Console().print(table)

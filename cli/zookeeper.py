@@ -1,0 +1,57 @@
+"""``zookeeper``: the embedded ZooKeeper by itself, in the foreground."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from actors.child_process import describe_exit
+from actors.process_supervisor import ProcessSupervisor
+from actors.zookeeper_node import ZooKeeperNode
+from core.errors import RegentError
+from zk.embedded import EmbeddedZooKeeper, server_of
+
+_STOP_TIMEOUT_S = 10.0
+
+
+@click.command()
+@click.option("--data-dir", type=click.Path(path_type=Path), required=True, help="Its own folder.")
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65_535),
+    default=2181,
+    show_default=True,
+    help="Port for clients; 0 for a free one.",
+)
+def zookeeper(data_dir: Path, port: int) -> None:
+    """Run the embedded ZooKeeper in the foreground.
+
+    On a zookeeper-K folder of a cluster it takes the place of that server, as a member of its
+    ensemble if it was one. Prints a line beginning "ready:" when it serves; Ctrl-C ends it.
+    """
+    try:
+        data_dir.mkdir(parents=True, exist_ok=True)
+        sys.exit(_run(server_of(data_dir, port), data_dir))
+    except OSError as error:
+        raise RegentError(f"{data_dir} cannot be used: {error.strerror}") from None
+
+
+def _run(server: EmbeddedZooKeeper, data_dir: Path) -> int:
+    with ProcessSupervisor() as processes:
+        try:
+            with processes.interruptible():
+                server.start()
+        except KeyboardInterrupt:
+            server.stop()
+            return 0
+        node = ZooKeeperNode("zookeeper", server)
+        processes.adopt(node)
+        click.echo(f"ready: {server.address}")
+        sys.stdout.flush()
+        processes.wait(lambda: bool(processes.stop_requests) or not processes.is_running(node))
+        status = node.poll()
+        if status is not None:
+            raise RegentError(f"ZooKeeper ended {describe_exit(status)}: see {data_dir}")
+        return 0 if processes.stop(node, _STOP_TIMEOUT_S) else 1

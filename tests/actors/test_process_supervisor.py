@@ -1,0 +1,288 @@
+"""Supervision of tiny programs: what is seen of them, how they end, and when they come back."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from actors.child_process import Child, ChildProcess, ChildStartError, DeathPipe, describe_exit
+from actors.process_supervisor import Backoff, ProcessSupervisor, Restart, SupervisionListener
+from core.errors import RegentError
+
+TIMEOUT_S = 10.0
+
+SERVE = "print('ready: here', flush=True); import time; time.sleep(60)"
+DEAF = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN);" + SERVE
+ORDERLY = (
+    "import signal, sys; signal.signal(signal.SIGTERM, lambda *_: sys.exit(0));"
+    "print('ready: here', flush=True); signal.pause()"
+)
+FAIL = "import sys; print('a trace', file=sys.stderr); sys.exit('no room left\\n')"
+GUARDED = (
+    "import os, sys; witness = open(sys.argv[1], 'w'); print('ready: here', flush=True);"
+    "os.read(int(sys.argv[3]), 1)"
+)
+
+
+class Recorder(SupervisionListener):
+    """Remembers what it was told."""
+
+    def __init__(self) -> None:
+        self.ready: list[str] = []
+        self.exits: list[tuple[str, int, float | None]] = []
+        self.launches: list[str] = []
+        self.failed_launches: list[str] = []
+
+    def on_ready(self, child: Child) -> None:
+        assert child.ready is not None
+        self.ready.append(child.ready)
+
+    def on_exit(self, child: Child, status: int, restart_in_s: float | None) -> None:
+        self.exits.append((child.name, status, restart_in_s))
+
+    def on_launched_again(self, child: Child) -> None:
+        self.launches.append(child.name)
+
+    def on_launch_failed(self, child: Child, error: RegentError, restart_in_s: float) -> None:
+        self.failed_launches.append(str(error))
+
+
+@pytest.fixture
+def death_pipe() -> Iterator[DeathPipe]:
+    pipe = DeathPipe()
+    yield pipe
+    pipe.close()
+
+
+@pytest.fixture
+def recorder() -> Recorder:
+    return Recorder()
+
+
+@pytest.fixture
+def processes(recorder: Recorder) -> Iterator[ProcessSupervisor]:
+    with ProcessSupervisor(recorder) as supervisor:
+        yield supervisor
+
+
+@pytest.fixture
+def child(tmp_path: Path, death_pipe: DeathPipe) -> Callable[[str], ChildProcess]:
+    def make(source: str) -> ChildProcess:
+        return ChildProcess(
+            "worker",
+            lambda: [sys.executable, "-c", source],
+            output=tmp_path / "logs" / "worker.out",
+            death_pipe=death_pipe,
+        )
+
+    return make
+
+
+def serving(processes: ProcessSupervisor, child: ChildProcess) -> ChildProcess:
+    """Start a child and return it once it has said that it is ready."""
+    processes.start(child)
+    assert processes.wait(lambda: child.ready is not None, TIMEOUT_S)
+    return child
+
+
+def ended(processes: ProcessSupervisor, child: ChildProcess) -> bool:
+    return processes.wait(lambda: not processes.is_running(child), TIMEOUT_S)
+
+
+def test_what_a_child_says_when_it_is_ready_is_told(
+    processes: ProcessSupervisor, recorder: Recorder, child: Callable[[str], ChildProcess]
+) -> None:
+    worker = serving(processes, child("print('hello'); " + SERVE))
+    assert worker.ready == "here"
+    assert recorder.ready == ["here"]
+    assert not recorder.exits
+
+
+def test_a_child_that_speaks_and_dies_at_once_was_ready(
+    processes: ProcessSupervisor, recorder: Recorder, child: Callable[[str], ChildProcess]
+) -> None:
+    worker = child("print('ready: here')")
+    processes.start(worker)
+    assert ended(processes, worker)
+    assert recorder.ready == ["here"]
+    assert recorder.exits == [("worker", 0, None)]
+
+
+def test_a_failed_child_is_quoted(
+    processes: ProcessSupervisor, recorder: Recorder, child: Callable[[str], ChildProcess]
+) -> None:
+    worker = child(FAIL)
+    processes.start(worker)
+    assert ended(processes, worker)
+    assert recorder.exits == [("worker", 1, None)]
+    assert worker.last_words() == "no room left"
+
+
+def test_a_child_that_ends_in_order_is_not_killed(
+    processes: ProcessSupervisor, recorder: Recorder, child: Callable[[str], ChildProcess]
+) -> None:
+    worker = serving(processes, child(ORDERLY))
+    assert processes.stop(worker, TIMEOUT_S)
+    assert recorder.exits == [("worker", 0, None)]
+
+
+def test_a_child_that_was_paused_ends_in_order(
+    processes: ProcessSupervisor, recorder: Recorder, child: Callable[[str], ChildProcess]
+) -> None:
+    worker = serving(processes, child(ORDERLY))
+    worker.send_signal(signal.SIGSTOP)
+    assert processes.stop(worker, TIMEOUT_S)
+    assert recorder.exits == [("worker", 0, None)]
+
+
+def test_a_child_that_ignores_the_request_is_killed(
+    processes: ProcessSupervisor, recorder: Recorder, child: Callable[[str], ChildProcess]
+) -> None:
+    worker = serving(processes, child(DEAF))
+    assert not processes.stop(worker, 0.05)
+    assert recorder.exits == [("worker", -signal.SIGKILL, None)]
+
+
+def test_another_request_to_stop_cuts_the_wait_for_a_child_short(
+    processes: ProcessSupervisor, child: Callable[[str], ChildProcess]
+) -> None:
+    worker = serving(processes, child(DEAF))
+    os.kill(os.getpid(), signal.SIGINT)
+    assert not processes.stop(worker, 600.0)
+
+
+def test_a_signal_that_comes_twice_at_once_is_one_request(processes: ProcessSupervisor) -> None:
+    os.kill(os.getpid(), signal.SIGTERM)
+    os.kill(os.getpid(), signal.SIGINT)
+    assert processes.wait(lambda: processes.stop_requests > 0, TIMEOUT_S)
+    os.kill(os.getpid(), signal.SIGTERM)
+    assert not processes.wait(lambda: processes.stop_requests > 1, 0.05)
+
+
+def test_a_request_to_stop_interrupts_only_where_it_may(processes: ProcessSupervisor) -> None:
+    with pytest.raises(KeyboardInterrupt), processes.interruptible():
+        os.kill(os.getpid(), signal.SIGTERM)
+    assert processes.stop_requests == 1
+
+
+def test_the_signals_are_given_back() -> None:
+    before = signal.getsignal(signal.SIGINT)
+    with ProcessSupervisor():
+        assert signal.getsignal(signal.SIGINT) != before
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_a_failed_child_comes_back_and_a_finished_one_does_not(
+    processes: ProcessSupervisor,
+    recorder: Recorder,
+    tmp_path: Path,
+    child: Callable[[str], ChildProcess],
+) -> None:
+    fails_twice = (
+        f"import pathlib, sys; runs = pathlib.Path({str(tmp_path / 'runs')!r});"
+        "n = len(runs.read_text()) if runs.exists() else 0;"
+        "runs.write_text('x' * (n + 1)); sys.exit(int(n < 2))"
+    )
+    worker = child(fails_twice)
+    processes.start(worker, Restart.ON_FAILURE, Backoff(first_s=0.01, longest_s=1.0))
+    assert processes.wait(lambda: len(recorder.exits) == 3, TIMEOUT_S)
+    assert recorder.exits == [("worker", 1, 0.01), ("worker", 1, 0.02), ("worker", 0, None)]
+    assert recorder.launches == ["worker", "worker"]
+
+
+def test_a_child_that_must_run_comes_back_whatever_its_status(
+    processes: ProcessSupervisor, recorder: Recorder, child: Callable[[str], ChildProcess]
+) -> None:
+    worker = child("print('ready: here')")
+    processes.start(worker, Restart.ALWAYS, Backoff(first_s=0.01))
+    assert processes.wait(lambda: len(recorder.ready) == 2, TIMEOUT_S)
+    processes.stop_restarts()
+    assert ended(processes, worker)
+
+
+def test_what_cannot_be_started_again_is_tried_again(
+    processes: ProcessSupervisor, recorder: Recorder, tmp_path: Path, death_pipe: DeathPipe
+) -> None:
+    program = tmp_path / "program"
+    program.write_text("#!/bin/sh\nrm $0; exit 1\n")
+    program.chmod(0o755)
+    worker = ChildProcess(
+        "worker", lambda: [str(program)], output=tmp_path / "out", death_pipe=death_pipe
+    )
+    processes.start(worker, Restart.ON_FAILURE, Backoff(first_s=0.01))
+    assert processes.wait(lambda: len(recorder.failed_launches) == 2, TIMEOUT_S)
+    assert "worker cannot be started: " in recorder.failed_launches[0]
+
+
+def test_what_cannot_be_started_at_all_is_an_error(
+    processes: ProcessSupervisor, tmp_path: Path, death_pipe: DeathPipe
+) -> None:
+    missing = str(tmp_path / "missing")
+    worker = ChildProcess(
+        "worker", lambda: [missing], output=tmp_path / "out", death_pipe=death_pipe
+    )
+    with pytest.raises(ChildStartError, match="worker cannot be started"):
+        processes.start(worker)
+
+
+def test_the_pause_before_a_restart_doubles_until_one_lives_long_enough() -> None:
+    backoff = Backoff()
+    assert [backoff.pause_s(lived_s=0.0) for _ in range(7)] == [1, 2, 4, 8, 16, 30, 30]
+    assert backoff.pause_s(lived_s=60.0) == 1
+    assert backoff.pause_s(lived_s=59.0) == 2
+
+
+def test_no_child_is_left_when_the_supervisor_fails(
+    recorder: Recorder, child: Callable[[str], ChildProcess]
+) -> None:
+    worker = child(DEAF)
+    with pytest.raises(ZeroDivisionError), ProcessSupervisor(recorder) as processes:
+        serving(processes, worker)
+        raise ZeroDivisionError
+    assert worker.poll() == -signal.SIGKILL
+
+
+def test_no_child_outlives_a_supervisor_that_is_killed(tmp_path: Path) -> None:
+    witness = tmp_path / "witness"
+    os.mkfifo(witness)
+    supervisor = f"""
+from pathlib import Path
+from actors.child_process import ChildProcess, DeathPipe
+from actors.process_supervisor import ProcessSupervisor
+pipe = DeathPipe()
+command = lambda: [{sys.executable!r}, "-c", {GUARDED!r}, {str(witness)!r}]
+workers = [ChildProcess(n, command, output=Path({str(tmp_path)!r}) / n, death_pipe=pipe)
+           for n in "ab"]
+with ProcessSupervisor() as processes:
+    for worker in workers:
+        processes.start(worker)
+    processes.wait(lambda: all(w.ready for w in workers), 10)
+    print("up", flush=True)
+    processes.wait(lambda: False)
+"""
+    held_open = os.open(witness, os.O_RDONLY | os.O_NONBLOCK)
+    with subprocess.Popen([sys.executable, "-c", supervisor], stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"up\n"
+        finally:
+            process.kill()
+    poll = select.poll()
+    poll.register(held_open, 0)  # POLLHUP alone: the last writer is gone
+    assert poll.poll(TIMEOUT_S * 1000)
+    os.close(held_open)
+
+
+@pytest.mark.parametrize(
+    ("status", "text"),
+    [(0, "with status 0"), (3, "with status 3"), (-9, "by SIGKILL"), (-99, "by signal 99")],
+)
+def test_an_end_is_put_into_words(status: int, text: str) -> None:
+    assert describe_exit(status) == text

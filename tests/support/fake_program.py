@@ -1,0 +1,75 @@
+"""Stands in for ``run.py`` where children are supervised: it keeps their contract, and does nothing.
+
+Run as ``fake_program.py broker --id 0 …`` or ``fake_program.py placement-service …``. A file
+``NAME.mode`` in the cluster's data directory (``broker-0.mode``) makes it misbehave:
+
+    fail      says why on stderr and exits with status 3
+    die-once  the same, the first time
+    deaf      ignores SIGTERM
+    mute      never says that it is ready
+    garbage   says something else than it should
+
+What ends in order adds its name to the file ``stopped`` there.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+from types import FrameType
+
+
+def main(command: str, *arguments: str) -> None:
+    """Keep the contract, until SIGTERM or the end of the death pipe."""
+    options = dict(zip(arguments[::2], arguments[1::2], strict=True))
+    name, data_dir = _identity(command, options)
+    mode_file = data_dir / f"{name}.mode"
+    mode = mode_file.read_text() if mode_file.exists() else ""
+    stopped = threading.Event()
+
+    def on_sigterm(number: int, frame: FrameType | None) -> None:
+        del number, frame
+        if mode != "deaf":
+            stopped.set()
+
+    signal.signal(signal.SIGTERM, on_sigterm)
+    death_pipe = int(options["--death-pipe-fd"])
+    threading.Thread(target=lambda: (os.read(death_pipe, 1), os._exit(9)), daemon=True).start()
+    if mode == "die-once":
+        mode_file.unlink()
+    if mode in ("fail", "die-once"):
+        sys.exit("regent: the disk is on fire")
+    if mode != "mute":
+        sys.stdout.write(f"ready: {_ready(command, options) if mode != 'garbage' else '{}'}\n")
+        sys.stdout.flush()
+    while not stopped.wait(1.0):
+        pass
+    with (data_dir / "stopped").open("a") as file:
+        file.write(f"{name}\n")
+
+
+def _identity(command: str, options: dict[str, str]) -> tuple[str, Path]:
+    if command == "broker":
+        directory = Path(options["--data-dir"])
+        directory.mkdir(exist_ok=True)
+        return directory.name, directory.parent
+    return command, Path(os.environ["FAKE_DATA_DIR"])
+
+
+def _ready(command: str, options: dict[str, str]) -> str:
+    if command != "broker":
+        return "tcp://127.0.0.1:7777"
+    broker_id = int(options["--id"])
+    ports = {
+        name: int(options[f"--{name.replace('_', '-')}"]) or 50_000 + 10 * broker_id + number
+        for number, name in enumerate(("port", "control_port", "replication_port", "metrics_port"))
+    }
+    return json.dumps({"id": broker_id, "pid": os.getpid(), "host": options["--host"], **ports})
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

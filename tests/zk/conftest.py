@@ -1,0 +1,30 @@
+"""Sessions and a proxy that are gone after the test."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from tests.support.connected_sessions import Connect
+from tests.support.tcp_proxy import TcpProxy
+from zk.embedded import EmbeddedZooKeeper
+
+
+@pytest.fixture
+def connect(zookeeper_address: str) -> Iterator[Connect]:
+    with ExitStack() as stack:
+        yield Connect(stack, zookeeper_address)
+
+
+@pytest.fixture
+def proxy(zookeeper_server: EmbeddedZooKeeper) -> Iterator[TcpProxy]:
+    with TcpProxy(zookeeper_server.address) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def proxied(proxy: TcpProxy, zookeeper_address: str) -> str:
+    """The address of the same chroot through the proxy."""
+    return proxy.address + zookeeper_address[zookeeper_address.index("/") :]

@@ -1,0 +1,124 @@
+from __future__ import annotations
+
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from config.java import JavaNotFoundError
+from zk.client import ZooKeeperClient
+from zk.embedded import EmbeddedZooKeeper, ZooKeeperStartError, start_ensemble
+from zk.operations import Create
+
+pytestmark = [pytest.mark.zookeeper, pytest.mark.usefixtures("zookeeper_server")]
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def stack() -> Iterator[ExitStack]:
+    with ExitStack() as stack:
+        yield stack
+
+
+def client_of(addresses: str, stack: ExitStack) -> ZooKeeperClient:
+    client = ZooKeeperClient(addresses, 6000, on_watch=lambda _: None)
+    client.start(timeout_s=10.0)
+    stack.callback(client.close)
+    return client
+
+
+def test_a_stopped_server_is_gone(tmp_path: Path, stack: ExitStack) -> None:
+    server = EmbeddedZooKeeper(tmp_path / "zk")
+    stack.callback(server.stop)
+    server.start()
+    with pytest.raises(ZooKeeperStartError, match="already running"):
+        server.start()
+
+    server.stop()
+
+    with pytest.raises(ProcessLookupError):
+        os.kill(server.pid, 0)
+    server.stop()
+
+
+def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+
+        with pytest.raises(ZooKeeperStartError, match=rf"port {port} .* is in use: .*another port"):
+            EmbeddedZooKeeper(tmp_path, port=port).start()
+
+
+def test_a_server_that_dies_is_quoted(tmp_path: Path) -> None:
+    (tmp_path / "version-2").write_text("in the way of the directory")
+
+    with pytest.raises(ZooKeeperStartError, match=r"ended with status \d+ .*version-2"):
+        EmbeddedZooKeeper(tmp_path).start()
+
+
+def test_without_java_the_server_is_not_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "nowhere"))
+
+    with pytest.raises(JavaNotFoundError):
+        EmbeddedZooKeeper(tmp_path / "zk").start()
+
+    assert not (tmp_path / "zk").exists()
+
+
+def test_the_server_dies_with_the_process_that_started_it(tmp_path: Path, stack: ExitStack) -> None:
+    script = tmp_path / "starter.py"
+    script.write_text(
+        "import sys, pathlib, zk.embedded\n"
+        "server = zk.embedded.EmbeddedZooKeeper(pathlib.Path(sys.argv[1]))\n"
+        "server.start()\n"
+        "sys.stdout.write(f'{server.pid}\\n')\n"
+        "sys.stdout.flush()\n"
+        "sys.stdin.read()\n"
+    )
+    starter = subprocess.Popen(
+        [sys.executable, str(script), str(tmp_path / "zk")],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    with starter:
+        assert starter.stdout is not None
+        server_pid = int(starter.stdout.readline())
+        stack.callback(os.close, server := os.pidfd_open(server_pid))
+        os.kill(server_pid, signal.SIGSTOP)  # not even a server that hangs survives
+
+        starter.send_signal(signal.SIGKILL)
+        starter.wait(5.0)
+
+    ended, _, _ = select.select([server], [], [], 5.0)
+    assert ended
+
+
+def test_an_ensemble_serves_while_one_member_is_down_and_takes_it_back(
+    tmp_path: Path, stack: ExitStack
+) -> None:
+    data_dirs = [tmp_path / f"zookeeper-{number}" for number in range(3)]
+    servers = start_ensemble(data_dirs, [0, 0, 0])
+    for server in servers:
+        stack.callback(server.stop, 1.0)
+    client = client_of(",".join(server.address for server in servers), stack)
+    client.multi([Create("/a")])
+
+    servers[2].stop(timeout_s=0.0)
+    client.get("/a")
+    client.multi([Create("/b")])
+    servers[2].start()
+
+    reader = client_of(servers[2].address, stack)
+    assert reader.children("/") == ["a", "b", "zookeeper"]

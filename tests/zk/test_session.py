@@ -1,0 +1,261 @@
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import ExitStack
+
+import pytest
+
+from core.errors import SessionExpiredError
+from tests.support.tcp_proxy import TcpProxy
+from zk.client import SessionCredentials, ZooKeeperClient
+from zk.embedded import EmbeddedZooKeeper
+from zk.operations import ConnectionLossError, Create, SetData, WatchEvent, ZooKeeper
+from zk.session import SessionKeeper, close_session
+
+pytestmark = pytest.mark.zookeeper
+
+
+class Owner:
+    """Has a session kept, and notes what it is told in the order in which it is told."""
+
+    def __init__(
+        self,
+        address: str,
+        timeout_ms: int,
+        expire: Callable[[], Future[None] | None] = lambda: None,
+    ) -> None:
+        self.told: queue.Queue[tuple[str, object]] = queue.Queue()
+        self.events: queue.Queue[WatchEvent] = queue.Queue()
+        self._expire = expire
+        self.keeper = SessionKeeper(
+            address,
+            timeout_ms,
+            on_watch=self.events.put,
+            on_session_starting=self._starting,
+            on_established=lambda client: self.told.put(("established", client.session_id)),
+            on_expired=self._expired,
+        )
+
+    def hear(self) -> tuple[str, object]:
+        return self.told.get(timeout=5.0)
+
+    def _starting(self, credentials: SessionCredentials) -> None:
+        self.told.put(("starting", credentials.session_id))
+        self.told.put(("usable", self._usable()))
+
+    def _expired(self) -> Future[None] | None:
+        self.told.put(("expired", None))
+        self.told.put(("usable", self._usable()))
+        return self._expire()
+
+    def _usable(self) -> bool:
+        try:
+            return self.keeper.children("/") is not None
+        except SessionExpiredError:
+            return False
+
+
+class Keep:
+    """Starts keepers that are closed after the test."""
+
+    def __init__(self, stack: ExitStack, address: str) -> None:
+        self._stack = stack
+        self._address = address
+
+    def __call__(
+        self,
+        address: str | None = None,
+        timeout_ms: int = 6000,
+        expire: Callable[[], Future[None] | None] = lambda: None,
+    ) -> Owner:
+        owner = Owner(address or self._address, timeout_ms, expire)
+        self._stack.callback(owner.keeper.close)
+        owner.keeper.start(timeout_s=10.0)
+        assert owner.hear() == ("starting", owner.keeper.session_id)
+        assert owner.hear() == ("usable", False)
+        assert owner.hear() == ("established", owner.keeper.session_id)
+        return owner
+
+
+@pytest.fixture
+def keep(zookeeper_address: str) -> Iterator[Keep]:
+    with ExitStack() as stack:
+        yield Keep(stack, zookeeper_address)
+
+
+@pytest.fixture
+def observer(zookeeper_address: str) -> Iterator[ZooKeeperClient]:
+    client = ZooKeeperClient(zookeeper_address, 6000, on_watch=lambda _: None)
+    client.start(timeout_s=10.0)
+    yield client
+    client.close()
+
+
+def test_an_expired_session_is_followed_by_another(
+    keep: Keep, observer: ZooKeeperClient, zookeeper_address: str
+) -> None:
+    owner = keep()
+    keeper: ZooKeeper = owner.keeper
+    first = keeper.session_id
+    keeper.multi([Create("/e", ephemeral=True)])
+    old_client = owner.keeper.client
+
+    assert close_session(zookeeper_address, old_client.credentials, timeout_s=5.0)
+
+    told = [owner.hear() for _ in range(5)]
+    second = keeper.session_id
+    assert second != first
+    assert told == [
+        ("expired", None),
+        ("usable", False),
+        ("starting", second),
+        ("usable", False),
+        ("established", second),
+    ]
+    assert observer.get("/e") is None
+    keeper.multi([Create("/e", ephemeral=True)])
+    assert keeper.get("/e", watch=True) == observer.get("/e")
+    observer.multi([SetData("/e", b"", 0)])
+    assert owner.events.get(timeout=5.0).path == "/e"
+    with pytest.raises(SessionExpiredError):
+        old_client.get("/e")
+
+
+def test_the_next_session_waits_until_the_end_of_the_last_is_handled(
+    keep: Keep, zookeeper_address: str
+) -> None:
+    handled: Future[None] = Future()
+    owner = keep(expire=lambda: handled)
+
+    close_session(zookeeper_address, owner.keeper.client.credentials, timeout_s=5.0)
+
+    assert owner.hear() == ("expired", None)
+    assert owner.hear() == ("usable", False)
+    with pytest.raises(queue.Empty):
+        owner.told.get(timeout=0.3)
+    assert not owner.keeper.lease_valid()
+    handled.set_result(None)
+    assert owner.hear()[0] == "starting"
+
+
+def test_an_owner_that_fails_gets_a_session_all_the_same(
+    keep: Keep, zookeeper_address: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail() -> Future[None]:
+        raise ZeroDivisionError
+
+    owner = keep(expire=fail)
+
+    close_session(zookeeper_address, owner.keeper.client.credentials, timeout_s=5.0)
+
+    assert [owner.hear()[0] for _ in range(5)][-1] == "established"
+    assert "a callback of the session keeper failed" in caplog.text
+
+
+def test_a_session_given_up_unheard_is_ended_by_its_successor(
+    keep: Keep,
+    observer: ZooKeeperClient,
+    zookeeper_server: EmbeddedZooKeeper,
+    zookeeper_address: str,
+) -> None:
+    chroot = zookeeper_address[zookeeper_address.index("/") :]
+    with TcpProxy(zookeeper_server.address) as proxy:
+        owner = keep(proxy.address + chroot, timeout_ms=1000)
+        owner.keeper.multi([Create("/e", ephemeral=True)])
+        credentials = owner.keeper.client.credentials
+        # Keeps the session alive on the server, however long it cannot be reached.
+        twin = ZooKeeperClient(
+            zookeeper_address, 60_000, on_watch=lambda _: None, credentials=credentials
+        )
+        twin.start(timeout_s=5.0)
+
+        proxy.cut()
+        assert owner.hear() == ("expired", None)
+        assert observer.get("/e") is not None
+        proxy.restore()
+
+        assert owner.hear() == ("usable", False)
+        assert owner.hear() == ("starting", owner.keeper.session_id)
+        assert owner.keeper.session_id != credentials.session_id
+        assert observer.get("/e") is None
+        twin.abandon()
+        owner.keeper.close()
+
+
+def test_the_keeper_tries_until_the_server_is_back(
+    keep: Keep, zookeeper_server: EmbeddedZooKeeper, zookeeper_address: str
+) -> None:
+    chroot = zookeeper_address[zookeeper_address.index("/") :]
+    with TcpProxy(zookeeper_server.address) as proxy:
+        owner = keep(proxy.address + chroot, timeout_ms=400)
+
+        proxy.cut()
+        assert owner.hear() == ("expired", None)
+        assert owner.hear() == ("usable", False)
+        with pytest.raises(queue.Empty):  # more than one attempt
+            owner.told.get(timeout=1.0)
+        proxy.restore()
+
+        assert owner.hear()[0] == "starting"
+        owner.keeper.close()
+
+
+def test_closing_ends_the_session_and_nothing_more_is_told(
+    keep: Keep, observer: ZooKeeperClient
+) -> None:
+    owner = keep()
+    owner.keeper.multi([Create("/e", ephemeral=True)])
+
+    owner.keeper.close()
+
+    assert observer.get("/e") is None
+    assert owner.told.empty()
+    assert not any(thread.name == "zookeeper-session" for thread in threading.enumerate())
+    with pytest.raises(SessionExpiredError):
+        owner.keeper.get("/")
+
+
+def test_a_keeper_closes_while_the_end_of_a_session_is_being_handled(
+    keep: Keep, zookeeper_address: str
+) -> None:
+    owner = keep(expire=Future)
+    close_session(zookeeper_address, owner.keeper.client.credentials, timeout_s=5.0)
+    assert owner.hear() == ("expired", None)
+
+    owner.keeper.close()
+
+    assert not any(thread.name == "zookeeper-session" for thread in threading.enumerate())
+
+
+def test_a_keeper_that_finds_no_server_says_so_and_is_closed(
+    zookeeper_server: EmbeddedZooKeeper,
+) -> None:
+    with TcpProxy(zookeeper_server.address) as proxy:
+        proxy.cut()
+        owner = Owner(proxy.address, 6000)
+
+        with pytest.raises(ConnectionLossError, match=f"no ZooKeeper session at {proxy.address}"):
+            owner.keeper.start(timeout_s=0.3)
+
+    assert not any(thread.name == "zookeeper-session" for thread in threading.enumerate())
+    assert owner.told.empty()
+
+
+def test_a_keeper_refuses_an_address_that_makes_no_sense() -> None:
+    with pytest.raises(ValueError, match="expected host:port"):
+        Owner("host:port", 6000)
+
+
+def test_a_session_is_closed_from_outside_once(
+    keep: Keep, observer: ZooKeeperClient, zookeeper_address: str
+) -> None:
+    owner = keep()
+    owner.keeper.multi([Create("/e", ephemeral=True)])
+    credentials = owner.keeper.client.credentials
+
+    assert close_session(zookeeper_address, credentials, timeout_s=5.0)
+    assert observer.get("/e") is None
+    assert not close_session(zookeeper_address, credentials, timeout_s=5.0)
