@@ -20,7 +20,7 @@ from actors.cluster_file import (
     PlacementEntry,
     ZooKeeperEntry,
 )
-from actors.process_supervisor import ProcessSupervisor, Restart, SupervisionListener
+from actors.process_supervisor import Backoff, ProcessSupervisor, Restart, SupervisionListener
 from actors.zookeeper_node import ZooKeeperNode
 from core.errors import BadDataError, RegentError, SessionExpiredError
 from core.model import BrokerId
@@ -37,7 +37,6 @@ EXIT_INTERRUPTED = 130
 _START_TIMEOUT_S = 60.0
 _START_TIMEOUT_PER_BROKER_S = 2.0
 _PLACEMENT_START_TIMEOUT_S = 10.0
-_BROKER_STOP_TIMEOUT_S = 30.0
 _STOP_TIMEOUT_S = 10.0
 _CONTROLLER_READ_TIMEOUT_S = 2.0
 
@@ -74,6 +73,8 @@ class ClusterPlan:
     config: Path | None
     placement_service: bool
     restart: bool
+    restart_backoff_s: float = 1.0
+    broker_stop_timeout_s: float = 30.0
 
     def broker_ports(self, broker_id: BrokerId) -> BrokerPorts:
         """Return the ports of a broker: 10,000 apart from each other."""
@@ -148,12 +149,11 @@ class ClusterSupervisor(SupervisionListener):
         with self._processes.interruptible():
             self._start_zookeeper()
         self._save()
-        restart = Restart.ON_FAILURE if self._plan.restart else Restart.NEVER
         self._say(f"starting {_count(len(self._brokers), 'broker')}")
         if self._placement is not None:
-            self._processes.start(self._placement, Restart.ALWAYS)
+            self._processes.start(self._placement, Restart.ALWAYS, self._backoff())
         for broker in self._brokers.values():
-            self._processes.start(broker, restart)
+            self._processes.start(broker, self._restart, self._backoff())
         self._await_brokers()
         self._await_placement()
         if not self._processes.stop_requests:
@@ -223,6 +223,13 @@ class ClusterSupervisor(SupervisionListener):
 
     # --- the children ---
 
+    @property
+    def _restart(self) -> Restart:
+        return Restart.ON_FAILURE if self._plan.restart else Restart.NEVER
+
+    def _backoff(self) -> Backoff:
+        return Backoff(first_s=self._plan.restart_backoff_s)
+
     def _broker_ids(self) -> range:
         return range(self._plan.broker_count)
 
@@ -282,7 +289,10 @@ class ClusterSupervisor(SupervisionListener):
             except BadDataError as error:
                 self._say(f"{child.name}: {error}")
                 child.send_signal(signal.SIGKILL)
+                return
         self._save()
+        if self._serving and not self._stopping:
+            self._say(f"{child.name} serves again as process {child.pid}")
 
     def on_exit(self, child: Child, status: int, restart_in_s: float | None) -> None:
         """Say that a child has ended; forget it unless it is to be missed."""
@@ -302,9 +312,10 @@ class ClusterSupervisor(SupervisionListener):
             self._say(what + again)
 
     def on_launched_again(self, child: Child) -> None:
-        """Say that a child has been started again."""
+        """List a server that has been started again; the others say when they serve."""
         self._save()
-        self._say(f"{child.name} was started again as process {child.pid}")
+        if child in self._nodes:
+            self._say(f"{child.name} was started again as process {child.pid}")
 
     def on_launch_failed(self, child: Child, error: RegentError, restart_in_s: float) -> None:
         """Say that a child could not be started again."""
@@ -344,7 +355,7 @@ class ClusterSupervisor(SupervisionListener):
         last = self._find_controller(self._file.zookeeper) if len(running) > 1 else None
         broker_ids = sorted(running, key=lambda broker_id: broker_id == last)
         order: list[tuple[Child, float]] = [
-            (self._brokers[broker_id], _BROKER_STOP_TIMEOUT_S) for broker_id in broker_ids
+            (self._brokers[broker_id], self._plan.broker_stop_timeout_s) for broker_id in broker_ids
         ]
         if self._placement is not None:
             order.append((self._placement, _STOP_TIMEOUT_S))

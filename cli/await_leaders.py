@@ -6,7 +6,6 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
-from cli.output import counted
 from cli.remote_actors import ControllerRef
 from core.errors import RegentError
 from zk.admin import ZkAdminStore
@@ -31,7 +30,7 @@ def await_leaders(admin: ZkAdminStore, partitions: Mapping[str, int], *, timeout
     with ControllerRef(admin) as controller:
         has_answered = False
         while True:
-            for question in _questions(partitions, missing):
+            for question in list(_questions(partitions, missing)):
                 answer = controller.describe_topics(question, deadline=deadline)
                 if answer is None:
                     break
@@ -49,8 +48,8 @@ def await_leaders(admin: ZkAdminStore, partitions: Mapping[str, int], *, timeout
             pause_s = min(pause_s * 1.5, _MAX_PAUSE_S)
     reason = "" if has_answered else f": {controller.failure}"
     raise NoLeaderError(
-        f"{sum(missing.values())} of {counted(sum(partitions.values()), 'partition')} have no"
-        f" leader after {timeout_ms} ms{reason} (everything is written: see `regent status`)"
+        f"{sum(missing.values())} of {sum(partitions.values())} partitions have no leader after"
+        f" {timeout_ms} ms{reason} (everything is written: see `regent status`)"
     )
 
 

@@ -15,17 +15,16 @@ brokers that follow, except those taken already.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import orjson
+import pyarrow
+from pyspark.sql import DataFrame, SparkSession
 
 from core.model import BrokerId
 from core.placement import Strategy, broker_order, check, racks_in_use, runs
 from core.protocol import PlacedPartition, PlaceTopicsRequest
-
-if TYPE_CHECKING:
-    import pyarrow
-    from pyspark.sql import DataFrame, SparkSession
+from jobs.session import QUICK_START, spark_session
 
 _SLICE: Final = 4096  # partitions exploded from one row: bounds the array they are exploded from
 _ONE_TASK: Final = 200_000  # partitions up to which a second task costs more than it saves
@@ -84,6 +83,17 @@ def place_with_spark(spark: SparkSession, request: PlaceTopicsRequest) -> list[P
         PlacementError: the request cannot be satisfied; no job was run.
     """
     return _rows(placement_frame(spark, request).toArrow())
+
+
+def place_in_own_session(request: PlaceTopicsRequest) -> list[PlacedPartition]:
+    """Place like ``place_with_spark`` in a session made for it, which takes seconds.
+
+    Raises:
+        PlacementError, JavaNotFoundError, SparkFailedError
+    """
+    check(request)
+    with spark_session(app_name="regent-placement", jvm_options=QUICK_START) as spark:
+        return place_with_spark(spark, request)
 
 
 def placement_frame(spark: SparkSession, request: PlaceTopicsRequest) -> DataFrame:

@@ -19,7 +19,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
@@ -75,6 +75,7 @@ class SparkJvm:
     It belongs to the thread that made it, which must ``stop`` it; any thread may ``kill`` it. What
     it writes is in a directory of its own under ``parent_directory`` (the system's for temporary
     files if None), which ``stop`` removes. One at a time in a process, as PySpark has one context.
+    ``on_exit`` is called, by a thread of its own, when the JVM has ended for whatever reason.
 
     Raises JavaNotFoundError.
     """
@@ -87,6 +88,7 @@ class SparkJvm:
         driver_memory: str = "512m",
         parent_directory: Path | None = None,
         jvm_options: tuple[str, ...] = (),
+        on_exit: Callable[[SparkJvm], None] | None = None,
     ) -> None:
         java = find_java()
         directory = Path(tempfile.mkdtemp(prefix=DIRECTORY_PREFIX, dir=parent_directory))
@@ -108,20 +110,25 @@ class SparkJvm:
                 cwd=directory,
                 process_group=0,  # Ctrl-C is for us: we stop it in order
             )
+        self._on_exit = on_exit
+        self._exited = threading.Event()
+        threading.Thread(target=self._reap, name=f"{app_name}-jvm", daemon=True).start()
 
     @property
     def pid(self) -> int:
         """The process id of the JVM."""
         return self._process.pid
 
-    @property
-    def is_alive(self) -> bool:
-        """Whether the JVM runs."""
-        return self._process.poll() is None
+    def has_exited(self, within_s: float = 0.0) -> bool:
+        """Return whether the JVM has ended, waiting for it ``within_s`` at most."""
+        return self._exited.wait(within_s)
 
-    def wait(self) -> int:
-        """Wait, without a limit, until the JVM ends; return its exit status."""
-        return self._process.wait()
+    def _reap(self) -> None:
+        # The only one to wait for the process: Popen cannot tell two threads the truth at a time.
+        self._process.wait()
+        self._exited.set()
+        if self._on_exit:
+            self._on_exit(self)
 
     def session(self, timeout_s: float = START_TIMEOUT_S) -> SparkSession:
         """Return the session, waiting for the JVM as long as it takes, ``timeout_s`` at most.
@@ -142,7 +149,7 @@ class SparkJvm:
 
     def _connect(self) -> SparkSession:
         while not self._connection_file.exists():
-            if not self.is_alive:
+            if self.has_exited():
                 raise EOFError("the JVM ended")
             time.sleep(_POLL_S)
         data = self._connection_file.read_bytes()
@@ -181,11 +188,11 @@ class SparkJvm:
 
     def stop(self) -> None:
         """End the application, then the JVM; process and directory are gone after. Idempotent."""
-        if self._session is not None and self.is_alive:
+        if self._session is not None and not self.has_exited():
             with self.killed_after(_EXIT_TIMEOUT_S), suppress(Py4JError, OSError):
                 self._session.stop()
         self._process.kill()
-        self._process.wait(_EXIT_TIMEOUT_S)
+        self._exited.wait(_EXIT_TIMEOUT_S)
         if self._process.stdin:
             self._process.stdin.close()
         self._forget()

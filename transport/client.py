@@ -20,7 +20,7 @@ import logging
 import threading
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import Final, NamedTuple
 
 import zmq
@@ -137,7 +137,9 @@ class _Link:
         return disconnected
 
     def close(self, *, linger_ms: int) -> None:
-        self.dealer.disable_monitor()
+        """Close both sockets; what was sent has ``linger_ms`` to leave."""
+        with suppress(zmq.ContextTerminated):
+            self.dealer.disable_monitor()
         self._monitor.close(linger=0)
         self.dealer.close(linger=linger_ms)
 
@@ -264,7 +266,7 @@ class RequestClient:
         """Return the error code and the body of the reply to ``correlation_id``."""
         disconnected = False
         while True:
-            # Asked first: an answer that came before the connection broke is in the queue by now.
+            # Asked first, so that an answer which came just before is not overlooked.
             disconnected = link.take_disconnected() or disconnected
             message = link.receive()
             if message is not None:

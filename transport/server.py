@@ -15,6 +15,7 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
@@ -84,7 +85,8 @@ class RejectedFrames:
         now = time.monotonic()
         if now >= self._next_log_at:
             self._next_log_at = now + _LOG_INTERVAL_S
-            logger.warning("Rejected (%s): %s; so far %s", reason, detail, self.counts)
+            so_far = ", ".join(f"{count} {reason}" for reason, count in self._counts.items())
+            logger.warning("Rejected, %s: %s (so far: %s)", reason, detail, so_far)
 
 
 class Reply:
@@ -126,6 +128,7 @@ class Reply:
     def __del__(self) -> None:
         # Whoever should have answered died: its client need not wait, nor we count it for ever.
         if self._unanswered.acquire(blocking=False):
+            logger.info("A %s was forgotten unanswered", self._api_key.name)
             self._deliver(
                 (codec.encode_reply_header(self._correlation_id, Errors.UNKNOWN_SERVER_ERROR),)
             )
@@ -185,7 +188,10 @@ class ControlServer:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Listen, then return. Raises PortInUseError, or RegentError for an address of no use."""
+        """Listen, then return; once only.
+
+        Raises PortInUseError, or RegentError for an address of no use.
+        """
         router = open_socket(self._context, zmq.ROUTER)
         try:
             router.bind(self.endpoint)
@@ -239,7 +245,8 @@ class ControlServer:
             if not monitor.poll(_UNBIND_TIMEOUT_MS):
                 logger.warning("%s: the port of %s is not free yet", self._name, self.endpoint)
         finally:
-            router.disable_monitor()
+            with suppress(zmq.ContextTerminated):
+                router.disable_monitor()
             monitor.close()
 
     def _send_answers(self, router: Socket) -> None:

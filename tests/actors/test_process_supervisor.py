@@ -243,9 +243,14 @@ def test_no_child_is_left_when_the_supervisor_fails(
     recorder: Recorder, child: Callable[[str], ChildProcess]
 ) -> None:
     worker = child(DEAF)
-    with pytest.raises(ZeroDivisionError), ProcessSupervisor(recorder) as processes:
-        serving(processes, worker)
-        raise ZeroDivisionError
+
+    def fail() -> None:
+        with ProcessSupervisor(recorder) as processes:
+            serving(processes, worker)
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
     assert worker.poll() == -signal.SIGKILL
 
 

@@ -1,4 +1,4 @@
-"""Stands in for ``run.py`` where children are supervised: it keeps their contract, and does nothing.
+"""Stands in for ``run.py`` where children are supervised: it keeps their contract, that is all.
 
 Run as ``fake_program.py broker --id 0 …`` or ``fake_program.py placement-service …``. A file
 ``NAME.mode`` in the cluster's data directory (``broker-0.mode``) makes it misbehave:
@@ -9,6 +9,7 @@ Run as ``fake_program.py broker --id 0 …`` or ``fake_program.py placement-serv
     mute      never says that it is ready
     garbage   says something else than it should
 
+Given a port 0, it pretends to other ports from one life to the next.
 What ends in order adds its name to the file ``stopped`` there.
 """
 
@@ -57,15 +58,18 @@ def _identity(command: str, options: dict[str, str]) -> tuple[str, Path]:
         directory = Path(options["--data-dir"])
         directory.mkdir(exist_ok=True)
         return directory.name, directory.parent
-    return command, Path(os.environ["FAKE_DATA_DIR"])
+    return command, Path.cwd()
 
 
 def _ready(command: str, options: dict[str, str]) -> str:
     if command != "broker":
         return "tcp://127.0.0.1:7777"
     broker_id = int(options["--id"])
+    lives = Path(options["--data-dir"]) / "lives"
+    life = 100 * len(lives.read_text()) if lives.exists() else 0
+    lives.write_text("x" * (life // 100 + 1))
     ports = {
-        name: int(options[f"--{name.replace('_', '-')}"]) or 50_000 + 10 * broker_id + number
+        name: int(options[f"--{name.replace('_', '-')}"]) or 50_000 + 10 * broker_id + number + life
         for number, name in enumerate(("port", "control_port", "replication_port", "metrics_port"))
     }
     return json.dumps({"id": broker_id, "pid": os.getpid(), "host": options["--host"], **ports})

@@ -36,13 +36,14 @@ from transport.client import (
     PeerDisconnectedError,
     PeerUnreachableError,
     RequestAbandonedError,
+    RequestClient,
     RequestError,
     RequestFailedError,
     RequestTimeoutError,
 )
 from transport.codec import EncodedBody, encode_body, encode_reply_header, encode_request
 from transport.server import IncomingRequest, Rejection
-from transport.sockets import Context, open_socket
+from transport.sockets import Context, new_context, open_socket
 
 READY = PlacementStatusResponse(Errors.NONE, "ready")
 WARMING = PlacementStatusResponse(Errors.NONE, "warming")
@@ -411,7 +412,30 @@ def test_a_body_that_cannot_be_encoded_is_never_sent(connect: Connect) -> None:
         connect("tcp://127.0.0.1:1").request(READY, timeout_ms=5000)  # type: ignore[arg-type]
 
 
-def test_a_destroyed_context_abandons_the_request(connect: Connect, context: Context) -> None:
+def test_a_context_that_ends_ends_the_wait(serve: Serve) -> None:
+    held: queue.Queue[IncomingRequest] = queue.Queue()
+    server = serve(held.put)
+    context = new_context()
+    caught: queue.Queue[RequestError] = queue.Queue()
+
+    def ask() -> None:
+        try:
+            RequestClient(context, server.endpoint, client_id="c").request(
+                STATUS, timeout_ms=60_000
+            )
+        except RequestError as error:
+            caught.put(error)
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    unanswered = held.get(timeout=5)
+    context.term()  # returns when every socket is closed
+    assert isinstance(caught.get(timeout=5), RequestAbandonedError)
+    unanswered.reply(READY)
+    thread.join(5)
+
+
+def test_a_context_that_ended_is_no_use(connect: Connect, context: Context) -> None:
     client = connect("tcp://127.0.0.1:1")
     context.destroy(linger=0)
     with pytest.raises(RequestError):

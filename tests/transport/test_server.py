@@ -415,6 +415,16 @@ def test_an_answer_after_the_stop_is_ignored(serve: Serve, context: Context) -> 
     socket.close()
 
 
+def test_a_context_that_ends_ends_the_server(caplog: pytest.LogCaptureFixture) -> None:
+    context = new_context()
+    server = ControlServer(context, "tcp://127.0.0.1:0", answer_ready, name="abandoned")
+    server.start()
+    context.term()  # returns when every socket is closed
+    server.stop()
+    assert "abandoned ends" in caplog.text
+    assert "abandoned" not in {thread.name for thread in threading.enumerate()}
+
+
 def test_rejections_are_counted_by_reason_and_logged_once_in_a_while(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

@@ -1,0 +1,102 @@
+"""Partitions as ZooKeeper has them: how ``describe`` and ``status`` see the cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from core.errors import BadDataError
+from core.model import (
+    NO_EPOCH,
+    NO_LEADER,
+    BrokerId,
+    LeaderAndIsr,
+    LeaderIsrAndControllerEpoch,
+    ReplicaAssignment,
+    TopicPartition,
+)
+from core.ports import TopicAssignment
+from zk.admin import ZkAdminStore
+
+_NO_STATE = LeaderIsrAndControllerEpoch(
+    LeaderAndIsr(NO_LEADER, (), leader_epoch=NO_EPOCH, partition_epoch=-1), controller_epoch=-1
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """One partition; before its first election there is no leader and every epoch is -1."""
+
+    topic_partition: TopicPartition
+    topic_id: str | None
+    assignment: ReplicaAssignment
+    state: LeaderIsrAndControllerEpoch
+
+    @property
+    def leader(self) -> BrokerId:
+        """The leader, -1 for none."""
+        return self.state.leader_and_isr.leader
+
+    @property
+    def is_under_replicated(self) -> bool:
+        """Whether replicas are out of sync, those just being added aside (KIP-352)."""
+        assignment = self.assignment
+        wanted = len(assignment.replicas) - len(assignment.adding_replicas)
+        return len(self.state.leader_and_isr.isr) < wanted
+
+    def is_unavailable(self, live_brokers: Collection[BrokerId]) -> bool:
+        """Whether no live broker leads it."""
+        return self.leader not in live_brokers
+
+    def as_json(self) -> dict[str, object]:
+        """Return the object that stands for it in JSON answers."""
+        leadership = self.state.leader_and_isr
+        return {
+            "topic": self.topic_partition.topic,
+            "topic_id": self.topic_id,
+            "partition": self.topic_partition.partition,
+            "leader": leadership.leader,
+            "leader_epoch": leadership.leader_epoch,
+            "controller_epoch": self.state.controller_epoch,
+            "isr": leadership.isr,
+            "replicas": self.assignment.replicas,
+            "adding_replicas": self.assignment.adding_replicas,
+            "removing_replicas": self.assignment.removing_replicas,
+            "partition_epoch": leadership.partition_epoch,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Topics:
+    """Topics and their partitions, sorted; ``unreadable`` says why anything is missing."""
+
+    assignments: Mapping[str, TopicAssignment]
+    partitions: tuple[Partition, ...]
+    unreadable: tuple[str, ...]
+
+
+def read_partitions(admin: ZkAdminStore, topics: Collection[str]) -> Topics:
+    """Read topics and the states of all their partitions; absent topics are missing."""
+    assignments: dict[str, TopicAssignment] = {}
+    unreadable: list[str] = []
+    for topic, assignment in admin.read_topics(sorted(topics)).items():
+        if isinstance(assignment, BadDataError):
+            unreadable.append(str(assignment))
+        else:
+            assignments[topic] = assignment
+    partitions = [
+        TopicPartition(topic, partition)
+        for topic, assignment in assignments.items()
+        for partition in assignment.partitions
+    ]
+    states = admin.read_partition_states(partitions)
+    rows = []
+    for partition in partitions:
+        state = states.get(partition, _NO_STATE)
+        if isinstance(state, BadDataError):
+            unreadable.append(f"partition {partition}: {state}")
+            state = _NO_STATE
+        topic = assignments[partition.topic]
+        replicas = topic.partitions[partition.partition]
+        rows.append(Partition(partition, topic.topic_id, replicas, state))
+    return Topics(assignments, tuple(rows), tuple(unreadable))

@@ -1,0 +1,241 @@
+"""Has new partitions placed: by the placement service, or by a Spark session of the command's own.
+
+Either way it is the same job. A service that is not warm yet is waited for.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+import click
+
+from cli.find_cluster import Cluster, LocalPlacement
+from cli.output import Waiting, note
+from core.errors import Errors, RegentError
+from core.model import BrokerId, BrokerRegistration
+from core.placement import LEAST_LOADED, IndexScope, PlacementError, Strategy, check
+from core.protocol import (
+    PlacedPartition,
+    PlacementBroker,
+    PlacementSpec,
+    PlacementStatusRequest,
+    PlacementStatusResponse,
+    PlaceTopicsRequest,
+    PlaceTopicsResponse,
+)
+from zk.admin import ZkAdminStore
+
+WARM_UP_TIMEOUT_S: Final = 120.0
+PLACE_TIMEOUT_S: Final = 120.0
+_STATUS_TIMEOUT_S: Final = 2.0
+_POLL_S: Final = 0.1
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class PlacementFailedError(RegentError):
+    """Nothing was placed, so nothing was written."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlacementOptions:
+    """How to place; see ``core.protocol.PlaceTopicsRequest``."""
+
+    strategy: str = Strategy.RING.value
+    start_index: str = "0"
+    index: str = IndexScope.BATCH.value
+
+
+def service_option(command: F) -> F:
+    """Add ``--no-placement-service``, the argument ``placement_service``."""
+    return click.option(
+        "--placement-service/--no-placement-service",
+        default=True,
+        help="Without the service a Spark session is started for this command.",
+    )(command)
+
+
+def placement_options(command: F) -> F:
+    """Add the options that say how to place, one argument each."""
+    options = [
+        click.option(
+            "--strategy",
+            type=click.Choice([strategy.value for strategy in Strategy]),
+            default=Strategy.RING.value,
+            show_default=True,
+            help="How replicas are spread: neighbours on the ring, Kafka's shifted scheme, or that"
+            " scheme with racks.",
+        ),
+        click.option(
+            "--start-index",
+            metavar="N|random|least-loaded",
+            default="0",
+            show_default=True,
+            help="The broker that the first partition begins with.",
+        ),
+        click.option(
+            "--index",
+            type=click.Choice([scope.value for scope in IndexScope]),
+            default=IndexScope.BATCH.value,
+            show_default=True,
+            help="Count partitions over all topics of a file, or from 0 for each topic.",
+        ),
+        service_option,
+    ]
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def placement_request(
+    admin: ZkAdminStore,
+    specs: Iterable[PlacementSpec],
+    brokers: Mapping[BrokerId, BrokerRegistration],
+    options: PlacementOptions,
+) -> PlaceTopicsRequest:
+    """Return what to ask for; how loaded brokers are is read only if it matters.
+
+    Raises ``PlacementError`` when it cannot be satisfied.
+    """
+    loads = _replica_counts(admin) if options.start_index == LEAST_LOADED else Counter()
+    request = PlaceTopicsRequest(
+        topics=tuple(specs),
+        brokers=tuple(
+            PlacementBroker(broker_id, broker.info.rack, loads[broker_id])
+            for broker_id, broker in sorted(brokers.items())
+        ),
+        strategy=options.strategy,
+        start_index=options.start_index,
+        index=options.index,
+        seed=secrets.randbits(63),
+    )
+    check(request)
+    return request
+
+
+def place_topics(
+    cluster: Cluster, request: PlaceTopicsRequest, *, use_service: bool
+) -> dict[str, dict[int, tuple[BrokerId, ...]]]:
+    """Place everything in one job; replicas by topic and partition.
+
+    Raises ``PlacementFailedError`` or ``PlacementError``.
+    """
+    file = cluster.file if use_service else None
+    if file is None or file.placement is None:
+        if use_service:
+            note("there is no placement service: placing in a Spark session of this command's own")
+        placed = _place_in_own_session(request)
+    else:
+        placed = _ask_service(cluster, request)
+    return _by_topic(request.topics, placed)
+
+
+def _replica_counts(admin: ZkAdminStore) -> Counter[BrokerId]:
+    counts: Counter[BrokerId] = Counter()
+    for topic in admin.read_topics(admin.read_topic_names()).values():
+        if not isinstance(topic, Exception):
+            for assignment in topic.partitions.values():
+                counts.update(assignment.replicas)
+    return counts
+
+
+def _place_in_own_session(request: PlaceTopicsRequest) -> Sequence[PlacedPartition]:
+    from jobs.service import place_in_own_session
+
+    return place_in_own_session(request)
+
+
+def _ask_service(cluster: Cluster, request: PlaceTopicsRequest) -> Sequence[PlacedPartition]:
+    from cli.remote_actors import actor_at, ask
+    from transport.client import RequestError
+
+    service = _await_warm(cluster)
+    try:
+        with actor_at(service.endpoint) as actor:
+            answer = ask(actor, request, PlaceTopicsResponse, timeout_s=PLACE_TIMEOUT_S)
+    except RequestError as error:
+        raise PlacementFailedError(f"the placement service failed: {error}") from None
+    if answer.error_code is not Errors.NONE:
+        raise PlacementError(answer.error_code, answer.message or answer.error_code.name)
+    return answer.partitions
+
+
+def _await_warm(cluster: Cluster) -> LocalPlacement:
+    """Return the service once it is ready; it may be replaced by a new one meanwhile."""
+    deadline = time.monotonic() + WARM_UP_TIMEOUT_S
+    with Waiting("placement service is warming up…") as waiting:
+        while True:
+            file = cluster.file
+            service = None if file is None else file.placement
+            if service is None:
+                raise PlacementFailedError("the placement service has gone; try again")
+            status = placement_status(service, timeout_s=_STATUS_TIMEOUT_S)
+            match status:
+                case PlacementStatusResponse(state="ready"):
+                    return service
+                case PlacementStatusResponse(state="failed"):
+                    raise PlacementFailedError(f"the placement service failed: {status.message}")
+                case None if not _is_running(service.pid):
+                    raise PlacementFailedError(
+                        f"the placement service (process {service.pid}) is not running;"
+                        " --no-placement-service does without it"
+                    )
+            if time.monotonic() >= deadline:
+                raise PlacementFailedError(
+                    f"the placement service is not ready after {WARM_UP_TIMEOUT_S:g} s;"
+                    " --no-placement-service does without it"
+                )
+            waiting.go_on()
+            time.sleep(_POLL_S)
+
+
+def placement_status(
+    service: LocalPlacement, *, timeout_s: float
+) -> PlacementStatusResponse | None:
+    """Ask the service how it is; None when it does not answer."""
+    from cli.remote_actors import actor_at, ask
+    from transport.client import RequestError
+
+    try:
+        with actor_at(service.endpoint) as actor:
+            return ask(
+                actor, PlacementStatusRequest(), PlacementStatusResponse, timeout_s=timeout_s
+            )
+    except RequestError:
+        return None
+
+
+def _is_running(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def _by_topic(
+    specs: Iterable[PlacementSpec], placed: Iterable[PlacedPartition]
+) -> dict[str, dict[int, tuple[BrokerId, ...]]]:
+    """Return the placement by topic; nothing less than what was asked for is ever written."""
+    by_topic: dict[str, dict[int, tuple[BrokerId, ...]]] = {}
+    for topic, partition, replicas in placed:
+        by_topic.setdefault(topic, {})[partition] = replicas
+    for spec in specs:
+        first, last = spec.start_partition, spec.start_partition + spec.partitions
+        found = by_topic.get(spec.topic, {})
+        is_complete = sorted(found) == list(range(first, last)) and all(
+            len(set(replicas)) == spec.replication_factor for replicas in found.values()
+        )
+        if not is_complete:
+            raise PlacementFailedError(
+                f"topic {spec.topic}: the placement that came back is not the one asked for"
+            )
+    return by_topic

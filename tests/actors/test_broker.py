@@ -1,0 +1,79 @@
+from __future__ import annotations
+
+import pytest
+
+from actors.broker import BrokerState, BrokerStatus, ControlRequestReceived, Registered
+from core.errors import Errors
+from core.protocol import (
+    ControlHeader,
+    DescribeMetadataRequest,
+    LeaderAndIsrPartition,
+    LeaderAndIsrRequest,
+    LeaderAndIsrTopic,
+    LeaderAndIsrType,
+    ShutdownBrokerRequest,
+    ShutdownBrokerResponse,
+    UpdateMetadataPartition,
+    UpdateMetadataRequest,
+    UpdateMetadataTopic,
+)
+from tests.support.stage import TIMEOUT_S, Stage, ask
+
+
+@pytest.fixture
+def stage():
+    with Stage() as stage:
+        yield stage
+
+
+def become_leader(leader_epoch: int) -> LeaderAndIsrRequest:
+    row = LeaderAndIsrPartition(0, 1, 3, leader_epoch, (3,), 0, (3,), (), (), True, 0)
+    topic = LeaderAndIsrTopic("payments", None, (row,))
+    return LeaderAndIsrRequest(LeaderAndIsrType.INCREMENTAL, (topic,), ())
+
+
+def test_a_broker_obeys_once_and_refuses_what_is_not_newer(stage: Stage):
+    broker = stage.broker(3)
+    request = ControlRequestReceived(ControlHeader(0, 1, -1), become_leader(0))
+    obeyed = ask(broker, request)
+    assert [e.error_code for e in obeyed.partition_errors] == [Errors.NONE]
+    repeated = ask(broker, request)
+    assert [e.error_code for e in repeated.partition_errors] == [Errors.STALE_CONTROLLER_EPOCH]
+
+
+def test_a_request_for_an_earlier_life_is_refused(stage: Stage):
+    broker = stage.broker(3)
+    broker.tell(Registered(20))
+    stale = ControlRequestReceived(ControlHeader(0, 1, 10), become_leader(0))
+    assert ask(broker, stale).error_code is Errors.STALE_BROKER_EPOCH
+    future = ControlRequestReceived(ControlHeader(0, 1, 30), become_leader(0))
+    assert ask(broker, future).error_code is Errors.NONE
+
+
+def test_it_tells_what_its_metadata_cache_holds(stage: Stage):
+    broker = stage.broker(3)
+    row = UpdateMetadataPartition(0, 1, 3, 0, (3,), 0, (3,), ())
+    update = UpdateMetadataRequest((UpdateMetadataTopic("payments", None, (row,)),), ())
+    broker.tell(ControlRequestReceived(ControlHeader(7, 4, -1), update))
+    told = ask(broker, DescribeMetadataRequest())
+    assert (told.controller_id, told.controller_epoch) == (7, 4)
+    assert [(p.topic, p.partition, p.leader) for p in told.partitions] == [("payments", 0, 3)]
+    assert ask(broker, DescribeMetadataRequest(("other",))).partitions == ()
+
+
+def test_a_shutdown_request_is_left_to_the_main_thread(stage: Stage):
+    broker = stage.broker(3)
+    answer = broker.ask(ShutdownBrokerRequest(), block=False)
+    ask(broker, DescribeMetadataRequest())  # it goes on working meanwhile
+    (reply,) = stage.shutdown_requests
+    assert reply is not None
+    reply.set(ShutdownBrokerResponse(Errors.NONE))
+    assert answer.get(timeout=TIMEOUT_S) == ShutdownBrokerResponse(Errors.NONE)
+
+
+def test_a_broker_that_shuts_down_never_runs_again():
+    status = BrokerStatus()
+    status.become(BrokerState.RUNNING_AS_CONTROLLER)
+    status.become(BrokerState.PENDING_CONTROLLED_SHUTDOWN)
+    status.become(BrokerState.RUNNING_AS_BROKER)
+    assert status.state is BrokerState.PENDING_CONTROLLED_SHUTDOWN

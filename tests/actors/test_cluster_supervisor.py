@@ -1,0 +1,301 @@
+"""A cluster of stand-ins for brokers: how it starts, what it loses, and how it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import select
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from actors.cluster_supervisor import (
+    BrokerPorts,
+    ClusterPlan,
+    ClusterStartError,
+    ClusterSupervisor,
+    read_controller_id,
+)
+from tests.support import fake_program
+from zk.client import ZooKeeperClient
+from zk.operations import Create
+from zk.znodes import ControllerZNode
+
+TIMEOUT_S = 30.0
+PROGRAM = (sys.executable, str(Path(fake_program.__file__)))
+
+
+class Run:
+    """A run of a cluster; what it says decides what happens to it next."""
+
+    def __init__(self, plan: ClusterPlan) -> None:
+        self.plan = plan
+        self.announced: list[str] = []
+        self.said: list[str] = []
+        self.controller_id: int | None = None
+        self.when_ready: Callable[[], object] = self.interrupt
+        self.when_said: dict[str, Callable[[], object]] = {}
+        self.snapshots: list[Any] = []  # of cluster.json
+
+    def run(self) -> int:
+        """Run the cluster to its end; return the exit status."""
+        return ClusterSupervisor(
+            self.plan,
+            announce=self._on_announced,
+            say=self._on_said,
+            find_controller=lambda _: self.controller_id,
+        ).run()
+
+    @staticmethod
+    def interrupt() -> None:
+        """Do what Ctrl-C does."""
+        os.kill(os.getpid(), signal.SIGINT)
+
+    def file(self) -> Any:
+        """Return the content of cluster.json."""
+        return json.loads((self.plan.data_dir / "cluster.json").read_text())
+
+    def look(self) -> None:
+        """Remember the content of cluster.json."""
+        self.snapshots.append(self.file())
+
+    def kill(self, broker_id: int, number: signal.Signals = signal.SIGKILL) -> None:
+        """Send a signal to a broker."""
+        pids = {broker["id"]: broker["pid"] for broker in self.file()["brokers"]}
+        os.kill(pids[broker_id], number)
+
+    def misbehave(self, name: str, mode: str) -> None:
+        """Choose how the child ``name`` behaves from its next start on."""
+        (self.plan.data_dir / f"{name}.mode").write_text(mode)
+
+    @property
+    def stopped(self) -> list[str]:
+        """Who ended in order, in the order they did."""
+        return (self.plan.data_dir / "stopped").read_text().split()
+
+    def _on_announced(self, line: str) -> None:
+        self.announced.append(line)
+        self.when_ready()
+
+    def _on_said(self, line: str) -> None:
+        self.said.append(re.sub(r"\d{2,}", "#", line))
+        for words, action in self.when_said.items():
+            if words in line:
+                action()
+
+
+@pytest.fixture
+def a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    monkeypatch.chdir(tmp_path)
+    plan = ClusterPlan(
+        program=PROGRAM,
+        data_dir=tmp_path,
+        broker_count=3,
+        base_port=0,
+        zookeeper="127.0.0.1:1/nowhere",
+        zookeeper_nodes=1,
+        session_timeout_ms=6_000,
+        controlled_shutdown_retry_backoff_ms=200,
+        config=None,
+        placement_service=True,
+        restart=False,
+    )
+    return Run(plan)
+
+
+def test_a_cluster_that_serves_says_so_and_can_be_found(a_run: Run, tmp_path: Path) -> None:
+    a_run.when_ready = lambda: (a_run.look(), a_run.interrupt())
+    assert a_run.run() == 0
+    assert a_run.announced == [
+        "ready: 3 brokers on 127.0.0.1:50000,50010,50020; "
+        f"zookeeper 127.0.0.1:1/nowhere; data {tmp_path}"
+    ]
+    (content,) = a_run.snapshots
+    pids = [broker.pop("pid") for broker in content["brokers"]]
+    assert len(set(pids)) == 3
+    assert content["placement"].pop("pid") not in pids
+    assert content == {
+        "zookeeper": "127.0.0.1:1/nowhere",
+        "zookeeper_nodes": [],
+        "brokers": [
+            {
+                "id": broker_id,
+                "host": "127.0.0.1",
+                "port": 50_000 + 10 * broker_id,
+                "control_port": 50_001 + 10 * broker_id,
+                "replication_port": 50_002 + 10 * broker_id,
+                "metrics_port": 50_003 + 10 * broker_id,
+            }
+            for broker_id in range(3)
+        ],
+        "placement": {"endpoint": "tcp://127.0.0.1:7777"},
+    }
+    assert not (tmp_path / "cluster.json").exists()
+
+
+def test_the_brokers_end_one_by_one_with_the_controller_last(a_run: Run) -> None:
+    a_run.controller_id = 1
+    assert a_run.run() == 0
+    assert a_run.stopped == ["broker-0", "broker-2", "broker-1", "placement-service"]
+
+
+def test_sigterm_ends_a_cluster_in_order_too(a_run: Run) -> None:
+    a_run.when_ready = lambda: os.kill(os.getpid(), signal.SIGTERM)
+    assert a_run.run() == 0
+    assert a_run.stopped == ["broker-0", "broker-1", "broker-2", "placement-service"]
+
+
+def test_a_request_to_stop_while_it_starts_leaves_nothing(a_run: Run) -> None:
+    a_run.misbehave("broker-2", "mute")
+    a_run.when_said["starting 3 brokers"] = a_run.interrupt
+    assert a_run.run() == 0
+    assert not a_run.announced
+
+
+def test_a_second_request_to_stop_kills_what_is_left(a_run: Run) -> None:
+    a_run.misbehave("broker-0", "deaf")
+    a_run.when_said["one by one"] = threading.Timer(0.4, a_run.interrupt).start
+    assert a_run.run() == 130
+    assert not (a_run.plan.data_dir / "stopped").exists()
+
+
+def test_a_broker_that_will_not_end_is_killed_and_said(a_run: Run) -> None:
+    a_run.plan = replace(a_run.plan, broker_stop_timeout_s=0.05)
+    a_run.misbehave("broker-1", "deaf")
+    assert a_run.run() == 1
+    assert "broker 1 (process #) was killed" in a_run.said
+
+
+def test_a_broker_that_dies_is_said_and_missed_while_the_cluster_goes_on(a_run: Run) -> None:
+    a_run.when_ready = lambda: a_run.kill(1)
+    a_run.when_said["SIGKILL"] = lambda: (a_run.look(), a_run.interrupt())
+    assert a_run.run() == 0
+    assert "broker 1 (process #) ended by SIGKILL" in a_run.said
+    assert listed(a_run.snapshots[0]) == [0, 1, 2]
+    assert a_run.stopped == ["broker-0", "broker-2", "placement-service"]
+
+
+def test_a_broker_that_shuts_down_in_order_is_not_missed(a_run: Run) -> None:
+    a_run.plan = replace(a_run.plan, restart=True)
+    a_run.when_ready = lambda: a_run.kill(1, signal.SIGTERM)
+    a_run.when_said["with status 0"] = lambda: (a_run.look(), a_run.interrupt())
+    assert a_run.run() == 0
+    assert listed(a_run.snapshots[0]) == [0, 2]
+
+
+def test_a_broker_that_dies_comes_back_on_its_ports_when_asked_for(a_run: Run) -> None:
+    a_run.plan = replace(a_run.plan, restart=True, restart_backoff_s=0.01)
+    a_run.when_ready = lambda: (a_run.look(), a_run.kill(1))
+    a_run.when_said["serves again"] = lambda: (a_run.look(), a_run.interrupt())
+    assert a_run.run() == 0
+    assert any("1 (process #) ended by SIGKILL; starting it again" in line for line in a_run.said)
+    before, after = (snapshot["brokers"][1] for snapshot in a_run.snapshots)
+    assert before.pop("pid") != after.pop("pid")
+    assert before == after
+
+
+def test_a_placement_service_that_dies_always_comes_back(a_run: Run) -> None:
+    a_run.plan = replace(a_run.plan, restart_backoff_s=0.01)
+    a_run.misbehave("placement-service", "die-once")
+    a_run.when_ready = lambda: None
+    a_run.when_said["placement service serves again"] = a_run.interrupt
+    assert a_run.run() == 0
+    death = "placement service (process #) ended with status 1: the disk is on fire; starting it"
+    assert any(line.startswith(death) for line in a_run.said)
+    assert "placement-service" in a_run.stopped
+
+
+def test_a_broker_that_cannot_start_is_quoted_and_nothing_is_left(a_run: Run) -> None:
+    a_run.misbehave("broker-1", "fail")
+    with pytest.raises(ClusterStartError, match=r"^broker 1 .* status 1: the disk is on fire$"):
+        a_run.run()
+    assert not a_run.announced
+    assert not (a_run.plan.data_dir / "cluster.json").exists()
+
+
+def test_a_broker_that_talks_nonsense_is_not_taken_for_ready(a_run: Run) -> None:
+    a_run.misbehave("broker-1", "garbage")
+    with pytest.raises(ClusterStartError, match=r"broker 1 .* ended by SIGKILL"):
+        a_run.run()
+    assert any("does not announce a broker" in line for line in a_run.said)
+
+
+def test_ports_lie_ten_thousand_apart(a_run: Run) -> None:
+    plan = replace(a_run.plan, base_port=9092, zookeeper=None, zookeeper_nodes=3)
+    assert plan.broker_ports(2) == BrokerPorts(9094, 19094, 29094, 39094)
+    assert plan.zookeeper_ports() == [2181, 2182, 2183]
+    assert replace(plan, base_port=0).zookeeper_ports() == [0, 0, 0]
+
+
+@pytest.mark.zookeeper
+def test_zookeeper_tells_who_the_controller_is(zookeeper_address: str) -> None:
+    assert read_controller_id(zookeeper_address) is None
+    client = ZooKeeperClient(zookeeper_address, 6_000, on_watch=lambda _: None)
+    client.start(TIMEOUT_S)
+    client.multi([Create(ControllerZNode.PATH, ControllerZNode.encode(7, 0), ephemeral=True)])
+    assert read_controller_id(zookeeper_address) == 7
+    client.close()
+
+
+@pytest.mark.system
+def test_nothing_outlives_a_cluster_that_is_killed(tmp_path: Path) -> None:
+    with start_cluster(tmp_path) as process:
+        try:
+            pidfds = [os.pidfd_open(pid) for pid in pids_of(tmp_path)]
+        finally:
+            process.kill()
+    assert len(pidfds) == 4  # the ZooKeeper server, two brokers, the placement service
+    for pidfd in pidfds:
+        assert select.select([pidfd], [], [], TIMEOUT_S)[0]
+        os.close(pidfd)
+
+
+@pytest.mark.system
+def test_nothing_is_left_of_a_cluster_that_is_interrupted(tmp_path: Path) -> None:
+    with start_cluster(tmp_path) as process:
+        pids = pids_of(tmp_path)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(TIMEOUT_S) == 0
+    for pid in pids:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+    assert (tmp_path / "stopped").read_text().split()[-1] == "placement-service"
+
+
+def listed(content: Any) -> list[int]:
+    """Return the ids of the brokers cluster.json lists."""
+    return [broker["id"] for broker in content["brokers"]]
+
+
+def start_cluster(data_dir: Path) -> subprocess.Popen[bytes]:
+    """Start a cluster of two stand-ins on a ZooKeeper of its own; return when it is ready."""
+    source = f"""
+import os, sys
+from pathlib import Path
+from actors.cluster_supervisor import ClusterPlan, ClusterSupervisor
+plan = ClusterPlan({PROGRAM!r}, Path({str(data_dir)!r}), 2, 0, None, 1, 6000, 200, None, True, True)
+supervisor = ClusterSupervisor(plan, announce=lambda line: print(line, flush=True), say=print)
+os.chdir(plan.data_dir)
+sys.exit(supervisor.run())
+"""
+    process = subprocess.Popen([sys.executable, "-c", source], stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    for line in process.stdout:
+        if line.startswith(b"ready: "):
+            return process
+    raise AssertionError(f"the cluster ended with status {process.wait(TIMEOUT_S)}")
+
+
+def pids_of(data_dir: Path) -> list[int]:
+    """Return the process ids of everything cluster.json lists."""
+    content = json.loads((data_dir / "cluster.json").read_text())
+    listed = [*content["zookeeper_nodes"], *content["brokers"], content["placement"]]
+    return [entry["pid"] for entry in listed]

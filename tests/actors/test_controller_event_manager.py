@@ -1,0 +1,148 @@
+from __future__ import annotations
+
+import pytest
+
+from actors.inbox import ClearAndPut
+from core.controller.events import BrokerChange, Expire, LeaderAndIsrResponseReceived, TopicChange
+from core.errors import Errors
+from core.model import ReplicaAssignment
+from core.protocol import (
+    ControlHeader,
+    ControlledShutdownRequest,
+    ControlledShutdownResponse,
+    DescribeTopicsRequest,
+    DescribeTopicsResponse,
+    LeaderAndIsrRequest,
+    LeaderAndIsrResponse,
+    UpdateMetadataRequest,
+)
+from tests.support.stage import TIMEOUT_S, Sent, Stage, ask
+from zk.znodes import ControllerZNode, TopicZNode
+
+PAYMENTS = {0: ReplicaAssignment((0, 1)), 1: ReplicaAssignment((1, 0))}
+
+
+@pytest.fixture
+def stage():
+    with Stage() as stage:
+        yield stage
+
+
+def create_payments(stage: Stage) -> None:
+    stage.zookeeper.put(TopicZNode.path("payments"), TopicZNode.encode(None, PAYMENTS))
+
+
+def test_the_first_controller_rules_and_speaks_to_its_own_broker_over_the_wire(stage: Stage):
+    stage.controller(0)
+    stage.wait_for(lambda: bool(stage.metadata_sent_to(0)))
+    header = stage.sent[0].header
+    assert (header.controller_id, header.controller_epoch) == (0, 1)
+
+
+def test_a_broker_that_registers_is_told_everything(stage: Stage):
+    controller = stage.controller(0)
+    create_payments(stage)
+    epoch = stage.register(1)
+    ask(controller, BrokerChange())
+    stage.wait_for(lambda: any(type(s.request) is LeaderAndIsrRequest for s in to(stage, 1)))
+    assert all(s.header.broker_epoch == epoch for s in to(stage, 1))
+    assert type(to(stage, 1)[0].request) is UpdateMetadataRequest
+
+
+def to(stage: Stage, broker_id: int) -> list[Sent]:
+    return [sent for sent in list(stage.sent) if sent.broker_id == broker_id]
+
+
+def test_one_encoded_body_goes_to_all_brokers(stage: Stage):
+    controller = stage.controller(0)
+    stage.register(1)
+    ask(controller, BrokerChange())
+    create_payments(stage)
+    ask(controller, TopicChange())
+    stage.wait_for(
+        lambda: all(any(m.topic_states for m in stage.metadata_sent_to(b)) for b in (0, 1))
+    )
+    assert stage.metadata_sent_to(0)[-1] == stage.metadata_sent_to(1)[-1]
+
+
+def test_a_controlled_shutdown_is_asked_of_the_actor_and_answered(stage: Stage):
+    controller = stage.controller(0)
+    epoch = stage.register(1)
+    create_payments(stage)
+    ask(controller, TopicChange())
+    answer = ask(controller, ControlledShutdownRequest(1, epoch))
+    assert answer == ControlledShutdownResponse(Errors.NONE)
+    described = ask(controller, DescribeTopicsRequest(("payments",)))
+    assert [p.leader for p in described.partitions] == [0, 0]
+    assert [p.isr for p in described.partitions] == [(0,), (0,)]
+
+
+def test_a_broker_that_does_not_rule_refuses_requests(stage: Stage):
+    stage.controller(0)
+    other = stage.controller(1)
+    answer = ask(other, ControlledShutdownRequest(0, -1))
+    assert answer == ControlledShutdownResponse(Errors.STALE_CONTROLLER_EPOCH)
+    answer = ask(other, DescribeTopicsRequest())
+    assert answer == DescribeTopicsResponse(Errors.NOT_CONTROLLER)
+
+
+def test_expiry_resigns_and_requests_behind_it_are_refused(stage: Stage):
+    controller = stage.controller(0)
+    ask(controller, ClearAndPut(Expire()))
+    answer = ask(controller, ControlledShutdownRequest(0, -1))
+    assert answer.error_code is Errors.STALE_CONTROLLER_EPOCH
+
+
+def test_a_request_that_is_preempted_is_answered_as_by_no_controller(stage: Stage):
+    controller = stage.controller(0)
+    blocked = stage.zookeeper  # the queue cannot move while a handler waits for this lock
+    with blocked._changed:
+        controller.tell(TopicChange())
+        waiting = controller.ask(DescribeTopicsRequest(), block=False)
+        controller.tell(ClearAndPut(Expire()))
+    assert waiting.get(timeout=TIMEOUT_S) == DescribeTopicsResponse(Errors.NOT_CONTROLLER)
+
+
+def test_an_unexpected_error_moves_the_controller_and_nothing_dies(stage: Stage):
+    first = stage.controller(0)
+    stage.controller(1)
+    not_an_answer = LeaderAndIsrResponseReceived(0, ControlHeader(0, 1, -1), None)  # type: ignore[arg-type]
+    actor = first._actor_weakref()
+    assert actor is not None
+    epoch = actor.controller.context.live_broker_epochs[0]
+    first.tell(
+        LeaderAndIsrResponseReceived(
+            not_an_answer.broker_id, ControlHeader(0, 1, epoch), not_an_answer.response
+        )
+    )
+
+    def moved() -> bool:
+        node = stage.zookeeper.snapshot().get(ControllerZNode.PATH)
+        return node is not None and ControllerZNode.decode(node.data) == 1
+
+    stage.wait_for(moved)
+    assert len(stage.unexpected) == 1
+    answer = ask(first, DescribeTopicsRequest())
+    assert answer.error_code is Errors.NOT_CONTROLLER
+
+
+def test_the_journal_names_each_event_and_what_it_changed(stage: Stage):
+    controller = stage.controller(0)
+    create_payments(stage)
+    ask(controller, TopicChange())
+    recorded = [r for r in stage.journal.events if r.event == TopicChange() and r.changes]
+    assert recorded[0].controller_epoch == 1
+    assert "payments: new topic" in recorded[0].changes
+
+
+def test_answers_of_brokers_become_events(stage: Stage):
+    controller = stage.controller(0)
+    stage.wait_for(
+        lambda: any(isinstance(r.event, LeaderAndIsrResponseReceived) for r in stage.journal.events)
+    )
+    event = next(
+        r.event for r in stage.journal.events if isinstance(r.event, LeaderAndIsrResponseReceived)
+    )
+    assert isinstance(event, LeaderAndIsrResponseReceived)
+    assert event.response == LeaderAndIsrResponse(Errors.NONE)
+    assert controller.is_alive()

@@ -1,0 +1,118 @@
+from __future__ import annotations
+
+import queue
+import threading
+from typing import TypeAlias
+
+import pytest
+
+from actors.request_send_thread import Delivery
+from actors.runtime import stop_actor
+from core.errors import Errors
+from core.protocol import (
+    ControlHeader,
+    ControlRequest,
+    ControlResponse,
+    StopReplicaRequest,
+    StopReplicaResponse,
+    UpdateMetadataRequest,
+    UpdateMetadataResponse,
+)
+from tests.support.stage import TIMEOUT_S, BrokenChannelError, Sent, Stage, accept
+from transport.client import RequestFailedError
+from transport.codec import encode_request
+
+Answers: TypeAlias = "queue.Queue[ControlResponse]"
+HEADER = ControlHeader(9, 1, 1)
+
+
+def delivery(request: ControlRequest) -> Delivery:
+    return Delivery(HEADER, request, encode_request(request))
+
+
+@pytest.fixture
+def stage():
+    with Stage() as stage:
+        yield stage
+
+
+@pytest.fixture
+def answers():
+    return queue.Queue[ControlResponse]()
+
+
+def test_a_request_is_sent_again_until_it_is_answered(stage: Stage, answers: Answers):
+    failures = iter([BrokenChannelError(), BrokenChannelError()])
+
+    def answer(sent: Sent) -> ControlResponse:
+        for failure in failures:
+            raise failure
+        return accept(sent)
+
+    stage.answer = answer
+    thread = stage.request_send_thread(1, lambda header, request, response: answers.put(response))
+    thread.tell(delivery(StopReplicaRequest(())))
+    assert answers.get(timeout=TIMEOUT_S) == StopReplicaResponse(Errors.NONE)
+    assert [sent.request for sent in stage.sent] == [StopReplicaRequest(())] * 3
+
+
+def test_requests_arrive_in_order_although_one_fails_first(stage: Stage, answers: Answers):
+    failures = iter([BrokenChannelError()])
+
+    def answer(sent: Sent) -> ControlResponse:
+        for failure in failures:
+            raise failure
+        return accept(sent)
+
+    stage.answer = answer
+    thread = stage.request_send_thread(1, lambda header, request, response: answers.put(response))
+    for request in (StopReplicaRequest(()), UpdateMetadataRequest((), ())):
+        thread.tell(delivery(request))
+    assert type(answers.get(timeout=TIMEOUT_S)) is StopReplicaResponse
+    assert type(answers.get(timeout=TIMEOUT_S)) is UpdateMetadataResponse
+    kinds = [type(sent.request).__name__ for sent in stage.sent]
+    assert kinds == ["StopReplicaRequest", "StopReplicaRequest", "UpdateMetadataRequest"]
+
+
+def test_a_refusal_without_a_body_counts_as_an_answer(stage: Stage, answers: Answers):
+    def answer(sent: Sent) -> ControlResponse:
+        raise RequestFailedError("inproc://broker-1", Errors.UNKNOWN_SERVER_ERROR, "refused")
+
+    stage.answer = answer
+    thread = stage.request_send_thread(1, lambda header, request, response: answers.put(response))
+    thread.tell(delivery(UpdateMetadataRequest((), ())))
+    expected = UpdateMetadataResponse(Errors.UNKNOWN_SERVER_ERROR)
+    assert answers.get(timeout=TIMEOUT_S) == expected
+
+
+def test_it_stops_at_once_while_its_broker_does_not_answer(stage: Stage, answers: Answers):
+    tried = threading.Event()
+
+    def answer(sent: Sent) -> ControlResponse:
+        tried.set()
+        raise BrokenChannelError
+
+    stage.answer = answer
+    thread = stage.request_send_thread(1, lambda header, request, response: answers.put(response))
+    thread.tell(delivery(StopReplicaRequest(())))
+    assert tried.wait(TIMEOUT_S)
+    assert stop_actor(thread, TIMEOUT_S)
+    assert answers.empty()
+
+
+def test_nothing_is_said_while_the_session_may_be_over(stage: Stage, answers: Answers):
+    asked = threading.Event()
+    alive = threading.Event()
+
+    def may_announce() -> bool:
+        asked.set()
+        return alive.is_set()
+
+    thread = stage.request_send_thread(
+        1, lambda header, request, response: answers.put(response), may_announce=may_announce
+    )
+    thread.tell(delivery(StopReplicaRequest(())))
+    assert asked.wait(TIMEOUT_S)
+    assert stage.sent == []
+    alive.set()
+    assert answers.get(timeout=TIMEOUT_S) == StopReplicaResponse(Errors.NONE)

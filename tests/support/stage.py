@@ -1,0 +1,269 @@
+"""Actors on a stage: real actors, a fake ZooKeeper, and channels that record what is sent.
+
+Three lines inject any message into any actor::
+
+    with Stage() as stage:
+        controller = stage.controller(0)
+        ask(controller, BrokerChange())  # returns when the event has been processed
+        assert stage.sent == [...]
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from contextlib import ExitStack
+from time import monotonic
+from typing import Any, NamedTuple, Self
+
+from pykka import ActorRef
+
+from actors.broker import Broker, BrokerStatus
+from actors.controller_event_manager import ControllerEventManager, ControllerListener
+from actors.inbox import Reply
+from actors.request_send_thread import DeliverySettings, RequestSendThread
+from actors.runtime import start_actor, stop_actor
+from actors.scheduler import Scheduler
+from core.controller.controller import Controller
+from core.controller.effects import RecordChanges
+from core.controller.events import ControllerEvent, RegisterBrokerAndReelect
+from core.errors import Errors
+from core.model import BrokerId, BrokerInfo, BrokerRegistration, EndPoint
+from core.protocol import ControlHeader, ControlRequest, ControlResponse, UpdateMetadataRequest
+from core.replication.replica_manager import refusal
+from storage.empty_logs import EmptyLogs
+from tests.support.fake_zookeeper import FakeZooKeeper, FakeZooKeeperServer
+from transport.client import RequestError
+from transport.codec import EncodedBody, decode_request_body
+from zk.operations import WatchEvent
+from zk.store import ZkControllerStore
+from zk.watches import controller_event
+
+TIMEOUT_S = 5.0
+
+
+class Sent(NamedTuple):
+    """One request as it left."""
+
+    broker_id: BrokerId
+    header: ControlHeader
+    request: ControlRequest
+
+
+class Recorded(NamedTuple):
+    """One event as the journal was told of it."""
+
+    event: ControllerEvent
+    changes: tuple[str, ...]
+    controller_epoch: int
+
+
+class RecordingChannel:
+    """Stands for one broker: records requests and answers them by the stage's ``answer``."""
+
+    def __init__(self, stage: Stage, endpoint: str) -> None:
+        self._stage = stage
+        self._broker_id = int(endpoint.rpartition("-")[2])
+
+    def request(
+        self,
+        body: EncodedBody,
+        *,
+        control_header: ControlHeader | None = None,
+        timeout_ms: int,
+        closing: threading.Event | None = None,
+    ) -> ControlResponse:
+        """Record the request as its receiver would decode it."""
+        del timeout_ms, closing
+        assert control_header is not None
+        request: Any = decode_request_body(body.api_key, body.data)
+        sent = Sent(self._broker_id, control_header, request)
+        return self._stage.record(sent)
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+
+class RecordingJournal:
+    """Keeps what is recorded."""
+
+    def __init__(self) -> None:
+        self.events: list[Recorded] = []
+
+    def record(
+        self,
+        event: ControllerEvent,
+        *,
+        now_ms: int,
+        queue_ms: float,
+        handling_ms: float,
+        changes: RecordChanges | None,
+        controller_epoch: int,
+    ) -> None:
+        """Keep one event."""
+        del now_ms, queue_ms, handling_ms
+        self.events.append(Recorded(event, changes.changes if changes else (), controller_epoch))
+
+
+class FixedTopicIds:
+    """Topic ids nobody has to guess."""
+
+    def __init__(self) -> None:
+        self._count = 0
+
+    def new_topic_id(self) -> str:
+        """Return the next id."""
+        self._count += 1
+        return f"{self._count:022d}"
+
+    def last_known(self, topic: str) -> str | None:
+        """Return None: no broker has heard of anything."""
+        del topic
+        return None
+
+
+def ask(actor: ActorRef[Any], message: object) -> Any:
+    """Ask an actor and return its answer; of an event, when it has been processed."""
+    return actor.ask(message, timeout=TIMEOUT_S)
+
+
+def accept(sent: Sent) -> ControlResponse:
+    """Answer that everything was done."""
+    return refusal(sent.request, Errors.NONE)
+
+
+class Stage:
+    """Starts actors around one fake ZooKeeper, and ends them."""
+
+    def __init__(self) -> None:
+        self.zookeeper = FakeZooKeeperServer()
+        self.journal = RecordingJournal()
+        self.sent: list[Sent] = []
+        self.answer: Callable[[Sent], ControlResponse] = accept
+        self.unexpected: list[Exception] = []
+        self.shutdown_requests: list[Reply | None] = []
+        self._changed = threading.Condition()
+        self._undo = ExitStack()
+        self._sessions: dict[BrokerId, FakeZooKeeper] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._undo.close()
+
+    def info(self, broker_id: BrokerId) -> BrokerInfo:
+        """Return what a broker on this stage says about itself."""
+        return BrokerInfo(
+            broker_id,
+            (EndPoint("PLAINTEXT", "127.0.0.1", 9092 + broker_id),),
+            control_endpoint=f"inproc://broker-{broker_id}",
+        )
+
+    def register(self, broker_id: BrokerId) -> int:
+        """Register a broker that has no actor here; return its epoch."""
+        session = FakeZooKeeper(self.zookeeper)
+        self._sessions[broker_id] = session
+        return ZkControllerStore(session).register_broker(self.info(broker_id))
+
+    def expire(self, broker_id: BrokerId) -> None:
+        """End the ZooKeeper session of a broker."""
+        self.zookeeper.expire(self._sessions[broker_id].session_id)
+
+    def controller(self, broker_id: BrokerId) -> ActorRef[ControllerEventManager]:
+        """Start a broker's controller; it registers and, if nobody rules, rules on return."""
+        refs: list[ActorRef[ControllerEventManager]] = []
+
+        def on_watch(watch: WatchEvent) -> None:
+            event = controller_event(watch)
+            if event is not None and refs:
+                refs[0].tell(event)
+
+        session = self._sessions[broker_id] = FakeZooKeeper(self.zookeeper, on_watch)
+        scheduler = Scheduler(f"scheduler-{broker_id}")
+        self._undo.callback(scheduler.shutdown)
+        store = ZkControllerStore(session)
+        ref = start_actor(
+            ControllerEventManager,
+            TIMEOUT_S,
+            broker_id,
+            Controller(self.info(broker_id), store, FixedTopicIds()),
+            self.open_channel,
+            scheduler=scheduler,
+            journal=self.journal,
+            listener=ControllerListener(),
+            delivery=DeliverySettings(retry_backoff_ms=1),
+            supervisor=lambda _name, _message, error: self.unexpected.append(error),
+        )
+        self._undo.callback(stop_actor, ref, TIMEOUT_S)
+        refs.append(ref)
+        ask(ref, RegisterBrokerAndReelect())
+        return ref
+
+    def broker(self, broker_id: BrokerId) -> ActorRef[Broker]:
+        """Start a Broker actor."""
+        ref = start_actor(
+            Broker,
+            TIMEOUT_S,
+            broker_id,
+            EmptyLogs(),
+            BrokerStatus(),
+            request_shutdown=self.shutdown_requests.append,
+        )
+        self._undo.callback(stop_actor, ref, TIMEOUT_S)
+        return ref
+
+    def request_send_thread(
+        self,
+        broker_id: BrokerId,
+        on_response: Callable[[ControlHeader, ControlRequest, ControlResponse], None],
+        *,
+        may_announce: Callable[[], bool] = lambda: True,
+    ) -> ActorRef[RequestSendThread]:
+        """Start a RequestSendThread."""
+        ref = start_actor(
+            RequestSendThread,
+            TIMEOUT_S,
+            f"Controller-9-to-broker-{broker_id}-send-thread",
+            BrokerRegistration(self.info(broker_id), 1),
+            self.open_channel,
+            on_response,
+            may_announce=may_announce,
+            settings=DeliverySettings(retry_backoff_ms=1),
+        )
+        self._undo.callback(stop_actor, ref, TIMEOUT_S)
+        return ref
+
+    def open_channel(self, endpoint: str) -> RecordingChannel:
+        """Return the channel to the broker at ``endpoint``."""
+        return RecordingChannel(self, endpoint)
+
+    def record(self, sent: Sent) -> ControlResponse:
+        """Record a request and return its answer."""
+        with self._changed:
+            self.sent.append(sent)
+            self._changed.notify_all()
+        return self.answer(sent)
+
+    def wait_for(self, condition: Callable[[], bool]) -> None:
+        """Wait until ``condition`` holds, looking whenever something was sent."""
+        deadline = monotonic() + TIMEOUT_S
+        with self._changed:
+            while not condition():
+                assert monotonic() < deadline, f"it did not happen; sent: {self.sent}"
+                self._changed.wait(0.02)
+
+    def metadata_sent_to(self, broker_id: BrokerId) -> list[UpdateMetadataRequest]:
+        """Return the UpdateMetadata requests a broker got."""
+        return [
+            sent.request
+            for sent in list(self.sent)
+            if sent.broker_id == broker_id and isinstance(sent.request, UpdateMetadataRequest)
+        ]
+
+
+class BrokenChannelError(RequestError):
+    """What a channel raises when its broker cannot be reached."""
+
+    def __init__(self) -> None:
+        super().__init__("inproc://nobody", "not there")

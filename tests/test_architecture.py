@@ -1,0 +1,100 @@
+"""The rules of the house, as a test: who may import whom, how long things may get."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+MAY_IMPORT = {
+    "core": set(),
+    "config": {"core"},
+    "storage": {"core", "config"},
+    "zk": {"core", "config"},
+    "transport": {"core", "config"},
+    "actors": {"core", "config", "storage", "zk", "transport"},
+    "jobs": {"core", "config", "zk", "transport"},
+    "cli": {"core", "config", "storage", "zk", "transport", "actors", "jobs", "run"},
+    "run": {"cli"},
+}
+"""Our packages, and which of our packages each may import beside itself."""
+
+HOMES = {
+    "kazoo": {"zk"},
+    "zmq": {"transport"},
+    "msgpack": {"transport"},
+    "pyspark": {"jobs"},
+    "py4j": {"jobs"},
+    "pykka": {"actors", "jobs/service.py"},
+    "click": {"cli", "jobs/place.py"},
+    "rich": {"cli"},
+}
+"""Libraries, and the only places that may import them."""
+
+IMPURE = {"time", "random", "threading", "socket", "os", "pathlib", "subprocess", "datetime"}
+IMPURE |= {"asyncio", "select", "secrets", "uuid", "io", "tempfile", "signal", "queue"}
+
+MAX_FILE_LINES = 400
+MAX_FUNCTION_LINES = 50
+LONG_BY_NATURE = {"core/controller/controller.py::_dispatch"}  # one match over every event
+
+
+def sources() -> Iterator[Path]:
+    """Yield every module of ours that is not a test."""
+    for package in MAY_IMPORT:
+        folder = ROOT / package
+        yield from sorted(folder.rglob("*.py")) if folder.is_dir() else [ROOT / f"{package}.py"]
+
+
+SOURCES = {str(path.relative_to(ROOT)): ast.parse(path.read_text()) for path in sources()}
+
+
+def imported(tree: ast.Module) -> Iterator[str]:
+    """Yield the top-level package of every import, wherever it stands."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name.partition(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "imports are absolute"
+            yield (node.module or "").partition(".")[0]
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_imports_point_one_way(name: str):
+    package = name.partition("/")[0].removesuffix(".py")
+    ours = {module for module in imported(SOURCES[name]) if module in MAY_IMPORT} - {package}
+    assert ours <= MAY_IMPORT[package], f"{name} imports {sorted(ours - MAY_IMPORT[package])}"
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_every_library_has_a_home(name: str):
+    package = name.partition("/")[0]
+    for module in imported(SOURCES[name]):
+        homes = HOMES.get(module)
+        assert homes is None or {package, name} & homes, f"{name} imports {module}"
+
+
+@pytest.mark.parametrize("name", [name for name in SOURCES if name.startswith("core/")])
+def test_the_core_has_no_clock_no_dice_and_no_outside(name: str):
+    assert not IMPURE & set(imported(SOURCES[name]))
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_files_and_functions_stay_short(name: str):
+    lines = (ROOT / name).read_text().count("\n")
+    assert lines <= MAX_FILE_LINES, f"{name} has {lines} lines"
+    for node in ast.walk(SOURCES[name]):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            assert node.end_lineno is not None
+            length = node.end_lineno - node.lineno + 1
+            is_short = length <= MAX_FUNCTION_LINES or f"{name}::{node.name}" in LONG_BY_NATURE
+            assert is_short, f"{name}: {node.name} has {length} lines"
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_names_say_what_a_module_is_about(name: str):
+    assert not {"utils.py", "common.py", "helpers.py", "misc.py"} & set(name.split("/"))
