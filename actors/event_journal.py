@@ -125,6 +125,8 @@ def cause_of(event: ControllerEvent) -> str:
             broker_id
         ):
             return f"answer of broker {broker_id}"
+        case events.ChannelOverflowed(broker_id):
+            return f"channel of broker {broker_id} is full"
         case _:
             return "request"
 

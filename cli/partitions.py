@@ -96,7 +96,7 @@ def read_partitions(admin: ZkAdminStore, topics: Collection[str]) -> Topics:
         if isinstance(state, BadDataError):
             unreadable.append(f"partition {partition}: {state}")
             state = _NO_STATE
-        topic = assignments[partition.topic]
-        replicas = topic.partitions[partition.partition]
-        rows.append(Partition(partition, topic.topic_id, replicas, state))
+        of_topic = assignments[partition.topic]
+        replicas = of_topic.partitions[partition.partition]
+        rows.append(Partition(partition, of_topic.topic_id, replicas, state))
     return Topics(assignments, tuple(rows), tuple(unreadable))

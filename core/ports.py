@@ -182,7 +182,10 @@ class ControllerStore(Protocol):
     # --- watches ---
 
     def unwatch_all_but_controller(self) -> None:
-        """Drop every watch of the controller's duties; ``/controller`` stays watched."""
+        """Drop every watch of the controller's duties; ``/controller`` stays watched.
+
+        Never raises: with the session the watches are gone as well.
+        """
         ...
 
 

@@ -42,12 +42,11 @@ class LogDirectory:
                 " --data-dir or stop the other one"
             ) from None
         self._lock = lock
-        stored = self._read_meta().get("broker.id")
-        if stored is not None and stored != str(broker_id):
+        try:
+            self._check_owner(broker_id)
+        except StorageError:
             self.close()
-            raise StorageError(
-                f"log directory {self.path} belongs to broker {stored}, not to broker {broker_id}"
-            )
+            raise
 
     def join_cluster(self, broker_id: BrokerId, cluster_id: str) -> None:
         """Bind the directory to a cluster.
@@ -68,6 +67,13 @@ class LogDirectory:
         if self._lock is not None:
             self._lock.close()
             self._lock = None
+
+    def _check_owner(self, broker_id: BrokerId) -> None:
+        stored = self._read_meta().get("broker.id")
+        if stored is not None and stored != str(broker_id):
+            raise StorageError(
+                f"log directory {self.path} belongs to broker {stored}, not to broker {broker_id}"
+            )
 
     def _read_meta(self) -> dict[str, str]:
         try:

@@ -26,14 +26,7 @@ from core.errors import BadDataError, Errors, RegentError
 from core.protocol import ApiKey, ControlHeader
 from transport import codec
 from transport.codec import Request, RequestHeader, Response
-from transport.sockets import (
-    Context,
-    Message,
-    Socket,
-    open_monitor,
-    open_socket,
-    receive_message,
-)
+from transport.sockets import Context, Message, Socket, open_monitor, open_socket, receive_message
 from transport.wakeup import Wakeup
 
 logger = logging.getLogger(__name__)

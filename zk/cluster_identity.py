@@ -6,7 +6,8 @@ import uuid
 
 from core.errors import RegentError
 from core.model import BrokerInfo
-from zk.operations import Committed, ConnectionLossError, Create, ZooKeeper
+from zk.operations import Committed, ConnectionLossError, Create, Refused, ZkError, ZooKeeper
+from zk.requests import RequestRefusedError
 from zk.store import ZkControllerStore
 from zk.znodes import ClusterIdZNode, encode_topic_id
 
@@ -18,7 +19,8 @@ class EndPointInUseError(RegentError):
 def join_cluster(zookeeper: ZooKeeper) -> str:
     """Return the cluster id; the first broker ever chooses it.
 
-    Raises ``BadDataError`` when ``/cluster/id`` cannot be understood.
+    Raises ``BadDataError`` when ``/cluster/id`` cannot be understood, and ``RequestRefusedError``
+    when it may not be created.
     """
     while True:
         node = zookeeper.get(ClusterIdZNode.PATH)
@@ -32,6 +34,8 @@ def join_cluster(zookeeper: ZooKeeper) -> str:
             except ConnectionLossError:
                 zookeeper.wait_connected()
                 break
+            if isinstance(result, Refused) and result.error is not ZkError.NODE_EXISTS:
+                raise RequestRefusedError(f"cannot create {create.path}: {result.error.name}")
         else:
             if isinstance(result, Committed):
                 return chosen

@@ -6,8 +6,14 @@ Mirrors the controller's half of ``kafka.zk.KafkaZkClient``.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 
-from core.errors import BadDataError, BrokerIdInUseError, ControllerMovedError
+from core.errors import (
+    BadDataError,
+    BrokerIdInUseError,
+    ControllerMovedError,
+    SessionExpiredError,
+)
 from core.model import (
     INITIAL_CONTROLLER_EPOCH,
     INITIAL_PARTITION_EPOCH,
@@ -149,9 +155,9 @@ class ZkControllerStore:
             if owner == session:  # our own first attempt, whose answer was lost
                 self._registering_session = session
                 return existing.stat.czxid
-            if owner != self._registering_session:
+            if owner not in (0, self._registering_session):
                 break
-            # Our own former session's, which outlived it (ZOOKEEPER-2985, KAFKA-7165).
+            # Nobody's, or our own former session's, which outlived it (ZOOKEEPER-2985, KAFKA-7165).
             self._apply([Delete(path, existing.stat.version)])
         raise BrokerIdInUseError(
             f"broker id {info.broker_id} is registered by another process, or by a former one whose"
@@ -293,8 +299,9 @@ class ZkControllerStore:
 
     def unwatch_all_but_controller(self) -> None:
         """Drop every watch this store armed, but the one on ``/controller``."""
-        self._zookeeper.unwatch(sorted(self._watched))
-        self._watched.clear()
+        watched, self._watched = sorted(self._watched), set()
+        with suppress(SessionExpiredError):  # then they are gone with the session
+            self._zookeeper.unwatch(watched)
 
     # --- inside ---
 

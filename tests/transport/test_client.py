@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import itertools
-import os
 import queue
-import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from pathlib import Path
+from contextlib import contextmanager
 
 import msgpack
 import pytest
@@ -28,13 +23,11 @@ from core.protocol import (
     LeaderAndIsrTopic,
     LeaderAndIsrType,
     PartitionError,
-    PlacementStatusRequest,
     PlacementStatusResponse,
 )
 from tests.transport.conftest import Connect, Serve
+from tests.transport.raw_peer import READY, STATUS
 from transport.client import (
-    PeerDisconnectedError,
-    PeerUnreachableError,
     RequestAbandonedError,
     RequestClient,
     RequestError,
@@ -45,9 +38,7 @@ from transport.codec import EncodedBody, encode_body, encode_reply_header, encod
 from transport.server import IncomingRequest, Rejection
 from transport.sockets import Context, new_context, open_socket
 
-READY = PlacementStatusResponse(Errors.NONE, "ready")
 WARMING = PlacementStatusResponse(Errors.NONE, "warming")
-STATUS = PlacementStatusRequest()
 
 Respond = Callable[[int], list[list[bytes]]]
 
@@ -158,164 +149,6 @@ def test_a_late_answer_is_never_taken_for_another(serve: Serve, connect: Connect
     thread.start()
     assert client.request(STATUS, timeout_ms=5000) == READY
     thread.join(5)
-
-
-def test_nobody_there_is_known_long_before_the_timeout(serve: Serve, connect: Connect) -> None:
-    server = serve(lambda request: request.reply(READY))
-    server.stop()
-    client = connect(server.endpoint, connect_timeout_ms=100)
-    started = time.monotonic()
-    with pytest.raises(PeerUnreachableError, match=server.endpoint):
-        client.request(STATUS, timeout_ms=60_000)
-    assert time.monotonic() - started < 5
-    serve(lambda request: request.reply(READY), server.endpoint)
-    assert client.request(STATUS, timeout_ms=5000) == READY
-
-
-def test_a_peer_that_comes_while_we_connect_is_reached(serve: Serve, connect: Connect) -> None:
-    server = serve(lambda request: request.reply(READY))
-    server.stop()
-    client = connect(server.endpoint)
-    answers: queue.Queue[object] = queue.Queue()
-    asking = threading.Event()
-
-    def ask() -> None:
-        asking.set()
-        answers.put(client.request(STATUS, timeout_ms=5000))
-        client.close()
-
-    thread = threading.Thread(target=ask)
-    thread.start()
-    assert asking.wait(5)
-    serve(lambda request: request.reply(READY), server.endpoint)
-    assert answers.get(timeout=5) == READY
-    thread.join(5)
-
-
-def test_an_endpoint_that_is_none_is_unreachable(connect: Connect) -> None:
-    for endpoint in ("nonsense", "tcp://*:0", "tcp://127.0.0.1", ""):
-        with pytest.raises(PeerUnreachableError):
-            connect(endpoint).request(STATUS, timeout_ms=5000)
-
-
-def test_a_peer_replaced_between_two_requests_is_the_one_that_answers(
-    serve: Serve, connect: Connect
-) -> None:
-    def answer_with(response: PlacementStatusResponse) -> Callable[[IncomingRequest], None]:
-        return lambda request: request.reply(response)
-
-    def request_until_answered() -> object:
-        # That the old connection is lost may become known only while a request is on its way.
-        for _ in range(3):
-            with suppress(PeerDisconnectedError, PeerUnreachableError):
-                return client.request(STATUS, timeout_ms=5000)
-        return None
-
-    server = serve(answer_with(WARMING))
-    client = connect(server.endpoint)
-    assert client.request(STATUS, timeout_ms=5000) == WARMING
-    for expected in (READY, WARMING, READY):
-        server.stop()
-        server = serve(answer_with(expected), server.endpoint)
-        assert request_until_answered() == expected
-
-
-def test_a_connection_that_breaks_ends_the_wait(serve: Serve, connect: Connect) -> None:
-    held: queue.Queue[IncomingRequest] = queue.Queue()
-    server = serve(held.put)
-    unanswered: list[IncomingRequest] = []
-
-    def stop_when_asked() -> None:
-        unanswered.append(held.get(timeout=5))
-        server.stop()
-
-    thread = threading.Thread(target=stop_when_asked)
-    thread.start()
-    started = time.monotonic()
-    with pytest.raises(PeerDisconnectedError, match=server.endpoint):
-        connect(server.endpoint).request(STATUS, timeout_ms=60_000)
-    assert time.monotonic() - started < 10
-    thread.join(5)
-
-
-PEER_PROCESS = """
-import sys
-from core.errors import Errors
-from core.protocol import PlacementStatusResponse
-from transport.server import ControlServer
-from transport.sockets import new_context
-
-def dispatch(request):
-    if sys.argv[2] == "silent":
-        kept.append(request)
-        print("asked", flush=True)
-    else:
-        request.reply(PlacementStatusResponse(Errors.NONE, sys.argv[2]))
-
-kept = []
-context = new_context()
-server = ControlServer(context, sys.argv[1], dispatch, name="peer")
-server.start()
-print(server.endpoint, flush=True)
-sys.stdin.read()
-"""
-
-
-@contextmanager
-def peer_process(bind: str, answer: str) -> Iterator[subprocess.Popen[str]]:
-    """A ControlServer in a process of its own, which ends with us."""
-    root = Path(__file__).resolve().parents[2]
-    with subprocess.Popen(
-        [sys.executable, "-c", PEER_PROCESS, bind, answer],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        env=os.environ | {"PYTHONPATH": str(root)},
-    ) as process:
-        try:
-            yield process
-        finally:
-            process.kill()
-
-
-def read_line(process: subprocess.Popen[str]) -> str:
-    assert process.stdout is not None
-    return process.stdout.readline().strip()
-
-
-def test_a_killed_peer_is_noticed_at_once_and_its_successor_answers(connect: Connect) -> None:
-    with peer_process("tcp://127.0.0.1:0", "silent") as process:
-        endpoint = read_line(process)
-        client = connect(endpoint)
-
-        def kill_when_asked() -> None:
-            assert read_line(process) == "asked"
-            process.kill()
-
-        thread = threading.Thread(target=kill_when_asked)
-        thread.start()
-        started = time.monotonic()
-        with pytest.raises(PeerDisconnectedError):
-            client.request(STATUS, timeout_ms=60_000)
-        assert time.monotonic() - started < 10
-        thread.join(5)
-    with peer_process(endpoint, "ready") as process:
-        assert read_line(process) == endpoint
-        assert client.request(STATUS, timeout_ms=5000) == READY
-
-
-def test_a_stopped_peer_is_a_timeout_and_serves_again_when_continued(connect: Connect) -> None:
-    with peer_process("tcp://127.0.0.1:0", "ready") as process:
-        client = connect(read_line(process), connect_timeout_ms=1000)
-        assert client.request(STATUS, timeout_ms=5000) == READY
-        process.send_signal(signal.SIGSTOP)
-        os.waitpid(process.pid, os.WUNTRACED)  # until it really stands still
-        with pytest.raises(RequestTimeoutError):
-            client.request(STATUS, timeout_ms=100)
-        with pytest.raises(PeerUnreachableError):  # the kernel accepts, nobody shakes hands
-            client.request(STATUS, timeout_ms=100)
-        process.send_signal(signal.SIGCONT)
-        assert client.request(STATUS, timeout_ms=5000) == READY
 
 
 def test_closing_ends_the_wait_for_an_answer(serve: Serve, connect: Connect) -> None:

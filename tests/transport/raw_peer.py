@@ -1,0 +1,51 @@
+"""A peer that sends any frames at all, and what a server answers when all is well."""
+
+from __future__ import annotations
+
+import msgpack
+import zmq
+
+from core.errors import Errors
+from core.protocol import ApiKey, PlacementStatusRequest, PlacementStatusResponse
+from transport.codec import encode_body
+from transport.server import IncomingRequest
+from transport.sockets import Socket
+
+READY = PlacementStatusResponse(Errors.NONE, "ready")
+STATUS = PlacementStatusRequest()
+
+
+def answer_ready(request: IncomingRequest) -> None:
+    request.reply(READY)
+
+
+class RawPeer:
+    """A DEALER that sends any frames at all."""
+
+    def __init__(self, socket: Socket, endpoint: str) -> None:
+        self.socket = socket
+        socket.connect(endpoint)
+
+    def send(self, *frames: bytes) -> None:
+        assert self.socket.poll(5000, zmq.POLLOUT)
+        self.socket.send_multipart(frames)
+
+    def send_header(self, header: object, body: bytes = b"\x80") -> None:
+        self.send(b"", msgpack.packb(header), body)
+
+    def receive(self) -> list[object]:
+        """The header of the next answer, which has no body."""
+        assert self.socket.poll(5000, zmq.POLLIN)
+        empty, header = self.socket.recv_multipart()
+        assert empty == b""
+        decoded: list[object] = msgpack.unpackb(header)
+        return decoded
+
+    def receive_own_answer(self) -> list[bytes]:
+        """What comes back for a well-formed request: proof that the server still serves."""
+        self.send_header([1, ApiKey.PLACEMENT_STATUS, 0, 999, "raw", None, None, None])
+        assert self.socket.poll(5000, zmq.POLLIN)
+        return self.socket.recv_multipart()[1:]
+
+
+ANSWER_999 = [msgpack.packb([1, 999, 0]), encode_body(READY)]

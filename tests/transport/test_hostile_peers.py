@@ -1,0 +1,172 @@
+"""A ControlServer and peers that send nonsense, too much, or leave."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import socket
+from collections.abc import Iterator
+from contextlib import suppress
+from urllib.parse import urlsplit
+
+import pytest
+import zmq
+
+from core.errors import Errors
+from core.protocol import ApiKey
+from tests.transport.conftest import Connect, Serve
+from tests.transport.raw_peer import ANSWER_999, READY, STATUS, RawPeer, answer_ready
+from transport.server import ControlServer, IncomingRequest, RejectedFrames, Rejection
+from transport.sockets import Context, new_context, open_socket
+
+
+@pytest.fixture
+def server(serve: Serve) -> ControlServer:
+    return serve(answer_ready)
+
+
+@pytest.fixture
+def peer(context: Context, server: ControlServer) -> Iterator[RawPeer]:
+    socket = open_socket(context, zmq.DEALER)
+    yield RawPeer(socket, server.endpoint)
+    socket.close()
+
+
+@pytest.mark.parametrize(
+    ("header", "body", "error", "reason"),
+    [
+        ([2, 4, 0, 5, "c", 1, 2, 3], b"\x80", Errors.UNSUPPORTED_VERSION, "unsupported version"),
+        ([1, 4, 1, 5, "c", 1, 2, 3], b"\x80", Errors.UNSUPPORTED_VERSION, "unsupported version"),
+        ([1, 99, 0, 5, "c", 1, 2, 3], b"\x80", Errors.INVALID_REQUEST, "unknown api"),
+        ([1, 4, 0, 5], b"\x80", Errors.INVALID_REQUEST, "bad header"),
+        ([1, 4, 0, 5, "c", 1, 2, None], b"\x80", Errors.INVALID_REQUEST, "bad header"),
+        ([1, 4, 0, 5, "c", 1, 2, 3], b"\x80", Errors.INVALID_REQUEST, "bad body"),
+        ([1, 4, 0, 5, "c", 1, 2, 3], b"\xc1", Errors.INVALID_REQUEST, "bad body"),
+        ([1, 4, 0, 5, "c", 1, 2, 3], b"\x91" * 1500, Errors.INVALID_REQUEST, "bad body"),
+        (
+            [1, 4, 0, 5, "c", None, None, None],
+            b"\x80",
+            Errors.INVALID_REQUEST,
+            "control request without epochs",
+        ),
+    ],
+)
+def test_a_malformed_request_with_a_correlation_id_is_answered_with_an_error(
+    server: ControlServer, peer: RawPeer, header: object, body: bytes, error: Errors, reason: str
+) -> None:
+    peer.send_header(header, body)
+    assert peer.receive() == [1, 5, error]
+    assert server.rejected.counts == {reason: 1}
+    assert peer.receive_own_answer() == ANSWER_999
+
+
+@pytest.mark.parametrize(
+    ("frames", "reason"),
+    [
+        ([b"one"], Rejection.BAD_ENVELOPE),
+        ([b"", b"\xc1"], Rejection.BAD_ENVELOPE),
+        ([b"", b"\xc1", b""], Rejection.BAD_HEADER),
+        ([b"", b"\x94\x01\x04\x00\xa15", b"\x80"], Rejection.BAD_HEADER),
+        ([b"not empty", b"\xc1", b"\x80"], Rejection.BAD_ENVELOPE),
+        ([b""] * 5000, Rejection.TOO_LARGE),
+    ],
+)
+def test_a_message_without_a_correlation_id_is_dropped_and_counted(
+    server: ControlServer, peer: RawPeer, frames: list[bytes], reason: Rejection
+) -> None:
+    peer.send(*frames)
+    assert peer.receive_own_answer() == ANSWER_999
+    assert server.rejected.counts == {reason: 1}
+
+
+def test_a_peer_that_sends_too_large_a_frame_is_cut_off(
+    server: ControlServer, peer: RawPeer, connect: Connect
+) -> None:
+    monitor = peer.socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+    peer.send(b"", bytes(64 * 1024 * 1024 + 1))
+    assert monitor.poll(5000)
+    peer.socket.disable_monitor()
+    monitor.close()
+    assert connect(server.endpoint).request(STATUS, timeout_ms=5000) == READY
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"\xff" * 100_000,
+        b"\xff\0\0\0\0\0\0\0\x01\x7f\x03\0NULL" + b"\0" * 48 + b"\xfe" * 1000,
+        b"",
+    ],
+)
+def test_garbage_on_the_port_harms_nobody(
+    server: ControlServer, connect: Connect, garbage: bytes
+) -> None:
+    client = connect(server.endpoint)
+    address = urlsplit(server.endpoint)
+    with socket.create_connection((address.hostname, address.port or 0), timeout=5) as connection:
+        with suppress(ConnectionError):
+            connection.sendall(garbage)
+        assert client.request(STATUS, timeout_ms=5000) == READY
+    assert client.request(STATUS, timeout_ms=5000) == READY
+    assert server.rejected.counts == {}
+
+
+def test_more_unanswered_requests_than_allowed_are_refused(
+    serve: Serve, context: Context, connect: Connect
+) -> None:
+    held: queue.Queue[IncomingRequest] = queue.Queue()
+    server = serve(held.put, max_outstanding=2)
+    socket = open_socket(context, zmq.DEALER)
+    try:
+        peer = RawPeer(socket, server.endpoint)
+        for correlation_id in (1, 2, 3):
+            peer.send_header([1, ApiKey.PLACEMENT_STATUS, 0, correlation_id, "c", None, None, None])
+        assert peer.receive() == [1, 3, Errors.BROKER_NOT_AVAILABLE]
+        assert server.rejected.counts == {Rejection.OVERLOADED: 1}
+        for correlation_id in (1, 2):
+            held.get(timeout=5).reply.fail(Errors.NOT_CONTROLLER)
+            assert peer.receive() == [1, correlation_id, Errors.NOT_CONTROLLER]
+        peer.send_header([1, ApiKey.PLACEMENT_STATUS, 0, 4, "c", None, None, None])
+        held.get(timeout=5).reply.fail(Errors.NONE)
+        assert peer.receive() == [1, 4, Errors.NONE]
+    finally:
+        socket.close()
+
+
+def test_an_answer_to_a_peer_that_left_is_dropped_and_counted(
+    serve: Serve, connect: Connect
+) -> None:
+    held: queue.Queue[IncomingRequest] = queue.Queue()
+
+    def hold_the_raw_ones(request: IncomingRequest) -> None:
+        if request.client_id == "raw":
+            held.put(request)
+        else:
+            request.reply(READY)
+
+    server = serve(hold_the_raw_ones)
+    context_of_peer = new_context()
+    socket = open_socket(context_of_peer, zmq.DEALER)
+    peer = RawPeer(socket, server.endpoint)
+    for correlation_id in range(90):
+        peer.send_header([1, ApiKey.PLACEMENT_STATUS, 0, correlation_id, "raw", None, None, None])
+    unanswered = [held.get(timeout=5) for _ in range(90)]
+    socket.close()
+    context_of_peer.destroy()  # returns when the connection is closed
+    client = connect(server.endpoint)
+    while unanswered and not server.rejected.counts:  # it learns of the loss when TCP says so
+        unanswered.pop().reply(READY)
+        assert client.request(STATUS, timeout_ms=5000) == READY
+    assert server.rejected.counts == {Rejection.UNROUTABLE_ANSWER: 1}
+
+
+def test_rejections_are_counted_by_reason_and_logged_once_in_a_while(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    rejected = RejectedFrames()
+    with caplog.at_level(logging.WARNING):
+        for _ in range(1000):
+            rejected.add(Rejection.BAD_BODY, "detail")
+    assert rejected.counts == {Rejection.BAD_BODY: 1000}
+    assert len(caplog.records) == 1
