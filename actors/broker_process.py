@@ -29,6 +29,7 @@ from actors.controller_event_manager import ControllerEventManager, ControllerLi
 from actors.event_journal import EventJournalFile
 from actors.guardian import Guardian
 from actors.inbox import Asked, ClearAndPut, InboxFullError, Reply
+from actors.metrics import BrokerMetrics, MetricsServer
 from actors.placeholder_listener import PlaceholderListener
 from actors.request_router import RequestRouter
 from actors.request_send_thread import DeliverySettings
@@ -135,12 +136,10 @@ class BrokerProcess(ControllerListener):
         log_directory = LogDirectory(self._options.data_dir / "log")
         log_directory.open(broker_id)
         self._undo.callback(log_directory.close)
-        listeners = [
-            self._listen(config.port, "kafka-listener"),
-            self._listen(config.replication_port, "replication-listener"),
-            self._listen(config.metrics_port, "metrics-listener"),
-        ]
-        port, replication_port, metrics_port = (listener.port for listener in listeners)
+        port = self._listen(config.port, "kafka-listener").port
+        replication_port = self._listen(config.replication_port, "replication-listener").port
+        metrics = MetricsServer(config.host, config.metrics_port)
+        self._undo.callback(metrics.close)
         self._context = new_context()
         self._undo.callback(self._context.destroy, linger=0)
         self._start_broker_actor()
@@ -154,14 +153,21 @@ class BrokerProcess(ControllerListener):
             timestamp_ms=time.time_ns() // 1_000_000,
         )
         self._join(info, log_directory)
+        metrics.publish(self._metrics(server))
         return BrokerAddress(
             id=broker_id,
             host=config.host,
             port=port,
             control_port=int(server.endpoint.rpartition(":")[2]),
             replication_port=replication_port,
-            metrics_port=metrics_port,
+            metrics_port=metrics.port,
         )
+
+    def _metrics(self, server: ControlServer) -> BrokerMetrics:
+        broker, controller = self._broker._actor_weakref(), self._controller._actor_weakref()
+        assert broker is not None
+        assert controller is not None
+        return BrokerMetrics(broker, controller, server, self._status, self._watchdog)
 
     def _listen(self, port: int, name: str) -> PlaceholderListener:
         listener = PlaceholderListener(self._settings.broker.host, port, name)
@@ -169,9 +175,9 @@ class BrokerProcess(ControllerListener):
         return listener
 
     def _start_broker_actor(self) -> None:
-        watchdog = Watchdog()
-        watchdog.start()
-        self._undo.callback(watchdog.stop)
+        self._watchdog = Watchdog()
+        self._watchdog.start()
+        self._undo.callback(self._watchdog.stop)
         self._scheduler = Scheduler("controller-scheduler")
         self._undo.callback(self._scheduler.shutdown)
         self._broker: ActorRef[Broker] = start_actor(

@@ -264,10 +264,11 @@ class ClusterSupervisor(SupervisionListener):
         )
 
     def _placement_service(self) -> ChildProcess:
+        directory = self._plan.data_dir.absolute() / "placement-service"
         return ChildProcess(
             "placement service",
-            lambda: [*self._plan.program, "placement-service"],
-            output=self._plan.data_dir.absolute() / "placement-service.out",
+            lambda: [*self._plan.program, "placement-service", "--work-dir", str(directory)],
+            output=directory / "placement-service.out",
             death_pipe=self._death_pipe,
         )
 
@@ -338,10 +339,13 @@ class ClusterSupervisor(SupervisionListener):
         requests = processes.stop_requests
         processes.stop_restarts()
         self._stopping = True
-        self._say("stopping the brokers one by one; Ctrl-C kills them")
+        self._say("stopping in order; Ctrl-C kills what is left")
         killed = False
         for child, timeout_s in self._stop_order():
-            if processes.is_running(child) and not processes.stop(child, timeout_s):
+            if not processes.is_running(child):
+                continue
+            self._say(f"stopping {child.name}")
+            if not processes.stop(child, timeout_s):
                 killed = True
                 self._say(f"{child.name} (process {child.pid}) was killed")
             if processes.stop_requests > requests:

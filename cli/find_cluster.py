@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Concatenate, ParamSpec, TypeAlias, TypeVar
+from typing import Concatenate, NamedTuple, ParamSpec, TypeAlias, TypeVar
 
 import click
 from click.core import ParameterSource
@@ -96,23 +96,36 @@ def _placement(json: JsonObject) -> LocalPlacement:
     return LocalPlacement(json.integer("pid"), json.string("endpoint"))
 
 
+class ClusterLocation(NamedTuple):
+    """Where a cluster is; ``data_dir`` only if its ``cluster.json`` is about this cluster."""
+
+    zookeeper_address: str
+    data_dir: Path | None
+
+
 class Cluster:
-    """The cluster a command is about."""
+    """The cluster a command is about, looked for when it is first needed."""
 
     def __init__(
-        self,
-        zookeeper_address: str,
-        data_dir: Path | None,
-        open_zookeeper: OpenZooKeeper,
+        self, locate: Callable[[], ClusterLocation], open_zookeeper: OpenZooKeeper
     ) -> None:
-        self.zookeeper_address = zookeeper_address
-        self._data_dir = data_dir
+        self._locate = locate
         self._open_zookeeper = open_zookeeper
+
+    @functools.cached_property
+    def _location(self) -> ClusterLocation:
+        return self._locate()
+
+    @property
+    def zookeeper_address(self) -> str:
+        """Where its ZooKeeper is. Raises ``ClusterNotFoundError``."""
+        return self._location.zookeeper_address
 
     @property
     def file(self) -> ClusterFile | None:
         """``cluster.json`` as it is now; None when the cluster is not known by one."""
-        return None if self._data_dir is None else read_cluster_file(self._data_dir)
+        data_dir = self._location.data_dir
+        return None if data_dir is None else read_cluster_file(data_dir)
 
     @contextmanager
     def admin(self, *, limit_s: float | None = None) -> Iterator[ZkAdminStore]:
@@ -157,7 +170,11 @@ def open_session(address: str, limit_s: float | None) -> Iterator[ZooKeeper]:
 def pass_cluster(
     command: Callable[Concatenate[Cluster, P], R],
 ) -> Callable[P, R]:
-    """Add the options that say which cluster, and hand it over as the first argument."""
+    """Add the options that say which cluster, and hand it over as the first argument.
+
+    The object of the context, if there is one, is an ``OpenZooKeeper`` to use instead of
+    ``open_session``.
+    """
 
     @click.option(
         "--zookeeper",
@@ -178,22 +195,20 @@ def pass_cluster(
     @functools.wraps(command)
     def with_cluster(*args: P.args, **kwargs: P.kwargs) -> R:
         context = click.get_current_context()
-        zookeeper = kwargs.pop("zookeeper")
-        data_dir = kwargs.pop("data_dir")
+        zookeeper, data_dir = kwargs.pop("zookeeper"), kwargs.pop("data_dir")
         assert isinstance(zookeeper, str | None)
         assert isinstance(data_dir, Path)
-        return command(find_cluster(context, zookeeper, data_dir), *args, **kwargs)
+        locate = functools.partial(find_cluster, context, zookeeper, data_dir)
+        return command(Cluster(locate, context.obj or open_session), *args, **kwargs)
 
     return with_cluster
 
 
-def find_cluster(context: click.Context, zookeeper: str | None, data_dir: Path) -> Cluster:
-    """Return the cluster meant by the two options.
+def find_cluster(context: click.Context, zookeeper: str | None, data_dir: Path) -> ClusterLocation:
+    """Return where the cluster is that the two options of ``context`` mean.
 
-    The object of ``context``, if any, is an ``OpenZooKeeper`` to use instead of the network.
     Raises ``ClusterNotFoundError``.
     """
-    open_zookeeper: OpenZooKeeper = context.obj or open_session
     names_zookeeper, names_data_dir = (
         context.get_parameter_source(name) is ParameterSource.COMMANDLINE
         for name in ("zookeeper", "data_dir")
@@ -206,11 +221,11 @@ def find_cluster(context: click.Context, zookeeper: str | None, data_dir: Path) 
                 raise
             file = None
         is_same = file is not None and (names_data_dir or file.zookeeper == zookeeper)
-        return Cluster(zookeeper, data_dir if is_same else None, open_zookeeper)
+        return ClusterLocation(zookeeper, data_dir if is_same else None)
     file = read_cluster_file(data_dir)
     if file is None:
         raise ClusterNotFoundError(
             f"no cluster in {data_dir}: there is no {CLUSTER_FILE}; start one with"
             f" `regent cluster --data-dir {data_dir}`, or name one with --data-dir or --zookeeper"
         )
-    return Cluster(file.zookeeper, data_dir, open_zookeeper)
+    return ClusterLocation(file.zookeeper, data_dir)

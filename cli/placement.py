@@ -5,13 +5,14 @@ Either way it is the same job. A service that is not warm yet is waited for.
 
 from __future__ import annotations
 
+import functools
 import os
 import secrets
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, cast
 
 import click
 
@@ -50,6 +51,7 @@ class PlacementOptions:
     strategy: str = Strategy.RING.value
     start_index: str = "0"
     index: str = IndexScope.BATCH.value
+    use_service: bool = True
 
 
 def service_option(command: F) -> F:
@@ -62,7 +64,7 @@ def service_option(command: F) -> F:
 
 
 def placement_options(command: F) -> F:
-    """Add the options that say how to place, one argument each."""
+    """Add the options that say how to place, together the argument ``placement``."""
     options = [
         click.option(
             "--strategy",
@@ -88,9 +90,16 @@ def placement_options(command: F) -> F:
         ),
         service_option,
     ]
+
+    @functools.wraps(command)
+    def with_placement(*args: Any, **kwargs: Any) -> Any:
+        names = ("strategy", "start_index", "index", "placement_service")
+        return command(*args, placement=PlacementOptions(*map(kwargs.pop, names)), **kwargs)
+
+    decorated: Any = with_placement
     for option in reversed(options):
-        command = option(command)
-    return command
+        decorated = option(decorated)
+    return cast("F", decorated)
 
 
 def placement_request(

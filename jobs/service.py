@@ -23,9 +23,10 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 import pykka
 from pyspark.sql import SparkSession
@@ -33,6 +34,7 @@ from pyspark.sql import SparkSession
 from core.errors import Errors, RegentError
 from core.placement import PlacementError, Strategy, check
 from core.protocol import (
+    PlacedPartition,
     PlacementBroker,
     PlacementSpec,
     PlacementStatusRequest,
@@ -41,19 +43,25 @@ from core.protocol import (
     PlaceTopicsResponse,
 )
 from jobs.placement_job import place_with_spark
-from jobs.session import DIRECTORY_PREFIX, QUICK_START, SparkJvm
+from jobs.session import DIRECTORY_PREFIX, QUICK_START, KillSwitch, SparkJvm
 from transport.server import ControlServer, IncomingRequest
 from transport.sockets import Context, new_context
 
 MAX_WAITING: Final = 100
 MAX_PARTITIONS: Final = 200_000
-JOB_TIMEOUT_S: Final = 60.0
+JOB_TIMEOUT_S: Final = 30.0
 _STABLE_S: Final = 60.0  # a session that lived so long did not fail to start
 _MAX_PAUSE_S: Final = 60.0
 _EXIT_S: Final = 2.0  # how long a JVM whose connection broke may take to be seen dead
 _STOP_TIMEOUT_S: Final = 5.0
+_IDLE_S: Final = 60.0
 _WARM_UPS: Final = 8
-_JVM_OPTIONS: Final = (*QUICK_START, "-Xmn48m", "-XX:MinHeapFreeRatio=10", "-XX:MaxHeapFreeRatio=30")
+_JVM_OPTIONS: Final = (
+    *QUICK_START,
+    "-Xmn48m",
+    "-XX:MinHeapFreeRatio=10",
+    "-XX:MaxHeapFreeRatio=30",
+)
 
 logger = logging.getLogger(__name__)
 
@@ -119,34 +127,28 @@ class Placement(pykka.ThreadingActor):
 
     use_daemon_thread = True
 
-    def __init__(self, status: Status, work_directory: Path | None) -> None:
+    def __init__(
+        self, status: Status, kill_switch: KillSwitch, work_directory: Path | None
+    ) -> None:
         super().__init__()
         self._status = status
+        self._kill_switch = kill_switch
         self._work_directory = work_directory
         self._jvm: SparkJvm | None = None
         self._session: SparkSession | None = None
         self._started_at = 0.0
         self._failures = 0  # in a row
-        self._closing = threading.Event()
-
-    def close(self) -> None:
-        """Make the actor drop what it is doing and stop; called by any thread."""
-        self._closing.set()
-        jvm = self._jvm
-        if jvm is not None:
-            jvm.kill()
-        self.stop()
 
     def on_start(self) -> None:
-        """Start Spark before the first message is looked at."""
+        """Start Spark before any message is looked at."""
         self.on_receive(StartSpark())
 
     def on_receive(self, message: Message) -> None:
-        """Handle a message; nothing may end the actor but its owner."""
+        """Handle a message; only its owner ends this actor."""
         try:
             self._handle(message)
-        except Exception:  # the service must go on with the next request
-            logger.exception("Placement actor cannot handle %s", type(message).__name__)
+        except Exception:  # whatever it was, the next request deserves an answer
+            logger.exception("Placement cannot handle %s", type(message).__name__)
 
     def on_stop(self) -> None:
         """Leave no process and no file behind."""
@@ -163,13 +165,12 @@ class Placement(pykka.ThreadingActor):
                     self._fail(jvm.failure("Spark ended"))
             case Place(incoming, request, done):
                 done()
-                if not self._closing.is_set():
-                    incoming.reply(self._place(request))
+                incoming.reply(self._place(request, may_retry=True))
 
     # --- the session ------------------------------------------------------------------------------
 
     def _start_spark(self) -> None:
-        if self._closing.is_set() or self._session is not None:
+        if self._kill_switch.is_thrown or self._session is not None:
             return
         self._status.set(PlacementState.STARTING, "Spark is starting")
         self._started_at = time.monotonic()
@@ -180,8 +181,7 @@ class Placement(pykka.ThreadingActor):
                 jvm_options=_JVM_OPTIONS,
                 on_exit=lambda jvm: self._tell(SparkExited(jvm)),
             )
-            if self._closing.is_set():  # ``close`` may have come before there was a JVM to kill
-                self._jvm.kill()
+            self._kill_switch.guard(self._jvm)
             self._session = self._jvm.session()
         except (RegentError, OSError) as error:
             self._fail(error)
@@ -190,19 +190,23 @@ class Placement(pykka.ThreadingActor):
         self._tell(WarmUp(_WARM_UPS))
 
     def _warm_up(self, left: int) -> None:
-        if self._session is None or self._jvm is None:
+        if self._session is None:
             return
-        with self._jvm.killed_after(JOB_TIMEOUT_S):
-            place_with_spark(self._session, _warm_up_request(left))
+        try:
+            self._run(_warm_up_request(left))
+        except Exception as error:  # a session that cannot do this can do nothing
+            logger.exception("Spark cannot be warmed up")
+            self._fail(error)
+            return
         if left > 1:
             self._tell(WarmUp(left - 1))
         else:
             self._status.set(PlacementState.READY)
 
     def _fail(self, error: Exception) -> None:
-        """Drop the session and try again later: at once after a long life, ever later otherwise."""
+        """Drop the session; the next attempt is at once, or ever later after failures in a row."""
         self._drop_spark()
-        if self._closing.is_set():
+        if self._kill_switch.is_thrown:
             return
         if time.monotonic() - self._started_at > _STABLE_S:
             self._failures = 0
@@ -215,10 +219,152 @@ class Placement(pykka.ThreadingActor):
 
     def _drop_spark(self) -> None:
         jvm, self._jvm, self._session = self._jvm, None, None
+        self._kill_switch.guard(None)
         if jvm is not None:
-            jvm.kill()  # it has nothing to save
+            jvm.kill()  # it has nothing to lose
             jvm.stop()
 
     def _tell(self, message: Message) -> None:
-        if not self.actor_stopped.is_set():
-            self.actor_inbox.put(pykka_envelope(message))
+        with suppress(pykka.ActorDeadError):
+            self.actor_ref.tell(message)
+
+    # --- jobs -------------------------------------------------------------------------------------
+
+    def _place(self, request: PlaceTopicsRequest, *, may_retry: bool) -> PlaceTopicsResponse:
+        if self._session is None or self._jvm is None:
+            return _refused(Errors.BROKER_NOT_AVAILABLE, self._status.get().message)
+        try:
+            return PlaceTopicsResponse(Errors.NONE, partitions=tuple(self._run(request)))
+        except PlacementError as error:
+            return _refused(error.error_code, str(error))
+        except Exception as error:  # of a dead JVM, or a defect: the client is told either way
+            if not self._jvm.has_exited(_EXIT_S):
+                logger.exception("A placement failed")
+                return _refused(Errors.UNKNOWN_SERVER_ERROR, f"the placement failed: {error}")
+            self._fail(self._jvm.failure("Spark ended during a placement"))
+        if may_retry:
+            self._start_spark()
+        return self._place(request, may_retry=False)
+
+    def _run(self, request: PlaceTopicsRequest) -> list[PlacedPartition]:
+        assert self._session is not None
+        assert self._jvm is not None
+        with self._jvm.killed_after(JOB_TIMEOUT_S):
+            return place_with_spark(self._session, request)
+
+
+def _refused(error_code: Errors, message: str) -> PlaceTopicsResponse:
+    return PlaceTopicsResponse(error_code, f"placement service: {message}")
+
+
+def _warm_up_request(number: int) -> PlaceTopicsRequest:
+    strategies = (Strategy.RING, Strategy.KAFKA, Strategy.RACK_AWARE)
+    return PlaceTopicsRequest(
+        topics=tuple(PlacementSpec(f"warm-up-{t}", 6 + number, 3, 0) for t in range(number)),
+        brokers=tuple(PlacementBroker(b, f"rack-{b % 3}", 0) for b in range(6)),
+        strategy=strategies[number % 3 if number < _WARM_UPS // 2 else 0],
+        start_index="0",
+        index="batch",
+        seed=0,
+    )
+
+
+class PlacementService:
+    """The actor and the server before it.
+
+    Answers PlaceTopicsRequest and PlacementStatusRequest on ``endpoint`` from ``start`` to
+    ``stop``. Temporary files are in ``work_directory``, which must be its own; what a killed
+    predecessor left there is removed.
+    """
+
+    def __init__(self, context: Context, bind: str, work_directory: Path | None = None) -> None:
+        self._status = Status()
+        self._kill_switch = KillSwitch()
+        self._work_directory = work_directory
+        self._places = threading.Semaphore(MAX_WAITING)
+        self._actor: pykka.ActorRef[Placement] | None = None
+        self._server = ControlServer(context, bind, self._dispatch, name="placement-server")
+
+    @property
+    def endpoint(self) -> str:
+        """Where it listens; with the real port once started."""
+        return self._server.endpoint
+
+    def start(self) -> None:
+        """Listen and begin to start Spark. Raises PortInUseError."""
+        if self._work_directory is not None:
+            self._work_directory.mkdir(parents=True, exist_ok=True)
+            for left_over in self._work_directory.glob(f"{DIRECTORY_PREFIX}*"):
+                shutil.rmtree(left_over, ignore_errors=True)
+        self._server.start()
+        self._actor = Placement.start(self._status, self._kill_switch, self._work_directory)
+
+    def stop(self) -> None:
+        """Refuse what waits, end Spark whatever it does, and stop listening."""
+        self._kill_switch.throw()
+        if self._actor is not None:
+            with suppress(pykka.ActorDeadError, pykka.Timeout):
+                self._actor.stop(timeout=_STOP_TIMEOUT_S)
+        self._server.stop()
+
+    def _dispatch(self, incoming: IncomingRequest) -> None:
+        match incoming.body:
+            case PlacementStatusRequest():
+                incoming.reply(self._status.get())
+            case PlaceTopicsRequest() as request:
+                refusal = self._enqueue(incoming, request)
+                if refusal is not None:
+                    incoming.reply(refusal)
+            case _:
+                incoming.reply.fail(Errors.INVALID_REQUEST)
+
+    def _enqueue(
+        self, incoming: IncomingRequest, request: PlaceTopicsRequest
+    ) -> PlaceTopicsResponse | None:
+        """Hand the request to the actor, or return why not."""
+        try:
+            check(request)
+        except PlacementError as error:
+            return PlaceTopicsResponse(error.error_code, str(error))
+        if sum(topic.partitions for topic in request.topics) > MAX_PARTITIONS:
+            return _refused(
+                Errors.INVALID_PARTITIONS,
+                f"more than {MAX_PARTITIONS} partitions at once are for 'regent jobs place'",
+            )
+        if self._actor is None or not self._places.acquire(blocking=False):
+            return _refused(Errors.OPERATION_NOT_ATTEMPTED, f"{MAX_WAITING} requests wait already")
+        self._actor.tell(Place(incoming, request, self._places.release))
+        return None
+
+
+def serve(
+    bind: str,
+    *,
+    work_directory: Path | None = None,
+    death_pipe: int | None = None,
+    announce: Callable[[str], None] | None = None,
+) -> int:
+    """Run the service until SIGTERM, SIGINT or the end of the parent; return the exit status.
+
+    ``death_pipe`` is the reading end of a pipe whose other end only the parent holds;
+    ``announce`` is called with the endpoint as soon as it is listened on. For the main thread.
+
+    Raises:
+        PortInUseError
+    """
+    wake_reader, wake_writer = os.pipe()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: os.write(wake_writer, b"\0"))
+    context = new_context()
+    service = PlacementService(context, bind, work_directory)
+    service.start()
+    try:
+        if announce:
+            announce(service.endpoint)
+        watched = [wake_reader] if death_pipe is None else [wake_reader, death_pipe]
+        while not select.select(watched, [], [], _IDLE_S)[0]:
+            pass
+    finally:
+        service.stop()
+        context.destroy(linger=0)
+    return 0

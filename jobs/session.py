@@ -213,6 +213,34 @@ class SparkJvm:
         sys.path[:] = [path for path in sys.path if not path.startswith(str(self._directory))]
 
 
+class KillSwitch:
+    """Ends the JVM that its owner waits for, from any thread, now or as soon as there is one."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._jvm: SparkJvm | None = None
+        self._is_thrown = False
+
+    @property
+    def is_thrown(self) -> bool:
+        """Whether the owner is to do nothing more."""
+        return self._is_thrown
+
+    def guard(self, jvm: SparkJvm | None) -> None:
+        """Make ``jvm`` the one to end."""
+        with self._lock:
+            self._jvm = jvm
+            if self._is_thrown and jvm is not None:
+                jvm.kill()
+
+    def throw(self) -> None:
+        """End the JVM and every later one."""
+        with self._lock:
+            self._is_thrown = True
+            if self._jvm is not None:
+                self._jvm.kill()
+
+
 @contextmanager
 def spark_session(
     master: str = "local[2]",

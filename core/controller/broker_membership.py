@@ -39,7 +39,8 @@ class BrokerMembership:
     def on_broker_change(self) -> None:
         """Compare ``/brokers/ids`` with what we know; a bounce shows only in the epoch (KIP-380).
 
-        Order: newcomers, bounced, dead; the newcomers can then be elected for the dead.
+        Newcomers first, so that they can be elected for the failed; bounced brokers fail together
+        with the dead, lest a dead one be elected, and start again.
         """
         current = self._read_brokers()
         known = self._context.live_broker_epochs
@@ -55,15 +56,12 @@ class BrokerMembership:
             dead,
         )
         self._start(new, current)
-        if bounced:
-            for broker_id in bounced:
+        failed = sorted((*bounced, *dead))
+        if failed:
+            for broker_id in failed:
                 self._disconnect(broker_id)
-            self._on_broker_failure(bounced)
-            self._start(bounced, current)
-        if dead:
-            for broker_id in dead:
-                self._disconnect(broker_id)
-            self._on_broker_failure(dead)
+            self._on_broker_failure(failed)
+        self._start(bounced, current)
 
     def on_broker_modifications(self, broker_id: BrokerId) -> None:
         """Take over a broker's new addresses."""
@@ -73,7 +71,9 @@ class BrokerMembership:
             log.error("broker %d keeps its old addresses: %s", broker_id, current)
             return
         if known is None or current is None or current.broker_epoch != known.broker_epoch:
-            return  # it came, went or bounced: BrokerChange sees to it
+            # It came, went or bounced, or could not be read when it came.
+            self.on_broker_change()
+            return
         before, after = known.info, current.info
         if (before.endpoints, before.control_endpoint, before.replication_endpoint) == (
             after.endpoints,
@@ -82,11 +82,10 @@ class BrokerMembership:
         ):
             return
         self._context.add_live_broker(current)
-        if before.control_endpoint != after.control_endpoint:
-            self._term.outbox.add(RemoveBroker(broker_id))
-            self._term.outbox.add(AddBroker(current))
         self._term.outbox.record("broker %d: new addresses", broker_id)
         self.announce_brokers()
+        if before.control_endpoint != after.control_endpoint:
+            self.tell_everything(broker_id)
 
     def on_replicas_become_offline(self, replicas: list[PartitionAndReplica]) -> None:
         """Find new leaders for what these replicas led, and take them out of the ISRs."""
@@ -162,8 +161,12 @@ class BrokerMembership:
     def _read_brokers(self) -> dict[BrokerId, BrokerRegistration]:
         brokers: dict[BrokerId, BrokerRegistration] = {}
         for broker_id, registration in self._term.store.read_brokers().items():
-            if isinstance(registration, BadDataError):
-                log.error("broker %d is left out: %s", broker_id, registration)
-            else:
+            known = self._context.registrations.get(broker_id)
+            if not isinstance(registration, BadDataError):
                 brokers[broker_id] = registration
+            elif known is not None:
+                log.error("broker %d stays as it was known: %s", broker_id, registration)
+                brokers[broker_id] = known
+            else:
+                log.error("broker %d is left out: %s", broker_id, registration)
         return brokers

@@ -80,6 +80,7 @@ class ControllerContext:
         self.topics_with_deletion_started: set[str] = set()
         self.topics_ineligible_for_deletion: set[str] = set()
         self.bad_topics: dict[str, str] = {}  # topic -> why its znode cannot be used
+        self.unreadable_partitions: set[TopicPartition] = set()  # led once, nobody can say by whom
         self.topic_created_zxids: dict[str, int] = {}
         self.offline_partition_count = 0
         self.preferred_replica_imbalance_count = 0
@@ -178,6 +179,7 @@ class ControllerContext:
             self._assign(record, NO_ASSIGNMENT)
             self._lead(record, None)
             self.partitions_being_reassigned.discard(record.topic_partition)
+            self.unreadable_partitions.discard(record.topic_partition)
             for offline in self.replicas_on_offline_dirs.values():
                 offline.discard(record.topic_partition)
         self.bad_topics.pop(topic, None)
@@ -247,6 +249,7 @@ class ControllerContext:
     ) -> None:
         """Remember a leadership that ZooKeeper holds."""
         self._lead(self._record(topic_partition), leadership)
+        self.unreadable_partitions.discard(topic_partition)
 
     def partition_leadership_info(
         self, topic_partition: TopicPartition

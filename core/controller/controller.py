@@ -279,6 +279,8 @@ class Controller:
         newly_offline: list[PartitionAndReplica] = []
         for error in response.partition_errors:
             partition = error.topic_partition
+            if event.broker_id not in self.context.partition_replica_assignment(partition):
+                continue  # deleted, or moved away, since it was asked
             if error.error_code is Errors.NONE:
                 offline.discard(partition)
             elif error.error_code is Errors.KAFKA_STORAGE_ERROR and partition not in offline:

@@ -67,10 +67,10 @@ class ControlRequestBatch:
     def make_full(self, broker_ids: Iterable[BrokerId]) -> None:
         """Send these brokers a FULL LeaderAndIsr, even an empty one: the rest they host is stray.
 
-        While a topic's znode is unreadable its partitions cannot be listed, and a broker must not
-        take them for strays: then the requests stay INCREMENTAL.
+        While the znode of a topic, or of a partition's state, is unreadable not all of it can be
+        listed, and a broker must not take the rest for strays: the requests stay INCREMENTAL then.
         """
-        if not self._context.bad_topics:
+        if not self._context.bad_topics and not self._context.unreadable_partitions:
             self._full.update(broker_ids)
 
     def add_leader_and_isr(

@@ -40,20 +40,14 @@ class TopicChanges:
         """Learn every topic, its partitions and their leaderships at the start of a term."""
         for topic, assignment in self._read_topics(self._term.store.read_topic_names()).items():
             self._learn(topic, assignment)
-        everything = list(self._context.all_partitions())
-        for partition, state in self._term.store.read_partition_states(everything).items():
-            if isinstance(state, BadDataError):
-                log.error("%s cannot be led: %s", partition, state)
-            else:
-                self._context.put_partition_leadership_info(partition, state)
+        self._learn_leaderships(list(self._context.all_partitions()))
 
     def on_topic_change(self) -> None:
         """Compare ``/brokers/topics`` with what we know."""
         names = self._term.store.read_topic_names()
         present = set(names)
-        gone = [
-            t for t in (*self._context.all_topics, *self._context.bad_topics) if t not in present
-        ]
+        known = dict.fromkeys((*self._context.all_topics, *self._context.bad_topics))
+        gone = [t for t in known if t not in present]
         new = [t for t in names if t not in self._context.all_topics]
         self._purge(gone)
         self._create(new)
@@ -67,8 +61,8 @@ class TopicChanges:
             return
         if topic not in self._context.all_topics or self._is_another(topic, assignment):
             self._purge([topic] if topic in self._context.all_topics else [])
-            self._learn(topic, assignment)
-            self._on_new_partition_creation(self._context.partitions_of(topic))
+            if self._learn(topic, assignment):
+                self._on_new_partition_creation(self._context.partitions_of(topic))
             return
         added = [
             TopicPartition(topic, partition)
@@ -151,24 +145,42 @@ class TopicChanges:
 
     # --- applying ---
 
-    def _learn(self, topic: str, assignment: TopicAssignment) -> None:
+    def _learn(self, topic: str, assignment: TopicAssignment) -> bool:
+        """Remember a topic; False when it is set aside because another one has its id."""
         context = self._context
+        if assignment.topic_id is not None:
+            namesake = context.topic_name(assignment.topic_id)
+            if namesake not in (None, topic):
+                taken = f"topic {topic}: its id {assignment.topic_id} is {namesake}'s"
+                self._set_aside(topic, BadDataError(taken))
+                return False
+            context.add_topic_id(topic, assignment.topic_id)
         context.add_topic(topic)
         context.topic_created_zxids[topic] = assignment.created_zxid
-        if assignment.topic_id is not None:
-            context.add_topic_id(topic, assignment.topic_id)
         for number, replicas in assignment.partitions.items():
             partition = TopicPartition(topic, number)
             context.update_partition_full_replica_assignment(partition, replicas)
             if replicas.is_being_reassigned:
                 context.partitions_being_reassigned.add(partition)
+        return True
+
+    def _learn_leaderships(self, partitions: list[TopicPartition]) -> None:
+        unreadable: list[BadDataError] = []
+        for partition, state in self._term.store.read_partition_states(partitions).items():
+            if isinstance(state, BadDataError):
+                self._context.unreadable_partitions.add(partition)
+                unreadable.append(state)
+            else:
+                self._context.put_partition_leadership_info(partition, state)
+        if unreadable:
+            log.error("%d partitions cannot be led, the first: %s", len(unreadable), unreadable[0])
 
     def _create(self, topics: list[str]) -> None:
         created: list[TopicPartition] = []
         for topic, assignment in self._read_topics(topics).items():
-            self._learn(topic, assignment)
-            created += self._context.partitions_of(topic)
-            self._term.outbox.record("%s: new topic", topic)
+            if self._learn(topic, assignment):
+                created += self._context.partitions_of(topic)
+                self._term.outbox.record("%s: new topic", topic)
         self._on_new_partition_creation(created)
 
     def _on_new_partition_creation(self, partitions: list[TopicPartition]) -> None:
@@ -177,6 +189,9 @@ class TopicChanges:
         replicas = self._context.replicas_of(partitions)
         self._partitions.handle_state_changes(partitions, PartitionState.NEW)
         self._replicas.handle_state_changes(replicas, ReplicaState.NEW)
+        # A topic whose znode was unreadable until now has been led before: a broker that returns
+        # must be told of its replicas even when nobody can lead them.
+        self._learn_leaderships(partitions)
         self._partitions.handle_state_changes(partitions, PartitionState.ONLINE, OfflineElection())
         self._replicas.handle_state_changes(replicas, ReplicaState.ONLINE)
 

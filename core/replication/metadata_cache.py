@@ -66,15 +66,17 @@ def _merge(
     shrunk: set[str] = set()
     for topic in request.topic_states:
         name = topic.topic_name
-        is_another_topic = topic_ids.get(name, topic.topic_id) != topic.topic_id
+        known_id = topic_ids.get(name)
+        is_another_topic = None not in (known_id, topic.topic_id) and known_id != topic.topic_id
         for row in topic.partition_states:
             topic_partition = TopicPartition(name, row.partition_index)
             if row.leader == LEADER_DURING_DELETE:
-                partitions.pop(topic_partition, None)
-                shrunk.add(name)
+                if not is_another_topic:  # a late request for an earlier topic of that name
+                    partitions.pop(topic_partition, None)
+                    shrunk.add(name)
             elif is_another_topic or not _is_older(row, partitions.get(topic_partition)):
                 partitions[topic_partition] = row
-                topic_ids[name] = topic.topic_id
+                topic_ids[name] = topic.topic_id or known_id
     if shrunk:
         left = {topic_partition.topic for topic_partition in partitions}
         for name in shrunk - left:

@@ -52,6 +52,7 @@ class ReplicaManager:
         self.broker_id = broker_id
         self.broker_epoch = UNKNOWN_BROKER_EPOCH
         self.controller_epoch = 0  # the highest seen
+        self._full_of = (-1, -1)  # controller and broker epoch of the newest FULL
         self._logs = logs
         self._cache = cache
         self._partitions: dict[TopicPartition, Partition] = {}
@@ -78,7 +79,7 @@ class ReplicaManager:
         self.controller_epoch = header.controller_epoch
         match request:
             case LeaderAndIsrRequest():
-                return self._become_leader_or_follower(request)
+                return self._become_leader_or_follower(header, request)
             case StopReplicaRequest():
                 return self._stop_replicas(request)
             case UpdateMetadataRequest():
@@ -94,7 +95,9 @@ class ReplicaManager:
 
     # --- LeaderAndIsr ---
 
-    def _become_leader_or_follower(self, request: LeaderAndIsrRequest) -> LeaderAndIsrResponse:
+    def _become_leader_or_follower(
+        self, header: ControlHeader, request: LeaderAndIsrRequest
+    ) -> LeaderAndIsrResponse:
         errors: list[PartitionError] = []
         named: set[TopicPartition] = set()
         for topic in request.topic_states:
@@ -103,7 +106,10 @@ class ReplicaManager:
                 named.add(partition)
                 error = self._obey(partition, topic.topic_id, state)
                 errors.append(PartitionError(*partition, error))
-        if request.type is LeaderAndIsrType.FULL:
+        # Only the first FULL of a term: a late copy of it does not list what was created since.
+        term = (header.controller_epoch, header.broker_epoch)
+        if request.type is LeaderAndIsrType.FULL and term > self._full_of:
+            self._full_of = term
             self._set_strays_aside(named)
         obeyed = sum(e.error_code is Errors.NONE for e in errors)
         log.info(
@@ -122,13 +128,12 @@ class ReplicaManager:
         if self._logs.is_offline(name):
             return self._mark_offline(name)
         partition = self._partitions.get(name) or Partition(name)
-        stored_id = partition.topic_id
-        if None not in (stored_id, topic_id) and stored_id != topic_id:
+        if _differ(partition.topic_id, topic_id):
             return Errors.INCONSISTENT_TOPIC_ID
-        if state.leader_epoch == partition.leader_epoch and stored_id is None is not topic_id:
-            partition.topic_id = topic_id  # an id given later, without a new epoch (KAFKA-13132)
-            return Errors.NONE
-        if state.leader_epoch <= partition.leader_epoch:
+        is_same_epoch = state.leader_epoch == partition.leader_epoch
+        # An id may be given later, without a new epoch (KAFKA-13132).
+        gets_id = is_same_epoch and partition.topic_id is None is not topic_id
+        if state.leader_epoch <= partition.leader_epoch and not gets_id:
             return Errors.STALE_CONTROLLER_EPOCH
         if self.broker_id not in state.replicas:
             return Errors.UNKNOWN_TOPIC_OR_PARTITION
@@ -137,10 +142,11 @@ class ReplicaManager:
         except StorageError as error:
             log.error("%s: %s", name, error)
             return self._mark_offline(name)
-        if None not in (stored_id, topic_id) and stored_id != topic_id:
+        if _differ(stored_id, topic_id):
             return Errors.INCONSISTENT_TOPIC_ID
         partition.topic_id = stored_id
-        partition.obey(state, self.broker_id)
+        if not is_same_epoch:
+            partition.obey(state, self.broker_id)
         self._partitions[name] = partition
         return Errors.NONE
 
@@ -167,8 +173,10 @@ class ReplicaManager:
 
     def _stop_replicas(self, request: StopReplicaRequest) -> StopReplicaResponse:
         errors: list[PartitionError] = []
-        for name, stop in request.partitions():
-            errors.append(PartitionError(*name, self._stop(name, stop)))
+        for topic in request.topic_states:
+            for stop in topic.partition_states:
+                name = TopicPartition(topic.topic_name, stop.partition_index)
+                errors.append(PartitionError(*name, self._stop(name, topic.topic_id, stop)))
         log.info(
             "[Broker id=%d epoch=%d] StopReplica: stopped %d of %d partitions",
             self.broker_id,
@@ -178,10 +186,14 @@ class ReplicaManager:
         )
         return StopReplicaResponse(Errors.NONE, tuple(errors))
 
-    def _stop(self, name: TopicPartition, stop: StopReplicaPartition) -> Errors:
+    def _stop(
+        self, name: TopicPartition, topic_id: TopicId | None, stop: StopReplicaPartition
+    ) -> Errors:
         if self._logs.is_offline(name):
             return self._mark_offline(name)
         partition = self._partitions.get(name)
+        if partition is not None and _differ(partition.topic_id, topic_id):
+            return Errors.INCONSISTENT_TOPIC_ID  # meant for an earlier topic of that name
         is_checked = stop.leader_epoch not in (NO_EPOCH, EPOCH_DURING_DELETE)
         # An equal epoch is accepted (KAFKA-13972): the ISR may not have changed on the way out.
         if partition is not None and is_checked and stop.leader_epoch < partition.leader_epoch:
@@ -194,9 +206,14 @@ class ReplicaManager:
             self._logs.delete(name)
         except StorageError as error:
             log.error("%s: %s", name, error)
-            return Errors.KAFKA_STORAGE_ERROR
+            return self._mark_offline(name)
         self._partitions.pop(name, None)
         return Errors.NONE
+
+
+def _differ(one: TopicId | None, other: TopicId | None) -> bool:
+    """Whether two topic ids are of different topics; an unknown one may be any."""
+    return None not in (one, other) and one != other
 
 
 def refusal(request: ControlRequest, error: Errors) -> ControlResponse:

@@ -3,11 +3,10 @@
 Run as ``fake_program.py broker --id 0 …`` or ``fake_program.py placement-service …``. A file
 ``NAME.mode`` in the cluster's data directory (``broker-0.mode``) makes it misbehave:
 
-    fail      says why on stderr and exits with status 3
-    die-once  the same, the first time
-    deaf      ignores SIGTERM
-    mute      never says that it is ready
-    garbage   says something else than it should
+    fail     says why on stderr and exits with status 3
+    deaf     ignores SIGTERM
+    mute     never says that it is ready
+    garbage  says something else than it should
 
 Given a port 0, it pretends to other ports from one life to the next.
 What ends in order adds its name to the file ``stopped`` there.
@@ -40,9 +39,7 @@ def main(command: str, *arguments: str) -> None:
     signal.signal(signal.SIGTERM, on_sigterm)
     death_pipe = int(options["--death-pipe-fd"])
     threading.Thread(target=lambda: (os.read(death_pipe, 1), os._exit(9)), daemon=True).start()
-    if mode == "die-once":
-        mode_file.unlink()
-    if mode in ("fail", "die-once"):
+    if mode == "fail":
         sys.exit("regent: the disk is on fire")
     if mode != "mute":
         sys.stdout.write(f"ready: {_ready(command, options) if mode != 'garbage' else '{}'}\n")
@@ -54,11 +51,8 @@ def main(command: str, *arguments: str) -> None:
 
 
 def _identity(command: str, options: dict[str, str]) -> tuple[str, Path]:
-    if command == "broker":
-        directory = Path(options["--data-dir"])
-        directory.mkdir(exist_ok=True)
-        return directory.name, directory.parent
-    return command, Path.cwd()
+    directory = Path(options["--data-dir" if command == "broker" else "--work-dir"])
+    return directory.name, directory.parent
 
 
 def _ready(command: str, options: dict[str, str]) -> str:

@@ -1,0 +1,148 @@
+"""``brokers``: list them, shut one down."""
+
+from __future__ import annotations
+
+import time
+
+import click
+
+from cli.find_cluster import Cluster, pass_cluster
+from cli.output import Output, counted, listed, note, output_option, print_json, print_table
+from core.errors import BadDataError, Errors, RegentError
+from core.model import BrokerId, BrokerRegistration
+from core.protocol import ShutdownBrokerRequest, ShutdownBrokerResponse
+from zk.admin import ZkAdminStore
+
+_POLL_S = 0.1
+
+
+class BrokerError(RegentError):
+    """A broker is not what the command needs it to be."""
+
+
+@click.group()
+def brokers() -> None:
+    """List brokers, shut one down."""
+
+
+def broker_json(
+    broker_id: BrokerId, registration: BrokerRegistration, controller_id: BrokerId
+) -> dict[str, object]:
+    """Return the object that stands for a broker in JSON answers."""
+    info = registration.info
+    endpoint = info.plaintext_endpoint or next(iter(info.endpoints), None)
+    return {
+        "id": broker_id,
+        "broker_epoch": registration.broker_epoch,
+        "host": None if endpoint is None else endpoint.host,
+        "port": None if endpoint is None else endpoint.port,
+        "control_endpoint": info.control_endpoint,
+        "replication_endpoint": info.replication_endpoint,
+        "rack": info.rack,
+        "is_controller": broker_id == controller_id,
+    }
+
+
+@brokers.command("list")
+@output_option
+@pass_cluster
+def list_brokers(cluster: Cluster, /, output: str) -> None:
+    """List the brokers that are registered now."""
+    with cluster.admin() as admin:
+        registrations = admin.read_brokers()
+        controller = admin.read_controller()
+    controller_id = -1 if controller is None else controller.broker_id
+    rows = []
+    for broker_id, registration in registrations.items():
+        if isinstance(registration, BadDataError):
+            note(f"regent: {registration}")
+        else:
+            rows.append(broker_json(broker_id, registration, controller_id))
+    if output == Output.JSON:
+        print_json(rows)
+    elif rows:
+        print_table([name.replace("_", " ") for name in rows[0]], [row.values() for row in rows])
+    else:
+        note("no broker is registered")
+
+
+@brokers.command()
+@click.argument("broker_id", metavar="ID", type=click.IntRange(min=0))
+@click.option(
+    "--timeout-ms",
+    type=click.IntRange(min=1),
+    default=60_000,
+    show_default=True,
+    help="How long to wait until the broker has gone.",
+)
+@output_option
+@pass_cluster
+def shutdown(cluster: Cluster, /, broker_id: BrokerId, timeout_ms: int, output: str) -> None:
+    r"""Shut one broker down in a controlled way: its leaderships are handed over first.
+
+    Prints the partitions that nobody could take over.
+
+    \b
+    regent brokers shutdown 2
+    """
+    deadline = time.monotonic() + timeout_ms / 1000
+    with cluster.admin() as admin:
+        registered = admin.read_brokers()
+        registration = registered.get(broker_id)
+        if registration is None:
+            ids = listed(list(registered)) or "none"
+            raise BrokerError(f"broker {broker_id} is not registered; registered are {ids}")
+        if isinstance(registration, BadDataError):
+            raise registration
+        response = _ask_to_shut_down(registration, timeout_s=timeout_ms / 1000)
+        _await_departure(admin, registration, deadline)
+    remaining = [] if response is None else response.remaining_partitions
+    if output == Output.JSON:
+        partitions = [{"topic": p.topic, "partition": p.partition} for p in sorted(remaining)]
+        print_json({"broker_id": broker_id, "remaining_partitions": partitions})
+        return
+    for partition in sorted(remaining):
+        click.echo(f"{partition} could not be moved")
+    moved = f", {counted(len(remaining), 'partition')} not moved" if remaining else ""
+    click.echo(f"Broker {broker_id} has shut down{moved}.")
+
+
+def _ask_to_shut_down(
+    registration: BrokerRegistration, *, timeout_s: float
+) -> ShutdownBrokerResponse | None:
+    """Return what the broker could not hand over; None when it ended before it could say."""
+    from cli.remote_actors import actor_at, ask, control_endpoint
+    from transport.client import PeerDisconnectedError, RequestError
+
+    broker_id = registration.info.broker_id
+    endpoint = control_endpoint(broker_id, registration)
+    try:
+        with actor_at(endpoint) as actor:
+            request = ShutdownBrokerRequest()
+            response = ask(actor, request, ShutdownBrokerResponse, timeout_s=timeout_s)
+    except PeerDisconnectedError:
+        note(f"broker {broker_id} ended before it said what it could not hand over")
+        return None
+    except RequestError as error:
+        raise BrokerError(f"broker {broker_id} does not obey: {error}") from None
+    if response.error_code is not Errors.NONE:
+        note(f"broker {broker_id} stops without having handed over: {response.error_code.name}")
+    return response
+
+
+def _await_departure(
+    admin: ZkAdminStore, registration: BrokerRegistration, deadline: float
+) -> None:
+    """Wait until this incarnation of a broker is no longer registered."""
+    broker_id = registration.info.broker_id
+    while True:
+        current = admin.read_broker(broker_id)
+        if current is None:
+            return
+        if isinstance(current, BrokerRegistration) and (
+            current.broker_epoch != registration.broker_epoch
+        ):
+            return
+        if time.monotonic() >= deadline:
+            raise BrokerError(f"broker {broker_id} is still registered; it may still be stopping")
+        time.sleep(_POLL_S)

@@ -1,0 +1,50 @@
+"""Groups of commands that are imported one by one, when they are called."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import click
+
+from core.errors import RegentError
+
+
+class LazyCommand(NamedTuple):
+    """Where a command lives; ``summary`` is None for one that people do not call."""
+
+    module: str
+    attribute: str
+    summary: str | None
+
+
+class LazyGroup(click.Group):
+    """A group whose commands are imported one by one, when they are called."""
+
+    def __init__(self, *args: Any, commands: Mapping[str, LazyCommand], **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._lazy = commands
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names of the commands, in the order they are declared in."""
+        return list(self._lazy)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import a command; None when there is none of that name."""
+        lazy = self._lazy.get(cmd_name)
+        if lazy is None:
+            return None
+        try:
+            command = getattr(importlib.import_module(lazy.module), lazy.attribute)
+        except ImportError as error:
+            raise RegentError(f"the command {cmd_name} cannot be loaded: {error}") from error
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the commands without importing them."""
+        with formatter.section("Commands"):
+            formatter.write_dl(
+                [(name, lazy.summary) for name, lazy in self._lazy.items() if lazy.summary]
+            )

@@ -1,0 +1,116 @@
+"""``metadata``: what one broker believes about the cluster."""
+
+from __future__ import annotations
+
+from operator import itemgetter
+
+import click
+
+from cli.find_cluster import Cluster, ClusterNotFoundError, pass_cluster
+from cli.output import Output, listed, output_option, print_json, print_table
+from core.errors import Errors, RegentError
+from core.model import BrokerId
+from core.protocol import (
+    DescribeMetadataRequest,
+    DescribeMetadataResponse,
+    MetadataPartition,
+    UpdateMetadataBroker,
+)
+
+_ASK_TIMEOUT_S = 10.0
+_COLUMNS = ("topic", "partition", "leader", "leader_epoch", "isr", "replicas", "offline_replicas")
+
+
+class MetadataError(RegentError):
+    """A broker did not say what it believes."""
+
+
+@click.command()
+@click.option("--broker", "broker_id", type=click.IntRange(min=0), required=True, metavar="ID")
+@output_option
+@pass_cluster
+def metadata(cluster: Cluster, /, broker_id: BrokerId, output: str) -> None:
+    r"""Show what a broker's metadata cache holds: the controller, brokers and partitions it knows.
+
+    A broker that ZooKeeper has lost is asked all the same, if it is one of the data directory's.
+
+    \b
+    regent metadata --broker 1
+    """
+    from cli.remote_actors import actor_at, ask
+    from transport.client import RequestError
+
+    try:
+        with actor_at(_endpoint(cluster, broker_id)) as actor:
+            request = DescribeMetadataRequest()
+            answer = ask(actor, request, DescribeMetadataResponse, timeout_s=_ASK_TIMEOUT_S)
+    except RequestError as error:
+        raise MetadataError(f"broker {broker_id} does not answer: {error}") from None
+    if answer.error_code is not Errors.NONE or answer.broker_id != broker_id:
+        reason = answer.error_code.name if answer.error_code else f"it is {answer.broker_id}"
+        raise MetadataError(f"broker {broker_id} does not answer as such: {reason}")
+    partitions = [_partition_json(row) for row in sorted(answer.partitions)]
+    if output == Output.JSON:
+        print_json(
+            {
+                "controller_id": answer.controller_id,
+                "controller_epoch": answer.controller_epoch,
+                "brokers": [_broker_json(b, answer.controller_id) for b in answer.brokers],
+                "partitions": partitions,
+            }
+        )
+        return
+    click.echo(
+        f"Broker {broker_id} ({answer.broker_state}) knows controller {answer.controller_id}"
+        f" (epoch {answer.controller_epoch}),"
+        f" brokers {listed([b.broker_id for b in answer.brokers]) or 'none'}"
+    )
+    columns = [name.replace("_", " ") for name in _COLUMNS]
+    print_table(columns, [itemgetter(*_COLUMNS)(row) for row in partitions])
+
+
+def _endpoint(cluster: Cluster, broker_id: BrokerId) -> str:
+    """Return the control endpoint by registration, or failing that by ``cluster.json``."""
+    from cli.remote_actors import BrokerNotFoundError, control_endpoint
+
+    try:
+        with cluster.admin() as admin:
+            return control_endpoint(broker_id, admin.read_broker(broker_id))
+    except (BrokerNotFoundError, ClusterNotFoundError):
+        file = cluster.file
+        for broker in file.brokers if file else ():
+            if broker.broker_id == broker_id:
+                return broker.control_endpoint
+        raise
+
+
+def _broker_json(broker: UpdateMetadataBroker, controller_id: BrokerId) -> dict[str, object]:
+    endpoint = next(
+        (e for e in broker.endpoints if e.security_protocol == "PLAINTEXT"),
+        next(iter(broker.endpoints), None),
+    )
+    return {
+        "id": broker.broker_id,
+        "broker_epoch": broker.broker_epoch,
+        "host": None if endpoint is None else endpoint.host,
+        "port": None if endpoint is None else endpoint.port,
+        "control_endpoint": broker.control_endpoint,
+        "replication_endpoint": broker.replication_endpoint,
+        "rack": broker.rack,
+        "is_controller": broker.broker_id == controller_id,
+    }
+
+
+def _partition_json(row: MetadataPartition) -> dict[str, object]:
+    return {
+        "topic": row.topic,
+        "topic_id": row.topic_id,
+        "partition": row.partition,
+        "leader": row.leader,
+        "leader_epoch": row.leader_epoch,
+        "controller_epoch": row.controller_epoch,
+        "isr": row.isr,
+        "replicas": row.replicas,
+        "offline_replicas": row.offline_replicas,
+        "partition_epoch": row.partition_epoch,
+    }

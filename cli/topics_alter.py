@@ -1,0 +1,81 @@
+"""``topics alter``: more partitions."""
+
+from __future__ import annotations
+
+from typing import NoReturn
+
+import click
+
+from cli.find_cluster import Cluster, pass_cluster
+from cli.output import Output, counted, output_option, print_json
+from cli.placement import PlacementOptions, place_topics, placement_request, service_option
+from cli.topic_options import TopicError, named, read_live_brokers, timeout_option, topic_argument
+from core.errors import BadDataError
+from core.model import ReplicaAssignment
+from core.protocol import PlacementSpec
+from zk.admin import AddPartitionsOutcome, ZkAdminStore
+
+
+@click.command()
+@topic_argument
+@click.option("--partitions", type=int, required=True, help="How many there shall be in all.")
+@service_option
+@timeout_option
+@output_option
+@pass_cluster
+def alter(
+    cluster: Cluster,
+    /,
+    name: str | None,
+    partitions: int,
+    placement_service: bool,
+    timeout_ms: int,
+    output: str,
+) -> None:
+    r"""Give a topic more partitions; it cannot have fewer.
+
+    \b
+    regent topics alter payments --partitions 24
+    """
+    if name is None:
+        raise click.UsageError("which topic? Give a name")
+    from cli.await_leaders import await_leaders
+
+    with cluster.admin() as admin:
+        old, replication_factor = _growing(admin, name, partitions)
+        spec = PlacementSpec(name, partitions - old, replication_factor, start_partition=old)
+        request = placement_request(admin, [spec], read_live_brokers(admin), PlacementOptions())
+        placed = place_topics(cluster, request, use_service=placement_service)
+        added = {p: ReplicaAssignment(replicas) for p, replicas in placed[name].items()}
+        outcome = admin.add_partitions(name, added)
+        if outcome is not AddPartitionsOutcome.ADDED:
+            _refuse(name, outcome)
+        await_leaders(admin, {name: partitions}, timeout_ms=timeout_ms)
+    if output == Output.JSON:
+        print_json({"topic": name, "partitions": partitions, "added_partitions": sorted(added)})
+    else:
+        click.echo(f"Topic {name} has {counted(partitions, 'partition')} now ({old} before).")
+
+
+def _growing(admin: ZkAdminStore, topic: str, partitions: int) -> tuple[int, int]:
+    """Return partition count and replication factor of a topic that may grow to ``partitions``."""
+    current = admin.read_topics(named(topic)).get(topic)
+    if current is None:
+        _refuse(topic, AddPartitionsOutcome.UNKNOWN_TOPIC)
+    if isinstance(current, BadDataError):
+        raise current
+    if topic in admin.read_topics_being_deleted():
+        _refuse(topic, AddPartitionsOutcome.BEING_DELETED)
+    if any(assignment.is_being_reassigned for assignment in current.partitions.values()):
+        _refuse(topic, AddPartitionsOutcome.BEING_REASSIGNED)
+    old = len(current.partitions)
+    if partitions <= old:
+        relation = "already has" if partitions == old else "cannot shrink: it has"
+        raise TopicError(f"topic {topic} {relation} {counted(old, 'partition')}")
+    if 0 not in current.partitions:
+        raise TopicError(f"topic {topic} has no partition 0")
+    return old, len(current.partitions[0].replicas)
+
+
+def _refuse(topic: str, outcome: AddPartitionsOutcome) -> NoReturn:
+    raise TopicError(f"topic {topic} {outcome.value}")

@@ -1,0 +1,111 @@
+"""``topics describe``: partitions, as Kafka's own tool shows them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from itertools import groupby
+
+import click
+
+from cli.find_cluster import Cluster, pass_cluster
+from cli.output import Output, note, output_option, print_json
+from cli.partitions import Partition, Topics, read_partitions
+from cli.topic_options import TopicError, named, topic_argument
+from core.errors import BadDataError
+from core.model import BrokerId
+
+
+@click.command()
+@topic_argument
+@click.option(
+    "--under-replicated-partitions", is_flag=True, help="Only those with replicas out of sync."
+)
+@click.option("--unavailable-partitions", is_flag=True, help="Only those no live broker leads.")
+@output_option
+@pass_cluster
+def describe(
+    cluster: Cluster,
+    /,
+    name: str | None,
+    under_replicated_partitions: bool,
+    unavailable_partitions: bool,
+    output: str,
+) -> None:
+    r"""Show the partitions of one topic or of all: leader, replicas, ISR.
+
+    \b
+    regent topics describe payments
+    regent topics describe --under-replicated-partitions
+    regent topics describe payments -o json
+    """
+    is_filtered = under_replicated_partitions or unavailable_partitions
+    with cluster.admin() as admin:
+        live = admin.read_brokers()
+        found = read_partitions(admin, admin.read_topic_names() if name is None else named(name))
+        configs = {} if is_filtered else admin.read_topic_configs(found.assignments)
+        deleted = admin.read_topics_being_deleted()
+    if name is not None and not found.assignments:
+        raise TopicError(
+            found.unreadable[0] if found.unreadable else f"topic {name} does not exist"
+        )
+    shown = [
+        p
+        for p in found.partitions
+        if not is_filtered
+        or (under_replicated_partitions and p.is_under_replicated)
+        or (unavailable_partitions and p.is_unavailable(live))
+    ]
+    if output == Output.JSON:
+        print_json([partition.as_json() for partition in shown])
+    else:
+        _print_partitions(shown, found, configs, deleted, with_headers=not is_filtered)
+    for problem in found.unreadable:
+        note(f"regent: {problem}")
+
+
+def _print_partitions(
+    partitions: Sequence[Partition],
+    found: Topics,
+    configs: Mapping[str, Mapping[str, str] | BadDataError],
+    deleted: Collection[str],
+    *,
+    with_headers: bool,
+) -> None:
+    """Print as Kafka's own ``kafka-topics.sh --describe`` does."""
+    for topic, of_topic in groupby(partitions, key=lambda p: p.topic_partition.topic):
+        rows = list(of_topic)
+        if with_headers:
+            topic_id = found.assignments[topic].topic_id
+            config = configs.get(topic, {})
+            overrides = {} if isinstance(config, BadDataError) else config
+            fields = [
+                f"Topic: {topic}",
+                *([f"TopicId: {topic_id}"] if topic_id else []),
+                f"PartitionCount: {len(rows)}",
+                f"ReplicationFactor: {len(rows[0].assignment.origin_replicas)}",
+                f"Configs: {','.join(f'{key}={value}' for key, value in overrides.items())}",
+                *(["MarkedForDeletion: true"] if topic in deleted else []),
+            ]
+            click.echo("\t".join(fields))
+        click.echo("\n".join(map(_partition_line, rows)))
+
+
+def _partition_line(partition: Partition) -> str:
+    topic, number = partition.topic_partition
+    assignment = partition.assignment
+    fields = [
+        "",
+        f"Topic: {topic}",
+        f"Partition: {number}",
+        f"Leader: {partition.leader if partition.leader >= 0 else 'none'}",
+        f"Replicas: {_ids(assignment.replicas)}",
+        f"Isr: {_ids(partition.state.leader_and_isr.isr)}",
+    ]
+    if assignment.is_being_reassigned:
+        fields.append(f"Adding Replicas: {_ids(assignment.adding_replicas)}")
+        fields.append(f"Removing Replicas: {_ids(assignment.removing_replicas)}")
+    return "\t".join(fields)
+
+
+def _ids(brokers: Sequence[BrokerId]) -> str:
+    return ",".join(map(str, brokers))

@@ -1,0 +1,380 @@
+"""The controller's parts without an actor: over the fake ZooKeeper, with effects to look at.
+
+``Tree`` is a ZooKeeper tree in which brokers register and tools write. ``Office`` adds a ``Term``
+that won its election and the machines that work on it; ``Candidate`` is one broker's whole
+``Controller``.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from typing import TypeAlias, TypeVar
+
+from core.controller.broker_membership import BrokerMembership
+from core.controller.controlled_shutdown import ControlledShutdowns
+from core.controller.controller import Controller
+from core.controller.effects import Effect, SendControlRequest
+from core.controller.elector import Elector
+from core.controller.events import (
+    ControllerEvent,
+    Expire,
+    RegisterBrokerAndReelect,
+    collapse_key,
+)
+from core.controller.partition_state_machine import PartitionStateMachine
+from core.controller.replica_state_machine import ReplicaStateMachine
+from core.controller.states import PartitionState, ReplicaState
+from core.controller.term import ControllerSettings, Term
+from core.controller.topic_changes import TopicChanges
+from core.model import (
+    BrokerId,
+    BrokerInfo,
+    BrokerRegistration,
+    EndPoint,
+    LeaderAndIsr,
+    LeaderIsrAndControllerEpoch,
+    LeaderRecoveryState,
+    PartitionAndReplica,
+    ReplicaAssignment,
+    TopicPartition,
+)
+from core.ports import TopicAssignment
+from core.protocol import (
+    LeaderAndIsrPartition,
+    LeaderAndIsrRequest,
+    StopReplicaPartition,
+    StopReplicaRequest,
+    UpdateMetadataPartition,
+    UpdateMetadataRequest,
+)
+from tests.support.fake_zookeeper import FakeZooKeeper, FakeZooKeeperServer
+from zk.operations import ANY_VERSION, Committed, Delete, WatchEvent
+from zk.store import ZkControllerStore, topic_assignment
+from zk.watches import controller_event
+from zk.znodes import TopicPartitionStateZNode, TopicZNode
+
+T = TypeVar("T")
+Replicas: TypeAlias = tuple[BrokerId, ...]
+ByBroker: TypeAlias = dict[BrokerId, dict[TopicPartition, T]]
+
+T0 = TopicPartition("t", 0)
+T1 = TopicPartition("t", 1)
+
+
+class KnownTopicIds:
+    """Ids that count from 1; ``heard_of`` is what the broker remembers of topics."""
+
+    def __init__(self) -> None:
+        self.heard_of: dict[str, str] = {}
+        self._count = 0
+
+    def new_topic_id(self) -> str:
+        """Return the next id."""
+        self._count += 1
+        return topic_id(self._count)
+
+    def last_known(self, topic: str) -> str | None:
+        """Return the id the broker heard of."""
+        return self.heard_of.get(topic)
+
+
+def topic_id(number: int) -> str:
+    """Return a topic id that is easy to recognise."""
+    return f"{number:022d}"
+
+
+class KeptSession(FakeZooKeeper):
+    """Like ``zk.session.SessionKeeper``: between sessions every call raises."""
+
+    @property
+    def session_id(self) -> int:
+        """The id of the session there is."""
+        self.server.check_alive(self._session_id)
+        return self._session_id
+
+    def unwatch(self, paths: Iterable[str]) -> None:
+        """Drop watches of the session there is."""
+        super().unwatch(list(paths) if self.session_id else ())
+
+    def expire(self) -> None:
+        """End the session there is."""
+        self.server.expire(self._session_id)
+
+    def renew(self, on_watch: Callable[[WatchEvent], None]) -> None:
+        """Open the next session."""
+        self._session_id = self.server.open_session(on_watch)
+
+
+class Tree:
+    """A ZooKeeper tree; every broker that registers has a session of its own."""
+
+    def __init__(self) -> None:
+        self.server = FakeZooKeeperServer()
+        self.sessions: dict[BrokerId, FakeZooKeeper] = {}
+
+    def register(self, broker_id: BrokerId, *, life: int = 1) -> BrokerRegistration:
+        """Register a broker; another ``life`` has another control endpoint."""
+        session = self.sessions[broker_id] = FakeZooKeeper(self.server)
+        info = broker_info(broker_id, life)
+        return BrokerRegistration(info, ZkControllerStore(session).register_broker(info))
+
+    def unregister(self, *broker_ids: BrokerId) -> None:
+        """Let the sessions of brokers expire."""
+        for broker_id in broker_ids:
+            self.server.expire(self.sessions.pop(broker_id).session_id)
+
+    def put_topic(
+        self,
+        topic: str,
+        partitions: Mapping[int, Replicas | ReplicaAssignment],
+        topic_id: str | None = None,
+    ) -> None:
+        """Write a topic's znode, as tools do."""
+        assignments = {p: _assignment(replicas) for p, replicas in partitions.items()}
+        self.server.put(TopicZNode.path(topic), TopicZNode.encode(topic_id, assignments))
+
+    def topic(self, topic: str) -> TopicAssignment:
+        """Return what a topic's znode says."""
+        read = topic_assignment(self.server.snapshot()[TopicZNode.path(topic)], topic)
+        assert isinstance(read, TopicAssignment)
+        return read
+
+    def put_state(
+        self, partition: TopicPartition, leader: BrokerId, isr: Replicas, **fields: int
+    ) -> None:
+        """Write a partition's state; ``fields`` as of ``leadership``."""
+        data = TopicPartitionStateZNode.encode(leadership(leader, isr, **fields))
+        self.server.put(TopicPartitionStateZNode.path(partition), data)
+
+    def state(self, partition: TopicPartition) -> LeaderIsrAndControllerEpoch | None:
+        """Return a partition's state."""
+        node = self.server.snapshot().get(TopicPartitionStateZNode.path(partition))
+        if node is None:
+            return None
+        return TopicPartitionStateZNode.decode(node.data, node.stat.version)
+
+    def leads(self, partition: TopicPartition) -> tuple[BrokerId, Replicas, int]:
+        """Return leader, ISR and leader epoch of a partition that has a state."""
+        state = self.state(partition)
+        assert state is not None
+        now = state.leader_and_isr
+        return now.leader, now.isr, now.leader_epoch
+
+    def elect_another_controller(self) -> None:
+        """Do what an election does to everybody who ruled before."""
+        epoch = int(self.server.snapshot()["/controller_epoch"].data)
+        self.server.put("/controller_epoch", b"%d" % (epoch + 1))
+
+    def delete_topic(self, topic: str) -> None:
+        """Remove a topic's znode and all below it."""
+        root = TopicZNode.path(topic)
+        tool = FakeZooKeeper(self.server)
+        paths = [p for p in self.server.snapshot() if p == root or p.startswith(root + "/")]
+        for path in reversed(paths):
+            delete(tool, path)
+
+
+class Office(Tree):
+    """Broker 0's term in controller epoch 1, with these brokers registered and known."""
+
+    def __init__(
+        self, brokers: Iterable[BrokerId], settings: ControllerSettings | None = None
+    ) -> None:
+        super().__init__()
+        self.watches: list[WatchEvent] = []
+        self.zookeeper = KeptSession(self.server, self.watches.append)
+        self.store = ZkControllerStore(self.zookeeper)
+        self.topic_ids = KnownTopicIds()
+        self.term = Term(0, self.store, self.topic_ids, settings or ControllerSettings())
+        self.context = self.term.context
+        self.partitions = PartitionStateMachine(self.term)
+        self.replicas = ReplicaStateMachine(self.term)
+        machines = (self.term, self.partitions, self.replicas)
+        self.brokers = BrokerMembership(*machines)
+        self.topics = TopicChanges(*machines)
+        self.shutdowns = ControlledShutdowns(*machines)
+        won = Elector(0, self.store).elect(0)
+        assert won is not None
+        self.context.epoch, self.context.epoch_zk_version = won
+        for broker_id in brokers:
+            self.context.add_live_broker(self.register(broker_id))
+
+    def effects(self) -> list[Effect]:
+        """Return what has been produced since the last time."""
+        return self.term.outbox.drain(self.context.epoch)
+
+    def sent(self) -> list[SendControlRequest]:
+        """Return the requests that have been produced since the last time."""
+        return requests(self.effects())
+
+    def assign(
+        self,
+        partition: TopicPartition,
+        replicas: Replicas | ReplicaAssignment,
+        state: PartitionState = PartitionState.NEW,
+    ) -> None:
+        """Make a partition known; its topic's znode lists the last partition assigned only."""
+        self.put_topic(partition.topic, {partition.partition: replicas}, topic_id(7))
+        self.context.update_partition_full_replica_assignment(partition, _assignment(replicas))
+        self.context.put_partition_state(partition, state)
+
+    def lead(
+        self,
+        partition: TopicPartition,
+        replicas: Replicas | ReplicaAssignment,
+        leader: BrokerId,
+        isr: Replicas,
+        state: PartitionState = PartitionState.ONLINE,
+    ) -> None:
+        """Make a led partition known, to ZooKeeper as well, with all its replicas online."""
+        self.assign(partition, replicas, state)
+        self.put_state(partition, leader, isr)
+        stored = self.state(partition)
+        assert stored is not None
+        self.context.put_partition_leadership_info(partition, stored)
+        for replica in _assignment(replicas).replicas:
+            self.put_replica_state(partition, replica, ReplicaState.ONLINE)
+
+    def put_replica_state(
+        self, partition: TopicPartition, replica: BrokerId, state: ReplicaState
+    ) -> None:
+        """Put a replica into a state."""
+        self.context.put_replica_state(PartitionAndReplica(partition, replica), state)
+
+    def replica_state(self, partition: TopicPartition, replica: BrokerId) -> ReplicaState:
+        """Return the state of a replica."""
+        return self.context.replica_state(PartitionAndReplica(partition, replica))
+
+    def known(self, partition: TopicPartition) -> tuple[BrokerId, Replicas, int] | None:
+        """Return leader, ISR and leader epoch in the controller's memory."""
+        leadership = self.context.partition_leadership_info(partition)
+        if leadership is None:
+            return None
+        now = leadership.leader_and_isr
+        return now.leader, now.isr, now.leader_epoch
+
+
+class Candidate:
+    """One broker's controller and its session; what its watches trigger waits in ``inbox``."""
+
+    def __init__(
+        self, tree: Tree, broker_id: BrokerId, settings: ControllerSettings | None = None
+    ) -> None:
+        self.inbox: deque[ControllerEvent] = deque()
+        self.session = KeptSession(tree.server, self._on_watch)
+        self.topic_ids = KnownTopicIds()
+        self.controller = Controller(
+            broker_info(broker_id), ZkControllerStore(self.session), self.topic_ids, settings
+        )
+
+    def handle(self, event: ControllerEvent) -> list[Effect]:
+        """Process one event."""
+        return self.controller.handle(event, now_ms=1_700_000_000_000)
+
+    def start(self) -> list[Effect]:
+        """Register and stand for election."""
+        return self.handle(RegisterBrokerAndReelect())
+
+    def catch_up(self) -> list[Effect]:
+        """Process all that watches triggered; return what came of it."""
+        effects: list[Effect] = []
+        while self.inbox:
+            effects += self.handle(self.inbox.popleft())
+        return effects
+
+    def expire(self) -> list[Effect]:
+        """Lose the session, and have the next one, not used yet."""
+        self.session.expire()
+        self.inbox.clear()
+        effects = self.handle(Expire())
+        self.session.renew(self._on_watch)
+        return effects
+
+    def _on_watch(self, watch: WatchEvent) -> None:
+        event = controller_event(watch)
+        if event is not None and collapse_key(event) not in map(collapse_key, self.inbox):
+            self.inbox.append(event)
+
+
+def broker_info(broker_id: BrokerId, life: int = 1) -> BrokerInfo:
+    """Return what a broker says about itself in one of its lives."""
+    return BrokerInfo(
+        broker_id,
+        (EndPoint("PLAINTEXT", f"host-{broker_id}", 9092),),
+        control_endpoint=f"tcp://host-{broker_id}:{19000 + life}",
+        replication_endpoint=f"tcp://host-{broker_id}:{29000 + life}",
+    )
+
+
+def leadership(
+    leader: BrokerId,
+    isr: Replicas,
+    *,
+    leader_epoch: int = 0,
+    partition_epoch: int = 0,
+    controller_epoch: int = 1,
+    recovery: int = 0,
+) -> LeaderIsrAndControllerEpoch:
+    """Return a leadership; the defaults are those of a partition just created."""
+    state = LeaderRecoveryState(recovery)
+    return LeaderIsrAndControllerEpoch(
+        LeaderAndIsr(leader, isr, leader_epoch, partition_epoch, state), controller_epoch
+    )
+
+
+def delete(zookeeper: FakeZooKeeper, path: str) -> None:
+    """Delete one node, as a tool does."""
+    assert isinstance(zookeeper.multi([Delete(path, ANY_VERSION)]), Committed)
+
+
+# --- reading effects ------------------------------------------------------------------------------
+
+
+def requests(effects: Iterable[Effect]) -> list[SendControlRequest]:
+    """Return the control requests among effects."""
+    return [effect for effect in effects if isinstance(effect, SendControlRequest)]
+
+
+def kinds(effects: Iterable[Effect]) -> list[tuple[BrokerId, str]]:
+    """Return receiver and kind of every control request, in order."""
+    return [
+        (sent.broker_id, type(sent.request).__name__.removesuffix("Request"))
+        for sent in requests(effects)
+    ]
+
+
+def of_type(effects: Iterable[Effect], effect_type: type[T]) -> list[T]:
+    """Return the effects of one type."""
+    return [effect for effect in effects if isinstance(effect, effect_type)]
+
+
+def leader_and_isr_rows(effects: Iterable[Effect]) -> ByBroker[LeaderAndIsrPartition]:
+    """Return what each broker is told last to lead or follow."""
+    rows: ByBroker[LeaderAndIsrPartition] = {}
+    for sent in requests(effects):
+        if isinstance(sent.request, LeaderAndIsrRequest):
+            rows.setdefault(sent.broker_id, {}).update(sent.request.partitions())
+    return rows
+
+
+def metadata_rows(effects: Iterable[Effect]) -> ByBroker[UpdateMetadataPartition]:
+    """Return what each broker is told last of partitions; brokers told of none are in it too."""
+    rows: ByBroker[UpdateMetadataPartition] = {}
+    for sent in requests(effects):
+        if isinstance(sent.request, UpdateMetadataRequest):
+            rows.setdefault(sent.broker_id, {}).update(sent.request.partitions())
+    return rows
+
+
+def stop_replica_rows(effects: Iterable[Effect]) -> ByBroker[StopReplicaPartition]:
+    """Return what each broker is told last to stop."""
+    rows: ByBroker[StopReplicaPartition] = {}
+    for sent in requests(effects):
+        if isinstance(sent.request, StopReplicaRequest):
+            rows.setdefault(sent.broker_id, {}).update(sent.request.partitions())
+    return rows
+
+
+def _assignment(replicas: Replicas | ReplicaAssignment) -> ReplicaAssignment:
+    return replicas if isinstance(replicas, ReplicaAssignment) else ReplicaAssignment(replicas)

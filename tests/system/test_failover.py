@@ -1,0 +1,111 @@
+"""Real processes, killed, paused and cut off."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from core.protocol import ShutdownBrokerRequest
+from tests.support.running_cluster import RunningCluster, eventually
+from zk.operations import ANY_VERSION, Delete, SetData
+from zk.znodes import ControllerZNode
+
+pytestmark = [pytest.mark.system, pytest.mark.zookeeper]
+
+PARTITIONS = 12
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory):
+    with RunningCluster(tmp_path_factory.mktemp("cluster"), "--no-placement-service") as cluster:
+        cluster.create_topic("payments", PARTITIONS)
+        yield cluster
+
+
+def test_ten_moves_of_the_controller_lose_nothing(cluster: RunningCluster):
+    first = cluster.controller_epoch() + 1
+    for epoch in range(first, first + 10):
+        cluster.zookeeper.multi([Delete(ControllerZNode.PATH, ANY_VERSION)])
+        cluster.await_agreement([0, 1, 2], "payments", epoch)
+    assert len(cluster.leaderships("payments")) == PARTITIONS
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"garbage", ControllerZNode.encode(99, 0), ControllerZNode.encode(0, 0), b'{"brokerid":1}'],
+)
+def test_an_overwritten_controller_znode_ends_with_one_ruler(cluster: RunningCluster, data: bytes):
+    epoch = cluster.controller_epoch()
+    cluster.zookeeper.multi([SetData(ControllerZNode.PATH, data, ANY_VERSION)])
+    cluster.await_agreement([0, 1, 2], "payments")
+    ruling = [b for b in (0, 1, 2) if cluster.metadata(b).broker_state == "RunningAsController"]
+    assert ruling == [cluster.controller()]
+    assert cluster.controller_epoch() >= epoch
+
+
+def test_a_paused_controller_is_replaced_and_returns_as_a_subject(cluster: RunningCluster):
+    paused = cluster.controller()
+    assert paused is not None
+    others = [b for b in (0, 1, 2) if b != paused]
+    epoch, broker_epoch = cluster.controller_epoch(), cluster.broker_epoch(paused)
+    cluster.signal(paused, signal.SIGSTOP)
+    try:
+        eventually(lambda: cluster.controller() in others, "another controller")
+        rows = cluster.await_agreement(others, "payments", epoch + 1)
+    finally:
+        cluster.signal(paused, signal.SIGCONT)
+    assert all(paused not in row.isr for row in rows.values())
+    eventually(
+        lambda: cluster.broker_epoch(paused) not in (None, broker_epoch), "it registers again"
+    )
+    eventually(
+        lambda: cluster.metadata(paused).broker_state == "RunningAsBroker", "it stopped ruling"
+    )
+    cluster.await_agreement([0, 1, 2], "payments", epoch + 1)
+
+
+def test_a_killed_controller_is_replaced_at_once_and_rejoins(cluster: RunningCluster):
+    killed = cluster.controller()
+    assert killed is not None
+    others = [b for b in (0, 1, 2) if b != killed]
+    epoch, broker_epoch = cluster.controller_epoch(), cluster.broker_epoch(killed)
+    cluster.signal(killed, signal.SIGKILL)
+    rows = cluster.await_agreement(others, "payments", epoch + 1)
+    assert len(rows) == PARTITIONS
+    cluster.start_broker(killed)
+    again = cluster.broker_epoch(killed)
+    assert again is not None
+    assert broker_epoch is not None
+    assert again > broker_epoch
+    cluster.await_agreement([0, 1, 2], "payments", epoch + 1)
+
+
+def test_a_broker_that_is_asked_to_stop_hands_over_first(tmp_path: Path):
+    with RunningCluster(tmp_path, "--no-placement-service") as cluster:
+        cluster.create_topic("payments", PARTITIONS)
+        cluster.await_agreement([0, 1, 2], "payments")
+        rules = cluster.controller()
+        leaves = next(b for b in (0, 1, 2) if b != rules)
+        pid = cluster.pid(leaves)
+        answer = cluster.ask(leaves, ShutdownBrokerRequest(), timeout_s=30)
+        assert answer.remaining_partitions == ()
+        leaders = {s.leader_and_isr.leader for s in cluster.leaderships("payments").values()}
+        assert leaves not in leaders
+        eventually(lambda: cluster.broker_epoch(leaves) is None, "its registration ends")
+        eventually(lambda: not _is_alive(pid), "its process ends")
+        others = [b for b in (0, 1, 2) if b != leaves]
+        cluster.await_agreement(others, "payments")
+        cluster.signal(next(b for b in others if b != rules), signal.SIGTERM)
+        assert rules is not None
+        cluster.await_agreement([rules], "payments")
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True

@@ -1,0 +1,211 @@
+"""What people and networks do to a cluster: each is one clear line, and nothing dies."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+import run
+from tests.support.running_cluster import SESSION_TIMEOUT_MS, RunningCluster, eventually
+from zk.operations import ANY_VERSION, Create, SetData
+from zk.znodes import TopicZNode
+
+pytestmark = [pytest.mark.system, pytest.mark.zookeeper]
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory):
+    with RunningCluster(tmp_path_factory.mktemp("cluster"), "--no-placement-service") as cluster:
+        cluster.create_topic("payments", 6)
+        yield cluster
+
+
+def start_second(
+    cluster: RunningCluster, data_dir: Path, *arguments: str, broker_id: int = 1
+) -> subprocess.CompletedProcess[str]:
+    """Start a broker that cannot run, and wait for its end."""
+    return subprocess.run(
+        [
+            sys.executable,
+            run.__file__,
+            "broker",
+            "--id",
+            str(broker_id),
+            "--zookeeper",
+            cluster.description["zookeeper"],
+            "--data-dir",
+            str(data_dir),
+            "--session-timeout-ms",
+            str(SESSION_TIMEOUT_MS),
+            *arguments,
+        ],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def assert_one_line(ended: subprocess.CompletedProcess[str], *words: str) -> None:
+    assert ended.returncode == 1, ended
+    assert ended.stdout == ""
+    lines = ended.stderr.strip().splitlines()
+    assert len(lines) == 1, ended.stderr
+    for word in words:
+        assert word in lines[0]
+
+
+def test_a_second_broker_with_a_used_id_gives_up_in_one_line(
+    cluster: RunningCluster, tmp_path: Path
+):
+    assert_one_line(start_second(cluster, tmp_path), "broker id 1 is registered by another process")
+    cluster.await_agreement([0, 1, 2], "payments")
+
+
+def test_a_data_directory_has_one_broker(cluster: RunningCluster):
+    ended = start_second(cluster, cluster.data_dir / "broker-1")
+    assert_one_line(ended, "in use by another process")
+    ended = start_second(cluster, cluster.data_dir / "broker-1", broker_id=7)
+    assert_one_line(ended, "in use by another process")
+
+
+@pytest.mark.parametrize(
+    "option", ["--port", "--control-port", "--replication-port", "--metrics-port"]
+)
+def test_a_taken_port_is_named(cluster: RunningCluster, tmp_path: Path, option: str):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        ended = start_second(cluster, tmp_path, option, port, broker_id=7)
+    assert_one_line(ended, f"127.0.0.1:{port}", "another")
+
+
+def test_no_zookeeper_is_one_line(cluster: RunningCluster, tmp_path: Path):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        nobody = taken.getsockname()[1]
+    config = tmp_path / "broker.toml"
+    config.write_text("[zookeeper]\nconnection_timeout_ms = 1000\n")
+    arguments = ["--zookeeper", f"127.0.0.1:{nobody}", "--config", str(config)]
+    ended = start_second(cluster, tmp_path, *arguments, broker_id=7)
+    assert_one_line(ended, f"127.0.0.1:{nobody}")
+
+
+def test_garbage_on_the_control_port_is_counted_and_survived(cluster: RunningCluster):
+    host, _, port = cluster.control_endpoint(0).removeprefix("tcp://").rpartition(":")
+    for garbage in (b"\x00" * 4096, b"GET / HTTP/1.1\r\n\r\n", os.urandom(65_536)):
+        with socket.create_connection((host, int(port)), timeout=5) as connection:
+            connection.sendall(garbage)
+    cluster.await_agreement([0, 1, 2], "payments")
+
+
+def test_an_unreadable_topic_is_set_aside_until_it_is_mended(cluster: RunningCluster):
+    path = TopicZNode.path("broken")
+    cluster.zookeeper.multi([Create(path, b'{"version":1,"partitions":')])
+    cluster.create_topic("whole", 2)
+    cluster.await_agreement([0, 1, 2], "whole")
+    good = b'{"version":1,"partitions":{"0":[1,2]}}'
+    cluster.zookeeper.multi([SetData(path, good, ANY_VERSION)])
+    rows = cluster.await_agreement([0, 1, 2], "broken")
+    assert rows[0].isr == (1, 2)
+    assert rows[0].topic_id is not None
+    cluster.await_agreement([0, 1, 2], "payments")
+
+
+def test_a_topic_rewritten_by_an_old_tool_grows_and_keeps_its_id(cluster: RunningCluster):
+    cluster.create_topic("orders", 2)
+    before = cluster.await_agreement([0, 1, 2], "orders")[0].topic_id
+    grown = b'{"version":1,"partitions":{"0":[0,1,2],"1":[1,2,0],"2":[2,0,1]}}'
+    cluster.zookeeper.multi([SetData(TopicZNode.path("orders"), grown, ANY_VERSION)])
+    eventually(lambda: len(cluster.leaderships("orders")) == 3, "the third partition is led")
+    rows = cluster.await_agreement([0, 1, 2], "orders")
+    assert {row.topic_id for row in rows.values()} == {before}
+    node = cluster.zookeeper.get(TopicZNode.path("orders"))
+    assert node is not None
+    assert TopicZNode.decode(node.data).topic_id == before
+
+
+def test_the_cluster_outlives_a_zookeeper_that_hangs(cluster: RunningCluster):
+    (node,) = cluster.description["zookeeper_nodes"]
+    os.kill(node["pid"], signal.SIGSTOP)
+    try:
+        threading.Event().wait(1.5 * SESSION_TIMEOUT_MS / 1000)  # the fault is its duration
+    finally:
+        os.kill(node["pid"], signal.SIGCONT)
+    cluster.await_agreement([0, 1, 2], "payments")
+
+
+def test_the_cluster_outlives_a_zookeeper_that_is_killed_and_restarted(cluster: RunningCluster):
+    (node,) = cluster.description["zookeeper_nodes"]
+    os.kill(node["pid"], signal.SIGKILL)
+    again = subprocess.Popen(
+        [
+            sys.executable,
+            run.__file__,
+            "zookeeper",
+            "--data-dir",
+            str(cluster.data_dir / "zookeeper-0"),
+            "--port",
+            str(node["port"]),
+        ],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        assert again.stdout is not None
+        assert again.stdout.readline().startswith("ready: ")
+        cluster.await_agreement([0, 1, 2], "payments")
+        cluster.create_topic("afterwards", 3)
+        cluster.await_agreement([0, 1, 2], "afterwards")
+    finally:
+        cluster.close()
+        again.send_signal(signal.SIGINT)
+        again.communicate(timeout=30)
+
+
+def test_after_ctrl_c_nothing_is_left(tmp_path: Path):
+    with RunningCluster(tmp_path, "--no-placement-service") as cluster:
+        description = cluster.description
+        pids = [b["pid"] for b in description["brokers"]]
+        pids += [n["pid"] for n in description["zookeeper_nodes"]]
+        children = set(pids) | _guardians(pids)
+        cluster.process.send_signal(signal.SIGINT)
+        cluster.process.communicate(timeout=60)
+        assert cluster.process.returncode == 0
+        eventually(lambda: not [p for p in children if _is_alive(p)], "every process is gone")
+        assert not (tmp_path / "cluster.json").exists()
+
+
+def test_after_the_death_of_the_supervisor_nothing_is_left(tmp_path: Path):
+    with RunningCluster(tmp_path, "--no-placement-service") as cluster:
+        description = cluster.description
+        pids = [b["pid"] for b in description["brokers"]]
+        pids += [n["pid"] for n in description["zookeeper_nodes"]]
+        children = set(pids) | _guardians(pids)
+        cluster.process.kill()
+        cluster.process.communicate(timeout=60)
+        eventually(lambda: not [p for p in children if _is_alive(p)], "every process is gone")
+
+
+def _guardians(pids: list[int]) -> set[int]:
+    """Return the children of these processes."""
+    found: set[int] = set()
+    for pid in pids:
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            found |= set(map(int, (task / "children").read_text().split()))
+    return found
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return state != "Z"
