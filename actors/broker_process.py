@@ -353,7 +353,8 @@ class BrokerProcess(ControllerListener):
 
     def wait(self) -> None:
         """Wait until somebody requests a stop."""
-        while not self._stop_requested.wait(60):
+        # A signal that another thread received is handled here, when this wait ends.
+        while not self._stop_requested.wait(1.0):
             pass
 
     def shut_down(self) -> tuple[TopicPartition, ...]:

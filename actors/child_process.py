@@ -77,11 +77,16 @@ class DeathPipe:
     """A pipe that ends when this process does, because nobody else holds its other end."""
 
     def __init__(self) -> None:
-        self.read_fd, self._write_fd = os.pipe()
+        self.read_fd, write_fd = os.pipe()
+        self._write_end = os.fdopen(write_fd, "wb", buffering=0)
+
+    def feign_death(self) -> None:
+        """Let the pipe end now: the children believe that this process is gone, and hurry."""
+        self._write_end.close()
 
     def close(self) -> None:
-        """Let go of both ends: for the children this process is gone."""
-        os.close(self._write_fd)
+        """Let go of both ends."""
+        self._write_end.close()
         os.close(self.read_fd)
 
 

@@ -8,9 +8,6 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable
-from dataclasses import dataclass
-from pathlib import Path
-from typing import NamedTuple
 
 from actors.child_process import Child, ChildProcess, DeathPipe, describe_exit
 from actors.cluster_file import (
@@ -20,6 +17,7 @@ from actors.cluster_file import (
     PlacementEntry,
     ZooKeeperEntry,
 )
+from actors.cluster_plan import HOST, BrokerPorts, ClusterPlan
 from actors.process_supervisor import Backoff, ProcessSupervisor, Restart, SupervisionListener
 from actors.zookeeper_node import ZooKeeperNode
 from core.errors import BadDataError, RegentError, SessionExpiredError
@@ -29,8 +27,6 @@ from zk.embedded import EmbeddedZooKeeper, start_ensemble
 from zk.operations import ConnectionLossError
 from zk.znodes import ControllerZNode
 
-HOST = "127.0.0.1"
-ZOOKEEPER_PORT = 2181
 EXIT_UNCLEAN = 1
 EXIT_INTERRUPTED = 130
 
@@ -38,57 +34,12 @@ _START_TIMEOUT_S = 60.0
 _START_TIMEOUT_PER_BROKER_S = 2.0
 _PLACEMENT_START_TIMEOUT_S = 10.0
 _STOP_TIMEOUT_S = 10.0
+_HURRY_TIMEOUT_S = 3.0
 _CONTROLLER_READ_TIMEOUT_S = 2.0
 
 
 class ClusterStartError(RegentError):
     """The cluster did not come up; the message is one line that says why."""
-
-
-class BrokerPorts(NamedTuple):
-    """The ports of one broker; 0 for any free one."""
-
-    port: int
-    control_port: int
-    replication_port: int
-    metrics_port: int
-
-
-@dataclass(frozen=True, slots=True)
-class ClusterPlan:
-    """What to start, and how.
-
-    ``program`` is the command line of this program up to, not including, the command;
-    ``zookeeper`` is the connect string of servers run by somebody else.
-    """
-
-    program: tuple[str, ...]
-    data_dir: Path
-    broker_count: int
-    base_port: int
-    zookeeper: str | None
-    zookeeper_nodes: int
-    session_timeout_ms: int
-    controlled_shutdown_retry_backoff_ms: int
-    config: Path | None
-    placement_service: bool
-    restart: bool
-    restart_backoff_s: float = 1.0
-    broker_stop_timeout_s: float = 30.0
-
-    def broker_ports(self, broker_id: BrokerId) -> BrokerPorts:
-        """Return the ports of a broker: 10,000 apart from each other."""
-        if not self.base_port:
-            return BrokerPorts(0, 0, 0, 0)
-        port = self.base_port + broker_id
-        return BrokerPorts(port, port + 10_000, port + 20_000, port + 30_000)
-
-    def zookeeper_ports(self) -> list[int]:
-        """Return the client ports of the servers to start."""
-        if self.zookeeper is not None:
-            return []
-        nodes = range(self.zookeeper_nodes)
-        return [ZOOKEEPER_PORT + node if self.base_port else 0 for node in nodes]
 
 
 class ClusterSupervisor(SupervisionListener):
@@ -113,7 +64,7 @@ class ClusterSupervisor(SupervisionListener):
         self._file = ClusterFile(plan.data_dir / CLUSTER_FILE, plan.zookeeper or "")
         self._death_pipe = DeathPipe()
         self._nodes: list[ZooKeeperNode] = []
-        self._brokers = {broker_id: self._broker(broker_id) for broker_id in self._broker_ids()}
+        self._brokers = {id_: self._broker(id_) for id_ in range(plan.broker_count)}
         self._placement = self._placement_service() if plan.placement_service else None
         self._failure: str | None = None  # why the cluster cannot come up
         self._serving = False
@@ -165,7 +116,7 @@ class ClusterSupervisor(SupervisionListener):
         if not ports:
             return
         self._say(f"starting ZooKeeper ({_count(len(ports), 'server')})")
-        data_dirs = [self._plan.data_dir / f"zookeeper-{node}" for node in range(len(ports))]
+        data_dirs = self._plan.zookeeper_dirs()
         if len(ports) == 1:
             servers = [EmbeddedZooKeeper(data_dirs[0], port=ports[0])]
             try:
@@ -178,7 +129,7 @@ class ClusterSupervisor(SupervisionListener):
         for number, server in enumerate(servers):
             node = ZooKeeperNode(f"zookeeper {number}", server)
             self._nodes.append(node)
-            self._processes.adopt(node, Restart.ON_FAILURE if self._plan.restart else Restart.NEVER)
+            self._processes.adopt(node, self._restart, self._backoff())
         self._file.zookeeper = ",".join(server.address for server in servers)
 
     def _await_brokers(self) -> None:
@@ -230,45 +181,26 @@ class ClusterSupervisor(SupervisionListener):
     def _backoff(self) -> Backoff:
         return Backoff(first_s=self._plan.restart_backoff_s)
 
-    def _broker_ids(self) -> range:
-        return range(self._plan.broker_count)
-
     def _broker(self, broker_id: BrokerId) -> ChildProcess:
-        directory = self._plan.data_dir.absolute() / f"broker-{broker_id}"
-
         def command() -> list[str]:
-            plan = self._plan
             entry = self._file.brokers.get(broker_id)
-            ports = plan.broker_ports(broker_id)
+            ports = self._plan.broker_ports(broker_id)
             if entry is not None:  # it died: clients know it by the ports it had
                 ports = BrokerPorts(*(getattr(entry, name) for name in BrokerPorts._fields))
-            options = {
-                "id": broker_id,
-                "zookeeper": self._file.zookeeper,
-                "data-dir": directory,
-                "host": HOST,
-                **{name.replace("_", "-"): port for name, port in ports._asdict().items()},
-                "session-timeout-ms": plan.session_timeout_ms,
-                "controlled-shutdown-retry-backoff-ms": plan.controlled_shutdown_retry_backoff_ms,
-            }
-            if plan.config is not None:
-                options["config"] = plan.config.absolute()
-            arguments = (part for key, value in options.items() for part in (f"--{key}", value))
-            return [*plan.program, "broker", *map(str, arguments)]
+            return self._plan.broker_command(broker_id, ports, self._file.zookeeper)
 
         return ChildProcess(
             f"broker {broker_id}",
             command,
-            output=directory / "broker.out",
+            output=self._plan.broker_dir(broker_id) / "broker.out",
             death_pipe=self._death_pipe,
         )
 
     def _placement_service(self) -> ChildProcess:
-        directory = self._plan.data_dir.absolute() / "placement-service"
         return ChildProcess(
             "placement service",
-            lambda: [*self._plan.program, "placement-service", "--work-dir", str(directory)],
-            output=directory / "placement-service.out",
+            self._plan.placement_service_command,
+            output=self._plan.placement_service_dir / "placement-service.out",
             death_pipe=self._death_pipe,
         )
 
@@ -339,24 +271,42 @@ class ClusterSupervisor(SupervisionListener):
         requests = processes.stop_requests
         processes.stop_restarts()
         self._stopping = True
-        self._say("stopping in order; Ctrl-C kills what is left")
+        self._say("stopping in order; Ctrl-C makes it quick")
         killed = False
         for child, timeout_s in self._stop_order():
-            if not processes.is_running(child):
-                continue
-            self._say(f"stopping {child.name}")
-            if not processes.stop(child, timeout_s):
-                killed = True
-                self._say(f"{child.name} (process {child.pid}) was killed")
-            if processes.stop_requests > requests:
-                processes.kill_all()
-                return EXIT_INTERRUPTED
+            if processes.is_running(child):
+                self._say(f"stopping {child.name}")
+                has_ended = processes.end(child, timeout_s)
+                if processes.stop_requests > requests:
+                    return self._hurry()
+                if not has_ended:
+                    killed = True
+                    self._say(f"{child.name} (process {child.pid}) is killed: it did not end")
+                    processes.kill(child)
         return EXIT_UNCLEAN if killed else 0
+
+    def _hurry(self) -> int:
+        """End everything at once; brokers have a moment to end their sessions, and no more."""
+        requests = self._processes.stop_requests
+        self._death_pipe.feign_death()
+        children = [*self._brokers.values(), *([self._placement] if self._placement else [])]
+        self._processes.wait(
+            lambda: (
+                self._processes.stop_requests > requests
+                or not any(map(self._processes.is_running, children))
+            ),
+            _HURRY_TIMEOUT_S,
+        )
+        self._processes.kill_all()
+        return EXIT_INTERRUPTED
 
     def _stop_order(self) -> list[tuple[Child, float]]:
         """Put the controller after the other brokers, which hand over to whom it chooses."""
-        running = [id_ for id_, b in self._brokers.items() if self._processes.is_running(b)]
-        last = self._find_controller(self._file.zookeeper) if len(running) > 1 else None
+        is_running = self._processes.is_running
+        running = [broker_id for broker_id, child in self._brokers.items() if is_running(child)]
+        last = None
+        if len(running) > 1 and (not self._nodes or any(map(is_running, self._nodes))):
+            last = self._find_controller(self._file.zookeeper)
         broker_ids = sorted(running, key=lambda broker_id: broker_id == last)
         order: list[tuple[Child, float]] = [
             (self._brokers[broker_id], self._plan.broker_stop_timeout_s) for broker_id in broker_ids

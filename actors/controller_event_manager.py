@@ -86,13 +86,15 @@ class ControllerEventManager(RegentActor):
         now_ms = time.time_ns() // 1_000_000
         done = self.controller.handle(event, now_ms)
         self._perform(done)
+        changes = next((e for e in done if isinstance(e, fx.RecordChanges)), None)
         self._journal.record(
             event,
             now_ms=now_ms,
             queue_ms=self.queue_ms,
             handling_ms=(time.monotonic() - started) * 1000,
-            changes=next((e for e in done if isinstance(e, fx.RecordChanges)), None),
-            controller_epoch=self.controller.context.epoch,
+            changes=changes,
+            # Of the term that ended, if this event ended it.
+            controller_epoch=changes.controller_epoch if changes else self.controller.context.epoch,
         )
         if reply is not None and not isinstance(
             message, ControlledShutdownRequest | DescribeTopicsRequest

@@ -139,23 +139,22 @@ class ProcessSupervisor:
         for supervised in self._supervised:
             supervised.restart, supervised.restart_at = Restart.NEVER, None
 
-    def stop(self, child: Child, timeout_s: float) -> bool:
-        """End a child in order, by force after ``timeout_s`` or at another request to stop.
-
-        False when force was needed.
-        """
+    def end(self, child: Child, timeout_s: float) -> bool:
+        """Ask a child to end, and wait; False at ``timeout_s``, and at another request to stop."""
         requests = self.stop_requests
+        # A paused process hears nothing; woken after the request, any thread of it might hear.
+        child.send_signal(signal.SIGCONT)
         child.send_signal(signal.SIGTERM)
-        child.send_signal(signal.SIGCONT)  # a stopped process hears nothing before
         self.wait(
             lambda: not self.is_running(child) or self.stop_requests > requests,
             timeout_s,
         )
-        if not self.is_running(child):
-            return True
+        return not self.is_running(child)
+
+    def kill(self, child: Child) -> None:
+        """End a child at once."""
         child.send_signal(signal.SIGKILL)
         self.wait(lambda: not self.is_running(child), _KILL_TIMEOUT_S)
-        return False
 
     def kill_all(self) -> None:
         """End every child that is left, at once."""

@@ -7,7 +7,16 @@ import time
 import click
 
 from cli.find_cluster import Cluster, pass_cluster
-from cli.output import Output, counted, listed, note, output_option, print_json, print_table
+from cli.output import (
+    Output,
+    counted,
+    examples,
+    listed,
+    note,
+    output_option,
+    print_json,
+    print_table,
+)
 from core.errors import BadDataError, Errors, RegentError
 from core.model import BrokerId, BrokerRegistration
 from core.protocol import ShutdownBrokerRequest, ShutdownBrokerResponse
@@ -25,21 +34,19 @@ def brokers() -> None:
     """List brokers, shut one down."""
 
 
-def broker_json(
-    broker_id: BrokerId, registration: BrokerRegistration, controller_id: BrokerId
-) -> dict[str, object]:
+def broker_json(registration: BrokerRegistration, controller_id: BrokerId) -> dict[str, object]:
     """Return the object that stands for a broker in JSON answers."""
     info = registration.info
     endpoint = info.plaintext_endpoint or next(iter(info.endpoints), None)
     return {
-        "id": broker_id,
+        "id": info.broker_id,
         "broker_epoch": registration.broker_epoch,
         "host": None if endpoint is None else endpoint.host,
         "port": None if endpoint is None else endpoint.port,
         "control_endpoint": info.control_endpoint,
         "replication_endpoint": info.replication_endpoint,
         "rack": info.rack,
-        "is_controller": broker_id == controller_id,
+        "is_controller": info.broker_id == controller_id,
     }
 
 
@@ -53,20 +60,22 @@ def list_brokers(cluster: Cluster, /, output: str) -> None:
         controller = admin.read_controller()
     controller_id = -1 if controller is None else controller.broker_id
     rows = []
-    for broker_id, registration in registrations.items():
+    for registration in registrations.values():
         if isinstance(registration, BadDataError):
             note(f"regent: {registration}")
         else:
-            rows.append(broker_json(broker_id, registration, controller_id))
+            rows.append(broker_json(registration, controller_id))
     if output == Output.JSON:
         print_json(rows)
     elif rows:
-        print_table([name.replace("_", " ") for name in rows[0]], [row.values() for row in rows])
+        print_table(
+            [name.replace("_", " ") for name in rows[0]], [list(row.values()) for row in rows]
+        )
     else:
         note("no broker is registered")
 
 
-@brokers.command()
+@brokers.command(epilog=examples("regent brokers shutdown 2"))
 @click.argument("broker_id", metavar="ID", type=click.IntRange(min=0))
 @click.option(
     "--timeout-ms",
@@ -78,12 +87,9 @@ def list_brokers(cluster: Cluster, /, output: str) -> None:
 @output_option
 @pass_cluster
 def shutdown(cluster: Cluster, /, broker_id: BrokerId, timeout_ms: int, output: str) -> None:
-    r"""Shut one broker down in a controlled way: its leaderships are handed over first.
+    """Shut one broker down in a controlled way: its leaderships are handed over first.
 
     Prints the partitions that nobody could take over.
-
-    \b
-    regent brokers shutdown 2
     """
     deadline = time.monotonic() + timeout_ms / 1000
     with cluster.admin() as admin:

@@ -14,7 +14,8 @@ from pathlib import Path
 import click
 
 import run
-from actors.cluster_supervisor import HOST, ClusterPlan, ClusterSupervisor
+from actors.cluster_plan import HOST, ClusterPlan
+from actors.cluster_supervisor import ClusterSupervisor
 from config.settings import Settings, load_settings
 from core.errors import RegentError
 from zk.client import ZooKeeperClient
@@ -173,7 +174,9 @@ def _check_connection(hosts: str) -> None:
     try:
         client = ZooKeeperClient(hosts, 6_000, on_watch=lambda _: None)
         client.start(_CONNECT_TIMEOUT_S)
-    except (ValueError, ConnectionLossError) as error:
+    except ValueError as error:
+        raise ClusterOptionsError(str(error)) from None
+    except ConnectionLossError as error:
         raise ClusterOptionsError(f"{error}: start it, or correct --zookeeper") from None
     client.close()
 
@@ -198,7 +201,7 @@ def _check_ports(plan: ClusterPlan) -> None:
             if port in plan.zookeeper_ports():
                 other = "--zookeeper to use it, or --base-port 0 for free ports"
             raise ClusterOptionsError(
-                f"port {port} on {HOST} cannot be used ({error.strerror}): "
+                f"port {port} on {HOST} cannot be used ({os.strerror(error.errno or 0)}): "
                 f"stop what listens there, or choose {other}"
             ) from None
 

@@ -16,6 +16,7 @@ from typing import Any
 import click
 
 from cli.lazy_group import LazyCommand, LazyGroup
+from cli.output import examples
 from core.errors import RegentError
 
 EXIT_FAILED = 1
@@ -75,16 +76,20 @@ def _report(message: str) -> None:
         click.echo(f"regent: {line}", err=True)
 
 
-@click.group(cls=RegentGroup, commands=COMMANDS, context_settings={"max_content_width": 100})
+@click.group(
+    cls=RegentGroup,
+    commands=COMMANDS,
+    context_settings={"max_content_width": 100},
+    epilog=examples(
+        "regent cluster                               start three brokers in ./data",
+        "regent topics create payments --partitions 12 --replication-factor 3",
+        "regent topics describe payments",
+        "regent status",
+    ),
+)
 @click.option("-v", "--verbose", is_flag=True, help="Log to stderr what happens inside.")
 def cli(verbose: bool) -> None:
-    r"""Regent: a replicated, partitioned log cluster with Kafka's ZooKeeper-mode control plane.
-
-    \b
-    regent cluster                               start three brokers in ./data
-    regent topics create payments --partitions 12 --replication-factor 3
-    regent topics describe payments
-    regent status
+    """Regent: a replicated, partitioned log cluster with Kafka's ZooKeeper-mode control plane.
 
     Commands find the cluster by --data-dir (default ./data, environment REGENT_DATA_DIR) or by
     --zookeeper HOST:PORT[/chroot] (environment REGENT_ZOOKEEPER).

@@ -6,10 +6,11 @@ from operator import itemgetter
 
 import click
 
+from cli.brokers import broker_json
 from cli.find_cluster import Cluster, ClusterNotFoundError, pass_cluster
-from cli.output import Output, listed, output_option, print_json, print_table
+from cli.output import Output, examples, listed, output_option, print_json, print_table
 from core.errors import Errors, RegentError
-from core.model import BrokerId
+from core.model import BrokerId, BrokerInfo, BrokerRegistration, EndPoint
 from core.protocol import (
     DescribeMetadataRequest,
     DescribeMetadataResponse,
@@ -25,17 +26,14 @@ class MetadataError(RegentError):
     """A broker did not say what it believes."""
 
 
-@click.command()
+@click.command(epilog=examples("regent metadata --broker 1"))
 @click.option("--broker", "broker_id", type=click.IntRange(min=0), required=True, metavar="ID")
 @output_option
 @pass_cluster
 def metadata(cluster: Cluster, /, broker_id: BrokerId, output: str) -> None:
-    r"""Show what a broker's metadata cache holds: the controller, brokers and partitions it knows.
+    """Show what a broker's metadata cache holds: the controller, brokers and partitions it knows.
 
     A broker that ZooKeeper has lost is asked all the same, if it is one of the data directory's.
-
-    \b
-    regent metadata --broker 1
     """
     from cli.remote_actors import actor_at, ask
     from transport.client import RequestError
@@ -49,13 +47,17 @@ def metadata(cluster: Cluster, /, broker_id: BrokerId, output: str) -> None:
     if answer.error_code is not Errors.NONE or answer.broker_id != broker_id:
         reason = answer.error_code.name if answer.error_code else f"it is {answer.broker_id}"
         raise MetadataError(f"broker {broker_id} does not answer as such: {reason}")
-    partitions = [_partition_json(row) for row in sorted(answer.partitions)]
+    rows = sorted(answer.partitions, key=lambda row: (row.topic, row.partition))
+    partitions = [_partition_json(row) for row in rows]
     if output == Output.JSON:
         print_json(
             {
                 "controller_id": answer.controller_id,
                 "controller_epoch": answer.controller_epoch,
-                "brokers": [_broker_json(b, answer.controller_id) for b in answer.brokers],
+                "brokers": [
+                    broker_json(_registration(broker), answer.controller_id)
+                    for broker in answer.brokers
+                ],
                 "partitions": partitions,
             }
         )
@@ -84,21 +86,16 @@ def _endpoint(cluster: Cluster, broker_id: BrokerId) -> str:
         raise
 
 
-def _broker_json(broker: UpdateMetadataBroker, controller_id: BrokerId) -> dict[str, object]:
-    endpoint = next(
-        (e for e in broker.endpoints if e.security_protocol == "PLAINTEXT"),
-        next(iter(broker.endpoints), None),
+def _registration(broker: UpdateMetadataBroker) -> BrokerRegistration:
+    """Return a broker of a metadata cache as the registration it came from."""
+    info = BrokerInfo(
+        broker.broker_id,
+        tuple(EndPoint(*endpoint) for endpoint in broker.endpoints),
+        broker.rack,
+        broker.control_endpoint,
+        broker.replication_endpoint,
     )
-    return {
-        "id": broker.broker_id,
-        "broker_epoch": broker.broker_epoch,
-        "host": None if endpoint is None else endpoint.host,
-        "port": None if endpoint is None else endpoint.port,
-        "control_endpoint": broker.control_endpoint,
-        "replication_endpoint": broker.replication_endpoint,
-        "rack": broker.rack,
-        "is_controller": broker.broker_id == controller_id,
-    }
+    return BrokerRegistration(info, broker.broker_epoch)
 
 
 def _partition_json(row: MetadataPartition) -> dict[str, object]:

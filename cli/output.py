@@ -35,6 +35,11 @@ def output_option(command: F) -> F:
     )(command)
 
 
+def examples(*lines: str) -> str:
+    """Return what ``--help`` ends with: command lines as they are, not wrapped."""
+    return "\n".join(("\b", "Examples:", *(f"  {line}" for line in lines)))
+
+
 def print_json(value: object) -> None:
     """Print one JSON document: indented for people, on one line for programs."""
     option = orjson.OPT_INDENT_2 if sys.stdout.isatty() else None

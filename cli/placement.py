@@ -20,7 +20,7 @@ from cli.find_cluster import Cluster, LocalPlacement
 from cli.output import Waiting, note
 from core.errors import Errors, RegentError
 from core.model import BrokerId, BrokerRegistration
-from core.placement import LEAST_LOADED, IndexScope, PlacementError, Strategy, check
+from core.placement import LEAST_LOADED, IndexScope, Strategy, check
 from core.protocol import (
     PlacedPartition,
     PlacementBroker,
@@ -155,7 +155,7 @@ def _replica_counts(admin: ZkAdminStore) -> Counter[BrokerId]:
 
 
 def _place_in_own_session(request: PlaceTopicsRequest) -> Sequence[PlacedPartition]:
-    from jobs.service import place_in_own_session
+    from jobs.placement_job import place_in_own_session
 
     return place_in_own_session(request)
 
@@ -170,8 +170,10 @@ def _ask_service(cluster: Cluster, request: PlaceTopicsRequest) -> Sequence[Plac
             answer = ask(actor, request, PlaceTopicsResponse, timeout_s=PLACE_TIMEOUT_S)
     except RequestError as error:
         raise PlacementFailedError(f"the placement service failed: {error}") from None
+    if answer.error_code is Errors.INVALID_PARTITIONS:  # too many: the request itself was checked
+        raise PlacementFailedError(f"{answer.message}; --no-placement-service has no such limit")
     if answer.error_code is not Errors.NONE:
-        raise PlacementError(answer.error_code, answer.message or answer.error_code.name)
+        raise PlacementFailedError(answer.message or answer.error_code.name)
     return answer.partitions
 
 

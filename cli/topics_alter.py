@@ -7,7 +7,7 @@ from typing import NoReturn
 import click
 
 from cli.find_cluster import Cluster, pass_cluster
-from cli.output import Output, counted, output_option, print_json
+from cli.output import Output, counted, examples, output_option, print_json
 from cli.placement import PlacementOptions, place_topics, placement_request, service_option
 from cli.topic_options import TopicError, named, read_live_brokers, timeout_option, topic_argument
 from core.errors import BadDataError
@@ -16,7 +16,7 @@ from core.protocol import PlacementSpec
 from zk.admin import AddPartitionsOutcome, ZkAdminStore
 
 
-@click.command()
+@click.command(epilog=examples("regent topics alter payments --partitions 24"))
 @topic_argument
 @click.option("--partitions", type=int, required=True, help="How many there shall be in all.")
 @service_option
@@ -32,11 +32,7 @@ def alter(
     timeout_ms: int,
     output: str,
 ) -> None:
-    r"""Give a topic more partitions; it cannot have fewer.
-
-    \b
-    regent topics alter payments --partitions 24
-    """
+    """Give a topic more partitions; it cannot have fewer."""
     if name is None:
         raise click.UsageError("which topic? Give a name")
     from cli.await_leaders import await_leaders

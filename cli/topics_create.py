@@ -17,7 +17,7 @@ from cli.new_topics import (
     parse_replica_assignment,
     parse_topics_file,
 )
-from cli.output import Output, counted, listed, note, output_option, print_json
+from cli.output import Output, counted, examples, listed, note, output_option, print_json
 from cli.placement import PlacementOptions, place_topics, placement_options, placement_request
 from cli.topic_options import TopicError, read_live_brokers, timeout_option, topic_argument
 from core.model import BrokerId, BrokerRegistration, ReplicaAssignment
@@ -26,7 +26,14 @@ from zk.admin import CreateTopicOutcome, NewTopic, ZkAdminStore
 from zk.znodes import encode_topic_id
 
 
-@click.command()
+@click.command(
+    epilog=examples(
+        "regent topics create payments --partitions 12 --replication-factor 3",
+        "regent topics create audit --partitions 1 --replication-factor 3 --config retention.ms=-1",
+        "regent topics create pinned --replica-assignment 0:1:2,1:2:0",
+        "regent topics create --from-file topics.json",
+    )
+)
 @topic_argument
 @click.option("--from-file", "file", type=click.File("rb"), metavar="FILE", help="Many topics.")
 @click.option("--partitions", type=int, help="How many partitions.")
@@ -53,13 +60,7 @@ def create(
     output: str,
     **shape: Any,
 ) -> None:
-    r"""Create one topic, or all topics of a file, and wait until they have leaders.
-
-    \b
-    regent topics create payments --partitions 12 --replication-factor 3
-    regent topics create audit --partitions 1 --replication-factor 3 --config min.insync.replicas=2
-    regent topics create pinned --replica-assignment 0:1:2,1:2:0
-    regent topics create --from-file topics.json
+    """Create one topic, or all topics of a file, and wait until they have leaders.
 
     The file is a list of {"topic", "partitions", "replication_factor", "config"?}. Everything is
     checked before anything is written.

@@ -8,14 +8,20 @@ from itertools import groupby
 import click
 
 from cli.find_cluster import Cluster, pass_cluster
-from cli.output import Output, note, output_option, print_json
+from cli.output import Output, examples, note, output_option, print_json
 from cli.partitions import Partition, Topics, read_partitions
 from cli.topic_options import TopicError, named, topic_argument
 from core.errors import BadDataError
 from core.model import BrokerId
 
 
-@click.command()
+@click.command(
+    epilog=examples(
+        "regent topics describe payments",
+        "regent topics describe --under-replicated-partitions",
+        "regent topics describe payments -o json",
+    )
+)
 @topic_argument
 @click.option(
     "--under-replicated-partitions", is_flag=True, help="Only those with replicas out of sync."
@@ -31,13 +37,7 @@ def describe(
     unavailable_partitions: bool,
     output: str,
 ) -> None:
-    r"""Show the partitions of one topic or of all: leader, replicas, ISR.
-
-    \b
-    regent topics describe payments
-    regent topics describe --under-replicated-partitions
-    regent topics describe payments -o json
-    """
+    """Show the partitions of one topic or of all: leader, replicas, ISR."""
     is_filtered = under_replicated_partitions or unavailable_partitions
     with cluster.admin() as admin:
         live = admin.read_brokers()

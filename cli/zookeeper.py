@@ -54,4 +54,4 @@ def _run(server: EmbeddedZooKeeper, data_dir: Path) -> int:
         status = node.poll()
         if status is not None:
             raise RegentError(f"ZooKeeper ended {describe_exit(status)}: see {data_dir}")
-        return 0 if processes.stop(node, _STOP_TIMEOUT_S) else 1
+        return 0 if processes.end(node, _STOP_TIMEOUT_S) else 1

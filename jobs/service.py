@@ -6,9 +6,9 @@ Spark warms up they are part of the warming. When the JVM dies it is started aga
 that doubles with every failure in a row, and the request it died of is tried once more.
 
     starting ──► warming ──► ready
-        ▲  │        │          │       failed: no session until the next attempt;
-        │  └────────┴──────────┴──► failed     requests are answered with the reason
-        └───────────────────────────────┘
+      ▲   │         │          │
+      │   └─────────┴──────────┴──► failed: requests are answered with the reason
+      └──── after a pause ───────────┘
 
 The process ends on SIGTERM and when its parent is gone; its JVM never outlives it.
 """
@@ -55,12 +55,13 @@ _MAX_PAUSE_S: Final = 60.0
 _EXIT_S: Final = 2.0  # how long a JVM whose connection broke may take to be seen dead
 _STOP_TIMEOUT_S: Final = 5.0
 _IDLE_S: Final = 60.0
-_WARM_UPS: Final = 8
-_JVM_OPTIONS: Final = (
+_WARM_UPS: Final = 10
+_JVM_OPTIONS: Final = (  # live objects are some 70 MB: keep the heap near that
     *QUICK_START,
-    "-Xmn48m",
-    "-XX:MinHeapFreeRatio=10",
-    "-XX:MaxHeapFreeRatio=30",
+    "-Xms80m",
+    "-Xmn32m",
+    "-XX:MinHeapFreeRatio=20",
+    "-XX:MaxHeapFreeRatio=40",
 )
 
 logger = logging.getLogger(__name__)
@@ -194,9 +195,8 @@ class Placement(pykka.ThreadingActor):
             return
         try:
             self._run(_warm_up_request(left))
-        except Exception as error:  # a session that cannot do this can do nothing
-            logger.exception("Spark cannot be warmed up")
-            self._fail(error)
+        except Exception as error:  # noqa: BLE001  such a session is of no use, whatever it is
+            self._fail(self._explain(error))
             return
         if left > 1:
             self._tell(WarmUp(left - 1))
@@ -212,7 +212,10 @@ class Placement(pykka.ThreadingActor):
             self._failures = 0
         pause_s = min(2.0**self._failures - 1, _MAX_PAUSE_S)
         self._failures += 1
-        self._status.set(PlacementState.FAILED, f"{error}; next attempt in {pause_s:g} s")
+        if pause_s:
+            self._status.set(PlacementState.FAILED, f"{error}; next attempt in {pause_s:g} s")
+        else:
+            self._status.set(PlacementState.STARTING, f"{error}; starting again")
         timer = threading.Timer(pause_s, self._tell, [StartSpark()])
         timer.daemon = True
         timer.start()
@@ -221,8 +224,7 @@ class Placement(pykka.ThreadingActor):
         jvm, self._jvm, self._session = self._jvm, None, None
         self._kill_switch.guard(None)
         if jvm is not None:
-            jvm.kill()  # it has nothing to lose
-            jvm.stop()
+            jvm.stop(gracefully=False)
 
     def _tell(self, message: Message) -> None:
         with suppress(pykka.ActorDeadError):
@@ -237,14 +239,21 @@ class Placement(pykka.ThreadingActor):
             return PlaceTopicsResponse(Errors.NONE, partitions=tuple(self._run(request)))
         except PlacementError as error:
             return _refused(error.error_code, str(error))
-        except Exception as error:  # of a dead JVM, or a defect: the client is told either way
-            if not self._jvm.has_exited(_EXIT_S):
-                logger.exception("A placement failed")
-                return _refused(Errors.UNKNOWN_SERVER_ERROR, f"the placement failed: {error}")
-            self._fail(self._jvm.failure("Spark ended during a placement"))
+        except Exception as error:  # noqa: BLE001  the client is told, whatever it is
+            explanation = self._explain(error)
+            if not self._jvm.has_exited():
+                return _refused(Errors.UNKNOWN_SERVER_ERROR, f"cannot place: {explanation}")
+            self._fail(explanation)
         if may_retry:
             self._start_spark()
         return self._place(request, may_retry=False)
+
+    def _explain(self, error: Exception) -> Exception:
+        """Return why a job failed: the JVM ended, or ``error``, which is a defect and logged."""
+        if self._jvm is not None and self._jvm.has_exited(_EXIT_S):
+            return self._jvm.failure("Spark ended during a job")
+        logger.error("A placement failed", exc_info=error)
+        return error
 
     def _run(self, request: PlaceTopicsRequest) -> list[PlacedPartition]:
         assert self._session is not None

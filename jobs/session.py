@@ -31,7 +31,7 @@ from pyspark.errors import PySparkException
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
-from config.java import OPTION_VARIABLES, find_java
+from config.java import OPTION_VARIABLES, JavaRuntime, find_java, java_cache
 from core.errors import RegentError
 
 DIRECTORY_PREFIX: Final = "regent-spark-"
@@ -47,6 +47,7 @@ _SCRUBBED: Final = re.compile(
 QUICK_START: Final = ("-XX:TieredStopAtLevel=1",)
 """JVM options that save a second of the start and make a job of millions of rows much slower."""
 
+_UNTELLING: Final = re.compile(r"\s*(at |\.\.\.|WARNING: Using incubator modules|$)")
 _JVM_OPTIONS: Final = (  # few cores, small heap
     "-XX:+UseSerialGC",
     "-XX:-UsePerfData",
@@ -98,6 +99,9 @@ class SparkJvm:
         (directory / "log4j2.properties").write_text(_LOGGING)
         self._gateway: Any = None
         self._session: SparkSession | None = None
+        archive = class_archive(java)
+        if archive.exists():
+            jvm_options = (f"-XX:SharedArchiveFile={archive}", *jvm_options)
         conf = _configuration(master, app_name, driver_memory, directory, jvm_options)
         settings = (part for key, value in conf.items() for part in ("--conf", f"{key}={value}"))
         with self._log.open("wb") as log:
@@ -176,27 +180,36 @@ class SparkJvm:
             timer.cancel()
 
     def failure(self, what: str) -> SparkFailedError:
-        """Return the error that says ``what`` happened, and why as far as the JVM's log tells."""
+        """Return the error that says ``what`` happened, and why as far as the JVM tells."""
+        status = self._process.returncode
+        ended = "" if status is None else f" ({_exit_reason(status)})"
         log = self._log.read_text(errors="replace") if self._log.exists() else ""
-        lines = [line.strip() for line in log.splitlines()]
-        telling = [line for line in lines if line and not line.startswith(("at ", "..."))]
-        return SparkFailedError(f"{what}: {telling[-1] if telling else 'it logged nothing'}")
+        lines = [line.strip() for line in log.splitlines() if not _UNTELLING.match(line)]
+        return SparkFailedError(f"{what}{ended}{f': {lines[-1]}' if lines else ''}")
 
     def kill(self) -> None:
         """End the JVM now, from any thread; whatever its owner waits for there fails."""
         self._process.kill()
 
-    def stop(self) -> None:
-        """End the application, then the JVM; process and directory are gone after. Idempotent."""
-        if self._session is not None and not self.has_exited():
+    def stop(self, *, gracefully: bool = True) -> None:
+        """End the JVM, ``gracefully`` after its application; nothing is left after. Idempotent."""
+        if gracefully and self._session is not None and not self.has_exited():
             with self.killed_after(_EXIT_TIMEOUT_S), suppress(Py4JError, OSError):
                 self._session.stop()
-        self._process.kill()
-        self._exited.wait(_EXIT_TIMEOUT_S)
+        self.kill()
+        self.has_exited(_EXIT_TIMEOUT_S)
         if self._process.stdin:
             self._process.stdin.close()
         self._forget()
         shutil.rmtree(self._directory, ignore_errors=True)
+
+    def finish(self, timeout_s: float) -> bool:
+        """Let the JVM end by itself; return whether it did in time. ``stop`` is still needed."""
+        if self._session is not None:
+            self._session.stop()
+        if self._process.stdin:
+            self._process.stdin.close()
+        return self.has_exited(timeout_s)
 
     def _forget(self) -> None:
         """Make PySpark forget its JVM, which it otherwise remembers for the life of the process."""
@@ -207,7 +220,7 @@ class SparkJvm:
         if context is not None:
             context._jsc = None  # it is gone: only what PySpark has on this side is to be stopped
             context.stop()
-        gateway.shutdown()
+        gateway.close()
         SparkContext._gateway = SparkContext._jvm = None
         SparkSession._instantiatedSession = SparkSession._activeSession = None
         sys.path[:] = [path for path in sys.path if not path.startswith(str(self._directory))]
@@ -261,6 +274,15 @@ def spark_session(
         jvm.stop()
 
 
+def class_archive(java: JavaRuntime) -> Path:
+    """Return where ``jobs.class_archive`` puts its archive; a JVM it does not fit ignores it."""
+    return java_cache() / f"spark-{pyspark.__version__}-java-{java.version}.jsa"
+
+
+def _exit_reason(status: int) -> str:
+    return signal.Signals(-status).name if status < 0 else f"exit status {status}"
+
+
 def _configuration(
     master: str,
     app_name: str,
@@ -282,6 +304,10 @@ def _configuration(
         "spark.local.dir": str(directory),
         "spark.sql.warehouse.dir": str(directory / "warehouse"),
         "spark.ui.enabled": "false",
+        "spark.ui.retainedJobs": "10",  # what the UI would show is kept all the same
+        "spark.ui.retainedStages": "10",
+        "spark.ui.retainedTasks": "10",
+        "spark.sql.ui.retainedExecutions": "1",
         "spark.ui.showConsoleProgress": "false",
         "spark.default.parallelism": "2",
         "spark.scheduler.mode": "FAIR",

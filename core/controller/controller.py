@@ -50,6 +50,7 @@ from core.controller.replica_state_machine import ReplicaStateMachine
 from core.controller.term import ControllerSettings, Term
 from core.controller.topic_changes import TopicChanges
 from core.errors import (
+    BadDataError,
     BrokerIdInUseError,
     ControllerMovedError,
     Errors,
@@ -189,7 +190,14 @@ class Controller:
         if self._is_standing_back:
             self._elector.look()
             return
-        won = self._elector.elect(now_ms)
+        try:
+            won = self._elector.elect(now_ms)
+        except BadDataError as error:  # nobody can be elected until somebody mends the epoch
+            log.error(
+                "[Controller id=%d] cannot stand for election: %s", self._info.broker_id, error
+            )
+            self._schedule(self._term.settings.election_retry_ms, Reelect())
+            return
         if won is not None:
             self._failover(won)
 

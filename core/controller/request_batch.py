@@ -3,7 +3,8 @@
 Mirrors ``kafka.controller.ControllerBrokerRequestBatch``, as a local value: filled, turned into
 effects, dropped. (Kafka keeps one and fails for ever when it was left dirty.)
 
-Leaderships are captured when they are added, liveness and epochs when the batch becomes effects.
+Orders to replicas are captured when they are added; metadata, liveness and epochs when the batch
+becomes effects, so that a partition added many times is looked up once.
 """
 
 from __future__ import annotations
@@ -62,7 +63,8 @@ class ControlRequestBatch:
         self._full: set[BrokerId] = set()
         self._stop_replica: dict[BrokerId, dict[TopicPartition, _StopReplica]] = {}
         self._metadata_brokers: set[BrokerId] = set()
-        self._metadata_partitions: dict[TopicPartition, UpdateMetadataPartition] = {}
+        self._metadata_to_all = False
+        self._metadata_partitions: set[TopicPartition] = set()
 
     def make_full(self, broker_ids: Iterable[BrokerId]) -> None:
         """Send these brokers a FULL LeaderAndIsr, even an empty one: the rest they host is stray.
@@ -83,26 +85,14 @@ class ControlRequestBatch:
         is_new: bool,
     ) -> None:
         """Tell these replicas their leadership, and everybody the metadata that goes with it."""
-        current = leadership.leader_and_isr
-        row = LeaderAndIsrPartition(
-            partition_index=topic_partition.partition,
-            controller_epoch=leadership.controller_epoch,
-            leader=current.leader,
-            leader_epoch=current.leader_epoch,
-            isr=current.isr,
-            partition_epoch=current.partition_epoch,
-            replicas=assignment.replicas,
-            adding_replicas=assignment.adding_replicas,
-            removing_replicas=assignment.removing_replicas,
-            is_new=is_new,
-            leader_recovery_state=int(current.leader_recovery_state),
-        )
+        row = _leader_and_isr_row(topic_partition, leadership, assignment, is_new=is_new)
         for broker_id in broker_ids:
             rows = self._leader_and_isr.setdefault(broker_id, {})
             earlier = rows.get(topic_partition)
             is_still_new = earlier is not None and earlier.is_new and not is_new
             rows[topic_partition] = row._replace(is_new=True) if is_still_new else row
-        self.add_update_metadata((topic_partition,))
+        self._metadata_partitions.add(topic_partition)
+        self._metadata_to_all = True
 
     def add_stop_replica(
         self, broker_id: BrokerId, topic_partition: TopicPartition, *, delete: bool
@@ -121,12 +111,11 @@ class ControlRequestBatch:
         broker_ids: Collection[BrokerId] | None = None,
     ) -> None:
         """Tell brokers (None: all of them) who lives and what is known of these partitions."""
-        targets = self._context.registrations.keys() if broker_ids is None else broker_ids
-        self._metadata_brokers.update(targets)
-        for topic_partition in partitions:
-            row = self._metadata_row(topic_partition)
-            if row is not None:
-                self._metadata_partitions[topic_partition] = row
+        if broker_ids is None:
+            self._metadata_to_all = True
+        else:
+            self._metadata_brokers.update(broker_ids)
+        self._metadata_partitions.update(partitions)
 
     def effects(self) -> list[SendControlRequest]:
         """Return the requests to registered brokers: LeaderAndIsr, UpdateMetadata, StopReplica."""
@@ -155,12 +144,13 @@ class ControlRequestBatch:
         return NO_EPOCH if leadership is None else leadership.leader_and_isr.leader_epoch
 
     def _metadata_row(self, topic_partition: TopicPartition) -> UpdateMetadataPartition | None:
-        leadership = self._context.partition_leadership_info(topic_partition)
+        context = self._context
+        leadership = context.partition_leadership_info(topic_partition)
         if leadership is None:
             return None
         current = leadership.leader_and_isr
-        replicas = self._context.partition_replica_assignment(topic_partition)
-        deleting = self._context.is_topic_queued_for_deletion(topic_partition.topic)
+        replicas = context.partition_replica_assignment(topic_partition)
+        deleting = context.is_topic_queued_for_deletion(topic_partition.topic)
         return UpdateMetadataPartition(
             partition_index=topic_partition.partition,
             controller_epoch=leadership.controller_epoch,
@@ -170,7 +160,7 @@ class ControlRequestBatch:
             partition_epoch=0 if deleting else current.partition_epoch,
             replicas=replicas,
             offline_replicas=tuple(
-                r for r in replicas if not self._context.is_replica_online(r, topic_partition)
+                [r for r in replicas if not context.is_replica_online(r, topic_partition)]
             ),
         )
 
@@ -211,13 +201,16 @@ class ControlRequestBatch:
     def _update_metadata_requests(
         self, registered: Mapping[BrokerId, BrokerRegistration]
     ) -> list[tuple[BrokerId, ControlRequest]]:
-        targets = sorted(self._metadata_brokers & registered.keys())
+        everybody = registered.keys()
+        targets = sorted(everybody if self._metadata_to_all else self._metadata_brokers & everybody)
         if not targets:
             return []
+        rows = {tp: self._metadata_row(tp) for tp in self._metadata_partitions}
+        known = {tp: row for tp, row in rows.items() if row is not None}
         request = UpdateMetadataRequest(
             topic_states=tuple(
                 UpdateMetadataTopic(topic, self._context.topic_id(topic), states)
-                for topic, states in _by_topic(self._metadata_partitions)
+                for topic, states in _by_topic(known)
             ),
             live_brokers=tuple(_live_broker(registered[b]) for b in sorted(registered)),
         )
@@ -226,7 +219,7 @@ class ControlRequestBatch:
             self._controller_id,
             self._context.epoch,
             targets,
-            len(self._metadata_partitions),
+            len(known),
         )
         return [(broker_id, request) for broker_id in targets]
 
@@ -254,6 +247,29 @@ class ControlRequestBatch:
                 len(rows),
             )
         return requests
+
+
+def _leader_and_isr_row(
+    topic_partition: TopicPartition,
+    leadership: LeaderIsrAndControllerEpoch,
+    assignment: ReplicaAssignment,
+    *,
+    is_new: bool,
+) -> LeaderAndIsrPartition:
+    current = leadership.leader_and_isr
+    return LeaderAndIsrPartition(
+        partition_index=topic_partition.partition,
+        controller_epoch=leadership.controller_epoch,
+        leader=current.leader,
+        leader_epoch=current.leader_epoch,
+        isr=current.isr,
+        partition_epoch=current.partition_epoch,
+        replicas=assignment.replicas,
+        adding_replicas=assignment.adding_replicas,
+        removing_replicas=assignment.removing_replicas,
+        is_new=is_new,
+        leader_recovery_state=int(current.leader_recovery_state),
+    )
 
 
 def _by_topic(rows: Mapping[TopicPartition, Row]) -> list[tuple[str, tuple[Row, ...]]]:

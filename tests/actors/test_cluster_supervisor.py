@@ -17,9 +17,8 @@ from typing import Any
 
 import pytest
 
+from actors.cluster_plan import BrokerPorts, ClusterPlan
 from actors.cluster_supervisor import (
-    BrokerPorts,
-    ClusterPlan,
     ClusterStartError,
     ClusterSupervisor,
     read_controller_id,
@@ -183,7 +182,7 @@ def test_a_broker_that_will_not_end_is_killed_and_said(a_run: Run) -> None:
     a_run.plan = replace(a_run.plan, broker_stop_timeout_s=0.05)
     a_run.misbehave("broker-1", "deaf")
     assert a_run.run() == 1
-    assert "broker 1 (process #) was killed" in a_run.said
+    assert "broker 1 (process #) is killed: it did not end" in a_run.said
 
 
 def test_a_broker_that_dies_is_said_and_missed_while_the_cluster_goes_on(a_run: Run) -> None:
@@ -291,7 +290,8 @@ def start_cluster(data_dir: Path) -> subprocess.Popen[bytes]:
     source = f"""
 import sys
 from pathlib import Path
-from actors.cluster_supervisor import ClusterPlan, ClusterSupervisor
+from actors.cluster_plan import ClusterPlan
+from actors.cluster_supervisor import ClusterSupervisor
 plan = ClusterPlan({PROGRAM!r}, Path({str(data_dir)!r}), 2, 0, None, 1, 6000, 200, None, True, True)
 supervisor = ClusterSupervisor(plan, announce=lambda line: print(line, flush=True), say=print)
 sys.exit(supervisor.run())

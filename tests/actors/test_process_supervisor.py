@@ -129,7 +129,7 @@ def test_a_child_that_ends_in_order_is_not_killed(
     processes: ProcessSupervisor, recorder: Recorder, child: Callable[[str], ChildProcess]
 ) -> None:
     worker = serving(processes, child(ORDERLY))
-    assert processes.stop(worker, TIMEOUT_S)
+    assert processes.end(worker, TIMEOUT_S)
     assert recorder.exits == [("worker", 0, None)]
 
 
@@ -138,7 +138,7 @@ def test_a_child_that_was_paused_ends_in_order(
 ) -> None:
     worker = serving(processes, child(ORDERLY))
     worker.send_signal(signal.SIGSTOP)
-    assert processes.stop(worker, TIMEOUT_S)
+    assert processes.end(worker, TIMEOUT_S)
     assert recorder.exits == [("worker", 0, None)]
 
 
@@ -146,7 +146,8 @@ def test_a_child_that_ignores_the_request_is_killed(
     processes: ProcessSupervisor, recorder: Recorder, child: Callable[[str], ChildProcess]
 ) -> None:
     worker = serving(processes, child(DEAF))
-    assert not processes.stop(worker, 0.05)
+    assert not processes.end(worker, 0.05)
+    processes.kill(worker)
     assert recorder.exits == [("worker", -signal.SIGKILL, None)]
 
 
@@ -155,7 +156,7 @@ def test_another_request_to_stop_cuts_the_wait_for_a_child_short(
 ) -> None:
     worker = serving(processes, child(DEAF))
     os.kill(os.getpid(), signal.SIGINT)
-    assert not processes.stop(worker, 600.0)
+    assert not processes.end(worker, 600.0)
 
 
 def test_a_signal_that_comes_twice_at_once_is_one_request(processes: ProcessSupervisor) -> None:

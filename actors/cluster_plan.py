@@ -1,0 +1,94 @@
+"""What a cluster on this machine consists of: ports, folders and command lines."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from core.model import BrokerId
+
+HOST = "127.0.0.1"
+_ZOOKEEPER_PORT = 2181
+
+
+class BrokerPorts(NamedTuple):
+    """The ports of one broker; 0 for any free one."""
+
+    port: int
+    control_port: int
+    replication_port: int
+    metrics_port: int
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterPlan:
+    """What to start, and how.
+
+    ``program`` is the command line of this program up to, not including, the command;
+    ``zookeeper`` is the connect string of servers run by somebody else.
+    """
+
+    program: tuple[str, ...]
+    data_dir: Path
+    broker_count: int
+    base_port: int
+    zookeeper: str | None
+    zookeeper_nodes: int
+    session_timeout_ms: int
+    controlled_shutdown_retry_backoff_ms: int
+    config: Path | None
+    placement_service: bool
+    restart: bool
+    restart_backoff_s: float = 1.0
+    broker_stop_timeout_s: float = 30.0
+
+    def broker_ports(self, broker_id: BrokerId) -> BrokerPorts:
+        """Return the ports of a broker: 10,000 apart from each other."""
+        if not self.base_port:
+            return BrokerPorts(0, 0, 0, 0)
+        port = self.base_port + broker_id
+        return BrokerPorts(port, port + 10_000, port + 20_000, port + 30_000)
+
+    def broker_command(self, broker_id: BrokerId, ports: BrokerPorts, zookeeper: str) -> list[str]:
+        """Return the command line of a broker."""
+        options: dict[str, object] = {
+            "id": broker_id,
+            "zookeeper": zookeeper,
+            "data-dir": self.broker_dir(broker_id),
+            "host": HOST,
+            **{name.replace("_", "-"): port for name, port in ports._asdict().items()},
+            "session-timeout-ms": self.session_timeout_ms,
+            "controlled-shutdown-retry-backoff-ms": self.controlled_shutdown_retry_backoff_ms,
+        }
+        if self.config is not None:
+            options["config"] = self.config.absolute()
+        return self._command("broker", options)
+
+    def placement_service_command(self) -> list[str]:
+        """Return the command line of the placement service."""
+        return self._command("placement-service", {"work-dir": self.placement_service_dir})
+
+    def _command(self, name: str, options: Mapping[str, object]) -> list[str]:
+        arguments = (part for key, value in options.items() for part in (f"--{key}", str(value)))
+        return [*self.program, name, *arguments]
+
+    def broker_dir(self, broker_id: BrokerId) -> Path:
+        """Return where a broker keeps everything."""
+        return self.data_dir.absolute() / f"broker-{broker_id}"
+
+    @property
+    def placement_service_dir(self) -> Path:
+        """Where the placement service keeps its log and Spark its files."""
+        return self.data_dir.absolute() / "placement-service"
+
+    def zookeeper_dirs(self) -> list[Path]:
+        """Return where the servers to start keep everything."""
+        nodes = range(0 if self.zookeeper is not None else self.zookeeper_nodes)
+        return [self.data_dir.absolute() / f"zookeeper-{node}" for node in nodes]
+
+    def zookeeper_ports(self) -> list[int]:
+        """Return the client ports of the servers to start."""
+        nodes = range(len(self.zookeeper_dirs()))
+        return [_ZOOKEEPER_PORT + node if self.base_port else 0 for node in nodes]

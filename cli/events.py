@@ -1,0 +1,194 @@
+"""``events``: the journals of the controllers, merged by time."""
+
+from __future__ import annotations
+
+import heapq
+import os
+import sys
+import time
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
+from typing import IO, Any, Final, NamedTuple
+
+import click
+import orjson
+
+from cli.find_cluster import DATA_DIR_VARIABLE
+from cli.output import Output, counted, examples, note, output_option
+from core.errors import RegentError
+from core.model import BrokerId
+
+JOURNAL: Final = "events.jsonl"
+_PREVIOUS: Final = "events.jsonl.1"
+_MAX_LINE_BYTES: Final = 4 * 1024 * 1024
+_POLL_S: Final = 0.2
+
+_LINE: Final = "{:23}  {:>6}  {:>5}  {:30}  {:24}  {:>9}  {:>11}  {}\n"
+_HEADER: Final = _LINE.format(
+    "TIME", "BROKER", "EPOCH", "EVENT", "CAUSE", "QUEUE-MS", "HANDLING-MS", "CHANGES"
+)
+
+
+class EventsError(RegentError):
+    """There are no journals to read."""
+
+
+class Event(NamedTuple):
+    """One line of a journal."""
+
+    ts_ms: int
+    line: bytes
+    fields: dict[str, Any]
+
+
+class JournalReader:
+    """Reads one broker's journal from its beginning, and on where it stopped."""
+
+    def __init__(self, directory: Path) -> None:
+        self._path = directory / JOURNAL
+        self._next = [path for path in (directory / _PREVIOUS, self._path) if path.exists()]
+        self._file: IO[bytes] | None = None
+        self.unreadable = 0
+        """How many lines were no events: torn by a crash."""
+
+    def read(self) -> Iterator[Event]:
+        """Yield the events there are; one that is still being written is left for later."""
+        while (file := self._open()) is not None:
+            for line in self._complete_lines(file):
+                event = _parse(line)
+                if event is None:
+                    self.unreadable += 1
+                else:
+                    yield event
+            if not self._next and not self._is_replaced(file):
+                return
+            file.close()
+            self._file = None
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._file is not None:
+            self._file.close()
+
+    def _open(self) -> IO[bytes] | None:
+        if self._file is None:
+            path = self._next.pop(0) if self._next else self._path
+            try:
+                self._file = path.open("rb")
+            except FileNotFoundError:
+                return None
+            except OSError as error:
+                raise EventsError(f"{path}: {error.strerror}") from None
+        return self._file
+
+    def _complete_lines(self, file: IO[bytes]) -> Iterator[bytes]:
+        while True:
+            position = file.tell()
+            line = file.readline(_MAX_LINE_BYTES)
+            if not line.endswith(b"\n") and len(line) < _MAX_LINE_BYTES:
+                file.seek(position)
+                return
+            yield line
+
+    def _is_replaced(self, file: IO[bytes]) -> bool:
+        """Whether the journal became too long and a new one was begun."""
+        try:
+            return self._path.stat().st_ino != os.fstat(file.fileno()).st_ino
+        except FileNotFoundError:
+            return False
+
+
+def _parse(line: bytes) -> Event | None:
+    try:
+        fields = orjson.loads(line)
+    except orjson.JSONDecodeError:
+        return None
+    ts_ms = fields.get("ts_ms") if isinstance(fields, dict) else None
+    return Event(ts_ms, line, fields) if isinstance(ts_ms, int) else None
+
+
+@click.command(epilog=examples("regent events --follow", "regent events --broker 0 -o json"))
+@click.option("--follow", "-f", is_flag=True, help="Go on with what happens next, until Ctrl-C.")
+@click.option("--broker", "broker_id", type=click.IntRange(min=0), metavar="ID", help="Only its.")
+@click.option(
+    "--data-dir",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path("data"),
+    show_default=True,
+    envvar=DATA_DIR_VARIABLE,
+    show_envvar=True,
+    help="Folder of a cluster on this machine.",
+)
+@output_option
+def events(follow: bool, broker_id: BrokerId | None, data_dir: Path, output: str) -> None:
+    """Show the events that the controllers handled, of all brokers, by time."""
+    readers: dict[Path, JournalReader] = {}
+    write_header = output == Output.TABLE
+    try:
+        while True:
+            for directory in _directories(data_dir, broker_id):
+                if directory not in readers:
+                    readers[directory] = JournalReader(directory)
+            if not readers and not (follow and data_dir.is_dir()):
+                raise EventsError(_nothing_to_read(data_dir, broker_id))
+            _print_new(list(readers.values()), output, write_header=write_header)
+            write_header = False
+            if not follow:
+                break
+            time.sleep(_POLL_S)
+    except KeyboardInterrupt:
+        if not follow:
+            raise
+    finally:
+        for reader in readers.values():
+            reader.close()
+    unreadable = sum(reader.unreadable for reader in readers.values())
+    if unreadable:
+        note(f"{counted(unreadable, 'unreadable line')} left out")
+
+
+def _directories(data_dir: Path, broker_id: BrokerId | None) -> list[Path]:
+    """Return the folders of brokers that have a journal."""
+    pattern = "broker-*" if broker_id is None else f"broker-{broker_id}"
+    return sorted(path.parent for path in data_dir.glob(f"{pattern}/{JOURNAL}"))
+
+
+def _nothing_to_read(data_dir: Path, broker_id: BrokerId | None) -> str:
+    whose = "any broker" if broker_id is None else f"broker {broker_id}"
+    return f"no {JOURNAL} of {whose} in {data_dir}; --data-dir names the folder of a cluster"
+
+
+def _print_new(readers: list[JournalReader], output: str, *, write_header: bool) -> None:
+    merged = heapq.merge(*(reader.read() for reader in readers), key=_ts_ms)
+    stream = sys.stdout.buffer
+    if write_header:
+        stream.write(_HEADER.encode())
+    for event in merged:
+        stream.write(event.line if output == Output.JSON else _row(event).encode())
+    stream.flush()
+
+
+def _ts_ms(event: Event) -> int:
+    return event.ts_ms
+
+
+def _row(event: Event) -> str:
+    fields = event.fields
+    moment = datetime.fromtimestamp(event.ts_ms / 1000)
+    changes = fields.get("changes")
+    return _LINE.format(
+        f"{moment:%Y-%m-%d %H:%M:%S}.{event.ts_ms % 1000:03}",
+        *(
+            str(fields.get(name, "-"))
+            for name in (
+                "broker_id",
+                "controller_epoch",
+                "event",
+                "cause",
+                "queue_ms",
+                "handling_ms",
+            )
+        ),
+        "; ".join(map(str, changes)) if isinstance(changes, list) else "",
+    )

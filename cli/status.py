@@ -1,0 +1,144 @@
+"""``status``: is all well? One screen, and an exit code."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+
+import click
+
+from cli.brokers import broker_json
+from cli.controller import controller_json
+from cli.find_cluster import Cluster, ClusterFile, ClusterNotFoundError, pass_cluster
+from cli.output import Output, counted, listed, output_option, print_facts, print_json
+from cli.partitions import read_partitions
+from cli.placement import placement_status
+from core.errors import BadDataError
+from core.model import BrokerRegistration
+from zk.admin import ZkAdminStore
+
+_ZOOKEEPER_LIMIT_S = 3.0
+_PLACEMENT_LIMIT_S = 1.0
+_NAMED_PARTITIONS = 5
+
+
+@dataclass(slots=True)
+class Health:
+    """What ``status`` tells, field by field as in its JSON; healthy means that no reason is not."""
+
+    zookeeper: dict[str, object]
+    reasons: list[str] = field(default_factory=list)
+    controller: dict[str, object] | None = None
+    brokers: list[dict[str, object]] = field(default_factory=list)
+    missing_brokers: list[int] = field(default_factory=list)
+    placement: dict[str, object] | None = None
+    topics: int = 0
+    topics_being_deleted: int = 0
+    partitions: int = 0
+    under_replicated_partitions: int = 0
+    leaderless_partitions: int = 0
+
+
+@click.command()
+@output_option
+@pass_cluster
+@click.pass_context
+def status(context: click.Context, cluster: Cluster, /, output: str) -> None:
+    """Tell on one screen whether all is well; the exit code is 1 when it is not.
+
+    Unhealthy is: no ZooKeeper, no controller, partitions without a leader or with replicas out of
+    sync, or a broker missing that the data directory knows.
+    """
+    health = _examine(cluster)
+    is_healthy = not health.reasons
+    if output == Output.JSON:
+        print_json({"healthy": is_healthy, **asdict(health)})
+    else:
+        if health.zookeeper["connected"]:
+            _print(health)
+        for reason in health.reasons:
+            click.echo(f"unhealthy: {reason}")
+    if not is_healthy:
+        context.exit(1)
+
+
+def _examine(cluster: Cluster) -> Health:
+    health = Health({"address": cluster.zookeeper_address, "connected": False})
+    file = cluster.file
+    try:
+        with cluster.admin(limit_s=_ZOOKEEPER_LIMIT_S) as admin:
+            _examine_brokers(admin, file, health)
+            _examine_partitions(admin, health)
+    except ClusterNotFoundError as error:
+        return Health(health.zookeeper, [str(error)])
+    health.zookeeper["connected"] = True
+    if file is not None and file.placement is not None:
+        answer = placement_status(file.placement, timeout_s=_PLACEMENT_LIMIT_S)
+        health.placement = {
+            "endpoint": file.placement.endpoint,
+            "state": "unreachable" if answer is None else answer.state,
+            "message": "" if answer is None else answer.message,
+        }
+    return health
+
+
+def _examine_brokers(admin: ZkAdminStore, file: ClusterFile | None, health: Health) -> None:
+    registrations = admin.read_brokers()
+    ruling = admin.read_controller()
+    if ruling is None:
+        health.reasons.append("there is no controller")
+    else:
+        health.controller = controller_json(ruling)
+        if ruling.broker_id not in registrations:
+            health.reasons.append(f"the controller, broker {ruling.broker_id}, is not registered")
+    controller_id = -1 if ruling is None else ruling.broker_id
+    for registration in registrations.values():
+        if isinstance(registration, BrokerRegistration):
+            health.brokers.append(broker_json(registration, controller_id))
+        else:
+            health.reasons.append(str(registration))
+    expected = [] if file is None else [broker.broker_id for broker in file.brokers]
+    health.missing_brokers = [b for b in expected if b not in registrations]
+    if health.missing_brokers:
+        brokers = "broker" if len(health.missing_brokers) == 1 else "brokers"
+        health.reasons.append(f"{brokers} {listed(health.missing_brokers)} not registered")
+
+
+def _examine_partitions(admin: ZkAdminStore, health: Health) -> None:
+    """Look at the topics that are to stay; those being deleted have no leaders any more."""
+    live = {b for b, r in admin.read_brokers().items() if not isinstance(r, BadDataError)}
+    deleted = admin.read_topics_being_deleted()
+    names = admin.read_topic_names()
+    found = read_partitions(admin, [name for name in names if name not in deleted])
+    leaderless = [p.topic_partition for p in found.partitions if p.is_unavailable(live)]
+    behind = [p.topic_partition for p in found.partitions if p.is_under_replicated]
+    health.topics = len(names)
+    health.topics_being_deleted = sum(name in deleted for name in names)
+    health.partitions = len(found.partitions)
+    health.leaderless_partitions = len(leaderless)
+    health.under_replicated_partitions = len(behind)
+    health.reasons += found.unreadable
+    for partitions, what in ((leaderless, "without a leader"), (behind, "under-replicated")):
+        if partitions:
+            named = listed(partitions, _NAMED_PARTITIONS)
+            health.reasons.append(f"{counted(len(partitions), 'partition')} {what}: {named}")
+
+
+def _print(health: Health) -> None:
+    controller, placement = health.controller, health.placement
+    rules = "none"
+    if controller is not None:
+        rules = f"broker {controller['broker_id']} (epoch {controller['controller_epoch']})"
+    print_facts(
+        [
+            ("zookeeper", health.zookeeper["address"]),
+            ("controller", rules),
+            ("brokers", listed([broker["id"] for broker in health.brokers], 20) or "none"),
+            ("placement service", placement["state"] if placement else "none"),
+            ("topics", health.topics),
+            ("topics being deleted", health.topics_being_deleted),
+            ("partitions", health.partitions),
+            ("under-replicated partitions", health.under_replicated_partitions),
+            ("leaderless partitions", health.leaderless_partitions),
+            ("health", "unhealthy" if health.reasons else "ok"),
+        ]
+    )

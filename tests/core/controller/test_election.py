@@ -1,0 +1,221 @@
+"""The election rules: every case of four brokers for what always holds, and Kafka's examples."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import chain, combinations, permutations
+
+import pytest
+
+from core.controller.election import (
+    Candidates,
+    ControlledShutdownElection,
+    Elected,
+    ElectionStrategy,
+    OfflineElection,
+    PreferredElection,
+    ReassignElection,
+    elect,
+)
+from core.model import NO_LEADER, LeaderAndIsr, LeaderRecoveryState, ReplicaAssignment
+
+BROKERS = (1, 2, 3, 4)
+CLEAN, UNCLEAN = OfflineElection(), OfflineElection(allow_unclean=True)
+
+Ids = tuple[int, ...]
+
+
+def subsets(ids: Ids) -> Iterator[Ids]:
+    """Yield every subset, the empty one first."""
+    return chain.from_iterable(combinations(ids, size) for size in range(len(ids) + 1))
+
+
+ASSIGNMENTS = [p for size in (1, 2, 3, 4) for p in permutations(BROKERS, size)]
+CASES = [
+    (assignment, isr, live)
+    for assignment in ASSIGNMENTS
+    for isr in subsets(tuple(sorted(assignment)))
+    for live in subsets(BROKERS)
+]
+ASCENDING = [case for case in CASES if case[0] == tuple(sorted(case[0]))]  # all, but for renaming
+
+
+def run(
+    strategy: ElectionStrategy,
+    assignment: Ids | ReplicaAssignment,
+    isr: Ids,
+    live: Ids,
+    shutting_down: Ids = (),
+    *,
+    leader_epoch: int = 5,
+) -> Elected | None:
+    """Hold an election; brokers in ``live`` are registered."""
+    if not isinstance(assignment, ReplicaAssignment):
+        assignment = ReplicaAssignment(assignment)
+    return elect(
+        strategy,
+        LeaderAndIsr(NO_LEADER, isr, leader_epoch, partition_epoch=9),
+        Candidates(
+            assignment,
+            is_online=lambda r: r in live and r not in shutting_down,
+            is_reachable=lambda r: r in live,
+            is_shutting_down=lambda r: r in shutting_down,
+        ),
+    )
+
+
+def result(elected: Elected | None) -> tuple[int, Ids, Ids] | None:
+    """Return leader, ISR and recipients."""
+    if elected is None:
+        return None
+    return elected.leader_and_isr.leader, elected.leader_and_isr.isr, elected.recipients
+
+
+# --- what always holds ----------------------------------------------------------------------------
+
+
+def test_a_clean_election_takes_the_first_assigned_replica_that_is_live_and_in_sync() -> None:
+    for assignment, isr, live in CASES:
+        candidates = [r for r in assignment if r in isr and r in live]
+        outcome = run(CLEAN, assignment, isr, live)
+        if not candidates:
+            assert outcome is None
+            continue
+        assert outcome is not None
+        assert not outcome.unclean
+        assert result(outcome) == (
+            candidates[0],
+            tuple(r for r in isr if r in live),
+            tuple(r for r in assignment if r in live),
+        )
+
+
+def test_an_unclean_election_differs_only_where_a_clean_one_finds_nobody() -> None:
+    for assignment, isr, live in CASES:
+        clean, outcome = run(CLEAN, assignment, isr, live), run(UNCLEAN, assignment, isr, live)
+        candidates = [r for r in assignment if r in live]
+        if clean is not None:
+            assert outcome == clean
+        elif not candidates:
+            assert outcome is None
+        else:
+            assert outcome is not None
+            assert outcome.unclean
+            assert result(outcome) == (candidates[0], (candidates[0],), tuple(candidates))
+            assert outcome.leader_and_isr.leader_recovery_state is LeaderRecoveryState.RECOVERING
+
+
+def test_the_preferred_replica_or_nobody() -> None:
+    for assignment, isr, live in CASES:
+        head = assignment[0]
+        expected = (head, isr, assignment) if head in isr and head in live else None
+        assert result(run(PreferredElection(), assignment, isr, live)) == expected
+
+
+def test_a_reassignment_elects_among_the_target_replicas_and_keeps_the_isr() -> None:
+    for assignment, isr, live in ASCENDING:
+        for removing in subsets(assignment):
+            target = tuple(r for r in assignment if r not in removing)
+            candidates = [r for r in target if r in isr and r in live]
+            outcome = run(
+                ReassignElection(),
+                ReplicaAssignment(assignment, removing_replicas=removing),
+                isr,
+                live,
+            )
+            expected = (candidates[0], isr, target) if candidates else None
+            assert result(outcome) == expected
+
+
+def test_a_shutdown_elects_somebody_who_stays_and_tells_those_who_go_as_well() -> None:
+    for assignment, isr, live in ASCENDING:
+        for shutting_down in subsets(live):
+            staying = tuple(r for r in isr if r not in shutting_down)
+            candidates = [r for r in assignment if r in staying and r in live]
+            outcome = run(ControlledShutdownElection(), assignment, isr, live, shutting_down)
+            if candidates:
+                told = tuple(r for r in assignment if r in live)
+                assert result(outcome) == (candidates[0], staying, told)
+            else:
+                assert outcome is None
+
+
+@pytest.mark.parametrize(
+    "strategy",
+    [CLEAN, UNCLEAN, PreferredElection(), ReassignElection(), ControlledShutdownElection()],
+)
+def test_every_election_is_one_leader_epoch_later_and_leads_from_the_isr(
+    strategy: ElectionStrategy,
+) -> None:
+    for assignment, isr, live in CASES:
+        outcome = run(strategy, assignment, isr, live)
+        if outcome is not None:
+            now = outcome.leader_and_isr
+            assert now.leader in live
+            assert now.leader in now.isr
+            assert now.leader_epoch == 6
+            assert now.partition_epoch == 9, "the version its write is conditional on"
+            assert len(set(now.isr)) == len(now.isr) > 0
+
+
+# --- examples -------------------------------------------------------------------------------------
+
+
+def test_the_first_live_member_of_the_isr_leads_and_dead_members_leave_it() -> None:
+    outcome = run(CLEAN, (1, 2, 3, 4, 5), isr=(1, 2, 3), live=(2, 3, 5))
+    assert result(outcome) == (2, (2, 3), (2, 3, 5))
+
+
+def test_with_the_whole_isr_dead_somebody_leads_only_if_losing_records_is_allowed() -> None:
+    assert run(CLEAN, (1, 2, 3, 4, 5), isr=(1, 2, 3), live=(4, 6, 7)) is None
+    outcome = run(UNCLEAN, (1, 2, 3, 4, 5), isr=(1, 2, 3), live=(4, 6, 7))
+    assert outcome == Elected(
+        LeaderAndIsr(4, (4,), 6, 9, LeaderRecoveryState.RECOVERING), (4,), unclean=True
+    )
+
+
+def test_nobody_leads_uncleanly_when_no_replica_lives() -> None:
+    assert run(UNCLEAN, (2, 4), isr=(2,), live=()) is None
+
+
+def test_the_order_of_the_assignment_counts_and_not_that_of_the_isr() -> None:
+    assert result(run(CLEAN, (2, 4, 1), isr=(1, 4), live=(1, 4))) == (4, (1, 4), (4, 1))
+    shutdown = run(
+        ControlledShutdownElection(), (3, 1, 2), (2, 1, 3), (1, 2, 3), shutting_down=(3,)
+    )
+    assert result(shutdown) == (1, (2, 1), (3, 1, 2))
+
+
+def test_a_reassignment_passes_over_a_target_replica_that_is_not_in_sync() -> None:
+    moving = ReplicaAssignment((4, 5, 6, 1), adding_replicas=(4, 5, 6), removing_replicas=(1,))
+    outcome = run(ReassignElection(), moving, isr=(1, 5, 6), live=(1, 4, 5, 6))
+    assert result(outcome) == (5, (1, 5, 6), (4, 5, 6))
+
+
+def test_the_preferred_election_does_not_fall_through_to_the_next_replica() -> None:
+    assert run(PreferredElection(), (2, 4), isr=(4,), live=(2, 4)) is None
+    assert run(PreferredElection(), (), isr=(), live=()) is None
+
+
+def test_the_last_member_of_the_isr_keeps_leading_while_it_shuts_down() -> None:
+    assert run(ControlledShutdownElection(), (2, 4), (2,), (2, 4), shutting_down=(2,)) is None
+    assert run(ControlledShutdownElection(), (2, 4), (2, 4), (2, 4), shutting_down=(2, 4)) is None
+
+
+def test_a_broker_that_shuts_down_does_not_win_other_elections() -> None:
+    for strategy in (CLEAN, PreferredElection(), ReassignElection()):
+        outcome = run(strategy, (2, 4), isr=(2, 4), live=(2, 4), shutting_down=(2,))
+        assert outcome is None or outcome.leader_and_isr.leader == 4
+
+
+def test_a_recovering_partition_stays_so_through_a_clean_election() -> None:
+    recovering = LeaderAndIsr(2, (2,), 5, 9, LeaderRecoveryState.RECOVERING)
+    candidates = Candidates(
+        ReplicaAssignment((2, 4)),
+        is_online=lambda r: True,
+        is_reachable=lambda r: True,
+        is_shutting_down=lambda r: False,
+    )
+    outcome = elect(CLEAN, recovering, candidates)
+    assert outcome is not None
+    assert outcome.leader_and_isr == LeaderAndIsr(2, (2,), 6, 9, LeaderRecoveryState.RECOVERING)

@@ -1,0 +1,167 @@
+"""The loop of reading, proposing and writing conditionally, when others write as well."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import pytest
+
+from core.controller.leadership import MAX_ROUNDS, Failures, Leaderships, change_leaderships
+from core.errors import ControllerMovedError, SessionExpiredError, StateChangeFailedError
+from core.model import LeaderAndIsr, TopicPartition
+from tests.support.fake_zookeeper import Call, Moment
+from tests.support.term import T0, T1, Office
+from zk.operations import ConnectionLossError
+
+STATE = "/brokers/topics/t/partitions/%d/state"
+
+
+@pytest.fixture
+def office() -> Office:
+    office = Office(brokers=(1, 2, 3))
+    for partition in (T0, T1):
+        office.lead(partition, (1, 2, 3), leader=1, isr=(1, 2, 3))
+    return office
+
+
+def hand_to_2(current: Leaderships, failures: Failures) -> Mapping[TopicPartition, LeaderAndIsr]:
+    """Propose that 2 leads, with the ISR that is there."""
+    del failures
+    return {p: now.new_leader_and_isr(2, now.isr) for p, now in current.items()}
+
+
+def on_writes(office: Office, moment: Moment, act: Callable[[], None], *, times: int) -> None:
+    """Act when states are written, so many times."""
+    left = times
+
+    def hook(call: Call) -> None:
+        nonlocal left
+        if call.method == "multi_many" and call.moment is moment and left:
+            left -= 1
+            act()
+
+    office.zookeeper.hook = hook
+
+
+def test_what_is_accepted_is_in_zookeeper_in_memory_and_in_the_answer(office: Office) -> None:
+    accepted, failures = change_leaderships(office.term, [T0, T1], hand_to_2)
+    assert failures == {}
+    for partition in (T0, T1):
+        stored = office.state(partition)
+        assert stored is not None
+        assert stored.leader_and_isr == accepted[partition]
+        assert stored == office.context.partition_leadership_info(partition)
+        assert office.leads(partition) == (2, (1, 2, 3), 1)
+
+
+def test_a_change_is_noted_for_the_journal(office: Office) -> None:
+    change_leaderships(office.term, [T0], hand_to_2)
+    (changes,) = office.effects()
+    assert "t-0: leader 1 → 2, isr [1, 2, 3], leader epoch 1" in repr(changes)
+
+
+def test_a_conflict_is_decided_again_by_what_is_there_now(office: Office) -> None:
+    on_writes(office, Moment.BEFORE, lambda: office.put_state(T0, 1, (1, 2)), times=1)
+    accepted, failures = change_leaderships(office.term, [T0, T1], hand_to_2)
+    assert failures == {}
+    assert accepted[T0].isr == (1, 2), "the leader shrank the ISR between our read and our write"
+    assert office.leads(T0) == (2, (1, 2), 1)
+    assert office.leads(T1) == (2, (1, 2, 3), 1)
+
+
+def test_who_does_not_conflict_does_not_go_round_again(office: Office) -> None:
+    seen: list[list[TopicPartition]] = []
+
+    def propose(current: Leaderships, failures: Failures) -> Mapping[TopicPartition, LeaderAndIsr]:
+        seen.append(list(current))
+        return hand_to_2(current, failures)
+
+    on_writes(office, Moment.BEFORE, lambda: office.put_state(T0, 1, (1, 2)), times=2)
+    change_leaderships(office.term, [T0, T1], propose)
+    assert seen == [[T0, T1], [T0], [T0]] or seen == [[T0, T1], [T0]]
+    assert office.leads(T1) == (2, (1, 2, 3), 1)
+
+
+def test_a_partition_that_never_stops_changing_fails_in_the_end(office: Office) -> None:
+    before = len(office.server.transactions)
+    on_writes(office, Moment.BEFORE, lambda: office.put_state(T0, 1, (1, 2)), times=1000)
+    accepted, failures = change_leaderships(office.term, [T0], hand_to_2)
+    assert accepted == {}
+    assert f"while {MAX_ROUNDS} attempts were made" in str(failures[T0])
+    assert len(office.server.transactions) - before == MAX_ROUNDS, "only the other's writes"
+    assert office.known(T0) == (1, (1, 2, 3), 0)
+
+
+def test_a_write_whose_answer_is_lost_is_repeated_one_epoch_later(office: Office) -> None:
+    def lose() -> None:
+        raise ConnectionLossError("the answer is lost")
+
+    on_writes(office, Moment.AFTER, lose, times=1)
+    accepted, failures = change_leaderships(office.term, [T0], hand_to_2)
+    assert failures == {}
+    assert accepted[T0].leader_epoch == 2, "our own first attempt looks like a conflict"
+    assert office.leads(T0) == (2, (1, 2, 3), 2)
+    assert office.known(T0) == (2, (1, 2, 3), 2)
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (b"not JSON", "not JSON"),
+        (b'{"version":1,"leader":"one","isr":[1]}', "leader"),
+        (b'{"version":1,"leader":1,"leader_epoch":0,"isr":[1],"controller_epoch":2}', "epoch 2"),
+    ],
+)
+def test_what_cannot_be_used_fails_alone(office: Office, data: bytes, reason: str) -> None:
+    office.server.put(STATE % 0, data)
+    accepted, failures = change_leaderships(office.term, [T0, T1], hand_to_2)
+    assert list(accepted) == [T1]
+    assert isinstance(failures[T0], StateChangeFailedError)
+    assert str(failures[T0]).startswith("t-0: ")
+    assert reason in str(failures[T0])
+    assert office.server.snapshot()[STATE % 0].data == data
+
+
+def test_a_state_that_vanishes_before_the_write_fails(office: Office) -> None:
+    on_writes(office, Moment.BEFORE, lambda: office.delete_topic("t"), times=1)
+    accepted, failures = change_leaderships(office.term, [T0, T1], hand_to_2)
+    assert accepted == {}
+    assert str(failures[T0]) == "t-0: no node"
+
+
+def test_a_rule_may_leave_out_what_needs_no_write_and_name_what_it_cannot_change(
+    office: Office,
+) -> None:
+    def nothing(current: Leaderships, failures: Failures) -> Mapping[TopicPartition, LeaderAndIsr]:
+        failures[T1] = StateChangeFailedError("t-1: never")
+        return {}
+
+    before = len(office.server.transactions)
+    accepted, failures = change_leaderships(office.term, [T0, T1], nothing)
+    assert accepted == {}
+    assert list(failures) == [T1]
+    assert len(office.server.transactions) == before
+
+
+def test_the_old_controller_writes_nothing_between_its_read_and_the_election_of_the_next(
+    office: Office,
+) -> None:
+    on_writes(office, Moment.BEFORE, office.elect_another_controller, times=1)
+    with pytest.raises(ControllerMovedError):
+        change_leaderships(office.term, [T0, T1], hand_to_2)
+    assert office.leads(T0) == office.leads(T1) == (1, (1, 2, 3), 0)
+    assert office.known(T0) == (1, (1, 2, 3), 0)
+
+
+def test_an_expired_session_writes_nothing(office: Office) -> None:
+    on_writes(office, Moment.BEFORE, office.zookeeper.expire, times=1)
+    with pytest.raises(SessionExpiredError):
+        change_leaderships(office.term, [T0], hand_to_2)
+    assert office.leads(T0) == (1, (1, 2, 3), 0)
+
+
+def test_nothing_to_change_costs_nothing(office: Office) -> None:
+    calls: list[Call] = []
+    office.zookeeper.hook = calls.append
+    assert change_leaderships(office.term, [], hand_to_2) == ({}, {})
+    assert calls == []

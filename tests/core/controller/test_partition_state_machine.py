@@ -1,0 +1,393 @@
+"""What each move of a partition writes, remembers and announces."""
+
+from __future__ import annotations
+
+import pytest
+
+from core.controller.election import (
+    ControlledShutdownElection,
+    OfflineElection,
+    PreferredElection,
+    ReassignElection,
+)
+from core.controller.states import VALID_PREVIOUS_PARTITION_STATES, PartitionState
+from core.controller.term import ControllerSettings
+from core.errors import ControllerMovedError, StateChangeFailedError
+from core.model import LeaderRecoveryState, ReplicaAssignment, TopicPartition
+from tests.support.fake_zookeeper import Call, Moment
+from tests.support.term import (
+    T0,
+    T1,
+    Office,
+    kinds,
+    leader_and_isr_rows,
+    leadership,
+    metadata_rows,
+    topic_id,
+)
+from zk.admin_znodes import ConfigEntityZNode
+from zk.operations import ConnectionLossError
+
+NON_EXISTENT, NEW = PartitionState.NON_EXISTENT, PartitionState.NEW
+ONLINE, OFFLINE = PartitionState.ONLINE, PartitionState.OFFLINE
+STATE = "/brokers/topics/t/partitions/0/state"
+
+
+@pytest.fixture
+def office() -> Office:
+    return Office(brokers=(5, 6, 7))
+
+
+def allow_unclean(office: Office, topic: str, value: str = "true") -> None:
+    config = ConfigEntityZNode.encode({"unclean.leader.election.enable": value})
+    office.server.put(ConfigEntityZNode.path("topics", topic), config)
+
+
+# --- legal and illegal moves ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("source", "target"),
+    [
+        (NON_EXISTENT, NEW),
+        (NEW, OFFLINE),
+        (ONLINE, OFFLINE),
+        (OFFLINE, OFFLINE),
+        (OFFLINE, NON_EXISTENT),
+    ],
+)
+def test_moves_that_only_change_memory(
+    office: Office, source: PartitionState, target: PartitionState
+) -> None:
+    office.assign(T0, (5,), source)
+    before = len(office.server.transactions)
+    assert office.partitions.handle_state_changes([T0], target) == {}
+    assert office.context.partition_state(T0) is target
+    assert office.effects() == []
+    assert len(office.server.transactions) == before
+
+
+@pytest.mark.parametrize(
+    ("source", "target"),
+    [
+        (source, target)
+        for target, allowed in VALID_PREVIOUS_PARTITION_STATES.items()
+        for source in PartitionState
+        if source not in allowed
+    ],
+)
+def test_an_illegal_move_changes_nothing_and_holds_up_nobody(
+    office: Office, source: PartitionState, target: PartitionState
+) -> None:
+    office.assign(T0, (5,), source)
+    allowed = VALID_PREVIOUS_PARTITION_STATES[target]
+    office.assign(T1, (5,), next(s for s in (NON_EXISTENT, NEW, OFFLINE) if s in allowed))
+    failures = office.partitions.handle_state_changes([T0, T1], target, OfflineElection())
+    assert list(failures) == [T0]
+    assert str(failures[T0]) == f"t-0: cannot go from {source.value} to {target.value}"
+    assert office.context.partition_state(T0) is source
+    assert office.state(T0) is None
+    assert office.context.partition_state(T1) is target
+
+
+# --- the first leader -----------------------------------------------------------------------------
+
+
+def test_the_first_leader_is_the_first_replica_alive_and_the_isr_all_that_are(
+    office: Office,
+) -> None:
+    office.assign(T0, (8, 6, 5))
+    assert office.partitions.handle_state_changes([T0], ONLINE, OfflineElection()) == {}
+    assert office.state(T0) == leadership(6, (6, 5))
+    assert office.context.partition_leadership_info(T0) == office.state(T0)
+    assert office.context.partition_state(T0) is ONLINE
+    effects = office.effects()
+    assert kinds(effects) == [(5, "LeaderAndIsr"), (6, "LeaderAndIsr")] + [
+        (b, "UpdateMetadata") for b in (5, 6, 7)
+    ]
+    row = leader_and_isr_rows(effects)[5][T0]
+    assert (row.leader, row.isr, row.replicas, row.is_new) == (6, (6, 5), (8, 6, 5), True)
+    assert metadata_rows(effects)[7][T0].offline_replicas == (8,)
+
+
+def test_without_a_replica_alive_a_partition_stays_new_and_nothing_is_written(
+    office: Office,
+) -> None:
+    office.assign(T0, (8, 9))
+    office.context.shutting_down_broker_ids.add(5)
+    office.assign(T1, (5,))
+    failures = office.partitions.handle_state_changes([T0, T1], ONLINE, OfflineElection())
+    assert sorted(failures) == [T0, T1]
+    assert "none of its replicas [8, 9] is alive" in str(failures[T0])
+    assert office.context.partition_state(T0) is NEW
+    assert office.state(T0) is None
+    assert office.effects() == []
+
+
+def test_a_partition_whose_topic_is_gone_stays_new(office: Office) -> None:
+    office.assign(T0, (5,))
+    office.delete_topic("t")
+    failures = office.partitions.handle_state_changes([T0], ONLINE, OfflineElection())
+    assert "its topic is gone" in str(failures[T0])
+    assert office.context.partition_state(T0) is NEW
+    assert office.context.partition_leadership_info(T0) is None
+
+
+def test_a_state_created_by_an_attempt_whose_answer_was_lost_is_ours(office: Office) -> None:
+    def lose_answer(call: Call) -> None:
+        if STATE in call.paths and call.moment is Moment.AFTER:
+            office.zookeeper.hook = None
+            raise ConnectionLossError("lost")
+
+    office.assign(T0, (5, 6))
+    office.zookeeper.hook = lose_answer
+    assert office.partitions.handle_state_changes([T0], ONLINE, OfflineElection()) == {}
+    assert office.state(T0) == leadership(5, (5, 6))
+    assert leader_and_isr_rows(office.effects())[6][T0].is_new
+
+
+def test_a_partition_that_turns_out_to_have_a_leadership_is_elected_from_it(
+    office: Office,
+) -> None:
+    office.assign(T0, (5, 6))
+    office.put_state(T0, 8, (8, 6), leader_epoch=4, controller_epoch=0)
+    assert office.partitions.handle_state_changes([T0], ONLINE, OfflineElection()) == {}
+    assert office.leads(T0) == (6, (6,), 5)
+    assert not leader_and_isr_rows(office.effects())[5][T0].is_new
+
+
+def test_a_new_partition_never_overrules_a_state_that_cannot_be_read(office: Office) -> None:
+    office.assign(T0, (5, 6))
+    office.server.put(STATE, b"not JSON")
+    failures = office.partitions.handle_state_changes([T0], ONLINE, OfflineElection())
+    assert "not JSON" in str(failures[T0])
+    assert office.context.partition_state(T0) is NEW
+    assert office.server.snapshot()[STATE].data == b"not JSON"
+
+
+def test_many_partitions_are_created_in_a_few_transactions(office: Office) -> None:
+    partitions = [TopicPartition("t", number) for number in range(900)]
+    office.put_topic("t", {p.partition: (5, 6) for p in partitions}, topic_id(1))
+    for partition in partitions:
+        office.context.update_partition_full_replica_assignment(
+            partition, ReplicaAssignment((5, 6))
+        )
+        office.context.put_partition_state(partition, NEW)
+    before = len(office.server.transactions)
+    assert office.partitions.handle_state_changes(partitions, ONLINE, OfflineElection()) == {}
+    assert len(office.server.transactions) - before == 3, "parents, then two multis of a thousand"
+    effects = office.effects()
+    assert len(leader_and_isr_rows(effects)[5]) == 900
+    assert len(kinds(effects)) == 5
+
+
+# --- elections ------------------------------------------------------------------------------------
+
+
+def test_a_dead_leader_is_replaced_from_what_zookeeper_says_not_from_memory(
+    office: Office,
+) -> None:
+    office.lead(T0, (8, 5, 6), leader=8, isr=(8, 5, 6), state=OFFLINE)
+    office.put_state(T0, 8, (8, 6), leader_epoch=3)
+    assert office.partitions.handle_state_changes([T0], ONLINE, OfflineElection()) == {}
+    assert office.leads(T0) == (6, (6,), 4)
+    assert office.known(T0) == (6, (6,), 4)
+    rows = leader_and_isr_rows(office.effects())
+    assert list(rows) == [5, 6], "every live replica, in the ISR or not"
+    stored = office.state(T0)
+    assert stored is not None
+    assert rows[5][T0].partition_epoch == stored.leader_and_isr.partition_epoch
+    assert not rows[5][T0].is_new
+
+
+def test_without_a_live_member_of_the_isr_a_partition_stays_offline_and_as_it_was(
+    office: Office,
+) -> None:
+    office.lead(T0, (8, 5), leader=8, isr=(8,), state=OFFLINE)
+    before = office.state(T0)
+    failures = office.partitions.handle_state_changes([T0], ONLINE, OfflineElection())
+    assert "no leader found" in str(failures[T0])
+    assert office.context.partition_state(T0) is OFFLINE
+    assert office.state(T0) == before
+    assert office.sent() == []
+
+
+def test_an_unclean_election_the_caller_allows_does_not_ask_the_topic(office: Office) -> None:
+    reads: list[str] = []
+    office.zookeeper.hook = lambda call: reads.extend(call.paths)
+    office.lead(T0, (6, 5), leader=8, isr=(8,), state=OFFLINE)
+    strategy = OfflineElection(allow_unclean=True)
+    assert office.partitions.handle_state_changes([T0], ONLINE, strategy) == {}
+    assert office.leads(T0) == (6, (6,), 1)
+    stored = office.state(T0)
+    assert stored is not None
+    assert stored.leader_and_isr.leader_recovery_state is LeaderRecoveryState.RECOVERING
+    assert office.context.stats.unclean_leader_elections == 1
+    assert not [path for path in reads if path.startswith("/config")]
+    assert leader_and_isr_rows(office.effects())[6][T0].leader_recovery_state == 1
+
+
+@pytest.mark.parametrize(
+    ("broker_default", "topic_value", "is_elected"),
+    [
+        (False, None, False),
+        (False, "true", True),
+        (False, "TRUE", True),
+        (True, None, True),
+        (True, "false", False),
+        (True, "nonsense", False),
+    ],
+)
+def test_a_topic_overrides_whether_unclean_elections_are_allowed(
+    broker_default: bool, topic_value: str | None, is_elected: bool
+) -> None:
+    office = Office((5, 6), ControllerSettings(unclean_leader_election_enable=broker_default))
+    office.lead(T0, (8, 5), leader=8, isr=(8,), state=OFFLINE)
+    if topic_value is not None:
+        allow_unclean(office, "t", topic_value)
+    failures = office.partitions.trigger_online_partition_state_change()
+    assert (failures == {}) == is_elected
+
+
+def test_the_topic_is_asked_only_where_nobody_in_sync_lives(office: Office) -> None:
+    reads: list[str] = []
+    office.zookeeper.hook = lambda call: reads.extend(call.paths)
+    u0 = TopicPartition("u", 0)
+    office.lead(T0, (8, 5), leader=8, isr=(8, 5), state=OFFLINE)
+    office.lead(u0, (8, 5), leader=8, isr=(8,), state=OFFLINE)
+    allow_unclean(office, "t")
+    assert list(office.partitions.trigger_online_partition_state_change()) == [u0]
+    assert "/config/topics/u" in reads
+    assert "/config/topics/t" not in reads
+
+
+def test_an_unreadable_topic_setting_leaves_that_topic_alone_offline(office: Office) -> None:
+    u0 = TopicPartition("u", 0)
+    for partition in (T0, u0):
+        office.lead(partition, (8, 5), leader=8, isr=(8,), state=OFFLINE)
+    allow_unclean(office, "t")
+    office.server.put("/config/topics/u", b"{")
+    failures = office.partitions.trigger_online_partition_state_change()
+    assert list(failures) == [u0]
+    assert "JSON" in str(failures[u0])
+    assert office.leads(T0) == (5, (5,), 1)
+
+
+def test_the_preferred_election_writes_even_what_does_not_change(office: Office) -> None:
+    office.lead(T0, (5,), leader=5, isr=(5,))
+    assert office.partitions.handle_state_changes([T0], ONLINE, PreferredElection()) == {}
+    assert office.leads(T0) == (5, (5,), 1)
+    assert leader_and_isr_rows(office.effects())[5][T0].leader_epoch == 1
+
+
+def test_a_leader_that_shuts_down_is_replaced_and_told_so(office: Office) -> None:
+    office.lead(T0, (5, 6), leader=5, isr=(5, 6))
+    office.context.shutting_down_broker_ids.add(5)
+    strategy = ControlledShutdownElection()
+    assert office.partitions.handle_state_changes([T0], ONLINE, strategy) == {}
+    assert office.leads(T0) == (6, (6,), 1)
+    rows = leader_and_isr_rows(office.effects())
+    assert list(rows) == [5, 6]
+    assert (rows[5][T0].leader, rows[5][T0].isr, rows[5][T0].is_new) == (6, (6,), False)
+
+
+def test_a_reassignment_elects_from_its_target(office: Office) -> None:
+    moving = ReplicaAssignment((6, 7, 5), adding_replicas=(6, 7), removing_replicas=(5,))
+    office.lead(T0, moving, leader=5, isr=(5, 7))
+    assert office.partitions.handle_state_changes([T0], ONLINE, ReassignElection()) == {}
+    assert office.leads(T0) == (7, (5, 7), 1)
+    assert list(leader_and_isr_rows(office.effects())) == [6, 7]
+
+
+def test_a_failed_election_leaves_an_online_partition_online(office: Office) -> None:
+    office.lead(T0, (5, 6), leader=6, isr=(6,))
+    failures = office.partitions.handle_state_changes([T0], ONLINE, PreferredElection())
+    assert isinstance(failures[T0], StateChangeFailedError)
+    assert office.context.partition_state(T0) is ONLINE
+    assert office.known(T0) == (6, (6,), 0)
+
+
+@pytest.mark.parametrize("damage", ["missing", "unreadable", "newer controller"])
+def test_one_damaged_partition_does_not_hold_up_the_others(office: Office, damage: str) -> None:
+    office.lead(T0, (8, 5), leader=8, isr=(8, 5), state=OFFLINE)
+    office.lead(T1, (8, 5), leader=8, isr=(8, 5), state=OFFLINE)
+    if damage == "missing":
+        office.delete_topic("t")
+        office.put_state(T1, 8, (8, 5))
+    elif damage == "unreadable":
+        office.server.put(STATE, b"[]")
+    else:
+        office.put_state(T0, 8, (8, 5), controller_epoch=2)
+    failures = office.partitions.trigger_online_partition_state_change()
+    assert list(failures) == [T0]
+    assert office.context.partition_state(T0) is OFFLINE
+    assert office.leads(T1) == (5, (5,), 1)
+    assert list(leader_and_isr_rows(office.effects())[5]) == [T1]
+
+
+def test_a_deposed_controller_neither_writes_nor_announces(office: Office) -> None:
+    office.lead(T0, (8, 5), leader=8, isr=(8, 5), state=OFFLINE)
+    office.assign(T1, (5,))
+    before = office.state(T0)
+    office.elect_another_controller()
+    for partition in (T0, T1):
+        with pytest.raises(ControllerMovedError):
+            office.partitions.handle_state_changes([partition], ONLINE, OfflineElection())
+    assert office.state(T0) == before
+    assert office.state(T1) is None
+    assert office.known(T0) == (8, (8, 5), 0)
+    assert office.sent() == []
+
+
+# --- startup and trigger --------------------------------------------------------------------------
+
+
+def test_at_startup_partitions_are_new_online_or_offline_and_then_led(office: Office) -> None:
+    partitions = [TopicPartition("t", number) for number in range(5)]
+    for partition in partitions[:4]:
+        office.lead(partition, (8, 5), leader=5, isr=(8, 5), state=NON_EXISTENT)
+    office.put_state(partitions[1], 8, (8, 5))
+    office.put_state(partitions[2], -1, (8,))
+    for partition in partitions[1:3]:
+        stored = office.state(partition)
+        assert stored is not None
+        office.context.put_partition_leadership_info(partition, stored)
+    office.context.shutting_down_broker_ids.add(6)
+    office.lead(partitions[3], (6, 5), leader=6, isr=(6, 5), state=NON_EXISTENT)
+    office.assign(partitions[4], (7,), NON_EXISTENT)
+    office.partitions.startup()
+    states = [office.context.partition_state(p) for p in partitions]
+    assert states == [ONLINE, ONLINE, OFFLINE, ONLINE, ONLINE]
+    led = [office.known(p) for p in partitions]
+    assert led == [(5, (8, 5), 0), (5, (5,), 1), (-1, (8,), 0), (5, (5,), 1), (7, (7,), 0)]
+    assert office.context.offline_partition_count == 1
+
+
+def test_the_trigger_leaves_topics_to_be_deleted_alone(office: Office) -> None:
+    u0 = TopicPartition("u", 0)
+    for partition in (T0, u0):
+        office.lead(partition, (8, 5), leader=8, isr=(8, 5), state=OFFLINE)
+    office.context.queue_topic_deletion(["u"])
+    assert office.partitions.trigger_online_partition_state_change() == {}
+    assert office.context.partition_state(T0) is ONLINE
+    assert office.context.partition_state(u0) is OFFLINE
+
+
+def test_the_trigger_can_be_confined_to_a_topic(office: Office) -> None:
+    u0 = TopicPartition("u", 0)
+    for partition in (T0, u0):
+        office.lead(partition, (8, 5), leader=8, isr=(8, 5), state=OFFLINE)
+    office.partitions.trigger_online_partition_state_change("u")
+    assert office.context.partition_state(T0) is OFFLINE
+    assert office.context.partition_state(u0) is ONLINE
+
+
+def test_partitions_of_a_topic_whose_deletion_started_are_not_counted_offline(
+    office: Office,
+) -> None:
+    office.assign(T0, (5,), NON_EXISTENT)
+    office.context.queue_topic_deletion(["t"])
+    office.context.topics_with_deletion_started.add("t")
+    office.partitions.handle_state_changes([T0], NEW)
+    office.partitions.handle_state_changes([T0], OFFLINE)
+    assert office.context.offline_partition_count == 0

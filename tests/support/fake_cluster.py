@@ -1,0 +1,237 @@
+"""A cluster for the command line to talk to: a fake ZooKeeper, and real servers for its actors.
+
+The servers speak the real protocol on free ports; what they answer is up to the test.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from click.testing import CliRunner, Result
+
+from cli.main import cli
+from core.errors import Errors
+from core.model import (
+    BrokerId,
+    BrokerInfo,
+    EndPoint,
+    LeaderAndIsr,
+    LeaderIsrAndControllerEpoch,
+    ReplicaAssignment,
+    TopicPartition,
+)
+from core.placement import place
+from core.protocol import (
+    ControllerPartition,
+    DescribeTopicsRequest,
+    DescribeTopicsResponse,
+    PlacementStatusRequest,
+    PlacementStatusResponse,
+    PlaceTopicsRequest,
+    PlaceTopicsResponse,
+)
+from tests.support.fake_zookeeper import FakeZooKeeper, FakeZooKeeperServer, Hook
+from tests.support.zookeeper_sessions import apply
+from transport.codec import Request, Response
+from transport.server import ControlServer, IncomingRequest
+from transport.sockets import new_context
+from zk import znodes
+from zk.operations import ANY_VERSION, ConnectionLossError, Create, SetData, ZooKeeper
+
+ADDRESS = "fake:2181"
+
+Answer: TypeAlias = Callable[[Request], Response | Errors]
+
+
+class FakeCluster:
+    """Brokers, topics and who rules, as ZooKeeper has them, and servers that answer requests."""
+
+    def __init__(self) -> None:
+        self.zookeeper = FakeZooKeeperServer()
+        self.hook: Hook | None = None
+        """Called inside every ZooKeeper call of a command."""
+        self.is_reachable = True
+        self.received: list[Request] = []
+        self.controller_epoch = 0
+        self._sessions: dict[BrokerId, FakeZooKeeper] = {}
+        self._context = new_context()
+        self._servers: list[ControlServer] = []
+        for path in znodes.PERSISTENT_PATHS:
+            self.zookeeper.put(path)
+
+    def close(self) -> None:
+        """Stop the servers."""
+        for server in self._servers:
+            server.stop()
+        self._context.destroy(linger=0)
+
+    # --- what there is ----------------------------------------------------------------------------
+
+    def add_broker(
+        self, broker_id: BrokerId, *, rack: str | None = None, control_endpoint: str | None = None
+    ) -> None:
+        """Register a broker."""
+        session = self._sessions[broker_id] = FakeZooKeeper(self.zookeeper)
+        info = BrokerInfo(
+            broker_id,
+            (EndPoint("PLAINTEXT", "127.0.0.1", 9092 + broker_id),),
+            rack,
+            control_endpoint,
+            f"tcp://127.0.0.1:{29092 + broker_id}",
+        )
+        path, data = znodes.BrokerIdZNode.path(broker_id), znodes.BrokerIdZNode.encode(info)
+        apply(session, Create(path, data, ephemeral=True))
+
+    def remove_broker(self, broker_id: BrokerId) -> None:
+        """End a broker's session; if it ruled nobody does now."""
+        self._sessions.pop(broker_id).close()
+
+    def elect(self, broker_id: BrokerId) -> None:
+        """Make a registered broker the controller of the next epoch."""
+        self.controller_epoch += 1
+        self.zookeeper.put(
+            znodes.ControllerEpochZNode.PATH,
+            znodes.ControllerEpochZNode.encode(self.controller_epoch),
+        )
+        data = znodes.ControllerZNode.encode(broker_id, 0)
+        path = znodes.ControllerZNode.PATH
+        apply(self._sessions[broker_id], Create(path, data, ephemeral=True))
+
+    def add_topic(
+        self,
+        topic: str,
+        partitions: Mapping[int, ReplicaAssignment],
+        leaders: Mapping[int, LeaderAndIsr] | None = None,
+        topic_id: str | None = "AAAAAAAAAAAAAAAAAAAAAA",
+    ) -> None:
+        """Write a topic and, where given, the states of its partitions."""
+        self.zookeeper.put(
+            znodes.TopicZNode.path(topic), znodes.TopicZNode.encode(topic_id, partitions)
+        )
+        for partition, leadership in (leaders or {}).items():
+            state = LeaderIsrAndControllerEpoch(leadership, controller_epoch=1)
+            path = znodes.TopicPartitionStateZNode.path(TopicPartition(topic, partition))
+            self.zookeeper.put(path, znodes.TopicPartitionStateZNode.encode(state))
+
+    def topic(self, topic: str) -> znodes.TopicZNodeData:
+        """Read a topic that exists."""
+        return znodes.TopicZNode.decode(
+            self.zookeeper.snapshot()[znodes.TopicZNode.path(topic)].data
+        )
+
+    @property
+    def writes(self) -> list[str]:
+        """The paths that were ever written, in order."""
+        return [op.path for txn in self.zookeeper.transactions for op in txn.operations]
+
+    # --- who answers ------------------------------------------------------------------------------
+
+    def serve(self, answer: Answer) -> str:
+        """Start a server that answers each request; return its endpoint."""
+
+        def dispatch(incoming: IncomingRequest) -> None:
+            self.received.append(incoming.body)
+            response = answer(incoming.body)
+            if isinstance(response, Errors):
+                incoming.reply.fail(response)
+            else:
+                incoming.reply(response)
+
+        server = ControlServer(self._context, "tcp://127.0.0.1:0", dispatch, name="fake-actor")
+        server.start()
+        self._servers.append(server)
+        return server.endpoint
+
+    def with_brokers(self, count: int) -> None:
+        """Register brokers 0, 1, …; broker 0 rules, and leads with the first replica."""
+        endpoint = self.serve(self.lead)
+        for broker_id in range(count):
+            self.add_broker(broker_id, control_endpoint=endpoint)
+        self.elect(0)
+
+    def lead(self, request: Request) -> Response | Errors:
+        """Answer as a controller that has elected the first replica of every partition."""
+        if not isinstance(request, DescribeTopicsRequest):
+            return Errors.INVALID_REQUEST
+        existing = self.zookeeper.snapshot()
+        rows = [
+            ControllerPartition(topic, partition, assignment.replicas[0], 0, (), ())
+            for topic in request.topics or ()
+            if znodes.TopicZNode.path(topic) in existing
+            for partition, assignment in self.topic(topic).partitions.items()
+        ]
+        return DescribeTopicsResponse(Errors.NONE, self.controller_epoch, tuple(rows))
+
+    # --- the command line -------------------------------------------------------------------------
+
+    @contextmanager
+    def open(self, address: str, limit_s: float | None) -> Iterator[ZooKeeper]:
+        """Open a session, as ``cli.find_cluster.OpenZooKeeper``."""
+        del limit_s
+        if not self.is_reachable:
+            raise ConnectionLossError(f"nobody at {address}")
+        session = FakeZooKeeper(self.zookeeper, hook=self.hook)
+        try:
+            yield session
+        finally:
+            session.close()
+
+    def run(self, *arguments: str, stdin: bytes | None = None) -> Result:
+        """Run a command line; a traceback is a failure of the test."""
+        result = CliRunner().invoke(cli, arguments, input=stdin, obj=self.open)
+        if result.exception is not None and not isinstance(result.exception, SystemExit):
+            raise result.exception
+        return result
+
+    def json(self, *arguments: str, exit_code: int = 0) -> Any:
+        """Run a command line with ``-o json`` and return what it printed."""
+        result = self.run(*arguments, "-o", "json")
+        assert result.exit_code == exit_code, result.stderr
+        return json.loads(result.stdout)
+
+
+def failing(result: Result) -> str:
+    """Return the one line on stderr of a command that failed with exit code 1."""
+    assert result.exit_code == 1, result.output
+    assert result.stdout == ""
+    (line,) = result.stderr.splitlines()
+    assert line.startswith("regent: ")
+    return line.removeprefix("regent: ")
+
+
+def warm_placement(request: Request) -> Response | Errors:
+    """Answer as a placement service that is warm; the oracle places."""
+    match request:
+        case PlacementStatusRequest():
+            return PlacementStatusResponse(Errors.NONE, "ready")
+        case PlaceTopicsRequest():
+            return PlaceTopicsResponse(Errors.NONE, "", tuple(place(request)))
+        case _:
+            return Errors.INVALID_REQUEST
+
+
+def write_cluster_file(
+    data_dir: Path,
+    *,
+    zookeeper: str = ADDRESS,
+    brokers: Mapping[BrokerId, str] | None = None,
+    placement: str | None = None,
+    placement_pid: int = 1,
+) -> None:
+    """Write ``cluster.json``; ``brokers`` are control endpoints by id."""
+    entries = []
+    for broker_id, endpoint in (brokers or {}).items():
+        host, _, port = endpoint.removeprefix("tcp://").rpartition(":")
+        entries.append({"id": broker_id, "host": host, "control_port": int(port)})
+    service = {"pid": placement_pid, "endpoint": placement} if placement else None
+    content = {"zookeeper": zookeeper, "brokers": entries, "placement": service}
+    (data_dir / "cluster.json").write_text(json.dumps(content))
+
+
+def set_data(cluster: FakeCluster, path: str, data: bytes) -> None:
+    """Replace what a node holds, as somebody else would."""
+    apply(FakeZooKeeper(cluster.zookeeper), SetData(path, data, ANY_VERSION))
