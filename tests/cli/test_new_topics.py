@@ -1,0 +1,209 @@
+"""What topics are asked for, and everything that speaks against creating them."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from cli.new_topics import (
+    ClusterContent,
+    InvalidTopicsError,
+    WantedTopic,
+    check_topics,
+    parse_config,
+    parse_replica_assignment,
+    parse_topics_file,
+)
+
+CONTENT = ClusterContent(
+    brokers={0, 1, 2}, topics={"old", "a.b", "gone"}, topics_being_deleted={"gone"}
+)
+
+
+def wanted(
+    topic: str = "t", partitions: int = 1, factor: int = 1, config: dict[str, str] | None = None
+) -> WantedTopic:
+    return WantedTopic(topic, partitions, factor, config or {})
+
+
+def problems_of(*topics: WantedTopic, may_exist: bool = False) -> list[str]:
+    with pytest.raises(InvalidTopicsError) as raised:
+        check_topics(topics, CONTENT, may_exist=may_exist)
+    return str(raised.value).splitlines()
+
+
+def problems_in(content: object) -> list[str]:
+    data = content if isinstance(content, bytes) else json.dumps(content).encode()
+    with pytest.raises(InvalidTopicsError) as raised:
+        parse_topics_file(data, "f.json")
+    return str(raised.value).splitlines()
+
+
+# --- from the command line ------------------------------------------------------------------------
+
+
+def test_replica_assignments_are_kafkas() -> None:
+    assert parse_replica_assignment("0:1:2,1:2:0") == ((0, 1, 2), (1, 2, 0))
+    assert parse_replica_assignment("7") == ((7,),)
+    assert parse_replica_assignment("0:1, 1:2") == ((0, 1), (1, 2))
+
+
+@pytest.mark.parametrize("text", ["", "0:,1:2", "a:b", "0:1,", "-1", "0:1;1:2", "99999999999"])
+def test_other_replica_assignments_are_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"partition . must be broker ids"):
+        parse_replica_assignment(text)
+
+
+def test_settings_are_names_and_values() -> None:
+    assert parse_config(["retention.ms=5", " cleanup.policy = compact ", "x=a=b", "e="]) == {
+        "retention.ms": "5",
+        "cleanup.policy": "compact",
+        "x": "a=b",
+        "e": "",
+    }
+
+
+@pytest.mark.parametrize("option", ["retention.ms", "=5", "", " = "])
+def test_settings_without_a_name_or_a_value_are_refused(option: str) -> None:
+    with pytest.raises(ValueError, match="must be NAME=VALUE"):
+        parse_config([option])
+
+
+def test_a_setting_given_twice_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"retention\.ms is given twice"):
+        parse_config(["retention.ms=5", "retention.ms=6"])
+
+
+# --- from a file ----------------------------------------------------------------------------------
+
+
+def test_a_file_lists_topics_with_settings_of_any_scalar_type() -> None:
+    entries = [
+        {"topic": "a", "partitions": 3, "replication_factor": 2},
+        {
+            "topic": "b",
+            "partitions": 1,
+            "replication_factor": 1,
+            "config": {"retention.ms": 5, "preallocate": True, "cleanup.policy": "compact"},
+        },
+    ]
+
+    assert parse_topics_file(json.dumps(entries).encode(), "f.json") == [
+        WantedTopic("a", 3, 2, {}),
+        WantedTopic(
+            "b", 1, 1, {"retention.ms": "5", "preallocate": "true", "cleanup.policy": "compact"}
+        ),
+    ]
+
+
+@pytest.mark.parametrize("content", [b"", b"nonsense", b"[1,", b"\xff"])
+def test_a_file_that_is_not_json_is_refused(content: bytes) -> None:
+    (problem,) = problems_in(content)
+    assert problem.startswith("f.json: not JSON")
+
+
+@pytest.mark.parametrize("content", [{}, [], {"topics": []}, "t", 3, None])
+def test_a_file_that_is_not_a_list_of_topics_is_refused(content: object) -> None:
+    (problem,) = problems_in(content)
+    assert problem.startswith("f.json: must be a JSON list of objects with the keys topic, ")
+
+
+GOOD = {"topic": "t", "partitions": 1, "replication_factor": 1}
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({"num_partitions": 3}, "unknown key 'num_partitions'; the keys are topic, partitions,"),
+        ({"replicationFactor": 3}, "unknown key 'replicationFactor'"),
+        ({"topic": 5}, "topic must be a string, not 5"),
+        ({"topic": None}, "topic must be a string, not null"),
+        ({"partitions": "3"}, 'partitions must be a number, not "3"'),
+        ({"partitions": 1.5}, "partitions must be a number, not 1.5"),
+        ({"partitions": True}, "partitions must be a number, not true"),
+        ({"replication_factor": None}, "replication_factor must be a number, not null"),
+        ({"config": ["a"]}, 'config must be an object, not ["a"]'),
+        ({"config": None}, "config must be an object, not null"),
+        ({"config": {"retention.ms": None}}, "config retention.ms must be a string, a number"),
+        ({"config": {"retention.ms": [1]}}, "config retention.ms must be a string, a number"),
+    ],
+)
+def test_an_entry_with_a_mistake_is_named(change: dict[str, object], problem: str) -> None:
+    (found,) = problems_in([GOOD, GOOD | change])
+    assert found.startswith("f.json: entry 2")
+    assert problem in found
+
+
+@pytest.mark.parametrize("key", ["topic", "partitions", "replication_factor"])
+def test_a_missing_key_is_named(key: str) -> None:
+    (problem,) = problems_in([{name: value for name, value in GOOD.items() if name != key}])
+    assert problem.endswith(f"{key} is missing")
+
+
+def test_all_mistakes_of_all_entries_are_reported_but_ten_lines_at_most() -> None:
+    problems = problems_in([{"topic": f"t{n}"} for n in range(8)])
+
+    assert len(problems) == 11
+    assert problems[0] == "f.json: entry 1 (t0): partitions is missing"
+    assert problems[1] == "f.json: entry 1 (t0): replication_factor is missing"
+    assert problems[-1] == "… and 6 more problems"
+
+
+# --- what speaks against them ---------------------------------------------------------------------
+
+
+def test_topics_that_fit_in_are_returned_in_order() -> None:
+    topics = [wanted("z"), wanted("a", 12, 3, config={"retention.ms": "5"})]
+    assert check_topics(topics, CONTENT, may_exist=False) == topics
+
+
+@pytest.mark.parametrize(
+    ("topic", "problem"),
+    [
+        (wanted("old"), "topic old already exists"),
+        (wanted("gone"), "topic gone already exists and is being deleted"),
+        (wanted("a_b"), 'topic a_b collides with topic a.b: "." and "_" are the same in metrics'),
+        (wanted("a b"), "topic 'a b' has other characters than"),
+        (wanted(""), "topic '' is empty"),
+        (wanted("two\nlines"), r"topic 'two\nlines' has other characters"),
+        (wanted(partitions=0), "topic t needs at least one partition, not 0"),
+        (wanted(partitions=-1), "topic t needs at least one partition, not -1"),
+        (wanted(factor=0), "topic t needs a replication factor of at least 1, not 0"),
+        (wanted(factor=4), "topic t has replication factor 4, but there are 3 live brokers"),
+        (wanted(config={"retention.ms": "x"}), "topic t config retention.ms must be a number from"),
+        (wanted(config={"colour": "red"}), "topic t config colour is not a setting of topics"),
+        (
+            WantedTopic("t", 1, 2, {}, ((0, 9),)),
+            "topic t cannot be assigned so: broker 9 is not registered; registered are 0, 1, 2",
+        ),
+        (
+            wanted(partitions=1_000_001),
+            "1000001 partitions in one command are more than 1000000",
+        ),
+    ],
+)
+def test_what_speaks_against_a_topic_is_said_in_one_line(topic: WantedTopic, problem: str) -> None:
+    (found,) = problems_of(topic)
+    assert found.startswith(problem)
+
+
+def test_topics_of_one_file_may_neither_repeat_nor_collide() -> None:
+    assert problems_of(wanted("x"), wanted("y.z"), wanted("x"), wanted("y_z")) == [
+        "topic x is named more than once",
+        'topic y_z collides with topic y.z: "." and "_" are the same in metrics',
+    ]
+
+
+def test_every_problem_of_a_topic_is_reported() -> None:
+    topic = wanted(".", partitions=0, factor=9, config={"retention.ms": "x"})
+    assert len(problems_of(topic)) == 4
+
+
+def test_an_existing_topic_is_passed_over_whatever_it_looks_like_if_it_may_exist() -> None:
+    new = wanted("new")
+    assert check_topics([wanted("old", factor=9), new], CONTENT, may_exist=True) == [new]
+
+
+def test_a_topic_being_deleted_is_a_problem_even_if_it_may_exist() -> None:
+    assert problems_of(wanted("gone"), may_exist=True)

@@ -1,0 +1,74 @@
+"""``zookeeper`` as a process: it serves, it ends, and it takes the place of a server that died."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+import run
+from zk.embedded import start_ensemble
+
+TIMEOUT_S = 30.0
+
+pytestmark = pytest.mark.system
+
+
+@contextmanager
+def zookeeper_command(data_dir: Path, port: int) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """Run the command; give the process and its first line."""
+    command = [sys.executable, run.__file__, "zookeeper"]
+    with subprocess.Popen(
+        [*command, "--data-dir", str(data_dir), "--port", str(port)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            assert process.stdout is not None
+            yield process, process.stdout.readline()
+        finally:
+            process.kill()
+
+
+def test_it_says_where_it_serves_and_ends_when_interrupted(tmp_path: Path) -> None:
+    with zookeeper_command(tmp_path / "zookeeper", 0) as (process, line):
+        assert re.fullmatch(r"ready: 127\.0\.0\.1:\d+\n", line)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(TIMEOUT_S) == 0
+
+
+def test_the_death_of_its_server_is_said(tmp_path: Path) -> None:
+    with zookeeper_command(tmp_path, 0) as (process, _):
+        os.kill(jvm_of(process.pid), signal.SIGKILL)
+        assert process.wait(TIMEOUT_S) == 1
+        assert process.stderr is not None
+        assert process.stderr.read() == f"regent: ZooKeeper ended by SIGKILL: see {tmp_path}\n"
+
+
+def test_it_takes_the_place_of_a_member_of_an_ensemble(tmp_path: Path) -> None:
+    data_dirs = [tmp_path / f"zookeeper-{number}" for number in range(3)]
+    servers = start_ensemble(data_dirs, [0, 0, 0])
+    try:
+        servers[1].stop()
+        # It says that it is ready when it has joined the quorum.
+        with zookeeper_command(data_dirs[1], servers[1].port) as (_, line):
+            assert line == f"ready: {servers[1].address}\n"
+            configuration = (data_dirs[1] / "zoo.cfg").read_text()
+            assert configuration.count("\nserver.") == 3
+    finally:
+        for server in servers:
+            server.stop()
+
+
+def jvm_of(pid: int) -> int:
+    """Return the process id of the one child of a process."""
+    (child,) = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return int(child)

@@ -1,0 +1,322 @@
+"""Who becomes the controller, whatever ``/controller`` holds and whichever answers are lost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from core.controller.elector import NO_CONTROLLER, Elector
+from core.errors import SessionExpiredError
+from core.ports import ControllerEpoch
+from tests.support.fake_zookeeper import (
+    Call,
+    FakeZooKeeper,
+    FakeZooKeeperServer,
+    Moment,
+)
+from zk.operations import (
+    ConnectionLossError,
+    Create,
+    SetData,
+    WatchEvent,
+    WatchKind,
+)
+from zk.store import ZkControllerStore
+from zk.znodes import ControllerZNode
+
+CONTROLLER, EPOCH = "/controller", "/controller_epoch"
+
+
+class Broker:
+    """One broker's elector and its session."""
+
+    def __init__(self, server: FakeZooKeeperServer, broker_id: int) -> None:
+        self.broker_id = broker_id
+        self.watches: list[WatchEvent] = []
+        self.zookeeper = FakeZooKeeper(server, self.watches.append)
+        self.elector = Elector(broker_id, ZkControllerStore(self.zookeeper))
+
+    def elect(self) -> ControllerEpoch | None:
+        return self.elector.elect(now_ms=1)
+
+    def on_election(self, moment: Moment, act: Callable[[], object], *, times: int = 1) -> None:
+        """Act at a moment of the next elections' transactions."""
+        left = times
+
+        def hook(call: Call) -> None:
+            nonlocal left
+            if call.paths == (CONTROLLER, EPOCH) and call.moment is moment and left:
+                left -= 1
+                act()
+
+        self.zookeeper.hook = hook
+
+
+@pytest.fixture
+def server() -> FakeZooKeeperServer:
+    return FakeZooKeeperServer()
+
+
+@pytest.fixture
+def one(server: FakeZooKeeperServer) -> Broker:
+    return Broker(server, 1)
+
+
+@pytest.fixture
+def two(server: FakeZooKeeperServer) -> Broker:
+    return Broker(server, 2)
+
+
+def holder(server: FakeZooKeeperServer) -> tuple[int, int] | None:
+    """Return which broker ``/controller`` names and whose session holds it."""
+    node = server.snapshot().get(CONTROLLER)
+    return node and (ControllerZNode.decode(node.data), node.stat.ephemeral_owner)
+
+
+def epoch(server: FakeZooKeeperServer) -> tuple[bytes, int]:
+    node = server.snapshot()[EPOCH]
+    return node.data, node.stat.version
+
+
+def lose() -> None:
+    raise ConnectionLossError("lost")
+
+
+# --- who wins -------------------------------------------------------------------------------------
+
+
+def test_the_first_controller_ever_has_epoch_one(server: FakeZooKeeperServer, one: Broker) -> None:
+    assert one.elect() == ControllerEpoch(1, 1)
+    assert holder(server) == (1, one.zookeeper.session_id)
+    assert epoch(server) == (b"1", 1)
+    assert one.elector.active_controller_id == 1
+    assert one.elector.holds_controller_znode()
+
+
+def test_taking_the_node_and_raising_the_epoch_are_one_transaction(
+    server: FakeZooKeeperServer, one: Broker
+) -> None:
+    one.elect()
+    created, elected = server.transactions
+    assert created.operations == (Create(EPOCH, b"0"),)
+    assert elected.operations == (
+        Create(CONTROLLER, ControllerZNode.encode(1, 1), ephemeral=True),
+        SetData(EPOCH, b"1", 0),
+    )
+
+
+def test_the_next_controller_has_the_next_epoch(
+    server: FakeZooKeeperServer, one: Broker, two: Broker
+) -> None:
+    one.elect()
+    one.zookeeper.close()
+    assert two.elect() == ControllerEpoch(2, 2)
+    assert epoch(server) == (b"2", 2)
+
+
+def test_a_held_node_is_respected(server: FakeZooKeeperServer, one: Broker, two: Broker) -> None:
+    one.elect()
+    before = len(server.transactions)
+    assert two.elect() is None
+    assert two.elector.active_controller_id == 1
+    assert not two.elector.holds_controller_znode()
+    assert len(server.transactions) == before
+
+
+def test_who_looks_learns_without_standing(server: FakeZooKeeperServer, one: Broker) -> None:
+    one.elector.look()
+    assert one.elector.active_controller_id == NO_CONTROLLER
+    assert server.snapshot() == {}
+
+
+def test_who_loses_hears_when_the_node_is_free_again(one: Broker, two: Broker) -> None:
+    one.elect()
+    two.elect()
+    one.zookeeper.close()
+    assert two.watches == [WatchEvent(WatchKind.DELETED, CONTROLLER)]
+
+
+# --- somebody is faster ---------------------------------------------------------------------------
+
+
+def test_a_node_taken_meanwhile_is_respected(
+    server: FakeZooKeeperServer, one: Broker, two: Broker
+) -> None:
+    one.on_election(Moment.BEFORE, two.elect)
+    assert one.elect() is None
+    assert one.elector.active_controller_id == 2
+    assert epoch(server) == (b"1", 1)
+
+
+def test_a_node_taken_and_freed_meanwhile_is_taken_with_the_epoch_after(
+    server: FakeZooKeeperServer, one: Broker, two: Broker
+) -> None:
+    def rule_briefly() -> None:
+        two.elect()
+        two.zookeeper.close()
+
+    one.on_election(Moment.BEFORE, rule_briefly)
+    assert one.elect() == ControllerEpoch(2, 2)
+    assert holder(server) == (1, one.zookeeper.session_id)
+
+
+def test_a_node_that_keeps_changing_hands_is_left_to_the_watch(
+    server: FakeZooKeeperServer, one: Broker
+) -> None:
+    def rule_briefly() -> None:
+        other = Broker(server, 3)
+        other.elect()
+        other.zookeeper.close()
+
+    one.on_election(Moment.BEFORE, rule_briefly, times=100)
+    one.watches.clear()
+    assert one.elect() is None
+    assert holder(server) is None
+    assert one.watches, "something fired since, so that there will be another attempt"
+
+
+def test_two_brokers_may_create_the_epoch_at_once(one: Broker, two: Broker) -> None:
+    def hook(call: Call) -> None:
+        if call.paths == (EPOCH,) and call.method == "multi":
+            one.zookeeper.hook = None
+            two.elect()
+
+    one.zookeeper.hook = hook
+    assert one.elect() is None
+    assert one.elector.active_controller_id == 2
+
+
+# --- answers that are lost ------------------------------------------------------------------------
+
+
+def test_an_election_whose_answer_is_lost_is_won_all_the_same(
+    server: FakeZooKeeperServer, one: Broker
+) -> None:
+    one.on_election(Moment.AFTER, lose)
+    assert one.elect() == ControllerEpoch(1, 1)
+    assert epoch(server) == (b"1", 1), "and the epoch was raised once"
+
+
+def test_an_election_whose_request_is_lost_is_asked_for_again(
+    server: FakeZooKeeperServer, one: Broker
+) -> None:
+    one.on_election(Moment.BEFORE, lose)
+    assert one.elect() == ControllerEpoch(1, 1)
+    assert epoch(server) == (b"1", 1)
+
+
+def test_a_lost_answer_followed_by_the_end_of_the_session_is_no_victory(
+    server: FakeZooKeeperServer, one: Broker, two: Broker
+) -> None:
+    def expire() -> None:
+        one.zookeeper.close()
+        two.elect()
+        lose()
+
+    one.on_election(Moment.AFTER, expire)
+    with pytest.raises(SessionExpiredError):
+        one.elect()
+    assert holder(server) == (2, two.zookeeper.session_id)
+    assert epoch(server) == (b"2", 2)
+
+
+def test_a_lost_answer_is_no_victory_when_an_admin_removed_the_node(
+    server: FakeZooKeeperServer, one: Broker, two: Broker
+) -> None:
+    def remove() -> None:
+        Broker(server, 9).elector._store.delete_controller(1)
+        two.elect()
+        lose()
+
+    one.on_election(Moment.AFTER, remove)
+    assert one.elect() is None
+    assert one.elector.active_controller_id == 2
+    assert epoch(server) == (b"2", 2)
+
+
+# --- nodes that are in the way --------------------------------------------------------------------
+
+
+def test_a_node_of_our_own_session_that_we_know_nothing_of_is_replaced(
+    server: FakeZooKeeperServer, one: Broker
+) -> None:
+    one.elect()
+    again = Elector(1, ZkControllerStore(one.zookeeper))
+    assert again.elect(now_ms=2) == ControllerEpoch(2, 2)
+    assert holder(server) == (1, one.zookeeper.session_id)
+
+
+def test_a_node_of_our_session_that_somebody_gave_another_name_is_replaced(
+    server: FakeZooKeeperServer, one: Broker
+) -> None:
+    one.elect()
+    server.put(CONTROLLER, ControllerZNode.encode(7, 0))
+    assert not one.elector.holds_controller_znode()
+    assert one.elect() == ControllerEpoch(2, 2)
+    assert holder(server) == (1, one.zookeeper.session_id)
+
+
+def test_a_node_of_our_session_is_not_deleted_once_the_epoch_has_moved_on(
+    server: FakeZooKeeperServer, one: Broker
+) -> None:
+    one.elect()
+
+    def hook(call: Call) -> None:
+        if call.paths == (EPOCH, CONTROLLER) and call.moment is Moment.BEFORE:
+            one.zookeeper.hook = None
+            server.put(EPOCH, b"5")
+
+    one.zookeeper.hook = hook
+    assert one.elect() == ControllerEpoch(6, 3), "the second round fences with the epoch it read"
+
+
+def test_a_node_of_a_former_life_of_ours_blocks_until_it_expires_and_makes_nobody_active(
+    server: FakeZooKeeperServer, one: Broker
+) -> None:
+    former = Broker(server, 1)
+    former.elect()
+    assert one.elect() is None
+    assert one.elector.active_controller_id == NO_CONTROLLER, "KAFKA-13407"
+    assert not one.elector.holds_controller_znode()
+    former.zookeeper.close()
+    assert one.elect() == ControllerEpoch(2, 2)
+
+
+def test_a_node_with_garbage_is_respected_while_somebody_holds_it(
+    server: FakeZooKeeperServer, one: Broker, two: Broker
+) -> None:
+    two.elect()
+    server.put(CONTROLLER, b"\xff{]")
+    assert one.elect() is None
+    assert one.elector.active_controller_id == NO_CONTROLLER
+    assert not two.elector.holds_controller_znode()
+    assert two.elect() == ControllerEpoch(2, 2), "only its own session may clear it away"
+
+
+@pytest.mark.parametrize("data", [ControllerZNode.encode(2, 0), b"", b"nonsense"])
+def test_a_node_no_session_holds_is_cleared_away(
+    server: FakeZooKeeperServer, one: Broker, data: bytes
+) -> None:
+    server.put(CONTROLLER, data)
+    one.elector.look()
+    assert one.elector.active_controller_id == NO_CONTROLLER
+    assert one.elect() == ControllerEpoch(1, 1)
+    assert holder(server) == (1, one.zookeeper.session_id)
+
+
+# --- the end of a session -------------------------------------------------------------------------
+
+
+def test_without_a_session_nobody_is_known_to_rule(one: Broker, two: Broker) -> None:
+    two.elect()
+    one.elect()
+    one.elector.forget()
+    assert one.elector.active_controller_id == NO_CONTROLLER
+
+
+def test_an_expired_session_wins_nothing(server: FakeZooKeeperServer, one: Broker) -> None:
+    one.zookeeper.close()
+    with pytest.raises(SessionExpiredError):
+        one.elect()
+    assert server.snapshot() == {}

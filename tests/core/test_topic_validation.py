@@ -1,0 +1,127 @@
+"""What a topic may be called, configured and assigned."""
+
+from __future__ import annotations
+
+import pytest
+
+from core.topic_validation import (
+    TOPIC_CONFIGS,
+    TopicNames,
+    assignment_problem,
+    topic_config_problem,
+    topic_name_problem,
+)
+
+
+@pytest.mark.parametrize("name", ["a", "payments", "A.b_c-9", "...", "a" * 249, "__offsets"])
+def test_legal_names(name: str) -> None:
+    assert topic_name_problem(name) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [
+        ("", "is empty"),
+        (".", 'cannot be "."'),
+        ("..", 'cannot be "."'),
+        ("a" * 250, "has 250 characters"),
+        ("a b", "other characters"),
+        ("a/b", "other characters"),
+        ("naïve", "other characters"),
+        ("a\n", "other characters"),
+        ("a\x00", "other characters"),
+    ],
+)
+def test_illegal_names(name: str, problem: str) -> None:
+    found = topic_name_problem(name)
+    assert found is not None
+    assert problem in found
+
+
+def test_names_that_differ_in_dots_and_underscores_only_collide() -> None:
+    names = TopicNames(["a.b", "c"])
+
+    assert names.collision("a_b") == "a.b"
+    assert names.collision("a.b") is None
+    assert names.collision("a-b") is None
+    names.add("x_y.z")
+    assert names.collision("x.y_z") == "x_y.z"
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("retention.ms", "-1"),
+        ("retention.ms", "9223372036854775807"),
+        ("min.insync.replicas", "2"),
+        ("max.message.bytes", "+1048588"),
+        ("unclean.leader.election.enable", "TRUE"),
+        ("preallocate", "false"),
+        ("cleanup.policy", "compact,delete"),
+        ("cleanup.policy", "compact, delete"),
+        ("compression.type", "zstd"),
+        ("message.timestamp.type", "LogAppendTime"),
+        ("min.cleanable.dirty.ratio", "0.5"),
+        ("min.cleanable.dirty.ratio", "1"),
+        ("min.cleanable.dirty.ratio", ".25"),
+        ("leader.replication.throttled.replicas", "*"),
+        ("leader.replication.throttled.replicas", ""),
+        ("follower.replication.throttled.replicas", "0:1,1:2"),
+        ("message.format.version", "2.8-IV1"),
+    ],
+)
+def test_valid_settings(name: str, value: str) -> None:
+    assert topic_config_problem(name, value) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "problem"),
+    [
+        ("retention.msec", "1", "is not a setting of topics; did you mean retention.ms?"),
+        ("colour", "red", "is not a setting of topics"),
+        ("retention.ms", "-2", "must be a number from -1"),
+        ("retention.ms", "9223372036854775808", "must be a number"),
+        ("retention.ms", "1e3", "must be a number"),
+        ("retention.ms", "", "must be a number"),
+        ("retention.ms", "٣", "must be a number"),
+        ("min.insync.replicas", "0", "must be a number from 1"),
+        ("segment.bytes", "13", "must be a number from 14"),
+        ("preallocate", "yes", "must be true or false"),
+        ("cleanup.policy", "compact,purge", "must be one of compact, delete"),
+        ("cleanup.policy", "", "must be one of"),
+        ("compression.type", "brotli", "must be one of"),
+        ("message.timestamp.type", "createtime", "must be one of"),
+        ("min.cleanable.dirty.ratio", "1.1", "must be a fraction"),
+        ("min.cleanable.dirty.ratio", "nan", "must be a fraction"),
+        ("min.cleanable.dirty.ratio", "-0.1", "must be a fraction"),
+        ("leader.replication.throttled.replicas", "0-1", "must be * or"),
+    ],
+)
+def test_invalid_settings(name: str, value: str, problem: str) -> None:
+    found = topic_config_problem(name, value)
+    assert found is not None
+    assert problem in found
+
+
+def test_every_known_setting_has_a_rule_that_refuses_nonsense() -> None:
+    free = {"message.format.version"}
+    assert {
+        name for name in TOPIC_CONFIGS if topic_config_problem(name, "nonsense!") is None
+    } == free
+
+
+def test_assignments_are_regular_and_on_live_brokers() -> None:
+    assert assignment_problem([(0, 1), (1, 0)], {0, 1, 2}) is None
+
+
+@pytest.mark.parametrize(
+    ("assignment", "problem"),
+    [
+        ([(0, 1), ()], "partition 1 has no replicas"),
+        ([(0, 0)], "partition 0 has two replicas on one broker"),
+        ([(0, 1), (1,)], "partition 1 has 1 replicas, but partition 0 has 2"),
+        ([(0, 7)], "broker 7 is not registered; registered are 0, 1, 2"),
+    ],
+)
+def test_irregular_assignments(assignment: list[tuple[int, ...]], problem: str) -> None:
+    assert assignment_problem(assignment, {0, 1, 2}) == problem
