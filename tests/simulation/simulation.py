@@ -10,6 +10,7 @@ import random
 from collections.abc import Callable
 from functools import partial
 
+from core.controller import events
 from core.model import BrokerId
 from tests.simulation.cluster import Cluster, SimulatedBroker, SimulatedCrashError
 from tests.simulation.invariants import Invariants, assert_converged
@@ -40,6 +41,7 @@ class Simulation:
         self._topics = 0
         self._partitions: dict[str, dict[int, tuple[BrokerId, ...]]] = {}
         self._forgotten_sessions: list[int] = []  # of killed brokers, not yet expired
+        self._leaving: set[SimulatedBroker] = set()  # asked to hand over: they must stop some day
         self._faults: list[Callable[[], None]] = [
             self._kill,
             self._start,
@@ -56,6 +58,7 @@ class Simulation:
             self._delete_controller_znode,
             self._overwrite_controller_znode,
             self._lose_an_answer,
+            self._ask_for_controlled_shutdown,
         ]
 
     def run(self, steps: int) -> None:
@@ -85,6 +88,9 @@ class Simulation:
         self._note("heal")
         for broker_id in range(BROKERS):
             broker = self.cluster.brokers.get(broker_id)
+            if broker in self._leaving:
+                self._end(broker)
+                broker = None
             if broker is None:
                 self.cluster.start(broker_id)
             else:
@@ -138,8 +144,21 @@ class Simulation:
         broker = self._pick()
         if broker is not None:
             self._note("kill %d", broker.broker_id)
-            self._forgotten_sessions.append(broker.session.session_id)
-            self.cluster.kill(broker.broker_id)
+            self._end(broker)
+
+    def _end(self, broker: SimulatedBroker) -> None:
+        self._forgotten_sessions.append(broker.session.session_id)
+        self.cluster.kill(broker.broker_id)
+
+    def _ask_for_controlled_shutdown(self) -> None:
+        broker, rulers = self._pick(paused=False), self.cluster.active_controllers
+        if broker is None or not rulers or broker.replica_manager.broker_epoch < 0:
+            return
+        ruler = self.random.choice(rulers)
+        self._note("%d asks %d for a controlled shutdown", broker.broker_id, ruler.broker_id)
+        self._leaving.add(broker)
+        epoch = broker.replica_manager.broker_epoch
+        ruler.tell(events.ControlledShutdown(len(self.history), broker.broker_id, epoch))
 
     def _start(self) -> None:
         missing = [b for b in range(BROKERS) if b not in self.cluster.brokers]

@@ -225,7 +225,7 @@ def test_a_lost_answer_is_no_victory_when_an_admin_removed_the_node(
     server: FakeZooKeeperServer, one: Broker, two: Broker
 ) -> None:
     def remove() -> None:
-        Broker(server, 9).elector._store.delete_controller(1)
+        ZkControllerStore(FakeZooKeeper(server)).delete_controller(1)
         two.elect()
         lose()
 

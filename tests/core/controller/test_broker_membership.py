@@ -1,0 +1,308 @@
+"""Brokers that come, go, bounce, move and write nonsense."""
+
+from __future__ import annotations
+
+import pytest
+
+from core.controller.effects import AddBroker, RemoveBroker
+from core.controller.states import PartitionState, ReplicaState
+from core.model import NO_LEADER, PartitionAndReplica, TopicPartition
+from core.protocol import LeaderAndIsrRequest, LeaderAndIsrType, UpdateMetadataRequest
+from tests.support.term import (
+    T0,
+    T1,
+    Office,
+    broker_info,
+    kinds,
+    leader_and_isr_rows,
+    metadata_rows,
+    of_type,
+    requests,
+)
+from zk.znodes import BrokerIdZNode
+
+FULL, INCREMENTAL = LeaderAndIsrType.FULL, LeaderAndIsrType.INCREMENTAL
+
+
+@pytest.fixture
+def office() -> Office:
+    office = Office(brokers=(1, 2, 3))
+    office.lead(T0, (1, 2, 3), leader=1, isr=(1, 2, 3))
+    office.lead(T1, (2, 3, 1), leader=2, isr=(2, 3, 1))
+    return office
+
+
+def change(office: Office) -> list[object]:
+    office.brokers.on_broker_change()
+    return list(office.effects())
+
+
+def scribble(office: Office, broker_id: int, data: bytes = b"not JSON") -> None:
+    office.server.put(BrokerIdZNode.path(broker_id), data)
+
+
+# --- starting -------------------------------------------------------------------------------------
+
+
+def test_at_the_start_every_broker_gets_a_channel(office: Office) -> None:
+    fresh = Office(brokers=())
+    registrations = [fresh.register(broker_id) for broker_id in (10, 9)]
+    scribble(fresh, 8)
+    fresh.brokers.load()
+    assert fresh.effects() == [AddBroker(r) for r in reversed(registrations)]
+    assert fresh.context.live_or_shutting_down_broker_ids == [9, 10]
+
+
+def test_a_newcomer_hears_everything_and_the_others_only_that_it_lives(office: Office) -> None:
+    office.lead(T0, (1, 4), leader=1, isr=(1,))
+    registration = office.register(4)
+    office.context.replicas_on_offline_dirs[4] = {T0}
+    office.brokers.on_broker_change()
+    effects = office.effects()
+    assert of_type(effects, AddBroker) == [AddBroker(registration)]
+    assert kinds(effects)[:5] == [
+        (1, "UpdateMetadata"),
+        (2, "UpdateMetadata"),
+        (3, "UpdateMetadata"),
+        (4, "UpdateMetadata"),
+        (4, "LeaderAndIsr"),
+    ]
+    first = requests(effects)[0].request
+    assert isinstance(first, UpdateMetadataRequest)
+    assert [b.broker_id for b in first.live_brokers] == [1, 2, 3, 4]
+    assert first.topic_states == (), "KAFKA-7537"
+    assert sorted(metadata_rows(effects)[4]) == [T0, T1]
+    told = requests(effects)[4].request
+    assert isinstance(told, LeaderAndIsrRequest)
+    assert told.type is FULL
+    assert [partition for partition, _ in told.partitions()] == [T0]
+    assert office.context.replicas_on_offline_dirs == {}
+
+
+def test_a_newcomer_with_nothing_to_host_is_told_that(office: Office) -> None:
+    office.register(4)
+    office.brokers.on_broker_change()
+    (told,) = [s.request for s in office.sent() if isinstance(s.request, LeaderAndIsrRequest)]
+    assert told == LeaderAndIsrRequest(FULL, (), ())
+
+
+def test_a_newcomer_leads_what_waited_for_it(office: Office) -> None:
+    u0, u1 = TopicPartition("u", 0), TopicPartition("u", 1)
+    office.lead(u0, (4,), leader=NO_LEADER, isr=(4,), state=PartitionState.OFFLINE)
+    office.assign(u1, (4,))
+    office.register(4)
+    office.brokers.on_broker_change()
+    assert office.leads(u0) == (4, (4,), 1)
+    assert office.leads(u1) == (4, (4,), 0)
+    assert leader_and_isr_rows(office.effects())[4][u1].is_new
+
+
+def test_nothing_changed_nothing_said(office: Office) -> None:
+    assert change(office) == []
+
+
+# --- failing --------------------------------------------------------------------------------------
+
+
+def test_a_dead_leader_is_replaced_and_leaves_every_isr(office: Office) -> None:
+    office.context.shutting_down_broker_ids.add(1)
+    office.context.replicas_on_offline_dirs[1] = {T1}
+    office.unregister(1)
+    office.brokers.on_broker_change()
+    effects = office.effects()
+    assert effects[0] == RemoveBroker(1)
+    assert office.leads(T0) == (2, (2, 3), 1)
+    assert office.leads(T1) == (2, (2, 3), 1)
+    assert office.replica_state(T0, 1) is ReplicaState.OFFLINE
+    assert office.context.shutting_down_broker_ids == set()
+    assert office.context.replicas_on_offline_dirs == {}
+    assert {b for b, _ in kinds(effects)} == {2, 3}
+    last = requests(effects)[-1].request
+    assert isinstance(last, UpdateMetadataRequest)
+    assert [b.broker_id for b in last.live_brokers] == [2, 3]
+    assert metadata_rows(effects)[3][T1].offline_replicas == (1,)
+
+
+def test_the_last_in_sync_replica_is_waited_for(office: Office) -> None:
+    office.lead(T0, (1, 2), leader=1, isr=(1,))
+    office.unregister(1)
+    office.brokers.on_broker_change()
+    assert office.leads(T0) == (NO_LEADER, (1,), 1)
+    assert office.context.partition_state(T0) is PartitionState.OFFLINE
+    assert office.context.offline_partition_count == 1
+    office.register(1)
+    office.brokers.on_broker_change()
+    assert office.leads(T0) == (1, (1,), 2)
+    assert office.context.offline_partition_count == 0
+
+
+def test_the_death_of_a_broker_that_hosted_nothing_is_told(office: Office) -> None:
+    office.register(4)
+    change(office)
+    office.unregister(4)
+    office.brokers.on_broker_change()
+    assert metadata_rows(office.effects()) == {1: {}, 2: {}, 3: {}}, "KAFKA-13225"
+
+
+def test_a_whole_cluster_that_dies_leaves_its_last_isr_on_record(office: Office) -> None:
+    office.unregister(1, 2, 3)
+    office.brokers.on_broker_change()
+    leader, isr, _ = office.leads(T0)
+    assert leader == NO_LEADER
+    assert len(isr) == 1
+    assert office.sent() == []
+
+
+# --- bouncing -------------------------------------------------------------------------------------
+
+
+def test_a_bounce_shows_in_the_epoch_alone_and_is_a_failure_and_a_start(office: Office) -> None:
+    office.unregister(1)
+    registration = office.register(1, life=2)
+    office.brokers.on_broker_change()
+    effects = office.effects()
+    channel = [e for e in effects if isinstance(e, AddBroker | RemoveBroker)]
+    assert channel == [RemoveBroker(1), AddBroker(registration)]
+    assert office.leads(T0) == (2, (2, 3), 1)
+    to_it = [s for s in requests(effects) if s.broker_id == 1]
+    assert {s.header.broker_epoch for s in to_it} == {registration.broker_epoch}
+    assert effects.index(to_it[0]) > effects.index(channel[1])
+    rows = leader_and_isr_rows(effects)[1]
+    assert {p: row.leader for p, row in rows.items()} == {T0: 2, T1: 2}
+    assert [s.request.type for s in to_it if isinstance(s.request, LeaderAndIsrRequest)] == [FULL]
+
+
+def test_of_dead_and_bounced_brokers_none_is_elected_for_another(office: Office) -> None:
+    office.lead(T0, (2, 1, 3), leader=2, isr=(2, 1, 3))
+    before = len(office.server.transactions)
+    office.unregister(1, 2)
+    office.register(2)
+    office.brokers.on_broker_change()
+    assert office.leads(T0)[0] == 3
+    written = repr(office.server.transactions[before:])
+    assert '"leader":1,' not in written
+    assert '"leader":3,' in written
+
+
+def test_all_brokers_that_bounce_together_lead_again(office: Office) -> None:
+    office.unregister(1, 2, 3)
+    for broker_id in (1, 2, 3):
+        office.register(broker_id)
+    office.brokers.on_broker_change()
+    leader, isr, _ = office.leads(T0)
+    assert leader in isr
+    assert office.context.partitions_with_offline_leader() == []
+
+
+def test_an_older_registration_than_known_is_no_bounce(office: Office) -> None:
+    known = office.context.registrations[1]
+    office.context.add_live_broker(type(known)(known.info, known.broker_epoch + 1000))
+    assert change(office) == []
+
+
+# --- other addresses ------------------------------------------------------------------------------
+
+
+def test_new_client_addresses_are_told_to_everybody(office: Office) -> None:
+    old = broker_info(2)
+    moved = type(old)(
+        2,
+        (type(old.endpoints[0])("PLAINTEXT", "elsewhere", 1),),
+        control_endpoint=old.control_endpoint,
+        replication_endpoint=old.replication_endpoint,
+    )
+    scribble(office, 2, BrokerIdZNode.encode(moved))
+    office.brokers.on_broker_modifications(2)
+    effects = office.effects()
+    assert kinds(effects) == [(b, "UpdateMetadata") for b in (1, 2, 3)]
+    request = requests(effects)[0].request
+    assert isinstance(request, UpdateMetadataRequest)
+    assert request.live_brokers[1].endpoints[0].host == "elsewhere"
+    assert office.context.registrations[2].info.endpoints == moved.endpoints
+
+
+def test_a_new_control_address_gets_a_new_channel_and_all_that_the_old_one_may_have_lost(
+    office: Office,
+) -> None:
+    scribble(office, 2, BrokerIdZNode.encode(broker_info(2, life=2)))
+    office.brokers.on_broker_modifications(2)
+    effects = office.effects()
+    (channel,) = of_type(effects, AddBroker)
+    assert channel.registration.info.control_endpoint == "tcp://host-2:19002"
+    assert effects.index(RemoveBroker(2)) < effects.index(channel)
+    after = requests(effects[effects.index(channel) :])
+    assert sorted(leader_and_isr_rows(after)[2]) == [T0, T1]
+    assert sorted(metadata_rows(after)[2]) == [T0, T1]
+
+
+def test_a_registration_written_again_unchanged_is_no_news(office: Office) -> None:
+    scribble(office, 2, BrokerIdZNode.encode(broker_info(2)))
+    office.brokers.on_broker_modifications(2)
+    assert office.effects() == []
+
+
+def test_a_modification_of_a_broker_that_is_gone_is_its_failure(office: Office) -> None:
+    office.unregister(1)
+    office.brokers.on_broker_modifications(1)
+    assert office.context.live_or_shutting_down_broker_ids == [2, 3]
+    assert office.leads(T0)[0] == 2
+
+
+# --- nonsense -------------------------------------------------------------------------------------
+
+
+def test_a_broker_known_stays_as_it_was_while_its_registration_is_unreadable(
+    office: Office,
+) -> None:
+    scribble(office, 1)
+    office.brokers.on_broker_modifications(1)
+    assert change(office) == []
+    assert office.context.live_or_shutting_down_broker_ids == [1, 2, 3]
+    assert office.leads(T0) == (1, (1, 2, 3), 0)
+
+
+def test_a_broker_that_could_not_be_read_when_it_came_is_let_in_when_mended(
+    office: Office,
+) -> None:
+    office.register(4)
+    scribble(office, 4)
+    assert change(office) == []
+    scribble(office, 4, BrokerIdZNode.encode(broker_info(4)))
+    office.brokers.on_broker_modifications(4)
+    assert office.context.live_or_shutting_down_broker_ids == [1, 2, 3, 4]
+    assert [r.registration.info.broker_id for r in of_type(office.effects(), AddBroker)] == [4]
+
+
+# --- replicas that fail without their broker ------------------------------------------------------
+
+
+def test_replicas_in_a_failed_directory_are_replaced(office: Office) -> None:
+    office.context.replicas_on_offline_dirs[1] = {T0}
+    office.brokers.on_replicas_become_offline([PartitionAndReplica(T0, 1)])
+    assert office.leads(T0) == (2, (2, 3), 1)
+    assert office.leads(T1) == (2, (2, 3, 1), 0), "the broker's other directory works"
+    effects = office.effects()
+    assert (1, "StopReplica") in kinds(effects)
+    assert metadata_rows(effects)[1][T0].offline_replicas == (1,)
+
+
+def test_replicas_of_a_topic_to_be_deleted_do_not_move(office: Office) -> None:
+    office.context.queue_topic_deletion(["t"])
+    office.unregister(1)
+    office.brokers.on_broker_change()
+    assert office.leads(T0) == (1, (1, 2, 3), 0)
+    assert office.replica_state(T0, 1) is ReplicaState.ONLINE
+
+
+# --- everything afresh ----------------------------------------------------------------------------
+
+
+def test_a_broker_can_be_told_everything_afresh_through_a_new_channel(office: Office) -> None:
+    office.brokers.tell_everything(3)
+    effects = office.effects()
+    assert effects[:2] == [RemoveBroker(3), AddBroker(office.context.registrations[3])]
+    assert kinds(effects) == [(3, "UpdateMetadata"), (3, "LeaderAndIsr")] + [
+        (b, "UpdateMetadata") for b in (1, 2, 3)
+    ]
+    assert sorted(metadata_rows(effects)[3]) == [T0, T1]
+    assert sorted(leader_and_isr_rows(effects)[3]) == [T0, T1]

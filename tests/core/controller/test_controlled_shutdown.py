@@ -1,0 +1,131 @@
+"""What a broker that is about to stop hands over, and what it is told remains."""
+
+from __future__ import annotations
+
+import pytest
+
+from core.controller.states import ReplicaState
+from core.errors import Errors
+from core.model import UNKNOWN_BROKER_EPOCH, ReplicaAssignment, TopicPartition
+from core.protocol import ControlledShutdownResponse
+from tests.support.term import (
+    T0,
+    T1,
+    Office,
+    kinds,
+    leader_and_isr_rows,
+    stop_replica_rows,
+)
+
+DONE = ControlledShutdownResponse(Errors.NONE)
+
+
+@pytest.fixture
+def office() -> Office:
+    return Office(brokers=(0, 1, 2))
+
+
+def epoch_of(office: Office, broker_id: int) -> int:
+    return office.context.live_broker_epochs[broker_id]
+
+
+def test_leaderships_move_to_others_in_sync_and_the_broker_leaves_the_isr(office: Office) -> None:
+    office.lead(T0, (2, 0, 1), leader=2, isr=(2, 0, 1))
+    assert office.shutdowns.shut_down(2, epoch_of(office, 2)) == DONE
+    assert office.leads(T0) == (0, (0, 1), 1)
+    assert office.context.shutting_down_broker_ids == {2}
+    effects = office.effects()
+    assert sorted(leader_and_isr_rows(effects)) == [0, 1, 2], "it obeys until it stops"
+    assert leader_and_isr_rows(effects)[2][T0].leader == 0
+    assert stop_replica_rows(effects) == {}
+
+
+def test_what_it_follows_it_stops_and_leaves_the_isr_of(office: Office) -> None:
+    office.lead(T0, (0, 2), leader=0, isr=(0, 2))
+    assert office.shutdowns.shut_down(2, epoch_of(office, 2)) == DONE
+    assert office.leads(T0) == (0, (0,), 1)
+    assert office.replica_state(T0, 2) is ReplicaState.OFFLINE
+    effects = office.effects()
+    assert kinds(effects)[0] == (2, "StopReplica"), "before it is taken out of the ISR"
+    stop = stop_replica_rows(effects)[2][T0]
+    assert (stop.leader_epoch, stop.delete_partition) == (0, False)
+    assert leader_and_isr_rows(effects)[0][T0].isr == (0,)
+
+
+def test_the_last_in_sync_keeps_leading_and_hears_so(office: Office) -> None:
+    office.lead(T1, (2, 0), leader=2, isr=(2,))
+    office.lead(T0, (2, 0), leader=2, isr=(2,))
+    answer = office.shutdowns.shut_down(2, epoch_of(office, 2))
+    assert answer == ControlledShutdownResponse(Errors.NONE, (T0, T1))
+    assert office.leads(T0) == (2, (2,), 0)
+
+
+def test_three_brokers_stopping_one_after_another(office: Office) -> None:
+    office.lead(T0, (0, 1, 2), leader=0, isr=(0, 1, 2))
+    remaining = [
+        len(office.shutdowns.shut_down(b, epoch_of(office, b)).remaining_partitions)
+        for b in (2, 1, 0)
+    ]
+    assert remaining == [0, 0, 1]
+    assert office.leads(T0)[:2] == (0, (0,))
+
+
+def test_a_broker_that_leaves_is_not_handed_anything(office: Office) -> None:
+    office.lead(T0, (2, 1, 0), leader=2, isr=(2, 1, 0))
+    office.context.shutting_down_broker_ids.add(1)
+    office.shutdowns.shut_down(2, epoch_of(office, 2))
+    assert office.leads(T0) == (0, (0,), 1)
+
+
+def test_partitions_without_another_replica_are_neither_moved_nor_named(office: Office) -> None:
+    office.lead(T0, (2,), leader=2, isr=(2,))
+    assert office.shutdowns.shut_down(2, epoch_of(office, 2)) == DONE
+    assert office.leads(T0) == (2, (2,), 0)
+    assert office.sent() == []
+
+
+def test_partitions_nobody_leads_or_to_be_deleted_are_left_alone(office: Office) -> None:
+    doomed = TopicPartition("u", 0)
+    office.assign(T0, (2, 0))
+    office.lead(doomed, (2, 0), leader=2, isr=(2, 0))
+    office.context.queue_topic_deletion(["u"])
+    assert office.shutdowns.shut_down(2, epoch_of(office, 2)) == DONE
+    assert office.leads(doomed) == (2, (2, 0), 0)
+
+
+def test_a_replica_being_added_counts_as_another_replica(office: Office) -> None:
+    office.lead(T0, ReplicaAssignment((2, 0), (0,)), leader=2, isr=(2,))
+    answer = office.shutdowns.shut_down(2, epoch_of(office, 2))
+    assert answer.remaining_partitions == (T0,)
+
+
+def test_asking_again_gives_the_same_answer_and_moves_nothing_more(office: Office) -> None:
+    office.lead(T0, (2, 0), leader=2, isr=(2,))
+    office.lead(T1, (0, 2), leader=0, isr=(0, 2))
+    answers = {office.shutdowns.shut_down(2, epoch_of(office, 2)) for _ in range(3)}
+    assert answers == {ControlledShutdownResponse(Errors.NONE, (T0,))}
+    assert office.leads(T0) == (2, (2,), 0)
+    assert office.leads(T1) == (0, (0,), 1)
+
+
+@pytest.mark.parametrize(
+    ("offset", "error"),
+    [(-1, Errors.STALE_BROKER_EPOCH), (0, Errors.NONE), (1, Errors.NONE)],
+)
+def test_a_broker_of_an_earlier_life_is_refused(office: Office, offset: int, error: Errors) -> None:
+    office.lead(T0, (2, 0), leader=2, isr=(2, 0))
+    answer = office.shutdowns.shut_down(2, epoch_of(office, 2) + offset)
+    assert answer.error_code is error
+    assert office.context.shutting_down_broker_ids == ({2} if error is Errors.NONE else set())
+    assert office.leads(T0)[0] == (0 if error is Errors.NONE else 2)
+
+
+def test_a_broker_that_does_not_know_its_epoch_is_believed(office: Office) -> None:
+    assert office.shutdowns.shut_down(2, UNKNOWN_BROKER_EPOCH) == DONE
+
+
+@pytest.mark.parametrize("broker_epoch", [UNKNOWN_BROKER_EPOCH, 5])
+def test_a_broker_that_is_not_registered_is_refused(office: Office, broker_epoch: int) -> None:
+    answer = office.shutdowns.shut_down(9, broker_epoch)
+    assert answer == ControlledShutdownResponse(Errors.BROKER_NOT_AVAILABLE)
+    assert office.context.shutting_down_broker_ids == set()

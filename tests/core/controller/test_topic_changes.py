@@ -1,0 +1,473 @@
+"""Topics that appear, grow, vanish and are written by tools of all ages."""
+
+from __future__ import annotations
+
+import pytest
+
+from core.controller.states import PartitionState, ReplicaState
+from core.errors import ControllerMovedError
+from core.model import (
+    EPOCH_DURING_DELETE,
+    LEADER_DURING_DELETE,
+    ReplicaAssignment,
+    TopicPartition,
+)
+from core.protocol import LeaderAndIsrRequest, LeaderAndIsrType, StopReplicaRequest
+from tests.support.fake_zookeeper import Call, Moment
+from tests.support.term import (
+    T0,
+    T1,
+    Office,
+    kinds,
+    leader_and_isr_rows,
+    leadership,
+    metadata_rows,
+    requests,
+    stop_replica_rows,
+    topic_id,
+)
+from zk.operations import WatchKind
+from zk.znodes import TopicPartitionStateZNode, TopicZNode
+
+T = "/brokers/topics/t"
+
+
+@pytest.fixture
+def office() -> Office:
+    return Office(brokers=(1, 2, 3))
+
+
+@pytest.fixture
+def grown(office: Office) -> Office:
+    """A topic t of two partitions that the controller brought up, with nothing left to say."""
+    office.put_topic("t", {0: (1, 2), 1: (2, 3)}, topic_id(77))
+    office.topics.on_topic_change()
+    office.effects()
+    office.watches.clear()
+    return office
+
+
+def full_requests(office: Office, broker_id: int) -> list[LeaderAndIsrRequest]:
+    """Bounce a broker; return the FULL requests it gets."""
+    office.unregister(broker_id)
+    office.register(broker_id, life=2)
+    office.brokers.on_broker_change()
+    return [
+        sent.request
+        for sent in office.sent()
+        if sent.broker_id == broker_id
+        and isinstance(sent.request, LeaderAndIsrRequest)
+        and sent.request.type is LeaderAndIsrType.FULL
+    ]
+
+
+# --- new topics -----------------------------------------------------------------------------------
+
+
+def test_a_new_topic_is_led_and_its_replicas_told(office: Office) -> None:
+    office.put_topic("t", {0: (1, 2), 1: (2, 9)}, topic_id(77))
+    office.topics.on_topic_change()
+    assert office.leads(T0) == (1, (1, 2), 0)
+    assert office.leads(T1) == (2, (2,), 0)
+    assert office.context.topic_id("t") == topic_id(77)
+    assert office.replica_state(T0, 2) is ReplicaState.ONLINE
+    effects = office.effects()
+    rows = leader_and_isr_rows(effects)
+    assert {b: sorted(of_broker) for b, of_broker in rows.items()} == {1: [T0], 2: [T0, T1]}
+    assert all(row.is_new for of_broker in rows.values() for row in of_broker.values())
+    assert sorted(metadata_rows(effects)[3]) == [T0, T1]
+    ids = {
+        topic.topic_id
+        for sent in requests(effects)
+        if isinstance(sent.request, LeaderAndIsrRequest)
+        for topic in sent.request.topic_states
+    }
+    assert ids == {topic_id(77)}
+
+
+def test_a_new_topic_nobody_can_lead_waits(office: Office) -> None:
+    office.put_topic("t", {0: (9,)}, topic_id(77))
+    office.topics.on_topic_change()
+    assert office.context.partition_state(T0) is PartitionState.NEW
+    assert office.state(T0) is None
+
+
+def test_a_topic_without_partitions_is_a_topic(office: Office) -> None:
+    office.put_topic("t", {}, topic_id(77))
+    office.topics.on_topic_change()
+    assert list(office.context.all_topics) == ["t"]
+    assert office.sent() == []
+
+
+def test_topics_that_are_known_already_are_not_read_again(grown: Office) -> None:
+    paths: list[str] = []
+    grown.zookeeper.hook = lambda call: paths.extend(call.paths)
+    grown.put_topic("u", {0: (3,)}, topic_id(78))
+    grown.topics.on_topic_change()
+    assert f"{TopicZNode.path('u')}" in paths
+    assert T not in paths
+    assert list(grown.context.all_topics) == ["t", "u"]
+
+
+def test_reading_a_topic_watches_it(office: Office) -> None:
+    office.put_topic("t", {0: (1,)}, topic_id(77))
+    office.topics.on_topic_change()
+    office.watches.clear()
+    office.put_topic("t", {0: (1,), 1: (2,)}, topic_id(77))
+    office.put_topic("u", {0: (1,)})
+    assert [(w.kind, w.path) for w in office.watches] == [
+        (WatchKind.CHANGED, T),
+        (WatchKind.CHILDREN, "/brokers/topics"),
+    ]
+
+
+# --- topic ids ------------------------------------------------------------------------------------
+
+
+def test_a_topic_written_without_an_id_is_given_one(office: Office) -> None:
+    moving = ReplicaAssignment((1, 2), adding_replicas=(2,))
+    office.put_topic("t", {0: moving, 1: (2,)})
+    office.topics.on_topic_change()
+    stored = office.topic("t")
+    assert stored.topic_id == office.context.topic_id("t") == topic_id(1)
+    assert stored.partitions == {0: moving, 1: ReplicaAssignment((2,))}
+    assert office.context.topic_name(topic_id(1)) == "t"
+
+
+def test_topics_get_ids_of_their_own(office: Office) -> None:
+    for topic in ("t", "u", "v"):
+        office.put_topic(topic, {0: (1,)})
+    office.topics.on_topic_change()
+    assert len({office.topic(topic).topic_id for topic in ("t", "u", "v")}) == 3
+
+
+def test_an_old_tool_that_rewrites_the_topic_does_not_lose_its_id(grown: Office) -> None:
+    grown.server.put(T, b'{"version":1,"partitions":{"0":[1,2],"1":[2,3],"2":[3,1]}}')
+    grown.topics.on_partition_modifications("t")
+    assert grown.topic("t").topic_id == topic_id(77), "KAFKA-12835"
+    assert grown.context.topic_id("t") == topic_id(77)
+    assert grown.leads(TopicPartition("t", 2)) == (3, (3, 1), 0)
+
+
+def test_a_tool_cannot_give_a_topic_another_id(grown: Office) -> None:
+    grown.put_topic("t", {0: (1, 2), 1: (2, 3)}, topic_id(99))
+    grown.topics.on_partition_modifications("t")
+    assert grown.topic("t").topic_id == topic_id(77)
+
+
+def test_an_id_lost_before_this_term_is_the_one_the_broker_has_heard_of(office: Office) -> None:
+    office.put_topic("t", {0: (1,)}, topic_id(77))
+    office.put_topic("t", {0: (1,), 1: (2,)})
+    office.put_topic("u", {0: (1,)})
+    office.topic_ids.heard_of = {"t": topic_id(77), "u": topic_id(78)}
+    office.topics.load()
+    assert office.topic("t").topic_id == topic_id(77)
+    assert office.topic("u").topic_id == topic_id(1), "never rewritten: another topic of that name"
+
+
+def test_an_id_is_given_again_when_somebody_writes_meanwhile(office: Office) -> None:
+    def hook(call: Call) -> None:
+        if T in call.paths and call.method == "multi_many" and call.moment is Moment.BEFORE:
+            office.zookeeper.hook = None
+            office.put_topic("t", {0: (1,), 1: (2,)})
+
+    office.put_topic("t", {0: (1,)})
+    office.zookeeper.hook = hook
+    office.topics.on_topic_change()
+    stored = office.topic("t")
+    assert sorted(stored.partitions) == [0, 1], "the other's write is not undone"
+    assert stored.topic_id == office.context.topic_id("t") is not None
+    assert office.leads(T1) == (2, (2,), 0)
+
+
+def test_a_topic_that_is_never_left_in_peace_is_left_to_its_watch(office: Office) -> None:
+    def hook(call: Call) -> None:
+        if T in call.paths and call.method == "multi_many" and call.moment is Moment.BEFORE:
+            office.put_topic("t", {0: (1,)})
+
+    office.put_topic("t", {0: (1,)})
+    office.zookeeper.hook = hook
+    office.watches.clear()
+    office.topics.on_topic_change()
+    assert list(office.context.all_topics) == []
+    assert (WatchKind.CHANGED, T) in office.watches
+    office.zookeeper.hook = None
+    office.topics.on_partition_modifications("t")
+    assert office.leads(T0) == (1, (1,), 0)
+
+
+def test_a_topic_with_the_id_of_another_is_set_aside(grown: Office) -> None:
+    grown.put_topic("copy", {0: (1,)}, topic_id(77))
+    grown.put_topic("fine", {0: (1,)}, topic_id(78))
+    grown.topics.on_topic_change()
+    assert list(grown.context.all_topics) == ["t", "fine"]
+    assert topic_id(77) in grown.context.bad_topics["copy"]
+    assert grown.state(TopicPartition("copy", 0)) is None
+    grown.put_topic("copy", {0: (1,)}, topic_id(79))
+    grown.topics.on_partition_modifications("copy")
+    assert grown.leads(TopicPartition("copy", 0)) == (1, (1,), 0)
+    assert grown.context.bad_topics == {}
+
+
+def test_a_copied_topic_is_let_in_when_the_original_is_gone(grown: Office) -> None:
+    grown.put_topic("copy", {0: (1,)}, topic_id(77))
+    grown.topics.on_topic_change()
+    grown.delete_topic("t")
+    grown.topics.on_topic_change()
+    assert list(grown.context.all_topics) == ["copy"]
+    assert grown.context.bad_topics == {}
+
+
+# --- growing --------------------------------------------------------------------------------------
+
+
+def test_added_partitions_are_led_and_the_old_ones_left_alone(grown: Office) -> None:
+    grown.put_topic("t", {0: (1, 2), 1: (2, 3), 2: (3, 1)}, topic_id(77))
+    grown.topics.on_partition_modifications("t")
+    assert grown.leads(TopicPartition("t", 2)) == (3, (3, 1), 0)
+    rows = leader_and_isr_rows(grown.effects())
+    assert {b: list(of_broker) for b, of_broker in rows.items()} == {
+        1: [("t", 2)],
+        3: [("t", 2)],
+    }
+
+
+def test_replicas_edited_by_hand_and_partitions_left_out_change_nothing(grown: Office) -> None:
+    grown.put_topic("t", {0: (3,)}, topic_id(77))
+    grown.topics.on_partition_modifications("t")
+    assert grown.context.partition_replica_assignment(T0) == (1, 2)
+    assert grown.context.partition_replica_assignment(T1) == (2, 3)
+    assert grown.effects() == []
+
+
+def test_the_controllers_own_write_triggers_nothing(grown: Office) -> None:
+    grown.topics.on_partition_modifications("t")
+    assert grown.effects() == []
+
+
+def test_a_topic_heard_of_first_by_its_change_is_created(office: Office) -> None:
+    office.put_topic("t", {0: (1, 2)}, topic_id(77))
+    office.topics.on_partition_modifications("t")
+    assert office.leads(T0) == (1, (1, 2), 0)
+    office.effects()
+    office.topics.on_topic_change()
+    assert office.effects() == []
+
+
+def test_a_topic_to_be_deleted_does_not_grow(grown: Office) -> None:
+    grown.context.queue_topic_deletion(["t"])
+    grown.put_topic("t", {0: (1, 2), 1: (2, 3), 2: (3, 1)}, topic_id(77))
+    grown.topics.on_partition_modifications("t")
+    assert grown.state(TopicPartition("t", 2)) is None
+    assert grown.effects() == []
+
+
+# --- vanishing ------------------------------------------------------------------------------------
+
+
+def test_a_topic_removed_behind_our_back_is_forgotten_by_everybody(grown: Office) -> None:
+    grown.delete_topic("t")
+    grown.topics.on_topic_change()
+    effects = grown.effects()
+    assert list(grown.context.all_topics) == []
+    assert grown.context.topic_id("t") is None
+    assert grown.context.topics_to_be_deleted == set()
+    rows = metadata_rows(effects)
+    assert sorted(rows) == [1, 2, 3]
+    assert {row.leader for row in rows[3].values()} == {LEADER_DURING_DELETE}
+    stops = stop_replica_rows(effects)
+    assert {b: sorted(of_broker) for b, of_broker in stops.items()} == {
+        1: [T0],
+        2: [T0, T1],
+        3: [T1],
+    }
+    assert stops[2][T1] == (1, EPOCH_DURING_DELETE, True)
+    assert {
+        topic.topic_id
+        for sent in requests(effects)
+        if isinstance(sent.request, StopReplicaRequest)
+        for topic in sent.request.topic_states
+    } == {topic_id(77)}
+
+
+def test_a_topic_deleted_and_created_again_between_two_looks_is_another(grown: Office) -> None:
+    grown.delete_topic("t")
+    grown.put_topic("t", {0: (3, 1)}, topic_id(78))
+    assert (WatchKind.DELETED, T) in grown.watches, "its names are the same, its watch tells"
+    grown.topics.on_topic_change()
+    assert grown.effects() == []
+    grown.topics.on_partition_modifications("t")
+    assert grown.context.topic_id("t") == topic_id(78)
+    assert grown.context.topic_name(topic_id(77)) is None
+    assert grown.context.partitions_of("t") == [T0]
+    assert grown.leads(T0) == (3, (3, 1), 0)
+    to_1 = [sent.request for sent in grown.sent() if sent.broker_id == 1]
+    stop = next(i for i, request in enumerate(to_1) if isinstance(request, StopReplicaRequest))
+    lead = next(i for i, request in enumerate(to_1) if isinstance(request, LeaderAndIsrRequest))
+    assert stop < lead, "the old replica goes before the new one comes"
+
+
+def test_a_topic_created_again_without_an_id_does_not_inherit_the_old_one(grown: Office) -> None:
+    grown.delete_topic("t")
+    grown.put_topic("t", {0: (1,)})
+    grown.topics.on_partition_modifications("t")
+    assert grown.topic("t").topic_id == grown.context.topic_id("t") == topic_id(1)
+
+
+# --- unreadable znodes ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"not JSON", b"[]", b'{"partitions":{"0":"1"}}', b'{"version":1,"partitions":{"0":[]}}'],
+)
+def test_an_unreadable_topic_is_set_aside_and_the_others_are_not(
+    office: Office, data: bytes
+) -> None:
+    office.server.put("/brokers/topics/bad", data)
+    office.put_topic("t", {0: (1,)}, topic_id(77))
+    office.topics.on_topic_change()
+    assert list(office.context.all_topics) == ["t"]
+    assert list(office.context.bad_topics) == ["bad"]
+    assert office.leads(T0) == (1, (1,), 0)
+    assert office.server.snapshot()["/brokers/topics/bad"].data == data
+
+
+def test_a_mended_topic_is_led(office: Office) -> None:
+    office.server.put(T, b"not JSON")
+    office.topics.on_topic_change()
+    office.watches.clear()
+    office.put_topic("t", {0: (1, 2)})
+    assert (WatchKind.CHANGED, T) in office.watches
+    office.topics.on_partition_modifications("t")
+    assert office.context.bad_topics == {}
+    assert office.leads(T0) == (1, (1, 2), 0)
+
+
+def test_a_topic_that_becomes_unreadable_stays_as_it_was(grown: Office) -> None:
+    grown.server.put(T, b"not JSON")
+    grown.topics.on_partition_modifications("t")
+    assert list(grown.context.bad_topics) == ["t"]
+    assert grown.context.partitions_of("t") == [T0, T1]
+    assert grown.known(T0) == (1, (1, 2), 0)
+    grown.put_topic("t", {0: (1, 2), 1: (2, 3)}, topic_id(77))
+    grown.topics.on_partition_modifications("t")
+    assert grown.context.bad_topics == {}
+
+
+def test_an_unreadable_topic_that_is_removed_is_forgotten(grown: Office) -> None:
+    grown.server.put(T, b"not JSON")
+    grown.server.put("/brokers/topics/bad", b"not JSON")
+    grown.topics.on_partition_modifications("t")
+    grown.topics.on_topic_change()
+    for topic in ("t", "bad"):
+        grown.delete_topic(topic)
+    grown.topics.on_topic_change()
+    assert grown.context.bad_topics == {}
+    assert list(grown.context.all_topics) == []
+
+
+def test_a_mended_topic_goes_on_from_the_leaderships_it_has(office: Office) -> None:
+    office.put_topic("t", {0: (1, 2), 1: (9, 8)}, topic_id(77))
+    office.put_state(T0, 9, (9, 2), leader_epoch=4)
+    office.put_state(T1, 9, (9,), leader_epoch=4)
+    office.server.put(T, b"not JSON")
+    office.topics.load()
+    office.put_topic("t", {0: (1, 2), 1: (9, 8)}, topic_id(77))
+    office.topics.on_partition_modifications("t")
+    assert office.leads(T0) == (2, (2,), 5)
+    assert office.known(T1) == (9, (9,), 4), "known although nobody can lead it"
+
+
+# --- what must never be taken for stray -----------------------------------------------------------
+
+
+def test_a_broker_that_returns_is_told_of_replicas_of_a_topic_mended_meanwhile(
+    office: Office,
+) -> None:
+    office.put_topic("t", {0: (3, 1)}, topic_id(77))
+    office.put_state(T0, 3, (3,), leader_epoch=4)
+    office.server.put(T, b"not JSON")
+    office.topics.load()
+    office.unregister(3)
+    office.brokers.on_broker_change()
+    office.put_topic("t", {0: (3, 1)}, topic_id(77))
+    office.topics.on_partition_modifications("t")
+    office.effects()
+    office.register(3, life=2)
+    office.brokers.on_broker_change()
+    (full,) = [
+        sent.request
+        for sent in office.sent()
+        if sent.broker_id == 3
+        and isinstance(sent.request, LeaderAndIsrRequest)
+        and sent.request.type is LeaderAndIsrType.FULL
+    ]
+    assert [partition for partition, _ in full.partitions()] == [T0], "its only copy is there"
+
+
+def test_nothing_is_called_full_while_a_topic_is_unreadable(grown: Office) -> None:
+    grown.server.put("/brokers/topics/bad", b"not JSON")
+    grown.topics.on_topic_change()
+    assert full_requests(grown, 2) == []
+
+
+def test_nothing_is_called_full_while_a_state_is_unreadable(office: Office) -> None:
+    office.put_topic("t", {0: (1, 2)}, topic_id(77))
+    state = TopicPartitionStateZNode.path(T0)
+    office.server.put(state, b"not JSON")
+    office.topics.load()
+    office.partitions.startup()
+    assert full_requests(office, 2) == []
+    office.put_state(T0, 1, (1, 2), leader_epoch=4)
+    office.partitions.trigger_online_partition_state_change()
+    assert office.context.unreadable_partitions == set()
+    assert len(full_requests(office, 2)) == 1
+
+
+# --- at the start of a term -----------------------------------------------------------------------
+
+
+def test_a_term_starts_with_all_topics_and_leaderships(office: Office) -> None:
+    moving = ReplicaAssignment((2, 3), adding_replicas=(3,))
+    office.put_topic("t", {0: (1, 2), 1: moving}, topic_id(77))
+    office.put_topic("u", {0: (3,)})
+    office.put_state(T0, 2, (2,), leader_epoch=4)
+    office.topics.load()
+    assert list(office.context.all_topics) == ["t", "u"]
+    assert office.known(T0) == (2, (2,), 4)
+    assert office.known(T1) is None
+    assert office.context.partitions_being_reassigned == {T1}
+    assert office.topic("u").topic_id is not None
+    assert office.sent() == [], "nothing is said before everything is read"
+
+
+def test_one_unreadable_state_does_not_keep_a_term_from_starting(office: Office) -> None:
+    office.put_topic("t", {0: (1, 2), 1: (2, 3)}, topic_id(77))
+    office.server.put(TopicPartitionStateZNode.path(T0), b"not JSON")
+    office.put_state(T1, 2, (2,), leader_epoch=4)
+    office.topics.load()
+    assert office.known(T0) is None
+    assert office.known(T1) == (2, (2,), 4)
+    assert office.context.unreadable_partitions == {T0}
+
+
+def test_a_deposed_controller_gives_no_ids_and_creates_nothing(office: Office) -> None:
+    office.put_topic("t", {0: (1,)})
+    office.elect_another_controller()
+    with pytest.raises(ControllerMovedError):
+        office.topics.on_topic_change()
+    assert office.topic("t").topic_id is None
+    assert office.state(T0) is None
+    assert kinds(office.effects()) == []
+
+
+def test_leaderships_of_an_earlier_term_are_not_rewritten_by_reading_them(office: Office) -> None:
+    office.put_topic("t", {0: (1, 2)}, topic_id(77))
+    office.put_state(T0, 1, (1, 2), leader_epoch=4, controller_epoch=0)
+    before = len(office.server.transactions)
+    office.topics.load()
+    assert len(office.server.transactions) == before
+    assert office.context.partition_leadership_info(T0) == leadership(
+        1, (1, 2), leader_epoch=4, controller_epoch=0
+    )
