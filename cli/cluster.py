@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import fcntl
 import os
+import select
 import socket
 import sys
+import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -14,6 +16,7 @@ from pathlib import Path
 import click
 
 import run
+from actors.cluster_file import listed_processes
 from actors.cluster_plan import HOST, ClusterPlan
 from actors.cluster_supervisor import ClusterSupervisor
 from config.settings import Settings, load_settings
@@ -25,6 +28,7 @@ LOCK_FILE = ".cluster.lock"
 MAX_BROKERS = 100
 _MAX_BASE_PORT = 65_535 - 30_000 - MAX_BROKERS
 _CONNECT_TIMEOUT_S = 10.0
+_PREDECESSOR_TIMEOUT_S = 5.0
 _RETRY_BACKOFF_MS = 200  # of a controlled shutdown: all brokers are on one machine
 
 
@@ -45,7 +49,7 @@ class ClusterOptionsError(RegentError):
     "--data-dir",
     type=click.Path(path_type=Path),
     default=Path("data"),
-    show_default="./data",
+    show_default=True,
     envvar="REGENT_DATA_DIR",
     help="Where everything is kept, from one run to the next.",
 )
@@ -81,7 +85,8 @@ class ClusterOptionsError(RegentError):
 @click.option(
     "--session-timeout-ms",
     type=click.IntRange(500, 60_000),
-    help="ZooKeeper session timeout of the brokers.  [default: 6000]",
+    show_default="6000",
+    help="ZooKeeper session timeout of the brokers.",
 )
 def cluster(
     broker_count: int,
@@ -115,6 +120,7 @@ def cluster(
         restart=restart,
     )
     with _locked(data_dir):
+        _await_predecessor(data_dir)
         _check_zookeeper(plan)
         _check_ports(plan)
         sys.exit(ClusterSupervisor(plan, announce=_announce, say=_say).run())
@@ -154,6 +160,22 @@ def _locked(data_dir: Path) -> Iterator[None]:
         lock.write(f"{os.getpid()}\n")
         lock.flush()
         yield
+
+
+def _await_predecessor(data_dir: Path) -> None:
+    """Wait for the children of a ``cluster`` that was killed: they are about to end by themselves.
+
+    Whoever has not ended in time is somebody else who was given the number, or stands in the way of
+    what is started now.
+    """
+    deadline = time.monotonic() + _PREDECESSOR_TIMEOUT_S
+    for pid in listed_processes(data_dir):
+        with suppress(OSError):
+            pidfd = os.pidfd_open(pid)
+            try:
+                select.select([pidfd], [], [], max(deadline - time.monotonic(), 0.0))
+            finally:
+                os.close(pidfd)
 
 
 def _check_zookeeper(plan: ClusterPlan) -> None:

@@ -14,7 +14,7 @@ from typing import IO, Any, Final, NamedTuple
 import click
 import orjson
 
-from cli.find_cluster import DATA_DIR_VARIABLE
+from cli.find_cluster import data_dir_option
 from cli.output import Output, counted, examples, note, output_option
 from core.errors import RegentError
 from core.model import BrokerId
@@ -24,7 +24,7 @@ _PREVIOUS: Final = "events.jsonl.1"
 _MAX_LINE_BYTES: Final = 4 * 1024 * 1024
 _POLL_S: Final = 0.2
 
-_LINE: Final = "{:23}  {:>6}  {:>5}  {:30}  {:24}  {:>9}  {:>11}  {}\n"
+_LINE: Final = "{:23}  {:>6}  {:>5}  {:30}  {:24}  {:>9}  {:>11}  {}"
 _HEADER: Final = _LINE.format(
     "TIME", "BROKER", "EPOCH", "EVENT", "CAUSE", "QUEUE-MS", "HANDLING-MS", "CHANGES"
 )
@@ -111,15 +111,7 @@ def _parse(line: bytes) -> Event | None:
 @click.command(epilog=examples("regent events --follow", "regent events --broker 0 -o json"))
 @click.option("--follow", "-f", is_flag=True, help="Go on with what happens next, until Ctrl-C.")
 @click.option("--broker", "broker_id", type=click.IntRange(min=0), metavar="ID", help="Only its.")
-@click.option(
-    "--data-dir",
-    type=click.Path(path_type=Path, file_okay=False),
-    default=Path("data"),
-    show_default=True,
-    envvar=DATA_DIR_VARIABLE,
-    show_envvar=True,
-    help="Folder of a cluster on this machine.",
-)
+@data_dir_option
 @output_option
 def events(follow: bool, broker_id: BrokerId | None, data_dir: Path, output: str) -> None:
     """Show the events that the controllers handled, of all brokers, by time."""
@@ -163,9 +155,9 @@ def _print_new(readers: list[JournalReader], output: str, *, write_header: bool)
     merged = heapq.merge(*(reader.read() for reader in readers), key=_ts_ms)
     stream = sys.stdout.buffer
     if write_header:
-        stream.write(_HEADER.encode())
+        stream.write(f"{_HEADER}\n".encode())
     for event in merged:
-        stream.write(event.line if output == Output.JSON else _row(event).encode())
+        stream.write(event.line if output == Output.JSON else f"{_row(event)}\n".encode())
     stream.flush()
 
 
@@ -177,7 +169,7 @@ def _row(event: Event) -> str:
     fields = event.fields
     moment = datetime.fromtimestamp(event.ts_ms / 1000)
     changes = fields.get("changes")
-    return _LINE.format(
+    row = _LINE.format(
         f"{moment:%Y-%m-%d %H:%M:%S}.{event.ts_ms % 1000:03}",
         *(
             str(fields.get(name, "-"))
@@ -192,3 +184,4 @@ def _row(event: Event) -> str:
         ),
         "; ".join(map(str, changes)) if isinstance(changes, list) else "",
     )
+    return row.rstrip()

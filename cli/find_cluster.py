@@ -35,6 +35,7 @@ _MAX_CLUSTER_FILE_BYTES = 16 * 1024 * 1024
 
 P = ParamSpec("P")
 R = TypeVar("R")
+F = TypeVar("F", bound=Callable[..., object])
 
 OpenZooKeeper: TypeAlias = Callable[[str, float | None], AbstractContextManager[ZooKeeper]]
 """Opens a session at an address, which ends after so many seconds if any are given."""
@@ -167,6 +168,19 @@ def open_session(address: str, limit_s: float | None) -> Iterator[ZooKeeper]:
         client.close(timeout_s=1.0)
 
 
+def data_dir_option(command: F) -> F:
+    """Add ``--data-dir``."""
+    return click.option(
+        "--data-dir",
+        type=click.Path(path_type=Path, file_okay=False),
+        default=Path("data"),
+        show_default=True,
+        envvar=DATA_DIR_VARIABLE,
+        show_envvar=True,
+        help="Folder of a cluster on this machine.",
+    )(command)
+
+
 def pass_cluster(
     command: Callable[Concatenate[Cluster, P], R],
 ) -> Callable[P, R]:
@@ -183,15 +197,7 @@ def pass_cluster(
         show_envvar=True,
         help="ZooKeeper of the cluster; several servers separated by commas.",
     )
-    @click.option(
-        "--data-dir",
-        type=click.Path(path_type=Path, file_okay=False),
-        default=Path("data"),
-        show_default=True,
-        envvar=DATA_DIR_VARIABLE,
-        show_envvar=True,
-        help="Folder of a cluster on this machine.",
-    )
+    @data_dir_option
     @functools.wraps(command)
     def with_cluster(*args: P.args, **kwargs: P.kwargs) -> R:
         context = click.get_current_context()

@@ -77,6 +77,7 @@ def _report(message: str) -> None:
 
 
 @click.group(
+    "regent",
     cls=RegentGroup,
     commands=COMMANDS,
     context_settings={"max_content_width": 100},

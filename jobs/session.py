@@ -171,7 +171,7 @@ class SparkJvm:
     @contextmanager
     def killed_after(self, timeout_s: float) -> Iterator[None]:
         """Kill the JVM when the block takes longer: a call to it that hangs then fails."""
-        timer = threading.Timer(timeout_s, self._process.kill)
+        timer = threading.Timer(timeout_s, self.kill)
         timer.daemon = True
         timer.start()
         try:
@@ -189,7 +189,9 @@ class SparkJvm:
 
     def kill(self) -> None:
         """End the JVM now, from any thread; whatever its owner waits for there fails."""
-        self._process.kill()
+        if not self.has_exited():
+            with suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)  # the launching scripts included
 
     def stop(self, *, gracefully: bool = True) -> None:
         """End the JVM, ``gracefully`` after its application; nothing is left after. Idempotent."""

@@ -135,9 +135,7 @@ class ZkAdminStore:
 
         Raises ``NoClusterError`` when there is no place for registrations.
         """
-        names = self._zookeeper.children(znodes.BrokerIdsZNode.PATH)
-        if names is None:
-            raise NoClusterError(f"no broker ever started there: no {znodes.BrokerIdsZNode.PATH}")
+        names = self._children_of_cluster(znodes.BrokerIdsZNode.PATH)
         broker_ids = sorted(int(name) for name in names if name.isdecimal())
         nodes = self._zookeeper.get_many([znodes.BrokerIdZNode.path(b) for b in broker_ids])
         return {
@@ -154,8 +152,8 @@ class ZkAdminStore:
     # --- topics, as read ---
 
     def read_topic_names(self) -> list[str]:
-        """List the topics, sorted."""
-        return self._zookeeper.children(znodes.TopicsZNode.PATH) or []
+        """List the topics, sorted. Raises ``NoClusterError``, as ``read_brokers``."""
+        return self._children_of_cluster(znodes.TopicsZNode.PATH)
 
     def read_topics_being_deleted(self) -> set[str]:
         """List the topics that somebody wants to be deleted."""
@@ -245,6 +243,12 @@ class ZkAdminStore:
         raise self._refused(topic)
 
     # --- inside ---
+
+    def _children_of_cluster(self, path: str) -> list[str]:
+        names = self._zookeeper.children(path)
+        if names is None:
+            raise NoClusterError(f"no broker ever started there: no {path}")
+        return names
 
     def _encode(self, topic: str, new: NewTopic) -> tuple[bytes, bytes]:
         """Return the data of the configuration's and of the topic's znode."""

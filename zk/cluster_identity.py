@@ -6,7 +6,7 @@ import uuid
 
 from core.errors import RegentError
 from core.model import BrokerInfo
-from zk.operations import Committed, ConnectionLossError, Create, Refused, ZkError, ZooKeeper
+from zk.operations import ConnectionLossError, Create, Refused, ZkError, ZooKeeper
 from zk.requests import RequestRefusedError
 from zk.store import ZkControllerStore
 from zk.znodes import ClusterIdZNode, encode_topic_id
@@ -22,13 +22,13 @@ def join_cluster(zookeeper: ZooKeeper) -> str:
     Raises ``BadDataError`` when ``/cluster/id`` cannot be understood, and ``RequestRefusedError``
     when it may not be created.
     """
+    parent = ClusterIdZNode.PATH.rpartition("/")[0]
+    chosen = ClusterIdZNode.encode(encode_topic_id(uuid.uuid4().bytes))
     while True:
         node = zookeeper.get(ClusterIdZNode.PATH)
         if node is not None:
             return ClusterIdZNode.decode(node.data)
-        chosen = encode_topic_id(uuid.uuid4().bytes)
-        parent = ClusterIdZNode.PATH.rpartition("/")[0]
-        for create in (Create(parent), Create(ClusterIdZNode.PATH, ClusterIdZNode.encode(chosen))):
+        for create in (Create(parent), Create(ClusterIdZNode.PATH, chosen)):
             try:
                 result = zookeeper.multi([create])
             except ConnectionLossError:
@@ -36,9 +36,6 @@ def join_cluster(zookeeper: ZooKeeper) -> str:
                 break
             if isinstance(result, Refused) and result.error is not ZkError.NODE_EXISTS:
                 raise RequestRefusedError(f"cannot create {create.path}: {result.error.name}")
-        else:
-            if isinstance(result, Committed):
-                return chosen
 
 
 def check_end_points(store: ZkControllerStore, info: BrokerInfo) -> None:

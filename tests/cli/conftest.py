@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from tests.support.fake_cluster import ADDRESS, FakeCluster
+from tests.support.fake_cluster import ADDRESS, FakeCluster, warm_placement, write_cluster_file
 
 
 @pytest.fixture
@@ -17,3 +18,13 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeCluster]:
     cluster = FakeCluster()
     yield cluster
     cluster.close()
+
+
+@pytest.fixture
+def local(cluster: FakeCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeCluster:
+    """Three brokers and a warm placement service, found by a data directory."""
+    monkeypatch.delenv("REGENT_ZOOKEEPER")
+    monkeypatch.setenv("REGENT_DATA_DIR", str(tmp_path))
+    cluster.with_brokers(3)
+    write_cluster_file(tmp_path, placement=cluster.serve(warm_placement))
+    return cluster

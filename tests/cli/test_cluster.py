@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import re
 import socket
+import subprocess
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -70,3 +73,14 @@ def test_settings_are_checked_before_the_brokers_read_them(tmp_path: Path) -> No
     settings = tmp_path / "settings.toml"
     settings.write_text("[broker]\nhots = 'x'\n")
     assert "broker.hots is unknown" in refusal("--data-dir", tmp_path, "--config", settings)
+
+
+def test_what_a_killed_cluster_left_is_waited_for(tmp_path: Path) -> None:
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as left_over:
+        entry = {"pid": left_over.pid}
+        content = {"zookeeper_nodes": [], "brokers": [entry], "placement": None}
+        (tmp_path / "cluster.json").write_text(json.dumps(content))
+        assert left_over.stdin is not None
+        threading.Timer(0.1, left_over.stdin.close).start()
+        refusal("--data-dir", tmp_path, "--base-port", 2181)
+        assert left_over.poll() == 0

@@ -40,7 +40,7 @@ from transport.codec import Request, Response
 from transport.server import ControlServer, IncomingRequest
 from transport.sockets import new_context
 from zk import znodes
-from zk.operations import ANY_VERSION, ConnectionLossError, Create, SetData, ZooKeeper
+from zk.operations import ConnectionLossError, Create, ZooKeeper
 
 ADDRESS = "fake:2181"
 
@@ -232,6 +232,12 @@ def write_cluster_file(
     (data_dir / "cluster.json").write_text(json.dumps(content))
 
 
-def set_data(cluster: FakeCluster, path: str, data: bytes) -> None:
-    """Replace what a node holds, as somebody else would."""
-    apply(FakeZooKeeper(cluster.zookeeper), SetData(path, data, ANY_VERSION))
+def replicas(cluster: FakeCluster, topic: str) -> dict[int, tuple[int, ...]]:
+    """Return the replicas of each partition of a topic."""
+    return {p: a.replicas for p, a in cluster.topic(topic).partitions.items()}
+
+
+def placed(cluster: FakeCluster) -> PlaceTopicsRequest:
+    """Return the one request that reached the placement service."""
+    (request,) = (r for r in cluster.received if isinstance(r, PlaceTopicsRequest))
+    return request

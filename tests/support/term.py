@@ -52,7 +52,7 @@ from tests.support.fake_zookeeper import FakeZooKeeper, FakeZooKeeperServer
 from zk.operations import ANY_VERSION, Committed, Delete, WatchEvent
 from zk.store import ZkControllerStore, topic_assignment
 from zk.watches import controller_event
-from zk.znodes import TopicPartitionStateZNode, TopicZNode
+from zk.znodes import ControllerZNode, TopicPartitionStateZNode, TopicZNode
 
 T = TypeVar("T")
 Replicas: TypeAlias = tuple[BrokerId, ...]
@@ -160,6 +160,11 @@ class Tree:
         assert state is not None
         now = state.leader_and_isr
         return now.leader, now.isr, now.leader_epoch
+
+    def controller(self) -> BrokerId | None:
+        """Return the broker that ``/controller`` names."""
+        node = self.server.snapshot().get(ControllerZNode.PATH)
+        return None if node is None else ControllerZNode.decode(node.data)
 
     def elect_another_controller(self) -> None:
         """Do what an election does to everybody who ruled before."""

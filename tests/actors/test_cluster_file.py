@@ -1,0 +1,70 @@
+"""``cluster.json``: what is written, and what is understood of it and of a broker's first line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from actors.cluster_file import (
+    CLUSTER_FILE,
+    BrokerEntry,
+    ClusterFile,
+    PlacementEntry,
+    ZooKeeperEntry,
+    listed_processes,
+)
+from core.errors import BadDataError
+
+BROKER = BrokerEntry(1, 11, "127.0.0.1", 9093, 19093, 29093, 39093)
+
+
+def announcement(**changes: object) -> str:
+    """Return what a broker says, with some of it changed."""
+    fields = {name: getattr(BROKER, name) for name in BrokerEntry.__dataclass_fields__}
+    return json.dumps(fields | changes)
+
+
+def test_a_broker_is_listed_as_it_announced_itself() -> None:
+    assert BrokerEntry.decode(announcement()) == BROKER
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        "{}",
+        "tcp://127.0.0.1:1",
+        announcement(port="9093"),
+        announcement(port=None),
+        announcement(id=True),
+        announcement(host=1),
+        announcement(rack="a"),
+    ],
+)
+def test_anything_else_is_no_announcement(text: str) -> None:
+    with pytest.raises(BadDataError, match="does not announce a broker"):
+        BrokerEntry.decode(text)
+
+
+def test_the_file_is_replaced_as_a_whole_and_removed_at_the_end(tmp_path: Path) -> None:
+    file = ClusterFile(tmp_path / CLUSTER_FILE, "127.0.0.1:2181")
+    file.write()
+    assert json.loads(file.path.read_text())["placement"] is None
+    file.zookeeper_nodes = [ZooKeeperEntry(10, 2181)]
+    file.brokers[1] = BROKER
+    file.placement = PlacementEntry(12, "tcp://127.0.0.1:7777")
+    file.write()
+    assert [path.name for path in tmp_path.iterdir()] == [CLUSTER_FILE]
+    assert listed_processes(tmp_path) == [10, 11, 12]
+    file.remove()
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("content", [None, "", "[]", '{"brokers": [{}]}', "\xff"])
+def test_a_file_that_cannot_be_read_lists_nobody(tmp_path: Path, content: str | None) -> None:
+    if content is not None:
+        (tmp_path / CLUSTER_FILE).write_text(content, encoding="latin-1")
+    assert listed_processes(tmp_path) == []

@@ -1,0 +1,170 @@
+"""``brokers list`` and ``brokers shutdown``."""
+
+from __future__ import annotations
+
+from core.errors import Errors
+from core.model import TopicPartition
+from core.protocol import ShutdownBrokerRequest, ShutdownBrokerResponse
+from tests.support.fake_cluster import FakeCluster, failing
+from transport.codec import Request, Response
+
+
+def test_brokers_are_listed_with_exactly_the_promised_keys(cluster: FakeCluster) -> None:
+    cluster.add_broker(10)
+    cluster.add_broker(2, rack="r2", control_endpoint="tcp://127.0.0.1:19094")
+    cluster.elect(2)
+
+    rows = cluster.json("brokers", "list")
+
+    assert [row["id"] for row in rows] == [2, 10]
+    assert rows[0] == {
+        "id": 2,
+        "broker_epoch": rows[0]["broker_epoch"],
+        "host": "127.0.0.1",
+        "port": 9094,
+        "control_endpoint": "tcp://127.0.0.1:19094",
+        "replication_endpoint": "tcp://127.0.0.1:29094",
+        "rack": "r2",
+        "is_controller": True,
+    }
+    assert rows[0]["broker_epoch"] > rows[1]["broker_epoch"] > 0
+    assert (rows[1]["control_endpoint"], rows[1]["is_controller"]) == (None, False)
+
+
+def test_a_table_of_brokers_can_be_cut_into_words(cluster: FakeCluster) -> None:
+    cluster.add_broker(0, rack="r")
+
+    header, row = cluster.run("brokers", "list").stdout.splitlines()
+
+    assert header.split() == [
+        "ID",
+        "BROKER-EPOCH",
+        "HOST",
+        "PORT",
+        "CONTROL-ENDPOINT",
+        "REPLICATION-ENDPOINT",
+        "RACK",
+        "IS-CONTROLLER",
+    ]
+    words = row.split()
+    assert len(words) == len(header.split())
+    assert (words[0], words[4], words[6], words[7]) == ("0", "-", "r", "no")
+
+
+def test_no_brokers_are_an_empty_list(cluster: FakeCluster) -> None:
+    assert cluster.json("brokers", "list") == []
+    assert cluster.run("brokers", "list").stdout == ""
+
+
+def test_a_registration_that_cannot_be_understood_does_not_hide_the_others(
+    cluster: FakeCluster,
+) -> None:
+    cluster.add_broker(0)
+    cluster.zookeeper.put("/brokers/ids/1", b"garbage")
+
+    result = cluster.run("brokers", "list", "-o", "json")
+
+    assert result.exit_code == 0
+    assert '"id":0' in result.stdout
+    assert result.stderr.startswith("regent: broker 1: ")
+
+
+# --- shutdown -------------------------------------------------------------------------------------
+
+
+def with_obedient_broker(cluster: FakeCluster, response: ShutdownBrokerResponse) -> None:
+    """Register broker 1, which answers and then ends its session."""
+
+    def obey(request: Request) -> Response:
+        assert request == ShutdownBrokerRequest()
+        cluster.remove_broker(1)
+        return response
+
+    cluster.add_broker(1, control_endpoint=cluster.serve(obey))
+
+
+def test_a_broker_shuts_down_and_is_waited_for(cluster: FakeCluster) -> None:
+    with_obedient_broker(cluster, ShutdownBrokerResponse(Errors.NONE))
+
+    result = cluster.run("brokers", "shutdown", "1")
+
+    assert result.exit_code == 0
+    assert result.stdout == "Broker 1 has shut down.\n"
+
+
+REMAINING = ShutdownBrokerResponse(
+    Errors.NONE, (TopicPartition("b", 0), TopicPartition("a", 10), TopicPartition("a", 2))
+)
+
+
+def test_partitions_that_could_not_be_moved_are_printed(cluster: FakeCluster) -> None:
+    with_obedient_broker(cluster, REMAINING)
+
+    assert cluster.run("brokers", "shutdown", "1").stdout.splitlines() == [
+        "a-2 could not be moved",
+        "a-10 could not be moved",
+        "b-0 could not be moved",
+        "Broker 1 has shut down, 3 partitions not moved.",
+    ]
+
+
+def test_partitions_that_could_not_be_moved_are_in_the_json(cluster: FakeCluster) -> None:
+    with_obedient_broker(cluster, REMAINING)
+
+    answer = cluster.json("brokers", "shutdown", "1")
+
+    assert answer["broker_id"] == 1
+    assert answer["remaining_partitions"][1] == {"topic": "a", "partition": 10}
+
+
+def test_a_broker_that_could_not_hand_over_is_said_to_stop_all_the_same(
+    cluster: FakeCluster,
+) -> None:
+    with_obedient_broker(cluster, ShutdownBrokerResponse(Errors.REQUEST_TIMED_OUT))
+
+    result = cluster.run("brokers", "shutdown", "1")
+
+    assert result.exit_code == 0
+    assert result.stderr == "broker 1 stops without having handed over: REQUEST_TIMED_OUT\n"
+
+
+def test_a_broker_that_came_back_under_the_same_id_has_shut_down(cluster: FakeCluster) -> None:
+    def bounce(_: Request) -> Response:
+        cluster.remove_broker(1)
+        cluster.add_broker(1)
+        return ShutdownBrokerResponse(Errors.NONE)
+
+    cluster.add_broker(1, control_endpoint=cluster.serve(bounce))
+
+    assert cluster.run("brokers", "shutdown", "1").exit_code == 0
+
+
+def test_a_broker_that_stays_registered_is_a_failure(cluster: FakeCluster) -> None:
+    answer = ShutdownBrokerResponse(Errors.NONE)
+    cluster.add_broker(1, control_endpoint=cluster.serve(lambda _: answer))
+
+    line = failing(cluster.run("brokers", "shutdown", "1", "--timeout-ms", "200"))
+
+    assert line == "broker 1 is still registered; it may still be stopping"
+
+
+def test_a_broker_that_refuses_is_named(cluster: FakeCluster) -> None:
+    endpoint = cluster.serve(lambda _: Errors.BROKER_NOT_AVAILABLE)
+    cluster.add_broker(1, control_endpoint=endpoint)
+
+    assert failing(cluster.run("brokers", "shutdown", "1")).startswith(
+        f"broker 1 does not obey: {endpoint}: "
+    )
+
+
+def test_only_registered_brokers_of_ours_can_be_shut_down(cluster: FakeCluster) -> None:
+    cluster.add_broker(0)
+    cluster.add_broker(2)
+
+    assert failing(cluster.run("brokers", "shutdown", "9")) == (
+        "broker 9 is not registered; registered are 0, 2"
+    )
+    assert "is not one of Regent's" in failing(cluster.run("brokers", "shutdown", "0"))
+    assert cluster.run("brokers", "shutdown", "two").exit_code == 2
+    assert cluster.run("brokers", "shutdown").exit_code == 2
+    assert cluster.run("brokers", "shutdown", "--", "-1").exit_code == 2

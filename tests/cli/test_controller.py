@@ -1,0 +1,84 @@
+"""``controller show`` and ``controller move``."""
+
+from __future__ import annotations
+
+from tests.support.fake_cluster import FakeCluster, failing
+from tests.support.fake_zookeeper import Call, Moment
+
+
+def test_who_rules_is_shown(cluster: FakeCluster) -> None:
+    cluster.add_broker(4)
+    cluster.elect(4)
+
+    assert cluster.json("controller", "show") == {
+        "broker_id": 4,
+        "controller_epoch": 1,
+        "epoch_zk_version": 0,
+    }
+    assert cluster.run("controller", "show").stdout.splitlines() == [
+        "broker id         4",
+        "controller epoch  1",
+        "epoch zk version  0",
+    ]
+
+
+def test_nobody_ruling_is_a_failure(cluster: FakeCluster) -> None:
+    assert failing(cluster.run("controller", "show")) == "there is no controller at the moment"
+    assert failing(cluster.run("controller", "move")) == "there is no controller at the moment"
+
+
+def elect_once_deposed(cluster: FakeCluster, broker_id: int) -> None:
+    """Let a broker be elected as soon as the command has deleted the node."""
+
+    def hook(call: Call) -> None:
+        if call.method == "multi" and call.moment is Moment.AFTER:
+            cluster.elect(broker_id)
+
+    cluster.hook = hook
+
+
+def test_the_controller_moves_and_both_are_told(cluster: FakeCluster) -> None:
+    cluster.add_broker(0)
+    cluster.add_broker(1)
+    cluster.elect(0)
+    elect_once_deposed(cluster, 1)
+
+    result = cluster.run("controller", "move")
+
+    assert result.stdout == "The controller moved from broker 0 (epoch 1) to broker 1 (epoch 2).\n"
+
+
+def test_the_same_broker_may_rule_again_by_another_epoch(cluster: FakeCluster) -> None:
+    cluster.add_broker(0)
+    cluster.elect(0)
+    elect_once_deposed(cluster, 0)
+
+    assert cluster.json("controller", "move") == {
+        "old": {"broker_id": 0, "controller_epoch": 1, "epoch_zk_version": 0},
+        "new": {"broker_id": 0, "controller_epoch": 2, "epoch_zk_version": 1},
+    }
+
+
+def test_a_controller_that_moved_by_itself_is_not_deposed_again(cluster: FakeCluster) -> None:
+    cluster.add_broker(0)
+    cluster.add_broker(1)
+    cluster.elect(0)
+
+    def hook(call: Call) -> None:
+        if call.method == "multi" and call.moment is Moment.BEFORE:
+            cluster.remove_broker(0)
+            cluster.elect(1)
+
+    cluster.hook = hook
+
+    assert cluster.json("controller", "move")["new"]["broker_id"] == 1
+    assert cluster.writes.count("/controller") == 3  # created, gone with its session, created
+
+
+def test_nobody_being_elected_in_time_is_a_failure(cluster: FakeCluster) -> None:
+    cluster.add_broker(0)
+    cluster.elect(0)
+
+    line = failing(cluster.run("controller", "move", "--timeout-ms", "0"))
+
+    assert line == "broker 0 (epoch 1) was deposed, but nobody was elected in 0 ms"

@@ -1,0 +1,208 @@
+"""``events``: journals merged, torn lines, what happens next."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+import run as run_module
+from cli.events import JournalReader
+from cli.main import cli
+
+
+def event(ts_ms: int, broker_id: int = 0, **fields: Any) -> dict[str, Any]:
+    return {
+        "ts_ms": ts_ms,
+        "broker_id": broker_id,
+        "controller_epoch": 1,
+        "event_id": ts_ms,
+        "event": "TopicChange",
+        "cause": "/brokers/topics",
+        "queue_ms": 0.5,
+        "handling_ms": 1.25,
+        "changes": [],
+    } | fields
+
+
+def append(data_dir: Path, broker_id: int, *events: dict[str, Any], torn: str = "") -> Path:
+    directory = data_dir / f"broker-{broker_id}"
+    directory.mkdir(exist_ok=True)
+    path = directory / "events.jsonl"
+    with path.open("a") as journal:
+        journal.writelines(json.dumps(e) + "\n" for e in events)
+        journal.write(torn)
+    return path
+
+
+def events(data_dir: Path, *arguments: str) -> Result:
+    return CliRunner().invoke(cli, ["events", "--data-dir", str(data_dir), *arguments])
+
+
+def printed(result: Result) -> list[int]:
+    """Return the timestamps of a JSON output."""
+    assert result.exit_code == 0
+    return [json.loads(line)["ts_ms"] for line in result.stdout.splitlines()]
+
+
+def test_the_journals_of_all_brokers_are_merged_by_time(tmp_path: Path) -> None:
+    append(tmp_path, 0, event(1), event(4), event(5))
+    append(tmp_path, 1, event(2, 1), event(6, 1))
+    append(tmp_path, 2, event(3, 2))
+
+    assert printed(events(tmp_path, "-o", "json")) == [1, 2, 3, 4, 5, 6]
+    assert printed(events(tmp_path, "-o", "json", "--broker", "1")) == [2, 6]
+
+
+def test_json_lines_are_passed_through_as_they_are(tmp_path: Path) -> None:
+    path = append(tmp_path, 0, event(1, extra={"x": 1}), event(2))
+
+    assert events(tmp_path, "-o", "json").stdout == path.read_text()
+
+
+def test_a_table_has_a_row_an_event(tmp_path: Path) -> None:
+    append(tmp_path, 0, event(1_700_000_000_123, changes=["t-0: leader 0", "and 3 more"]))
+    append(tmp_path, 1, {"ts_ms": 1_700_000_000_124})
+
+    header, first, second = events(tmp_path).stdout.splitlines()
+
+    assert header.split() == [
+        *("TIME", "BROKER", "EPOCH", "EVENT", "CAUSE", "QUEUE-MS", "HANDLING-MS", "CHANGES")
+    ]
+    assert first.split()[1].endswith(".123")
+    assert first.split()[2:8] == ["0", "1", "TopicChange", "/brokers/topics", "0.5", "1.25"]
+    assert first.endswith("t-0: leader 0; and 3 more")
+    assert second.split()[2:] == ["-", "-", "-", "-", "-", "-"]
+
+
+def test_a_line_that_is_still_being_written_is_left_out(tmp_path: Path) -> None:
+    append(tmp_path, 0, event(1), torn='{"ts_ms": 2, "bro')
+
+    result = events(tmp_path, "-o", "json")
+
+    assert printed(result) == [1]
+    assert result.stderr == ""
+
+
+def test_lines_torn_by_a_crash_are_left_out_and_counted(tmp_path: Path) -> None:
+    append(tmp_path, 0, event(1), torn='{"ts_ms": 2, "bro')
+    append(tmp_path, 0, event(3), event(4), torn="[]\n\nnull\n")
+    append(tmp_path, 0, event(5))
+
+    result = events(tmp_path, "-o", "json")
+
+    assert printed(result) == [1, 4, 5]
+    assert result.stderr == "4 unreadable lines left out\n"
+
+
+def test_the_file_that_was_full_comes_first(tmp_path: Path) -> None:
+    path = append(tmp_path, 0, event(1))
+    path.rename(path.with_name("events.jsonl.1"))
+    append(tmp_path, 0, event(2))
+
+    assert printed(events(tmp_path, "-o", "json")) == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "whose"), [((), "any broker"), (("--broker", "7"), "broker 7")]
+)
+def test_no_journal_is_a_failure(tmp_path: Path, arguments: tuple[str, ...], whose: str) -> None:
+    if whose == "broker 7":
+        append(tmp_path, 0, event(1))
+
+    result = events(tmp_path, *arguments)
+
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr.startswith(f"regent: no events.jsonl of {whose} in {tmp_path}")
+
+
+def test_following_a_directory_that_does_not_exist_is_a_failure(tmp_path: Path) -> None:
+    assert events(tmp_path / "nowhere", "--follow").exit_code == 1
+
+
+# --- reading on -----------------------------------------------------------------------------------
+
+
+def read(reader: JournalReader) -> list[int]:
+    return [event.ts_ms for event in reader.read()]
+
+
+def test_reading_goes_on_where_it_stopped(tmp_path: Path) -> None:
+    path = append(tmp_path, 0, event(1), torn='{"ts_')
+    reader = JournalReader(path.parent)
+
+    assert read(reader) == [1]
+    assert read(reader) == []
+    with path.open("a") as journal:
+        journal.write('ms": 2}\n')
+    assert read(reader) == [2]
+    assert reader.unreadable == 0
+    reader.close()
+
+
+def test_a_journal_that_became_too_long_is_read_to_its_end_before_the_next(tmp_path: Path) -> None:
+    path = append(tmp_path, 0, event(1))
+    reader = JournalReader(path.parent)
+    assert read(reader) == [1]
+
+    append(tmp_path, 0, event(2))
+    path.rename(path.with_name("events.jsonl.1"))
+    append(tmp_path, 0, event(3))
+
+    assert read(reader) == [2, 3]
+    append(tmp_path, 0, event(4))
+    assert read(reader) == [4]
+    reader.close()
+
+
+def test_a_journal_that_vanished_is_waited_for(tmp_path: Path) -> None:
+    path = append(tmp_path, 0, event(1))
+    reader = JournalReader(path.parent)
+    assert read(reader) == [1]
+
+    path.unlink()
+    assert read(reader) == []
+    append(tmp_path, 0, event(2))
+    assert read(reader) == [2]
+    reader.close()
+
+
+# --- a real process -------------------------------------------------------------------------------
+
+
+def start(data_dir: Path, *arguments: str) -> subprocess.Popen[bytes]:
+    command = [sys.executable, run_module.__file__, "events", "--data-dir", str(data_dir)]
+    return subprocess.Popen(
+        [*command, "-o", "json", *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+
+
+def test_following_shows_what_happens_until_ctrl_c(tmp_path: Path) -> None:
+    append(tmp_path, 0, event(1))
+    with start(tmp_path, "--follow") as process:
+        assert process.stdout is not None
+        assert json.loads(process.stdout.readline())["ts_ms"] == 1
+        append(tmp_path, 3, event(2))  # a broker that was not there before
+        assert json.loads(process.stdout.readline())["ts_ms"] == 2
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=10)
+    assert (process.returncode, out, err) == (0, b"", b"")
+
+
+def test_a_reader_that_leaves_is_no_reason_to_complain(tmp_path: Path) -> None:
+    append(tmp_path, 0, *(event(n) for n in range(20_000)))
+    read_end, write_end = os.pipe()
+    command = [sys.executable, run_module.__file__, "events", "--data-dir", str(tmp_path)]
+    with subprocess.Popen(command, stdout=write_end, stderr=subprocess.PIPE) as process:
+        os.close(write_end)
+        assert os.read(read_end, 10)
+        os.close(read_end)
+        _, err = process.communicate(timeout=10)
+    assert (process.returncode, err) == (1, b"")

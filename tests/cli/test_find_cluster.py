@@ -1,0 +1,168 @@
+"""How commands find their cluster, and what they say when there is none."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import click
+import pytest
+
+from tests.support.fake_cluster import ADDRESS, FakeCluster, failing, write_cluster_file
+from zk.operations import ZooKeeper
+
+
+@pytest.fixture
+def asked(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The ZooKeeper addresses that commands opened; neither variable is set."""
+    monkeypatch.delenv("REGENT_ZOOKEEPER")
+    addresses: list[str] = []
+    open_session = cluster.open
+
+    @contextmanager
+    def open_noted(address: str, limit_s: float | None) -> Iterator[ZooKeeper]:
+        addresses.append(address)
+        with open_session(address, limit_s) as zookeeper:
+            yield zookeeper
+
+    monkeypatch.setattr(cluster, "open", open_noted)
+    return addresses
+
+
+def test_a_zookeeper_address_is_enough(cluster: FakeCluster, asked: list[str]) -> None:
+    assert cluster.run("topics", "list", "--zookeeper", "h:1,i:2/kafka").exit_code == 0
+    assert asked == ["h:1,i:2/kafka"]
+
+
+def test_a_data_directory_says_where_zookeeper_is(
+    cluster: FakeCluster, asked: list[str], tmp_path: Path
+) -> None:
+    write_cluster_file(tmp_path, zookeeper="h:1/here")
+
+    assert cluster.run("topics", "list", "--data-dir", str(tmp_path)).exit_code == 0
+    assert asked == ["h:1/here"]
+
+
+def test_the_default_data_directory_is_data(
+    cluster: FakeCluster, asked: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "data").mkdir()
+    write_cluster_file(tmp_path / "data", zookeeper="default:1")
+
+    assert cluster.run("topics", "list").exit_code == 0
+    assert asked == ["default:1"]
+
+
+def test_the_command_line_counts_before_the_environment(
+    cluster: FakeCluster, asked: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_cluster_file(tmp_path, zookeeper="by-directory:1")
+    monkeypatch.setenv("REGENT_ZOOKEEPER", "by-variable:1")
+
+    cluster.run("topics", "list")
+    cluster.run("topics", "list", "--data-dir", str(tmp_path))
+    cluster.run("topics", "list", "--zookeeper", "by-option:1")
+    monkeypatch.setenv("REGENT_DATA_DIR", str(tmp_path))
+    cluster.run("topics", "list")
+    cluster.run("topics", "list", "--zookeeper", "by-option:1", "--data-dir", str(tmp_path))
+
+    assert asked == [
+        "by-variable:1",
+        "by-directory:1",
+        "by-option:1",
+        "by-variable:1",
+        "by-option:1",
+    ]
+
+
+def test_without_a_cluster_file_the_command_says_what_to_do(
+    cluster: FakeCluster, asked: list[str], tmp_path: Path
+) -> None:
+    line = failing(cluster.run("topics", "list", "--data-dir", str(tmp_path)))
+
+    assert line.startswith(f"no cluster in {tmp_path}: there is no cluster.json; start one with")
+    assert asked == []
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        ("", "not JSON"),
+        ("[]", "must be a JSON object"),
+        ('{"zookeeper": "h:1"', "not JSON"),
+        ('{"brokers": []}', "zookeeper is missing"),
+        ('{"zookeeper": 5, "brokers": []}', "zookeeper must be a string"),
+        ('{"zookeeper": "h:1"}', "brokers is missing"),
+        ('{"zookeeper": "h:1", "brokers": [{"id": 0}]}', "host is missing"),
+        ('{"zookeeper": "h:1", "brokers": [], "placement": {}}', "pid is missing"),
+    ],
+)
+def test_a_broken_cluster_file_is_named(
+    cluster: FakeCluster, asked: list[str], tmp_path: Path, content: str, problem: str
+) -> None:
+    (tmp_path / "cluster.json").write_text(content)
+
+    line = failing(cluster.run("topics", "list", "--data-dir", str(tmp_path)))
+
+    assert line.startswith(f"{tmp_path}/cluster.json: ")
+    assert problem in line
+    assert asked == []
+
+
+def test_a_full_cluster_file_is_understood(
+    cluster: FakeCluster, asked: list[str], tmp_path: Path
+) -> None:
+    content = {
+        "zookeeper": "127.0.0.1:2181",
+        "zookeeper_nodes": [{"pid": 1, "port": 2181}],
+        "brokers": [
+            {
+                "id": 0,
+                "pid": 2,
+                "host": "127.0.0.1",
+                "port": 9092,
+                "control_port": 19092,
+                "replication_port": 29092,
+                "metrics_port": 39092,
+            }
+        ],
+        "placement": {"pid": 3, "endpoint": "tcp://127.0.0.1:5555"},
+    }
+    (tmp_path / "cluster.json").write_text(json.dumps(content))
+
+    assert cluster.run("topics", "list", "--data-dir", str(tmp_path)).exit_code == 0
+    assert asked == ["127.0.0.1:2181"]
+
+
+def test_a_zookeeper_that_does_not_answer_is_named(cluster: FakeCluster) -> None:
+    cluster.is_reachable = False
+
+    for command in (("topics", "list"), ("brokers", "list"), ("controller", "show")):
+        line = failing(cluster.run(*command))
+        assert line == f"no ZooKeeper answers at {ADDRESS}: is the cluster running?"
+
+
+def test_a_session_that_ends_in_the_middle_is_no_traceback(cluster: FakeCluster) -> None:
+    cluster.hook = lambda _: cluster.zookeeper.expire(1)
+    assert "no ZooKeeper answers" in failing(cluster.run("brokers", "list"))
+
+
+def test_a_zookeeper_without_a_cluster_is_not_one(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cluster, "zookeeper", type(cluster.zookeeper)())
+
+    for command, path in ((("brokers", "list"), "ids"), (("topics", "list"), "topics")):
+        assert failing(cluster.run(*command)) == (
+            f"no cluster at {ADDRESS}: no broker ever started there: no /brokers/{path}"
+        )
+
+
+def test_an_address_that_is_none_is_a_usage_error() -> None:
+    from cli.find_cluster import open_session
+
+    with pytest.raises(click.UsageError, match="ZooKeeper address 'a:b:c'"):
+        open_session("a:b:c", None).__enter__()

@@ -1,0 +1,186 @@
+"""The root of the command line: lazy commands, one-line errors, exit codes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+
+import run as run_module
+from cli.lazy_group import LazyCommand
+from cli.main import COMMANDS, RegentGroup, cli
+from core.errors import BadDataError
+
+
+def test_help_lists_every_command_that_people_call() -> None:
+    result = CliRunner().invoke(cli, ["--help"])
+
+    assert result.exit_code == 0
+    for name, command in COMMANDS.items():
+        assert (f"\n  {name} " in result.stdout) is (command.summary is not None)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("topics",),
+        ("topics", "create"),
+        ("topics", "list"),
+        ("topics", "describe"),
+        ("topics", "alter"),
+        ("brokers",),
+        ("brokers", "list"),
+        ("brokers", "shutdown"),
+        ("controller", "show"),
+        ("controller", "move"),
+        ("metadata",),
+        ("status",),
+        ("events",),
+    ],
+)
+def test_every_command_explains_itself(arguments: tuple[str, ...]) -> None:
+    result = CliRunner().invoke(cli, [*arguments, "--help"])
+
+    assert result.exit_code == 0
+    assert result.stdout.startswith(f"Usage: regent {' '.join(arguments)} ")
+
+
+@pytest.mark.parametrize("arguments", [(), ("topics",), ("brokers",), ("controller",), ("jobs",)])
+def test_a_group_without_a_command_shows_its_help(arguments: tuple[str, ...]) -> None:
+    result = CliRunner().invoke(cli, arguments)
+
+    assert result.exit_code == 2
+    assert "Usage: regent" in result.stderr
+
+
+def test_an_unknown_command_is_a_usage_error_in_one_line() -> None:
+    result = CliRunner().invoke(cli, ["topcs", "list"])
+
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr == "regent: No such command 'topcs'. (regent --help)\n"
+
+
+def test_a_missing_module_fails_only_when_its_command_is_called() -> None:
+    commands = {"missing": LazyCommand("cli.no_such_module", "missing", "Missing.")}
+    root = RegentGroup("regent", commands=commands)
+
+    assert CliRunner().invoke(root, ["--help"]).exit_code == 0
+
+    result = CliRunner().invoke(root, ["missing"])
+
+    assert result.exit_code == 1
+    assert result.stderr.startswith("regent: the command missing cannot be loaded: No module")
+
+
+class FailingGroup(RegentGroup):
+    """A root with one command, ``c``, which raises ``error``."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__("regent", commands={})
+        self.error = error
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        def fail() -> None:
+            raise self.error
+
+        return click.Command("c", callback=fail)
+
+
+@pytest.mark.parametrize(
+    ("error", "exit_code", "stderr"),
+    [
+        (BadDataError("/controller: not JSON"), 1, "regent: /controller: not JSON\n"),
+        (BadDataError("one\ntwo"), 1, "regent: one\nregent: two\n"),
+        (click.ClickException("no"), 1, "regent: no\n"),
+        (click.UsageError("what?"), 2, "regent: what? (regent c --help)\n"),
+        (KeyboardInterrupt(), 130, "\n"),
+        (SystemExit(7), 7, ""),
+    ],
+)
+def test_every_expected_error_is_one_line_and_an_exit_code(
+    error: BaseException, exit_code: int, stderr: str
+) -> None:
+    result = CliRunner().invoke(FailingGroup(error), ["c"])
+
+    assert (result.exit_code, result.stdout, result.stderr) == (exit_code, "", stderr)
+
+
+def test_an_error_nobody_expects_keeps_its_traceback() -> None:
+    result = CliRunner().invoke(FailingGroup(ZeroDivisionError()), ["c"])
+
+    assert isinstance(result.exception, ZeroDivisionError)
+
+
+# --- a real process -------------------------------------------------------------------------------
+
+
+def regent(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, run_module.__file__, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+        env={**os.environ, **environment},
+    )
+
+
+def test_the_program_runs(tmp_path: Path) -> None:
+    result = regent("topics", "list", REGENT_DATA_DIR=str(tmp_path), REGENT_ZOOKEEPER="")
+
+    assert (result.returncode, result.stdout) == (1, "")
+    assert result.stderr.startswith(f"regent: no cluster in {tmp_path}")
+
+
+def test_listing_topics_does_not_pay_for_spark_actors_or_tables() -> None:
+    program = """
+import sys
+from contextlib import contextmanager
+from cli.main import cli
+from tests.support.fake_zookeeper import FakeZooKeeper, FakeZooKeeperServer
+
+server = FakeZooKeeperServer()
+server.put("/brokers/topics/t")
+
+@contextmanager
+def open_fake(address, limit_s):
+    yield FakeZooKeeper(server)
+
+try:
+    cli(["topics", "list", "--zookeeper", "fake:1"], obj=open_fake)
+finally:
+    print(sorted({"pyspark", "zmq", "pykka", "rich", "msgpack", "pyarrow"} & set(sys.modules)))
+"""
+    result = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=True,
+        cwd=Path(run_module.__file__).parent,
+    )
+
+    assert result.stdout == "t\n[]\n"
+
+
+def test_ctrl_c_while_waiting_for_zookeeper_exits_130() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.settimeout(20)
+        address = f"127.0.0.1:{listener.getsockname()[1]}"
+        with subprocess.Popen(
+            [sys.executable, run_module.__file__, "brokers", "list", "--zookeeper", address],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        ) as process:
+            connection, _ = listener.accept()  # and no answer ever
+            with connection:
+                process.send_signal(signal.SIGINT)
+                out, err = process.communicate(timeout=10)
+    assert (process.returncode, out, err) == (130, b"", b"\n")

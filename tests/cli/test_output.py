@@ -1,0 +1,104 @@
+"""How results look, on a terminal and elsewhere."""
+
+from __future__ import annotations
+
+import io
+import sys
+
+import pytest
+
+from cli.output import Waiting, counted, listed, print_json, print_table
+
+
+class Terminal(io.TextIOWrapper):
+    """A stream that claims to be a terminal."""
+
+    def __init__(self) -> None:
+        super().__init__(io.BytesIO(), encoding="utf-8", write_through=True)
+
+    def isatty(self) -> bool:
+        return True
+
+    @property
+    def text(self) -> str:
+        written = self.buffer
+        assert isinstance(written, io.BytesIO)
+        return written.getvalue().decode()
+
+
+def on_terminal(monkeypatch: pytest.MonkeyPatch, stream: str) -> Terminal:
+    """Make ``stream`` a terminal; to be called in the test, as pytest captures anew for it."""
+    terminal = Terminal()
+    monkeypatch.setattr(sys, stream, terminal)
+    monkeypatch.setenv("TERM", "dumb")
+    return terminal
+
+
+ROWS = [(1, "[bold]x[/]", None), (10, [1, 2], True)]
+
+
+def test_elsewhere_a_table_is_aligned_words(capsys: pytest.CaptureFixture[str]) -> None:
+    print_table(["id", "the name", "last"], ROWS)
+
+    assert capsys.readouterr().out == (
+        "ID  THE-NAME    LAST\n1   [bold]x[/]  -\n10  1,2         yes\n"
+    )
+
+
+def test_on_a_terminal_a_table_has_a_rule_and_its_cells_are_no_markup(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stdout = on_terminal(monkeypatch, "stdout")
+
+    print_table(["id", "the name", "last"], ROWS)
+
+    lines = stdout.text.splitlines()
+    assert lines[0].split() == ["id", "the", "name", "last"]
+    assert set(lines[1].strip()) == {"─"}
+    assert lines[2].split() == ["1", "[bold]x[/]", "-"]
+
+
+def test_json_is_one_line_for_programs(capsys: pytest.CaptureFixture[str]) -> None:
+    print_json({"b": (1, 2), "a": None})
+    assert capsys.readouterr().out == '{"b":[1,2],"a":null}\n'
+
+
+def test_json_is_indented_for_people(monkeypatch: pytest.MonkeyPatch) -> None:
+    stdout = on_terminal(monkeypatch, "stdout")
+
+    print_json({"a": 1})
+    assert stdout.text == '{\n  "a": 1\n}\n'
+
+
+def test_elsewhere_a_wait_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    with Waiting("warming up…") as waiting:
+        for _ in range(3):
+            waiting.go_on()
+
+    assert capsys.readouterr().err == "warming up…\n"
+
+
+def test_on_a_terminal_a_wait_has_a_dot_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = on_terminal(monkeypatch, "stderr")
+    now = [0.0]
+    monkeypatch.setattr("cli.output.time.monotonic", lambda: now[0])
+
+    with Waiting("warming up…") as waiting:
+        for _ in range(25):
+            waiting.go_on()
+            now[0] += 0.1
+
+    assert terminal.text == "warming up…..\n"
+
+
+def test_a_wait_that_never_was_says_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    with Waiting("warming up…"):
+        pass
+
+    assert capsys.readouterr().err == ""
+
+
+def test_numbers_agree_with_nouns_and_long_lists_are_cut() -> None:
+    assert (counted(1, "broker"), counted(0, "broker")) == ("1 broker", "0 brokers")
+    assert listed([1, 2, 3]) == "1, 2, 3"
+    assert listed(range(12), 3) == "0, 1, 2 and 9 more"

@@ -1,0 +1,174 @@
+"""``status``: healthy or not, and why."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from core.errors import Errors
+from core.model import LeaderAndIsr, ReplicaAssignment
+from core.protocol import PlacementStatusResponse
+from tests.support.fake_cluster import ADDRESS, FakeCluster, failing, write_cluster_file
+
+ON_BOTH = {0: ReplicaAssignment((0, 1))}
+IN_SYNC = {0: LeaderAndIsr(0, (0, 1))}
+
+
+@pytest.fixture
+def healthy(cluster: FakeCluster) -> FakeCluster:
+    cluster.add_broker(0)
+    cluster.add_broker(1)
+    cluster.elect(1)
+    cluster.add_topic("t", ON_BOTH, IN_SYNC)
+    return cluster
+
+
+def reasons(cluster: FakeCluster, *arguments: str) -> list[str]:
+    status = cluster.json("status", *arguments, exit_code=1)
+    assert status["healthy"] is False
+    found = status["reasons"]
+    assert isinstance(found, list)
+    return found
+
+
+def test_a_healthy_cluster(healthy: FakeCluster, tmp_path: Path) -> None:
+    ready = PlacementStatusResponse(Errors.NONE, "ready", "")
+    endpoint = healthy.serve(lambda _: ready)
+    brokers = {0: "tcp://127.0.0.1:1", 1: "tcp://127.0.0.1:2"}
+    write_cluster_file(tmp_path, brokers=brokers, placement=endpoint)
+
+    status = healthy.json("status", "--data-dir", str(tmp_path))
+
+    assert [broker["id"] for broker in status.pop("brokers")] == [0, 1]
+    assert status == {
+        "healthy": True,
+        "reasons": [],
+        "zookeeper": {"address": ADDRESS, "connected": True},
+        "controller": {"broker_id": 1, "controller_epoch": 1, "epoch_zk_version": 0},
+        "missing_brokers": [],
+        "placement": {"endpoint": endpoint, "state": "ready", "message": ""},
+        "topics": 1,
+        "topics_being_deleted": 0,
+        "partitions": 1,
+        "under_replicated_partitions": 0,
+        "leaderless_partitions": 0,
+    }
+
+
+def test_a_healthy_cluster_on_one_screen(healthy: FakeCluster) -> None:
+    result = healthy.run("status")
+
+    assert result.exit_code == 0
+    lines = dict(line.split("  ", 1) for line in result.stdout.splitlines())
+    assert {name: value.strip() for name, value in lines.items()} == {
+        "zookeeper": ADDRESS,
+        "controller": "broker 1 (epoch 1)",
+        "brokers": "0, 1",
+        "placement service": "none",
+        "topics": "1",
+        "topics being deleted": "0",
+        "partitions": "1",
+        "under-replicated partitions": "0",
+        "leaderless partitions": "0",
+        "health": "ok",
+    }
+
+
+def test_an_unhealthy_cluster_on_one_screen(healthy: FakeCluster) -> None:
+    healthy.remove_broker(1)
+
+    result = healthy.run("status")
+
+    assert result.exit_code == 1
+    assert result.stdout.splitlines()[-1] == "unhealthy: there is no controller"
+    assert result.stderr == ""
+
+
+def test_partitions_without_leaders_or_in_sync_replicas_are_named(healthy: FakeCluster) -> None:
+    healthy.add_topic("new", ON_BOTH)
+    healthy.add_topic("lost", ON_BOTH, {0: LeaderAndIsr(-1, (0, 1))})
+    healthy.add_topic("behind", ON_BOTH, {0: LeaderAndIsr(0, (0,))})
+
+    assert reasons(healthy) == [
+        "2 partitions without a leader: lost-0, new-0",
+        "2 partitions under-replicated: behind-0, new-0",
+    ]
+
+
+def test_a_leader_that_is_gone_is_no_leader(healthy: FakeCluster) -> None:
+    healthy.remove_broker(0)
+    assert reasons(healthy) == ["1 partition without a leader: t-0"]
+
+
+def test_only_the_first_partitions_are_named(healthy: FakeCluster) -> None:
+    healthy.add_topic("new", {n: ReplicaAssignment((0,)) for n in range(8)})
+    assert reasons(healthy)[0] == (
+        "8 partitions without a leader: new-0, new-1, new-2, new-3, new-4 and 3 more"
+    )
+
+
+def test_topics_being_deleted_are_not_ill(healthy: FakeCluster) -> None:
+    healthy.add_topic("gone", ON_BOTH, {0: LeaderAndIsr(-1, ())})
+    healthy.zookeeper.put("/admin/delete_topics/gone")
+
+    status = healthy.json("status")
+
+    assert (status["topics"], status["topics_being_deleted"], status["partitions"]) == (2, 1, 1)
+
+
+def test_a_broker_of_the_data_directory_that_is_missing_is_named(
+    healthy: FakeCluster, tmp_path: Path
+) -> None:
+    write_cluster_file(tmp_path, brokers={n: f"tcp://127.0.0.1:{n + 1}" for n in range(4)})
+
+    status = healthy.json("status", "--data-dir", str(tmp_path), exit_code=1)
+
+    assert status["reasons"] == ["brokers 2, 3 not registered"]
+    assert status["missing_brokers"] == [2, 3]
+
+
+def test_a_controller_that_is_not_registered_is_ill(healthy: FakeCluster) -> None:
+    healthy.zookeeper.put("/controller", b'{"version":1,"brokerid":9,"timestamp":"0"}')
+    assert reasons(healthy) == ["the controller, broker 9, is not registered"]
+
+
+def test_nodes_that_cannot_be_understood_are_ill(healthy: FakeCluster) -> None:
+    healthy.zookeeper.put("/brokers/topics/bad", b"garbage")
+    healthy.zookeeper.put("/brokers/ids/3", b"garbage")
+
+    found = reasons(healthy)
+
+    assert found[0].startswith("broker 3: ")
+    assert found[1].startswith("topic bad: ")
+
+
+def test_a_placement_service_that_does_not_answer_is_shown_and_not_ill(
+    healthy: FakeCluster, tmp_path: Path
+) -> None:
+    endpoint = healthy.serve(lambda _: Errors.UNKNOWN_SERVER_ERROR)
+    write_cluster_file(tmp_path, placement=endpoint)
+
+    status = healthy.json("status", "--data-dir", str(tmp_path))
+
+    assert status["placement"] == {"endpoint": endpoint, "state": "unreachable", "message": ""}
+
+
+def test_without_zookeeper_there_is_one_line(cluster: FakeCluster) -> None:
+    cluster.is_reachable = False
+
+    result = cluster.run("status")
+
+    assert result.exit_code == 1
+    assert result.stdout == (
+        f"unhealthy: no ZooKeeper answers at {ADDRESS}: is the cluster running?\n"
+    )
+    status = cluster.json("status", exit_code=1)
+    assert status["zookeeper"] == {"address": ADDRESS, "connected": False}
+    assert status["controller"] is None
+
+
+def test_where_no_cluster_can_be_looked_for_it_is_an_error(
+    cluster: FakeCluster, tmp_path: Path
+) -> None:
+    assert "no cluster in" in failing(cluster.run("status", "--data-dir", str(tmp_path)))

@@ -1,0 +1,229 @@
+"""``topics create``: from the command line, or a file, to the znodes."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from core.model import ReplicaAssignment
+from core.protocol import (
+    DescribeTopicsRequest,
+    PlaceTopicsRequest,
+)
+from tests.support.fake_cluster import (
+    FakeCluster,
+    failing,
+    placed,
+    replicas,
+)
+from zk.admin_znodes import ConfigEntityZNode
+
+RING = {0: (0, 1, 2), 1: (1, 2, 0), 2: (2, 0, 1), 3: (0, 1, 2)}
+
+
+def test_a_topic_is_placed_written_and_waited_for(local: FakeCluster) -> None:
+    result = local.run("topics", "create", "t", "--partitions", "4", "--replication-factor", "3")
+
+    assert result.exit_code == 0
+    assert result.stdout == "Created topic t (4 partitions, replication factor 3).\n"
+    assert result.stderr == ""
+    assert replicas(local, "t") == RING
+    topic_id = local.topic("t").topic_id
+    assert topic_id is not None
+    assert len(topic_id) == 22
+    assert local.received[-1] == DescribeTopicsRequest(("t",))
+
+
+def test_the_created_topics_are_printed_as_json(local: FakeCluster) -> None:
+    answer = local.json("topics", "create", "t", "--partitions", "1", "--replication-factor", "1")
+
+    assert answer == [
+        {
+            "topic": "t",
+            "topic_id": local.topic("t").topic_id,
+            "partitions": 1,
+            "replication_factor": 1,
+        }
+    ]
+
+
+def test_the_name_may_be_given_as_to_kafkas_tools(local: FakeCluster) -> None:
+    options = ("--topic", "t", "--partitions", "1", "--replication-factor", "1")
+
+    assert local.run("topics", "create", *options).exit_code == 0
+    assert local.run("topics", "describe", "--topic", "t").exit_code == 0
+
+
+def test_settings_are_written_with_the_topic(local: FakeCluster) -> None:
+    shape = ("--partitions", "1", "--replication-factor", "1")
+    settings = ("--config", "retention.ms=5", "--config", "cleanup.policy=compact")
+
+    assert local.run("topics", "create", "t", *shape, *settings).exit_code == 0
+
+    data = local.zookeeper.snapshot()["/config/topics/t"].data
+    assert ConfigEntityZNode.decode(data) == {"retention.ms": "5", "cleanup.policy": "compact"}
+    assert local.writes.index("/config/topics/t") < local.writes.index("/brokers/topics/t")
+
+
+def test_an_explicit_assignment_needs_no_placement(local: FakeCluster) -> None:
+    result = local.run("topics", "create", "t", "--replica-assignment", "2:0,0:1")
+
+    assert result.stdout == "Created topic t (2 partitions, replication factor 2).\n"
+    assert replicas(local, "t") == {0: (2, 0), 1: (0, 1)}
+    assert not any(isinstance(request, PlaceTopicsRequest) for request in local.received)
+
+
+def test_how_to_place_is_handed_to_the_placement_service(local: FakeCluster) -> None:
+    options = ("--strategy", "kafka", "--start-index", "2", "--index", "per-topic")
+    shape = ("--partitions", "2", "--replication-factor", "2")
+
+    assert local.run("topics", "create", "t", *shape, *options).exit_code == 0
+
+    request = placed(local)
+    assert (request.strategy, request.start_index, request.index) == ("kafka", "2", "per-topic")
+    assert [broker.broker_id for broker in request.brokers] == [0, 1, 2]
+    assert replicas(local, "t")[0][0] == 2
+
+
+def test_the_least_loaded_start_counts_what_brokers_hold(local: FakeCluster) -> None:
+    local.add_topic("old", {0: ReplicaAssignment((0, 1)), 1: ReplicaAssignment((0, 1))})
+    shape = ("--partitions", "1", "--replication-factor", "1")
+
+    assert (
+        local.run("topics", "create", "t", *shape, "--start-index", "least-loaded").exit_code == 0
+    )
+
+    assert [broker.replica_count for broker in placed(local).brokers] == [2, 2, 0]
+    assert replicas(local, "t") == {0: (2,)}
+
+
+def test_all_topics_of_a_file_are_placed_in_one_request(local: FakeCluster, tmp_path: Path) -> None:
+    file = tmp_path / "topics.json"
+    entries = [
+        {"topic": "b", "partitions": 1, "replication_factor": 2},
+        {
+            "topic": "a",
+            "partitions": 2,
+            "replication_factor": 1,
+            "config": {"min.insync.replicas": 1},
+        },
+    ]
+    file.write_text(json.dumps(entries))
+
+    result = local.run("topics", "create", "--from-file", str(file))
+
+    assert result.stdout.splitlines() == [
+        "Created topic a (2 partitions, replication factor 1).",
+        "Created topic b (1 partition, replication factor 2).",
+    ]
+    assert replicas(local, "a") == {0: (0,), 1: (1,)}
+    assert replicas(local, "b") == {0: (2, 0)}
+    assert len(placed(local).topics) == 2
+
+
+def test_a_file_may_come_through_a_pipe(local: FakeCluster) -> None:
+    entries = [{"topic": "a", "partitions": 1, "replication_factor": 1}]
+
+    result = local.run("topics", "create", "--from-file", "-", stdin=json.dumps(entries).encode())
+
+    assert result.exit_code == 0
+    assert replicas(local, "a") == {0: (0,)}
+
+
+def test_one_bad_topic_of_a_file_keeps_all_from_being_written(
+    local: FakeCluster, tmp_path: Path
+) -> None:
+    file = tmp_path / "topics.json"
+    good = {"topic": "good", "partitions": 1, "replication_factor": 1}
+    file.write_text(json.dumps([good, good | {"topic": "b@d"}, good | {"replication_factor": 7}]))
+    before = list(local.writes)
+
+    result = local.run("topics", "create", "--from-file", str(file))
+
+    assert result.exit_code == 1
+    assert result.stdout == ""
+    assert result.stderr.splitlines() == [
+        'regent: topic \'b@d\' has other characters than ASCII letters, digits, ".", "_" and "-"',
+        "regent: topic good is named more than once",
+    ]
+    assert local.writes == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (("t", "--partitions", "0", "--replication-factor", "1"), "at least one partition"),
+        (("t", "--partitions", "1", "--replication-factor", "4"), "there are 3 live brokers"),
+        (("t", "--replica-assignment", "0:1,0"), "partition 1 has 1 replicas"),
+        (("t", "--replica-assignment", "0:7"), "broker 7 is not registered"),
+        (("a b", "--partitions", "1", "--replication-factor", "1"), "other characters"),
+        (
+            ("t", "--partitions", "1", "--replication-factor", "1", "--start-index", "middle"),
+            "start index must be a number",
+        ),
+        (
+            ("t", "--partitions", "1", "--replication-factor", "1", "--config", "colour=red"),
+            "config colour is not a setting of topics",
+        ),
+    ],
+)
+def test_a_topic_that_cannot_be_is_refused_in_one_line_and_nothing_is_written(
+    local: FakeCluster, arguments: tuple[str, ...], problem: str
+) -> None:
+    before = list(local.writes)
+
+    assert problem in failing(local.run("topics", "create", *arguments))
+
+    assert local.writes == before
+
+
+def test_an_existing_topic_is_refused_unless_it_may_exist(local: FakeCluster) -> None:
+    create = ("topics", "create", "t", "--partitions", "1", "--replication-factor", "1")
+    local.run(*create)
+    before = list(local.writes)
+
+    assert failing(local.run(*create)) == "topic t already exists"
+
+    result = local.run(*create, "--if-not-exists")
+    assert (result.exit_code, result.stdout) == (0, "")
+    assert result.stderr == "topic t already exists\n"
+    assert local.json(*create, "--if-not-exists") == []
+    assert local.writes == before
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        (),
+        ("t",),
+        ("t", "--partitions", "1"),
+        ("t", "--replication-factor", "1"),
+        ("t", "--partitions", "one", "--replication-factor", "1"),
+        ("t", "--replica-assignment", "0", "--partitions", "1"),
+        ("t", "--replica-assignment", "0", "--replication-factor", "1"),
+        ("t", "--replica-assignment", "a:b"),
+        ("t", "--partitions", "1", "--replication-factor", "1", "--config", "x"),
+        ("t", "--partitions", "1", "--replication-factor", "1", "--strategy", "best"),
+        ("t", "--topic", "t", "--partitions", "1", "--replication-factor", "1"),
+        ("t", "--partitions", "1", "--replication-factor", "1", "--timeout-ms", "-1"),
+        ("t", "--partition", "1"),
+        ("--from-file", "/nowhere/topics.json"),
+        ("t", "--from-file", os.devnull),
+        ("--from-file", os.devnull, "--partitions", "1"),
+        ("--from-file", os.devnull, "--config", "a=b"),
+    ],
+)
+def test_a_command_line_that_makes_no_sense_is_a_usage_error(
+    cluster: FakeCluster, arguments: tuple[str, ...]
+) -> None:
+    cluster.is_reachable = False
+
+    result = cluster.run("topics", "create", *arguments)
+
+    assert result.exit_code == 2
+    (line,) = result.stderr.splitlines()
+    assert line.startswith("regent: ")
+    assert line.endswith("(regent topics create --help)")

@@ -1,0 +1,27 @@
+"""A cluster with two brokers and a topic, and a controller that rules it."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.term import Candidate, Tree, topic_id
+
+
+@pytest.fixture
+def tree() -> Tree:
+    """Brokers 1 and 2 are registered, and t has a partition on each."""
+    tree = Tree()
+    for broker_id in (1, 2):
+        tree.register(broker_id)
+    tree.put_topic("t", {0: (1, 2), 1: (2, 1)}, topic_id(77))
+    return tree
+
+
+@pytest.fixture
+def ruler(tree: Tree) -> Candidate:
+    """Broker 0, which rules, with nothing left to do."""
+    candidate = Candidate(tree, 0)
+    candidate.start()
+    candidate.catch_up()
+    assert candidate.controller.is_active
+    return candidate

@@ -1,0 +1,389 @@
+"""One broker's controller as a whole: events in, effects out."""
+
+from __future__ import annotations
+
+import pytest
+
+from core.controller import events
+from core.controller.effects import (
+    AddBroker,
+    BrokerRegistered,
+    ControllerRoleChanged,
+    Effect,
+    RecordChanges,
+    RemoveBroker,
+    Reply,
+    ScheduleEvent,
+)
+from core.controller.events import (
+    BrokerChange,
+    BrokerModifications,
+    ChannelOverflowed,
+    ControlledShutdown,
+    ControllerChange,
+    ControllerEvent,
+    DescribeTopics,
+    Expire,
+    LeaderAndIsrResponseReceived,
+    PartitionModifications,
+    Reelect,
+    RegisterBrokerAndReelect,
+    Startup,
+    TopicChange,
+    UpdateMetadataResponseReceived,
+)
+from core.controller.term import ControllerSettings
+from core.errors import Errors
+from core.model import NO_LEADER, TopicPartition
+from core.protocol import (
+    ControlHeader,
+    ControlledShutdownResponse,
+    ControllerPartition,
+    DescribeTopicsResponse,
+    LeaderAndIsrRequest,
+    LeaderAndIsrResponse,
+    LeaderAndIsrType,
+    PartitionError,
+    UpdateMetadataResponse,
+)
+from tests.support.term import (
+    T0,
+    T1,
+    Candidate,
+    Tree,
+    broker_info,
+    kinds,
+    leader_and_isr_rows,
+    metadata_rows,
+    of_type,
+    requests,
+    topic_id,
+)
+from zk.znodes import BrokerIdZNode
+
+HEADER = ControlHeader(0, 1, 1)
+
+OF_THE_ACTIVE_ONE: list[ControllerEvent] = [
+    BrokerChange(),
+    BrokerModifications(1),
+    TopicChange(),
+    PartitionModifications("t"),
+    LeaderAndIsrResponseReceived(1, HEADER, LeaderAndIsrResponse(Errors.NONE)),
+    UpdateMetadataResponseReceived(1, HEADER, UpdateMetadataResponse(Errors.NONE)),
+    ChannelOverflowed(1, HEADER),
+]
+
+
+def header(candidate: Candidate, broker_id: int, **changes: int) -> ControlHeader:
+    """Return the header a request to a broker has now."""
+    context = candidate.controller.context
+    epochs = ControlHeader(0, context.epoch, context.live_broker_epochs[broker_id])
+    return epochs._replace(**changes)
+
+
+def storage_error(*partitions: TopicPartition) -> LeaderAndIsrResponse:
+    errors = (PartitionError(*p, Errors.KAFKA_STORAGE_ERROR) for p in partitions)
+    return LeaderAndIsrResponse(Errors.NONE, tuple(errors))
+
+
+# --- becoming the controller ----------------------------------------------------------------------
+
+
+def test_the_first_broker_of_a_cluster_registers_and_rules() -> None:
+    tree = Tree()
+    candidate = Candidate(tree, 0)
+    effects = candidate.start()
+    registration = candidate.controller.context.registrations[0]
+    assert effects[:3] == [
+        BrokerRegistered(registration.broker_epoch),
+        ControllerRoleChanged(is_active=True, controller_epoch=1),
+        AddBroker(registration),
+    ]
+    assert kinds(effects) == [(0, "UpdateMetadata"), (0, "LeaderAndIsr")]
+    assert isinstance(effects[-1], RecordChanges)
+    assert effects[-1].controller_epoch == 1
+    assert candidate.controller.is_active
+    assert candidate.controller.active_controller_id == 0
+
+
+def test_startup_stands_for_election_without_registering_again(tree: Tree) -> None:
+    candidate = Candidate(tree, 1)
+    effects = candidate.handle(Startup())
+    assert candidate.controller.is_active
+    assert of_type(effects, BrokerRegistered) == []
+
+
+def test_a_new_controller_reads_everything_before_it_says_anything(tree: Tree) -> None:
+    tree.put_state(T0, 9, (9, 2), leader_epoch=3, controller_epoch=0)
+    candidate = Candidate(tree, 0)
+    effects = candidate.start()
+    shape = [type(e).__name__ for e in effects if not isinstance(e, RecordChanges)]
+    assert shape[:5] == [
+        "BrokerRegistered",
+        "ControllerRoleChanged",
+        "AddBroker",
+        "AddBroker",
+        "AddBroker",
+    ]
+    assert set(shape[5:]) == {"SendControlRequest"}
+    assert kinds(effects)[:6] == [
+        (0, "UpdateMetadata"),  # who lives, before anybody is told to follow (KAFKA-4443)
+        (1, "UpdateMetadata"),
+        (2, "UpdateMetadata"),
+        (0, "LeaderAndIsr"),  # FULL, to everybody
+        (1, "LeaderAndIsr"),
+        (2, "LeaderAndIsr"),
+    ]
+    first = metadata_rows(requests(effects)[:3])
+    assert first == {0: {}, 1: {}, 2: {}}
+    full = [sent.request for sent in requests(effects)[3:6]]
+    assert [r.type for r in full if isinstance(r, LeaderAndIsrRequest)] == [
+        LeaderAndIsrType.FULL
+    ] * 3
+    assert [[p for p, _ in r.partitions()] for r in full] == [[], [T0], [T0]]
+    assert tree.leads(T0) == (2, (2,), 4)
+    assert tree.leads(T1) == (2, (2, 1), 0)
+    assert leader_and_isr_rows(effects)[1][T0].leader == 2
+
+
+def test_the_last_thing_a_takeover_says_is_what_zookeeper_holds(tree: Tree) -> None:
+    tree.put_state(T0, 9, (9, 1, 2), leader_epoch=3, controller_epoch=0)
+    effects = Candidate(tree, 0).start()
+    for orders in leader_and_isr_rows(effects).values():
+        for partition, order in orders.items():
+            assert (order.leader, order.isr, order.leader_epoch) == tree.leads(partition)
+    for rows in metadata_rows(effects).values():
+        for partition, row in rows.items():
+            assert (row.leader, row.isr, row.leader_epoch) == tree.leads(partition)
+
+
+def test_only_one_broker_rules(tree: Tree, ruler: Candidate) -> None:
+    other = Candidate(tree, 5)
+    effects = other.start()
+    assert not other.controller.is_active
+    assert other.controller.active_controller_id == 0
+    assert [type(e) for e in effects] == [BrokerRegistered, RecordChanges]
+    assert ruler.controller.is_active
+
+
+def test_when_the_controller_dies_the_next_takes_over(tree: Tree, ruler: Candidate) -> None:
+    other = Candidate(tree, 5)
+    other.start()
+    ruler.session.close()
+    effects = other.catch_up()
+    assert of_type(effects, ControllerRoleChanged) == [ControllerRoleChanged(True, 2)]
+    assert {sent.header.controller_epoch for sent in requests(effects)} == {2}
+    assert sorted(r.registration.info.broker_id for r in of_type(effects, AddBroker)) == [1, 2, 5]
+
+
+def test_a_broker_id_in_use_is_tried_again_later(tree: Tree) -> None:
+    candidate = Candidate(tree, 1)
+    assert candidate.start() == [ScheduleEvent(500, RegisterBrokerAndReelect())]
+    assert not candidate.controller.is_active
+    tree.unregister(1)
+    candidate.start()
+    assert candidate.controller.is_active
+
+
+def test_the_settings_reach_the_elections(tree: Tree) -> None:
+    tree.put_state(T0, 9, (9,))
+    Candidate(tree, 0, ControllerSettings(unclean_leader_election_enable=True)).start()
+    assert tree.leads(T0)[:2] == (1, (1,))
+
+
+# --- while it rules -------------------------------------------------------------------------------
+
+
+def test_watches_of_brokers_and_topics_become_events(tree: Tree, ruler: Candidate) -> None:
+    tree.register(3)
+    tree.put_topic("t", {0: (1, 2), 1: (2, 1), 2: (3,)}, topic_id(77))
+    tree.put_topic("u", {0: (3,)})
+    tree.server.put(BrokerIdZNode.path(1), BrokerIdZNode.encode(broker_info(1, life=2)))
+    assert list(ruler.inbox) == [
+        BrokerChange(),
+        PartitionModifications("t"),
+        TopicChange(),
+        BrokerModifications(1),
+    ]
+    effects = ruler.catch_up()
+    assert tree.leads(TopicPartition("t", 2)) == tree.leads(TopicPartition("u", 0)) == (3, (3,), 0)
+    assert [r.registration.info.broker_id for r in of_type(effects, AddBroker)] == [3, 1]
+    tree.unregister(2)
+    ruler.catch_up()
+    assert tree.leads(T1) == (1, (1,), 1)
+
+
+@pytest.mark.parametrize("event", [Startup(), ControllerChange(), Reelect()])
+def test_as_long_as_it_holds_the_node_it_goes_on(ruler: Candidate, event: ControllerEvent) -> None:
+    assert ruler.handle(event) == []
+    assert ruler.controller.is_active
+    assert ruler.controller.context.epoch == 1
+
+
+def test_it_registers_again_without_losing_the_term(ruler: Candidate) -> None:
+    epoch = ruler.controller.context.live_broker_epochs[0]
+    effects = ruler.start()
+    assert of_type(effects, BrokerRegistered) == [BrokerRegistered(epoch)]
+    assert of_type(effects, ControllerRoleChanged) == []
+
+
+def test_a_controlled_shutdown_is_answered_after_what_it_caused(
+    tree: Tree, ruler: Candidate
+) -> None:
+    epoch = ruler.controller.context.live_broker_epochs[2]
+    effects = ruler.handle(ControlledShutdown(17, 2, epoch))
+    assert tree.leads(T1) == (1, (1,), 1)
+    (reply,) = of_type(effects, Reply)
+    assert reply == Reply(17, ControlledShutdownResponse(Errors.NONE))
+    assert effects.index(reply) > effects.index(requests(effects)[-1])
+
+
+def test_it_describes_what_it_knows(tree: Tree, ruler: Candidate) -> None:
+    tree.put_topic("a", {1: (9,), 0: (2,)})
+    ruler.catch_up()
+    t0 = ControllerPartition("t", 0, 1, 0, (1, 2), (1, 2))
+    t1 = ControllerPartition("t", 1, 2, 0, (2, 1), (2, 1))
+    a0 = ControllerPartition("a", 0, 2, 0, (2,), (2,))
+    a1 = ControllerPartition("a", 1, NO_LEADER, -1, (), (9,))
+    (everything,) = ruler.handle(DescribeTopics(3, None))
+    assert everything == Reply(3, DescribeTopicsResponse(Errors.NONE, 1, (a0, a1, t0, t1)))
+    (some,) = ruler.handle(DescribeTopics(4, ("t", "unknown")))
+    assert some == Reply(4, DescribeTopicsResponse(Errors.NONE, 1, (t0, t1)))
+
+
+def test_what_changed_is_recorded_last_and_in_moderation(tree: Tree, ruler: Candidate) -> None:
+    tree.put_topic("wide", dict.fromkeys(range(50), (1, 2)), topic_id(5))
+    effects = ruler.catch_up()
+    changes = effects[-1]
+    assert isinstance(changes, RecordChanges)
+    assert (changes.controller_epoch, len(changes.changes), changes.total) == (1, 20, 51)
+    assert changes.changes[0] == "wide: new topic"
+    assert changes.changes[1] == "wide-0: created, leader 1, isr [1, 2]"
+
+
+# --- answers --------------------------------------------------------------------------------------
+
+
+def answer(
+    ruler: Candidate, broker_id: int, response: LeaderAndIsrResponse, **changes: int
+) -> list[Effect]:
+    event = LeaderAndIsrResponseReceived(broker_id, header(ruler, broker_id, **changes), response)
+    return ruler.handle(event)
+
+
+def test_a_replica_whose_directory_failed_is_replaced(tree: Tree, ruler: Candidate) -> None:
+    effects = answer(ruler, 1, storage_error(T0))
+    assert tree.leads(T0) == (2, (2,), 1)
+    assert tree.leads(T1) == (2, (2, 1), 0)
+    assert leader_and_isr_rows(effects)[2][T0].leader == 2
+    assert ruler.controller.context.replicas_on_offline_dirs == {1: {T0}}
+    assert answer(ruler, 1, storage_error(T0)) == [], "heard before"
+
+
+def test_a_replica_that_works_again_may_lead_again(tree: Tree, ruler: Candidate) -> None:
+    answer(ruler, 1, storage_error(T0))
+    healthy = LeaderAndIsrResponse(Errors.NONE, (PartitionError(*T0, Errors.NONE),))
+    assert answer(ruler, 1, healthy) == []
+    assert ruler.controller.context.is_replica_online(1, T0)
+
+
+@pytest.mark.parametrize(
+    ("controller_epoch", "broker_epoch"), [(0, None), (2, None), (None, 0), (None, 10_000)]
+)
+def test_an_answer_of_another_term_or_another_life_is_dropped(
+    tree: Tree, ruler: Candidate, controller_epoch: int | None, broker_epoch: int | None
+) -> None:
+    changes = {"controller_epoch": controller_epoch, "broker_epoch": broker_epoch}
+    known = {key: value for key, value in changes.items() if value is not None}
+    assert answer(ruler, 1, storage_error(T0), **known) == []
+    assert tree.leads(T0) == (1, (1, 2), 0)
+
+
+def test_an_answer_of_a_broker_that_is_gone_is_dropped(tree: Tree, ruler: Candidate) -> None:
+    stale = header(ruler, 1)
+    tree.unregister(1)
+    ruler.catch_up()
+    before = tree.leads(T0)
+    assert ruler.handle(LeaderAndIsrResponseReceived(1, stale, storage_error(T0))) == []
+    assert tree.leads(T0) == before
+
+
+def test_an_answer_about_replicas_that_are_not_its_own_is_ignored(
+    tree: Tree, ruler: Candidate
+) -> None:
+    gone, foreign = TopicPartition("gone", 0), TopicPartition("u", 0)
+    tree.put_topic("u", {0: (2,)}, topic_id(5))
+    ruler.catch_up()
+    assert answer(ruler, 1, storage_error(gone, foreign)) == []
+    assert not ruler.controller.context.replicas_on_offline_dirs.get(1)
+    assert "gone" not in ruler.controller.context.all_topics
+
+
+@pytest.mark.parametrize("error", [Errors.STALE_BROKER_EPOCH, Errors.STALE_CONTROLLER_EPOCH])
+def test_a_request_refused_as_a_whole_says_nothing_of_its_replicas(
+    tree: Tree, ruler: Candidate, error: Errors
+) -> None:
+    refused = LeaderAndIsrResponse(error, (PartitionError(*T0, Errors.KAFKA_STORAGE_ERROR),))
+    assert answer(ruler, 1, refused) == []
+    assert tree.leads(T0) == (1, (1, 2), 0)
+
+
+def test_refused_metadata_is_only_noted(ruler: Candidate) -> None:
+    for error in (Errors.NONE, Errors.STALE_BROKER_EPOCH):
+        response = UpdateMetadataResponse(error)
+        event = UpdateMetadataResponseReceived(1, header(ruler, 1), response)
+        assert ruler.handle(event) == []
+
+
+def test_a_broker_whose_channel_overflowed_is_told_everything_afresh(ruler: Candidate) -> None:
+    effects = ruler.handle(ChannelOverflowed(1, header(ruler, 1)))
+    registration = ruler.controller.context.registrations[1]
+    assert effects[:2] == [RemoveBroker(1), AddBroker(registration)]
+    assert sorted(metadata_rows(effects)[1]) == [T0, T1]
+    assert sorted(leader_and_isr_rows(effects)[1]) == [T0, T1]
+
+
+def test_the_overflow_of_a_channel_that_is_gone_is_nothing(ruler: Candidate) -> None:
+    for stale in (header(ruler, 1, broker_epoch=0), header(ruler, 1, controller_epoch=0)):
+        assert ruler.handle(ChannelOverflowed(1, stale)) == []
+
+
+# --- while it does not rule -----------------------------------------------------------------------
+
+
+def test_who_does_not_rule_refuses_requests_and_ignores_the_rest(
+    tree: Tree, ruler: Candidate
+) -> None:
+    other = Candidate(tree, 5)
+    other.start()
+    other.catch_up()
+    before = len(tree.server.transactions)
+    assert other.handle(ControlledShutdown(1, 5, 1)) == [
+        Reply(1, ControlledShutdownResponse(Errors.STALE_CONTROLLER_EPOCH))
+    ]
+    assert other.handle(DescribeTopics(2, None)) == [
+        Reply(2, DescribeTopicsResponse(Errors.NOT_CONTROLLER))
+    ]
+    for event in OF_THE_ACTIVE_ONE:
+        assert other.handle(event) == []
+    assert len(tree.server.transactions) == before
+
+
+def test_the_answer_to_what_is_never_processed_is_a_refusal(ruler: Candidate) -> None:
+    refusal = ruler.controller.refusal
+    shutdown = ControlledShutdownResponse(Errors.STALE_CONTROLLER_EPOCH)
+    assert refusal(ControlledShutdown(1, 2, 3)) == Reply(1, shutdown)
+    assert refusal(DescribeTopics(4, ())) == Reply(4, DescribeTopicsResponse(Errors.NOT_CONTROLLER))
+    assert all(refusal(event) is None for event in (*OF_THE_ACTIVE_ONE, Expire(), Startup()))
+
+
+def test_only_triggers_that_read_the_present_collapse() -> None:
+    collapsing = {
+        type(event) for event in OF_THE_ACTIVE_ONE if events.collapse_key(event) is not None
+    }
+    assert collapsing == {BrokerChange, BrokerModifications, TopicChange, PartitionModifications}
+    assert events.collapse_key(Reelect()) is not None
+    assert events.collapse_key(Expire()) is None
+    assert events.collapse_key(BrokerModifications(1)) != events.collapse_key(
+        BrokerModifications(2)
+    )

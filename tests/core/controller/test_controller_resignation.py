@@ -1,0 +1,318 @@
+"""How a controller loses its term, gives it up, and what is left of it: nothing."""
+
+from __future__ import annotations
+
+import pytest
+
+from core.controller.context import ControllerContext
+from core.controller.controller import MAX_RESIGNATION_BACKOFF_MS
+from core.controller.effects import (
+    AddBroker,
+    BrokerRegistered,
+    CancelScheduledEvents,
+    ControllerRoleChanged,
+    Effect,
+    RemoveBroker,
+    Reply,
+    ScheduleEvent,
+)
+from core.controller.events import (
+    BrokerChange,
+    ControlledShutdown,
+    ControllerChange,
+    ControllerEvent,
+    Reelect,
+    Resign,
+    StandAgain,
+    Startup,
+    TopicChange,
+)
+from core.errors import Errors
+from core.model import TopicPartition
+from core.protocol import (
+    ControlledShutdownResponse,
+)
+from tests.support.fake_zookeeper import Call, FakeZooKeeper, Moment
+from tests.support.term import (
+    T0,
+    Candidate,
+    Tree,
+    broker_info,
+    delete,
+    kinds,
+    leader_and_isr_rows,
+    metadata_rows,
+    of_type,
+    requests,
+    topic_id,
+)
+from zk.znodes import BrokerIdZNode, ControllerZNode
+
+CONTROLLER = "/controller"
+
+
+class UnexpectedError(Exception):
+    """What nobody thought of."""
+
+
+def lose_session_at(candidate: Candidate, path: str) -> None:
+    """Let the session expire just before a call that names ``path``."""
+
+    def hook(call: Call) -> None:
+        if path in call.paths and call.moment is Moment.BEFORE:
+            candidate.session.hook = None
+            candidate.session.expire()
+
+    candidate.session.hook = hook
+
+
+# --- losing the term ------------------------------------------------------------------------------
+
+
+def assert_resigned(candidate: Candidate, effects: list[Effect], epoch: int = 1) -> None:
+    """Check that nothing of the term is left."""
+    controller = candidate.controller
+    assert not controller.is_active
+    assert {e.broker_id for e in of_type(effects, RemoveBroker)} == {0, 1, 2}
+    assert CancelScheduledEvents() in effects
+    assert ControllerRoleChanged(False, epoch) in effects
+    fresh = ControllerContext()
+    fresh.stats = controller.context.stats
+    assert vars(controller.context) == vars(fresh)
+
+
+def fire_all_watches(tree: Tree) -> None:
+    """Change everything a controller watches."""
+    tree.register(8)
+    tree.put_topic("new", {0: (1,)}, topic_id(66))
+    tree.put_topic("t", {0: (1, 2), 1: (2, 1), 2: (1,)}, topic_id(77))
+    tree.server.put(BrokerIdZNode.path(1), BrokerIdZNode.encode(broker_info(1, life=7)))
+
+
+@pytest.mark.parametrize("event", [TopicChange(), BrokerChange(), ControlledShutdown(9, 1, 10_000)])
+def test_a_refused_write_means_another_rules_resign_and_look_again(
+    tree: Tree, ruler: Candidate, event: ControllerEvent
+) -> None:
+    tree.put_topic("u", {0: (1,)}, topic_id(5))
+    tree.unregister(2)
+    tree.elect_another_controller()
+    effects = ruler.handle(event)
+    assert_resigned(ruler, effects)
+    again = ScheduleEvent(1000, Reelect())
+    assert effects.index(again) > effects.index(CancelScheduledEvents())
+    assert requests(effects) == []
+    assert tree.state(TopicPartition("u", 0)) is None
+    if isinstance(event, ControlledShutdown):
+        refused = Reply(9, ControlledShutdownResponse(Errors.STALE_CONTROLLER_EPOCH))
+        assert of_type(effects, Reply) == [refused]
+
+
+def test_a_refused_takeover_leaves_nothing_and_is_tried_again(tree: Tree) -> None:
+    def hook(call: Call) -> None:
+        if call.method == "multi_many" and call.moment is Moment.BEFORE:
+            candidate.session.hook = None
+            tree.elect_another_controller()
+
+    candidate = Candidate(tree, 0)
+    candidate.session.hook = hook
+    effects = candidate.start()
+    assert_resigned(candidate, effects)
+    assert ScheduleEvent(1000, Reelect()) in effects
+    candidate.handle(Reelect())
+    assert candidate.controller.is_active, "its own node, from the refused term, is replaced"
+    assert candidate.controller.context.epoch == 3
+
+
+@pytest.mark.parametrize("how", ["deleted", "overwritten", "taken"])
+def test_who_finds_the_node_lost_resigns_at_once(tree: Tree, ruler: Candidate, how: str) -> None:
+    if how == "overwritten":
+        tree.server.put(CONTROLLER, ControllerZNode.encode(7, 0))
+    else:
+        delete(FakeZooKeeper(tree.server), CONTROLLER)
+    other = Candidate(tree, 5)
+    if how == "taken":
+        other.handle(Startup())
+    effects = ruler.catch_up()
+    resigned = effects[: effects.index(ControllerRoleChanged(False, 1)) + 1]
+    assert {e.broker_id for e in of_type(resigned, RemoveBroker)} == {0, 1, 2}
+    assert ruler.controller.is_active == (how != "taken")
+    assert tree.controller() == (5 if how == "taken" else 0)
+    assert ruler.controller.active_controller_id == tree.controller()
+    if how != "taken":
+        assert ruler.controller.context.epoch == 2, "nobody else wanted it"
+
+
+def test_after_resigning_nothing_that_was_watched_is_heard_of(tree: Tree, ruler: Candidate) -> None:
+    delete(FakeZooKeeper(tree.server), CONTROLLER)
+    Candidate(tree, 5).handle(Startup())
+    ruler.catch_up()
+    fire_all_watches(tree)
+    assert list(ruler.inbox) == []
+    tree.server.put(CONTROLLER, ControllerZNode.encode(5, 1))
+    assert list(ruler.inbox) == [ControllerChange()], "but who rules it still wants to know"
+
+
+def test_a_second_term_in_one_process_is_like_the_first_of_another(
+    tree: Tree, ruler: Candidate
+) -> None:
+    ruler.expire()
+    again = ruler.start()
+    assert tree.leads(T0) == (1, (1, 2), 0), "nothing had to be decided again"
+    ruler.session.close()
+    fresh = Candidate(tree, 0).start()
+    assert [type(e) for e in again] == [type(e) for e in fresh]
+    assert kinds(again) == kinds(fresh)
+    assert [s.header.controller_epoch for s in requests(again)] == [2] * len(kinds(again))
+    assert leader_and_isr_rows(again) == leader_and_isr_rows(fresh)
+    assert metadata_rows(again) == metadata_rows(fresh)
+
+
+# --- the end of a session -------------------------------------------------------------------------
+
+
+def test_the_end_of_the_session_ends_the_term(tree: Tree, ruler: Candidate) -> None:
+    effects = ruler.expire()
+    assert_resigned(ruler, effects)
+    assert ruler.controller.active_controller_id == -1
+    assert of_type(effects, ScheduleEvent) == [], "the next session brings the next attempt"
+    ruler.start()
+    assert ruler.controller.is_active
+    assert ruler.controller.context.epoch == 2
+
+
+def test_the_end_of_a_session_means_nothing_to_who_did_not_rule(
+    tree: Tree, ruler: Candidate
+) -> None:
+    other = Candidate(tree, 5)
+    other.start()
+    assert other.expire() == []
+    assert other.controller.active_controller_id == -1
+
+
+def test_an_event_that_meets_the_end_of_the_session_waits_for_expire(
+    tree: Tree, ruler: Candidate
+) -> None:
+    epoch = ruler.controller.context.live_broker_epochs[1]
+    lose_session_at(ruler, "/brokers/topics/t/partitions/0/state")
+    effects = ruler.handle(ControlledShutdown(9, 1, epoch))
+    refused = Reply(9, ControlledShutdownResponse(Errors.STALE_CONTROLLER_EPOCH))
+    assert of_type(effects, Reply) == [refused]
+    assert of_type(effects, RemoveBroker) == []
+    assert_resigned(ruler, ruler.expire())
+
+
+@pytest.mark.parametrize(
+    "path", ["/brokers/ids", "/brokers/topics", "/brokers/topics/t/partitions/1/state"]
+)
+def test_a_takeover_cut_short_by_the_end_of_the_session_leaves_nothing(
+    tree: Tree, path: str
+) -> None:
+    candidate = Candidate(tree, 0)
+    lose_session_at(candidate, path)
+    effects = candidate.handle(Startup())
+    added = {e.registration.info.broker_id for e in of_type(effects, AddBroker)}
+    ended = candidate.expire()
+    assert added <= {e.broker_id for e in of_type(ended, RemoveBroker)}
+    assert not candidate.controller.is_active
+    assert list(candidate.controller.context.all_topics) == []
+    candidate.start()
+    assert candidate.controller.context.epoch == 2
+    assert tree.leads(T0) == (1, (1, 2), 0)
+
+
+def test_a_registration_cut_short_by_the_end_of_the_session_is_no_registration(
+    tree: Tree,
+) -> None:
+    candidate = Candidate(tree, 0)
+    lose_session_at(candidate, "/brokers/ids/0")
+    assert candidate.start() == []
+    candidate.expire()
+    assert of_type(candidate.start(), BrokerRegistered) != []
+
+
+# --- standing back --------------------------------------------------------------------------------
+
+
+def test_who_gives_up_frees_the_node_and_stands_back(tree: Tree, ruler: Candidate) -> None:
+    effects = ruler.handle(Resign("TopicChange failed: a defect"))
+    assert_resigned(ruler, effects)
+    assert of_type(effects, ScheduleEvent) == [ScheduleEvent(1000, StandAgain())]
+    assert tree.controller() is None
+    assert ruler.catch_up() == [], "Reelect comes, but it is not its turn"
+    assert tree.controller() is None
+    other = Candidate(tree, 5)
+    other.start()
+    assert other.controller.is_active
+    assert ruler.handle(ControllerChange()) == []
+    assert ruler.controller.active_controller_id == 5
+
+
+def test_with_nobody_else_it_rules_again_after_the_pause(tree: Tree, ruler: Candidate) -> None:
+    ruler.handle(Resign("a defect"))
+    effects = ruler.handle(StandAgain())
+    assert ControllerRoleChanged(True, 2) in effects
+    assert tree.controller() == 0
+
+
+def test_each_pause_is_twice_as_long_up_to_a_minute(ruler: Candidate) -> None:
+    pauses = []
+    for _ in range(9):
+        (pause,) = of_type(ruler.handle(Resign("a defect")), ScheduleEvent)
+        pauses.append(pause.after_ms)
+        ruler.handle(StandAgain())
+    assert pauses[:3] == [1000, 2000, 4000]
+    assert pauses[-1] == MAX_RESIGNATION_BACKOFF_MS
+
+
+def test_who_gives_up_a_term_it_lost_already_leaves_the_other_alone(
+    tree: Tree, ruler: Candidate
+) -> None:
+    delete(FakeZooKeeper(tree.server), CONTROLLER)
+    other = Candidate(tree, 5)
+    other.handle(Startup())
+    effects = ruler.handle(Resign("a defect"))
+    assert_resigned(ruler, effects)
+    assert tree.controller() == 5
+    assert ScheduleEvent(1000, StandAgain()) in effects
+
+
+def test_who_does_not_rule_stands_back_as_well(tree: Tree, ruler: Candidate) -> None:
+    other = Candidate(tree, 5)
+    other.start()
+    assert other.handle(Resign("a defect")) == [ScheduleEvent(1000, StandAgain())]
+    ruler.session.close()
+    other.catch_up()
+    assert tree.controller() is None
+    other.handle(StandAgain())
+    assert tree.controller() == 5
+
+
+def test_what_a_failed_event_had_begun_is_undone_by_the_next(tree: Tree) -> None:
+    def hook(call: Call) -> None:
+        if "/brokers/topics/t" in call.paths:
+            candidate.session.hook = None
+            raise UnexpectedError
+
+    candidate = Candidate(tree, 0)
+    candidate.session.hook = hook
+    with pytest.raises(UnexpectedError):
+        candidate.start()
+    effects = candidate.handle(Resign("RegisterBrokerAndReelect failed"))
+    assert isinstance(effects[0], BrokerRegistered), "this broker must know its epoch all the same"
+    added = {e.registration.info.broker_id for e in of_type(effects, AddBroker)}
+    assert added == {e.broker_id for e in of_type(effects, RemoveBroker)} == {0, 1, 2}
+    assert_resigned(candidate, effects)
+    assert tree.controller() is None
+    candidate.handle(StandAgain())
+    assert candidate.controller.context.epoch == 2
+
+
+def test_with_an_unreadable_epoch_nobody_rules_until_it_is_mended(tree: Tree) -> None:
+    tree.server.put("/controller_epoch", b"seven")
+    candidate = Candidate(tree, 0)
+    effects = candidate.start()
+    assert of_type(effects, ScheduleEvent) == [ScheduleEvent(1000, Reelect())]
+    assert tree.controller() is None
+    tree.server.put("/controller_epoch", b"7")
+    candidate.handle(Reelect())
+    assert candidate.controller.context.epoch == 8

@@ -1,0 +1,171 @@
+"""What a broker knows of the cluster after requests in and out of order."""
+
+from __future__ import annotations
+
+from itertools import permutations
+
+import pytest
+
+from core.model import LEADER_DURING_DELETE, TopicPartition
+from core.protocol import (
+    ControlHeader,
+    UpdateMetadataBroker,
+    UpdateMetadataPartition,
+    UpdateMetadataRequest,
+    UpdateMetadataTopic,
+)
+from core.replication.metadata_cache import NO_CONTROLLER, MetadataCache, MetadataSnapshot
+from tests.support.term import topic_id
+
+HEADER = ControlHeader(controller_id=3, controller_epoch=7, broker_epoch=100)
+OLD, NEW = topic_id(1), topic_id(2)
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+
+
+@pytest.fixture
+def cache() -> MetadataCache:
+    return MetadataCache()
+
+
+def broker(broker_id: int) -> UpdateMetadataBroker:
+    return UpdateMetadataBroker(broker_id, 10, (), None, None, None)
+
+
+def row(
+    partition: int = 0,
+    leader: int = 1,
+    *,
+    leader_epoch: int = 0,
+    partition_epoch: int = 0,
+    isr: tuple[int, ...] = (1, 2),
+) -> UpdateMetadataPartition:
+    return UpdateMetadataPartition(
+        partition, 7, leader, leader_epoch, isr, partition_epoch, (1, 2), ()
+    )
+
+
+def gone(partition: int) -> UpdateMetadataPartition:
+    return row(partition, LEADER_DURING_DELETE)
+
+
+def update(
+    cache: MetadataCache,
+    *rows: UpdateMetadataPartition,
+    topic: str = "t",
+    topic_id: str | None = OLD,
+    brokers: tuple[int, ...] = (1, 2, 3),
+    header: ControlHeader = HEADER,
+) -> MetadataSnapshot:
+    topics = (UpdateMetadataTopic(topic, topic_id, rows),) if rows else ()
+    request = UpdateMetadataRequest(topics, tuple(broker(b) for b in brokers))
+    cache.update(header, request)
+    return cache.snapshot
+
+
+def test_at_first_nothing_is_known(cache: MetadataCache) -> None:
+    assert cache.snapshot.controller_id == NO_CONTROLLER
+    assert cache.snapshot.controller is None
+    assert not cache.snapshot.brokers
+    assert not cache.snapshot.partitions
+
+
+def test_brokers_are_replaced_and_partitions_merged(cache: MetadataCache) -> None:
+    update(cache, row(0), row(1, leader=2))
+    after = update(cache, row(1, leader=1, leader_epoch=1), brokers=(2, 3))
+    assert sorted(after.brokers) == [2, 3]
+    assert {tp: known.leader for tp, known in after.partitions.items()} == {T0: 1, T1: 1}
+    assert after.topic_ids == {"t": OLD}
+
+
+def test_news_of_brokers_alone_leave_the_partitions_untouched(cache: MetadataCache) -> None:
+    before = update(cache, row(0))
+    after = update(cache, brokers=(1,))
+    assert after.partitions is before.partitions
+    assert after.topic_ids is before.topic_ids
+
+
+def test_the_sender_is_the_controller(cache: MetadataCache) -> None:
+    snapshot = update(cache)
+    assert (snapshot.controller_id, snapshot.controller_epoch) == (3, 7)
+    assert snapshot.controller == broker(3)
+    dead = update(cache, brokers=(1, 2))
+    assert (dead.controller_id, dead.controller) == (3, None)
+    nobody = update(cache, header=ControlHeader(-7, 8, 100))
+    assert (nobody.controller_id, nobody.controller_epoch) == (NO_CONTROLLER, 8)
+
+
+def test_a_snapshot_does_not_change_under_its_reader(cache: MetadataCache) -> None:
+    before = update(cache, row(0))
+    update(cache, row(0, leader=2, leader_epoch=1), row(1), brokers=(2,))
+    assert sorted(before.brokers) == [1, 2, 3]
+    assert dict(before.partitions) == {T0: row(0)}
+
+
+# --- order ----------------------------------------------------------------------------------------
+
+
+def test_in_whatever_order_rows_arrive_the_newest_stays() -> None:
+    rows = [
+        row(leader=1, leader_epoch=4, partition_epoch=9),
+        row(leader=2, leader_epoch=5, partition_epoch=10),
+        row(leader=2, leader_epoch=5, partition_epoch=11, isr=(2,)),
+    ]
+    for order in permutations(rows):
+        cache = MetadataCache()
+        for each in order:
+            update(cache, each)
+        assert cache.snapshot.partitions[T0] == rows[2]
+
+
+def test_a_row_of_the_same_epochs_is_taken(cache: MetadataCache) -> None:
+    update(cache, row(0))
+    fresh = row(0)._replace(offline_replicas=(2,))
+    assert update(cache, fresh).partitions[T0] == fresh
+
+
+def test_repeating_a_request_changes_nothing(cache: MetadataCache) -> None:
+    before = update(cache, row(0, leader_epoch=3), row(1))
+    assert update(cache, row(0, leader_epoch=3), row(1)) == before
+
+
+# --- topics that go and come ----------------------------------------------------------------------
+
+
+def test_a_topic_goes_with_its_last_partition(cache: MetadataCache) -> None:
+    update(cache, row(0), row(1))
+    update(cache, row(0), topic="u", topic_id=NEW)
+    one_left = update(cache, gone(0))
+    assert sorted(one_left.partitions) == [T1, ("u", 0)]
+    assert one_left.topic_ids == {"t": OLD, "u": NEW}
+    none_left = update(cache, gone(1))
+    assert none_left.topic_ids == {"u": NEW}
+
+
+def test_forgetting_what_is_not_known_is_no_news(cache: MetadataCache) -> None:
+    snapshot = update(cache, gone(0))
+    assert not snapshot.partitions
+    assert not snapshot.topic_ids
+
+
+def test_another_topic_of_the_same_name_begins_at_epoch_0(cache: MetadataCache) -> None:
+    update(cache, row(0, leader_epoch=8, partition_epoch=9))
+    snapshot = update(cache, row(0, leader=2), topic_id=NEW)
+    assert snapshot.partitions[T0] == row(0, leader=2)
+    assert snapshot.topic_ids == {"t": NEW}
+
+
+def test_a_late_goodbye_to_an_earlier_topic_does_not_hit_the_present_one(
+    cache: MetadataCache,
+) -> None:
+    update(cache, row(0), topic_id=NEW)
+    snapshot = update(cache, gone(0), topic_id=OLD)
+    assert snapshot.partitions[T0] == row(0)
+    assert snapshot.topic_ids == {"t": NEW}
+
+
+def test_who_does_not_say_which_topic_means_the_present_one(cache: MetadataCache) -> None:
+    update(cache, row(0, leader_epoch=5))
+    snapshot = update(cache, row(0, leader_epoch=4), row(1), topic_id=None)
+    assert snapshot.partitions[T0].leader_epoch == 5
+    assert snapshot.topic_ids == {"t": OLD}
+    assert not update(cache, gone(0), gone(1), topic_id=None).partitions

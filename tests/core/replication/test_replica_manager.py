@@ -1,0 +1,502 @@
+"""What a broker obeys: every epoch check, every role, every order given twice or too late."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from core.errors import Errors, StorageError
+from core.model import (
+    EPOCH_DURING_DELETE,
+    NO_EPOCH,
+    NO_LEADER,
+    UNKNOWN_BROKER_EPOCH,
+    ReplicaAssignment,
+    TopicPartition,
+)
+from core.protocol import (
+    ControlHeader,
+    ControlRequest,
+    LeaderAndIsrPartition,
+    LeaderAndIsrRequest,
+    LeaderAndIsrResponse,
+    LeaderAndIsrTopic,
+    LeaderAndIsrType,
+    StopReplicaPartition,
+    StopReplicaRequest,
+    StopReplicaResponse,
+    StopReplicaTopic,
+    TopicId,
+    UpdateMetadataRequest,
+    UpdateMetadataResponse,
+)
+from core.replication.metadata_cache import MetadataCache
+from core.replication.partition import Partition, Role
+from core.replication.replica_manager import ReplicaManager, refusal
+from storage.empty_logs import EmptyLogs
+from tests.support.term import topic_id
+
+ME = 1
+A, B = topic_id(1), topic_id(2)
+T0, T1, T2 = (TopicPartition("t", number) for number in range(3))
+HEADER = ControlHeader(controller_id=0, controller_epoch=7, broker_epoch=100)
+FULL, INCREMENTAL = LeaderAndIsrType.FULL, LeaderAndIsrType.INCREMENTAL
+
+
+class FailingLogs(EmptyLogs):
+    """Logs on a disk of which some of it fails; ``set_aside`` is remembered."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.offline: set[TopicPartition] = set()
+        self.failing: set[TopicPartition] = set()
+        self.aside: list[TopicPartition] = []
+
+    def is_offline(self, topic_partition: TopicPartition) -> bool:
+        """Whether the directory is known to have failed."""
+        return topic_partition in self.offline
+
+    def get_or_create(
+        self, topic_partition: TopicPartition, topic_id: TopicId | None, *, is_new: bool
+    ) -> TopicId | None:
+        """Fail where the log may be in a failed directory, unless it is new."""
+        if topic_partition in self.failing and not is_new:
+            raise StorageError("the log may be in a failed directory")
+        return super().get_or_create(topic_partition, topic_id, is_new=is_new)
+
+    def delete(self, topic_partition: TopicPartition) -> None:
+        """Fail where the disk does."""
+        if topic_partition in self.failing:
+            raise StorageError("the disk failed")
+        super().delete(topic_partition)
+
+    def set_aside(self, topic_partition: TopicPartition) -> None:
+        """Remember what is stray."""
+        self.aside.append(topic_partition)
+        super().set_aside(topic_partition)
+
+
+class Broker:
+    """A replica manager with epoch 100 and controller epoch 7, and short ways to order it about."""
+
+    def __init__(self) -> None:
+        self.logs = FailingLogs()
+        self.cache = MetadataCache()
+        self.manager = ReplicaManager(ME, self.logs, self.cache)
+        self.manager.broker_epoch = 100
+
+    def handle(self, request: ControlRequest, **epochs: int) -> object:
+        return self.manager.handle(HEADER._replace(**epochs), request)
+
+    def order(
+        self,
+        rows: Mapping[TopicPartition, LeaderAndIsrPartition],
+        *,
+        id: TopicId | None = A,
+        type: LeaderAndIsrType = INCREMENTAL,
+        **epochs: int,
+    ) -> dict[TopicPartition, Errors]:
+        """Send a LeaderAndIsr and return the errors by partition."""
+        response = self.handle(leader_and_isr(rows, id, type), **epochs)
+        assert isinstance(response, LeaderAndIsrResponse)
+        assert response.error_code is Errors.NONE
+        return {e.topic_partition: e.error_code for e in response.partition_errors}
+
+    def stop(
+        self,
+        partition: TopicPartition,
+        leader_epoch: int,
+        *,
+        delete: bool,
+        id: TopicId | None = A,
+    ) -> Errors:
+        """Send a StopReplica for one partition and return its error."""
+        response = self.handle(stop_replica(partition, leader_epoch, delete=delete, id=id))
+        assert isinstance(response, StopReplicaResponse)
+        assert response.error_code is Errors.NONE
+        (error,) = response.partition_errors
+        assert error.topic_partition == partition
+        return error.error_code
+
+    def hosted(self, partition: TopicPartition) -> Partition:
+        return self.manager.partitions[partition]
+
+    def role(self, partition: TopicPartition) -> Role | None:
+        hosted = self.manager.partitions.get(partition)
+        return None if hosted is None else hosted.role
+
+
+def state(
+    leader: int = ME,
+    leader_epoch: int = 0,
+    *,
+    isr: tuple[int, ...] = (1, 2),
+    replicas: tuple[int, ...] = (1, 2),
+    is_new: bool = False,
+) -> LeaderAndIsrPartition:
+    return LeaderAndIsrPartition(
+        0, 7, leader, leader_epoch, isr, 3, replicas, (), (), is_new, leader_recovery_state=0
+    )
+
+
+def leader_and_isr(
+    rows: Mapping[TopicPartition, LeaderAndIsrPartition],
+    id: TopicId | None = A,
+    type: LeaderAndIsrType = INCREMENTAL,
+) -> LeaderAndIsrRequest:
+    states = tuple(row._replace(partition_index=tp.partition) for tp, row in rows.items())
+    topics = (LeaderAndIsrTopic("t", id, states),) if rows else ()
+    return LeaderAndIsrRequest(type, topics, ())
+
+
+def stop_replica(
+    partition: TopicPartition, leader_epoch: int, *, delete: bool, id: TopicId | None = A
+) -> StopReplicaRequest:
+    row = StopReplicaPartition(partition.partition, leader_epoch, delete)
+    return StopReplicaRequest((StopReplicaTopic(partition.topic, id, (row,)),))
+
+
+REQUESTS: dict[str, ControlRequest] = {
+    "LeaderAndIsr": leader_and_isr({T0: state()}),
+    "StopReplica": stop_replica(T0, NO_EPOCH, delete=True),
+    "UpdateMetadata": UpdateMetadataRequest((), ()),
+}
+
+
+@pytest.fixture
+def broker() -> Broker:
+    return Broker()
+
+
+@pytest.fixture
+def leader(broker: Broker) -> Broker:
+    """A broker that leads t-0 in leader epoch 1."""
+    assert broker.order({T0: state(leader_epoch=1)}) == {T0: Errors.NONE}
+    return broker
+
+
+# --- whose requests are obeyed --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", REQUESTS)
+@pytest.mark.parametrize(
+    ("broker_epoch", "error"),
+    [
+        (99, Errors.STALE_BROKER_EPOCH),
+        (100, Errors.NONE),
+        (101, Errors.NONE),  # the controller may know of our registration before we do
+        (UNKNOWN_BROKER_EPOCH, Errors.NONE),
+    ],
+)
+def test_a_request_for_an_earlier_life_is_refused(
+    broker: Broker, kind: str, broker_epoch: int, error: Errors
+) -> None:
+    response = broker.handle(REQUESTS[kind], broker_epoch=broker_epoch)
+    assert isinstance(response, LeaderAndIsrResponse | StopReplicaResponse | UpdateMetadataResponse)
+    assert response.error_code is error
+    if error is not Errors.NONE:
+        assert broker.manager.partitions == {}
+        assert broker.manager.controller_epoch == 0
+
+
+@pytest.mark.parametrize("kind", REQUESTS)
+@pytest.mark.parametrize(
+    ("controller_epoch", "error"),
+    [(6, Errors.STALE_CONTROLLER_EPOCH), (7, Errors.NONE), (8, Errors.NONE)],
+)
+@pytest.mark.parametrize("learnt_by", REQUESTS)
+def test_a_deposed_controller_is_refused(
+    broker: Broker, kind: str, controller_epoch: int, error: Errors, learnt_by: str
+) -> None:
+    broker.handle(REQUESTS[learnt_by])
+    before = dict(broker.manager.partitions)
+    response = broker.handle(REQUESTS[kind], controller_epoch=controller_epoch)
+    assert isinstance(response, LeaderAndIsrResponse | StopReplicaResponse | UpdateMetadataResponse)
+    assert response.error_code is error
+    assert broker.manager.controller_epoch == max(7, controller_epoch)
+    if error is not Errors.NONE:
+        assert broker.manager.partitions == before
+
+
+def test_a_refused_leader_and_isr_repeats_the_error_for_every_partition() -> None:
+    request = leader_and_isr({T0: state(), T1: state()})
+    answer = refusal(request, Errors.STALE_BROKER_EPOCH)
+    assert isinstance(answer, LeaderAndIsrResponse)
+    assert answer.error_code is Errors.STALE_BROKER_EPOCH
+    errors = [(e.topic_partition, e.error_code) for e in answer.partition_errors]
+    assert errors == [(T0, Errors.STALE_BROKER_EPOCH), (T1, Errors.STALE_BROKER_EPOCH)]
+    stop = refusal(REQUESTS["StopReplica"], Errors.STALE_CONTROLLER_EPOCH)
+    assert stop == StopReplicaResponse(Errors.STALE_CONTROLLER_EPOCH)
+
+
+def test_metadata_reaches_the_cache(broker: Broker) -> None:
+    broker.handle(UpdateMetadataRequest((), ()), controller_id=5)
+    assert broker.cache.snapshot.controller_id == 5
+    broker.handle(UpdateMetadataRequest((), ()), controller_id=6, controller_epoch=6)
+    assert broker.cache.snapshot.controller_id == 5
+
+
+# --- roles ----------------------------------------------------------------------------------------
+
+
+def test_an_order_is_taken_over_whole(broker: Broker) -> None:
+    row = LeaderAndIsrPartition(0, 6, 2, 4, (2,), 9, (3, 1, 2), (3,), (2,), False, 0)
+    assert broker.order({T0: row}) == {T0: Errors.NONE}
+    assert broker.hosted(T0) == Partition(
+        T0,
+        topic_id=A,
+        role=Role.FOLLOWER,
+        leader=2,
+        leader_epoch=4,
+        partition_epoch=9,
+        controller_epoch=6,
+        isr=(2,),
+        assignment=ReplicaAssignment((3, 1, 2), (3,), (2,)),
+    )
+    assert broker.logs.hosted() == {T0: A}
+
+
+@pytest.mark.parametrize(
+    ("named", "role"), [(ME, Role.LEADER), (2, Role.FOLLOWER), (NO_LEADER, Role.NONE)]
+)
+def test_the_leader_named_decides_the_role(leader: Broker, named: int, role: Role) -> None:
+    assert leader.order({T0: state(named, leader_epoch=2)}) == {T0: Errors.NONE}
+    assert leader.role(T0) is role
+
+
+@pytest.mark.parametrize("leader_epoch", [0, 1])
+def test_an_order_that_is_not_newer_is_not_obeyed(leader: Broker, leader_epoch: int) -> None:
+    errors = leader.order({T0: state(2, leader_epoch)})
+    assert errors == {T0: Errors.STALE_CONTROLLER_EPOCH}
+    assert leader.role(T0) is Role.LEADER
+
+
+def test_epochs_may_be_skipped(leader: Broker) -> None:
+    assert leader.order({T0: state(2, leader_epoch=9)}) == {T0: Errors.NONE}
+    assert leader.role(T0) is Role.FOLLOWER
+
+
+def test_what_is_not_assigned_to_it_is_not_hosted(broker: Broker) -> None:
+    errors = broker.order({T0: state(2, replicas=(2, 3)), T1: state()})
+    assert errors == {T0: Errors.UNKNOWN_TOPIC_OR_PARTITION, T1: Errors.NONE}
+    assert list(broker.manager.partitions) == [T1]
+    assert list(broker.logs.hosted()) == [T1]
+
+
+# --- topic ids ------------------------------------------------------------------------------------
+
+
+def test_an_order_for_another_topic_of_that_name_is_refused(broker: Broker) -> None:
+    assert broker.order({T0: state(leader_epoch=0)}, id=A) == {T0: Errors.NONE}
+    assert broker.order({T0: state(leader_epoch=1)}, id=A) == {T0: Errors.NONE}
+    for leader_epoch in (1, 2):
+        errors = broker.order({T0: state(leader_epoch=leader_epoch)}, id=B)
+        assert errors == {T0: Errors.INCONSISTENT_TOPIC_ID}
+    assert broker.hosted(T0).leader_epoch == 1
+
+
+def test_a_log_of_another_topic_of_that_name_is_not_taken_over(broker: Broker) -> None:
+    broker.logs.get_or_create(T0, A, is_new=True)
+    assert broker.order({T0: state()}, id=B) == {T0: Errors.INCONSISTENT_TOPIC_ID}
+    assert broker.manager.partitions == {}
+    assert broker.logs.hosted() == {T0: A}
+
+
+def test_an_id_given_later_reaches_the_log_without_a_new_epoch(broker: Broker) -> None:
+    broker.order({T0: state()}, id=None)
+    assert broker.logs.hosted() == {T0: None}
+    assert broker.order({T0: state()}, id=A) == {T0: Errors.NONE}, "KAFKA-13132"
+    assert broker.hosted(T0).topic_id == A
+    assert broker.logs.hosted() == {T0: A}
+    assert broker.order({T0: state()}, id=A) == {T0: Errors.STALE_CONTROLLER_EPOCH}
+
+
+def test_an_id_given_later_with_an_old_epoch_is_not_taken(leader: Broker) -> None:
+    leader.order({T1: state(leader_epoch=1)}, id=None)
+    assert leader.order({T1: state()}, id=A) == {T1: Errors.STALE_CONTROLLER_EPOCH}
+    assert leader.hosted(T1).topic_id is None
+
+
+# --- directories that fail ------------------------------------------------------------------------
+
+
+def test_a_failed_directory_is_reported_before_any_epoch(leader: Broker) -> None:
+    leader.logs.offline.add(T0)
+    assert leader.order({T0: state(leader_epoch=0)}) == {T0: Errors.KAFKA_STORAGE_ERROR}
+    assert leader.role(T0) is Role.OFFLINE
+
+
+def test_a_log_that_may_be_in_a_failed_directory_is_not_created_anew(broker: Broker) -> None:
+    broker.logs.failing.update((T0, T1))
+    errors = broker.order({T0: state(), T1: state(is_new=True), T2: state()})
+    assert errors == {T0: Errors.KAFKA_STORAGE_ERROR, T1: Errors.NONE, T2: Errors.NONE}
+    assert broker.role(T0) is Role.OFFLINE
+    assert broker.role(T1) is Role.LEADER
+
+
+def test_a_directory_that_works_again_is_used_by_the_next_order(broker: Broker) -> None:
+    broker.logs.failing.add(T0)
+    broker.order({T0: state()})
+    broker.logs.failing.clear()
+    assert broker.order({T0: state()}) == {T0: Errors.NONE}, "the failed order was not obeyed"
+    assert broker.role(T0) is Role.LEADER
+
+
+# --- FULL -----------------------------------------------------------------------------------------
+
+
+def test_what_a_full_request_does_not_list_is_set_aside(broker: Broker) -> None:
+    broker.order({T0: state(), T1: state()})
+    stray = TopicPartition("stray", 0)
+    broker.logs.get_or_create(stray, B, is_new=True)
+    assert broker.order({T1: state()}, type=FULL) == {T1: Errors.STALE_CONTROLLER_EPOCH}
+    assert broker.logs.aside == [stray, T0]
+    assert list(broker.manager.partitions) == [T1]
+
+
+def test_an_empty_full_request_leaves_nothing(leader: Broker) -> None:
+    assert leader.order({}, type=FULL) == {}
+    assert leader.logs.aside == [T0]
+    assert leader.manager.partitions == {}
+
+
+def test_an_incremental_request_sets_nothing_aside(leader: Broker) -> None:
+    leader.order({T1: state()})
+    leader.order({})
+    assert leader.logs.aside == []
+
+
+def test_a_replica_a_full_request_lists_is_no_stray_even_if_it_fails(leader: Broker) -> None:
+    leader.logs.offline.add(T0)
+    leader.logs.failing.add(T1)
+    leader.order({T0: state(), T1: state(), T2: state(2, replicas=(2,))}, type=FULL)
+    assert leader.logs.aside == []
+
+
+def test_a_copy_of_a_full_request_that_comes_late_does_not_undo_what_came_after(
+    broker: Broker,
+) -> None:
+    broker.order({T0: state()}, type=FULL)
+    broker.order({T1: state(is_new=True)})
+    broker.order({T0: state()}, type=FULL)
+    broker.order({T0: state()}, type=FULL, broker_epoch=UNKNOWN_BROKER_EPOCH)
+    assert broker.logs.aside == []
+    assert sorted(broker.manager.partitions) == [T0, T1]
+
+
+@pytest.mark.parametrize("epochs", [{"controller_epoch": 8}, {"broker_epoch": 101}])
+def test_the_full_request_of_another_term_or_life_counts_again(
+    broker: Broker, epochs: dict[str, int]
+) -> None:
+    broker.order({T0: state()}, type=FULL)
+    broker.order({T1: state(is_new=True)})
+    response = broker.handle(leader_and_isr({T0: state()}, type=FULL), **epochs)
+    assert isinstance(response, LeaderAndIsrResponse)
+    assert broker.logs.aside == [T1]
+
+
+def test_a_full_request_of_a_deposed_controller_sets_nothing_aside(leader: Broker) -> None:
+    response = leader.handle(leader_and_isr({}, type=FULL), controller_epoch=6)
+    assert response == LeaderAndIsrResponse(Errors.STALE_CONTROLLER_EPOCH)
+    assert leader.logs.aside == []
+
+
+# --- StopReplica ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("leader_epoch", "error"),
+    [
+        (0, Errors.FENCED_LEADER_EPOCH),
+        (1, Errors.NONE),  # KAFKA-13972
+        (2, Errors.NONE),
+        (NO_EPOCH, Errors.NONE),
+        (EPOCH_DURING_DELETE, Errors.NONE),
+    ],
+)
+@pytest.mark.parametrize("delete", [False, True])
+def test_a_stop_is_obeyed_unless_a_newer_order_came(
+    leader: Broker, leader_epoch: int, error: Errors, delete: bool
+) -> None:
+    assert leader.stop(T0, leader_epoch, delete=delete) is error
+    is_gone = delete and error is Errors.NONE
+    assert (T0 not in leader.manager.partitions) == is_gone
+    assert (T0 not in leader.logs.hosted()) == is_gone
+
+
+def test_a_stop_ends_following_and_does_not_end_leading(leader: Broker) -> None:
+    leader.order({T1: state(2, leader_epoch=1)})
+    for partition in (T0, T1):
+        assert leader.stop(partition, 1, delete=False) is Errors.NONE
+    assert leader.role(T0) is Role.LEADER
+    assert leader.role(T1) is Role.NONE
+    assert leader.order({T1: state(2, leader_epoch=1)}) == {T1: Errors.STALE_CONTROLLER_EPOCH}
+
+
+def test_a_stop_repeated_changes_nothing(leader: Broker) -> None:
+    for delete in (False, True, True, False):
+        assert leader.stop(T0, 1, delete=delete) is Errors.NONE
+    assert leader.manager.partitions == {}
+
+
+def test_deleting_what_is_not_hosted_removes_the_log_that_is_left(broker: Broker) -> None:
+    broker.logs.get_or_create(T0, A, is_new=True)
+    assert broker.stop(T0, NO_EPOCH, delete=False) is Errors.NONE
+    assert broker.logs.hosted() == {T0: A}
+    assert broker.stop(T0, NO_EPOCH, delete=True) is Errors.NONE
+    assert broker.logs.hosted() == {}
+
+
+def test_a_deleted_partition_may_be_created_again(leader: Broker) -> None:
+    leader.stop(T0, EPOCH_DURING_DELETE, delete=True)
+    assert leader.order({T0: state(is_new=True)}, id=B) == {T0: Errors.NONE}
+    assert leader.hosted(T0).topic_id == B
+
+
+def test_a_late_stop_for_an_earlier_topic_does_not_hit_the_present_one(leader: Broker) -> None:
+    for delete in (False, True):
+        late = leader.stop(T0, EPOCH_DURING_DELETE, delete=delete, id=B)
+        assert late is Errors.INCONSISTENT_TOPIC_ID
+    assert leader.role(T0) is Role.LEADER
+    assert leader.stop(T0, EPOCH_DURING_DELETE, delete=True, id=None) is Errors.NONE
+
+
+@pytest.mark.parametrize("leader_epoch", [1, EPOCH_DURING_DELETE])
+def test_a_deletion_that_fails_takes_the_replica_out_of_service(
+    leader: Broker, leader_epoch: int
+) -> None:
+    leader.logs.failing.add(T0)
+    assert leader.stop(T0, leader_epoch, delete=True) is Errors.KAFKA_STORAGE_ERROR
+    assert leader.role(T0) is Role.OFFLINE
+    assert leader.stop(T0, leader_epoch, delete=True) is Errors.KAFKA_STORAGE_ERROR
+
+
+@pytest.mark.parametrize("delete", [False, True])
+def test_a_stop_in_a_failed_directory_is_a_storage_error_whatever_its_epoch(
+    leader: Broker, delete: bool
+) -> None:
+    leader.logs.offline.add(T0)
+    assert leader.stop(T0, 0, delete=delete) is Errors.KAFKA_STORAGE_ERROR
+
+
+# --- requests given twice or out of order ---------------------------------------------------------
+
+
+def test_every_order_given_again_or_late_changes_nothing() -> None:
+    orders: list[ControlRequest] = [
+        leader_and_isr({T0: state(2, 0), T1: state(2, 0)}, type=FULL),
+        leader_and_isr({T0: state(ME, 1), T2: state(ME, 0, is_new=True)}),
+        stop_replica(T1, 0, delete=False),
+        leader_and_isr({T1: state(ME, 1), T0: state(NO_LEADER, 2)}),
+    ]
+    expected = Broker()
+    for order in orders:
+        expected.handle(order)
+    for late in orders:
+        broker = Broker()
+        for order in orders:
+            broker.handle(order)
+        broker.handle(late)
+        assert broker.manager.partitions == expected.manager.partitions
+        assert broker.logs.hosted() == expected.logs.hosted()

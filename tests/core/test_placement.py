@@ -1,0 +1,305 @@
+"""The placement rules: worked examples of Kafka's by name, properties by enumeration."""
+
+from collections import Counter
+from itertools import product
+
+import pytest
+
+from core.errors import Errors
+from core.placement import (
+    LEAST_LOADED,
+    RANDOM,
+    PlacementError,
+    check,
+    place,
+    rack_alternated_brokers,
+    runs,
+)
+from core.protocol import PlacementBroker, PlacementSpec, PlaceTopicsRequest
+
+SIX_BROKERS_THREE_RACKS = {0: "r1", 1: "r3", 2: "r3", 3: "r2", 4: "r2", 5: "r1"}
+
+
+def request(
+    *topics: PlacementSpec,
+    brokers: int | dict[int, str] = 4,
+    strategy: str = "ring",
+    start: str = "0",
+    index: str = "batch",
+    seed: int = 0,
+    loads: dict[int, int] | None = None,
+) -> PlaceTopicsRequest:
+    """``brokers`` is their number, or their racks by id."""
+    racks = dict.fromkeys(range(brokers)) if isinstance(brokers, int) else brokers
+    loads = loads or {}
+    return PlaceTopicsRequest(
+        tuple(topics),
+        tuple(PlacementBroker(b, rack, loads.get(b, 0)) for b, rack in racks.items()),
+        strategy,
+        start,
+        index,
+        seed,
+    )
+
+
+def topic(partitions: int, factor: int, *, first: int = 0, name: str = "t") -> PlacementSpec:
+    return PlacementSpec(name, partitions, factor, first)
+
+
+def placed(request: PlaceTopicsRequest) -> list[list[int]]:
+    return [list(partition.replicas) for partition in place(request)]
+
+
+# --- ring -----------------------------------------------------------------------------------------
+
+
+def test_four_partitions_with_three_replicas_on_four_brokers():
+    assert placed(request(topic(4, 3), brokers=4)) == [[0, 1, 2], [1, 2, 3], [2, 3, 0], [3, 0, 1]]
+
+
+def test_payments_with_twelve_partitions_on_three_brokers():
+    payments = place(request(topic(12, 3, name="payments"), brokers=3))
+    assert [(p.topic, p.partition) for p in payments] == [("payments", i) for i in range(12)]
+    assert [p.replicas for p in payments] == [(0, 1, 2), (1, 2, 0), (2, 0, 1)] * 4
+
+
+def test_the_ring_is_i_plus_j_modulo_n_for_every_small_cluster():
+    for n in range(1, 9):
+        for factor, start, first in product(range(1, n + 1), range(n), (0, 1, n, 2 * n + 1)):
+            assert placed(
+                request(topic(2 * n + 1, factor, first=first), brokers=n, start=str(start))
+            ) == [
+                [(i + start + j) % n for j in range(factor)]
+                for i in range(first, first + 2 * n + 1)
+            ]
+
+
+def test_brokers_are_indexed_in_the_order_of_their_ids():
+    assert placed(request(topic(3, 2), brokers={30: "", 7: "", 12: ""})) == [
+        [7, 12],
+        [12, 30],
+        [30, 7],
+    ]
+
+
+def test_a_growing_topic_goes_on_where_it_ended():
+    whole = place(request(topic(10, 3), brokers=4))
+    assert place(request(topic(4, 3, first=6), brokers=4)) == whole[6:]
+
+
+# --- how i counts ---------------------------------------------------------------------------------
+
+
+def test_a_batch_of_small_topics_spreads_over_all_brokers():
+    topics = [topic(1, 1, name=name) for name in ("c", "a", "d", "b")]
+    assert [(p.topic, p.replicas) for p in place(request(*topics))] == [
+        ("a", (0,)),
+        ("b", (1,)),
+        ("c", (2,)),
+        ("d", (3,)),
+    ]
+
+
+def test_counted_per_topic_every_topic_begins_anew():
+    topics = [topic(2, 2, name=name) for name in ("a", "b")]
+    assert placed(request(*topics, index="per-topic")) == [[0, 1], [1, 2]] * 2
+
+
+def test_a_batch_begins_at_the_start_of_its_first_topic_and_has_no_gaps():
+    growing = topic(2, 1, first=5, name="a")
+    new = topic(3, 1, name="b")
+    assert [(p.topic, p.partition, p.replicas) for p in place(request(new, growing))] == [
+        ("a", 5, (1,)),
+        ("a", 6, (2,)),
+        ("b", 0, (3,)),
+        ("b", 1, (0,)),
+        ("b", 2, (1,)),
+    ]
+
+
+# --- Kafka's shifted scheme -----------------------------------------------------------------------
+
+
+def test_the_example_of_kafka_for_five_brokers():
+    expected = [
+        [0, 1, 2],
+        [1, 2, 3],
+        [2, 3, 4],
+        [3, 4, 0],
+        [4, 0, 1],
+        [0, 2, 3],
+        [1, 3, 4],
+        [2, 4, 0],
+        [3, 0, 1],
+        [4, 1, 2],
+    ]
+    assert placed(request(topic(10, 3), brokers=5, strategy="kafka")) == expected
+
+
+def test_followers_shift_after_every_round_of_the_brokers():
+    assert placed(request(topic(8, 2), strategy="kafka")) == [
+        [0, 1],
+        [1, 2],
+        [2, 3],
+        [3, 0],
+        [0, 2],
+        [1, 3],
+        [2, 0],
+        [3, 1],
+    ]
+
+
+def test_expansion_from_ten_partitions_shifts_at_once():
+    grown = request(topic(3, 3, first=10), brokers=5, strategy="kafka")
+    assert placed(grown) == [[0, 2, 3], [1, 3, 4], [2, 4, 0]]
+
+
+def test_a_fixed_start_is_the_first_shift_too():
+    grown = request(topic(2, 2, first=1), strategy="kafka", start="1")
+    assert placed(grown) == [[2, 0], [3, 1]]
+
+
+def test_the_leaderships_of_a_dead_broker_fall_to_many():
+    def successors(strategy: str) -> set[int]:
+        partitions = placed(request(topic(100, 3), brokers=10, strategy=strategy))
+        return {replicas[1] for replicas in partitions if replicas[0] == 0}
+
+    assert successors("ring") == {1}
+    assert successors("kafka") == set(range(1, 10))
+
+
+# --- rack-aware -----------------------------------------------------------------------------------
+
+
+def test_brokers_are_taken_from_each_rack_in_turn():
+    assert rack_alternated_brokers(SIX_BROKERS_THREE_RACKS) == [0, 3, 1, 5, 4, 2]
+    assert rack_alternated_brokers({0: "a", 1: "b", 2: "b", 3: "b"}) == [0, 1, 2, 3]
+
+
+def test_the_rack_aware_example_of_kafka():
+    seven = request(topic(7, 3), brokers=SIX_BROKERS_THREE_RACKS, strategy="rack-aware")
+    assert placed(seven) == [
+        [0, 3, 1],
+        [3, 1, 5],
+        [1, 5, 4],
+        [5, 4, 2],
+        [4, 2, 0],
+        [2, 0, 3],
+        [0, 4, 2],
+    ]
+
+
+@pytest.mark.parametrize("layout", ["aab", "abc", "aabbcc", "aaaab", "abcabcab", "aaaa"])
+def test_no_rack_has_a_second_replica_before_every_rack_has_one(layout: str):
+    racks = dict(enumerate(layout))
+    for factor, start in product(range(1, len(racks) + 1), range(len(racks))):
+        spec = topic(3 * len(racks), factor)
+        for replicas in placed(
+            request(spec, brokers=racks, strategy="rack-aware", start=str(start))
+        ):
+            assert len(set(replicas)) == factor
+            assert len({racks[b] for b in replicas}) == min(factor, len(set(layout)))
+
+
+def test_even_racks_share_leaders_and_replicas_evenly():
+    even = request(topic(36, 3), brokers=SIX_BROKERS_THREE_RACKS, strategy="rack-aware")
+    partitions = placed(even)
+    assert set(Counter(replicas[0] for replicas in partitions).values()) == {6}
+    assert set(Counter(b for replicas in partitions for b in replicas).values()) == {18}
+
+
+def test_without_racks_the_rack_aware_strategy_is_the_shifted_one():
+    spec = topic(20, 3)
+    assert place(request(spec, strategy="rack-aware")) == place(request(spec, strategy="kafka"))
+
+
+# --- where a run begins ---------------------------------------------------------------------------
+
+
+def test_a_random_start_follows_from_the_seed():
+    def start(seed: int) -> int:
+        return placed(request(topic(1, 1), brokers=10, start=RANDOM, seed=seed))[0][0]
+
+    starts = [start(seed) for seed in range(300)]
+    assert starts == [start(seed) for seed in range(300)]
+    assert set(starts) == set(range(10))
+
+
+def test_counted_per_topic_every_topic_draws_its_own_start():
+    topics = [topic(1, 1, name=f"t{number:03}") for number in range(200)]
+    drawn = runs(request(*topics, brokers=10, start=RANDOM, index="per-topic"))
+    assert {run.start for run in drawn} == {run.shift for run in drawn} == set(range(10))
+    assert len({(run.start, run.shift) for run in drawn}) > 50
+
+
+@pytest.mark.parametrize(
+    ("loads", "first"), [({}, 0), ({0: 5, 1: 2, 2: 2, 3: 9}, 1), ({0: 1, 1: 1, 2: 1}, 3)]
+)
+def test_the_least_loaded_broker_comes_first_and_among_equals_the_lowest_id(
+    loads: dict[int, int], first: int
+):
+    assert placed(request(topic(1, 1), start=LEAST_LOADED, loads=loads)) == [[first]]
+
+
+def test_the_least_loaded_broker_comes_first_in_any_order_of_the_brokers():
+    busy = {broker: 1 for broker in SIX_BROKERS_THREE_RACKS if broker != 4}
+    [replicas] = placed(
+        request(
+            topic(1, 3),
+            brokers=SIX_BROKERS_THREE_RACKS,
+            strategy="rack-aware",
+            start=LEAST_LOADED,
+            loads=busy,
+        )
+    )
+    assert replicas[0] == 4
+
+
+# --- what is refused ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("refused", "error_code", "message"),
+    [
+        (
+            request(topic(1, 4), brokers=3),
+            Errors.INVALID_REPLICATION_FACTOR,
+            "replication factor 4 is larger than the 3 available brokers",
+        ),
+        (
+            request(topic(1, 2), brokers=1),
+            Errors.INVALID_REPLICATION_FACTOR,
+            "replication factor 2 is larger than the 1 available broker",
+        ),
+        (request(topic(1, 0)), Errors.INVALID_REPLICATION_FACTOR, "must be positive, not 0"),
+        (request(topic(1, 1), brokers=0), Errors.INVALID_REPLICATION_FACTOR, "no brokers"),
+        (request(topic(0, 1)), Errors.INVALID_PARTITIONS, "must be positive, not 0"),
+        (request(topic(1, 1, first=-1)), Errors.INVALID_PARTITIONS, "from 0 to"),
+        (request(topic(1, 1, first=2**31 - 1)), Errors.INVALID_PARTITIONS, "from 0 to"),
+        (request(topic(1, 1), topic(2, 1)), Errors.INVALID_REQUEST, "topic t is listed more"),
+        (request(topic(1, 1), strategy="best"), Errors.INVALID_REQUEST, "not 'best'"),
+        (request(topic(1, 1), index="topic"), Errors.INVALID_REQUEST, "not 'topic'"),
+        (request(topic(1, 1), start="-1"), Errors.INVALID_REQUEST, "not '-1'"),
+        (request(topic(1, 1), start="²"), Errors.INVALID_REQUEST, "start index"),
+        (request(topic(1, 1), start=str(2**31)), Errors.INVALID_REQUEST, "start index"),
+    ],
+)
+def test_a_request_that_cannot_be_satisfied_says_why(
+    refused: PlaceTopicsRequest, error_code: Errors, message: str
+):
+    with pytest.raises(PlacementError, match=message) as caught:
+        place(refused)
+    assert caught.value.error_code is error_code
+
+
+def test_a_broker_listed_twice_is_refused():
+    twice = (PlacementBroker(1, None, 0), PlacementBroker(1, None, 3))
+    with pytest.raises(PlacementError, match="broker 1 is listed more than once"):
+        check(PlaceTopicsRequest((topic(1, 1),), twice, "ring", "0", "batch", 0))
+
+
+def test_racks_are_all_or_none():
+    some = (PlacementBroker(0, "a", 0), PlacementBroker(1, None, 0))
+    with pytest.raises(PlacementError, match=r"not all brokers have a rack \(broker 1"):
+        check(PlaceTopicsRequest((topic(1, 1),), some, "rack-aware", "0", "batch", 0))
+    check(PlaceTopicsRequest((topic(1, 1),), some, "kafka", "0", "batch", 0))

@@ -1,0 +1,271 @@
+"""The placement service as a process: warm, interrupted, killed, and gone without a trace."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+
+from core.errors import Errors
+from core.placement import place
+from core.protocol import (
+    PlacementBroker,
+    PlacementSpec,
+    PlacementStatusRequest,
+    PlacementStatusResponse,
+    PlaceTopicsRequest,
+    PlaceTopicsResponse,
+)
+from jobs.service import MAX_PARTITIONS, MAX_WAITING
+from jobs.session import DIRECTORY_PREFIX
+from tests.support.running_cluster import eventually
+from transport.remote_ref import RemoteActorRef
+from transport.sockets import new_context
+
+pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("java")]
+
+TIMEOUT_S = 60.0
+PROGRAM = """
+import sys
+from pathlib import Path
+from jobs.service import serve
+
+sys.exit(
+    serve(
+        "tcp://127.0.0.1:0",
+        work_directory=Path(sys.argv[1]),
+        death_pipe=int(sys.argv[2]),
+        announce=lambda endpoint: print(endpoint, flush=True),
+    )
+)
+"""
+
+
+class RunningService:
+    """The service in a process of its own; this process holds its death pipe."""
+
+    def __init__(self, work_directory: Path, environ: dict[str, str] | None = None) -> None:
+        reader, self._death_pipe = os.pipe()
+        self.work_directory = work_directory
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", PROGRAM, work_directory, str(reader)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            pass_fds=[reader],
+            env=os.environ | (environ or {}),
+            cwd=Path(__file__).parents[2],
+        )
+        os.close(reader)
+        assert self.process.stdout is not None
+        self.endpoint = self.process.stdout.readline().strip()
+        assert self.endpoint, "it does not listen"
+        self._context = new_context()
+        self.actor = self.connect()
+
+    def connect(self) -> RemoteActorRef:
+        return RemoteActorRef(self._context, self.endpoint, client_id="test")
+
+    def status(self) -> PlacementStatusResponse:
+        response = self.actor.ask(PlacementStatusRequest(), timeout=1.0)
+        assert isinstance(response, PlacementStatusResponse)
+        return response
+
+    def place(self, request: PlaceTopicsRequest) -> PlaceTopicsResponse:
+        response = self.actor.ask(request, timeout=TIMEOUT_S)
+        assert isinstance(response, PlaceTopicsResponse)
+        return response
+
+    def await_state(self, state: str) -> PlacementStatusResponse:
+        def reached() -> PlacementStatusResponse | None:
+            status = self.status()
+            return status if status.state == state else None
+
+        found = eventually(reached, f"the service is {state}", TIMEOUT_S)
+        assert found is not None
+        return found
+
+    def jvm(self) -> int:
+        """Return the process id of its JVM, or of the script that becomes it."""
+
+        def child() -> int | None:
+            command = ["ps", "-A", "-o", "ppid=,pgid=,pid="]
+            table = subprocess.run(command, capture_output=True, text=True, check=True, timeout=20)
+            for line in table.stdout.splitlines():
+                parent, group, pid = map(int, line.split())
+                if parent == self.process.pid and group == pid:  # it leads a group of its own
+                    return pid
+            return None
+
+        pid = eventually(child, "the service has a JVM", TIMEOUT_S)
+        assert pid is not None
+        return pid
+
+    def close_death_pipe(self) -> None:
+        if self._death_pipe >= 0:
+            os.close(self._death_pipe)
+            self._death_pipe = -1
+
+    def close(self) -> None:
+        self.actor.close()
+        self._context.destroy(linger=0)
+        self.close_death_pipe()
+        try:
+            self.process.wait(TIMEOUT_S)
+        finally:
+            self.process.kill()
+            assert self.process.stdout is not None
+            self.process.stdout.close()
+
+
+@contextmanager
+def running_service(work_directory: Path, **environ: str) -> Iterator[RunningService]:
+    service = RunningService(work_directory, environ)
+    try:
+        yield service
+    finally:
+        service.close()
+
+
+@contextmanager
+def starting_service(work_directory: Path) -> Iterator[tuple[RunningService, int]]:
+    """Give a service that stays cold, because its JVM is stopped, and the process id of that."""
+    with running_service(work_directory) as service:
+        jvm = service.jvm()
+        os.killpg(jvm, signal.SIGSTOP)
+        yield service, jvm
+
+
+def is_gone(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    return False
+
+
+def assert_nothing_is_left(service: RunningService, jvm: int) -> None:
+    eventually(lambda: is_gone(jvm), "the JVM is gone", TIMEOUT_S)
+    assert not list(service.work_directory.glob(f"{DIRECTORY_PREFIX}*"))
+
+
+def request(
+    *topics: PlacementSpec,
+    brokers: int = 3,
+    strategy: str = "ring",
+    start: str = "0",
+    index: str = "batch",
+) -> PlaceTopicsRequest:
+    hosts = tuple(PlacementBroker(b, f"rack-{b % 2}", 0) for b in range(brokers))
+    return PlaceTopicsRequest(topics, hosts, strategy, start, index, seed=7)
+
+
+PAYMENTS = PlacementSpec("payments", 12, 3, 0)
+
+
+# --- warm -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def service(java: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningService]:
+    """A service that is warm."""
+    del java
+    with running_service(tmp_path_factory.mktemp("placement")) as warm:
+        warm.await_state("ready")
+        yield warm
+
+
+def test_payments_with_twelve_partitions_on_brokers_0_1_and_2(service: RunningService):
+    answer = service.place(request(PAYMENTS))
+    assert answer.error_code is Errors.NONE
+    assert answer.partitions == tuple(
+        ("payments", i, tuple((i + j) % 3 for j in range(3))) for i in range(12)
+    )
+
+
+@pytest.mark.parametrize("strategy", ["ring", "kafka", "rack-aware"])
+@pytest.mark.parametrize("index", ["batch", "per-topic"])
+def test_a_batch_is_placed_as_the_rule_says(service: RunningService, strategy: str, index: str):
+    topics = [PlacementSpec(f"t{number}", 10, 1 + number % 4, 0) for number in range(200)]
+    batch = request(*topics, brokers=5, strategy=strategy, index=index, start="random")
+    assert service.place(batch).partitions == tuple(place(batch))
+
+
+def test_a_request_is_answered_although_its_jvm_is_killed(service: RunningService):
+    service.await_state("ready")
+    jvm = service.jvm()
+    os.kill(jvm, signal.SIGKILL)
+    assert service.place(request(PAYMENTS)).error_code is Errors.NONE
+    assert service.jvm() != jvm
+
+
+# --- cold -----------------------------------------------------------------------------------------
+
+
+def test_while_spark_starts_everything_else_is_answered_at_once(tmp_path: Path):
+    with starting_service(tmp_path) as (service, _):
+        assert service.status().state == "starting"
+        refused = service.place(request(PAYMENTS, brokers=2))
+        assert refused.error_code is Errors.INVALID_REPLICATION_FACTOR
+        assert "larger than the 2 available brokers" in refused.message
+        too_many = service.place(request(PlacementSpec("t", MAX_PARTITIONS + 1, 1, 0)))
+        assert too_many.error_code is Errors.INVALID_PARTITIONS
+
+
+def test_only_so_many_requests_wait(tmp_path: Path):
+    with starting_service(tmp_path) as (service, _):
+        with ExitStack() as clients:
+            for _ in range(MAX_WAITING):
+                client = clients.enter_context(service.connect())
+                client.tell(request(PAYMENTS))
+                client.ask(PlacementStatusRequest(), timeout=1.0)  # by now the other has arrived
+            refused = service.place(request(PAYMENTS))
+        assert refused.error_code is Errors.OPERATION_NOT_ATTEMPTED
+        assert service.status().state == "starting"
+
+
+def test_without_java_it_says_so_and_goes_on_trying(tmp_path: Path):
+    with running_service(tmp_path, JAVA_HOME="/nowhere") as service:
+        status = service.await_state("failed")
+        assert "JAVA_HOME is /nowhere" in status.message
+        assert "next attempt in" in status.message
+        refused = service.place(request(PAYMENTS))
+        assert refused.error_code is Errors.BROKER_NOT_AVAILABLE
+        assert "JAVA_HOME is /nowhere" in refused.message
+
+
+def test_what_a_killed_predecessor_left_is_removed(tmp_path: Path):
+    left_over = tmp_path / f"{DIRECTORY_PREFIX}old" / "blocks"
+    left_over.mkdir(parents=True)
+    with running_service(tmp_path, JAVA_HOME="/nowhere") as service:
+        assert service.status().error_code is Errors.NONE
+        assert not left_over.parent.exists()
+
+
+# --- the end --------------------------------------------------------------------------------------
+
+
+def test_sigterm_ends_it_and_its_jvm_whatever_that_does(tmp_path: Path):
+    with starting_service(tmp_path) as (service, jvm):
+        service.process.terminate()
+        assert service.process.wait(TIMEOUT_S) == 0
+        assert_nothing_is_left(service, jvm)
+
+
+def test_it_ends_with_its_parent(tmp_path: Path):
+    with starting_service(tmp_path) as (service, jvm):
+        service.close_death_pipe()
+        assert service.process.wait(TIMEOUT_S) == 0
+        assert_nothing_is_left(service, jvm)
+
+
+def test_its_jvm_does_not_survive_it_when_it_is_killed(tmp_path: Path):
+    with running_service(tmp_path) as service:
+        jvm = service.jvm()
+        service.process.kill()
+        service.process.wait(TIMEOUT_S)
+        eventually(lambda: is_gone(jvm), "the JVM is gone", TIMEOUT_S)

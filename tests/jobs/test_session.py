@@ -1,0 +1,64 @@
+"""The JVM behind a session, where it does not get as far as a session."""
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from jobs.session import KillSwitch, SparkFailedError, SparkJvm
+
+pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("java")]
+
+TIMEOUT_S = 30.0
+
+
+def test_a_jvm_that_does_not_start_says_why_and_leaves_nothing(tmp_path: Path):
+    jvm = SparkJvm("nonsense", parent_directory=tmp_path)
+    with pytest.raises(SparkFailedError, match=r"exit status 1\): .*Master must either be"):
+        jvm.session(TIMEOUT_S)
+    jvm.stop()
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_jvm_that_is_killed_while_it_starts_fails_its_owner_and_leaves_nothing(tmp_path: Path):
+    exited = threading.Event()
+    switch = KillSwitch()
+    jvm = SparkJvm(parent_directory=tmp_path, on_exit=lambda _: exited.set())
+    switch.guard(jvm)
+    switch.throw()
+    with pytest.raises(SparkFailedError, match=r"did not start \(SIGKILL\)"):
+        jvm.session(TIMEOUT_S)
+    assert exited.wait(TIMEOUT_S)
+    jvm.stop()
+    jvm.stop()
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_switch_thrown_before_there_is_a_jvm_ends_the_next_one(tmp_path: Path):
+    switch = KillSwitch()
+    switch.throw()
+    jvm = SparkJvm(parent_directory=tmp_path)
+    switch.guard(jvm)
+    assert jvm.has_exited(TIMEOUT_S)
+    jvm.stop()
+
+
+def test_a_jvm_that_takes_too_long_is_ended(tmp_path: Path):
+    jvm = SparkJvm(parent_directory=tmp_path)
+    with pytest.raises(SparkFailedError, match=r"did not start within 0.1 s"):
+        jvm.session(0.1)
+    assert jvm.has_exited(TIMEOUT_S)
+    jvm.stop()
+
+
+def test_a_directory_with_a_space_and_options_of_the_shell_are_no_matter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    for name in ("SPARK_HOME", "SPARK_CONF_DIR", "PYSPARK_SUBMIT_ARGS", "JAVA_TOOL_OPTIONS"):
+        monkeypatch.setenv(name, "-nonsense")
+    parent = tmp_path / "a directory"
+    parent.mkdir()
+    jvm = SparkJvm(parent_directory=parent, master="nonsense")
+    with pytest.raises(SparkFailedError, match="Master must either be"):
+        jvm.session(TIMEOUT_S)
+    jvm.stop()

@@ -1,0 +1,296 @@
+"""Thousands of conditional writes: who is refused, who is not, and in how many transactions."""
+
+from __future__ import annotations
+
+import pytest
+
+from core.errors import ControllerMovedError, SessionExpiredError
+from core.ports import WriteError
+from tests.support.fake_zookeeper import Call, FakeZooKeeper, FakeZooKeeperServer, Moment
+from zk.fenced_writes import (
+    MAX_BYTES,
+    MAX_OPERATIONS,
+    Outcome,
+    Write,
+    WriteRefused,
+    write_fenced,
+    write_unfenced,
+)
+from zk.operations import Check, ConnectionLossError, Create, Delete, SetData, ZnodeStat
+
+EPOCH = "/controller_epoch"
+FENCE = Check(EPOCH, 0)
+
+
+@pytest.fixture
+def server() -> FakeZooKeeperServer:
+    server = FakeZooKeeperServer()
+    server.put(EPOCH, b"1")
+    server.put("/n")
+    server.transactions.clear()
+    return server
+
+
+@pytest.fixture
+def zookeeper(server: FakeZooKeeperServer) -> FakeZooKeeper:
+    return FakeZooKeeper(server)
+
+
+def creates(count: int) -> list[Write]:
+    return [[Create(f"/n/{number}")] for number in range(count)]
+
+
+def created(server: FakeZooKeeperServer) -> set[int]:
+    prefix = "/n/"
+    return {int(p.removeprefix(prefix)) for p in server.snapshot() if p.startswith(prefix)}
+
+
+def sizes(server: FakeZooKeeperServer) -> list[int]:
+    """Return how many writes each transaction of a session applied, its fence not counted."""
+    return [
+        len([op for op in transaction.operations if op != FENCE])
+        for transaction in server.transactions
+        if transaction.session_id
+    ]
+
+
+def refused(outcomes: list[Outcome]) -> dict[int, WriteRefused]:
+    return {n: o for n, o in enumerate(outcomes) if isinstance(o, WriteRefused)}
+
+
+# --- outcomes -------------------------------------------------------------------------------------
+
+
+def test_each_write_has_the_results_of_its_own_operations(zookeeper: FakeZooKeeper) -> None:
+    outcomes = write_fenced(
+        zookeeper,
+        [
+            [Create("/n/a"), Create("/n/a/b", b"x")],
+            [SetData("/n/a/b", b"y", 0)],
+            [Delete("/n/a/b", 1), Delete("/n/a", 0), Create("/n/c")],
+        ],
+        epoch_zk_version=0,
+    )
+    assert outcomes[0] == ("/n/a", "/n/a/b")
+    assert len(outcomes[1]) == 1  # type: ignore[arg-type]
+    stat = outcomes[1][0]  # type: ignore[index]
+    assert isinstance(stat, ZnodeStat)
+    assert stat.version == 1
+    assert outcomes[2] == (None, None, "/n/c")
+
+
+def test_nothing_to_write_costs_nothing(zookeeper: FakeZooKeeper) -> None:
+    calls: list[Call] = []
+    zookeeper.hook = calls.append
+    assert write_fenced(zookeeper, [], 0) == []
+    assert calls == []
+
+
+def test_every_transaction_begins_with_the_fence(
+    server: FakeZooKeeperServer, zookeeper: FakeZooKeeper
+) -> None:
+    server.put("/n/7")
+    write_fenced(zookeeper, creates(MAX_OPERATIONS + 10), 0)
+    mine = [t for t in server.transactions if t.session_id]
+    assert len(mine) == 2
+    assert all(transaction.operations[0] == FENCE for transaction in mine)
+    assert all(FENCE not in transaction.operations[1:] for transaction in mine)
+
+
+# --- offenders ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("write", "expected"),
+    [
+        ([SetData("/n", b"", 7)], WriteRefused(WriteError.BAD_VERSION, 0)),
+        ([SetData("/x", b"", 0)], WriteRefused(WriteError.NO_NODE, 0)),
+        ([Create("/n")], WriteRefused(WriteError.NODE_EXISTS, 0)),
+        ([Create("/n/new"), Create("/x/y")], WriteRefused(WriteError.NO_NODE, 1)),
+        (
+            [Create("/n/a"), Create("/n/b"), Delete("/n", 3)],
+            WriteRefused(WriteError.BAD_VERSION, 2),
+        ),
+    ],
+)
+def test_a_refused_write_says_why_and_by_which_operation(
+    server: FakeZooKeeperServer, zookeeper: FakeZooKeeper, write: Write, expected: WriteRefused
+) -> None:
+    writes = [[Create("/n/1")], write, [Create("/n/2")]]
+    outcomes = write_fenced(zookeeper, writes, 0)
+    assert outcomes == [("/n/1",), expected, ("/n/2",)]
+    assert created(server) == {1, 2}, "of the refused one nothing was applied"
+
+
+def test_one_offender_is_taken_out_and_the_rest_applied_together(
+    server: FakeZooKeeperServer, zookeeper: FakeZooKeeper
+) -> None:
+    server.put("/n/7")
+    outcomes = write_fenced(zookeeper, creates(100), 0)
+    assert refused(outcomes) == {7: WriteRefused(WriteError.NODE_EXISTS, 0)}
+    assert sizes(server) == [99]
+
+
+@pytest.mark.parametrize("offenders", [{0, 1}, {0, 99}, {98, 99}, {3, 50, 51}, set(range(100))])
+def test_with_more_offenders_every_other_write_still_succeeds(
+    server: FakeZooKeeperServer, zookeeper: FakeZooKeeper, offenders: set[int]
+) -> None:
+    for number in offenders:
+        server.put(f"/n/{number}")
+    outcomes = write_fenced(zookeeper, creates(100), 0)
+    assert set(refused(outcomes)) == offenders
+    assert sizes(server) == [1] * (100 - len(offenders)), "each in a multi of its own"
+    assert [outcomes[n] for n in range(100) if n not in offenders] == [
+        (f"/n/{n}",) for n in range(100) if n not in offenders
+    ]
+
+
+def test_offenders_cost_rounds_not_a_call_each(
+    server: FakeZooKeeperServer, zookeeper: FakeZooKeeper
+) -> None:
+    calls: list[Call] = []
+    for number in range(0, 1000, 3):
+        server.put(f"/n/{number}")
+    zookeeper.hook = lambda call: calls.append(call) if call.moment is Moment.BEFORE else None
+    write_fenced(zookeeper, creates(1000), 0)
+    assert [call.method for call in calls] == ["multi_many"] * 3
+
+
+def test_an_offender_of_one_multi_does_not_hold_up_another(
+    server: FakeZooKeeperServer, zookeeper: FakeZooKeeper
+) -> None:
+    for number in (3, 4):
+        server.put(f"/n/{number}")
+    outcomes = write_fenced(zookeeper, creates(2 * MAX_OPERATIONS), 0)
+    assert set(refused(outcomes)) == {3, 4}
+    assert sizes(server)[0] == MAX_OPERATIONS
+
+
+def test_writes_that_depend_on_earlier_ones_are_applied_in_order(
+    zookeeper: FakeZooKeeper,
+) -> None:
+    outcomes = write_fenced(zookeeper, [[Create("/n/a")], [Create("/n/a")], [Create("/n/a/b")]], 0)
+    assert outcomes == [("/n/a",), WriteRefused(WriteError.NODE_EXISTS, 0), ("/n/a/b",)]
+
+
+def test_what_nobody_expects_is_an_error_that_names_the_operation(
+    zookeeper: FakeZooKeeper,
+) -> None:
+    with pytest.raises(RuntimeError, match=r"Delete\(path='/n'.* NOT_EMPTY"):
+        write_fenced(zookeeper, [[Create("/n/a"), Delete("/n", 0)]], 0)
+
+
+# --- the fence ------------------------------------------------------------------------------------
+
+
+def test_after_another_election_nothing_is_applied(
+    server: FakeZooKeeperServer, zookeeper: FakeZooKeeper
+) -> None:
+    server.put(EPOCH, b"2")
+    with pytest.raises(ControllerMovedError):
+        write_fenced(zookeeper, creates(3), epoch_zk_version=0)
+    assert created(server) == set()
+
+
+def test_an_election_between_two_transactions_stops_the_second(
+    server: FakeZooKeeperServer, zookeeper: FakeZooKeeper
+) -> None:
+    def hook(call: Call) -> None:
+        if call.moment is Moment.BETWEEN:
+            server.put(EPOCH, b"2")
+
+    zookeeper.hook = hook
+    with pytest.raises(ControllerMovedError):
+        write_fenced(zookeeper, creates(2 * MAX_OPERATIONS), 0)
+    assert created(server) == set(range(MAX_OPERATIONS))
+
+
+def test_an_epoch_that_was_deleted_stops_everything(
+    server: FakeZooKeeperServer, zookeeper: FakeZooKeeper
+) -> None:
+    FakeZooKeeper(server).multi([Delete(EPOCH, 0)])
+    with pytest.raises(ControllerMovedError):
+        write_fenced(zookeeper, creates(3), 0)
+
+
+def test_administration_writes_whoever_rules(
+    server: FakeZooKeeperServer, zookeeper: FakeZooKeeper
+) -> None:
+    server.put(EPOCH, b"2")
+    server.put("/n/1")
+    outcomes = write_unfenced(zookeeper, creates(3))
+    assert outcomes == [("/n/0",), WriteRefused(WriteError.NODE_EXISTS, 0), ("/n/2",)]
+    assert not [op for t in server.transactions for op in t.operations if isinstance(op, Check)]
+
+
+# --- sizes ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("count", "expected"),
+    [(999, [999]), (1000, [1000]), (1001, [1000, 1]), (5000, [1000] * 5)],
+)
+def test_a_transaction_has_at_most_a_thousand_operations(
+    server: FakeZooKeeperServer, zookeeper: FakeZooKeeper, count: int, expected: list[int]
+) -> None:
+    assert MAX_OPERATIONS == 1000
+    outcomes = write_fenced(zookeeper, creates(count), 0)
+    assert sizes(server) == expected
+    assert refused(outcomes) == {}
+    assert created(server) == set(range(count))
+
+
+def test_operations_that_belong_together_are_never_parted(
+    server: FakeZooKeeperServer, zookeeper: FakeZooKeeper
+) -> None:
+    writes = [[Create(f"/n/{n}"), Create(f"/n/{n}/state"), Create(f"/n/{n}/x")] for n in range(334)]
+    assert refused(write_fenced(zookeeper, writes, 0)) == {}
+    assert sizes(server) == [999, 3]
+
+
+def test_a_transaction_has_at_most_half_a_megabyte(
+    server: FakeZooKeeperServer, zookeeper: FakeZooKeeper
+) -> None:
+    half = b"x" * (MAX_BYTES // 2 - 200)
+    writes: list[Write] = [[Create(f"/n/{n}", half)] for n in range(5)]
+    writes.insert(2, [Create("/n/big", b"x" * MAX_BYTES)])
+    assert refused(write_fenced(zookeeper, writes, 0)) == {}
+    assert sizes(server) == [2, 1, 2, 1]
+
+
+# --- connections that break -----------------------------------------------------------------------
+
+
+def test_writes_that_never_arrived_are_sent_again(
+    server: FakeZooKeeperServer, zookeeper: FakeZooKeeper
+) -> None:
+    def hook(call: Call) -> None:
+        zookeeper.hook = None
+        raise ConnectionLossError(call.method)
+
+    zookeeper.hook = hook
+    assert write_fenced(zookeeper, creates(3), 0) == [("/n/0",), ("/n/1",), ("/n/2",)]
+    assert sizes(server) == [3]
+
+
+def test_writes_whose_answer_is_lost_look_refused_and_the_caller_must_look(
+    server: FakeZooKeeperServer, zookeeper: FakeZooKeeper
+) -> None:
+    def hook(call: Call) -> None:
+        if call.moment is Moment.AFTER:
+            zookeeper.hook = None
+            raise ConnectionLossError(call.method)
+
+    zookeeper.hook = hook
+    outcomes = write_fenced(zookeeper, creates(3), 0)
+    assert outcomes == [WriteRefused(WriteError.NODE_EXISTS, 0)] * 3
+    assert created(server) == {0, 1, 2}
+
+
+def test_a_session_that_ends_ends_the_writing(
+    server: FakeZooKeeperServer, zookeeper: FakeZooKeeper
+) -> None:
+    zookeeper.hook = lambda _: zookeeper.close()
+    with pytest.raises(SessionExpiredError):
+        write_fenced(zookeeper, creates(3), 0)
+    assert created(server) == set()
