@@ -86,19 +86,11 @@ class ControllerEventManager(RegentActor):
         now_ms = time.time_ns() // 1_000_000
         done = self.controller.handle(event, now_ms)
         self._perform(done)
-        changes = next((e for e in done if isinstance(e, fx.RecordChanges)), None)
-        self._journal.record(
-            event,
-            now_ms=now_ms,
-            queue_ms=self.queue_ms,
-            handling_ms=(time.monotonic() - started) * 1000,
-            changes=changes,
-            # Of the term that ended, if this event ended it.
-            controller_epoch=changes.controller_epoch if changes else self.controller.context.epoch,
-        )
-        if reply is not None and not isinstance(
-            message, ControlledShutdownRequest | DescribeTopicsRequest
-        ):
+        handling_ms = (time.monotonic() - started) * 1000
+        if not isinstance(event, events.DescribeTopics):  # it only looks, and many times a second
+            self._record(event, done, now_ms, handling_ms)
+        is_request = isinstance(message, ControlledShutdownRequest | DescribeTopicsRequest)
+        if reply is not None and not is_request:
             reply.set(None)  # who asks with an event wants to know when it has been processed
 
     def preemption_answer(self, message: object) -> object:
@@ -124,6 +116,20 @@ class ControllerEventManager(RegentActor):
             self._channels.close()
 
     # --- inside ---
+
+    def _record(
+        self, event: ControllerEvent, done: list[fx.Effect], now_ms: int, handling_ms: float
+    ) -> None:
+        changes = next((e for e in done if isinstance(e, fx.RecordChanges)), None)
+        self._journal.record(
+            event,
+            now_ms=now_ms,
+            queue_ms=self.queue_ms,
+            handling_ms=handling_ms,
+            changes=changes,
+            # Of the term that ended, if this event ended it.
+            controller_epoch=changes.controller_epoch if changes else self.controller.context.epoch,
+        )
 
     def _as_event(
         self, message: ControllerEvent | ControllerRequest, reply: Reply | None

@@ -26,6 +26,7 @@ from zk.operations import (
     ZnodeStat,
     ZooKeeper,
 )
+from zk.requests import RequestRefusedError
 from zk.znodes import ControllerEpochZNode
 
 MAX_OPERATIONS = 1000
@@ -143,7 +144,8 @@ def _settle(
         at -= len(writes[offender])
     error = _WRITE_ERRORS.get(result.error)
     if error is None:
-        raise RuntimeError(f"ZooKeeper refused {writes[offender][at]} with {result.error.name}")
+        refused = writes[offender][at]
+        raise RequestRefusedError(f"ZooKeeper refused {refused} with {result.error.name}")
     outcomes[offender] = WriteRefused(error, at)
     rest = [number for number in chunk.numbers if number != offender]
     if chunk.had_an_offender:

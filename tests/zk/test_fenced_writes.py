@@ -1,4 +1,5 @@
-"""Thousands of conditional writes: who is refused, who is not, and in how many transactions."""
+"""Thousands of conditional writes: who is refused, who is not, and in how many transactions."""from zk.requests import RequestRefusedError
+
 
 from __future__ import annotations
 
@@ -176,7 +177,7 @@ def test_writes_that_depend_on_earlier_ones_are_applied_in_order(
 def test_what_nobody_expects_is_an_error_that_names_the_operation(
     zookeeper: FakeZooKeeper,
 ) -> None:
-    with pytest.raises(RuntimeError, match=r"Delete\(path='/n'.* NOT_EMPTY"):
+    with pytest.raises(RequestRefusedError, match=r"Delete\(path='/n'.* NOT_EMPTY"):
         write_fenced(zookeeper, [[Create("/n/a"), Delete("/n", 0)]], 0)
 
 

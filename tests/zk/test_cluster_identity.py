@@ -1,0 +1,144 @@
+"""One cluster, one id; one address, one broker."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from core.errors import BadDataError
+from core.model import BrokerInfo, EndPoint
+from tests.support.fake_zookeeper import Call, FakeZooKeeper, FakeZooKeeperServer, Moment
+from zk.cluster_identity import EndPointInUseError, check_end_points, join_cluster
+from zk.operations import ConnectionLossError, Create, Operation, Refused, WatchEvent, ZkError
+from zk.requests import RequestRefusedError
+from zk.store import ZkControllerStore
+from zk.znodes import BrokerIdZNode, ClusterIdZNode
+
+
+@pytest.fixture
+def server() -> FakeZooKeeperServer:
+    return FakeZooKeeperServer()
+
+
+@pytest.fixture
+def zookeeper(server: FakeZooKeeperServer) -> FakeZooKeeper:
+    return FakeZooKeeper(server)
+
+
+# --- the cluster id -------------------------------------------------------------------------------
+
+
+def test_the_first_broker_chooses_and_the_others_agree(
+    server: FakeZooKeeperServer, zookeeper: FakeZooKeeper
+) -> None:
+    chosen = join_cluster(zookeeper)
+    assert re.fullmatch("[A-Za-z0-9_-]{22}", chosen)
+    assert join_cluster(FakeZooKeeper(server)) == chosen
+    assert server.snapshot()["/cluster/id"].data == b'{"version":"1","id":"%s"}' % chosen.encode()
+
+
+def test_two_clusters_have_two_ids(zookeeper: FakeZooKeeper) -> None:
+    assert join_cluster(zookeeper) != join_cluster(FakeZooKeeper(FakeZooKeeperServer()))
+
+
+def test_of_two_that_choose_at_once_the_faster_decides(
+    server: FakeZooKeeperServer, zookeeper: FakeZooKeeper
+) -> None:
+    faster: list[str] = []
+
+    def hook(call: Call) -> None:
+        if call == Call(Moment.BEFORE, "multi", ("/cluster/id",)):
+            zookeeper.hook = None
+            faster.append(join_cluster(FakeZooKeeper(server)))
+
+    zookeeper.hook = hook
+    assert [join_cluster(zookeeper)] == faster
+
+
+@pytest.mark.parametrize("path", ["/cluster", "/cluster/id"])
+@pytest.mark.parametrize("moment", [Moment.BEFORE, Moment.AFTER])
+def test_a_lost_request_or_answer_does_not_make_two_ids(
+    server: FakeZooKeeperServer, zookeeper: FakeZooKeeper, path: str, moment: Moment
+) -> None:
+    def hook(call: Call) -> None:
+        if call == Call(moment, "multi", (path,)):
+            zookeeper.hook = None
+            raise ConnectionLossError("lost")
+
+    zookeeper.hook = hook
+    chosen = join_cluster(zookeeper)
+    assert ClusterIdZNode.decode(server.snapshot()["/cluster/id"].data) == chosen
+
+
+def test_an_id_that_cannot_be_understood_is_not_replaced(
+    server: FakeZooKeeperServer, zookeeper: FakeZooKeeper
+) -> None:
+    server.put("/cluster/id", b"nonsense")
+    with pytest.raises(BadDataError, match="/cluster/id"):
+        join_cluster(zookeeper)
+    assert server.snapshot()["/cluster/id"].data == b"nonsense"
+
+
+class ForbiddingZooKeeper(FakeZooKeeper):
+    """A ZooKeeper in which this session may create nothing."""
+
+    def multi(self, operations: list[Operation]) -> Refused:  # type: ignore[override]
+        """Refuse."""
+        assert isinstance(operations[0], Create)
+        return Refused(0, ZkError.NO_AUTH)
+
+
+def test_who_may_not_create_the_id_is_told_so(server: FakeZooKeeperServer) -> None:
+    with pytest.raises(RequestRefusedError, match="cannot create /cluster: NO_AUTH"):
+        join_cluster(ForbiddingZooKeeper(server))
+
+
+# --- addresses ------------------------------------------------------------------------------------
+
+
+def info(broker_id: int, *ports: int, host: str = "h") -> BrokerInfo:
+    return BrokerInfo(broker_id, tuple(EndPoint(f"L{p}", host, p, "SSL") for p in ports))
+
+
+def register(server: FakeZooKeeperServer, broker: BrokerInfo) -> None:
+    ZkControllerStore(FakeZooKeeper(server)).register_broker(broker)
+
+
+@pytest.mark.parametrize(
+    ("other", "ours"),
+    [
+        (info(1, 9092), info(2, 9093)),
+        (info(1, 9092), info(2, 9092, host="elsewhere")),
+        (info(2, 9092), info(2, 9092)),
+    ],
+)
+def test_free_addresses_and_ones_own_former_are_fine(
+    server: FakeZooKeeperServer, zookeeper: FakeZooKeeper, other: BrokerInfo, ours: BrokerInfo
+) -> None:
+    register(server, other)
+    check_end_points(ZkControllerStore(zookeeper), ours)
+
+
+def test_an_address_of_another_broker_is_refused(
+    server: FakeZooKeeperServer, zookeeper: FakeZooKeeper
+) -> None:
+    register(server, info(1, 9091, 9092))
+    with pytest.raises(EndPointInUseError, match=r"h:9092 is advertised by broker 1 .* --port"):
+        check_end_points(ZkControllerStore(zookeeper), info(2, 9092))
+
+
+def test_an_unreadable_registration_keeps_nobody_out(
+    server: FakeZooKeeperServer, zookeeper: FakeZooKeeper
+) -> None:
+    server.put(BrokerIdZNode.path(1), b"nonsense")
+    check_end_points(ZkControllerStore(zookeeper), info(2, 9092))
+
+
+def test_looking_at_addresses_leaves_no_watch(server: FakeZooKeeperServer) -> None:
+    watches: list[WatchEvent] = []
+    register(server, info(1, 9092))
+    check_end_points(ZkControllerStore(FakeZooKeeper(server, watches.append)), info(2, 9093))
+    register(server, info(3, 9094))
+    server.put(BrokerIdZNode.path(1), b"")
+    assert watches == []

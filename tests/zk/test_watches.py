@@ -1,0 +1,59 @@
+"""Which fired watch triggers which event."""
+
+from __future__ import annotations
+
+import pytest
+
+from core.controller.events import (
+    BrokerChange,
+    BrokerModifications,
+    ControllerChange,
+    ControllerEvent,
+    PartitionModifications,
+    Reelect,
+    TopicChange,
+)
+from zk.operations import WatchEvent, WatchKind
+from zk.watches import controller_event
+
+CREATED, CHANGED = WatchKind.CREATED, WatchKind.CHANGED
+DELETED, CHILDREN = WatchKind.DELETED, WatchKind.CHILDREN
+
+
+@pytest.mark.parametrize(
+    ("kind", "path", "event"),
+    [
+        (CREATED, "/controller", ControllerChange()),
+        (CHANGED, "/controller", ControllerChange()),
+        (DELETED, "/controller", Reelect()),
+        (CHILDREN, "/brokers/ids", BrokerChange()),
+        (CHANGED, "/brokers/ids/0", BrokerModifications(0)),
+        (CHANGED, "/brokers/ids/1001", BrokerModifications(1001)),
+        (CHILDREN, "/brokers/topics", TopicChange()),
+        (CHANGED, "/brokers/topics/my.topic_1-a", PartitionModifications("my.topic_1-a")),
+        (DELETED, "/brokers/topics/t", PartitionModifications("t")),
+    ],
+)
+def test_events(kind: WatchKind, path: str, event: ControllerEvent) -> None:
+    assert controller_event(WatchEvent(kind, path)) == event
+
+
+@pytest.mark.parametrize(
+    ("kind", "path"),
+    [
+        (DELETED, "/brokers/ids/1"),  # its parent's children say so
+        (CREATED, "/brokers/ids/1"),
+        (CREATED, "/brokers/topics/t"),
+        (CHANGED, "/brokers/ids/one"),
+        (CHANGED, "/brokers/ids"),
+        (CHANGED, "/brokers/topics"),
+        (CHILDREN, "/brokers/topics/t"),
+        (CHANGED, "/brokers/topics/t/partitions/0/state"),
+        (CHANGED, "/brokers/topics/t/partitions"),
+        (CHANGED, "/controller_epoch"),
+        (CHANGED, "/config/changes"),
+        (CHANGED, "/"),
+    ],
+)
+def test_what_triggers_nothing(kind: WatchKind, path: str) -> None:
+    assert controller_event(WatchEvent(kind, path)) is None
