@@ -1,5 +1,4 @@
-"""Thousands of conditional writes: who is refused, who is not, and in how many transactions."""from zk.requests import RequestRefusedError
-
+"""Thousands of conditional writes: who is refused, who is not, and in how many transactions."""
 
 from __future__ import annotations
 
@@ -18,6 +17,7 @@ from zk.fenced_writes import (
     write_unfenced,
 )
 from zk.operations import Check, ConnectionLossError, Create, Delete, SetData, ZnodeStat
+from zk.requests import RequestRefusedError
 
 EPOCH = "/controller_epoch"
 FENCE = Check(EPOCH, 0)
