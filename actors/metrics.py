@@ -5,7 +5,7 @@ Read when somebody asks, from plain counters that their owners keep: nothing is 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, start_http_server
@@ -21,6 +21,14 @@ if TYPE_CHECKING:
     from transport.server import ControlServer
 
 _CONTROLLER = "kafka_controller_KafkaController_"
+_MEANINGS = {
+    "ActiveControllerCount": "1 on the broker that rules",
+    "OfflinePartitionsCount": "partitions without a leader",
+    "PreferredReplicaImbalanceCount": "partitions not led by their first replica",
+    "GlobalTopicCount": "topics",
+    "ActiveBrokerCount": "registered brokers",
+    "UnusableTopicCount": "topics whose znode cannot be used",
+}
 
 
 class BrokerMetrics(Collector):
@@ -42,24 +50,22 @@ class BrokerMetrics(Collector):
 
     def collect(self) -> Iterable[Metric]:
         """Yield every metric, as of now."""
+        yield from self._of_the_controller()
+        yield from self._of_the_broker()
+
+    def _of_the_controller(self) -> Iterable[Metric]:
         controller = self._controller.controller
         context = controller.context
-        gauges: Mapping[str, tuple[str, float]] = {
-            "ActiveControllerCount": ("1 on the broker that rules", controller.is_active),
-            "OfflinePartitionsCount": (
-                "partitions without a leader",
-                context.offline_partition_count,
-            ),
-            "PreferredReplicaImbalanceCount": (
-                "partitions not led by their first replica",
-                context.preferred_replica_imbalance_count,
-            ),
-            "GlobalTopicCount": ("topics", len(context.all_topics)),
-            "ActiveBrokerCount": ("registered brokers", len(context.registrations)),
-            "UnusableTopicCount": ("topics whose znode is unreadable", len(context.bad_topics)),
+        gauges = {
+            "ActiveControllerCount": controller.is_active,
+            "OfflinePartitionsCount": context.offline_partition_count,
+            "PreferredReplicaImbalanceCount": context.preferred_replica_imbalance_count,
+            "GlobalTopicCount": len(context.all_topics),
+            "ActiveBrokerCount": len(context.registrations),
+            "UnusableTopicCount": len(context.bad_topics),
         }
-        for name, (description, value) in gauges.items():
-            yield GaugeMetricFamily(_CONTROLLER + name, description, value=value)
+        for name, value in gauges.items():
+            yield GaugeMetricFamily(_CONTROLLER + name, _MEANINGS[name], value=value)
         yield CounterMetricFamily(
             "kafka_controller_ControllerStats_UncleanLeaderElections",
             "leaders elected from outside the ISR",
@@ -70,6 +76,8 @@ class BrokerMetrics(Collector):
             "events waiting for the controller",
             value=self._controller.actor_inbox.size,
         )
+
+    def _of_the_broker(self) -> Iterable[Metric]:
         yield GaugeMetricFamily(
             "kafka_server_ReplicaManager_PartitionCount",
             "replicas hosted",

@@ -32,7 +32,7 @@ import pykka
 from pyspark.sql import SparkSession
 
 from core.errors import Errors, RegentError
-from core.placement import PlacementError, Strategy, check
+from core.placement import IndexScope, PlacementError, Strategy, check
 from core.protocol import (
     PlacedPartition,
     PlacementBroker,
@@ -55,7 +55,7 @@ _MAX_PAUSE_S: Final = 60.0
 _EXIT_S: Final = 2.0  # how long a JVM whose connection broke may take to be seen dead
 _STOP_TIMEOUT_S: Final = 5.0
 _IDLE_S: Final = 60.0
-_WARM_UPS: Final = 10
+_WARM_UPS: Final = 6  # twice each strategy
 _JVM_OPTIONS: Final = (  # live objects are some 70 MB: keep the heap near that
     *QUICK_START,
     "-Xms80m",
@@ -267,13 +267,12 @@ def _refused(error_code: Errors, message: str) -> PlaceTopicsResponse:
 
 
 def _warm_up_request(number: int) -> PlaceTopicsRequest:
-    strategies = (Strategy.RING, Strategy.KAFKA, Strategy.RACK_AWARE)
     return PlaceTopicsRequest(
         topics=tuple(PlacementSpec(f"warm-up-{t}", 6 + number, 3, 0) for t in range(number)),
         brokers=tuple(PlacementBroker(b, f"rack-{b % 3}", 0) for b in range(6)),
-        strategy=strategies[number % 3 if number < _WARM_UPS // 2 else 0],
+        strategy=[*Strategy][number % len(Strategy)],
         start_index="0",
-        index="batch",
+        index=IndexScope.BATCH,
         seed=0,
     )
 

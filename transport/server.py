@@ -39,6 +39,11 @@ _UNBIND_TIMEOUT_MS: Final = 1000
 # For the last answers to travel: closing drops what was not sent here and what was not read there.
 _LAST_WORDS_S: Final = 0.05
 _LOG_INTERVAL_S: Final = 10.0
+_HANDSHAKE_FAILED: Final = (
+    zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+    | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+    | zmq.EVENT_HANDSHAKE_FAILED_AUTH
+)
 
 
 class PortInUseError(RegentError):
@@ -48,6 +53,7 @@ class PortInUseError(RegentError):
 class Rejection(StrEnum):
     """Why a message of a peer, or an answer to it, went no further."""
 
+    BAD_HANDSHAKE = "not a ZeroMQ peer"
     TOO_LARGE = "too large"
     BAD_ENVELOPE = "bad envelope"
     BAD_HEADER = "bad header"
@@ -213,8 +219,10 @@ class ControlServer:
         self._wakeup.close()
 
     def _run(self, router: Socket) -> None:
+        monitor = open_monitor(self._context, router, _HANDSHAKE_FAILED | zmq.EVENT_CLOSED)
         poller = zmq.Poller()
         poller.register(router, zmq.POLLIN)
+        poller.register(monitor, zmq.POLLIN)
         poller.register(self._wakeup.fileno(), zmq.POLLIN)
         try:
             while not self._stopping.is_set():
@@ -222,25 +230,30 @@ class ControlServer:
                 self._wakeup.clear()
                 self._send_answers(router)
                 self._receive(router)
+                self._count_strangers(monitor)
             self._send_answers(router)
             time.sleep(max(0.0, self._last_answer_at + _LAST_WORDS_S - time.monotonic()))
-            self._stop_listening(router)
+            self._stop_listening(router, monitor)
         except zmq.ContextTerminated:
             logger.warning("%s ends: the context was destroyed before it was stopped", self._name)
-        finally:
-            router.close()
-
-    def _stop_listening(self, router: Socket) -> None:
-        """Give the port back and cut every connection; ``close`` alone does so some time later."""
-        monitor = open_monitor(self._context, router, zmq.EVENT_CLOSED)
-        try:
-            router.unbind(self.endpoint)
-            if not monitor.poll(_UNBIND_TIMEOUT_MS):
-                logger.warning("%s: the port of %s is not free yet", self._name, self.endpoint)
         finally:
             with suppress(zmq.ContextTerminated):
                 router.disable_monitor()
             monitor.close()
+            router.close()
+
+    def _count_strangers(self, monitor: Socket) -> None:
+        """Count the peers that do not speak ZeroMQ; it has cut them off by itself."""
+        while monitor.poll(0):
+            monitor.recv_multipart(zmq.NOBLOCK)
+            self.rejected.add(Rejection.BAD_HANDSHAKE, self.endpoint)
+
+    def _stop_listening(self, router: Socket, monitor: Socket) -> None:
+        """Give the port back and cut every connection; ``close`` alone does so some time later."""
+        self._count_strangers(monitor)
+        router.unbind(self.endpoint)
+        if not monitor.poll(_UNBIND_TIMEOUT_MS):
+            logger.warning("%s: the port of %s is not free yet", self._name, self.endpoint)
 
     def _send_answers(self, router: Socket) -> None:
         while self._outbox:

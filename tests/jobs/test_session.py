@@ -12,12 +12,18 @@ pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("java")]
 TIMEOUT_S = 30.0
 
 
-def test_a_jvm_that_does_not_start_says_why_and_leaves_nothing(tmp_path: Path):
-    jvm = SparkJvm("nonsense", parent_directory=tmp_path)
+def test_a_jvm_that_does_not_start_says_why_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    parent = tmp_path / "a directory"
+    parent.mkdir()
+    for name in ("SPARK_HOME", "SPARK_CONF_DIR", "PYSPARK_SUBMIT_ARGS", "JAVA_TOOL_OPTIONS"):
+        monkeypatch.setenv(name, "-nonsense")  # a session is the same in every shell
+    jvm = SparkJvm("nonsense", parent_directory=parent)
     with pytest.raises(SparkFailedError, match=r"exit status 1\): .*Master must either be"):
         jvm.session(TIMEOUT_S)
     jvm.stop()
-    assert not list(tmp_path.iterdir())
+    assert not list(parent.iterdir())
 
 
 def test_a_jvm_that_is_killed_while_it_starts_fails_its_owner_and_leaves_nothing(tmp_path: Path):
@@ -48,17 +54,4 @@ def test_a_jvm_that_takes_too_long_is_ended(tmp_path: Path):
     with pytest.raises(SparkFailedError, match=r"did not start within 0.1 s"):
         jvm.session(0.1)
     assert jvm.has_exited(TIMEOUT_S)
-    jvm.stop()
-
-
-def test_a_directory_with_a_space_and_options_of_the_shell_are_no_matter(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    for name in ("SPARK_HOME", "SPARK_CONF_DIR", "PYSPARK_SUBMIT_ARGS", "JAVA_TOOL_OPTIONS"):
-        monkeypatch.setenv(name, "-nonsense")
-    parent = tmp_path / "a directory"
-    parent.mkdir()
-    jvm = SparkJvm(parent_directory=parent, master="nonsense")
-    with pytest.raises(SparkFailedError, match="Master must either be"):
-        jvm.session(TIMEOUT_S)
     jvm.stop()

@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import threading
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -101,6 +102,14 @@ def test_garbage_on_the_control_port_is_counted_and_survived(cluster: RunningClu
     for garbage in (b"\x00" * 4096, b"GET / HTTP/1.1\r\n\r\n", os.urandom(65_536)):
         with socket.create_connection((host, int(port)), timeout=5) as connection:
             connection.sendall(garbage)
+    broker = next(b for b in cluster.description["brokers"] if b["id"] == 0)
+
+    def is_counted() -> bool:
+        address = f"http://127.0.0.1:{broker['metrics_port']}/metrics"
+        with urllib.request.urlopen(address, timeout=5) as page:
+            return b'regent_rejected_frames_total{reason="not a ZeroMQ peer"}' in page.read()
+
+    eventually(is_counted, "the stranger is counted")
     cluster.await_agreement([0, 1, 2], "payments")
 
 

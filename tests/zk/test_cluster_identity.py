@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 import pytest
 
@@ -83,7 +84,7 @@ def test_an_id_that_cannot_be_understood_is_not_replaced(
 class ForbiddingZooKeeper(FakeZooKeeper):
     """A ZooKeeper in which this session may create nothing."""
 
-    def multi(self, operations: list[Operation]) -> Refused:  # type: ignore[override]
+    def multi(self, operations: Sequence[Operation]) -> Refused:
         """Refuse."""
         assert isinstance(operations[0], Create)
         return Refused(0, ZkError.NO_AUTH)

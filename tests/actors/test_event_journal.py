@@ -1,0 +1,162 @@
+"""The journal: a JSON line an event, whatever happens to the disk."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from actors import event_journal
+from actors.event_journal import EventJournal, EventJournalFile, cause_of
+from core.controller import events
+from core.controller.effects import RecordChanges
+from core.controller.events import ControllerEvent
+from core.errors import Errors
+from core.protocol import ControlHeader, LeaderAndIsrResponse, UpdateMetadataResponse
+
+HEADER = ControlHeader(0, 1, 1)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "events.jsonl"
+
+
+@pytest.fixture
+def journal(path: Path) -> Iterator[EventJournalFile]:
+    journal = EventJournalFile(path, broker_id=3)
+    yield journal
+    journal.close()
+
+
+def record(
+    journal: EventJournal,
+    event: ControllerEvent | None = None,
+    *,
+    now_ms: int = 1000,
+    changes: RecordChanges | None = None,
+) -> None:
+    journal.record(
+        event or events.Startup(),
+        now_ms=now_ms,
+        queue_ms=0.12345,
+        handling_ms=2.0,
+        changes=changes,
+        controller_epoch=7,
+    )
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def test_a_line_says_what_happened_when_and_why(journal: EventJournalFile, path: Path) -> None:
+    changes = RecordChanges(7, ("t-0: leader 1 → 2",), total=1)
+    record(journal, events.BrokerChange(), changes=changes)
+    assert lines(path) == [
+        {
+            "ts_ms": 1000,
+            "broker_id": 3,
+            "controller_epoch": 7,
+            "event_id": 1,
+            "event": "BrokerChange",
+            "cause": "/brokers/ids",
+            "queue_ms": 0.123,
+            "handling_ms": 2.0,
+            "changes": ["t-0: leader 1 → 2"],
+        }
+    ]
+
+
+def test_events_are_numbered_and_there_to_read_at_once(
+    journal: EventJournalFile, path: Path
+) -> None:
+    for number in (1, 2, 3):
+        record(journal, now_ms=number)
+        assert [line["event_id"] for line in lines(path)] == list(range(1, number + 1))
+    assert lines(path)[0]["changes"] == []
+
+
+def test_of_a_large_change_the_rest_is_counted(journal: EventJournalFile, path: Path) -> None:
+    record(journal, changes=RecordChanges(7, ("one", "two"), total=10_000))
+    assert lines(path)[0]["changes"] == ["one", "two", "and 9998 more"]
+
+
+def test_a_journal_is_continued_after_a_restart(journal: EventJournalFile, path: Path) -> None:
+    record(journal)
+    journal.close()
+    again = EventJournalFile(path, broker_id=3)
+    record(again)
+    again.close()
+    assert [line["event_id"] for line in lines(path)] == [1, 1]
+
+
+def test_closing_twice_or_before_anything_is_fine(journal: EventJournalFile, path: Path) -> None:
+    journal.close()
+    journal.close()
+    assert not path.exists()
+
+
+def test_a_full_file_makes_room_and_one_earlier_is_kept(
+    journal: EventJournalFile, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record(journal, now_ms=0)
+    monkeypatch.setattr(event_journal, "MAX_BYTES", 2 * path.stat().st_size)
+    for number in range(1, 7):
+        record(journal, now_ms=number)
+    earlier = path.with_name("events.jsonl.1")
+    assert [line["ts_ms"] for line in lines(earlier)] == [4, 5]
+    assert [line["ts_ms"] for line in lines(path)] == [6]
+    assert sorted(file.name for file in path.parent.iterdir()) == [path.name, earlier.name]
+
+
+def test_a_disk_that_fails_costs_lines_and_is_reported_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "missing" / "events.jsonl"
+    journal = EventJournalFile(path, broker_id=3)
+    with caplog.at_level(logging.ERROR):
+        record(journal)
+        record(journal)
+    assert [r.getMessage() for r in caplog.records] == [
+        f"{path}: events are not recorded: No such file or directory"
+    ]
+    path.parent.mkdir()
+    record(journal)
+    journal.close()
+    assert [line["event_id"] for line in lines(path)] == [3]
+
+
+@pytest.mark.parametrize(
+    ("event", "cause"),
+    [
+        (events.Startup(), "broker started"),
+        (events.ControllerChange(), "/controller written"),
+        (events.Reelect(), "/controller deleted"),
+        (events.Expire(), "session expired"),
+        (events.RegisterBrokerAndReelect(), "new session"),
+        (events.Resign("a defect"), "unexpected error"),
+        (events.StandAgain(), "timer"),
+        (events.BrokerChange(), "/brokers/ids"),
+        (events.BrokerModifications(4), "/brokers/ids/4"),
+        (events.TopicChange(), "/brokers/topics"),
+        (events.PartitionModifications("t"), "/brokers/topics/t"),
+        (events.ControlledShutdown(1, 4, 5), "request of broker 4"),
+        (events.DescribeTopics(1, None), "request"),
+        (
+            events.LeaderAndIsrResponseReceived(4, HEADER, LeaderAndIsrResponse(Errors.NONE)),
+            "answer of broker 4",
+        ),
+        (
+            events.UpdateMetadataResponseReceived(4, HEADER, UpdateMetadataResponse(Errors.NONE)),
+            "answer of broker 4",
+        ),
+        (events.ChannelOverflowed(4, HEADER), "channel of broker 4 is full"),
+    ],
+)
+def test_causes(event: ControllerEvent, cause: str) -> None:
+    assert cause_of(event) == cause

@@ -1,0 +1,126 @@
+"""Settings: Kafka's defaults, one file, and the command line on top."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from config.settings import Settings, SettingsError, load_settings
+
+Write = Callable[[str], Path]
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    """Write a file of settings."""
+
+    def write(text: str) -> Path:
+        path = tmp_path / "broker.toml"
+        path.write_text(text)
+        return path
+
+    return write
+
+
+def refused(path: Path | None, overrides: dict[str, dict[str, Any]] | None = None) -> str:
+    with pytest.raises(SettingsError) as raised:
+        load_settings(path, overrides or {})
+    message = str(raised.value)
+    assert "\n" not in message
+    return message
+
+
+def test_without_a_file_the_defaults_hold() -> None:
+    settings = load_settings(None, {})
+    assert settings == Settings()
+    assert not settings.controller.unclean_leader_election_enable
+    assert settings.controller.request_timeout_ms == 30_000
+    assert settings.broker.controlled_shutdown_max_retries == 3
+    assert settings.broker.controlled_shutdown_retry_backoff_ms == 5_000
+    assert settings.zookeeper.session_timeout_ms == 6_000
+
+
+def test_a_file_changes_what_it_names(write: Write) -> None:
+    path = write(
+        '[broker]\nrack = "r1"\nport = 9092\n'
+        "[controller]\nunclean_leader_election_enable = true\n"
+        "[zookeeper]\nsession_timeout_ms = 18000\n"
+    )
+    settings = load_settings(path, {})
+    assert (settings.broker.rack, settings.broker.port) == ("r1", 9092)
+    assert settings.controller.unclean_leader_election_enable
+    assert settings.zookeeper.session_timeout_ms == 18_000
+    assert settings.broker.host == Settings().broker.host
+
+
+def test_the_command_line_has_the_last_word(write: Write) -> None:
+    path = write("[broker]\nport = 9092\nmetrics_port = 1\n")
+    settings = load_settings(path, {"broker": {"port": 1234}, "zookeeper": {}})
+    assert (settings.broker.port, settings.broker.metrics_port) == (1234, 1)
+
+
+def test_an_empty_file_changes_nothing(write: Write) -> None:
+    assert load_settings(write(""), {}) == Settings()
+
+
+def test_every_setting_can_be_set_to_its_default(write: Write) -> None:
+    tables = asdict(Settings())
+    assert load_settings(None, tables) == Settings()
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("[brokr]\n", "unknown table [brokr]; there are ['broker', 'controller', 'zookeeper']"),
+        ("port = 1\n", "unknown table [port]"),
+        ("broker = 1\n", "[broker] must be a table"),
+        ("[broker]\nprot = 1\n", "broker.prot is unknown; there are ['control_port'"),
+        ('[broker]\nport = "9092"\n', "broker.port must be of type int: '9092'"),
+        ("[broker]\nport = true\n", "broker.port must be of type int: True"),
+        ("[broker]\nport = 1.5\n", "broker.port must be of type int: 1.5"),
+        ("[broker]\nrack = 1\n", "broker.rack must be of type str: 1"),
+        ("[controller]\nunclean_leader_election_enable = 1\n", "must be of type bool: 1"),
+        ("[broker]\nport = 65536\n", "broker.port must be in 0..65535: 65536"),
+        ("[broker]\ncontrol_port = -1\n", "broker.control_port must be in 0..65535: -1"),
+        ("[zookeeper]\nsession_timeout_ms = 99\n", "session_timeout_ms must be in 100.."),
+        ("[controller]\nretry_backoff_ms = -1\n", "retry_backoff_ms must be in 0.."),
+        ("[controller]\nrequest_timeout_ms = 86400001\n", "..86400000: 86400001"),
+        ("[broker\n", "not valid TOML"),
+        ("[broker]\nport = 1\nport = 2\n", "not valid TOML"),
+    ],
+)
+def test_a_mistake_is_named_with_its_file(write: Write, text: str, expected: str) -> None:
+    path = write(text)
+    message = refused(path)
+    assert message.startswith(f"{path}: ")
+    assert expected in message
+
+
+def test_bytes_that_are_no_text_are_no_settings(tmp_path: Path) -> None:
+    path = tmp_path / "broker.toml"
+    path.write_bytes(b"\xff\xfe")
+    assert "not valid TOML" in refused(path)
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "missing.toml"
+    assert refused(path) == f"{path}: No such file or directory"
+    assert refused(tmp_path) == f"{tmp_path}: Is a directory"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "expected"),
+    [
+        ({"broker": {"port": 70_000}}, "command line: broker.port must be in 0..65535: 70000"),
+        ({"broker": {"nope": 1}}, "command line: broker.nope is unknown"),
+        ({"nope": {}}, "command line: unknown table [nope]"),
+    ],
+)
+def test_a_mistake_on_the_command_line_is_named_as_such(
+    overrides: dict[str, dict[str, Any]], expected: str
+) -> None:
+    assert refused(None, overrides).startswith(expected)

@@ -1,0 +1,145 @@
+"""One owner at a time, of one broker and one cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from core.errors import StorageError
+from storage.log_directory import LogDirectory, write_atomically
+
+META = "meta.properties"
+CLUSTER = "Yx3F9Jk0T1-abcdefghij_"
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "broker-3" / "log"
+
+
+@pytest.fixture
+def directory(path: Path) -> Iterator[LogDirectory]:
+    """The log directory of broker 3, open."""
+    directory = LogDirectory(path)
+    directory.open(3)
+    yield directory
+    directory.close()
+
+
+def fails(path: Path, broker_id: int, reason: str) -> None:
+    """Check that a broker cannot open the directory, and says why in one line."""
+    with pytest.raises(StorageError, match=reason) as raised:
+        LogDirectory(path).open(broker_id)
+    assert str(path) in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+# --- one process ----------------------------------------------------------------------------------
+
+
+def test_a_directory_is_made_with_its_parents(directory: LogDirectory, path: Path) -> None:
+    assert sorted(file.name for file in path.iterdir()) == [".lock"]
+
+
+def test_a_directory_in_use_is_refused_until_it_is_closed(
+    directory: LogDirectory, path: Path
+) -> None:
+    fails(path, 3, "in use by another process; .* --data-dir")
+    directory.close()
+    directory.close()
+    other = LogDirectory(path)
+    other.open(3)
+    other.close()
+
+
+def test_a_directory_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    fails(tmp_path / "file" / "log", 3, "Not a directory")
+    fails(tmp_path / "file", 3, "File exists")
+
+
+# --- one broker -----------------------------------------------------------------------------------
+
+
+def test_a_directory_of_another_broker_is_refused_and_left_unlocked(
+    directory: LogDirectory, path: Path
+) -> None:
+    directory.join_cluster(3, CLUSTER)
+    directory.close()
+    fails(path, 4, "belongs to broker 3, not to broker 4")
+    directory.open(3)
+
+
+@pytest.mark.parametrize("content", [b"\xff\xfe", None])
+def test_a_directory_whose_owner_cannot_be_read_is_refused_and_left_unlocked(
+    directory: LogDirectory, path: Path, content: bytes | None
+) -> None:
+    directory.close()
+    if content is None:
+        (path / META).mkdir()
+    else:
+        (path / META).write_bytes(content)
+    fails(path, 3, META)
+    if content is None:
+        (path / META).rmdir()
+    else:
+        (path / META).unlink()
+    directory.open(3)
+
+
+# --- one cluster ----------------------------------------------------------------------------------
+
+
+def test_joining_writes_what_kafka_reads(directory: LogDirectory, path: Path) -> None:
+    directory.join_cluster(3, CLUSTER)
+    lines = (path / META).read_text().splitlines()
+    assert lines == ["version=0", "broker.id=3", f"cluster.id={CLUSTER}"]
+    directory.join_cluster(3, CLUSTER)
+    assert sorted(file.name for file in path.iterdir()) == [".lock", META]
+
+
+def test_a_directory_of_another_cluster_is_refused(directory: LogDirectory, path: Path) -> None:
+    directory.join_cluster(3, CLUSTER)
+    before = (path / META).read_bytes()
+    with pytest.raises(StorageError, match=f"belongs to cluster {CLUSTER}, .* another"):
+        directory.join_cluster(3, "another")
+    assert (path / META).read_bytes() == before
+
+
+def test_what_kafka_wrote_is_understood(path: Path) -> None:
+    path.mkdir(parents=True)
+    kafka = f"#\n#Sat Nov 21 10:00:00 UTC 2026\ncluster.id={CLUSTER}\nversion = 0\nbroker.id=3\n\n"
+    (path / META).write_text(kafka)
+    fails(path, 4, "belongs to broker 3")
+    directory = LogDirectory(path)
+    directory.open(3)
+    with pytest.raises(StorageError, match="belongs to cluster"):
+        directory.join_cluster(3, "another")
+    directory.join_cluster(3, CLUSTER)
+    directory.close()
+
+
+# --- files ----------------------------------------------------------------------------------------
+
+
+def test_a_file_is_replaced_whole(tmp_path: Path) -> None:
+    file = tmp_path / "checkpoint"
+    write_atomically(file, b"first")
+    with file.open("rb") as reader:
+        write_atomically(file, b"second")
+        assert reader.read() == b"first", "who reads sees one or the other"
+    assert file.read_bytes() == b"second"
+    assert [f.name for f in tmp_path.iterdir()] == ["checkpoint"]
+
+
+def test_what_a_crash_left_behind_is_written_over(tmp_path: Path) -> None:
+    (tmp_path / "checkpoint.tmp").write_bytes(b"half a fi")
+    write_atomically(tmp_path / "checkpoint", b"whole")
+    assert [f.name for f in tmp_path.iterdir()] == ["checkpoint"]
+
+
+def test_a_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match=r"missing/checkpoint: No such file"):
+        write_atomically(tmp_path / "missing" / "checkpoint", b"")

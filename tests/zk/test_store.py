@@ -1,0 +1,510 @@
+"""The controller's view of ZooKeeper: what is read, written on condition, created and watched."""
+
+from __future__ import annotations
+
+import pytest
+
+from core.errors import (
+    BadDataError,
+    BrokerIdInUseError,
+    ControllerMovedError,
+    SessionExpiredError,
+)
+from core.model import (
+    BrokerRegistration,
+    LeaderIsrAndControllerEpoch,
+    ReplicaAssignment,
+    TopicPartition,
+)
+from core.ports import ControllerEpoch, ControllerStore, ControllerZNode, WriteError
+from tests.support.fake_zookeeper import Call, FakeZooKeeper, FakeZooKeeperServer, Hook, Moment
+from tests.support.term import KeptSession, broker_info, leadership, topic_id
+from zk import znodes
+from zk.operations import ConnectionLossError, WatchEvent, WatchKind
+from zk.session import SessionKeeper
+from zk.store import ZkControllerStore
+from zk.znodes import (
+    PERSISTENT_PATHS,
+    BrokerIdZNode,
+    TopicPartitionStateZNode,
+    TopicPartitionZNode,
+    TopicZNode,
+)
+
+EPOCH = "/controller_epoch"
+T0, T1, U0 = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)
+STATE = leadership(1, (1, 2))
+
+
+class Broker:
+    """A store, its session, and the watches that fired."""
+
+    def __init__(self, server: FakeZooKeeperServer) -> None:
+        self.watches: list[WatchEvent] = []
+        self.zookeeper = KeptSession(server, self.watches.append)
+        self.store = ZkControllerStore(self.zookeeper)
+
+
+@pytest.fixture
+def server() -> FakeZooKeeperServer:
+    server = FakeZooKeeperServer()
+    server.put(EPOCH, b"7")
+    return server
+
+
+@pytest.fixture
+def broker(server: FakeZooKeeperServer) -> Broker:
+    return Broker(server)
+
+
+@pytest.fixture
+def store(broker: Broker) -> ZkControllerStore:
+    return broker.store
+
+
+def lose(broker: Broker, moment: Moment, path: str) -> None:
+    """Lose the next request that writes ``path``, or its answer."""
+    broker.zookeeper.hook = losing(broker.zookeeper, moment, path)
+
+
+def losing(zookeeper: FakeZooKeeper, moment: Moment, path: str) -> Hook:
+    def hook(call: Call) -> None:
+        if call.moment is moment and path in call.paths and call.method.startswith("multi"):
+            zookeeper.hook = None
+            raise ConnectionLossError("lost")
+
+    return hook
+
+
+def put_topic(
+    server: FakeZooKeeperServer, topic: str, *partitions: int, id: str | None = None
+) -> None:
+    assignments = {p: ReplicaAssignment((1, 2)) for p in partitions}
+    server.put(TopicZNode.path(topic), TopicZNode.encode(id, assignments))
+
+
+def put_state(
+    server: FakeZooKeeperServer, partition: TopicPartition, state: LeaderIsrAndControllerEpoch
+) -> None:
+    path = TopicPartitionStateZNode.path(partition)
+    server.put(path, TopicPartitionStateZNode.encode(state))
+
+
+def test_it_is_what_the_core_asks_for(store: ZkControllerStore) -> None:
+    port: ControllerStore = store
+    assert port.read_controller_epoch() == ControllerEpoch(7, 0)
+
+
+# --- election -------------------------------------------------------------------------------------
+
+
+def test_the_controllers_znode_as_read(server: FakeZooKeeperServer, broker: Broker) -> None:
+    store = broker.store
+    assert store.read_controller() is None
+    other = Broker(server)
+    other.store.register_controller(3, ControllerEpoch(7, 0), now_ms=5)
+    assert broker.watches == [WatchEvent(WatchKind.CREATED, "/controller")]
+    assert store.read_controller() == ControllerZNode(3, is_own_session=False, is_ephemeral=True)
+    own = other.store.read_controller()
+    assert own == ControllerZNode(3, is_own_session=True, is_ephemeral=True)
+    server.put("/controller", b"garbage")
+    assert store.read_controller() == ControllerZNode(-1, is_own_session=False, is_ephemeral=True)
+    other.zookeeper.close()
+    server.put("/controller", znodes.ControllerZNode.encode(4, 0))
+    assert store.read_controller() == ControllerZNode(4, is_own_session=False, is_ephemeral=False)
+
+
+def test_the_epoch_as_read(server: FakeZooKeeperServer, store: ZkControllerStore) -> None:
+    server.put(EPOCH, b"8")
+    assert store.read_controller_epoch() == ControllerEpoch(8, 1)
+    server.put(EPOCH, b"eight")
+    with pytest.raises(BadDataError, match="/controller_epoch"):
+        store.read_controller_epoch()
+
+
+def test_the_epoch_is_created_once() -> None:
+    server = FakeZooKeeperServer()
+    store = Broker(server).store
+    assert store.read_controller_epoch() is None
+    for _ in range(2):
+        store.create_controller_epoch()
+    assert store.read_controller_epoch() == ControllerEpoch(0, 0)
+
+
+@pytest.mark.parametrize("moment", [Moment.BEFORE, Moment.AFTER])
+def test_an_election_is_won_whatever_is_lost(
+    server: FakeZooKeeperServer, broker: Broker, moment: Moment
+) -> None:
+    lose(broker, moment, "/controller")
+    assert broker.store.register_controller(1, ControllerEpoch(7, 0), 5) == ControllerEpoch(8, 1)
+    assert server.snapshot()[EPOCH].data == b"8"
+
+
+def test_an_election_with_an_outdated_epoch_is_lost(
+    server: FakeZooKeeperServer, store: ZkControllerStore
+) -> None:
+    server.put(EPOCH, b"8")
+    assert store.register_controller(1, ControllerEpoch(7, 0), 5) is None
+    assert "/controller" not in server.snapshot()
+
+
+def test_an_election_is_lost_to_who_holds_the_node(
+    server: FakeZooKeeperServer, store: ZkControllerStore
+) -> None:
+    Broker(server).store.register_controller(1, ControllerEpoch(7, 0), 5)
+    now = ControllerEpoch(8, 1)
+    assert store.register_controller(1, now, 5) is None, "not even in our own name"
+    assert store.read_controller_epoch() == now
+
+
+def test_the_node_is_deleted_by_its_own_term_alone(
+    server: FakeZooKeeperServer, store: ZkControllerStore
+) -> None:
+    store.register_controller(1, ControllerEpoch(7, 0), 5)
+    with pytest.raises(ControllerMovedError):
+        store.delete_controller(epoch_zk_version=0)
+    assert "/controller" in server.snapshot()
+    store.delete_controller(epoch_zk_version=1)
+    assert "/controller" not in server.snapshot()
+    store.delete_controller(epoch_zk_version=1)
+
+
+# --- registration ---------------------------------------------------------------------------------
+
+
+def test_a_registration_has_its_creation_as_epoch(
+    server: FakeZooKeeperServer, broker: Broker
+) -> None:
+    info = broker_info(3)
+    epoch = broker.store.register_broker(info)
+    node = server.snapshot()["/brokers/ids/3"]
+    assert epoch == node.stat.czxid == node.stat.mzxid
+    assert node.stat.ephemeral_owner == broker.zookeeper.session_id
+    assert BrokerIdZNode.decode(node.data, 3) == info
+    assert set(PERSISTENT_PATHS) <= set(server.snapshot()), "a new ZooKeeper is furnished"
+
+
+def test_registering_again_in_one_session_changes_nothing(
+    server: FakeZooKeeperServer, store: ZkControllerStore
+) -> None:
+    first = store.register_broker(broker_info(3))
+    before = len(server.transactions)
+    assert store.register_broker(broker_info(3)) == first
+    assert len(server.transactions) == before
+
+
+@pytest.mark.parametrize("moment", [Moment.BEFORE, Moment.AFTER])
+def test_a_registration_succeeds_whatever_is_lost(
+    server: FakeZooKeeperServer, broker: Broker, moment: Moment
+) -> None:
+    lose(broker, moment, "/brokers/ids/3")
+    epoch = broker.store.register_broker(broker_info(3))
+    assert epoch == server.snapshot()["/brokers/ids/3"].stat.czxid
+
+
+@pytest.mark.parametrize("path", PERSISTENT_PATHS)
+def test_the_furniture_is_made_whatever_is_lost(
+    server: FakeZooKeeperServer, broker: Broker, path: str
+) -> None:
+    lose(broker, Moment.AFTER, path)
+    broker.store.register_broker(broker_info(3))
+    assert path in server.snapshot()
+
+
+def test_an_id_in_use_by_another_process_is_refused(
+    server: FakeZooKeeperServer, store: ZkControllerStore
+) -> None:
+    Broker(server).store.register_broker(broker_info(3))
+    before = server.snapshot()["/brokers/ids/3"]
+    with pytest.raises(BrokerIdInUseError, match="broker id 3"):
+        store.register_broker(broker_info(3))
+    assert server.snapshot()["/brokers/ids/3"] == before
+
+
+def test_a_new_session_has_a_new_epoch(server: FakeZooKeeperServer, broker: Broker) -> None:
+    first = broker.store.register_broker(broker_info(3))
+    broker.zookeeper.expire()
+    broker.zookeeper.renew(broker.watches.append)
+    assert broker.store.register_broker(broker_info(3)) > first
+
+
+def test_a_registration_of_our_former_session_that_outlived_it_is_replaced(
+    server: FakeZooKeeperServer, broker: Broker
+) -> None:
+    first = broker.store.register_broker(broker_info(3))
+    broker.zookeeper.renew(broker.watches.append)  # and the server did not end the former one
+    second = broker.store.register_broker(broker_info(3, life=2))
+    assert second > first
+    node = server.snapshot()["/brokers/ids/3"]
+    assert node.stat.ephemeral_owner == broker.zookeeper.session_id
+
+
+@pytest.mark.parametrize("has_registered_before", [False, True])
+def test_a_registration_no_session_holds_is_replaced(
+    server: FakeZooKeeperServer, broker: Broker, has_registered_before: bool
+) -> None:
+    if has_registered_before:
+        broker.store.register_broker(broker_info(3))
+        broker.zookeeper.expire()
+        broker.zookeeper.renew(broker.watches.append)
+    server.put("/brokers/ids/3", b"made by hand")
+    broker.store.register_broker(broker_info(3))
+    assert server.snapshot()["/brokers/ids/3"].stat.ephemeral_owner != 0
+
+
+# --- brokers --------------------------------------------------------------------------------------
+
+
+def test_brokers_as_read_in_the_order_of_their_ids(
+    server: FakeZooKeeperServer, broker: Broker
+) -> None:
+    registrations = {}
+    for broker_id in (10, 9):
+        epoch = Broker(server).store.register_broker(broker_info(broker_id))
+        registrations[broker_id] = BrokerRegistration(broker_info(broker_id), epoch)
+    server.put("/brokers/ids/8", b"garbage")
+    server.put("/brokers/ids/not-a-number", b"")
+    brokers = broker.store.read_brokers()
+    assert list(brokers) == [8, 9, 10]
+    assert brokers[10] == registrations[10]
+    assert isinstance(brokers[8], BadDataError)
+    assert str(brokers[8]).startswith("broker 8: ")
+    assert broker.store.read_broker(9) == registrations[9]
+    assert isinstance(broker.store.read_broker(8), BadDataError)
+    assert broker.store.read_broker(7) is None
+
+
+def test_brokers_that_come_go_and_change_are_heard_of(
+    server: FakeZooKeeperServer, broker: Broker
+) -> None:
+    one = Broker(server)
+    one.store.register_broker(broker_info(1))
+    broker.store.read_brokers()
+    server.put("/brokers/ids/1", b"changed")
+    Broker(server).store.register_broker(broker_info(2))
+    assert broker.watches == [
+        WatchEvent(WatchKind.CHANGED, "/brokers/ids/1"),
+        WatchEvent(WatchKind.CHILDREN, "/brokers/ids"),
+    ]
+
+
+def test_a_broker_that_leaves_between_list_and_read_is_missing(
+    server: FakeZooKeeperServer, broker: Broker
+) -> None:
+    one = Broker(server)
+    one.store.register_broker(broker_info(1))
+
+    def hook(call: Call) -> None:
+        if call == Call(Moment.BEFORE, "get_many", ("/brokers/ids/1",)):
+            one.zookeeper.close()
+
+    broker.zookeeper.hook = hook
+    assert broker.store.read_brokers() == {}
+    assert WatchEvent(WatchKind.CHILDREN, "/brokers/ids") in broker.watches
+
+
+def test_a_cluster_without_any_path_has_no_brokers_and_no_topics(store: ZkControllerStore) -> None:
+    assert store.read_brokers() == {}
+    assert store.read_topic_names() == ()
+
+
+# --- topics ---------------------------------------------------------------------------------------
+
+
+def test_topics_as_read(server: FakeZooKeeperServer, broker: Broker) -> None:
+    put_topic(server, "u", 1, 0, id=topic_id(5))
+    put_topic(server, "t", 0)
+    put_topic(server, "t", 0)
+    server.put("/brokers/topics/bad", b"garbage")
+    assert broker.store.read_topic_names() == ("bad", "t", "u")
+    topics = broker.store.read_topics(["t", "u", "bad", "absent"])
+    assert list(topics) == ["t", "u", "bad"]
+    u = topics["u"]
+    assert not isinstance(u, BadDataError)
+    assert u.topic_id == topic_id(5)
+    assert list(u.partitions) == [0, 1]
+    t = topics["t"]
+    assert not isinstance(t, BadDataError)
+    stat = server.snapshot()["/brokers/topics/t"].stat
+    assert (t.topic_id, t.zk_version, t.created_zxid) == (None, 1, stat.czxid)
+    assert str(topics["bad"]).startswith("topic bad: ")
+    put_topic(server, "absent", 0)
+    assert WatchEvent(WatchKind.CREATED, "/brokers/topics/absent") in broker.watches
+
+
+def test_a_topic_is_written_on_condition_of_its_version(
+    server: FakeZooKeeperServer, store: ZkControllerStore
+) -> None:
+    for topic in ("t", "u", "v"):
+        put_topic(server, topic, 0)
+    read = store.read_topics(["t", "u", "v"])
+    topics = {name: t for name, t in read.items() if not isinstance(t, BadDataError)}
+    put_topic(server, "u", 0, 1)
+    outcomes = store.write_topics({"t": topics["t"], "u": topics["u"]}, epoch_zk_version=0)
+    assert outcomes == {"t": 1, "u": WriteError.BAD_VERSION}
+    assert b'"1"' in server.snapshot()["/brokers/topics/u"].data
+    absent = {"gone": topics["v"]}
+    assert store.write_topics(absent, 0) == {"gone": WriteError.NO_NODE}
+    with pytest.raises(ControllerMovedError):
+        store.write_topics({"v": topics["v"]}, epoch_zk_version=3)
+
+
+def test_topics_say_whether_they_allow_unclean_elections(
+    server: FakeZooKeeperServer, store: ZkControllerStore
+) -> None:
+    config = '{"version":1,"config":{"unclean.leader.election.enable":"%s"}}'
+    for topic, value in (("yes", "True"), ("no", "false"), ("odd", "yes")):
+        server.put(f"/config/topics/{topic}", (config % value).encode())
+    server.put("/config/topics/silent", b'{"version":1,"config":{"retention.ms":"5"}}')
+    server.put("/config/topics/empty", b"")
+    server.put("/config/topics/bad", b"garbage")
+    settings = store.read_unclean_leader_election(
+        ["yes", "no", "odd", "silent", "empty", "bad", "absent"]
+    )
+    assert isinstance(settings["bad"], BadDataError)
+    del settings["bad"]  # type: ignore[attr-defined]
+    assert settings == {"yes": True, "no": False, "odd": False}
+
+
+# --- partition states -----------------------------------------------------------------------------
+
+
+def test_states_as_read(server: FakeZooKeeperServer, store: ZkControllerStore) -> None:
+    put_state(server, T0, leadership(2, (2, 1), leader_epoch=3, controller_epoch=4, recovery=1))
+    put_state(server, T1, STATE)
+    put_state(server, T1, STATE)
+    server.put(TopicPartitionStateZNode.path(U0), b"garbage")
+    states = store.read_partition_states([T1, T0, U0, TopicPartition("u", 1)])
+    assert list(states) == [T1, T0, U0]
+    assert states[T0] == leadership(2, (2, 1), leader_epoch=3, controller_epoch=4, recovery=1)
+    assert states[T1] == leadership(1, (1, 2), partition_epoch=1)
+    assert isinstance(states[U0], BadDataError)
+
+
+def test_states_are_created_with_all_above_them(
+    server: FakeZooKeeperServer, store: ZkControllerStore
+) -> None:
+    put_topic(server, "t", 0, 1)
+    put_topic(server, "u", 0)
+    states = {T0: STATE, U0: STATE, T1: STATE, TopicPartition("gone", 0): STATE}
+    outcomes = store.create_partition_states(states, epoch_zk_version=0)
+    assert outcomes == {T0: 0, U0: 0, T1: 0, TopicPartition("gone", 0): WriteError.NO_NODE}
+    assert store.read_partition_states(states) == {T0: STATE, U0: STATE, T1: STATE}
+    partition = server.snapshot()[TopicPartitionZNode.path(T0)]
+    assert partition.data == b""
+
+
+def test_states_are_created_under_nodes_that_exist_already(
+    server: FakeZooKeeperServer, store: ZkControllerStore
+) -> None:
+    put_topic(server, "t", 0, 1)
+    server.put(TopicPartitionZNode.path(T0))  # half made by a controller that died
+    put_state(server, T1, leadership(2, (2,)))
+    outcomes = store.create_partition_states({T0: STATE, T1: STATE}, 0)
+    assert outcomes == {T0: 0, T1: WriteError.NODE_EXISTS}
+    assert store.read_partition_states([T0, T1]) == {T0: STATE, T1: leadership(2, (2,))}
+
+
+@pytest.mark.parametrize(
+    ("path", "outcome"),
+    [
+        ("/brokers/topics/t/partitions", 0),
+        # The caller reads and finds its own content.
+        (TopicPartitionStateZNode.path(T0), WriteError.NODE_EXISTS),
+    ],
+)
+def test_a_creation_whose_answer_is_lost_happened_once(
+    server: FakeZooKeeperServer, broker: Broker, path: str, outcome: int | WriteError
+) -> None:
+    put_topic(server, "t", 0)
+    lose(broker, Moment.AFTER, path)
+    assert broker.store.create_partition_states({T0: STATE}, 0) == {T0: outcome}
+    assert broker.store.read_partition_states([T0]) == {T0: STATE}
+
+
+def test_states_are_updated_on_condition_of_their_epoch(
+    server: FakeZooKeeperServer, store: ZkControllerStore
+) -> None:
+    for partition in (T0, T1):
+        put_state(server, partition, STATE)
+    put_state(server, T1, leadership(1, (1,)))
+    changed = leadership(2, (2,), leader_epoch=1, controller_epoch=8)
+    outcomes = store.update_partition_states({T0: changed, T1: changed, U0: changed}, 0)
+    assert outcomes == {T0: 1, T1: WriteError.BAD_VERSION, U0: WriteError.NO_NODE}
+    assert store.read_partition_states([T0, T1]) == {
+        T0: leadership(2, (2,), leader_epoch=1, controller_epoch=8, partition_epoch=1),
+        T1: leadership(1, (1,), partition_epoch=1),
+    }
+
+
+def test_no_state_is_written_for_a_deposed_controller(
+    server: FakeZooKeeperServer, store: ZkControllerStore
+) -> None:
+    put_topic(server, "t", 0, 1)
+    put_state(server, T0, STATE)
+    before = server.snapshot()
+    server.put(EPOCH, b"8")
+    with pytest.raises(ControllerMovedError):
+        store.update_partition_states({T0: leadership(2, (2,))}, epoch_zk_version=0)
+    with pytest.raises(ControllerMovedError):
+        store.create_partition_states({T1: STATE}, epoch_zk_version=0)
+    after = server.snapshot()
+    del before[EPOCH], after[EPOCH]
+    assert after == before
+
+
+# --- watches --------------------------------------------------------------------------------------
+
+
+def test_dropping_the_watches_leaves_the_one_on_the_controller(
+    server: FakeZooKeeperServer, broker: Broker
+) -> None:
+    Broker(server).store.register_broker(broker_info(1))
+    put_topic(server, "t", 0)
+    broker.store.read_controller()
+    broker.store.read_brokers()
+    broker.store.read_broker(2)
+    broker.store.read_topics(broker.store.read_topic_names())
+    broker.store.unwatch_all_but_controller()
+    Broker(server).store.register_broker(broker_info(2))
+    server.put("/brokers/ids/1", b"")
+    put_topic(server, "t", 0, 1)
+    put_topic(server, "u", 0)
+    assert broker.watches == []
+    server.put("/controller")
+    assert broker.watches == [WatchEvent(WatchKind.CREATED, "/controller")]
+
+
+def test_watches_can_be_dropped_when_they_are_gone_with_the_session(broker: Broker) -> None:
+    broker.store.read_brokers()
+    broker.zookeeper.expire()
+    broker.store.unwatch_all_but_controller()
+    between_sessions = SessionKeeper(
+        "127.0.0.1:1",
+        6000,
+        on_watch=lambda _: None,
+        on_established=lambda _: None,
+        on_expired=lambda: None,
+    )
+    ZkControllerStore(between_sessions).unwatch_all_but_controller()
+
+
+def test_everything_else_fails_when_the_session_is_over(broker: Broker) -> None:
+    store = broker.store
+    broker.zookeeper.expire()
+    for call in (
+        store.read_controller,
+        store.read_controller_epoch,
+        store.create_controller_epoch,
+        lambda: store.register_controller(1, ControllerEpoch(7, 0), 5),
+        lambda: store.delete_controller(0),
+        lambda: store.register_broker(broker_info(1)),
+        store.read_brokers,
+        store.read_topic_names,
+        lambda: store.read_topics(["t"]),
+        lambda: store.read_partition_states([T0]),
+        lambda: store.create_partition_states({T0: STATE}, 0),
+        lambda: store.update_partition_states({T0: STATE}, 0),
+    ):
+        with pytest.raises(SessionExpiredError):
+            call()
