@@ -198,6 +198,9 @@ class SparkJvm:
         if gracefully and self._session is not None and not self.has_exited():
             with self.killed_after(_EXIT_TIMEOUT_S), suppress(Py4JError, OSError):
                 self._session.stop()
+        if self._gateway is not None:
+            # Py4J would report objects collected from now on to a JVM that is gone, and complain.
+            self._gateway._gateway_client.is_connected = False
         self.kill()
         self.has_exited(_EXIT_TIMEOUT_S)
         if self._process.stdin:
@@ -222,6 +225,7 @@ class SparkJvm:
         if context is not None:
             context._jsc = None  # it is gone: only what PySpark has on this side is to be stopped
             context.stop()
+        gateway.shutdown()
         gateway.close()
         SparkContext._gateway = SparkContext._jvm = None
         SparkSession._instantiatedSession = SparkSession._activeSession = None

@@ -109,7 +109,7 @@ def test_garbage_on_the_port_harms_nobody(
             connection.sendall(garbage)
         assert client.request(STATUS, timeout_ms=5000) == READY
     assert client.request(STATUS, timeout_ms=5000) == READY
-    assert server.rejected.counts == {}
+    assert server.rejected.counts.keys() <= {Rejection.BAD_HANDSHAKE}  # none became a message
 
 
 def test_more_unanswered_requests_than_allowed_are_refused(
