@@ -71,7 +71,7 @@ MAX_RESIGNATION_BACKOFF_MS = 60_000
 
 
 class Controller:
-    """One broker's controller: every event of section ``kafka.controller`` enters here."""
+    """One broker's controller: every event enters through ``handle``."""
 
     def __init__(
         self,

@@ -151,10 +151,19 @@ def test_an_election_with_an_outdated_epoch_is_lost(
 def test_an_election_is_lost_to_who_holds_the_node(
     server: FakeZooKeeperServer, store: ZkControllerStore
 ) -> None:
-    Broker(server).store.register_controller(1, ControllerEpoch(7, 0), 5)
-    now = ControllerEpoch(8, 1)
-    assert store.register_controller(1, now, 5) is None, "not even in our own name"
+    former = ControllerEpoch(7, 0)
+    now = Broker(server).store.register_controller(1, former, 5)
+    assert now == ControllerEpoch(8, 1)
+    for known in (former, now):
+        assert store.register_controller(1, known, 5) is None, "a former life, not our own attempt"
     assert store.read_controller_epoch() == now
+
+
+def test_an_election_is_not_won_by_a_node_of_an_earlier_term(store: ZkControllerStore) -> None:
+    now = store.register_controller(1, ControllerEpoch(7, 0), 5)
+    assert now is not None
+    assert store.register_controller(1, now, 5) is None
+    assert store.register_controller(2, ControllerEpoch(7, 0), 5) is None
 
 
 def test_the_node_is_deleted_by_its_own_term_alone(

@@ -185,6 +185,8 @@ def test_a_leader_is_offline_when_dead_leaving_or_its_directory_failed(
     context.shutting_down_broker_ids.add(2)
     context.replicas_on_offline_dirs[3] = {partitions[2], partitions[5]}
     assert context.partitions_with_offline_leader() == partitions[1:5]
+    context.replicas_on_offline_dirs[2] = {partitions[1]}
+    assert context.partitions_with_offline_leader() == partitions[1:5], "each once"
     context.queue_topic_deletion(["t"])
     assert context.partitions_with_offline_leader() == []
 

@@ -261,6 +261,17 @@ def test_the_topic_is_asked_only_where_nobody_in_sync_lives(office: Office) -> N
     assert "/config/topics/t" not in reads
 
 
+def test_what_one_topic_allows_the_others_do_not(office: Office) -> None:
+    u0 = TopicPartition("u", 0)
+    for partition in (T0, u0):
+        office.lead(partition, (8, 5), leader=8, isr=(8,), state=OFFLINE)
+    allow_unclean(office, "t")
+    assert list(office.partitions.trigger_online_partition_state_change()) == [u0]
+    assert office.leads(T0) == (5, (5,), 1)
+    assert office.leads(u0) == (8, (8,), 0)
+    assert office.context.stats.unclean_leader_elections == 1
+
+
 def test_an_unreadable_topic_setting_leaves_that_topic_alone_offline(office: Office) -> None:
     u0 = TopicPartition("u", 0)
     for partition in (T0, u0):
