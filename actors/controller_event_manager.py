@@ -84,7 +84,12 @@ class ControllerEventManager(RegentActor):
         event = self._as_event(message, reply)
         started = time.monotonic()
         now_ms = time.time_ns() // 1_000_000
-        done = self.controller.handle(event, now_ms)
+        try:
+            done = self.controller.handle(event, now_ms)
+        except Exception:
+            if reply is not None:
+                self._forget(reply)
+            raise
         self._perform(done)
         handling_ms = (time.monotonic() - started) * 1000
         if not isinstance(event, events.DescribeTopics):  # it only looks, and many times a second
@@ -140,6 +145,10 @@ class ControllerEventManager(RegentActor):
         if reply is not None:
             self._replies[request_id] = reply
         return _event(message, request_id)
+
+    def _forget(self, reply: Reply) -> None:
+        """Leave a reply to the runtime, which answers it with what was raised."""
+        self._replies = {i: other for i, other in self._replies.items() if other is not reply}
 
     def _perform(self, effects: list[fx.Effect]) -> None:
         requests: list[fx.SendControlRequest] = []

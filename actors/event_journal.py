@@ -87,7 +87,10 @@ class EventJournalFile:
             "changes": _sentences(changes),
         }
         try:
-            self._open().write(orjson.dumps(line) + b"\n")
+            file = self._open()
+            # What failed may have left half a line.
+            start = b"\n" if self._is_failing and file.tell() else b""
+            file.write(start + orjson.dumps(line) + b"\n")
             self._is_failing = False
         except OSError as error:
             if not self._is_failing:

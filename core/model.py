@@ -9,7 +9,7 @@ of a broker's registration: which incarnation of it).
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import NamedTuple, TypeAlias
 
@@ -52,8 +52,7 @@ class LeaderRecoveryState(IntEnum):
     RECOVERING = 1
 
 
-@dataclass(frozen=True, slots=True)
-class LeaderAndIsr:
+class LeaderAndIsr(NamedTuple):
     """Who leads a partition and who is in sync.
 
     Invariant: ``isr`` is never empty, and ``leader`` is ``NO_LEADER`` or a member of ``isr``.
@@ -68,19 +67,20 @@ class LeaderAndIsr:
 
     def new_leader_and_isr(self, leader: BrokerId, isr: tuple[BrokerId, ...]) -> LeaderAndIsr:
         """Return the next leadership: ``leader_epoch`` grows by one, the partition epoch stays."""
-        return replace(self, leader=leader, isr=isr, leader_epoch=self.leader_epoch + 1)
+        return LeaderAndIsr(
+            leader, isr, self.leader_epoch + 1, self.partition_epoch, self.leader_recovery_state
+        )
 
     def new_epoch(self) -> LeaderAndIsr:
         """Return the same leadership one leader epoch later."""
-        return replace(self, leader_epoch=self.leader_epoch + 1)
+        return self.new_leader_and_isr(self.leader, self.isr)
 
     def with_partition_epoch(self, partition_epoch: int) -> LeaderAndIsr:
         """Return the same leadership as stored at znode version ``partition_epoch``."""
-        return replace(self, partition_epoch=partition_epoch)
+        return self._replace(partition_epoch=partition_epoch)
 
 
-@dataclass(frozen=True, slots=True)
-class LeaderIsrAndControllerEpoch:
+class LeaderIsrAndControllerEpoch(NamedTuple):
     """A leadership and the epoch of the controller that decided it."""
 
     leader_and_isr: LeaderAndIsr

@@ -44,10 +44,12 @@ from zk.operations import (
     Operation,
     Refused,
     SetData,
+    ZkError,
     Znode,
     ZnodeStat,
     ZooKeeper,
 )
+from zk.requests import RequestRefusedError
 
 UNCLEAN_LEADER_ELECTION = "unclean.leader.election.enable"
 MAX_REGISTRATION_ATTEMPTS = 5
@@ -148,6 +150,8 @@ class ZkControllerStore:
             if isinstance(result, Committed):
                 self._registering_session = session
                 return _stat(result, 1).czxid
+            if result.error is not ZkError.NODE_EXISTS:
+                raise RequestRefusedError(f"cannot create {path}: {result.error.name}")
             existing = self._zookeeper.get(path)
             if existing is None:
                 continue
@@ -317,8 +321,13 @@ class ZkControllerStore:
                 self._apply([Create(path)])
 
     def _read_and_watch(self, paths: Sequence[str]) -> list[Znode | None]:
-        self._watched.update(paths)
-        return self._zookeeper.get_many(paths, watch=True)
+        nodes = self._zookeeper.get_many(paths, watch=True)
+        absent = {path for path, node in zip(paths, nodes, strict=True) if node is None}
+        self._watched.update(path for path in paths if path not in absent)
+        if absent:  # that they come again is told by the watch on their parent
+            self._zookeeper.unwatch(sorted(absent))
+            self._watched -= absent
+        return nodes
 
     def _write_each(
         self, writes: Mapping[TopicPartition, Write], epoch_zk_version: int

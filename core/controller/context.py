@@ -85,6 +85,7 @@ class ControllerContext:
         self.offline_partition_count = 0
         self.preferred_replica_imbalance_count = 0
         self._registrations: dict[BrokerId, BrokerRegistration] = {}
+        self._partitions: dict[TopicPartition, _Partition] = {}
         self._topics: dict[str, dict[int, _Partition]] = {}
         self._topic_ids: dict[str, TopicId] = {}
         self._topic_names: dict[TopicId, str] = {}
@@ -175,6 +176,7 @@ class ControllerContext:
     def remove_topic(self, topic: str) -> None:
         """Forget everything about a topic (KAFKA-1742, KAFKA-1558)."""
         for record in self._topics.pop(topic, {}).values():
+            del self._partitions[record.topic_partition]
             self._set_state(record, PartitionState.NON_EXISTENT)
             self._assign(record, NO_ASSIGNMENT)
             self._lead(record, None)
@@ -333,13 +335,14 @@ class ControllerContext:
         return broker_id in self._registrations and broker_id not in self.shutting_down_broker_ids
 
     def _find(self, topic_partition: TopicPartition) -> _Partition | None:
-        return self._topics.get(topic_partition.topic, {}).get(topic_partition.partition)
+        return self._partitions.get(topic_partition)
 
     def _record(self, topic_partition: TopicPartition) -> _Partition:
-        partitions = self._topics.setdefault(topic_partition.topic, {})
-        record = partitions.get(topic_partition.partition)
+        record = self._partitions.get(topic_partition)
         if record is None:
-            record = partitions[topic_partition.partition] = _Partition(topic_partition)
+            record = self._partitions[topic_partition] = _Partition(topic_partition)
+            topic, partition = topic_partition
+            self._topics.setdefault(topic, {})[partition] = record
         return record
 
     def _assign(self, record: _Partition, assignment: ReplicaAssignment) -> None:

@@ -8,7 +8,7 @@ the assignment, never the ISR: the assignment is the order of preference, the IS
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TypeAlias
 
 from core.model import BrokerId, LeaderAndIsr, LeaderRecoveryState, ReplicaAssignment
@@ -126,7 +126,7 @@ def _elect_offline(current: LeaderAndIsr, who: Candidates, allow_unclean: bool) 
     if leader is None:
         return None
     # KIP-704: followers must not trust an unclean leader's log before it has recovered.
-    recovering = replace(current, leader_recovery_state=LeaderRecoveryState.RECOVERING)
+    recovering = current._replace(leader_recovery_state=LeaderRecoveryState.RECOVERING)
     return Elected(recovering.new_leader_and_isr(leader, (leader,)), online, unclean=True)
 
 

@@ -223,19 +223,28 @@ class PartitionStateMachine:
                     f"{partition}: no leader found by {strategy} among isr {list(leadership.isr)}"
                 )
                 continue
-            if outcome.unclean:
-                self._context.stats.unclean_leader_elections += 1
-                log.warning(
-                    "[Controller id=%d epoch=%d] %s: UNCLEAN leader %d, records acknowledged by"
-                    " isr %s since it left may be lost",
-                    self._term.broker_id,
-                    self._context.epoch,
-                    partition,
-                    outcome.leader_and_isr.leader,
-                    list(leadership.isr),
-                )
             elected[partition] = outcome
+        self._count_unclean(current, elected)
         return elected
+
+    def _count_unclean(
+        self, current: Leaderships, elected: Mapping[TopicPartition, Elected]
+    ) -> None:
+        unclean = [partition for partition, outcome in elected.items() if outcome.unclean]
+        if not unclean:
+            return
+        self._context.stats.unclean_leader_elections += len(unclean)
+        first = unclean[0]
+        log.warning(
+            "[Controller id=%d epoch=%d] %d UNCLEAN elections: records may be lost. The first: %s"
+            " goes to %d, in sync were %s",
+            self._term.broker_id,
+            self._context.epoch,
+            len(unclean),
+            first,
+            elected[first].leader_and_isr.leader,
+            list(current[first].isr),
+        )
 
     def _topics_allowing_unclean(
         self, current: Leaderships, strategy: ElectionStrategy, failures: Failures

@@ -38,8 +38,10 @@ class TopicChanges:
 
     def load(self) -> None:
         """Learn every topic, its partitions and their leaderships at the start of a term."""
-        for topic, assignment in self._read_topics(self._term.store.read_topic_names()).items():
-            self._learn(topic, assignment)
+        topics = self._read_topics(self._term.store.read_topic_names())
+        # Of two topics with one id, copied by hand, the older is the original.
+        for topic in sorted(topics, key=lambda topic: topics[topic].created_zxid):
+            self._learn(topic, topics[topic])
         self._learn_leaderships(list(self._context.all_partitions()))
 
     def on_topic_change(self) -> None:

@@ -6,7 +6,6 @@ Each is a function that breaks one protection while the returned context lasts.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any, TypeAlias
 from unittest.mock import patch
 
@@ -45,7 +44,7 @@ def no_leader_epoch_bump() -> Any:
     """A new leadership keeps the old leader epoch."""
 
     def without_bump(self: LeaderAndIsr, leader: int, isr: tuple[int, ...]) -> LeaderAndIsr:
-        return replace(self, leader=leader, isr=isr)
+        return self._replace(leader=leader, isr=isr)
 
     return patch.object(LeaderAndIsr, "new_leader_and_isr", without_bump)
 
@@ -72,7 +71,7 @@ def last_isr_member_removed() -> Any:
 
     def shrink_to_nothing(self: LeaderAndIsr, leader: int, isr: tuple[int, ...]) -> LeaderAndIsr:
         changed = new(self, leader, isr)
-        return replace(changed, isr=()) if leader < 0 and isr == self.isr else changed
+        return changed._replace(isr=()) if leader < 0 and isr == self.isr else changed
 
     return patch.object(LeaderAndIsr, "new_leader_and_isr", shrink_to_nothing)
 
