@@ -131,7 +131,8 @@ def _wrap(real_home: Path, home: Path, script: str) -> None:
 
 def _probe(executable: Path) -> JavaRuntime | None:
     """Ask a ``java`` for its home and version; None when it cannot be run or does not say."""
-    command = [str(executable), "-XshowSettings:properties", "-version"]
+    # Without performance data, which would leave a folder in the temporary one behind.
+    command = [str(executable), "-XshowSettings:properties", "-XX:-UsePerfData", "-version"]
     environment = {k: v for k, v in os.environ.items() if k not in OPTION_VARIABLES}
     try:
         answer = subprocess.run(

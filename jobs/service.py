@@ -31,7 +31,7 @@ from typing import Final, NamedTuple, TypeAlias
 import pykka
 from pyspark.sql import SparkSession
 
-from core.errors import Errors, RegentError
+from core.errors import Errors
 from core.placement import IndexScope, PlacementError, Strategy, check
 from core.protocol import (
     PlacedPartition,
@@ -97,7 +97,9 @@ def _status(state: PlacementState, message: str) -> PlacementStatusResponse:
 
 
 class StartSpark(NamedTuple):
-    """It is time for the next attempt."""
+    """It is time for this attempt, unless Spark was started meanwhile."""
+
+    attempt: int
 
 
 class WarmUp(NamedTuple):
@@ -138,11 +140,12 @@ class Placement(pykka.ThreadingActor):
         self._jvm: SparkJvm | None = None
         self._session: SparkSession | None = None
         self._started_at = 0.0
+        self._attempt = 0
         self._failures = 0  # in a row
 
     def on_start(self) -> None:
         """Start Spark before any message is looked at."""
-        self.on_receive(StartSpark())
+        self.on_receive(StartSpark(self._attempt))
 
     def on_receive(self, message: Message) -> None:
         """Handle a message; only its owner ends this actor."""
@@ -157,8 +160,9 @@ class Placement(pykka.ThreadingActor):
 
     def _handle(self, message: Message) -> None:
         match message:
-            case StartSpark():
-                self._start_spark()
+            case StartSpark(attempt):
+                if attempt == self._attempt:
+                    self._start_spark()
             case WarmUp(left):
                 self._warm_up(left)
             case SparkExited(jvm):
@@ -171,10 +175,9 @@ class Placement(pykka.ThreadingActor):
     # --- the session ------------------------------------------------------------------------------
 
     def _start_spark(self) -> None:
-        if self._kill_switch.is_thrown or self._session is not None:
-            return
-        self._status.set(PlacementState.STARTING, "Spark is starting")
+        self._attempt += 1
         self._started_at = time.monotonic()
+        self._status.set(PlacementState.STARTING, "Spark is starting")
         try:
             self._jvm = SparkJvm(
                 app_name="regent-placement",
@@ -184,7 +187,7 @@ class Placement(pykka.ThreadingActor):
             )
             self._kill_switch.guard(self._jvm)
             self._session = self._jvm.session()
-        except (RegentError, OSError) as error:
+        except Exception as error:  # noqa: BLE001  the next attempt may do better, whatever it is
             self._fail(error)
             return
         self._status.set(PlacementState.WARMING, "Spark is warming up")
@@ -216,7 +219,7 @@ class Placement(pykka.ThreadingActor):
             self._status.set(PlacementState.FAILED, f"{error}; next attempt in {pause_s:g} s")
         else:
             self._status.set(PlacementState.STARTING, f"{error}; starting again")
-        timer = threading.Timer(pause_s, self._tell, [StartSpark()])
+        timer = threading.Timer(pause_s, self._tell, [StartSpark(self._attempt)])
         timer.daemon = True
         timer.start()
 
@@ -233,6 +236,8 @@ class Placement(pykka.ThreadingActor):
     # --- jobs -------------------------------------------------------------------------------------
 
     def _place(self, request: PlaceTopicsRequest, *, may_retry: bool) -> PlaceTopicsResponse:
+        if self._kill_switch.is_thrown:
+            return _refused(Errors.BROKER_NOT_AVAILABLE, "shutting down")
         if self._session is None or self._jvm is None:
             return _refused(Errors.BROKER_NOT_AVAILABLE, self._status.get().message)
         try:
@@ -244,7 +249,7 @@ class Placement(pykka.ThreadingActor):
             if not self._jvm.has_exited():
                 return _refused(Errors.UNKNOWN_SERVER_ERROR, f"cannot place: {explanation}")
             self._fail(explanation)
-        if may_retry:
+        if may_retry and not self._kill_switch.is_thrown:
             self._start_spark()
         return self._place(request, may_retry=False)
 
@@ -339,7 +344,9 @@ class PlacementService:
                 Errors.INVALID_PARTITIONS,
                 f"more than {MAX_PARTITIONS} partitions at once are for 'regent jobs place'",
             )
-        if self._actor is None or not self._places.acquire(blocking=False):
+        if self._actor is None:
+            return _refused(Errors.BROKER_NOT_AVAILABLE, self._status.get().message)
+        if not self._places.acquire(blocking=False):
             return _refused(Errors.OPERATION_NOT_ATTEMPTED, f"{MAX_WAITING} requests wait already")
         self._actor.tell(Place(incoming, request, self._places.release))
         return None
@@ -358,7 +365,7 @@ def serve(
     ``announce`` is called with the endpoint as soon as it is listened on. For the main thread.
 
     Raises:
-        PortInUseError
+        PortInUseError, OSError: of ``bind`` and ``work_directory``
     """
     wake_reader, wake_writer = os.pipe()
     for number in (signal.SIGTERM, signal.SIGINT):

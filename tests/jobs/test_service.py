@@ -172,10 +172,9 @@ PAYMENTS = PlacementSpec("payments", 12, 3, 0)
 
 @pytest.fixture(scope="module")
 def service(java: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningService]:
-    """A service that is warm."""
+    """A service that warms up, with what it is asked."""
     del java
     with running_service(tmp_path_factory.mktemp("placement")) as warm:
-        warm.await_state("ready")
         yield warm
 
 
@@ -195,8 +194,11 @@ def test_a_batch_is_placed_as_the_rule_says(service: RunningService, strategy: s
     assert service.place(batch).partitions == tuple(place(batch))
 
 
+def test_it_becomes_ready(service: RunningService):
+    assert service.await_state("ready").message == ""
+
+
 def test_a_request_is_answered_although_its_jvm_is_killed(service: RunningService):
-    service.await_state("ready")
     jvm = service.jvm()
     os.kill(jvm, signal.SIGKILL)
     assert service.place(request(PAYMENTS)).error_code is Errors.NONE
