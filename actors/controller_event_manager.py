@@ -15,7 +15,7 @@ from typing import TypeAlias
 from pykka import ActorDeadError
 
 from actors.controller_channel_manager import ControllerChannelManager
-from actors.event_journal import EventJournal
+from actors.event_journal import EventJournal, HandledEvent
 from actors.inbox import InboxFullError, Reply
 from actors.request_send_thread import DeliverySettings, OpenChannel
 from actors.runtime import RegentActor, Supervisor
@@ -126,14 +126,10 @@ class ControllerEventManager(RegentActor):
         self, event: ControllerEvent, done: list[fx.Effect], now_ms: int, handling_ms: float
     ) -> None:
         changes = next((e for e in done if isinstance(e, fx.RecordChanges)), None)
+        # Of the term that ended, if this event ended it.
+        epoch = changes.controller_epoch if changes else self.controller.context.epoch
         self._journal.record(
-            event,
-            now_ms=now_ms,
-            queue_ms=self.queue_ms,
-            handling_ms=handling_ms,
-            changes=changes,
-            # Of the term that ended, if this event ended it.
-            controller_epoch=changes.controller_epoch if changes else self.controller.context.epoch,
+            HandledEvent(event, epoch, now_ms, self.queue_ms, handling_ms, changes)
         )
 
     def _as_event(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
+from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from typing import IO, Protocol
@@ -37,19 +38,22 @@ _CAUSES: dict[type[object], str] = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class HandledEvent:
+    """One event and how it went; ``controller_epoch`` is of the term it belongs to, 0 for none."""
+
+    event: ControllerEvent
+    controller_epoch: int
+    now_ms: int
+    queue_ms: float
+    handling_ms: float
+    changes: RecordChanges | None
+
+
 class EventJournal(Protocol):
     """Where handled events are recorded."""
 
-    def record(
-        self,
-        event: ControllerEvent,
-        *,
-        now_ms: int,
-        queue_ms: float,
-        handling_ms: float,
-        changes: RecordChanges | None,
-        controller_epoch: int,
-    ) -> None:
+    def record(self, handled: HandledEvent) -> None:
         """Record one handled event."""
         ...
 
@@ -64,27 +68,18 @@ class EventJournalFile:
         self._file: IO[bytes] | None = None
         self._is_failing = False
 
-    def record(
-        self,
-        event: ControllerEvent,
-        *,
-        now_ms: int,
-        queue_ms: float,
-        handling_ms: float,
-        changes: RecordChanges | None,
-        controller_epoch: int,
-    ) -> None:
+    def record(self, handled: HandledEvent) -> None:
         """Append one line and flush it."""
         line = {
-            "ts_ms": now_ms,
+            "ts_ms": handled.now_ms,
             "broker_id": self._broker_id,
-            "controller_epoch": controller_epoch,
+            "controller_epoch": handled.controller_epoch,
             "event_id": next(self._event_ids),
-            "event": type(event).__name__,
-            "cause": cause_of(event),
-            "queue_ms": round(queue_ms, 3),
-            "handling_ms": round(handling_ms, 3),
-            "changes": _sentences(changes),
+            "event": type(handled.event).__name__,
+            "cause": cause_of(handled.event),
+            "queue_ms": round(handled.queue_ms, 3),
+            "handling_ms": round(handled.handling_ms, 3),
+            "changes": _sentences(handled.changes),
         }
         try:
             file = self._open()

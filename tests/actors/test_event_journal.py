@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from actors import event_journal
-from actors.event_journal import EventJournal, EventJournalFile, cause_of
+from actors.event_journal import EventJournal, EventJournalFile, HandledEvent, cause_of
 from core.controller import events
 from core.controller.effects import RecordChanges
 from core.controller.events import ControllerEvent
@@ -40,14 +40,7 @@ def record(
     now_ms: int = 1000,
     changes: RecordChanges | None = None,
 ) -> None:
-    journal.record(
-        event or events.Startup(),
-        now_ms=now_ms,
-        queue_ms=0.12345,
-        handling_ms=2.0,
-        changes=changes,
-        controller_epoch=7,
-    )
+    journal.record(HandledEvent(event or events.Startup(), 7, now_ms, 0.12345, 2.0, changes))
 
 
 def lines(path: Path) -> list[dict[str, Any]]:

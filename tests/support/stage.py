@@ -20,12 +20,12 @@ from pykka import ActorRef
 
 from actors.broker import Broker, BrokerStatus
 from actors.controller_event_manager import ControllerEventManager, ControllerListener
+from actors.event_journal import HandledEvent
 from actors.inbox import Reply
 from actors.request_send_thread import DeliverySettings, RequestSendThread
 from actors.runtime import start_actor, stop_actor
 from actors.scheduler import Scheduler
 from core.controller.controller import Controller
-from core.controller.effects import RecordChanges
 from core.controller.events import ControllerEvent, RegisterBrokerAndReelect
 from core.errors import Errors
 from core.model import BrokerId, BrokerInfo, BrokerRegistration, EndPoint
@@ -90,19 +90,10 @@ class RecordingJournal:
     def __init__(self) -> None:
         self.events: list[Recorded] = []
 
-    def record(
-        self,
-        event: ControllerEvent,
-        *,
-        now_ms: int,
-        queue_ms: float,
-        handling_ms: float,
-        changes: RecordChanges | None,
-        controller_epoch: int,
-    ) -> None:
+    def record(self, handled: HandledEvent) -> None:
         """Keep one event."""
-        del now_ms, queue_ms, handling_ms
-        self.events.append(Recorded(event, changes.changes if changes else (), controller_epoch))
+        changes = handled.changes.changes if handled.changes else ()
+        self.events.append(Recorded(handled.event, changes, handled.controller_epoch))
 
 
 class FixedTopicIds:
