@@ -1,5 +1,7 @@
 """One Spark session for all the tests that take one: it costs seconds, and PySpark has only one."""
 
+import gc
+import logging
 import os
 from collections.abc import Iterator
 
@@ -7,7 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from config.java import JavaNotFoundError, find_java
-from jobs.session import QUICK_START, spark_session
+from jobs.session import QUICK_START, SparkJvm
 
 
 @pytest.fixture(scope="session")
@@ -22,8 +24,30 @@ def java() -> None:
 
 
 @pytest.fixture(scope="session")
-def spark(java: None) -> Iterator[SparkSession]:
-    """A session that only runs jobs; a test must not stop it."""
+def spark(java: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """A session that only runs jobs; a test must not stop it. At its end nothing may be left."""
     del java
-    with spark_session(app_name="tests", jvm_options=QUICK_START) as session:
-        yield session
+    directory = tmp_path_factory.mktemp("spark")
+    jvm = SparkJvm(app_name="tests", parent_directory=directory, jvm_options=QUICK_START)
+    try:
+        yield jvm.session()
+    finally:
+        complaints = Complaints()
+        logging.getLogger().addHandler(complaints)
+        jvm.stop()
+        gc.collect()  # Py4J reports every object to the JVM
+        logging.getLogger().removeHandler(complaints)
+    assert not list(directory.iterdir())
+    assert not complaints.messages
+
+
+class Complaints(logging.Handler):
+    """Collects what is logged as an error."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.messages: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep the message."""
+        self.messages.append(record.getMessage())

@@ -1,9 +1,6 @@
 """``regent jobs place`` as it is called, in a session that is there already."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +12,6 @@ from core.placement import place
 from core.protocol import PlacementBroker, PlacementSpec, PlaceTopicsRequest
 from jobs.place import main
 
-ROOT = Path(__file__).parents[2]
-TIMEOUT_S = 120.0
 TOPICS = [
     {"topic": "payments", "partitions": 12, "replication_factor": 3, "config": {"a": "b"}},
     {"topic": "audit", "partitions": 2, "replication_factor": 1, "start_partition": 4},
@@ -94,27 +89,6 @@ def test_a_dry_run_writes_nothing_and_tells_the_seed_it_drew(
     assert summary["out"] is None
     assert 0 <= summary["seed"] < 2**32
     assert sorted(tmp_path.iterdir()) == before
-
-
-@pytest.mark.spark
-@pytest.mark.usefixtures("java")
-def test_from_another_directory_with_a_session_of_its_own_it_says_one_line(
-    files: list[str], tmp_path: Path
-):
-    elsewhere = tmp_path / "elsewhere"
-    elsewhere.mkdir()
-    done = subprocess.run(
-        [sys.executable, "-m", "jobs.place", *files, "--dry-run", "--strategy", "kafka"],
-        capture_output=True,
-        text=True,
-        cwd=elsewhere,
-        env=os.environ | {"PYTHONPATH": str(ROOT), "TMPDIR": str(elsewhere)},
-        timeout=TIMEOUT_S,
-        check=False,
-    )
-    assert (done.returncode, done.stderr) == (0, "")
-    assert json.loads(done.stdout)["partitions"] == 14
-    assert not list(elsewhere.iterdir())
 
 
 @pytest.mark.parametrize(

@@ -205,6 +205,14 @@ def test_a_request_is_answered_although_its_jvm_is_killed(service: RunningServic
     assert service.jvm() != jvm
 
 
+def test_its_jvm_does_not_survive_it_when_it_is_killed(service: RunningService):
+    # The last test of this service, for which it would be too dear to warm up another.
+    jvm = service.jvm()
+    service.process.kill()
+    service.process.wait(TIMEOUT_S)
+    eventually(lambda: is_gone(jvm), "the JVM is gone", TIMEOUT_S)
+
+
 # --- cold -----------------------------------------------------------------------------------------
 
 
@@ -263,11 +271,3 @@ def test_it_ends_with_its_parent(tmp_path: Path):
         service.close_death_pipe()
         assert service.process.wait(TIMEOUT_S) == 0
         assert_nothing_is_left(service, jvm)
-
-
-def test_its_jvm_does_not_survive_it_when_it_is_killed(tmp_path: Path):
-    with running_service(tmp_path) as service:
-        jvm = service.jvm()
-        service.process.kill()
-        service.process.wait(TIMEOUT_S)
-        eventually(lambda: is_gone(jvm), "the JVM is gone", TIMEOUT_S)
