@@ -236,7 +236,8 @@ class ClusterSupervisor(SupervisionListener):
             self._file.brokers.pop(broker_id, None)
         self._save()
         last_words = child.last_words()
-        why = f": {last_words}" if last_words and status else ""
+        # Who was killed did not say why.
+        why = f": {last_words}" if last_words and status > 0 else ""
         what = f"{child.name} (process {child.pid}) ended {describe_exit(status)}{why}"
         if broker_id is not None and not self._serving:
             self._failure = self._failure or what

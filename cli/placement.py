@@ -178,7 +178,7 @@ def _ask_service(cluster: Cluster, request: PlaceTopicsRequest) -> Sequence[Plac
 
 
 def _await_warm(cluster: Cluster) -> LocalPlacement:
-    """Return the service once it is ready; it may be replaced by a new one meanwhile."""
+    """Return the service once Spark runs; it may be replaced by a new one meanwhile."""
     deadline = time.monotonic() + WARM_UP_TIMEOUT_S
     with Waiting("placement service is warming up…") as waiting:
         while True:
@@ -188,8 +188,8 @@ def _await_warm(cluster: Cluster) -> LocalPlacement:
                 raise PlacementFailedError("the placement service has gone; try again")
             status = placement_status(service, timeout_s=_STATUS_TIMEOUT_S)
             match status:
-                case PlacementStatusResponse(state="ready"):
-                    return service
+                case PlacementStatusResponse(state="ready" | "warming"):
+                    return service  # a request that comes while it warms up is served in between
                 case PlacementStatusResponse(state="failed"):
                     raise PlacementFailedError(f"the placement service failed: {status.message}")
                 case None if not _is_running(service.pid):

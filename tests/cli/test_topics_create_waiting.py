@@ -29,7 +29,7 @@ CREATE = ("topics", "create", "t", "--partitions", "1", "--replication-factor", 
 
 
 def test_a_cold_placement_service_is_waited_for(local: FakeCluster, tmp_path: Path) -> None:
-    states = iter(["starting", "warming", "ready"])
+    states = iter(["starting", "warming"])
 
     def answer(request: Request) -> Response | Errors:
         if isinstance(request, PlacementStatusRequest):
