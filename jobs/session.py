@@ -332,6 +332,8 @@ def _configuration(
 def _environment(master: str, java_home: Path, connection_file: Path) -> dict[str, str]:
     environment = {k: v for k, v in os.environ.items() if not _SCRUBBED.fullmatch(k)}
     environment |= {
+        # Of the short-lived JVM that only puts together the command line of the other.
+        "SPARK_LAUNCHER_OPTS": "-XX:-UsePerfData",
         "JAVA_HOME": str(java_home),
         "SPARK_HOME": str(_SPARK_HOME),
         "SPARK_CONNECT_MODE": "0",
