@@ -16,7 +16,7 @@ from tests.simulation.cluster import Cluster, SimulatedBroker, SimulatedCrashErr
 from tests.simulation.invariants import Invariants, assert_converged
 from tests.support.fake_zookeeper import Call, Hook, Moment
 from zk.operations import ConnectionLossError
-from zk.znodes import ControllerZNode
+from zk.znodes import ControllerZNode, TopicZNode
 
 BROKERS = 4
 CALL_FAULT_PROBABILITY = 0.02
@@ -41,6 +41,7 @@ class Simulation:
         self._topics = 0
         self._partitions: dict[str, dict[int, tuple[BrokerId, ...]]] = {}
         self._forgotten_sessions: list[int] = []  # of killed brokers, not yet expired
+        self._broken: dict[str, bytes] = {}  # topics with an unreadable znode, and what it held
         self._leaving: set[SimulatedBroker] = set()  # asked to hand over: they must stop some day
         self._faults: list[Callable[[], None]] = [
             self._kill,
@@ -59,6 +60,8 @@ class Simulation:
             self._overwrite_controller_znode,
             self._lose_an_answer,
             self._ask_for_controlled_shutdown,
+            self._break_a_topic,
+            self._mend_a_topic,
         ]
 
     def run(self, steps: int) -> None:
@@ -98,6 +101,8 @@ class Simulation:
                 self.cluster.zookeeper.reconnect(broker.session.session_id)
         for session_id in self._forgotten_sessions:
             self.cluster.expire(session_id)
+        while self._broken:
+            self._mend_a_topic()
 
     # --- faults inside a call ---
 
@@ -213,9 +218,25 @@ class Simulation:
         self._note("create %s %s", topic, self._partitions[topic])
         self.cluster.put_topic(topic, self._partitions[topic])
 
+    def _break_a_topic(self) -> None:
+        whole = sorted(self._partitions.keys() - self._broken.keys())
+        if whole:
+            topic = self.random.choice(whole)
+            self._note("break %s", topic)
+            path = TopicZNode.path(topic)
+            self._broken[topic] = self.cluster.zookeeper.snapshot()[path].data
+            self.cluster.zookeeper.put(path, b'{"version":3,"partitions":')
+
+    def _mend_a_topic(self) -> None:
+        if self._broken:
+            topic = self.random.choice(sorted(self._broken))
+            self._note("mend %s", topic)
+            self.cluster.zookeeper.put(TopicZNode.path(topic), self._broken.pop(topic))
+
     def _expand_topic(self) -> None:
-        if self._partitions:
-            topic = self.random.choice(sorted(self._partitions))
+        whole = sorted(self._partitions.keys() - self._broken.keys())
+        if whole:
+            topic = self.random.choice(whole)
             partitions = self._partitions[topic]
             partitions[len(partitions)] = self._replicas()
             self._note("expand %s to %d", topic, len(partitions))
