@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any, get_type_hints
 
 from core.errors import BadDataError
 from core.model import BrokerId
+from storage.atomic_file import write_atomically
 
 CLUSTER_FILE = "cluster.json"
 
@@ -74,19 +74,14 @@ class ClusterFile:
     placement: PlacementEntry | None = None
 
     def write(self) -> None:
-        """Replace the file atomically; raises ``OSError``."""
+        """Replace the file atomically; raises ``StorageError``."""
         content: Mapping[str, Any] = {
             "zookeeper": self.zookeeper,
             "zookeeper_nodes": [asdict(node) for node in self.zookeeper_nodes],
             "brokers": [asdict(self.brokers[broker_id]) for broker_id in sorted(self.brokers)],
             "placement": None if self.placement is None else asdict(self.placement),
         }
-        draft = self.path.with_suffix(".json.tmp")
-        with draft.open("w", encoding="utf-8") as file:
-            file.write(json.dumps(content, indent=2) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-        draft.replace(self.path)
+        write_atomically(self.path, (json.dumps(content, indent=2) + "\n").encode())
 
     def remove(self) -> None:
         """Remove the file: there is no cluster to be found."""

@@ -20,7 +20,7 @@ from actors.cluster_file import (
 from actors.cluster_plan import HOST, BrokerPorts, ClusterPlan
 from actors.process_supervisor import Backoff, ProcessSupervisor, Restart, SupervisionListener
 from actors.zookeeper_node import ZooKeeperNode
-from core.errors import BadDataError, RegentError, SessionExpiredError
+from core.errors import BadDataError, RegentError, SessionExpiredError, StorageError
 from core.model import BrokerId
 from zk.client import ZooKeeperClient
 from zk.embedded import EmbeddedZooKeeper, start_ensemble
@@ -262,8 +262,8 @@ class ClusterSupervisor(SupervisionListener):
         ]
         try:
             self._file.write()
-        except OSError as error:
-            self._say(f"{self._file.path} cannot be written: {error.strerror}")
+        except StorageError as error:
+            self._say(f"cannot write {error}")
 
     # --- stop ---
 

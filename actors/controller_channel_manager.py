@@ -12,9 +12,9 @@ from pykka import ActorDeadError, ActorRef
 
 from actors.inbox import InboxFullError
 from actors.request_send_thread import (
-    Delivery,
     DeliverySettings,
     OpenChannel,
+    QueuedRequest,
     RequestSendThread,
 )
 from actors.runtime import Supervisor, start_actor, stop_actor
@@ -96,14 +96,14 @@ class ControllerChannelManager:
             body = bodies.get(id(effect.request))
             if body is None:
                 body = bodies[id(effect.request)] = encode_request(effect.request)
-            self._put(effect.broker_id, Delivery(effect.header, effect.request, body))
+            self._put(effect.broker_id, QueuedRequest(effect.header, effect.request, body))
 
     def close(self) -> None:
         """Stop delivering to anybody."""
         for broker_id in list(self._threads):
             self.remove_broker(broker_id)
 
-    def _put(self, broker_id: BrokerId, delivery: Delivery) -> None:
+    def _put(self, broker_id: BrokerId, delivery: QueuedRequest) -> None:
         thread = self._threads.get(broker_id)
         if thread is None or broker_id in self._overflowed:
             return  # gone, or about to be told everything afresh

@@ -53,7 +53,7 @@ OnResponse: TypeAlias = Callable[[ControlHeader, ControlRequest, ControlResponse
 
 
 @dataclass(frozen=True, slots=True)
-class Delivery:
+class QueuedRequest:
     """One request to deliver, with its body encoded once for all its receivers."""
 
     header: ControlHeader
@@ -70,7 +70,7 @@ class DeliverySettings:
 
 
 class RequestSendThread(RegentActor):
-    """One incarnation of one broker. Its inbox holds ``Delivery`` messages, in order.
+    """One incarnation of one broker. Its inbox holds ``QueuedRequest`` messages, in order.
 
     ``may_announce`` says whether our ZooKeeper session is surely alive: while it is not, another
     controller may rule, and nothing is sent.
@@ -97,7 +97,7 @@ class RequestSendThread(RegentActor):
         self._settings = settings
         self._channel: ControlChannel | None = None
 
-    def handle(self, message: Delivery, reply: Reply | None) -> None:
+    def handle(self, message: QueuedRequest, reply: Reply | None) -> None:
         """Deliver one request, however long that takes, unless this actor is told to stop."""
         del reply
         warned = False
@@ -122,7 +122,7 @@ class RequestSendThread(RegentActor):
         if self._channel is not None:
             self._channel.close()
 
-    def _attempt_delivery(self, message: Delivery) -> ControlResponse | None:
+    def _attempt_delivery(self, message: QueuedRequest) -> ControlResponse | None:
         while not self._may_announce():
             if self.closing.wait(_LEASE_POLL_S):
                 return None

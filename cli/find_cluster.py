@@ -62,7 +62,7 @@ class LocalPlacement:
 
 
 @dataclass(frozen=True, slots=True)
-class ClusterFile:
+class LocalCluster:
     """What ``cluster.json`` says."""
 
     zookeeper: str
@@ -70,7 +70,7 @@ class ClusterFile:
     placement: LocalPlacement | None
 
 
-def read_cluster_file(data_dir: Path) -> ClusterFile | None:
+def read_cluster_file(data_dir: Path) -> LocalCluster | None:
     """Read ``cluster.json``, None when there is none. Raises ``RegentError`` for a bad one."""
     path = data_dir / CLUSTER_FILE
     try:
@@ -81,7 +81,7 @@ def read_cluster_file(data_dir: Path) -> ClusterFile | None:
     except OSError as error:
         raise ClusterNotFoundError(f"{path}: {error.strerror}") from None
     json = decode_object(data, str(path))
-    return ClusterFile(
+    return LocalCluster(
         json.string("zookeeper"),
         tuple(_local_broker(entry) for entry in json.objects("brokers")),
         None if json.values.get("placement") is None else _placement(json.nested("placement")),
@@ -123,7 +123,7 @@ class Cluster:
         return self._location.zookeeper_address
 
     @property
-    def file(self) -> ClusterFile | None:
+    def file(self) -> LocalCluster | None:
         """``cluster.json`` as it is now; None when the cluster is not known by one."""
         data_dir = self._location.data_dir
         return None if data_dir is None else read_cluster_file(data_dir)

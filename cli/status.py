@@ -8,7 +8,7 @@ import click
 
 from cli.brokers import broker_json
 from cli.controller import controller_json
-from cli.find_cluster import Cluster, ClusterFile, ClusterNotFoundError, pass_cluster
+from cli.find_cluster import Cluster, ClusterNotFoundError, LocalCluster, pass_cluster
 from cli.output import Output, counted, listed, output_option, print_facts, print_json
 from cli.partitions import read_partitions
 from cli.placement import placement_status
@@ -81,7 +81,7 @@ def _examine(cluster: Cluster) -> Health:
     return health
 
 
-def _examine_brokers(admin: ZkAdminStore, file: ClusterFile | None, health: Health) -> None:
+def _examine_brokers(admin: ZkAdminStore, file: LocalCluster | None, health: Health) -> None:
     registrations = admin.read_brokers()
     ruling = admin.read_controller()
     if ruling is None:

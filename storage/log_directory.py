@@ -6,12 +6,12 @@ Files as Kafka's: ``.lock`` and ``meta.properties`` (``version``, ``broker.id``,
 from __future__ import annotations
 
 import fcntl
-import os
 from pathlib import Path
 from typing import IO
 
 from core.errors import StorageError
 from core.model import BrokerId
+from storage.atomic_file import write_atomically
 
 _VERSION = "0"
 
@@ -84,24 +84,3 @@ class LogDirectory:
             raise StorageError(f"{self.path / 'meta.properties'}: {error}") from None
         pairs = (line.partition("=") for line in text.splitlines() if not line.startswith("#"))
         return {key.strip(): value.strip() for key, found, value in pairs if found}
-
-
-def write_atomically(path: Path, data: bytes) -> None:
-    """Replace a file so that a reader, or a crash, sees the old content or the new one.
-
-    Raises ``StorageError``.
-    """
-    temporary = path.with_name(path.name + ".tmp")
-    try:
-        with temporary.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-        directory = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)
-    except OSError as error:
-        raise StorageError(f"{path}: {error.strerror}") from None

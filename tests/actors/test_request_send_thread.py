@@ -6,7 +6,7 @@ from typing import TypeAlias
 
 import pytest
 
-from actors.request_send_thread import Delivery
+from actors.request_send_thread import QueuedRequest
 from actors.runtime import stop_actor
 from core.errors import Errors
 from core.protocol import (
@@ -26,8 +26,8 @@ Answers: TypeAlias = "queue.Queue[ControlResponse]"
 HEADER = ControlHeader(9, 1, 1)
 
 
-def delivery(request: ControlRequest) -> Delivery:
-    return Delivery(HEADER, request, encode_request(request))
+def delivery(request: ControlRequest) -> QueuedRequest:
+    return QueuedRequest(HEADER, request, encode_request(request))
 
 
 @pytest.fixture

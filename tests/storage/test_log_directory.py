@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from core.errors import StorageError
-from storage.log_directory import LogDirectory, write_atomically
+from storage.log_directory import LogDirectory
 
 META = "meta.properties"
 CLUSTER = "Yx3F9Jk0T1-abcdefghij_"
@@ -119,27 +119,3 @@ def test_what_kafka_wrote_is_understood(path: Path) -> None:
         directory.join_cluster(3, "another")
     directory.join_cluster(3, CLUSTER)
     directory.close()
-
-
-# --- files ----------------------------------------------------------------------------------------
-
-
-def test_a_file_is_replaced_whole(tmp_path: Path) -> None:
-    file = tmp_path / "checkpoint"
-    write_atomically(file, b"first")
-    with file.open("rb") as reader:
-        write_atomically(file, b"second")
-        assert reader.read() == b"first", "who reads sees one or the other"
-    assert file.read_bytes() == b"second"
-    assert [f.name for f in tmp_path.iterdir()] == ["checkpoint"]
-
-
-def test_what_a_crash_left_behind_is_written_over(tmp_path: Path) -> None:
-    (tmp_path / "checkpoint.tmp").write_bytes(b"half a fi")
-    write_atomically(tmp_path / "checkpoint", b"whole")
-    assert [f.name for f in tmp_path.iterdir()] == ["checkpoint"]
-
-
-def test_a_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
-    with pytest.raises(StorageError, match=r"missing/checkpoint: No such file"):
-        write_atomically(tmp_path / "missing" / "checkpoint", b"")

@@ -1,0 +1,31 @@
+"""Who reads a file while it is replaced sees the old content or the new one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from core.errors import StorageError
+from storage.atomic_file import write_atomically
+
+
+def test_a_file_is_replaced_whole(tmp_path: Path) -> None:
+    file = tmp_path / "checkpoint"
+    write_atomically(file, b"first")
+    with file.open("rb") as reader:
+        write_atomically(file, b"second")
+        assert reader.read() == b"first", "who reads sees one or the other"
+    assert file.read_bytes() == b"second"
+    assert [f.name for f in tmp_path.iterdir()] == ["checkpoint"]
+
+
+def test_what_a_crash_left_behind_is_written_over(tmp_path: Path) -> None:
+    (tmp_path / "checkpoint.tmp").write_bytes(b"half a fi")
+    write_atomically(tmp_path / "checkpoint", b"whole")
+    assert [f.name for f in tmp_path.iterdir()] == ["checkpoint"]
+
+
+def test_a_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match=r"missing/checkpoint: No such file"):
+        write_atomically(tmp_path / "missing" / "checkpoint", b"")
