@@ -1,0 +1,98 @@
+"""Access control, token changes and old offsets, byte for byte as Kafka writes them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from core.errors import BadDataError
+from core.model import TopicPartition
+from zk.other_znodes import (
+    AccessControlEntry,
+    ConsumerOffsetZNode,
+    DelegationTokenChangeZNode,
+    ExtendedAclChangeZNode,
+    LiteralAclChangeZNode,
+    ResourcePattern,
+    ResourceZNode,
+)
+
+repeatable = settings(derandomize=True, deadline=None, database=None)
+
+ALICE = AccessControlEntry("User:alice", "Allow", "Read", "*")
+BOB = AccessControlEntry("User:bob", "Deny", "Write", "10.0.0.1")
+DECODERS: list[Callable[[bytes], object]] = [
+    ResourceZNode.decode,
+    LiteralAclChangeZNode.decode,
+    ExtendedAclChangeZNode.decode,
+    DelegationTokenChangeZNode.decode,
+    ConsumerOffsetZNode.decode,
+]
+
+
+def test_an_access_control_list_keeps_its_entries_in_order():
+    data = ResourceZNode.encode([ALICE, BOB])
+    assert json.loads(data)["acls"][0] == {
+        "principal": "User:alice",
+        "permissionType": "Allow",
+        "operation": "Read",
+        "host": "*",
+    }
+    assert ResourceZNode.decode(data) == (ALICE, BOB)
+
+
+def test_a_list_stands_where_its_pattern_says():
+    assert ResourceZNode.path(ResourcePattern("Topic", "orders")) == "/kafka-acl/Topic/orders"
+    prefixed = ResourcePattern("Topic", "ord", "PREFIXED")
+    assert ResourceZNode.path(prefixed) == "/kafka-acl-extended/prefixed/Topic/ord"
+
+
+def test_a_change_of_a_literal_resource_is_text_and_names_may_hold_colons():
+    resource = ResourcePattern("Group", "a:b")
+    assert LiteralAclChangeZNode.encode(resource) == b"Group:a:b"
+    assert LiteralAclChangeZNode.decode(b"Group:a:b") == resource
+
+
+def test_a_change_of_another_pattern_is_json():
+    resource = ResourcePattern("Topic", "ord", "PREFIXED")
+    assert ExtendedAclChangeZNode.decode(ExtendedAclChangeZNode.encode(resource)) == resource
+
+
+def test_a_changed_token_is_named_by_its_bare_id():
+    assert DelegationTokenChangeZNode.encode("t-1") == b"t-1"
+    assert DelegationTokenChangeZNode.decode(b"t-1") == "t-1"
+
+
+def test_an_old_consumer_offset_is_decimal_text():
+    path = ConsumerOffsetZNode.path("g", TopicPartition("orders", 3))
+    assert path == "/consumers/g/offsets/orders/3"
+    assert ConsumerOffsetZNode.encode(2**40) == b"1099511627776"
+    assert ConsumerOffsetZNode.decode(b"1099511627776") == 2**40
+
+
+@pytest.mark.parametrize(
+    ("decode", "data"),
+    [
+        (LiteralAclChangeZNode.decode, b"no colon"),
+        (LiteralAclChangeZNode.decode, b":name"),
+        (ConsumerOffsetZNode.decode, b"-1"),
+        (ResourceZNode.decode, b'{"version":1}'),
+        (ResourceZNode.decode, b'{"version":1,"acls":[{"principal":1}]}'),
+    ],
+)
+def test_what_makes_no_sense_is_refused(decode: Callable[[bytes], object], data: bytes):
+    with pytest.raises(BadDataError):
+        decode(data)
+
+
+@repeatable
+@given(st.sampled_from(DECODERS), st.binary(max_size=200))
+def test_whatever_the_bytes_nothing_else_is_raised(decode: Callable[[bytes], object], data: bytes):
+    try:
+        decode(data)
+    except BadDataError as error:
+        assert "\n" not in str(error)

@@ -1,0 +1,163 @@
+"""The znodes the controller has no part in: access control, token changes, old consumer offsets.
+
+As in ``zk.znodes``: one namespace a path, ``decode`` raises ``BadDataError`` and nothing else. Kafka
+ignores whatever it does not know in them, and so does this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import orjson
+
+from core.errors import BadDataError
+from core.model import TopicPartition
+from zk.json_fields import MAX_INT64, bad_field, decode_decimal, decode_object
+
+
+class AccessControlEntry(NamedTuple):
+    """Who may, or may not, do what from where."""
+
+    principal: str  # as in "User:alice"
+    permission_type: str  # "Allow" or "Deny"
+    operation: str
+    host: str
+
+
+class ResourcePattern(NamedTuple):
+    """What an access control list is about."""
+
+    resource_type: str  # as in "Topic"
+    name: str
+    pattern_type: str = "LITERAL"
+
+
+class ResourceZNode:
+    """``/kafka-acl/<type>/<name>``; ``/kafka-acl-extended/<pattern>/<type>/<name>`` (KIP-290)."""
+
+    _NODE = "/kafka-acl/<type>/<name>"
+
+    @staticmethod
+    def path(resource: ResourcePattern) -> str:
+        """Return the path of a resource's list."""
+        pattern = resource.pattern_type
+        base = "/kafka-acl" if pattern == "LITERAL" else f"/kafka-acl-extended/{pattern.lower()}"
+        return f"{base}/{resource.resource_type}/{resource.name}"
+
+    @staticmethod
+    def encode(entries: Iterable[AccessControlEntry]) -> bytes:
+        """Encode as version 1."""
+        acls = [
+            {
+                "principal": entry.principal,
+                "permissionType": entry.permission_type,
+                "operation": entry.operation,
+                "host": entry.host,
+            }
+            for entry in entries
+        ]
+        return orjson.dumps({"version": 1, "acls": acls})
+
+    @staticmethod
+    def decode(data: bytes) -> tuple[AccessControlEntry, ...]:
+        """Return the entries, in their order."""
+        return tuple(
+            AccessControlEntry(
+                acl.string("principal"),
+                acl.string("permissionType"),
+                acl.string("operation"),
+                acl.string("host"),
+            )
+            for acl in decode_object(data, ResourceZNode._NODE).objects("acls")
+        )
+
+
+class LiteralAclChangeZNode:
+    """``/kafka-acl-changes/acl_changes_<sequence>``: the list of a literal resource changed."""
+
+    PATH_PREFIX = "/kafka-acl-changes/acl_changes_"
+
+    @staticmethod
+    def encode(resource: ResourcePattern) -> bytes:
+        """Encode as text; the pattern is literal."""
+        return f"{resource.resource_type}:{resource.name}".encode()
+
+    @staticmethod
+    def decode(data: bytes) -> ResourcePattern:
+        """Return the resource; its name may itself hold colons."""
+        node = f"{LiteralAclChangeZNode.PATH_PREFIX}<n>"
+        resource_type, separator, name = decode_text(data, node).partition(":")
+        if not (resource_type and separator and name):
+            raise bad_field(node, "the text", "TYPE:NAME", data[:60])
+        return ResourcePattern(resource_type, name)
+
+
+class ExtendedAclChangeZNode:
+    """``/kafka-acl-extended-changes/acl_changes_<sequence>``: another pattern's list changed."""
+
+    PATH_PREFIX = "/kafka-acl-extended-changes/acl_changes_"
+
+    @staticmethod
+    def encode(resource: ResourcePattern) -> bytes:
+        """Encode as version 1."""
+        return orjson.dumps(
+            {
+                "version": 1,
+                "resourceType": resource.resource_type,
+                "name": resource.name,
+                "patternType": resource.pattern_type,
+            }
+        )
+
+    @staticmethod
+    def decode(data: bytes) -> ResourcePattern:
+        """Return the resource."""
+        json = decode_object(data, f"{ExtendedAclChangeZNode.PATH_PREFIX}<n>")
+        return ResourcePattern(
+            json.string("resourceType"), json.string("name"), json.string("patternType")
+        )
+
+
+class DelegationTokenChangeZNode:
+    """``/delegation_token/token_changes/token_change_<sequence>``: the id of a changed token."""
+
+    PATH_PREFIX = "/delegation_token/token_changes/token_change_"
+
+    @staticmethod
+    def encode(token_id: str) -> bytes:
+        """Encode: the bare id."""
+        return token_id.encode()
+
+    @staticmethod
+    def decode(data: bytes) -> str:
+        """Return the token's id."""
+        return decode_text(data, f"{DelegationTokenChangeZNode.PATH_PREFIX}<n>")
+
+
+class ConsumerOffsetZNode:
+    """``/consumers/<group>/offsets/<topic>/<partition>``: where an old consumer group stands."""
+
+    @staticmethod
+    def path(group: str, partition: TopicPartition) -> str:
+        """Return the path of a group's offset."""
+        return f"/consumers/{group}/offsets/{partition.topic}/{partition.partition}"
+
+    @staticmethod
+    def encode(offset: int) -> bytes:
+        """Encode as decimal text."""
+        return b"%d" % offset
+
+    @staticmethod
+    def decode(data: bytes) -> int:
+        """Return the offset."""
+        node = "/consumers/<group>/offsets/<topic>/<partition>"
+        return decode_decimal(decode_text(data, node), node, "the offset", MAX_INT64)
+
+
+def decode_text(data: bytes, node: str) -> str:
+    """Return a znode's bytes as text."""
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise BadDataError(f"{node}: not UTF-8: {error.reason}") from None
