@@ -1,7 +1,7 @@
 """The znodes the controller has no part in: access control, token changes, old consumer offsets.
 
-As in ``zk.znodes``: one namespace a path, ``decode`` raises ``BadDataError`` and nothing else. Kafka
-ignores whatever it does not know in them, and so does this.
+As in ``zk.znodes``: one namespace a path, ``decode`` raises ``BadDataError`` and nothing else.
+Unknown keys are ignored, as Kafka does.
 """
 
 from __future__ import annotations
