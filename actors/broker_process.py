@@ -339,7 +339,10 @@ class BrokerProcess(ControllerListener):
     # --- stop ---
 
     def request_stop(self, reply: Reply | None = None, *, hurry: bool = False) -> None:
-        """Ask the main thread to shut down; ``hurry``: without moving anything away first."""
+        """Ask the main thread to shut down; ``hurry``: without moving anything away first.
+
+        From any thread, but not from a signal handler: it takes a lock the main thread may hold.
+        """
         if reply is not None:
             self._shutdown_replies.append(reply)
         if hurry:
@@ -353,8 +356,7 @@ class BrokerProcess(ControllerListener):
 
     def wait(self) -> None:
         """Wait until somebody requests a stop."""
-        # A signal that another thread received is handled here, when this wait ends.
-        while not self._stop_requested.wait(1.0):
+        while not self._stop_requested.wait(60):
             pass
 
     def shut_down(self) -> tuple[TopicPartition, ...]:

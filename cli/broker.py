@@ -11,8 +11,8 @@ import resource
 import signal
 import sys
 import threading
+import time
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import click
@@ -25,6 +25,8 @@ from core.errors import RegentError
 
 _LOG_FORMAT = "%(asctime)s %(levelname)s %(message)s (%(name)s)"
 _LOG_BYTES = 32 * 1024 * 1024
+_STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_SAME_REQUEST_S = 0.25  # timeout(1) and some terminals send a signal twice
 EXIT_INTERRUPTED = 130
 
 
@@ -80,6 +82,7 @@ def broker(
 @click.option("--pid", type=int, required=True)
 def guardian(zookeeper: str, pid: int) -> None:
     """Close the ZooKeeper session of a broker process once it is dead."""
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOP_SIGNALS)  # inherited from the broker
     watch_over(pid, zookeeper, sys.stdin.buffer)
 
 
@@ -99,14 +102,10 @@ def _run(options: BrokerOptions, settings: Settings, death_pipe_fd: int | None) 
     _prepare_process()
     process = BrokerProcess(options, settings)
 
-    def on_signal(number: int, frame: FrameType | None) -> None:
-        del number, frame
-        if process.is_stopping:
-            os._exit(EXIT_INTERRUPTED)
-        process.request_stop()
-
-    signal.signal(signal.SIGTERM, on_signal)
-    signal.signal(signal.SIGINT, on_signal)
+    # Blocked in every thread from here on, and taken by one that waits for them: a handler would
+    # interrupt the main thread anywhere, in the middle of the lock it needs itself too.
+    signal.pthread_sigmask(signal.SIG_BLOCK, _STOP_SIGNALS)
+    threading.Thread(target=_await_signals, args=(process,), name="signals", daemon=True).start()
     if death_pipe_fd is not None:
         threading.Thread(
             target=_await_death, args=(death_pipe_fd, process), name="death-pipe", daemon=True
@@ -123,6 +122,17 @@ def _run(options: BrokerOptions, settings: Settings, death_pipe_fd: int | None) 
             err=True,
         )
     return 0
+
+
+def _await_signals(process: BrokerProcess) -> None:
+    """Stop at the first signal; at the next one end at once, and leave the rest to the guardian."""
+    signal.sigwait(_STOP_SIGNALS)
+    first = time.monotonic()
+    process.request_stop()
+    while True:
+        signal.sigwait(_STOP_SIGNALS)
+        if time.monotonic() - first > _SAME_REQUEST_S:
+            os._exit(EXIT_INTERRUPTED)
 
 
 def _await_death(pipe: int, process: BrokerProcess) -> None:

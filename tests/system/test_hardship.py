@@ -139,6 +139,22 @@ def test_a_topic_rewritten_by_an_old_tool_grows_and_keeps_its_id(cluster: Runnin
     assert TopicZNode.decode(node.data).topic_id == before
 
 
+def test_two_signals_at_once_are_one_request(cluster: RunningCluster):
+    for _ in range(5):
+        fourth = cluster.start_broker(3)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGINT):
+            fourth.send_signal(number)
+        assert fourth.wait(timeout=30) == 0
+
+
+def test_a_broker_paused_and_resumed_still_obeys_a_signal(cluster: RunningCluster):
+    fourth = cluster.start_broker(3)
+    fourth.send_signal(signal.SIGSTOP)
+    fourth.send_signal(signal.SIGTERM)
+    fourth.send_signal(signal.SIGCONT)
+    assert fourth.wait(timeout=30) == 0
+
+
 def test_the_cluster_outlives_a_zookeeper_that_hangs(cluster: RunningCluster):
     (node,) = cluster.description["zookeeper_nodes"]
     os.kill(node["pid"], signal.SIGSTOP)
