@@ -57,6 +57,8 @@ def ask_for_controlled_shutdown(
         if attempt and abort.wait(settings.retry_backoff_s):
             break
         message, cluster = request(), snapshot()
+        if not cluster.brokers:
+            break  # no controller has ever spoken to this broker: there is nothing to hand over
         response = _ask(find_controller(cluster), message, settings.timeout_s)
         if response is None:
             continue

@@ -1,0 +1,97 @@
+"""The asking side: how often, whom, and when there is no use."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+from actors.controlled_shutdown import ControlledShutdownSettings, ask_for_controlled_shutdown
+from core.errors import Errors, RegentError
+from core.model import TopicPartition
+from core.protocol import (
+    ControlledShutdownRequest,
+    ControlledShutdownResponse,
+    UpdateMetadataBroker,
+)
+from core.replication.metadata_cache import MetadataSnapshot
+
+SETTINGS = ControlledShutdownSettings(max_retries=3, retry_backoff_s=0.0, timeout_s=1.0)
+LEFT = (TopicPartition("payments", 0),)
+DONE = ControlledShutdownResponse(Errors.NONE)
+STUCK = ControlledShutdownResponse(Errors.NONE, LEFT)
+MOVED = ControlledShutdownResponse(Errors.STALE_CONTROLLER_EPOCH)
+
+
+class ScriptedController:
+    """Gives the answers of a script, one after the other."""
+
+    def __init__(self, *answers: ControlledShutdownResponse | RegentError) -> None:
+        self._answers = iter(answers)
+        self.asked: list[ControlledShutdownRequest] = []
+
+    def ask(self, message: Any, *, timeout: float) -> Any:
+        """Return the next answer."""
+        self.asked.append(message)
+        answer = next(self._answers)
+        if isinstance(answer, RegentError):
+            raise answer
+        return answer
+
+
+def cluster_of(*broker_ids: int) -> MetadataSnapshot:
+    brokers = {b: UpdateMetadataBroker(b, 1, (), None, None, None) for b in broker_ids}
+    return MetadataSnapshot(controller_id=0, controller_epoch=1, brokers=brokers)
+
+
+def leave(
+    controller: ScriptedController | None,
+    cluster: MetadataSnapshot,
+    abort: threading.Event | None = None,
+) -> tuple[TopicPartition, ...]:
+    return ask_for_controlled_shutdown(
+        lambda: ControlledShutdownRequest(1, 7),
+        lambda: cluster,
+        lambda _: controller,
+        SETTINGS,
+        abort or threading.Event(),
+    )
+
+
+def test_one_answer_without_remaining_partitions_is_enough():
+    controller = ScriptedController(DONE)
+    assert leave(controller, cluster_of(0, 1)) == ()
+    assert controller.asked == [ControlledShutdownRequest(1, 7)]
+
+
+def test_it_asks_again_after_a_refusal_and_after_silence():
+    controller = ScriptedController(MOVED, RegentError("no answer"), DONE)
+    assert leave(controller, cluster_of(0, 1)) == ()
+    assert len(controller.asked) == 3
+
+
+def test_after_the_last_attempt_it_says_what_is_left():
+    controller = ScriptedController(STUCK, STUCK, STUCK)
+    assert leave(controller, cluster_of(0, 1)) == LEFT
+
+
+def test_the_last_broker_asks_once_because_nobody_could_take_over():
+    controller = ScriptedController(STUCK)
+    assert leave(controller, cluster_of(1)) == LEFT
+
+
+def test_a_broker_no_controller_ever_spoke_to_has_nothing_to_hand_over():
+    controller = ScriptedController()
+    assert leave(controller, MetadataSnapshot()) == ()
+    assert controller.asked == []
+
+
+def test_an_unknown_controller_costs_attempts_like_a_silent_one():
+    assert leave(None, cluster_of(0, 1)) == ()
+
+
+def test_it_gives_up_when_it_is_told_to_hurry():
+    abort = threading.Event()
+    abort.set()
+    controller = ScriptedController(MOVED)
+    assert leave(controller, cluster_of(0, 1), abort) == ()
+    assert len(controller.asked) == 1
