@@ -17,14 +17,13 @@ from actors.runtime import RegentActor, Supervisor
 from core.errors import Errors
 from core.model import BrokerId
 from core.ports import ReplicaLogs
-from core.protocol import (
-    ControlHeader,
-    ControlRequest,
+from core.protocol.broker import (
     DescribeMetadataRequest,
     DescribeMetadataResponse,
     MetadataPartition,
     ShutdownBrokerRequest,
 )
+from core.protocol.control import ControlHeader, ControlRequest
 from core.replication.metadata_cache import MetadataCache
 from core.replication.replica_manager import ReplicaManager, refusal
 

@@ -42,7 +42,9 @@ from core.controller.events import ControllerEvent, Expire, RegisterBrokerAndRee
 from core.controller.term import ControllerSettings
 from core.errors import BrokerIdInUseError, Errors, SessionExpiredError
 from core.model import UNKNOWN_BROKER_EPOCH, BrokerId, BrokerInfo, EndPoint, TopicPartition
-from core.protocol import ControlledShutdownRequest, ShutdownBrokerResponse, TopicId
+from core.protocol.broker import ShutdownBrokerResponse
+from core.protocol.control import TopicId
+from core.protocol.controller import ControlledShutdownRequest
 from core.replication.metadata_cache import MetadataCache, MetadataSnapshot
 from storage.empty_logs import EmptyLogs
 from storage.log_directory import LogDirectory

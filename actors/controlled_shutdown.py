@@ -17,7 +17,7 @@ from pykka import Timeout as AskTimeout
 
 from core.errors import Errors, RegentError
 from core.model import BrokerId, TopicPartition
-from core.protocol import ControlledShutdownRequest, ControlledShutdownResponse
+from core.protocol.controller import ControlledShutdownRequest, ControlledShutdownResponse
 from core.replication.metadata_cache import MetadataSnapshot
 
 logger = logging.getLogger(__name__)

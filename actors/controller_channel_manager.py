@@ -26,7 +26,7 @@ from core.controller.events import (
     UpdateMetadataResponseReceived,
 )
 from core.model import BrokerId, BrokerRegistration
-from core.protocol import (
+from core.protocol.control import (
     ControlHeader,
     ControlRequest,
     ControlResponse,

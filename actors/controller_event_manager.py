@@ -25,7 +25,7 @@ from core.controller import events
 from core.controller.controller import Controller
 from core.controller.events import ControllerEvent, RequestId
 from core.model import BrokerId
-from core.protocol import ControlledShutdownRequest, DescribeTopicsRequest
+from core.protocol.controller import ControlledShutdownRequest, DescribeTopicsRequest
 
 logger = logging.getLogger(__name__)
 

@@ -11,15 +11,13 @@ from actors.broker import Broker, ControlRequestReceived
 from actors.controller_event_manager import ControllerEventManager
 from actors.inbox import Asked, InboxFullError, Reply
 from core.errors import Errors
-from core.protocol import (
-    ControlledShutdownRequest,
-    DescribeMetadataRequest,
-    DescribeTopicsRequest,
+from core.protocol.broker import DescribeMetadataRequest, ShutdownBrokerRequest
+from core.protocol.control import (
     LeaderAndIsrRequest,
-    ShutdownBrokerRequest,
     StopReplicaRequest,
     UpdateMetadataRequest,
 )
+from core.protocol.controller import ControlledShutdownRequest, DescribeTopicsRequest
 from transport.server import IncomingRequest
 
 logger = logging.getLogger(__name__)

@@ -18,7 +18,7 @@ from actors.inbox import Reply
 from actors.runtime import RegentActor, Supervisor
 from core.errors import Errors
 from core.model import BrokerRegistration
-from core.protocol import ControlHeader, ControlRequest, ControlResponse
+from core.protocol.control import ControlHeader, ControlRequest, ControlResponse
 from core.replication.replica_manager import refusal
 from transport.client import RequestAbandonedError, RequestError, RequestFailedError
 from transport.codec import EncodedBody, Response

@@ -19,7 +19,7 @@ from cli.output import (
 )
 from core.errors import BadDataError, Errors, RegentError
 from core.model import BrokerId, BrokerRegistration
-from core.protocol import ShutdownBrokerRequest, ShutdownBrokerResponse
+from core.protocol.broker import ShutdownBrokerRequest, ShutdownBrokerResponse
 from zk.admin import ZkAdminStore
 
 _POLL_S = 0.1

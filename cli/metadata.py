@@ -11,12 +11,12 @@ from cli.find_cluster import Cluster, ClusterNotFoundError, pass_cluster
 from cli.output import Output, examples, listed, output_option, print_json, print_table
 from core.errors import Errors, RegentError
 from core.model import BrokerId, BrokerInfo, BrokerRegistration, EndPoint
-from core.protocol import (
+from core.protocol.broker import (
     DescribeMetadataRequest,
     DescribeMetadataResponse,
     MetadataPartition,
-    UpdateMetadataBroker,
 )
+from core.protocol.control import UpdateMetadataBroker
 
 _ASK_TIMEOUT_S = 10.0
 _COLUMNS = ("topic", "partition", "leader", "leader_epoch", "isr", "replicas", "offline_replicas")

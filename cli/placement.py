@@ -21,7 +21,7 @@ from cli.output import Waiting, note
 from core.errors import Errors, RegentError
 from core.model import BrokerId, BrokerRegistration
 from core.placement import LEAST_LOADED, IndexScope, Strategy, check
-from core.protocol import (
+from core.protocol.placement import (
     PlacedPartition,
     PlacementBroker,
     PlacementSpec,

@@ -10,7 +10,7 @@ from typing import Self, TypeVar
 
 from core.errors import BadDataError, Errors, RegentError
 from core.model import BrokerId, BrokerRegistration
-from core.protocol import DescribeTopicsRequest, DescribeTopicsResponse
+from core.protocol.controller import DescribeTopicsRequest, DescribeTopicsResponse
 from transport.client import RequestError
 from transport.codec import Request
 from transport.remote_ref import RemoteActorRef

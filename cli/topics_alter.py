@@ -12,7 +12,7 @@ from cli.placement import PlacementOptions, place_topics, placement_request, ser
 from cli.topic_options import TopicError, named, read_live_brokers, timeout_option, topic_argument
 from core.errors import BadDataError
 from core.model import ReplicaAssignment
-from core.protocol import PlacementSpec
+from core.protocol.placement import PlacementSpec
 from zk.admin import AddPartitionsOutcome, ZkAdminStore
 
 

@@ -21,7 +21,7 @@ from cli.output import Output, counted, examples, listed, note, output_option, p
 from cli.placement import PlacementOptions, place_topics, placement_options, placement_request
 from cli.topic_options import TopicError, read_live_brokers, timeout_option, topic_argument
 from core.model import BrokerId, BrokerRegistration, ReplicaAssignment
-from core.protocol import PlacementSpec
+from core.protocol.placement import PlacementSpec
 from zk.admin import CreateTopicOutcome, NewTopic, ZkAdminStore
 from zk.znodes import encode_topic_id
 

@@ -37,7 +37,7 @@ from typing import NamedTuple
 
 from core.errors import Errors, RegentError
 from core.model import BrokerId
-from core.protocol import PlacedPartition, PlacementSpec, PlaceTopicsRequest
+from core.protocol.placement import PlacedPartition, PlacementSpec, PlaceTopicsRequest
 
 RANDOM = "random"
 LEAST_LOADED = "least-loaded"

@@ -20,7 +20,7 @@ from core.model import (
     ReplicaAssignment,
     TopicPartition,
 )
-from core.protocol import TopicId
+from core.protocol.control import TopicId
 
 
 @dataclass(frozen=True, slots=True)

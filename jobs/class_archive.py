@@ -14,7 +14,7 @@ from typing import Final
 from config.java import find_java
 from core.errors import RegentError
 from core.placement import Strategy
-from core.protocol import PlacementBroker, PlacementSpec, PlaceTopicsRequest
+from core.protocol.placement import PlacementBroker, PlacementSpec, PlaceTopicsRequest
 from jobs.placement_job import place_with_spark
 from jobs.session import QUICK_START, SparkJvm, class_archive
 

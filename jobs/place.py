@@ -29,7 +29,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from core.errors import RegentError
 from core.placement import RANDOM, IndexScope, PlacementError, Strategy, check
-from core.protocol import PlacementBroker, PlacementSpec, PlaceTopicsRequest
+from core.protocol.placement import PlacementBroker, PlacementSpec, PlaceTopicsRequest
 from jobs.placement_job import placement_frame
 from jobs.session import QUICK_START, spark_session
 

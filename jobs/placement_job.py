@@ -23,7 +23,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from core.model import BrokerId
 from core.placement import Strategy, broker_order, check, racks_in_use, runs
-from core.protocol import PlacedPartition, PlaceTopicsRequest
+from core.protocol.placement import PlacedPartition, PlaceTopicsRequest
 from jobs.session import QUICK_START, spark_session
 
 _SLICE: Final = 4096  # partitions exploded from one row: bounds the array they are exploded from

@@ -33,7 +33,7 @@ from pyspark.sql import SparkSession
 
 from core.errors import Errors
 from core.placement import IndexScope, PlacementError, Strategy, check
-from core.protocol import (
+from core.protocol.placement import (
     PlacedPartition,
     PlacementBroker,
     PlacementSpec,

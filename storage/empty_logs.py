@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from core.model import TopicPartition
-from core.protocol import TopicId
+from core.protocol.control import TopicId
 
 
 class EmptyLogs:

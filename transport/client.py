@@ -26,7 +26,7 @@ from typing import Final, NamedTuple
 import zmq
 
 from core.errors import BadDataError, Errors, RegentError
-from core.protocol import ControlHeader
+from core.protocol.control import ControlHeader
 from transport import codec
 from transport.codec import EncodedBody, Request, RequestHeader, Response
 from transport.sockets import (

@@ -20,17 +20,11 @@ from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 import msgpack
 
-from core import protocol
 from core.errors import BadDataError, Errors
 from core.model import BrokerId
-from core.protocol import (
-    ActorRequest,
-    ActorResponse,
-    ApiKey,
-    ControlHeader,
-    ControlRequest,
-    ControlResponse,
-)
+from core.protocol import broker, control, controller, placement
+from core.protocol.api import ActorRequest, ActorResponse, ApiKey
+from core.protocol.control import ControlHeader, ControlRequest, ControlResponse
 from transport.schema import decoder
 
 Request: TypeAlias = ControlRequest | ActorRequest
@@ -58,20 +52,36 @@ class _Api(NamedTuple):
 
 
 _APIS: Final = {
-    ApiKey.LEADER_AND_ISR: _Api(protocol.LeaderAndIsrRequest, protocol.LeaderAndIsrResponse),
-    ApiKey.STOP_REPLICA: _Api(protocol.StopReplicaRequest, protocol.StopReplicaResponse),
-    ApiKey.UPDATE_METADATA: _Api(protocol.UpdateMetadataRequest, protocol.UpdateMetadataResponse),
+    ApiKey.FETCH: _Api(broker.FetchRequest, broker.FetchResponse),
+    ApiKey.LEADER_AND_ISR: _Api(control.LeaderAndIsrRequest, control.LeaderAndIsrResponse),
+    ApiKey.STOP_REPLICA: _Api(control.StopReplicaRequest, control.StopReplicaResponse),
+    ApiKey.UPDATE_METADATA: _Api(control.UpdateMetadataRequest, control.UpdateMetadataResponse),
     ApiKey.CONTROLLED_SHUTDOWN: _Api(
-        protocol.ControlledShutdownRequest, protocol.ControlledShutdownResponse
+        controller.ControlledShutdownRequest, controller.ControlledShutdownResponse
     ),
-    ApiKey.DESCRIBE_METADATA: _Api(
-        protocol.DescribeMetadataRequest, protocol.DescribeMetadataResponse
+    ApiKey.ELECT_LEADERS: _Api(controller.ElectLeadersRequest, controller.ElectLeadersResponse),
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS: _Api(
+        controller.AlterPartitionReassignmentsRequest,
+        controller.AlterPartitionReassignmentsResponse,
     ),
-    ApiKey.DESCRIBE_TOPICS: _Api(protocol.DescribeTopicsRequest, protocol.DescribeTopicsResponse),
-    ApiKey.SHUTDOWN_BROKER: _Api(protocol.ShutdownBrokerRequest, protocol.ShutdownBrokerResponse),
-    ApiKey.PLACE_TOPICS: _Api(protocol.PlaceTopicsRequest, protocol.PlaceTopicsResponse),
+    ApiKey.LIST_PARTITION_REASSIGNMENTS: _Api(
+        controller.ListPartitionReassignmentsRequest,
+        controller.ListPartitionReassignmentsResponse,
+    ),
+    ApiKey.ALTER_PARTITION: _Api(
+        controller.AlterPartitionRequest, controller.AlterPartitionResponse
+    ),
+    ApiKey.DESCRIBE_METADATA: _Api(broker.DescribeMetadataRequest, broker.DescribeMetadataResponse),
+    ApiKey.DESCRIBE_TOPICS: _Api(
+        controller.DescribeTopicsRequest, controller.DescribeTopicsResponse
+    ),
+    ApiKey.SHUTDOWN_BROKER: _Api(broker.ShutdownBrokerRequest, broker.ShutdownBrokerResponse),
+    ApiKey.DESCRIBE_CONTROLLER: _Api(
+        controller.DescribeControllerRequest, controller.DescribeControllerResponse
+    ),
+    ApiKey.PLACE_TOPICS: _Api(placement.PlaceTopicsRequest, placement.PlaceTopicsResponse),
     ApiKey.PLACEMENT_STATUS: _Api(
-        protocol.PlacementStatusRequest, protocol.PlacementStatusResponse
+        placement.PlacementStatusRequest, placement.PlacementStatusResponse
     ),
 }
 _API_KEYS: Final = {api.request: key for key, api in _APIS.items()}

@@ -23,7 +23,8 @@ from typing import Final
 import zmq
 
 from core.errors import BadDataError, Errors, RegentError
-from core.protocol import ApiKey, ControlHeader
+from core.protocol.api import ApiKey
+from core.protocol.control import ControlHeader
 from transport import codec
 from transport.codec import Request, RequestHeader, Response
 from transport.sockets import Context, Message, Socket, open_monitor, open_socket, receive_message

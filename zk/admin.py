@@ -19,7 +19,7 @@ from core.model import (
     TopicPartition,
 )
 from core.ports import TopicAssignment
-from core.protocol import TopicId
+from core.protocol.control import TopicId
 from zk import znodes
 from zk.admin_znodes import ConfigEntityZNode, DeleteTopicsZNode
 from zk.fenced_writes import BYTES_BESIDE_DATA, Write, WriteRefused, write_unfenced

@@ -24,7 +24,7 @@ from core.model import (
     ReplicaAssignment,
     TopicPartition,
 )
-from core.protocol import TopicId
+from core.protocol.control import TopicId
 
 
 class IllegalStateError(RegentError):

@@ -14,7 +14,7 @@ from core.controller.states import PartitionState, ReplicaState
 from core.controller.term import Term
 from core.errors import Errors
 from core.model import UNKNOWN_BROKER_EPOCH, BrokerId, PartitionAndReplica, TopicPartition
-from core.protocol import ControlledShutdownResponse
+from core.protocol.controller import ControlledShutdownResponse
 
 log = logging.getLogger(__name__)
 

@@ -58,8 +58,8 @@ from core.errors import (
 )
 from core.model import NO_EPOCH, NO_LEADER, BrokerId, BrokerInfo, PartitionAndReplica
 from core.ports import ControllerEpoch, ControllerStore, TopicIds
-from core.protocol import (
-    ControlHeader,
+from core.protocol.control import ControlHeader
+from core.protocol.controller import (
     ControlledShutdownResponse,
     ControllerPartition,
     DescribeTopicsResponse,

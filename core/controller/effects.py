@@ -7,7 +7,8 @@ from typing import TypeAlias
 
 from core.controller.events import ControllerEvent, RequestId
 from core.model import BrokerId, BrokerRegistration
-from core.protocol import ActorResponse, ControlHeader, ControlRequest
+from core.protocol.api import ActorResponse
+from core.protocol.control import ControlHeader, ControlRequest
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,11 +11,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from core.model import BrokerId
-from core.protocol import (
-    ControlHeader,
-    LeaderAndIsrResponse,
-    UpdateMetadataResponse,
-)
+from core.protocol.control import ControlHeader, LeaderAndIsrResponse, UpdateMetadataResponse
 
 RequestId: TypeAlias = int
 

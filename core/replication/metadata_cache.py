@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from core.model import LEADER_DURING_DELETE, BrokerId, TopicPartition
-from core.protocol import (
+from core.protocol.control import (
     ControlHeader,
     TopicId,
     UpdateMetadataBroker,

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from core.model import NO_ASSIGNMENT, NO_LEADER, BrokerId, ReplicaAssignment, TopicPartition
-from core.protocol import LeaderAndIsrPartition, TopicId
+from core.protocol.control import LeaderAndIsrPartition, TopicId
 
 
 class Role(Enum):

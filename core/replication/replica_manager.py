@@ -23,7 +23,7 @@ from core.model import (
     TopicPartition,
 )
 from core.ports import ReplicaLogs
-from core.protocol import (
+from core.protocol.control import (
     ControlHeader,
     ControlRequest,
     ControlResponse,

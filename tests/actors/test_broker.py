@@ -4,15 +4,17 @@ import pytest
 
 from actors.broker import BrokerState, BrokerStatus, ControlRequestReceived, Registered
 from core.errors import Errors
-from core.protocol import (
-    ControlHeader,
+from core.protocol.broker import (
     DescribeMetadataRequest,
+    ShutdownBrokerRequest,
+    ShutdownBrokerResponse,
+)
+from core.protocol.control import (
+    ControlHeader,
     LeaderAndIsrPartition,
     LeaderAndIsrRequest,
     LeaderAndIsrTopic,
     LeaderAndIsrType,
-    ShutdownBrokerRequest,
-    ShutdownBrokerResponse,
     UpdateMetadataPartition,
     UpdateMetadataRequest,
     UpdateMetadataTopic,

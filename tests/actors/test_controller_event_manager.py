@@ -6,15 +6,17 @@ from actors.inbox import ClearAndPut
 from core.controller.events import BrokerChange, Expire, LeaderAndIsrResponseReceived, TopicChange
 from core.errors import Errors
 from core.model import ReplicaAssignment
-from core.protocol import (
+from core.protocol.control import (
     ControlHeader,
+    LeaderAndIsrRequest,
+    LeaderAndIsrResponse,
+    UpdateMetadataRequest,
+)
+from core.protocol.controller import (
     ControlledShutdownRequest,
     ControlledShutdownResponse,
     DescribeTopicsRequest,
     DescribeTopicsResponse,
-    LeaderAndIsrRequest,
-    LeaderAndIsrResponse,
-    UpdateMetadataRequest,
 )
 from tests.support.stage import TIMEOUT_S, Sent, Stage, ask
 from zk.znodes import ControllerZNode, TopicZNode

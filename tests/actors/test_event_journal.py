@@ -16,7 +16,7 @@ from core.controller import events
 from core.controller.effects import RecordChanges
 from core.controller.events import ControllerEvent
 from core.errors import Errors
-from core.protocol import ControlHeader, LeaderAndIsrResponse, UpdateMetadataResponse
+from core.protocol.control import ControlHeader, LeaderAndIsrResponse, UpdateMetadataResponse
 
 HEADER = ControlHeader(0, 1, 1)
 

@@ -9,7 +9,7 @@ import pytest
 from actors.request_send_thread import QueuedRequest
 from actors.runtime import stop_actor
 from core.errors import Errors
-from core.protocol import (
+from core.protocol.control import (
     ControlHeader,
     ControlRequest,
     ControlResponse,

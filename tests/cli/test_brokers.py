@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from core.errors import Errors
 from core.model import TopicPartition
-from core.protocol import ShutdownBrokerRequest, ShutdownBrokerResponse
+from core.protocol.broker import ShutdownBrokerRequest, ShutdownBrokerResponse
 from tests.support.fake_cluster import FakeCluster, failing
 from transport.codec import Request, Response
 

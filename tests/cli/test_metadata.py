@@ -7,13 +7,12 @@ from pathlib import Path
 import pytest
 
 from core.errors import Errors
-from core.protocol import (
+from core.protocol.broker import (
     DescribeMetadataRequest,
     DescribeMetadataResponse,
     MetadataPartition,
-    UpdateMetadataBroker,
-    UpdateMetadataEndPoint,
 )
+from core.protocol.control import UpdateMetadataBroker, UpdateMetadataEndPoint
 from tests.support.fake_cluster import FakeCluster, failing, write_cluster_file
 
 TOPIC_ID = "A" * 22

@@ -8,7 +8,7 @@ import pytest
 
 from core.errors import Errors
 from core.model import LeaderAndIsr, ReplicaAssignment
-from core.protocol import PlacementStatusResponse
+from core.protocol.placement import PlacementStatusResponse
 from tests.support.fake_cluster import ADDRESS, FakeCluster, failing, write_cluster_file
 
 ON_BOTH = {0: ReplicaAssignment((0, 1))}

@@ -9,10 +9,8 @@ from pathlib import Path
 import pytest
 
 from core.model import ReplicaAssignment
-from core.protocol import (
-    DescribeTopicsRequest,
-    PlaceTopicsRequest,
-)
+from core.protocol.controller import DescribeTopicsRequest
+from core.protocol.placement import PlaceTopicsRequest
 from tests.support.fake_cluster import (
     FakeCluster,
     failing,

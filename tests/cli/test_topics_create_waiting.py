@@ -7,10 +7,12 @@ import os
 from pathlib import Path
 
 from core.errors import Errors
-from core.protocol import (
+from core.protocol.controller import (
     ControllerPartition,
     DescribeTopicsRequest,
     DescribeTopicsResponse,
+)
+from core.protocol.placement import (
     PlacementStatusRequest,
     PlacementStatusResponse,
     PlaceTopicsRequest,

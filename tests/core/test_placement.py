@@ -15,7 +15,7 @@ from core.placement import (
     rack_alternated_brokers,
     runs,
 )
-from core.protocol import PlacementBroker, PlacementSpec, PlaceTopicsRequest
+from core.protocol.placement import PlacementBroker, PlacementSpec, PlaceTopicsRequest
 
 SIX_BROKERS_THREE_RACKS = {0: "r1", 1: "r3", 2: "r3", 3: "r2", 4: "r2", 5: "r1"}
 

@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from core.placement import place
-from core.protocol import PlacementBroker, PlacementSpec, PlaceTopicsRequest
+from core.protocol.placement import PlacementBroker, PlacementSpec, PlaceTopicsRequest
 from jobs.place import main
 
 TOPICS = [

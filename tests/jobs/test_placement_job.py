@@ -6,7 +6,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from core.placement import PlacementError, place, runs
-from core.protocol import PlacementBroker, PlacementSpec, PlaceTopicsRequest
+from core.protocol.placement import PlacementBroker, PlacementSpec, PlaceTopicsRequest
 from jobs.placement_job import place_with_spark
 
 pytestmark = pytest.mark.spark

@@ -12,7 +12,7 @@ import pytest
 
 from core.errors import Errors
 from core.placement import place
-from core.protocol import (
+from core.protocol.placement import (
     PlacementBroker,
     PlacementSpec,
     PlacementStatusRequest,

@@ -27,7 +27,11 @@ from core.model import (
     ReplicaAssignment,
     TopicPartition,
 )
-from core.protocol import LeaderAndIsrResponse, StopReplicaResponse, UpdateMetadataResponse
+from core.protocol.control import (
+    LeaderAndIsrResponse,
+    StopReplicaResponse,
+    UpdateMetadataResponse,
+)
 from core.replication.metadata_cache import MetadataCache
 from core.replication.replica_manager import ReplicaManager
 from storage.empty_logs import EmptyLogs

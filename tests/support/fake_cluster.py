@@ -25,10 +25,12 @@ from core.model import (
     TopicPartition,
 )
 from core.placement import place
-from core.protocol import (
+from core.protocol.controller import (
     ControllerPartition,
     DescribeTopicsRequest,
     DescribeTopicsResponse,
+)
+from core.protocol.placement import (
     PlacementStatusRequest,
     PlacementStatusResponse,
     PlaceTopicsRequest,

@@ -16,7 +16,11 @@ from typing import Any, Self, TypeVar
 import run
 from core.errors import BadDataError, RegentError
 from core.model import BrokerId, LeaderIsrAndControllerEpoch, ReplicaAssignment, TopicPartition
-from core.protocol import DescribeMetadataRequest, DescribeMetadataResponse, MetadataPartition
+from core.protocol.broker import (
+    DescribeMetadataRequest,
+    DescribeMetadataResponse,
+    MetadataPartition,
+)
 from transport.remote_ref import RemoteActorRef
 from transport.sockets import new_context
 from zk.client import ZooKeeperClient

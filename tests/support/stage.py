@@ -29,7 +29,12 @@ from core.controller.controller import Controller
 from core.controller.events import ControllerEvent, RegisterBrokerAndReelect
 from core.errors import Errors
 from core.model import BrokerId, BrokerInfo, BrokerRegistration, EndPoint
-from core.protocol import ControlHeader, ControlRequest, ControlResponse, UpdateMetadataRequest
+from core.protocol.control import (
+    ControlHeader,
+    ControlRequest,
+    ControlResponse,
+    UpdateMetadataRequest,
+)
 from core.replication.replica_manager import refusal
 from storage.empty_logs import EmptyLogs
 from tests.support.fake_zookeeper import FakeZooKeeper, FakeZooKeeperServer

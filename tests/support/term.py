@@ -40,7 +40,7 @@ from core.model import (
     TopicPartition,
 )
 from core.ports import TopicAssignment
-from core.protocol import (
+from core.protocol.control import (
     LeaderAndIsrPartition,
     LeaderAndIsrRequest,
     StopReplicaPartition,

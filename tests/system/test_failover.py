@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from core.protocol import ShutdownBrokerRequest
+from core.protocol.broker import ShutdownBrokerRequest
 from tests.support.running_cluster import RunningCluster, eventually
 from zk.operations import ANY_VERSION, Delete, SetData
 from zk.znodes import ControllerEpochZNode, ControllerZNode

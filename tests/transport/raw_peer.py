@@ -6,7 +6,8 @@ import msgpack
 import zmq
 
 from core.errors import Errors
-from core.protocol import ApiKey, PlacementStatusRequest, PlacementStatusResponse
+from core.protocol.api import ApiKey
+from core.protocol.placement import PlacementStatusRequest, PlacementStatusResponse
 from transport.codec import encode_body
 from transport.server import IncomingRequest
 from transport.sockets import Socket

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from core.errors import Errors
-from core.protocol import PlacementStatusResponse
+from core.protocol.placement import PlacementStatusResponse
 from transport.server import ControlServer, IncomingRequest
 from transport.sockets import new_context
 

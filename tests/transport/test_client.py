@@ -14,8 +14,8 @@ import pytest
 import zmq
 
 from core.errors import BadDataError, Errors
-from core.protocol import (
-    ApiKey,
+from core.protocol.api import ApiKey
+from core.protocol.control import (
     ControlHeader,
     LeaderAndIsrPartition,
     LeaderAndIsrRequest,
@@ -23,8 +23,8 @@ from core.protocol import (
     LeaderAndIsrTopic,
     LeaderAndIsrType,
     PartitionError,
-    PlacementStatusResponse,
 )
+from core.protocol.placement import PlacementStatusResponse
 from tests.transport.conftest import Connect, Serve
 from tests.transport.raw_peer import READY, STATUS
 from transport.client import (

@@ -20,25 +20,24 @@ from hypothesis import strategies as st
 
 from core.errors import BadDataError, Errors
 from core.model import TopicPartition
-from core.protocol import (
-    ApiKey,
+from core.protocol.api import ApiKey
+from core.protocol.broker import ShutdownBrokerRequest
+from core.protocol.control import (
     ControlHeader,
-    ControlledShutdownRequest,
-    ControlledShutdownResponse,
     LeaderAndIsrPartition,
     LeaderAndIsrRequest,
     LeaderAndIsrTopic,
     LeaderAndIsrType,
     LiveLeader,
     PartitionError,
-    PlacementStatusResponse,
-    ShutdownBrokerRequest,
     StopReplicaPartition,
     StopReplicaRequest,
     StopReplicaResponse,
     StopReplicaTopic,
     UpdateMetadataResponse,
 )
+from core.protocol.controller import ControlledShutdownRequest, ControlledShutdownResponse
+from core.protocol.placement import PlacementStatusResponse
 from transport import codec
 from transport.codec import (
     MAX_BODY_BYTES,

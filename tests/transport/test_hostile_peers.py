@@ -13,7 +13,7 @@ import pytest
 import zmq
 
 from core.errors import Errors
-from core.protocol import ApiKey
+from core.protocol.api import ApiKey
 from tests.transport.conftest import Connect, Serve
 from tests.transport.raw_peer import ANSWER_999, READY, STATUS, RawPeer, answer_ready
 from transport.server import ControlServer, IncomingRequest, RejectedFrames, Rejection

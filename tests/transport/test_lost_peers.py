@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from core.errors import Errors
-from core.protocol import PlacementStatusResponse
+from core.protocol.placement import PlacementStatusResponse
 from tests.transport.conftest import Connect, Serve
 from tests.transport.raw_peer import READY, STATUS
 from transport.client import PeerDisconnectedError, PeerUnreachableError, RequestTimeoutError

@@ -9,7 +9,7 @@ import time
 import pytest
 
 from core.errors import Errors
-from core.protocol import (
+from core.protocol.controller import (
     ControlledShutdownRequest,
     ControlledShutdownResponse,
     DescribeTopicsRequest,

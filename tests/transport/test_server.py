@@ -12,15 +12,10 @@ import pytest
 import zmq
 
 from core.errors import Errors, RegentError
-from core.protocol import (
-    ApiKey,
-    ControlHeader,
-    DescribeTopicsRequest,
-    DescribeTopicsResponse,
-    PlacementStatusResponse,
-    StopReplicaRequest,
-    StopReplicaResponse,
-)
+from core.protocol.api import ApiKey
+from core.protocol.control import ControlHeader, StopReplicaRequest, StopReplicaResponse
+from core.protocol.controller import DescribeTopicsRequest, DescribeTopicsResponse
+from core.protocol.placement import PlacementStatusResponse
 from tests.transport.conftest import Connect, Serve
 from tests.transport.raw_peer import READY, STATUS, RawPeer, answer_ready
 from transport.client import RequestFailedError

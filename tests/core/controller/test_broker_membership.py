@@ -7,7 +7,11 @@ import pytest
 from core.controller.effects import AddBroker, RemoveBroker
 from core.controller.states import PartitionState, ReplicaState
 from core.model import NO_LEADER, PartitionAndReplica, TopicPartition
-from core.protocol import LeaderAndIsrRequest, LeaderAndIsrType, UpdateMetadataRequest
+from core.protocol.control import (
+    LeaderAndIsrRequest,
+    LeaderAndIsrType,
+    UpdateMetadataRequest,
+)
 from tests.support.term import (
     T0,
     T1,

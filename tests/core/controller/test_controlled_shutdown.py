@@ -7,7 +7,7 @@ import pytest
 from core.controller.states import ReplicaState
 from core.errors import Errors
 from core.model import UNKNOWN_BROKER_EPOCH, ReplicaAssignment, TopicPartition
-from core.protocol import ControlledShutdownResponse
+from core.protocol.controller import ControlledShutdownResponse
 from tests.support.term import (
     T0,
     T1,

@@ -35,16 +35,18 @@ from core.controller.events import (
 from core.controller.term import ControllerSettings
 from core.errors import Errors
 from core.model import NO_LEADER, TopicPartition
-from core.protocol import (
+from core.protocol.control import (
     ControlHeader,
-    ControlledShutdownResponse,
-    ControllerPartition,
-    DescribeTopicsResponse,
     LeaderAndIsrRequest,
     LeaderAndIsrResponse,
     LeaderAndIsrType,
     PartitionError,
     UpdateMetadataResponse,
+)
+from core.protocol.controller import (
+    ControlledShutdownResponse,
+    ControllerPartition,
+    DescribeTopicsResponse,
 )
 from tests.support.term import (
     T0,

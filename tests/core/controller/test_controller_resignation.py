@@ -29,9 +29,7 @@ from core.controller.events import (
 )
 from core.errors import Errors
 from core.model import TopicPartition
-from core.protocol import (
-    ControlledShutdownResponse,
-)
+from core.protocol.controller import ControlledShutdownResponse
 from tests.support.fake_zookeeper import Call, FakeZooKeeper, Moment
 from tests.support.term import (
     T0,

@@ -14,7 +14,7 @@ from core.model import (
     ReplicaAssignment,
     TopicPartition,
 )
-from core.protocol import LeaderAndIsrRequest, LeaderAndIsrType, StopReplicaPartition
+from core.protocol.control import LeaderAndIsrRequest, LeaderAndIsrType, StopReplicaPartition
 from tests.support.term import (
     T0,
     T1,

@@ -12,7 +12,7 @@ from core.model import (
     ReplicaAssignment,
     TopicPartition,
 )
-from core.protocol import LeaderAndIsrRequest, LeaderAndIsrType, StopReplicaRequest
+from core.protocol.control import LeaderAndIsrRequest, LeaderAndIsrType, StopReplicaRequest
 from tests.support.fake_zookeeper import Call, Moment
 from tests.support.term import (
     T0,

@@ -7,7 +7,7 @@ from itertools import permutations
 import pytest
 
 from core.model import LEADER_DURING_DELETE, TopicPartition
-from core.protocol import (
+from core.protocol.control import (
     ControlHeader,
     UpdateMetadataBroker,
     UpdateMetadataPartition,

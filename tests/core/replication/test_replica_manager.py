@@ -15,7 +15,7 @@ from core.model import (
     ReplicaAssignment,
     TopicPartition,
 )
-from core.protocol import (
+from core.protocol.control import (
     ControlHeader,
     ControlRequest,
     LeaderAndIsrPartition,

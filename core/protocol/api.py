@@ -1,0 +1,60 @@
+"""Every request there is: its number on the wire, and the unions of those an actor answers."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import TypeAlias
+
+from core.protocol.broker import (
+    DescribeMetadataRequest,
+    DescribeMetadataResponse,
+    FetchRequest,
+    FetchResponse,
+    ShutdownBrokerRequest,
+    ShutdownBrokerResponse,
+)
+from core.protocol.controller import ControllerRequest, ControllerResponse
+from core.protocol.placement import (
+    PlacementStatusRequest,
+    PlacementStatusResponse,
+    PlaceTopicsRequest,
+    PlaceTopicsResponse,
+)
+
+
+class ApiKey(IntEnum):
+    """Kafka's keys where Kafka has the request; from 1000 on our own."""
+
+    FETCH = 1
+    LEADER_AND_ISR = 4
+    STOP_REPLICA = 5
+    UPDATE_METADATA = 6
+    CONTROLLED_SHUTDOWN = 7
+    ELECT_LEADERS = 43
+    ALTER_PARTITION_REASSIGNMENTS = 45
+    LIST_PARTITION_REASSIGNMENTS = 46
+    ALTER_PARTITION = 56
+    DESCRIBE_METADATA = 1000
+    DESCRIBE_TOPICS = 1001
+    SHUTDOWN_BROKER = 1002
+    DESCRIBE_CONTROLLER = 1003
+    PLACE_TOPICS = 1010
+    PLACEMENT_STATUS = 1011
+
+
+ActorRequest: TypeAlias = (
+    ControllerRequest
+    | DescribeMetadataRequest
+    | ShutdownBrokerRequest
+    | FetchRequest
+    | PlaceTopicsRequest
+    | PlacementStatusRequest
+)
+ActorResponse: TypeAlias = (
+    ControllerResponse
+    | DescribeMetadataResponse
+    | ShutdownBrokerResponse
+    | FetchResponse
+    | PlaceTopicsResponse
+    | PlacementStatusResponse
+)

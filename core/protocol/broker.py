@@ -1,0 +1,138 @@
+"""What people, and other brokers, ask a broker: its metadata cache, its end, its records."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from core.errors import Errors
+from core.model import NO_EPOCH, UNKNOWN_BROKER_EPOCH, BrokerId, TopicPartition
+from core.protocol.control import TopicId, UpdateMetadataBroker
+
+
+@dataclass(frozen=True, slots=True)
+class DescribeMetadataRequest:
+    """To a broker: what does your metadata cache hold? ``None`` = every topic."""
+
+    topics: tuple[str, ...] | None = None
+
+
+class MetadataPartition(NamedTuple):
+    """One partition in a metadata cache."""
+
+    topic: str
+    topic_id: TopicId | None
+    partition: int
+    leader: BrokerId
+    leader_epoch: int
+    controller_epoch: int
+    isr: tuple[BrokerId, ...]
+    replicas: tuple[BrokerId, ...]
+    offline_replicas: tuple[BrokerId, ...]
+    partition_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class DescribeMetadataResponse:
+    """A broker's metadata cache and the state the broker is in."""
+
+    error_code: Errors
+    broker_id: BrokerId
+    broker_state: str
+    controller_id: BrokerId  # -1 = none known
+    controller_epoch: int
+    brokers: tuple[UpdateMetadataBroker, ...] = ()
+    partitions: tuple[MetadataPartition, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ShutdownBrokerRequest:
+    """To a broker: shut down in a controlled way; answered before the process ends."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShutdownBrokerResponse:
+    """What the controller could not move away; the broker stops all the same."""
+
+    error_code: Errors
+    remaining_partitions: tuple[TopicPartition, ...] = ()
+
+
+class FetchPartition(NamedTuple):
+    """Where a follower stands in one partition.
+
+    ``current_leader_epoch`` is the one it follows; ``last_fetched_epoch`` that of its last record,
+    -1 for an empty log.
+    """
+
+    partition_index: int
+    current_leader_epoch: int
+    fetch_offset: int
+    last_fetched_epoch: int
+    log_start_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class FetchTopic:
+    """The partitions of one topic in a Fetch request."""
+
+    topic_name: str
+    topic_id: TopicId | None
+    partitions: tuple[FetchPartition, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FetchRequest:
+    """To a leader: give me what follows, or hold the answer until there is something (Kafka api 1).
+
+    ``replica_epoch`` is the follower's broker epoch: which life of it has the log (KIP-903).
+    """
+
+    replica_id: BrokerId
+    replica_epoch: int = UNKNOWN_BROKER_EPOCH
+    max_wait_ms: int = 0
+    topics: tuple[FetchTopic, ...] = ()
+
+    def partitions(self) -> Iterator[tuple[TopicPartition, FetchPartition]]:
+        """Yield every partition with where the follower stands."""
+        for topic in self.topics:
+            for row in topic.partitions:
+                yield TopicPartition(topic.topic_name, row.partition_index), row
+
+
+class FetchedPartition(NamedTuple):
+    """The leader's answer for one partition.
+
+    ``diverging_epoch`` is not -1 when the follower's log leaves the leader's: it must truncate to
+    ``diverging_end_offset`` (KIP-595).
+    """
+
+    partition_index: int
+    error_code: Errors
+    high_watermark: int
+    log_start_offset: int
+    diverging_epoch: int = NO_EPOCH
+    diverging_end_offset: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class FetchedTopic:
+    """The partitions of one topic in a Fetch response."""
+
+    topic_name: str
+    partitions: tuple[FetchedPartition, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FetchResponse:
+    """Answer to Fetch."""
+
+    error_code: Errors
+    topics: tuple[FetchedTopic, ...] = ()
+
+    def partitions(self) -> Iterator[tuple[TopicPartition, FetchedPartition]]:
+        """Yield every partition with its answer."""
+        for topic in self.topics:
+            for row in topic.partitions:
+                yield TopicPartition(topic.topic_name, row.partition_index), row

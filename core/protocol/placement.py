@@ -1,0 +1,73 @@
+"""What is asked of the placement service."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from core.errors import Errors
+from core.model import BrokerId
+
+
+class PlacementSpec(NamedTuple):
+    """One topic to place; ``start_partition`` > 0 when a topic grows."""
+
+    topic: str
+    partitions: int  # how many to place
+    replication_factor: int
+    start_partition: int
+
+
+class PlacementBroker(NamedTuple):
+    """A broker that may hold replicas, with what it already holds."""
+
+    broker_id: BrokerId
+    rack: str | None
+    replica_count: int
+
+
+@dataclass(frozen=True, slots=True)
+class PlaceTopicsRequest:
+    """To the placement service: place these partitions in one job.
+
+    ``strategy`` is "ring", "kafka" or "rack-aware"; ``start_index`` a decimal number, "random" or
+    "least-loaded"; ``index`` "batch" or "per-topic".
+    """
+
+    topics: tuple[PlacementSpec, ...]
+    brokers: tuple[PlacementBroker, ...]
+    strategy: str
+    start_index: str
+    index: str
+    seed: int
+
+
+class PlacedPartition(NamedTuple):
+    """The replicas of one placed partition, preferred leader first."""
+
+    topic: str
+    partition: int
+    replicas: tuple[BrokerId, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PlaceTopicsResponse:
+    """The placement, sorted by (topic, partition); ``message`` says why on an error."""
+
+    error_code: Errors
+    message: str = ""
+    partitions: tuple[PlacedPartition, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PlacementStatusRequest:
+    """To the placement service: are you warm?"""
+
+
+@dataclass(frozen=True, slots=True)
+class PlacementStatusResponse:
+    """``state`` is "starting", "warming", "ready" or "failed"; ``message`` says more."""
+
+    error_code: Errors
+    state: str
+    message: str = ""
