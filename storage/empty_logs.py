@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from core.model import TopicPartition
+from core.model import NO_EPOCH, TopicPartition
+from core.ports import NO_EPOCH_END_OFFSET, EpochEndOffset
 from core.protocol.control import TopicId
 
 
@@ -40,3 +41,31 @@ class EmptyLogs:
         """Return False: memory does not fail."""
         del topic_partition
         return False
+
+    def log_start_offset(self, topic_partition: TopicPartition) -> int:
+        """Return 0."""
+        del topic_partition
+        return 0
+
+    def log_end_offset(self, topic_partition: TopicPartition) -> int:
+        """Return 0: nothing is ever written."""
+        del topic_partition
+        return 0
+
+    def latest_epoch(self, topic_partition: TopicPartition) -> int:
+        """Return -1: there is no record to have one."""
+        del topic_partition
+        return NO_EPOCH
+
+    def end_offset_for_epoch(
+        self, topic_partition: TopicPartition, leader_epoch: int
+    ) -> EpochEndOffset:
+        """Return that no epoch is known."""
+        del topic_partition, leader_epoch
+        return NO_EPOCH_END_OFFSET
+
+    def assign_epoch(self, topic_partition: TopicPartition, leader_epoch: int) -> None:
+        """Do nothing: there will be no record of that epoch."""
+
+    def truncate_to(self, topic_partition: TopicPartition, offset: int) -> None:
+        """Do nothing: there is nothing to drop."""

@@ -43,13 +43,22 @@ class MetadataCache:
 
     def __init__(self) -> None:
         self.snapshot = MetadataSnapshot()
+        self._full_of = (-1, -1)  # controller and broker epoch of the newest complete update
 
     def update(self, header: ControlHeader, request: UpdateMetadataRequest) -> None:
-        """Replace the live brokers, and merge the partitions, which come as a delta."""
+        """Replace the live brokers, and merge the partitions, which come as a delta.
+
+        Of complete updates only the first of a term counts as such: a late copy of it does not
+        name what was created since.
+        """
         before = self.snapshot
         partitions, topic_ids = before.partitions, before.topic_ids
         if request.topic_states:
             partitions, topic_ids = _merge(before, request)
+        term = (header.controller_epoch, header.broker_epoch)
+        if request.is_full and term > self._full_of:
+            self._full_of = term
+            partitions, topic_ids = _only_named(partitions, topic_ids, request)
         self.snapshot = MetadataSnapshot(
             controller_id=max(header.controller_id, NO_CONTROLLER),
             controller_epoch=header.controller_epoch,
@@ -82,6 +91,21 @@ def _merge(
         for name in shrunk - left:
             topic_ids.pop(name, None)
     return MappingProxyType(partitions), MappingProxyType(topic_ids)
+
+
+def _only_named(
+    partitions: Mapping[TopicPartition, UpdateMetadataPartition],
+    topic_ids: Mapping[str, TopicId | None],
+    request: UpdateMetadataRequest,
+) -> tuple[Mapping[TopicPartition, UpdateMetadataPartition], Mapping[str, TopicId | None]]:
+    # What is being deleted is not there, and of whichever topic of that name it is known.
+    named = {
+        partition for partition, row in request.partitions() if row.leader != LEADER_DURING_DELETE
+    }
+    kept = {partition: row for partition, row in partitions.items() if partition in named}
+    topics = {partition.topic for partition in kept}
+    kept_ids = {topic: topic_id for topic, topic_id in topic_ids.items() if topic in topics}
+    return MappingProxyType(kept), MappingProxyType(kept_ids)
 
 
 def _is_older(row: UpdateMetadataPartition, known: UpdateMetadataPartition | None) -> bool:

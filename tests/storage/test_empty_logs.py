@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from core.model import TopicPartition
-from core.ports import ReplicaLogs
+from core.ports import NO_EPOCH_END_OFFSET, ReplicaLogs
 from storage.empty_logs import EmptyLogs
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -32,3 +32,13 @@ def test_a_log_that_is_deleted_or_set_aside_is_forgotten() -> None:
 
 def test_memory_does_not_fail() -> None:
     assert not EmptyLogs().is_offline(T0)
+
+
+def test_an_empty_log_begins_and_ends_at_zero_whatever_is_done_to_it() -> None:
+    logs: ReplicaLogs = EmptyLogs()
+    logs.get_or_create(T0, A, is_new=True)
+    logs.assign_epoch(T0, 3)
+    logs.truncate_to(T0, 0)
+    assert (logs.log_start_offset(T0), logs.log_end_offset(T0)) == (0, 0)
+    assert logs.latest_epoch(T0) == -1
+    assert logs.end_offset_for_epoch(T0, 3) == NO_EPOCH_END_OFFSET == (-1, -1)

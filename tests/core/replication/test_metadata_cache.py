@@ -55,9 +55,10 @@ def update(
     topic_id: str | None = OLD,
     brokers: tuple[int, ...] = (1, 2, 3),
     header: ControlHeader = HEADER,
+    is_full: bool = False,
 ) -> MetadataSnapshot:
     topics = (UpdateMetadataTopic(topic, topic_id, rows),) if rows else ()
-    request = UpdateMetadataRequest(topics, tuple(broker(b) for b in brokers))
+    request = UpdateMetadataRequest(topics, tuple(broker(b) for b in brokers), is_full)
     cache.update(header, request)
     return cache.snapshot
 
@@ -169,3 +170,43 @@ def test_who_does_not_say_which_topic_means_the_present_one(cache: MetadataCache
     assert snapshot.partitions[T0].leader_epoch == 5
     assert snapshot.topic_ids == {"t": OLD}
     assert not update(cache, gone(0), gone(1), topic_id=None).partitions
+
+
+# --- complete updates -----------------------------------------------------------------------------
+
+
+def test_a_complete_update_makes_the_cache_forget_what_it_does_not_name(
+    cache: MetadataCache,
+) -> None:
+    update(cache, row(0), topic="gone", topic_id=NEW)
+    update(cache, row(0), row(1))
+    snapshot = update(cache, row(1), is_full=True)
+    assert set(snapshot.partitions) == {T1}
+    assert set(snapshot.topic_ids) == {"t"}
+
+
+def test_a_complete_update_says_goodbye_to_whatever_topic_has_the_name(
+    cache: MetadataCache,
+) -> None:
+    update(cache, row(0), row(1), topic_id=OLD)
+    snapshot = update(cache, gone(0), row(1), topic_id=NEW, is_full=True)
+    assert set(snapshot.partitions) == {T1}
+    assert snapshot.topic_ids == {"t": NEW}
+
+
+def test_a_late_copy_of_a_complete_update_does_not_undo_what_came_after_it(
+    cache: MetadataCache,
+) -> None:
+    update(cache, row(0), is_full=True)
+    update(cache, row(1))
+    assert set(update(cache, row(0), is_full=True).partitions) == {T0, T1}
+
+
+@pytest.mark.parametrize("changed", ["controller_epoch", "broker_epoch"])
+def test_the_complete_update_of_the_next_term_or_life_counts_again(
+    cache: MetadataCache, changed: str
+) -> None:
+    update(cache, row(0), is_full=True)
+    update(cache, row(1))
+    next_term = HEADER._replace(**{changed: getattr(HEADER, changed) + 1})
+    assert set(update(cache, row(0), is_full=True, header=next_term).partitions) == {T0}

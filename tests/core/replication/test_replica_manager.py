@@ -2,160 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable
 
 import pytest
 
-from core.errors import Errors, StorageError
+from core.errors import Errors
 from core.model import (
     EPOCH_DURING_DELETE,
     NO_EPOCH,
     NO_LEADER,
     UNKNOWN_BROKER_EPOCH,
+    LeaderRecoveryState,
     ReplicaAssignment,
     TopicPartition,
 )
+from core.protocol.broker import FetchRequest, FetchResponse
 from core.protocol.control import (
-    ControlHeader,
     ControlRequest,
     LeaderAndIsrPartition,
-    LeaderAndIsrRequest,
     LeaderAndIsrResponse,
-    LeaderAndIsrTopic,
-    LeaderAndIsrType,
-    StopReplicaPartition,
-    StopReplicaRequest,
     StopReplicaResponse,
-    StopReplicaTopic,
-    TopicId,
     UpdateMetadataRequest,
     UpdateMetadataResponse,
 )
+from core.protocol.controller import AlterPartitionRequest
 from core.replication.metadata_cache import MetadataCache
 from core.replication.partition import Partition, Role
 from core.replication.replica_manager import ReplicaManager, refusal
-from storage.empty_logs import EmptyLogs
-from tests.support.term import topic_id
-
-ME = 1
-A, B = topic_id(1), topic_id(2)
-T0, T1, T2 = (TopicPartition("t", number) for number in range(3))
-HEADER = ControlHeader(controller_id=0, controller_epoch=7, broker_epoch=100)
-FULL, INCREMENTAL = LeaderAndIsrType.FULL, LeaderAndIsrType.INCREMENTAL
-
-
-class FailingLogs(EmptyLogs):
-    """Logs on a disk of which some of it fails; ``set_aside`` is remembered."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.offline: set[TopicPartition] = set()
-        self.failing: set[TopicPartition] = set()
-        self.aside: list[TopicPartition] = []
-
-    def is_offline(self, topic_partition: TopicPartition) -> bool:
-        """Whether the directory is known to have failed."""
-        return topic_partition in self.offline
-
-    def get_or_create(
-        self, topic_partition: TopicPartition, topic_id: TopicId | None, *, is_new: bool
-    ) -> TopicId | None:
-        """Fail where the log may be in a failed directory, unless it is new."""
-        if topic_partition in self.failing and not is_new:
-            raise StorageError("the log may be in a failed directory")
-        return super().get_or_create(topic_partition, topic_id, is_new=is_new)
-
-    def delete(self, topic_partition: TopicPartition) -> None:
-        """Fail where the disk does."""
-        if topic_partition in self.failing:
-            raise StorageError("the disk failed")
-        super().delete(topic_partition)
-
-    def set_aside(self, topic_partition: TopicPartition) -> None:
-        """Remember what is stray."""
-        self.aside.append(topic_partition)
-        super().set_aside(topic_partition)
-
-
-class Broker:
-    """A replica manager with epoch 100 and controller epoch 7, and short ways to order it about."""
-
-    def __init__(self) -> None:
-        self.logs = FailingLogs()
-        self.cache = MetadataCache()
-        self.manager = ReplicaManager(ME, self.logs, self.cache)
-        self.manager.broker_epoch = 100
-
-    def handle(self, request: ControlRequest, **epochs: int) -> object:
-        return self.manager.handle(HEADER._replace(**epochs), request)
-
-    def order(
-        self,
-        rows: Mapping[TopicPartition, LeaderAndIsrPartition],
-        *,
-        id: TopicId | None = A,
-        type: LeaderAndIsrType = INCREMENTAL,
-        **epochs: int,
-    ) -> dict[TopicPartition, Errors]:
-        """Send a LeaderAndIsr and return the errors by partition."""
-        response = self.handle(leader_and_isr(rows, id, type), **epochs)
-        assert isinstance(response, LeaderAndIsrResponse)
-        assert response.error_code is Errors.NONE
-        return {e.topic_partition: e.error_code for e in response.partition_errors}
-
-    def stop(
-        self,
-        partition: TopicPartition,
-        leader_epoch: int,
-        *,
-        delete: bool,
-        id: TopicId | None = A,
-    ) -> Errors:
-        """Send a StopReplica for one partition and return its error."""
-        response = self.handle(stop_replica(partition, leader_epoch, delete=delete, id=id))
-        assert isinstance(response, StopReplicaResponse)
-        assert response.error_code is Errors.NONE
-        (error,) = response.partition_errors
-        assert error.topic_partition == partition
-        return error.error_code
-
-    def hosted(self, partition: TopicPartition) -> Partition:
-        return self.manager.partitions[partition]
-
-    def role(self, partition: TopicPartition) -> Role | None:
-        hosted = self.manager.partitions.get(partition)
-        return None if hosted is None else hosted.role
-
-
-def state(
-    leader: int = ME,
-    leader_epoch: int = 0,
-    *,
-    isr: tuple[int, ...] = (1, 2),
-    replicas: tuple[int, ...] = (1, 2),
-    is_new: bool = False,
-) -> LeaderAndIsrPartition:
-    return LeaderAndIsrPartition(
-        0, 7, leader, leader_epoch, isr, 3, replicas, (), (), is_new, leader_recovery_state=0
-    )
-
-
-def leader_and_isr(
-    rows: Mapping[TopicPartition, LeaderAndIsrPartition],
-    id: TopicId | None = A,
-    type: LeaderAndIsrType = INCREMENTAL,
-) -> LeaderAndIsrRequest:
-    states = tuple(row._replace(partition_index=tp.partition) for tp, row in rows.items())
-    topics = (LeaderAndIsrTopic("t", id, states),) if rows else ()
-    return LeaderAndIsrRequest(type, topics, ())
-
-
-def stop_replica(
-    partition: TopicPartition, leader_epoch: int, *, delete: bool, id: TopicId | None = A
-) -> StopReplicaRequest:
-    row = StopReplicaPartition(partition.partition, leader_epoch, delete)
-    return StopReplicaRequest((StopReplicaTopic(partition.topic, id, (row,)),))
-
+from tests.core.replication.stage import (
+    FULL,
+    HEADER,
+    INCREMENTAL,
+    ME,
+    SETTINGS,
+    T0,
+    T1,
+    T2,
+    A,
+    B,
+    Broker,
+    FakeLogs,
+    leader_and_isr,
+    state,
+    stop_replica,
+)
 
 REQUESTS: dict[str, ControlRequest] = {
     "LeaderAndIsr": leader_and_isr({T0: state()}),
@@ -253,6 +143,7 @@ def test_an_order_is_taken_over_whole(broker: Broker) -> None:
         controller_epoch=6,
         isr=(2,),
         assignment=ReplicaAssignment((3, 1, 2), (3,), (2,)),
+        leader_recovery_state=LeaderRecoveryState.RECOVERED,
     )
     assert broker.logs.hosted() == {T0: A}
 
@@ -402,6 +293,32 @@ def test_a_full_request_of_a_deposed_controller_sets_nothing_aside(leader: Broke
     assert leader.logs.aside == []
 
 
+def test_the_log_of_an_earlier_topic_makes_room_for_the_present_one(leader: Broker) -> None:
+    leader.logs.get_or_create(T1, A, is_new=True)  # left on disk
+    leader.order({T2: state(leader_epoch=5)})
+    errors = leader.order({T0: state(2), T1: state(), T2: state()}, id=B, type=FULL)
+    assert errors == dict.fromkeys((T0, T1, T2), Errors.NONE)
+    assert leader.logs.aside == [T0, T1, T2]
+    assert leader.logs.hosted() == dict.fromkeys((T0, T1, T2), B)
+    assert (leader.role(T0), leader.hosted(T0).leader_epoch) == (Role.FOLLOWER, 0)
+    assert leader.manager.leader_count == 2
+
+
+def test_a_topic_without_an_id_makes_nobody_give_up_a_log(leader: Broker) -> None:
+    leader.order({T1: state()}, id=None)
+    assert leader.order({T0: state(), T1: state()}, id=None, type=FULL)
+    assert leader.logs.aside == []
+
+
+def test_only_the_first_full_request_of_a_term_makes_room(leader: Broker) -> None:
+    leader.order({T0: state(leader_epoch=1)}, type=FULL)
+    late = leader.order({T0: state(leader_epoch=9)}, id=B, type=FULL)
+    assert late == {T0: Errors.INCONSISTENT_TOPIC_ID}
+    assert leader.order({T0: state(leader_epoch=9)}, id=B, type=INCREMENTAL) == late
+    assert leader.logs.aside == []
+    assert leader.hosted(T0).topic_id == A
+
+
 # --- StopReplica ----------------------------------------------------------------------------------
 
 
@@ -500,3 +417,46 @@ def test_every_order_given_again_or_late_changes_nothing() -> None:
         broker.handle(late)
         assert broker.manager.partitions == expected.manager.partitions
         assert broker.logs.hosted() == expected.logs.hosted()
+
+
+# --- the lock -------------------------------------------------------------------------------------
+
+
+class CountedLock:
+    """A lock that cannot be taken twice; counts how often it was."""
+
+    def __init__(self) -> None:
+        self.is_held = False
+        self.count = 0
+
+    def __enter__(self) -> None:
+        assert not self.is_held
+        self.is_held = True
+        self.count += 1
+
+    def __exit__(self, *failure: object) -> None:
+        self.is_held = False
+
+
+def test_every_method_takes_the_lock_once_and_gives_it_back() -> None:
+    lock = CountedLock()
+    manager = ReplicaManager(ME, FakeLogs(), MetadataCache(), SETTINGS, lock)
+    fetch = FetchRequest(2)
+    proposals = AlterPartitionRequest(ME, 100, ())
+    uses: list[Callable[[], object]] = [
+        lambda: manager.handle(HEADER, leader_and_isr({T0: state(2)}), 0),
+        lambda: manager.fetch(fetch, 0),
+        lambda: manager.shrink_isrs(0),
+        manager.leaders_to_fetch_from,
+        lambda: manager.fetch_request(2, 0),
+        lambda: manager.on_fetch_response(2, fetch, FetchResponse(Errors.NONE), 0),
+        manager.alter_partition_request,
+        lambda: manager.on_alter_partition_response(proposals, None, 0),
+        lambda: manager.leader_count,
+        lambda: manager.under_replicated_count,
+        lambda: manager.offline_replica_count,
+        lambda: manager.counters,
+    ]
+    for count, use in enumerate(uses, start=1):
+        use()
+        assert (lock.count, lock.is_held) == (count, False)

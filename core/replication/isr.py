@@ -1,0 +1,69 @@
+"""Who is in sync and what is committed: rules over ids and numbers.
+
+Mirrors the ISR rules of ``kafka.cluster.Partition`` and its ``PartitionState``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from core.model import BrokerId, ReplicaAssignment
+from core.replication.remote_replica import RemoteReplica
+
+
+def maximal_isr(
+    committed: tuple[BrokerId, ...], proposed: tuple[BrokerId, ...] | None
+) -> tuple[BrokerId, ...]:
+    """Return everybody who may be in the ISR while a proposal is on its way.
+
+    An expansion may be committed before we hear of it, so its newcomer counts at once; what a
+    shrink would remove counts until it is known to be removed.
+    """
+    return tuple(dict.fromkeys((*committed, *(proposed or ()))))
+
+
+def out_of_sync_members(
+    isr: tuple[BrokerId, ...],
+    leader: BrokerId,
+    followers: Mapping[BrokerId, RemoteReplica],
+    log_end_offset: int,
+    now_ms: int,
+    max_lag_ms: int,
+) -> tuple[BrokerId, ...]:
+    """Return the members of the ISR that are to leave it; those not assigned, at once."""
+    return tuple(
+        member
+        for member in isr
+        if member != leader
+        and (
+            (follower := followers.get(member)) is None  # KAFKA-9672
+            or is_out_of_sync(follower, log_end_offset, now_ms, max_lag_ms)
+        )
+    )
+
+
+def is_out_of_sync(
+    follower: RemoteReplica, log_end_offset: int, now_ms: int, max_lag_ms: int
+) -> bool:
+    """Whether a follower lacks records, and has not been caught up for longer than the limit."""
+    return (
+        follower.log_end_offset != log_end_offset
+        and now_ms - follower.last_caught_up_ms > max_lag_ms
+    )
+
+
+def has_reached_isr(
+    follower: RemoteReplica, high_watermark: int, leader_epoch_start_offset: int
+) -> bool:
+    """Whether a follower has all that is committed, and all of the earlier epochs (KAFKA-7128)."""
+    return follower.log_end_offset >= max(high_watermark, leader_epoch_start_offset)
+
+
+def high_watermark_candidate(log_end_offset: int, followers: Iterable[RemoteReplica]) -> int:
+    """Return the offset up to which the leader and all of ``followers`` have the records."""
+    return min([log_end_offset, *(follower.log_end_offset for follower in followers)])
+
+
+def is_under_replicated(isr: tuple[BrokerId, ...], assignment: ReplicaAssignment) -> bool:
+    """Whether replicas are missing from the ISR; those still being added are not missed."""
+    return len(isr) < len(assignment.origin_replicas)

@@ -1,0 +1,108 @@
+"""What the metadata cache tells a client that came through one listener.
+
+Mirrors ``kafka.server.metadata.ZkMetadataCache.getTopicMetadata``. A broker counts as available to
+a client only if it has an endpoint of the client's own listener (KIP-103).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import NamedTuple
+
+from core.errors import Errors
+from core.model import NO_LEADER, BrokerId
+from core.protocol.control import TopicId, UpdateMetadataEndPoint, UpdateMetadataPartition
+from core.replication.metadata_cache import MetadataSnapshot
+
+
+class PartitionView(NamedTuple):
+    """One partition; ``leader`` is -1 when this client cannot reach it."""
+
+    partition: int
+    error_code: Errors
+    leader: BrokerId
+    leader_epoch: int
+    replicas: tuple[BrokerId, ...]
+    isr: tuple[BrokerId, ...]
+    offline_replicas: tuple[BrokerId, ...]
+
+
+class TopicView(NamedTuple):
+    """One topic with its partitions in ascending order."""
+
+    topic: str
+    topic_id: TopicId | None
+    partitions: tuple[PartitionView, ...]
+
+
+def topic_metadata(
+    snapshot: MetadataSnapshot,
+    topics: Collection[str],
+    listener: str,
+    *,
+    error_unavailable_endpoints: bool = False,
+    error_unavailable_listeners: bool = False,
+) -> list[TopicView]:
+    """Return the topics that are known, in the order of ``topics``.
+
+    With ``error_unavailable_endpoints`` (Metadata before version 1) replicas the client cannot
+    reach are left out, and the partition has an error then. With ``error_unavailable_listeners``
+    (from version 6 on) a leader without that listener is told from one that is not there.
+    """
+    wanted = set(topics)
+    rows: dict[str, list[UpdateMetadataPartition]] = {}
+    for name, row in snapshot.partitions.items():
+        if name.topic in wanted:
+            rows.setdefault(name.topic, []).append(row)
+    return [
+        TopicView(
+            topic,
+            snapshot.topic_ids.get(topic),
+            tuple(
+                _partition_view(
+                    snapshot,
+                    row,
+                    listener,
+                    error_unavailable_endpoints,
+                    error_unavailable_listeners,
+                )
+                for row in sorted(rows[topic])
+            ),
+        )
+        for topic in topics
+        if topic in rows
+    ]
+
+
+def alive_endpoint(
+    snapshot: MetadataSnapshot, broker_id: BrokerId, listener: str
+) -> UpdateMetadataEndPoint | None:
+    """Return where a client of ``listener`` reaches a broker; None when it cannot."""
+    broker = snapshot.brokers.get(broker_id)
+    endpoints = broker.endpoints if broker is not None else ()
+    return next((e for e in endpoints if e.listener == listener), None)
+
+
+def _partition_view(
+    snapshot: MetadataSnapshot,
+    row: UpdateMetadataPartition,
+    listener: str,
+    leave_out_unavailable: bool,
+    tell_missing_listener: bool,
+) -> PartitionView:
+    def available(replicas: tuple[BrokerId, ...]) -> tuple[BrokerId, ...]:
+        if not leave_out_unavailable:
+            return replicas
+        return tuple(r for r in replicas if alive_endpoint(snapshot, r, listener) is not None)
+
+    replicas, isr = available(row.replicas), available(row.isr)
+    leader, error = row.leader, Errors.NONE
+    if alive_endpoint(snapshot, row.leader, listener) is None:
+        leader = NO_LEADER
+        lacks_listener = row.leader in snapshot.brokers and tell_missing_listener
+        error = Errors.LISTENER_NOT_FOUND if lacks_listener else Errors.LEADER_NOT_AVAILABLE
+    elif len(replicas) < len(row.replicas) or len(isr) < len(row.isr):
+        error = Errors.REPLICA_NOT_AVAILABLE
+    return PartitionView(
+        row.partition_index, error, leader, row.leader_epoch, replicas, isr, row.offline_replicas
+    )

@@ -1,0 +1,312 @@
+"""A broker's replicas on a stage: logs whose ends the test sets, and short ways to order about."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from core.errors import Errors, StorageError
+from core.model import NO_EPOCH, LeaderRecoveryState, TopicPartition
+from core.ports import NO_EPOCH_END_OFFSET, EpochEndOffset
+from core.protocol.broker import (
+    FetchedPartition,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+)
+from core.protocol.control import (
+    ControlHeader,
+    ControlRequest,
+    LeaderAndIsrPartition,
+    LeaderAndIsrRequest,
+    LeaderAndIsrResponse,
+    LeaderAndIsrTopic,
+    LeaderAndIsrType,
+    StopReplicaPartition,
+    StopReplicaRequest,
+    StopReplicaResponse,
+    StopReplicaTopic,
+    TopicId,
+    UpdateMetadataBroker,
+    UpdateMetadataRequest,
+)
+from core.protocol.controller import (
+    AlteredPartition,
+    AlterPartitionRequest,
+    AlterPartitionResponse,
+    AlterPartitionRow,
+)
+from core.replication.metadata_cache import MetadataCache
+from core.replication.partition import Partition, Role
+from core.replication.replica_manager import ReplicaManager, ReplicationSettings
+from storage.empty_logs import EmptyLogs
+from tests.support.term import topic_id
+
+ME = 1
+A, B = topic_id(1), topic_id(2)
+T0, T1, T2 = (TopicPartition("t", number) for number in range(3))
+HEADER = ControlHeader(controller_id=0, controller_epoch=7, broker_epoch=100)
+FULL, INCREMENTAL = LeaderAndIsrType.FULL, LeaderAndIsrType.INCREMENTAL
+LAG_MS = 30_000
+SETTINGS = ReplicationSettings(replica_lag_time_max_ms=LAG_MS)
+
+
+class FakeLogs(EmptyLogs):
+    """Logs of which the test says how long they are and which of them fail.
+
+    ``aside`` are those that were set aside, in order.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.offline: set[TopicPartition] = set()
+        self.failing: set[TopicPartition] = set()
+        self.unwritable: set[TopicPartition] = set()
+        self.aside: list[TopicPartition] = []
+        self.starts: dict[TopicPartition, int] = {}
+        self.ends: dict[TopicPartition, int] = {}
+        self.epochs: dict[TopicPartition, list[tuple[int, int]]] = {}  # epoch, start offset
+
+    def is_offline(self, topic_partition: TopicPartition) -> bool:
+        """Whether the directory is known to have failed."""
+        return topic_partition in self.offline
+
+    def get_or_create(
+        self, topic_partition: TopicPartition, topic_id: TopicId | None, *, is_new: bool
+    ) -> TopicId | None:
+        """Fail where the log may be in a failed directory, unless it is new."""
+        if topic_partition in self.failing and not is_new:
+            raise StorageError("the log may be in a failed directory")
+        return super().get_or_create(topic_partition, topic_id, is_new=is_new)
+
+    def delete(self, topic_partition: TopicPartition) -> None:
+        """Fail where the disk does."""
+        if topic_partition in self.failing:
+            raise StorageError("the disk failed")
+        super().delete(topic_partition)
+
+    def set_aside(self, topic_partition: TopicPartition) -> None:
+        """Remember what is stray."""
+        self.aside.append(topic_partition)
+        super().set_aside(topic_partition)
+
+    def log_start_offset(self, topic_partition: TopicPartition) -> int:
+        """Return what the test says."""
+        return self.starts.get(topic_partition, 0)
+
+    def log_end_offset(self, topic_partition: TopicPartition) -> int:
+        """Return what the test says."""
+        return self.ends.get(topic_partition, 0)
+
+    def latest_epoch(self, topic_partition: TopicPartition) -> int:
+        """Return the last epoch that was assigned."""
+        epochs = self.epochs.get(topic_partition)
+        return epochs[-1][0] if epochs else NO_EPOCH
+
+    def end_offset_for_epoch(
+        self, topic_partition: TopicPartition, leader_epoch: int
+    ) -> EpochEndOffset:
+        """Look the epoch up."""
+        epochs = self.epochs.get(topic_partition, [])
+        if not epochs or leader_epoch > epochs[-1][0]:
+            return NO_EPOCH_END_OFFSET
+        if leader_epoch < epochs[0][0]:
+            return EpochEndOffset(leader_epoch, epochs[0][1])
+        found = max(epoch for epoch, _ in epochs if epoch <= leader_epoch)
+        later = [start for epoch, start in epochs if epoch > leader_epoch]
+        end = later[0] if later else self.log_end_offset(topic_partition)
+        return EpochEndOffset(found, end)
+
+    def assign_epoch(self, topic_partition: TopicPartition, leader_epoch: int) -> None:
+        """Remember where the epoch begins."""
+        if topic_partition in self.unwritable:
+            raise StorageError("the disk failed")
+        epochs = self.epochs.setdefault(topic_partition, [])
+        epochs.append((leader_epoch, self.log_end_offset(topic_partition)))
+
+    def truncate_to(self, topic_partition: TopicPartition, offset: int) -> None:
+        """Shorten the log."""
+        if topic_partition in self.unwritable:
+            raise StorageError("the disk failed")
+        self.ends[topic_partition] = offset
+        epochs = self.epochs.get(topic_partition, [])
+        self.epochs[topic_partition] = [(e, start) for e, start in epochs if start < offset]
+
+
+class Broker:
+    """A replica manager with epoch 100 and controller epoch 7."""
+
+    def __init__(self, broker_id: int = ME) -> None:
+        self.logs = FakeLogs()
+        self.cache = MetadataCache()
+        self.manager = ReplicaManager(broker_id, self.logs, self.cache, SETTINGS)
+        self.manager.broker_epoch = 100
+        self.now_ms = 0
+
+    def handle(self, request: ControlRequest, **epochs: int) -> object:
+        """Have a request of the controller obeyed."""
+        return self.manager.handle(HEADER._replace(**epochs), request, self.now_ms)
+
+    def order(
+        self,
+        rows: Mapping[TopicPartition, LeaderAndIsrPartition],
+        *,
+        id: TopicId | None = A,
+        type: LeaderAndIsrType = INCREMENTAL,
+        **epochs: int,
+    ) -> dict[TopicPartition, Errors]:
+        """Send a LeaderAndIsr and return the errors by partition."""
+        response = self.handle(leader_and_isr(rows, id, type), **epochs)
+        assert isinstance(response, LeaderAndIsrResponse)
+        assert response.error_code is Errors.NONE
+        return {e.topic_partition: e.error_code for e in response.partition_errors}
+
+    def stop(
+        self,
+        partition: TopicPartition,
+        leader_epoch: int,
+        *,
+        delete: bool,
+        id: TopicId | None = A,
+    ) -> Errors:
+        """Send a StopReplica for one partition and return its error."""
+        response = self.handle(stop_replica(partition, leader_epoch, delete=delete, id=id))
+        assert isinstance(response, StopReplicaResponse)
+        assert response.error_code is Errors.NONE
+        (error,) = response.partition_errors
+        assert error.topic_partition == partition
+        return error.error_code
+
+    def hosted(self, partition: TopicPartition = T0) -> Partition:
+        """Return a partition that must be there."""
+        return self.manager.partitions[partition]
+
+    def role(self, partition: TopicPartition) -> Role | None:
+        """Return the role of a partition that may be there."""
+        hosted = self.manager.partitions.get(partition)
+        return None if hosted is None else hosted.role
+
+    def meet(self, brokers: Mapping[int, int]) -> None:
+        """Tell which brokers live, with their broker epochs."""
+        self.handle(UpdateMetadataRequest((), tuple(live(*broker) for broker in brokers.items())))
+
+    # --- a follower fetches from it ---
+
+    def fetched_by(
+        self, replica: int, offset: int = 0, *, replica_epoch: int = 100, leader_epoch: int = 1
+    ) -> FetchedPartition:
+        """Let a follower fetch t-0 and return the answer for it."""
+        response = self.manager.fetch(
+            fetch(replica, position(leader_epoch, offset), replica_epoch=replica_epoch),
+            self.now_ms,
+        )
+        assert response.error_code is Errors.NONE
+        ((_, answer),) = response.partitions()
+        return answer
+
+    def proposals(self) -> list[AlterPartitionRow]:
+        """Return what is proposed now, as after a request that was not answered."""
+        request = self.manager.alter_partition_request()
+        if request is None:
+            return []
+        self.manager.on_alter_partition_response(request, None, self.now_ms)
+        return list(request.partitions)
+
+    def send(self) -> AlterPartitionRequest:
+        """Put what is proposed in flight."""
+        request = self.manager.alter_partition_request()
+        assert request is not None
+        return request
+
+    def answer(
+        self,
+        request: AlterPartitionRequest,
+        *answers: AlteredPartition,
+        error: Errors = Errors.NONE,
+    ) -> None:
+        """Answer a request."""
+        response = AlterPartitionResponse(error, answers)
+        self.manager.on_alter_partition_response(request, response, self.now_ms)
+
+
+def live(broker_id: int, broker_epoch: int) -> UpdateMetadataBroker:
+    """Return a live broker as UpdateMetadata tells it."""
+    return UpdateMetadataBroker(broker_id, broker_epoch, (), None, None, f"tcp://{broker_id}")
+
+
+def state(
+    leader: int = ME,
+    leader_epoch: int = 0,
+    *,
+    isr: tuple[int, ...] = (1, 2),
+    replicas: tuple[int, ...] = (1, 2),
+    adding: tuple[int, ...] = (),
+    is_new: bool = False,
+    recovery: LeaderRecoveryState = LeaderRecoveryState.RECOVERED,
+) -> LeaderAndIsrPartition:
+    """Return orders for a replica at partition epoch 3."""
+    return LeaderAndIsrPartition(
+        0, 7, leader, leader_epoch, isr, 3, replicas, adding, (), is_new, recovery
+    )
+
+
+def leader_and_isr(
+    rows: Mapping[TopicPartition, LeaderAndIsrPartition],
+    id: TopicId | None = A,
+    type: LeaderAndIsrType = INCREMENTAL,
+) -> LeaderAndIsrRequest:
+    """Return orders for partitions of topic t."""
+    states = tuple(row._replace(partition_index=tp.partition) for tp, row in rows.items())
+    topics = (LeaderAndIsrTopic("t", id, states),) if rows else ()
+    return LeaderAndIsrRequest(type, topics, ())
+
+
+def stop_replica(
+    partition: TopicPartition, leader_epoch: int, *, delete: bool, id: TopicId | None = A
+) -> StopReplicaRequest:
+    """Return a request to stop one replica."""
+    row = StopReplicaPartition(partition.partition, leader_epoch, delete)
+    return StopReplicaRequest((StopReplicaTopic(partition.topic, id, (row,)),))
+
+
+def position(
+    leader_epoch: int, offset: int, last_fetched_epoch: int = NO_EPOCH, partition: int = 0
+) -> FetchPartition:
+    """Return where a follower stands."""
+    return FetchPartition(partition, leader_epoch, offset, last_fetched_epoch, 0)
+
+
+def fetch(
+    replica: int,
+    *rows: FetchPartition,
+    replica_epoch: int = 100,
+    topic: str = "t",
+    id: TopicId | None = A,
+) -> FetchRequest:
+    """Return a follower's request."""
+    return FetchRequest(replica, replica_epoch, 500, (FetchTopic(topic, id, rows),))
+
+
+def no_answer(response: FetchResponse) -> Errors:
+    """Return why a Fetch was refused as a whole."""
+    assert response.topics == ()
+    return response.error_code
+
+
+def accepted(row: AlterPartitionRow, *, leader: int = ME) -> AlteredPartition:
+    """Return the answer to a proposal that was accepted."""
+    return AlteredPartition(
+        row.topic,
+        row.partition,
+        Errors.NONE,
+        leader,
+        row.leader_epoch,
+        row.new_isr,
+        row.leader_recovery_state,
+        row.partition_epoch + 1,
+    )
+
+
+def refused(row: AlterPartitionRow, error: Errors) -> AlteredPartition:
+    """Return the answer to a proposal that was refused; it tells no state."""
+    return AlteredPartition(row.topic, row.partition, error)

@@ -1,0 +1,126 @@
+"""Proposals on their way: none is lost, none is sent twice at once, late answers do nothing."""
+
+from __future__ import annotations
+
+import pytest
+
+from core.errors import Errors
+from core.protocol.controller import (
+    AlteredPartition,
+    AlterPartitionRequest,
+    AlterPartitionResponse,
+    AlterPartitionRow,
+)
+from core.replication.alter_partition_manager import AlterPartitionManager
+from tests.core.replication.stage import T0, accepted, refused
+
+
+def row(partition: int, isr: tuple[int, ...] = (1, 2), leader_epoch: int = 1) -> AlterPartitionRow:
+    return AlterPartitionRow("t", partition, None, leader_epoch, isr, (-1,) * len(isr), 0, 3)
+
+
+def respond(*answers: AlteredPartition, error: Errors = Errors.NONE) -> AlterPartitionResponse:
+    return AlterPartitionResponse(error, answers)
+
+
+@pytest.fixture
+def manager() -> AlterPartitionManager:
+    return AlterPartitionManager()
+
+
+def send(manager: AlterPartitionManager) -> AlterPartitionRequest:
+    request = manager.next_request(1, 100)
+    assert request is not None
+    return request
+
+
+def test_nothing_is_sent_when_nothing_is_proposed(manager: AlterPartitionManager) -> None:
+    assert manager.next_request(1, 100) is None
+
+
+def test_a_request_says_which_life_of_the_broker_sends_it(manager: AlterPartitionManager) -> None:
+    manager.submit(row(0))
+    assert manager.next_request(1, 100) == AlterPartitionRequest(1, 100, (row(0),))
+
+
+def test_a_second_proposal_for_a_partition_is_refused(manager: AlterPartitionManager) -> None:
+    assert manager.submit(row(0, (1, 2)))  # ISR-18
+    assert not manager.submit(row(0, (1, 3)))
+    request = send(manager)
+    assert request.partitions == (row(0, (1, 2)),)
+    assert not manager.submit(row(0, (1, 3))), "in flight is waiting, too"
+
+
+def test_what_is_proposed_meanwhile_is_sent_after_the_answer(  # ISR-19
+    manager: AlterPartitionManager,
+) -> None:
+    manager.submit(row(0))
+    first = send(manager)
+    for partition in range(1, 10):
+        assert manager.submit(row(partition))
+    assert manager.next_request(1, 100) is None
+    assert manager.on_response(first, respond()) == []  # says nothing of partition 0
+    assert len(send(manager).partitions) == 10
+
+
+@pytest.mark.parametrize(
+    "response",
+    [
+        None,
+        respond(error=Errors.NOT_CONTROLLER),
+        respond(error=Errors.STALE_BROKER_EPOCH),
+        respond(error=Errors.CLUSTER_AUTHORIZATION_FAILED),
+        respond(error=Errors.UNKNOWN_SERVER_ERROR),
+    ],
+)
+def test_everything_waits_again_when_nothing_was_looked_at(  # ISR-16
+    manager: AlterPartitionManager, response: AlterPartitionResponse | None
+) -> None:
+    manager.submit(row(0))
+    manager.submit(row(1))
+    first = send(manager)
+    assert manager.on_response(first, response) == []
+    assert not manager.submit(row(0, (1, 3)))
+    again = manager.next_request(1, 200)
+    assert again == AlterPartitionRequest(1, 200, first.partitions), "with the epoch of now"
+    assert manager.on_response(again, respond(accepted(row(0)), accepted(row(1))))
+    assert manager.next_request(1, 200) is None
+
+
+@pytest.mark.parametrize(
+    "error", [Errors.INVALID_UPDATE_VERSION, Errors.NOT_LEADER_OR_FOLLOWER, Errors.NONE]
+)
+def test_an_answered_proposal_makes_room(manager: AlterPartitionManager, error: Errors) -> None:
+    manager.submit(row(0))  # ISR-17
+    answer = refused(row(0), error)
+    assert manager.on_response(send(manager), respond(answer)) == [(row(0), answer)]
+    assert manager.submit(row(0))
+
+
+def test_a_second_copy_of_an_answer_says_nothing(manager: AlterPartitionManager) -> None:
+    manager.submit(row(0))
+    request = send(manager)
+    assert manager.on_response(request, respond(accepted(row(0))))
+    assert manager.on_response(request, respond(accepted(row(0)))) == []
+    manager.submit(row(1))
+    second = send(manager)
+    assert manager.on_response(request, respond(accepted(row(0)))) == []
+    assert manager.next_request(1, 100) is None, "the second one is still in flight"
+    assert manager.on_response(second, respond(accepted(row(1))))
+
+
+def test_an_answer_to_a_withdrawn_proposal_finds_nothing(manager: AlterPartitionManager) -> None:
+    manager.submit(row(0))
+    request = send(manager)
+    manager.withdraw(T0)
+    manager.withdraw(T0)
+    newer = row(0, leader_epoch=2)
+    assert manager.submit(newer)  # KAFKA-12686
+    assert manager.on_response(request, respond(accepted(row(0)))) == []
+    assert send(manager).partitions == (newer,)
+
+
+def test_a_partition_the_answer_invents_is_ignored(manager: AlterPartitionManager) -> None:
+    manager.submit(row(0))
+    assert manager.on_response(send(manager), respond(accepted(row(5)))) == []
+    assert send(manager).partitions == (row(0),)

@@ -1,0 +1,169 @@
+"""What a leader answers to a follower's Fetch."""
+
+from __future__ import annotations
+
+import pytest
+
+from core.errors import Errors
+from core.model import NO_LEADER, UNKNOWN_BROKER_EPOCH, TopicPartition
+from core.protocol.broker import FetchedPartition, FetchPartition, FetchRequest
+from core.protocol.control import (
+    UpdateMetadataPartition,
+    UpdateMetadataRequest,
+    UpdateMetadataTopic,
+)
+from tests.core.replication.stage import (
+    T0,
+    T1,
+    A,
+    B,
+    Broker,
+    fetch,
+    leader_and_isr,
+    no_answer,
+    position,
+    state,
+)
+
+
+@pytest.fixture
+def leader() -> Broker:
+    """Leads t-0 in leader epoch 5 with epochs 2 from 0, 4 from 6 and 5 from 10 on, end 12."""
+    broker = Broker()
+    broker.meet({1: 100, 2: 100})
+    broker.logs.epochs[T0] = [(2, 0), (4, 6)]
+    broker.logs.ends[T0] = 10
+    broker.order({T0: state(leader_epoch=5)})
+    broker.logs.ends[T0] = 12
+    return broker
+
+
+def ask(broker: Broker, row: FetchPartition, *, replica: int = 2, id: str = A) -> FetchedPartition:
+    response = broker.manager.fetch(fetch(replica, row, id=id), broker.now_ms)
+    ((name, answer),) = response.partitions()
+    assert name == TopicPartition("t", row.partition_index)
+    return answer
+
+
+def leo(broker: Broker) -> int:
+    """Return how far the leader believes broker 2 to be."""
+    return broker.hosted().followers[2].log_end_offset
+
+
+@pytest.mark.parametrize(
+    ("leader_epoch", "error"),
+    [
+        (4, Errors.FENCED_LEADER_EPOCH),
+        (5, Errors.NONE),
+        (6, Errors.UNKNOWN_LEADER_EPOCH),
+    ],
+)
+def test_the_epochs_of_both_must_agree(leader: Broker, leader_epoch: int, error: Errors) -> None:
+    assert ask(leader, position(leader_epoch, 12)).error_code is error
+    assert leo(leader) == (12 if error is Errors.NONE else -1)
+
+
+@pytest.mark.parametrize("named", [2, NO_LEADER])
+def test_who_does_not_lead_says_so_after_the_epochs(leader: Broker, named: int) -> None:
+    leader.order({T0: state(named, leader_epoch=6)})
+    assert ask(leader, position(5, 0)).error_code is Errors.FENCED_LEADER_EPOCH
+    assert ask(leader, position(6, 0)).error_code is Errors.NOT_LEADER_OR_FOLLOWER
+    assert ask(leader, position(7, 0)).error_code is Errors.UNKNOWN_LEADER_EPOCH
+
+
+def test_what_is_not_hosted_may_still_be_known(leader: Broker) -> None:
+    row = position(0, 0, partition=1)
+    assert ask(leader, row).error_code is Errors.UNKNOWN_TOPIC_OR_PARTITION
+    known = UpdateMetadataPartition(1, 7, 2, 0, (2,), 0, (2,), ())
+    leader.handle(UpdateMetadataRequest((UpdateMetadataTopic("t", A, (known,)),), ()))
+    assert ask(leader, row).error_code is Errors.NOT_LEADER_OR_FOLLOWER
+
+
+def test_a_failed_directory_is_a_storage_error(leader: Broker) -> None:
+    leader.logs.offline.add(T0)
+    leader.order({T0: state(leader_epoch=6)})
+    assert ask(leader, position(5, 0)).error_code is Errors.KAFKA_STORAGE_ERROR
+
+
+def test_who_is_not_assigned_is_told_to_ask_again(leader: Broker) -> None:  # KAFKA-13837
+    assert ask(leader, position(5, 0), replica=9).error_code is Errors.UNKNOWN_LEADER_EPOCH
+    assert 9 not in leader.hosted().followers
+
+
+def test_an_earlier_topic_of_that_name_is_another_one(leader: Broker) -> None:
+    answer = ask(leader, position(5, 12), id=B)
+    assert answer.error_code is Errors.INCONSISTENT_TOPIC_ID
+    assert leo(leader) == -1
+
+
+@pytest.mark.parametrize(
+    ("last_fetched_epoch", "offset", "diverging"),
+    [
+        (5, 12, None),
+        (5, 11, None),
+        (2, 6, None),
+        (2, 8, (2, 6)),  # the leader's epoch 2 ended at 6
+        (3, 6, (2, 6)),  # the leader never had an epoch 3
+        (4, 11, (4, 10)),
+        (1, 1, (1, 0)),
+    ],
+)
+def test_a_log_that_leaves_the_leaders_is_told_where(
+    leader: Broker, last_fetched_epoch: int, offset: int, diverging: tuple[int, int] | None
+) -> None:
+    answer = ask(leader, position(5, offset, last_fetched_epoch))
+    assert answer.error_code is Errors.NONE
+    assert (answer.diverging_epoch, answer.diverging_end_offset) == (diverging or (-1, -1))
+    assert leo(leader) == (-1 if diverging else offset), "KAFKA-13141"
+
+
+@pytest.mark.parametrize(
+    ("last_fetched_epoch", "offset"), [(-1, 13), (-1, 2), (2, 2), (1, 2), (7, 12)]
+)
+def test_what_the_leader_does_not_have_is_out_of_range(
+    leader: Broker, last_fetched_epoch: int, offset: int
+) -> None:
+    leader.logs.starts[T0] = 3
+    answer = ask(leader, position(5, offset, last_fetched_epoch))
+    assert answer.error_code is Errors.OFFSET_OUT_OF_RANGE
+    assert leo(leader) == -1
+
+
+def test_each_partition_is_answered_for_itself(leader: Broker) -> None:
+    leader.handle(leader_and_isr({T1: state(2)}))
+    rows = (position(5, 12), position(0, 0, partition=1), position(0, 0, partition=2))
+    response = leader.manager.fetch(fetch(2, *rows), 0)
+    assert [(name.partition, answer.error_code) for name, answer in response.partitions()] == [
+        (0, Errors.NONE),
+        (1, Errors.NOT_LEADER_OR_FOLLOWER),
+        (2, Errors.UNKNOWN_TOPIC_OR_PARTITION),
+    ]
+
+
+def test_an_empty_request_has_an_empty_answer(leader: Broker) -> None:
+    assert leader.manager.fetch(FetchRequest(2), 0).error_code is Errors.NONE
+
+
+# --- which life of the follower -------------------------------------------------------------------
+
+
+def test_an_earlier_life_is_refused_once_a_newer_one_fetched(leader: Broker) -> None:  # KIP-903
+    leader.fetched_by(2, 3, replica_epoch=150, leader_epoch=5)
+    late = fetch(2, position(5, 12), replica_epoch=100)
+    assert no_answer(leader.manager.fetch(late, 0)) is Errors.STALE_BROKER_EPOCH
+    assert leo(leader) == 3
+    assert leader.hosted().followers[2].broker_epoch == 150
+
+
+def test_an_earlier_life_is_refused_once_a_newer_one_is_registered(leader: Broker) -> None:
+    leader.meet({2: 200})
+    late = fetch(2, position(5, 12), replica_epoch=100)
+    assert no_answer(leader.manager.fetch(late, 0)) is Errors.STALE_BROKER_EPOCH
+    assert leo(leader) == -1
+    assert leader.fetched_by(2, 12, replica_epoch=201, leader_epoch=5).error_code is Errors.NONE
+
+
+def test_a_life_nobody_knows_is_not_checked(leader: Broker) -> None:
+    answer = leader.fetched_by(2, 12, replica_epoch=UNKNOWN_BROKER_EPOCH, leader_epoch=5)
+    assert answer.error_code is Errors.NONE
+    assert leo(leader) == 12

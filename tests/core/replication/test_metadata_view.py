@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+from core.errors import Errors
+from core.model import BrokerId
+from core.protocol.control import (
+    ControlHeader,
+    UpdateMetadataBroker,
+    UpdateMetadataEndPoint,
+    UpdateMetadataPartition,
+    UpdateMetadataRequest,
+    UpdateMetadataTopic,
+)
+from core.replication.metadata_cache import MetadataCache, MetadataSnapshot
+from core.replication.metadata_view import PartitionView, topic_metadata
+
+PLAIN, SSL = "PLAINTEXT", "SSL"
+
+
+def cluster(*alive: BrokerId, leader: BrokerId = 0, ssl: tuple[BrokerId, ...] = ()):
+    """Return partition t-1 and t-0, led by ``leader``, replicas 0 and 1, both in sync."""
+    cache = MetadataCache()
+    brokers = tuple(
+        UpdateMetadataBroker(
+            broker_id,
+            1,
+            tuple(
+                UpdateMetadataEndPoint(listener, f"host-{broker_id}", 9092, listener)
+                for listener in (PLAIN, SSL)
+                if listener == PLAIN or broker_id in ssl
+            ),
+            None,
+            None,
+            None,
+        )
+        for broker_id in alive
+    )
+    rows = tuple(
+        UpdateMetadataPartition(index, 1, leader, 3, (0, 1), 5, (0, 1), ()) for index in (1, 0)
+    )
+    topics = (UpdateMetadataTopic("t", "t" * 22, rows),)
+    cache.update(ControlHeader(0, 1, 1), UpdateMetadataRequest(topics, brokers))
+    return cache.snapshot
+
+
+def first(snapshot: MetadataSnapshot, listener: str = PLAIN, **flags: bool) -> PartitionView:
+    return topic_metadata(snapshot, ["t"], listener, **flags)[0].partitions[0]
+
+
+def test_partitions_are_told_in_order_with_the_topic_id():
+    views = topic_metadata(cluster(0, 1), ["other", "t"], PLAIN)
+    assert [(view.topic, view.topic_id) for view in views] == [("t", "t" * 22)]
+    assert views[0].partitions == tuple(
+        PartitionView(index, Errors.NONE, 0, 3, (0, 1), (0, 1), ()) for index in (0, 1)
+    )
+
+
+def test_met_07_without_its_leader_a_partition_keeps_its_lists():
+    view = first(cluster(1))
+    assert view.error_code is Errors.LEADER_NOT_AVAILABLE
+    assert (view.leader, view.replicas, view.isr) == (-1, (0, 1), (0, 1))
+
+
+def test_met_08_old_clients_are_not_shown_replicas_they_cannot_reach():
+    view = first(cluster(0), error_unavailable_endpoints=True)
+    assert view.error_code is Errors.REPLICA_NOT_AVAILABLE
+    assert (view.leader, view.replicas, view.isr) == (0, (0,), (0,))
+    assert first(cluster(0)).error_code is Errors.NONE
+
+
+def test_met_10_a_leader_without_the_listener_is_out_of_reach():
+    snapshot = cluster(0, 1, ssl=(1,))
+    assert first(snapshot, SSL).error_code is Errors.LEADER_NOT_AVAILABLE
+    view = first(snapshot, SSL, error_unavailable_listeners=True)
+    assert (view.error_code, view.leader) == (Errors.LISTENER_NOT_FOUND, -1)
+
+
+def test_met_12_a_snapshot_does_not_change_with_the_next_update():
+    cache = MetadataCache()
+    before = cache.snapshot
+    cache.update(ControlHeader(0, 1, 1), UpdateMetadataRequest((), ()))
+    assert before == MetadataSnapshot()
+    assert cache.snapshot is not before
