@@ -1,0 +1,206 @@
+"""Elections that people, or the clock, ask for.
+
+Mirrors ``KafkaController.processReplicaLeaderElection`` and
+``checkAndTriggerAutoLeaderRebalance``.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Iterable, Mapping
+
+from core.controller.effects import ScheduleEvent
+from core.controller.election import (
+    ElectionStrategy,
+    OfflineElection,
+    PreferredElection,
+    preferred_leader,
+)
+from core.controller.events import AutoPreferredReplicaLeaderElection
+from core.controller.partition_state_machine import PartitionStateMachine
+from core.controller.states import PartitionState
+from core.controller.term import Term
+from core.errors import BadDataError, Errors
+from core.model import NO_LEADER, BrokerId, TopicPartition
+from core.protocol.controller import (
+    ElectedPartition,
+    ElectionType,
+    ElectLeadersRequest,
+    ElectLeadersResponse,
+)
+
+log = logging.getLogger(__name__)
+
+_STRATEGIES: Mapping[ElectionType, ElectionStrategy] = {
+    ElectionType.PREFERRED: PreferredElection(),
+    # Whoever asks by name accepts the loss, whatever the topic's configuration says.
+    ElectionType.UNCLEAN: OfflineElection(allow_unclean=True),
+}
+_NOBODY_FOUND = {
+    ElectionType.PREFERRED: Errors.PREFERRED_LEADER_NOT_AVAILABLE,
+    ElectionType.UNCLEAN: Errors.ELIGIBLE_LEADERS_NOT_AVAILABLE,
+}
+
+
+class LeaderBalance:
+    """Gives leadership back to preferred replicas, and to unclean ones when told to."""
+
+    def __init__(self, term: Term, partitions: PartitionStateMachine) -> None:
+        self._term = term
+        self._context = term.context
+        self._partitions = partitions
+
+    def load(self) -> None:
+        """At the start of a term: do what the znode asks for, and arm the timer."""
+        self.on_preferred_replica_election()
+        settings = self._term.settings
+        if settings.auto_leader_rebalance_enable:
+            self._schedule_rebalance(settings.first_leader_imbalance_check_ms)
+
+    def elect(self, request: ElectLeadersRequest) -> ElectLeadersResponse:
+        """Elect as asked, and answer for each partition. Raises ``ControllerMovedError``."""
+        if request.partitions is not None:
+            answers = self._elect(dict.fromkeys(request.partitions), request.election_type)
+            return ElectLeadersResponse(Errors.NONE, tuple(answers))
+        answers = self._elect(sorted(self._context.all_partitions()), request.election_type)
+        news = (a for a in answers if a.error_code is not Errors.ELECTION_NOT_NEEDED)
+        return ElectLeadersResponse(Errors.NONE, tuple(news))
+
+    def on_preferred_replica_election(self) -> None:
+        """Do what the znode asks for, once, and delete it whatever came of it.
+
+        The deletion fires the watch that the reading armed, and so brings us here again: a node
+        written meanwhile is found, and the next one watched for (KAFKA-6146).
+        """
+        wished = self._term.store.read_preferred_elections()
+        if wished is None:
+            return
+        if isinstance(wished, BadDataError):
+            log.error("preferred elections asked for through ZooKeeper are dropped: %s", wished)
+        else:
+            self._term.outbox.record("%d preferred elections asked for", len(wished))
+            self._elect_for_znode(wished)
+        self._term.store.delete_preferred_elections(self._context.epoch_zk_version)
+
+    def rebalance(self) -> None:
+        """Elect preferred replicas of brokers that lead too little, and arm the timer again."""
+        # Armed first: no outcome may be the last rebalancing of this term.
+        self._schedule_rebalance(self._term.settings.leader_imbalance_check_interval_ms)
+        if self._context.preferred_replica_imbalance_count == 0:
+            return
+        movable = [
+            partition
+            for partitions in self._imbalanced_brokers().values()
+            for partition in partitions
+            if self._can_be_given_back(partition)
+        ]
+        self._partitions.handle_state_changes(movable, PartitionState.ONLINE, PreferredElection())
+
+    # --- elections asked for ---
+
+    def _elect_for_znode(self, wished: Iterable[TopicPartition]) -> None:
+        answers = self._elect(wished, ElectionType.PREFERRED)
+        failed = [
+            answer
+            for answer in answers
+            if answer.error_code not in (Errors.NONE, Errors.ELECTION_NOT_NEEDED)
+        ]
+        if failed:
+            log.warning(
+                "[Controller id=%d epoch=%d] %d of %d preferred elections asked for through"
+                " ZooKeeper failed, the first: %s",
+                self._term.broker_id,
+                self._context.epoch,
+                len(failed),
+                len(answers),
+                failed[0],
+            )
+
+    def _elect(
+        self, partitions: Iterable[TopicPartition], election_type: ElectionType
+    ) -> list[ElectedPartition]:
+        """Elect where that is possible and needed; return an answer a partition, in their order."""
+        refusals = {p: self._refusal(p, election_type) for p in partitions}
+        failures = self._partitions.handle_state_changes(
+            [partition for partition, refusal in refusals.items() if refusal is None],
+            PartitionState.ONLINE,
+            _STRATEGIES[election_type],
+        )
+        answers: list[ElectedPartition] = []
+        for partition, refusal in refusals.items():
+            failure = failures.get(partition)
+            if refusal is not None:
+                answers.append(refusal)
+            elif failure is not None:
+                error = _NOBODY_FOUND[election_type]
+                answers.append(ElectedPartition(*partition, error, str(failure)))
+            else:
+                leader = self._leader(partition)
+                answers.append(ElectedPartition(*partition, Errors.NONE, leader=leader))
+        return answers
+
+    def _refusal(
+        self, partition: TopicPartition, election_type: ElectionType
+    ) -> ElectedPartition | None:
+        """Return why there is no election; None when there is one."""
+        replicas = self._context.partition_replica_assignment(partition)
+        leader = self._leader(partition)
+        if election_type is ElectionType.PREFERRED:
+            is_well_led = replicas[:1] == (leader,)
+        else:
+            is_well_led = self._context.is_replica_online(leader, partition)
+        if not replicas:
+            error, message = Errors.UNKNOWN_TOPIC_OR_PARTITION, "there is no such partition"
+        elif self._context.is_topic_queued_for_deletion(partition.topic):
+            error, message = Errors.INVALID_TOPIC_EXCEPTION, "its topic is being deleted"
+        elif is_well_led:
+            error, message = Errors.ELECTION_NOT_NEEDED, f"broker {leader} leads already"
+        else:
+            return None
+        return ElectedPartition(*partition, error, f"{partition}: {message}")
+
+    def _leader(self, partition: TopicPartition) -> BrokerId:
+        leadership = self._context.partition_leadership_info(partition)
+        return NO_LEADER if leadership is None else leadership.leader_and_isr.leader
+
+    # --- rebalancing ---
+
+    def _imbalanced_brokers(self) -> dict[BrokerId, list[TopicPartition]]:
+        """Return what others lead instead of brokers that lead too little of what they should."""
+        preferred: Counter[BrokerId] = Counter()
+        led_by_others: dict[BrokerId, list[TopicPartition]] = {}
+        for partition in self._context.all_partitions():
+            replicas = self._context.partition_replica_assignment(partition)
+            if not replicas or self._context.is_topic_queued_for_deletion(partition.topic):
+                continue
+            preferred[replicas[0]] += 1
+            leadership = self._context.partition_leadership_info(partition)
+            if leadership is not None and leadership.leader_and_isr.leader != replicas[0]:
+                led_by_others.setdefault(replicas[0], []).append(partition)
+        allowed = self._term.settings.leader_imbalance_per_broker_percentage
+        return {
+            broker_id: partitions
+            for broker_id, partitions in sorted(led_by_others.items())
+            if len(partitions) * 100 > allowed * preferred[broker_id]
+        }
+
+    def _can_be_given_back(self, partition: TopicPartition) -> bool:
+        """Whether a preferred election would succeed now (KAFKA-9866).
+
+        A replica still being added does not lead before the move is complete: the move may yet be
+        cancelled or superseded (KAFKA-14808). Other moves are no obstacle (KAFKA-10149).
+        """
+        assignment = self._context.partition_full_replica_assignment(partition)
+        leadership = self._context.partition_leadership_info(partition)
+        assert leadership is not None, "somebody else leads it"
+        head = preferred_leader(
+            assignment.replicas,
+            leadership.leader_and_isr.isr,
+            lambda replica: self._context.is_replica_online(replica, partition),
+        )
+        return head is not None and head not in assignment.adding_replicas
+
+    def _schedule_rebalance(self, after_ms: int) -> None:
+        event = AutoPreferredReplicaLeaderElection(self._context.epoch)
+        self._term.outbox.add(ScheduleEvent(after_ms, event))

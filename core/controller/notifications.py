@@ -1,0 +1,104 @@
+"""What brokers notify the controller of through ZooKeeper.
+
+Mirrors ``KafkaController.processIsrChangeNotification`` and
+``processLogDirEventNotification``. A notification says where to look, not what is to be seen: it is
+deleted after what it names was read. Deleting fires the watch of the listing, so that one written
+meanwhile is found.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+
+from core.controller.reassignment import Reassignments
+from core.controller.replica_state_machine import ReplicaStateMachine
+from core.controller.states import ReplicaState
+from core.controller.term import Term
+from core.errors import BadDataError
+from core.model import TopicPartition
+
+log = logging.getLogger(__name__)
+
+
+class Notifications:
+    """Reads notifications, acts on them, and deletes them."""
+
+    def __init__(
+        self, term: Term, replicas: ReplicaStateMachine, reassignments: Reassignments
+    ) -> None:
+        self._term = term
+        self._context = term.context
+        self._replicas = replicas
+        self._reassignments = reassignments
+
+    def load(self) -> None:
+        """Watch, and drop what is there: everything is read afresh at the start of a term."""
+        store, epoch_zk_version = self._term.store, self._context.epoch_zk_version
+        store.delete_log_dir_events(store.read_log_dir_events().keys(), epoch_zk_version)
+        store.delete_isr_changes(store.read_isr_changes().keys(), epoch_zk_version)
+
+    def on_isr_change_notification(self) -> None:
+        """Learn the ISRs that leaders wrote themselves, and tell every broker."""
+        notifications = self._term.store.read_isr_changes()
+        named = dict.fromkeys(partition for named in notifications.values() for partition in named)
+        learnt = self._learn_leaderships(
+            p for p in named if self._context.partition_replica_assignment(p)
+        )
+        if learnt:
+            batch = self._term.new_batch()
+            batch.add_update_metadata(learnt)
+            self._term.announce(batch)
+            self._reassignments.on_isr_change(learnt)
+        self._term.store.delete_isr_changes(notifications.keys(), self._context.epoch_zk_version)
+
+    def on_log_dir_event_notification(self) -> None:
+        """Ask brokers with a failed directory what they have lost.
+
+        They are told what they host, which is nothing new to them; but for what they lost they
+        answer KAFKA_STORAGE_ERROR, and that takes it offline.
+        """
+        events = self._term.store.read_log_dir_events()
+        brokers = sorted(set(events.values()) & self._context.registrations.keys())
+        if brokers:
+            self._term.outbox.record("brokers %s: a log directory failed", brokers)
+            online = [
+                replica
+                for replica in self._context.replicas_on_brokers(brokers)
+                if self._context.replica_state(replica) is ReplicaState.ONLINE
+            ]
+            self._replicas.handle_state_changes(online, ReplicaState.ONLINE)
+        self._term.store.delete_log_dir_events(events.keys(), self._context.epoch_zk_version)
+
+    def _learn_leaderships(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
+        """Read states into the context; return those that could be."""
+        learnt: list[TopicPartition] = []
+        unusable: list[str] = []
+        for partition, state in self._term.store.read_partition_states(list(partitions)).items():
+            if isinstance(state, BadDataError):
+                unusable.append(f"{partition}: {state}")
+            elif state.controller_epoch > self._context.epoch:
+                # Another controller rules; the first fenced write will tell.
+                unusable.append(f"{partition}: controller epoch {state.controller_epoch}")
+            else:
+                before = self._context.partition_leadership_info(partition)
+                self._context.put_partition_leadership_info(partition, state)
+                learnt.append(partition)
+                if state != before:
+                    now = state.leader_and_isr
+                    self._term.outbox.record(
+                        "%s: leader %d, isr %s → %s",
+                        partition,
+                        now.leader,
+                        "?" if before is None else list(before.leader_and_isr.isr),
+                        list(now.isr),
+                    )
+        if unusable:
+            log.warning(
+                "[Controller id=%d epoch=%d] %d ISR changes are not taken over, the first: %s",
+                self._term.broker_id,
+                self._context.epoch,
+                len(unusable),
+                unusable[0],
+            )
+        return learnt

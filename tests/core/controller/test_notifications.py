@@ -1,0 +1,246 @@
+"""What the controller does when leaders and brokers tell it something through ZooKeeper."""
+
+from __future__ import annotations
+
+import pytest
+
+from core.controller.events import LeaderAndIsrResponseReceived
+from core.controller.states import ReplicaState
+from core.errors import ControllerMovedError, Errors
+from core.model import BrokerId, ReplicaAssignment, TopicPartition
+from core.protocol.control import LeaderAndIsrRequest, LeaderAndIsrResponse, PartitionError
+from tests.support.fake_zookeeper import Call, Moment
+from tests.support.term import (
+    T0,
+    T1,
+    Candidate,
+    Office,
+    Tree,
+    kinds,
+    leader_and_isr_rows,
+    metadata_rows,
+    topic_id,
+)
+from zk.admin_znodes import IsrChangeNotificationSequenceZNode as IsrChange
+from zk.admin_znodes import LogDirEventNotificationSequenceZNode as LogDirEvent
+from zk.operations import WatchEvent, WatchKind
+
+ISR_CHANGES, LOG_DIR_EVENTS = "/isr_change_notification", "/log_dir_event_notification"
+STATE = "/brokers/topics/t/partitions/%d/state"
+U0 = TopicPartition("u", 0)
+
+
+@pytest.fixture
+def office() -> Office:
+    """1 leads t-0 and t-1, with 2 in sync."""
+    office = Office(brokers=(1, 2, 3))
+    for partition in (T0, T1):
+        office.lead(partition, (1, 2, 3), leader=1, isr=(1, 2))
+    return office
+
+
+def notify_isr_change(tree: Tree, number: int, *partitions: TopicPartition) -> None:
+    tree.server.put(f"{IsrChange.PATH_PREFIX}{number:010d}", IsrChange.encode(partitions))
+
+
+def notify_log_dir_failure(tree: Tree, number: int, broker_id: BrokerId) -> None:
+    tree.server.put(f"{LogDirEvent.PATH_PREFIX}{number:010d}", LogDirEvent.encode(broker_id))
+
+
+def left_in(tree: Tree, path: str) -> list[str]:
+    """Return the notifications that are there."""
+    return [node for node in tree.server.snapshot() if node.startswith(path + "/")]
+
+
+# --- ISR changes ----------------------------------------------------------------------------------
+
+
+def test_an_isr_a_leader_wrote_is_learnt_and_told_to_everybody(office: Office) -> None:
+    office.put_state(T0, 1, (1, 2, 3))
+    notify_isr_change(office, 0, T0)
+    office.notifications.on_isr_change_notification()
+    assert office.state(T0) == office.context.partition_leadership_info(T0)
+    effects = office.effects()
+    assert kinds(effects) == [(1, "UpdateMetadata"), (2, "UpdateMetadata"), (3, "UpdateMetadata")]
+    row = metadata_rows(effects)[2][T0]
+    assert (row.isr, row.partition_epoch) == ((1, 2, 3), 1)
+    assert "t-0: leader 1, isr [1, 2] → [1, 2, 3]" in repr(effects)
+    assert left_in(office, ISR_CHANGES) == []
+
+
+def test_many_notifications_are_read_and_deleted_together(office: Office) -> None:
+    for number in range(300):
+        notify_isr_change(office, number, T0, T1)
+    calls: list[str] = []
+    office.zookeeper.hook = lambda c: calls.append(c.method) if c.moment is Moment.BEFORE else None
+    office.notifications.on_isr_change_notification()
+    assert calls == ["children", "get_many", "get_many", "multi_many"]
+    assert left_in(office, ISR_CHANGES) == []
+    assert {tuple(rows) for rows in metadata_rows(office.effects()).values()} == {(T0, T1)}
+
+
+def test_what_nobody_knows_is_not_read(office: Office) -> None:
+    office.put_state(U0, 1, (1,))
+    notify_isr_change(office, 0, U0)
+    office.notifications.on_isr_change_notification()
+    assert office.context.partition_leadership_info(U0) is None
+    assert office.context.all_topics == {"t"}
+    assert office.effects() == []
+    assert left_in(office, ISR_CHANGES) == []
+
+
+@pytest.mark.parametrize("data", [b"garbage", b'{"partitions": 1}', b""])
+def test_a_notification_that_says_nothing_is_deleted_with_the_others(
+    office: Office, caplog: pytest.LogCaptureFixture, data: bytes
+) -> None:
+    office.put_state(T0, 1, (1,))
+    for number in range(3):
+        office.server.put(f"{IsrChange.PATH_PREFIX}{number:010d}", data)
+    notify_isr_change(office, 3, T0)
+    office.notifications.on_isr_change_notification()
+    assert office.known(T0) == (1, (1,), 0)
+    assert left_in(office, ISR_CHANGES) == []
+    (line,) = caplog.messages
+    assert line.startswith("3 notifications say nothing, the first: /isr_change_notification")
+
+
+def test_states_that_cannot_be_used_leave_what_is_known(
+    office: Office, caplog: pytest.LogCaptureFixture
+) -> None:
+    office.server.put(STATE % 0, b"garbage")
+    office.put_state(T1, 3, (3,), leader_epoch=5, controller_epoch=2)
+    notify_isr_change(office, 0, T0, T1)
+    office.notifications.on_isr_change_notification()
+    assert office.known(T0) == office.known(T1) == (1, (1, 2), 0)
+    assert office.effects() == []
+    (line,) = caplog.messages
+    assert "2 ISR changes are not taken over, the first: t-0" in line
+
+
+def test_a_notification_written_meanwhile_is_kept_and_told_by_the_watch(office: Office) -> None:
+    def hook(call: Call) -> None:
+        if (call.method, call.moment) == ("multi_many", Moment.BEFORE):
+            office.zookeeper.hook = None
+            notify_isr_change(office, 1, T1)
+
+    office.zookeeper.hook = hook
+    notify_isr_change(office, 0, T0)
+    office.notifications.on_isr_change_notification()
+    assert left_in(office, ISR_CHANGES) == [f"{IsrChange.PATH_PREFIX}0000000001"]
+    assert office.watches[-1] == WatchEvent(WatchKind.CHILDREN, ISR_CHANGES)
+
+
+def test_a_move_is_complete_when_a_leader_writes_that_its_target_is_in_sync() -> None:
+    office = Office((1, 2, 3))
+    office.lead(T0, ReplicaAssignment((3, 1), (3,), (1,)), leader=1, isr=(1,))
+    office.context.partitions_being_reassigned.add(T0)
+    office.put_state(T0, 1, (1, 3))
+    notify_isr_change(office, 0, T0)
+    office.notifications.on_isr_change_notification()
+    assert office.topic("t").partitions[0] == ReplicaAssignment((3,))
+    assert office.leads(T0)[:2] == (3, (3,))
+    assert left_in(office, ISR_CHANGES) == []
+
+
+def test_without_notifications_nothing_is_written(office: Office) -> None:
+    before = len(office.server.transactions)
+    office.notifications.on_isr_change_notification()
+    office.notifications.on_log_dir_event_notification()
+    assert len(office.server.transactions) == before
+    assert office.effects() == []
+
+
+def test_who_was_deposed_deletes_nothing(office: Office) -> None:
+    notify_isr_change(office, 0, T0)
+    notify_log_dir_failure(office, 0, 2)
+    office.elect_another_controller()
+    with pytest.raises(ControllerMovedError):
+        office.notifications.on_isr_change_notification()
+    with pytest.raises(ControllerMovedError):
+        office.notifications.on_log_dir_event_notification()
+    assert len(left_in(office, ISR_CHANGES)) == len(left_in(office, LOG_DIR_EVENTS)) == 1
+
+
+# --- log directories ------------------------------------------------------------------------------
+
+
+def test_a_broker_whose_log_directory_failed_is_asked_what_it_has_lost(office: Office) -> None:
+    for number, broker_id in enumerate((2, 2, 9)):
+        notify_log_dir_failure(office, number, broker_id)
+    office.notifications.on_log_dir_event_notification()
+    effects = office.effects()
+    assert {b: set(rows) for b, rows in leader_and_isr_rows(effects).items()} == {2: {T0, T1}}
+    assert not leader_and_isr_rows(effects)[2][T0].is_new
+    assert office.leads(T0) == (1, (1, 2), 0), "nothing is known yet"
+    assert left_in(office, LOG_DIR_EVENTS) == []
+
+
+def test_what_it_has_lost_goes_offline_and_is_not_asked_for_again(office: Office) -> None:
+    notify_log_dir_failure(office, 0, 1)
+    office.notifications.on_log_dir_event_notification()
+    probe = next(sent for sent in office.sent() if isinstance(sent.request, LeaderAndIsrRequest))
+    errors = (
+        PartitionError(*T0, Errors.KAFKA_STORAGE_ERROR),
+        PartitionError(*T1, Errors.STALE_CONTROLLER_EPOCH),
+    )
+    assert isinstance(probe.request, LeaderAndIsrRequest)
+    response = LeaderAndIsrResponse(Errors.NONE, errors)
+    office.responses.on_leader_and_isr(
+        LeaderAndIsrResponseReceived(1, probe.header, probe.request, response)
+    )
+    assert office.leads(T0) == (2, (2,), 1)
+    assert office.leads(T1) == (1, (1, 2), 0)
+    assert office.replica_state(T0, 1) is ReplicaState.OFFLINE
+    office.effects()
+    notify_log_dir_failure(office, 1, 1)
+    office.notifications.on_log_dir_event_notification()
+    assert set(leader_and_isr_rows(office.effects())[1]) == {T1}
+    assert office.replica_state(T0, 1) is ReplicaState.OFFLINE
+
+
+def test_a_failure_of_a_broker_that_is_gone_or_of_nobody_is_deleted(office: Office) -> None:
+    notify_log_dir_failure(office, 0, 9)
+    office.server.put(f"{LogDirEvent.PATH_PREFIX}0000000001", b"garbage")
+    office.notifications.on_log_dir_event_notification()
+    assert office.effects() == []
+    assert left_in(office, LOG_DIR_EVENTS) == []
+
+
+# --- a new controller -----------------------------------------------------------------------------
+
+
+def test_a_new_controller_drops_what_its_predecessor_left(tree: Tree) -> None:
+    tree.put_state(T0, 1, (1, 2), controller_epoch=0)
+    notify_isr_change(tree, 0, T0)
+    notify_log_dir_failure(tree, 0, 1)
+    Candidate(tree, 0).start()
+    assert left_in(tree, ISR_CHANGES) == left_in(tree, LOG_DIR_EVENTS) == []
+
+
+def test_what_comes_after_that_is_heard(tree: Tree, ruler: Candidate) -> None:
+    tree.put_state(T0, 1, (1,), controller_epoch=1)
+    notify_isr_change(tree, 0, T0)
+    notify_log_dir_failure(tree, 0, 2)
+    effects = ruler.catch_up()
+    assert metadata_rows(effects)[2][T0].isr == (1,)
+    assert set(leader_and_isr_rows(effects)[2]) == {T0, T1}
+    assert left_in(tree, ISR_CHANGES) == left_in(tree, LOG_DIR_EVENTS) == []
+    tree.put_state(T0, 1, (1, 2), controller_epoch=1)
+    notify_isr_change(tree, 1, T0)
+    assert metadata_rows(ruler.catch_up())[2][T0].isr == (1, 2), "and still watched"
+
+
+def test_a_deposed_controller_resigns_at_a_notification(tree: Tree, ruler: Candidate) -> None:
+    tree.elect_another_controller()
+    notify_isr_change(tree, 0, T0)
+    ruler.catch_up()
+    assert not ruler.controller.is_active
+
+
+def test_a_topic_created_since_is_known_before_its_isr_is_read(
+    tree: Tree, ruler: Candidate
+) -> None:
+    tree.put_topic("u", {0: (1, 2)}, topic_id(78))
+    notify_isr_change(tree, 0, U0)
+    ruler.catch_up()
+    assert tree.leads(U0) == (1, (1, 2), 0)

@@ -1,0 +1,75 @@
+"""The sequential nodes by which brokers notify the controller."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Mapping
+from typing import TypeVar
+
+from core.errors import BadDataError
+from core.model import BrokerId, TopicPartition
+from zk.admin_znodes import (
+    IsrChangeNotificationSequenceZNode,
+    IsrChangeNotificationZNode,
+    LogDirEventNotificationSequenceZNode,
+    LogDirEventNotificationZNode,
+)
+from zk.fenced_writes import write_fenced
+from zk.operations import ANY_VERSION, Delete
+from zk.watching_store import WatchingStore
+
+log = logging.getLogger(__name__)
+
+NOBODY: BrokerId = -1
+
+T = TypeVar("T")
+
+
+class ZkNotificationStore(WatchingStore):
+    """Implements ``core.ports.NotificationStore``."""
+
+    def read_isr_changes(self) -> Mapping[str, tuple[TopicPartition, ...]]:
+        """Read which states leaders changed, oldest first, and watch for others."""
+        return self._read_notifications(
+            IsrChangeNotificationZNode.PATH, IsrChangeNotificationSequenceZNode.decode, ()
+        )
+
+    def delete_isr_changes(self, names: Collection[str], epoch_zk_version: int) -> None:
+        """Delete notifications."""
+        self._delete_notifications(IsrChangeNotificationZNode.PATH, names, epoch_zk_version)
+
+    def read_log_dir_events(self) -> Mapping[str, BrokerId]:
+        """Read whose log directories failed, oldest first, and watch for others."""
+        return self._read_notifications(
+            LogDirEventNotificationZNode.PATH, LogDirEventNotificationSequenceZNode.decode, NOBODY
+        )
+
+    def delete_log_dir_events(self, names: Collection[str], epoch_zk_version: int) -> None:
+        """Delete notifications."""
+        self._delete_notifications(LogDirEventNotificationZNode.PATH, names, epoch_zk_version)
+
+    def _read_notifications(
+        self, path: str, decode: Callable[[bytes], T], nothing: T
+    ) -> dict[str, T]:
+        """Read the children of ``path``; garbage says ``nothing``, what is gone is left out."""
+        names = self._watch_children(path)
+        nodes = self._zookeeper.get_many([f"{path}/{name}" for name in names])
+        notifications: dict[str, T] = {}
+        garbage: list[BadDataError] = []
+        for name, node in zip(names, nodes, strict=True):
+            if node is None:
+                continue
+            try:
+                notifications[name] = decode(node.data)
+            except BadDataError as error:
+                notifications[name] = nothing
+                garbage.append(error)
+        if garbage:
+            log.error("%d notifications say nothing, the first: %s", len(garbage), garbage[0])
+        return notifications
+
+    def _delete_notifications(
+        self, path: str, names: Collection[str], epoch_zk_version: int
+    ) -> None:
+        deletions = [[Delete(f"{path}/{name}", ANY_VERSION)] for name in names]
+        write_fenced(self._zookeeper, deletions, epoch_zk_version)
