@@ -51,28 +51,38 @@ _WRITE_ERRORS = {
     ZkError.BAD_VERSION: WriteError.BAD_VERSION,
     ZkError.NO_NODE: WriteError.NO_NODE,
     ZkError.NODE_EXISTS: WriteError.NODE_EXISTS,
+    ZkError.NOT_EMPTY: WriteError.NOT_EMPTY,
 }
 
 
 def write_fenced(
-    zookeeper: ZooKeeper, writes: Sequence[Write], epoch_zk_version: int
+    zookeeper: ZooKeeper,
+    writes: Sequence[Write],
+    epoch_zk_version: int,
+    *,
+    send_again: bool = True,
 ) -> list[Outcome]:
     """Apply each write while ``/controller_epoch`` has version ``epoch_zk_version``.
 
     Returns an outcome a write, in their order: the results of its operations, or why it was
     refused. After a connection loss everything undecided is sent again, so a write may be refused
-    because its own first attempt succeeded: the caller reads and sees. Raises
-    ``ControllerMovedError`` (some writes may have been applied) and ``SessionExpiredError``.
+    because its own first attempt succeeded: the caller reads and sees. Without ``send_again`` the
+    ``ConnectionLossError`` is raised instead, connected again: for writes that must not be repeated
+    blindly. Raises ``ControllerMovedError`` (some writes may have been applied) and
+    ``SessionExpiredError``.
     """
-    return _write(zookeeper, writes, [Check(ControllerEpochZNode.PATH, epoch_zk_version)])
+    fence = [Check(ControllerEpochZNode.PATH, epoch_zk_version)]
+    return _write(zookeeper, writes, fence, send_again=send_again)
 
 
 def write_unfenced(zookeeper: ZooKeeper, writes: Sequence[Write]) -> list[Outcome]:
     """Apply each write, whoever rules: for administration. See ``write_fenced``."""
-    return _write(zookeeper, writes, [])
+    return _write(zookeeper, writes, [], send_again=True)
 
 
-def _write(zookeeper: ZooKeeper, writes: Sequence[Write], fence: Sequence[Check]) -> list[Outcome]:
+def _write(
+    zookeeper: ZooKeeper, writes: Sequence[Write], fence: Sequence[Check], *, send_again: bool
+) -> list[Outcome]:
     outcomes: dict[int, Outcome] = {}
     undecided = _chunks(writes)
     while undecided:
@@ -84,6 +94,8 @@ def _write(zookeeper: ZooKeeper, writes: Sequence[Write], fence: Sequence[Check]
             results = zookeeper.multi_many(batches)
         except ConnectionLossError:
             zookeeper.wait_connected()
+            if not send_again:
+                raise
             continue
         undecided = [
             again

@@ -15,6 +15,7 @@ from core.controller.partition_state_machine import PartitionStateMachine
 from core.controller.replica_state_machine import ReplicaStateMachine
 from core.controller.states import PartitionState, ReplicaState
 from core.controller.term import Term
+from core.controller.topic_deletion import TopicDeletions
 from core.errors import BadDataError
 from core.model import TopicPartition
 from core.ports import TopicAssignment, WriteError
@@ -29,16 +30,21 @@ class TopicChanges:
     """Keeps the controller's topics equal to ``/brokers/topics``."""
 
     def __init__(
-        self, term: Term, partitions: PartitionStateMachine, replicas: ReplicaStateMachine
+        self,
+        term: Term,
+        partitions: PartitionStateMachine,
+        replicas: ReplicaStateMachine,
+        deletions: TopicDeletions,
     ) -> None:
         self._term = term
         self._context = term.context
         self._partitions = partitions
         self._replicas = replicas
+        self._deletions = deletions
 
     def load(self) -> None:
         """Learn every topic, its partitions and their leaderships at the start of a term."""
-        topics = self._read_topics(self._term.store.read_topic_names())
+        topics, _ = self._read_topics(self._term.store.read_topic_names())
         # Of two topics with one id, copied by hand, the older is the original.
         for topic in sorted(topics, key=lambda topic: topics[topic].created_zxid):
             self._learn(topic, topics[topic])
@@ -51,20 +57,28 @@ class TopicChanges:
         known = dict.fromkeys((*self._context.all_topics, *self._context.bad_topics))
         gone = [t for t in known if t not in present]
         new = [t for t in names if t not in self._context.all_topics]
-        self._purge(gone)
+        self._forget(gone)
         self._create(new)
 
     def on_partition_modifications(self, topic: str) -> None:
         """Find added partitions, and a topic deleted and created again behind our back."""
-        assignment = self._read_topics([topic]).get(topic)
+        topics, absent = self._read_topics([topic])
+        if topic in absent and topic in self._context.all_topics:
+            # Not left to TopicChange: another of that name may be there when the names are read.
+            self._forget([topic])
+        assignment = topics.get(topic)
         if assignment is None:
-            return  # gone (TopicChange sees to it) or unreadable (it stays as it was)
-        if self._context.is_topic_queued_for_deletion(topic):
-            return
+            return  # gone, or unreadable and stays as it was
         if topic not in self._context.all_topics or self._is_another(topic, assignment):
+            was_queued = self._context.is_topic_queued_for_deletion(topic)
             self._purge([topic] if topic in self._context.all_topics else [])
             if self._learn(topic, assignment):
                 self._on_new_partition_creation(self._context.partitions_of(topic))
+            if was_queued:
+                self._deletions.on_topic_deletion()  # somebody may want this one to go as well
+            return
+        if self._context.is_topic_queued_for_deletion(topic):
+            self._deletions.on_grown(topic, assignment)
             return
         added = [
             TopicPartition(topic, partition)
@@ -81,13 +95,21 @@ class TopicChanges:
 
     # --- reading ---
 
-    def _read_topics(self, topics: Iterable[str]) -> dict[str, TopicAssignment]:
-        """Read topics; those without an id get one, the unreadable ones are set aside."""
+    def _read_topics(
+        self, topics: Iterable[str]
+    ) -> tuple[dict[str, TopicAssignment], frozenset[str]]:
+        """Read topics; those without an id get one, the unreadable ones are set aside.
+
+        Returns those that can be used and the names of those that are not there.
+        """
         usable: dict[str, TopicAssignment] = {}
+        absent: frozenset[str] = frozenset()
         remaining = list(topics)
         for _ in range(MAX_ROUNDS):
             without_id: dict[str, TopicAssignment] = {}
-            for topic, read in self._term.store.read_topics(remaining).items():
+            found = self._term.store.read_topics(remaining)
+            absent |= {topic for topic in remaining if topic not in found}
+            for topic, read in found.items():
                 if isinstance(read, BadDataError):
                     self._set_aside(topic, read)
                     continue
@@ -100,7 +122,7 @@ class TopicChanges:
             remaining = self._write_ids(without_id, usable)
             if not remaining:
                 break
-        return usable
+        return usable, absent
 
     def _with_topic_id(self, topic: str, read: TopicAssignment) -> TopicAssignment:
         """Return the assignment with the id the topic must have.
@@ -179,7 +201,7 @@ class TopicChanges:
 
     def _create(self, topics: list[str]) -> None:
         created: list[TopicPartition] = []
-        for topic, assignment in self._read_topics(topics).items():
+        for topic, assignment in self._read_topics(topics)[0].items():
             if self._learn(topic, assignment):
                 created += self._context.partitions_of(topic)
                 self._term.outbox.record("%s: new topic", topic)
@@ -196,6 +218,13 @@ class TopicChanges:
         self._learn_leaderships(partitions)
         self._partitions.handle_state_changes(partitions, PartitionState.ONLINE, OfflineElection())
         self._replicas.handle_state_changes(replicas, ReplicaState.ONLINE)
+
+    def _forget(self, topics: list[str]) -> None:
+        """Purge topics whose znode is gone, and drop the wishes to delete them."""
+        was_queued = any(map(self._context.is_topic_queued_for_deletion, topics))
+        self._purge(topics)
+        if was_queued:
+            self._deletions.on_topic_deletion()
 
     def _purge(self, topics: list[str]) -> None:
         """Forget topics whose znode is gone, and have every broker forget them."""

@@ -177,8 +177,9 @@ def test_writes_that_depend_on_earlier_ones_are_applied_in_order(
 def test_what_nobody_expects_is_an_error_that_names_the_operation(
     zookeeper: FakeZooKeeper,
 ) -> None:
-    with pytest.raises(RequestRefusedError, match=r"Delete\(path='/n'.* NOT_EMPTY"):
-        write_fenced(zookeeper, [[Create("/n/a"), Delete("/n", 0)]], 0)
+    expected = r"Create\(path='/n/a/b'.* NO_CHILDREN_FOR_EPHEMERALS"
+    with pytest.raises(RequestRefusedError, match=expected):
+        write_fenced(zookeeper, [[Create("/n/a", ephemeral=True), Create("/n/a/b")]], 0)
 
 
 # --- the fence ------------------------------------------------------------------------------------

@@ -259,7 +259,8 @@ def test_a_topic_to_be_deleted_does_not_grow(grown: Office) -> None:
     grown.put_topic("t", {0: (1, 2), 1: (2, 3), 2: (3, 1)}, topic_id(77))
     grown.topics.on_partition_modifications("t")
     assert grown.state(TopicPartition("t", 2)) is None
-    assert grown.effects() == []
+    assert sorted(grown.topic("t").partitions) == [0, 1]
+    assert grown.sent() == []
 
 
 # --- vanishing ------------------------------------------------------------------------------------
@@ -305,6 +306,17 @@ def test_a_topic_deleted_and_created_again_between_two_looks_is_another(grown: O
     stop = next(i for i, request in enumerate(to_1) if isinstance(request, StopReplicaRequest))
     lead = next(i for i, request in enumerate(to_1) if isinstance(request, LeaderAndIsrRequest))
     assert stop < lead, "the old replica goes before the new one comes"
+
+
+def test_a_topic_created_again_between_two_watches_is_another(grown: Office) -> None:
+    grown.delete_topic("t")
+    grown.topics.on_partition_modifications("t")
+    grown.put_topic("t", {0: (3, 1)}, topic_id(78))
+    grown.topics.on_topic_change()
+    assert grown.context.topic_id("t") == topic_id(78)
+    assert grown.context.partitions_of("t") == [T0]
+    assert grown.leads(T0) == (3, (3, 1), 0)
+    assert stop_replica_rows(grown.effects())[2][T1].delete_partition
 
 
 def test_a_topic_created_again_without_an_id_does_not_inherit_the_old_one(grown: Office) -> None:

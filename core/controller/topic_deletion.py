@@ -1,0 +1,371 @@
+"""Topics that shall vanish.
+
+Mirrors ``kafka.controller.TopicDeletionManager`` and ``KafkaController.processTopicDeletion``. A
+topic somebody wants to be deleted is
+
+* *queued*: it gets no leaders any more, unless a partition is being moved;
+* *started*, unless it is ineligible: its partitions are NonExistent, every broker is told that it
+  has no leader, every live replica is asked to delete its data;
+* *ineligible*, while a replica is offline or being moved or could not be deleted: nobody is asked
+  again until the broker starts, the move completes, or ``topic_deletion_retry_ms`` have passed;
+* gone, when every replica has answered: its znodes, its configuration, at last the wish.
+
+A topic the brokers were never told of in this term has no replicas to ask: one that is not known
+yet, and one whose znode cannot be read. Its znodes are deleted at once. What brokers still hold of
+an unreadable topic is stray and goes with the next FULL LeaderAndIsr.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from core.controller.effects import ScheduleEvent
+from core.controller.election import OfflineElection
+from core.controller.events import TopicDeletion
+from core.controller.partition_state_machine import PartitionStateMachine
+from core.controller.replica_state_machine import ReplicaStateMachine
+from core.controller.states import PartitionState, ReplicaState
+from core.controller.term import Term
+from core.errors import BadDataError, Errors
+from core.model import BrokerId, PartitionAndReplica, TopicPartition
+from core.ports import TopicAssignment
+
+log = logging.getLogger(__name__)
+
+# Others may write a topic's znode while we take partitions back; their next write tries again.
+MAX_ROUNDS = 5
+
+
+@dataclass(slots=True)
+class _Deletion:
+    """How far a started deletion is: what the states of its replicas say, kept by topic.
+
+    Invariant: ``asked`` are those of ``undeleted`` in DELETION_STARTED.
+    """
+
+    undeleted: set[PartitionAndReplica]
+    asked: set[PartitionAndReplica] = field(default_factory=set)
+
+
+class TopicDeletions:
+    """Deletes topics as far as their replicas allow at the moment."""
+
+    def __init__(
+        self, term: Term, partitions: PartitionStateMachine, replicas: ReplicaStateMachine
+    ) -> None:
+        self._term = term
+        self._context = term.context
+        self._partitions = partitions
+        self._replicas = replicas
+        self._deletions: dict[str, _Deletion] = {}
+        self._failed: set[str] = set()  # to be tried again by the scheduled TopicDeletion
+
+    # --- what is to be deleted ---
+
+    def load(self) -> None:
+        """Learn at the start of a term what is to be deleted; nothing is sent yet."""
+        self._deletions.clear()
+        self._failed.clear()
+        queued = self._read_wishes()
+        self._context.queue_topic_deletion(queued)
+        self.mark_ineligible(self._being_reassigned(queued), "partitions are being reassigned")
+        self.mark_ineligible(
+            [t for t in queued if self._has_offline_replica(t)], "replicas offline"
+        )
+
+    def on_topic_deletion(self) -> None:
+        """Compare ``/admin/delete_topics`` with what we know; try again what failed."""
+        failed = self._failed.copy()
+        self._failed.clear()
+        wished = self._read_wishes()
+        new = [topic for topic in wished if not self._context.is_topic_queued_for_deletion(topic)]
+        self._context.queue_topic_deletion(new)
+        for topic in new:
+            self._term.outbox.record("%s: to be deleted", topic)
+        self.mark_ineligible(self._being_reassigned(new), "partitions are being reassigned")
+        self.resume(failed)
+        self._advance(new)
+
+    def _read_wishes(self) -> list[str]:
+        """Return the topics to be deleted that we know; see to the other wishes."""
+        wishes = self._term.store.read_topics_to_delete()
+        epoch_zk_version = self._context.epoch_zk_version
+        if not self._term.settings.delete_topic_enable:
+            if wishes:
+                self._term.store.delete_topic_deletions(wishes, epoch_zk_version)
+                self._term.outbox.record("topics %s: deletion is disabled", list(wishes))
+            return []
+        others = {t: zxid for t, zxid in wishes.items() if not self._is_meant(t, zxid)}
+        if others:
+            self._delete_untold(others)
+        return [topic for topic in wishes if topic not in others]
+
+    def _is_meant(self, topic: str, wished_zxid: int) -> bool:
+        """Whether a wish is for the topic we know: one older than the topic was for another."""
+        created_zxid = self._context.topic_created_zxids.get(topic)
+        return topic in self._context.all_topics and (
+            created_zxid is None or created_zxid <= wished_zxid
+        )
+
+    def _delete_untold(self, wishes: Mapping[str, int]) -> None:
+        """Delete what there is of topics nobody was told of, if anything but the wish."""
+        gone = self._term.store.delete_topics(wishes, self._context.epoch_zk_version)
+        for topic in sorted(gone):
+            if topic not in self._context.all_topics:
+                self._context.bad_topics.pop(topic, None)
+            self._term.outbox.record("%s: nothing left to delete", topic)
+        if len(gone) < len(wishes):
+            self._try_again_later(wishes.keys() - gone)
+
+    def on_grown(self, topic: str, assignment: TopicAssignment) -> None:
+        """Take partitions back that were added to a topic queued for deletion (KAFKA-6612)."""
+        known = self._context.partition_assignments(topic)
+        wanted = {tp.partition: replicas for tp, replicas in sorted(known.items())}
+        read: TopicAssignment | BadDataError | None = assignment
+        for _ in range(MAX_ROUNDS):
+            if (
+                not isinstance(read, TopicAssignment)
+                or read.created_zxid != assignment.created_zxid
+                or read.partitions.keys() <= wanted.keys()
+            ):
+                return
+            restored = replace(read, topic_id=self._context.topic_id(topic), partitions=wanted)
+            outcome = self._term.store.write_topics(
+                {topic: restored}, self._context.epoch_zk_version
+            )[topic]
+            if isinstance(outcome, int):
+                added = len(read.partitions.keys() - wanted.keys())
+                self._term.outbox.record("%s: %d added partitions taken back", topic, added)
+                return
+            read = self._term.store.read_topics([topic]).get(topic)
+
+    # --- what keeps it from being deleted ---
+
+    def mark_ineligible(self, topics: Collection[str], reason: str) -> None:
+        """Keep queued topics from being deleted until ``resume`` names them."""
+        halted = sorted(self._queued(topics) - self._context.topics_ineligible_for_deletion)
+        if not halted:
+            return
+        self._context.topics_ineligible_for_deletion.update(halted)
+        for topic in halted:
+            self._term.outbox.record("%s: deletion waits, %s", topic, reason)
+        log.info(
+            "[Controller id=%d epoch=%d] the deletion of %d topics waits, the first %s: %s",
+            self._term.broker_id,
+            self._context.epoch,
+            len(halted),
+            halted[0],
+            reason,
+        )
+
+    def resume(self, topics: Collection[str] | None = None) -> None:
+        """Go on with every queued topic, ``topics`` being eligible again (None: no news).
+
+        A topic with a partition that is still being moved stays ineligible.
+        """
+        self._lead_what_moves(self._context.topics_to_be_deleted if topics is None else topics)
+        if topics is None:
+            self._advance(self._context.topics_to_be_deleted)
+            return
+        eligible = self._queued(topics) - self._being_reassigned(topics)
+        self._context.topics_ineligible_for_deletion -= eligible
+        self._advance(eligible)
+
+    def repeat(self, broker_id: BrokerId) -> None:
+        """Ask a broker again for all it has not deleted: what waited for it was dropped."""
+        lost = [
+            replica
+            for topic in sorted(self._context.topics_with_deletion_started)
+            if (deletion := self._started(topic)) is not None
+            for replica in sorted(deletion.asked)
+            if replica.replica == broker_id
+        ]
+        self._give_up(lost)
+        self.resume(_topics(lost))
+
+    def _lead_what_moves(self, topics: Iterable[str]) -> None:
+        """Elect leaders where a move waits for one: for a queued topic nobody else does.
+
+        Without a leader the move would never complete, and the deletion never start.
+        """
+        waiting = self._queued(topics) - self._context.topics_with_deletion_started
+        moving = self._context.partitions_being_reassigned
+        leaderless = sorted(tp for tp in moving if tp.topic in waiting and self._lost_leader(tp))
+        self._partitions.handle_state_changes(leaderless, PartitionState.OFFLINE)
+        self._partitions.handle_state_changes(leaderless, PartitionState.ONLINE, OfflineElection())
+
+    def _lost_leader(self, partition: TopicPartition) -> bool:
+        leadership = self._context.partition_leadership_info(partition)
+        if leadership is None:
+            return False  # never had one: whoever moves it brings it online
+        is_led = self._context.is_replica_online(leadership.leader_and_isr.leader, partition)
+        return not is_led or self._context.partition_state(partition) is PartitionState.OFFLINE
+
+    def _queued(self, topics: Iterable[str]) -> set[str]:
+        return self._context.topics_to_be_deleted.intersection(topics)
+
+    def _being_reassigned(self, topics: Iterable[str]) -> set[str]:
+        return {tp.topic for tp in self._context.partitions_being_reassigned}.intersection(topics)
+
+    def _has_offline_replica(self, topic: str) -> bool:
+        replicas = self._context.replicas_of(self._context.partitions_of(topic))
+        return not all(map(self._is_online, replicas))
+
+    def _is_online(self, replica: PartitionAndReplica) -> bool:
+        """Whether the replica can be deleted now; a broker that is shutting down still obeys."""
+        return self._context.is_replica_online(
+            replica.replica, replica.topic_partition, include_shutting_down=True
+        )
+
+    def _try_again_later(self, topics: Iterable[str]) -> None:
+        if not self._failed:
+            after_ms = self._term.settings.topic_deletion_retry_ms
+            self._term.outbox.add(ScheduleEvent(after_ms, TopicDeletion()))
+        self._failed.update(topics)
+
+    # --- what replicas say ---
+
+    def fail(self, replicas: Collection[PartitionAndReplica]) -> None:
+        """Note that these replicas, of topics queued for deletion, could not be deleted."""
+        undeleted = [r for r in replicas if not self._is_deleted(r)]
+        self._give_up(undeleted)
+        topics = _topics(undeleted)
+        self.mark_ineligible(topics, "replicas went offline or could not be deleted")
+        self._lead_what_moves(topics)
+        self._advance(topics)
+
+    def on_stop_replica_response(
+        self, broker_id: BrokerId, errors: Mapping[TopicPartition, Errors]
+    ) -> None:
+        """Learn which replicas of a broker are deleted and which could not be."""
+        deleted: list[PartitionAndReplica] = []
+        failed: list[PartitionAndReplica] = []
+        for partition, error in errors.items():
+            replica = PartitionAndReplica(partition, broker_id)
+            deletion = self._started(partition.topic)
+            if deletion is not None and replica in deletion.asked:
+                (deleted if error is Errors.NONE else failed).append(replica)
+        self._replicas.handle_state_changes(deleted, ReplicaState.DELETION_SUCCESSFUL)
+        for replica in deleted:
+            deletion = self._deletions[replica.topic_partition.topic]
+            deletion.asked.discard(replica)
+            deletion.undeleted.discard(replica)
+        self._give_up(failed)
+        if failed:
+            reason = f"{failed[0]} answered {errors[failed[0].topic_partition].name}"
+            self.mark_ineligible(_topics(failed), reason)
+            self._try_again_later(_topics(failed))
+        self._advance(_topics([*deleted, *failed]))
+
+    def _give_up(self, replicas: Iterable[PartitionAndReplica]) -> None:
+        """Stop waiting for those of these replicas that were asked and did not answer."""
+        asked: list[PartitionAndReplica] = []
+        for replica in replicas:
+            deletion = self._started(replica.topic_partition.topic)
+            if deletion is not None and replica in deletion.asked:
+                deletion.asked.discard(replica)
+                asked.append(replica)
+        self._replicas.handle_state_changes(asked, ReplicaState.DELETION_INELIGIBLE)
+
+    def _is_deleted(self, replica: PartitionAndReplica) -> bool:
+        return self._context.replica_state(replica) is ReplicaState.DELETION_SUCCESSFUL
+
+    # --- going on ---
+
+    def _advance(self, topics: Iterable[str]) -> None:
+        """Do what can be done for these topics now; mirrors ``resumeDeletions``."""
+        halted: list[str] = []
+        eligible: list[str] = []
+        for topic in sorted(self._queued(topics)):
+            deletion = self._started(topic)
+            if deletion is not None and (deletion.asked or not deletion.undeleted):
+                continue
+            if topic not in self._context.topics_ineligible_for_deletion:
+                eligible.append(topic)
+            elif deletion is not None:
+                halted.append(topic)
+        self._stop([r for topic in halted for r in sorted(self._deletions[topic].undeleted)])
+        self._start(eligible)
+        self._complete(sorted(self._queued(topics)))
+
+    def _started(self, topic: str) -> _Deletion | None:
+        if topic not in self._context.topics_with_deletion_started:
+            return None  # or of a topic that has been purged since
+        return self._deletions.get(topic)
+
+    def _start(self, topics: list[str]) -> None:
+        """Ask for the deletion of all that is left of topics; mirrors ``onTopicDeletion``."""
+        if not topics:
+            return
+        self._begin([topic for topic in topics if self._started(topic) is None])
+        batch = self._term.new_batch()
+        batch.add_update_metadata(
+            tp for topic in topics for tp in self._context.partitions_of(topic)
+        )
+        self._term.announce(batch)
+        alive: list[PartitionAndReplica] = []
+        dead: list[PartitionAndReplica] = []
+        for topic in topics:
+            for replica in sorted(self._deletions[topic].undeleted):
+                (alive if self._is_online(replica) else dead).append(replica)
+        self._stop([*alive, *dead])
+        self._replicas.handle_state_changes(
+            [r for r in dead if self._context.replica_state(r) is ReplicaState.OFFLINE],
+            ReplicaState.DELETION_INELIGIBLE,
+        )
+        self._replicas.handle_state_changes(alive, ReplicaState.DELETION_STARTED)
+        for replica in alive:
+            if self._context.replica_state(replica) is ReplicaState.DELETION_STARTED:
+                self._deletions[replica.topic_partition.topic].asked.add(replica)
+        self.mark_ineligible(_topics(dead), "replicas offline")
+
+    def _stop(self, replicas: Iterable[PartitionAndReplica]) -> None:
+        """Bring replicas to where they can be asked to delete their data."""
+        stopped = ReplicaState.OFFLINE
+        self._replicas.handle_state_changes(
+            [r for r in replicas if self._context.replica_state(r) is not stopped], stopped
+        )
+
+    def _begin(self, topics: list[str]) -> None:
+        partitions = [tp for topic in topics for tp in self._context.partitions_of(topic)]
+        self._partitions.handle_state_changes(partitions, PartitionState.OFFLINE)
+        self._partitions.handle_state_changes(partitions, PartitionState.NON_EXISTENT)
+        for topic in topics:
+            replicas = self._context.replicas_of(self._context.partitions_of(topic))
+            self._deletions[topic] = _Deletion(set(replicas))
+            self._term.outbox.record("%s: deletion started, %d replicas", topic, len(replicas))
+        # Not before: until here its partitions count as offline, and cease to.
+        self._context.topics_with_deletion_started.update(topics)
+
+    def _complete(self, topics: Iterable[str]) -> None:
+        """Delete the znodes of topics that have no replica left, and forget them.
+
+        The watch on a topic's znode stays: it tells of another topic of that name.
+        """
+        done: dict[str, int] = {}
+        for topic in topics:
+            deletion = self._started(topic)
+            if deletion is not None and not deletion.undeleted:
+                done[topic] = self._context.topic_created_zxids[topic]
+        if not done:
+            return
+        gone = self._term.store.delete_topics(done, self._context.epoch_zk_version)
+        for topic in sorted(gone):
+            self._context.remove_topic(topic)
+            self._deletions.pop(topic)
+            self._term.outbox.record("%s: deleted", topic)
+        log.info(
+            "[Controller id=%d epoch=%d] %d topics are deleted, the first: %s",
+            self._term.broker_id,
+            self._context.epoch,
+            len(gone),
+            min(gone, default="none"),
+        )
+        if len(gone) < len(done):
+            self._try_again_later(done.keys() - gone)
+
+
+def _topics(replicas: Iterable[PartitionAndReplica]) -> set[str]:
+    return {replica.topic_partition.topic for replica in replicas}

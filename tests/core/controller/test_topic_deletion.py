@@ -1,0 +1,543 @@
+"""Topics that shall vanish: who is asked, who keeps them from it, what is left in the end."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable
+
+import pytest
+
+from core.controller.effects import ScheduleEvent, SendControlRequest
+from core.controller.events import TopicDeletion
+from core.controller.states import PartitionState, ReplicaState
+from core.controller.term import ControllerSettings
+from core.errors import Errors
+from core.model import (
+    EPOCH_DURING_DELETE,
+    LEADER_DURING_DELETE,
+    BrokerId,
+    PartitionAndReplica,
+    ReplicaAssignment,
+    TopicPartition,
+)
+from core.protocol.control import StopReplicaRequest, UpdateMetadataRequest
+from tests.support.fake_zookeeper import Call, Moment
+from tests.support.term import (
+    Office,
+    kinds,
+    leader_and_isr_rows,
+    metadata_rows,
+    of_type,
+    requests,
+    stop_replica_rows,
+    topic_id,
+)
+from zk.znodes import TopicPartitionStateZNode
+
+STARTED, SUCCESSFUL = ReplicaState.DELETION_STARTED, ReplicaState.DELETION_SUCCESSFUL
+INELIGIBLE, OFFLINE = ReplicaState.DELETION_INELIGIBLE, ReplicaState.OFFLINE
+FOO = (TopicPartition("foo", 0), TopicPartition("foo", 1))
+BAR = (TopicPartition("bar", 0), TopicPartition("bar", 1))
+RETRY = ScheduleEvent(10_000, TopicDeletion())
+
+
+def make_office(settings: ControllerSettings | None = None) -> Office:
+    """Topics foo and bar, two partitions each on brokers 1 to 3, with nothing left to say."""
+    office = Office(brokers=(1, 2, 3), settings=settings)
+    office.server.put("/admin/delete_topics")
+    for number, topic in enumerate(("foo", "bar")):
+        office.put_topic(topic, {0: (1, 2, 3), 1: (2, 3, 1)}, topic_id(number))
+        office.server.put(f"/config/topics/{topic}", b"{}")
+    office.topics.on_topic_change()
+    office.effects()
+    return office
+
+
+@pytest.fixture
+def office() -> Office:
+    return make_office()
+
+
+def wish(office: Office, *topics: str) -> None:
+    """Wish topics to be deleted, and let the controller see it."""
+    for topic in topics:
+        office.server.put(f"/admin/delete_topics/{topic}")
+    office.deletions.on_topic_deletion()
+
+
+def answer(
+    office: Office,
+    partitions: Iterable[TopicPartition],
+    *brokers: BrokerId,
+    error: Errors = Errors.NONE,
+) -> None:
+    """Let brokers answer what deletes these partitions."""
+    for broker_id in brokers:
+        office.deletions.on_stop_replica_response(broker_id, dict.fromkeys(partitions, error))
+
+
+def states(office: Office, partitions: Iterable[TopicPartition]) -> dict[BrokerId, ReplicaState]:
+    """Return the state of the replicas of each broker, which is the same for all partitions."""
+    found = {b: {office.replica_state(tp, b) for tp in partitions} for b in (1, 2, 3)}
+    assert all(len(of_broker) == 1 for of_broker in found.values()), found
+    return {broker_id: of_broker.pop() for broker_id, of_broker in found.items()}
+
+
+def left_of(office: Office, topic: str) -> list[str]:
+    """Return the znodes there are of a topic, its configuration and the wish to delete it."""
+    return [path for path in office.server.snapshot() if topic in path.split("/")]
+
+
+def fail_broker(office: Office, broker_id: BrokerId) -> None:
+    office.unregister(broker_id)
+    office.brokers.on_broker_change()
+
+
+def return_broker(office: Office, broker_id: BrokerId) -> None:
+    office.register(broker_id, life=2)
+    office.brokers.on_broker_change()
+
+
+# --- the way through ------------------------------------------------------------------------------
+
+
+def test_tdm_02_every_replica_is_asked_and_everybody_told_once(office: Office) -> None:
+    wish(office, "bar", "foo")
+    context = office.context
+    assert context.topics_to_be_deleted == context.topics_with_deletion_started == {"foo", "bar"}
+    assert context.topics_ineligible_for_deletion == set()
+    for partitions in (FOO, BAR):
+        assert set(states(office, partitions).values()) == {STARTED}
+        assert {context.partition_state(tp) for tp in partitions} == {PartitionState.NON_EXISTENT}
+    assert context.offline_partition_count == 0
+    effects = office.effects()
+    rows = metadata_rows(effects)
+    assert set(rows) == {1, 2, 3}
+    assert all(set(of_broker) == {*FOO, *BAR} for of_broker in rows.values())
+    assert {row.leader for row in rows[1].values()} == {LEADER_DURING_DELETE}
+    # Told once for all topics; then stopped, then deleted, once for all topics as well.
+    assert sorted(kinds(effects)) == sorted(
+        (b, kind) for b in (1, 2, 3) for kind in ("StopReplica", "StopReplica", "UpdateMetadata")
+    )
+    deletes = [
+        {row.delete_partition for _, row in sent.request.partitions()}
+        for sent in requests(effects)
+        if isinstance(sent.request, StopReplicaRequest)
+    ]
+    assert deletes == [{False}] * 3 + [{True}] * 3
+    epochs = {row.leader_epoch for row in stop_replica_rows(effects)[1].values()}
+    assert epochs == {EPOCH_DURING_DELETE}
+
+
+def test_tdm_03_when_every_replica_is_deleted_nothing_is_left(office: Office) -> None:
+    wish(office, "foo", "bar")
+    answer(office, (*FOO, *BAR), 1, 2)
+    assert left_of(office, "foo") != []
+    answer(office, (*FOO, *BAR), 3)
+    context = office.context
+    assert list(context.all_topics) == []
+    assert context.topic_id("foo") is None
+    assert context.topics_to_be_deleted == context.topics_with_deletion_started == set()
+    assert context.topics_ineligible_for_deletion == set()
+    assert states(office, FOO) == dict.fromkeys((1, 2, 3), ReplicaState.NON_EXISTENT)
+    assert [*left_of(office, "foo"), *left_of(office, "bar")] == []
+    office.effects()
+    office.topics.on_topic_change()
+    office.topics.on_partition_modifications("foo")
+    office.deletions.on_topic_deletion()
+    assert office.effects() == [], "nothing more to be said when the watches are looked into"
+
+
+def test_kafka_13572_a_wish_seen_twice_changes_nothing(office: Office) -> None:
+    office.put_state(FOO[0], 3, (1, 2, 3))
+    stored = office.state(FOO[0])
+    assert stored is not None
+    office.context.put_partition_leadership_info(FOO[0], stored)
+    assert office.context.preferred_replica_imbalance_count == 1
+    wish(office, "foo")
+    assert office.context.preferred_replica_imbalance_count == 0
+    office.effects()
+    office.deletions.on_topic_deletion()
+    assert office.effects() == []
+    assert office.context.preferred_replica_imbalance_count == 0
+
+
+def test_a_topic_without_partitions_goes_at_once(office: Office) -> None:
+    office.put_topic("empty", {}, topic_id(9))
+    office.topics.on_topic_change()
+    wish(office, "empty")
+    assert left_of(office, "empty") == []
+    assert "empty" not in office.context.all_topics
+
+
+def test_del_12_a_topic_of_which_half_is_gone_in_zookeeper(office: Office) -> None:
+    office.server.remove(TopicPartitionStateZNode.path(FOO[0]))
+    office.server.remove("/brokers/topics/foo/partitions/0")
+    wish(office, "foo")
+    answer(office, FOO, 1, 2, 3)
+    assert left_of(office, "foo") == []
+
+
+def test_a_topic_nobody_ever_led_is_deleted(office: Office) -> None:
+    office.put_topic("unled", {0: (8, 9)}, topic_id(9))
+    office.topics.on_topic_change()
+    wish(office, "unled")
+    assert office.context.topics_ineligible_for_deletion == {"unled"}
+    partition = TopicPartition("unled", 0)
+    for broker_id in (8, 9):
+        return_broker(office, broker_id)
+    answer(office, [partition], 8, 9)
+    assert left_of(office, "unled") == []
+
+
+def test_many_topics_take_no_more_calls_than_one() -> None:
+    def calls(count: int) -> tuple[int, int]:
+        office = make_office()
+        topics = [f"t{n}" for n in range(count)]
+        for n, topic in enumerate(topics):
+            office.put_topic(topic, dict.fromkeys(range(10), (1, 2, 3)), topic_id(10 + n))
+        office.topics.on_topic_change()
+        office.effects()
+        seen = 0
+
+        def hook(call: Call) -> None:
+            nonlocal seen
+            seen += call.moment is Moment.BEFORE
+
+        office.zookeeper.hook = hook
+        wish(office, *topics)
+        partitions = [TopicPartition(topic, p) for topic in topics for p in range(10)]
+        answer(office, partitions, 1, 2, 3)
+        assert len(office.context.all_topics) == 2
+        return seen, len(office.sent())
+
+    assert calls(50) == calls(1)
+
+
+# --- wishes that are not followed -----------------------------------------------------------------
+
+
+def test_del_11_when_deletion_is_disabled_the_wish_goes_and_the_topic_stays() -> None:
+    office = make_office(ControllerSettings(delete_topic_enable=False))
+    before = left_of(office, "foo")
+    wish(office, "foo", "absent")
+    assert left_of(office, "foo") == before
+    assert left_of(office, "absent") == []
+    assert not office.context.is_topic_queued_for_deletion("foo")
+    assert office.sent() == []
+    office.server.put("/admin/delete_topics/foo")
+    office.deletions.load()
+    assert left_of(office, "foo") == before
+
+
+def test_del_09_a_wish_for_no_topic_is_dropped(office: Office) -> None:
+    wish(office, "absent")
+    assert left_of(office, "absent") == []
+    assert office.context.topics_to_be_deleted == set()
+    assert office.sent() == []
+
+
+def test_a_topic_created_and_deleted_before_anybody_looked_is_gone(office: Office) -> None:
+    office.put_topic("brief", {0: (1, 2)})
+    office.server.put("/config/topics/brief", b"{}")
+    wish(office, "brief")
+    assert left_of(office, "brief") == []
+    office.topics.on_topic_change()
+    assert "brief" not in office.context.all_topics
+    assert office.sent() == []
+
+
+def test_an_unreadable_topic_can_be_deleted(office: Office) -> None:
+    office.server.put("/brokers/topics/bad", b"not JSON")
+    office.server.put("/brokers/topics/bad/partitions/0/state", b"not JSON either")
+    office.topics.on_topic_change()
+    wish(office, "bad")
+    assert left_of(office, "bad") == []
+    assert office.context.bad_topics == {}, "what is left of it is stray now"
+
+
+def test_a_topic_that_became_unreadable_is_deleted_replica_by_replica(office: Office) -> None:
+    office.server.put("/brokers/topics/foo", b"not JSON")
+    office.topics.on_partition_modifications("foo")
+    wish(office, "foo")
+    assert set(states(office, FOO).values()) == {STARTED}
+    answer(office, FOO, 1, 2, 3)
+    assert left_of(office, "foo") == []
+    assert office.context.bad_topics == {}
+
+
+# --- replicas that are offline --------------------------------------------------------------------
+
+
+def test_tdm_04_to_06_a_dead_broker_blocks_its_topics_until_it_returns(office: Office) -> None:
+    fail_broker(office, 2)
+    wish(office, "foo")
+    context = office.context
+    assert states(office, FOO) == {1: STARTED, 2: INELIGIBLE, 3: STARTED}
+    assert context.topics_ineligible_for_deletion == {"foo"}
+    answer(office, FOO, 1, 3)
+    assert states(office, FOO) == {1: SUCCESSFUL, 2: OFFLINE, 3: SUCCESSFUL}
+    assert context.topics_to_be_deleted == context.topics_with_deletion_started == {"foo"}
+    assert context.topics_ineligible_for_deletion == {"foo"}
+    office.effects()
+    return_broker(office, 2)
+    assert states(office, FOO) == {1: SUCCESSFUL, 2: STARTED, 3: SUCCESSFUL}
+    assert set(stop_replica_rows(office.effects())) == {2}
+    answer(office, FOO, 2)
+    assert left_of(office, "foo") == []
+
+
+def test_tdm_07_a_broker_that_dies_while_it_deletes(office: Office) -> None:
+    wish(office, "foo")
+    fail_broker(office, 2)
+    assert states(office, FOO) == {1: STARTED, 2: INELIGIBLE, 3: STARTED}
+    assert office.context.topics_ineligible_for_deletion == {"foo"}
+    answer(office, FOO, 1, 3)
+    return_broker(office, 2)
+    answer(office, FOO, 2)
+    assert left_of(office, "foo") == []
+
+
+def test_a_topic_that_waits_does_not_keep_others_waiting(office: Office) -> None:
+    office.put_topic("baz", {0: (1, 3)}, topic_id(9))
+    office.topics.on_topic_change()
+    fail_broker(office, 2)
+    wish(office, "foo", "baz")
+    answer(office, [*FOO, TopicPartition("baz", 0)], 1, 3)
+    assert left_of(office, "baz") == []
+    assert left_of(office, "foo") != []
+
+
+def test_a_broker_that_bounces_is_asked_again(office: Office) -> None:
+    wish(office, "foo")
+    answer(office, FOO, 1, 3)
+    office.unregister(2)
+    office.effects()
+    return_broker(office, 2)
+    assert states(office, FOO)[2] is STARTED
+    assert all(row.delete_partition for row in stop_replica_rows(office.effects())[2].values())
+    answer(office, FOO, 2)
+    assert left_of(office, "foo") == []
+
+
+def test_a_broker_that_dies_after_it_deleted_blocks_nothing(office: Office) -> None:
+    wish(office, "foo")
+    answer(office, FOO, 2)
+    fail_broker(office, 2)
+    assert office.context.topics_ineligible_for_deletion == set()
+    answer(office, FOO, 1, 3)
+    assert left_of(office, "foo") == []
+
+
+def test_a_broker_that_is_shutting_down_still_obeys(office: Office) -> None:
+    office.context.shutting_down_broker_ids.add(2)
+    wish(office, "foo")
+    assert states(office, FOO)[2] is STARTED
+
+
+def test_a_broker_whose_requests_were_dropped_is_asked_again(office: Office) -> None:
+    wish(office, "foo")
+    answer(office, FOO, 1)
+    office.effects()
+    office.brokers.tell_everything(2)
+    assert states(office, FOO) == {1: SUCCESSFUL, 2: INELIGIBLE, 3: STARTED}
+    answer(office, FOO, 3)
+    assert states(office, FOO)[2] is STARTED, "asked again when nobody else is left to answer"
+    answer(office, FOO, 2)
+    assert left_of(office, "foo") == []
+
+
+# --- replicas that fail ---------------------------------------------------------------------------
+
+
+def test_a_replica_that_could_not_be_deleted_is_tried_again_later(office: Office) -> None:
+    wish(office, "foo")
+    answer(office, FOO, 1, 3)
+    office.effects()
+    answer(office, FOO, 2, error=Errors.KAFKA_STORAGE_ERROR)
+    assert states(office, FOO) == {1: SUCCESSFUL, 2: OFFLINE, 3: SUCCESSFUL}
+    assert office.context.topics_ineligible_for_deletion == {"foo"}
+    assert of_type(office.effects(), ScheduleEvent) == [RETRY]
+    office.deletions.on_topic_deletion()
+    assert states(office, FOO)[2] is STARTED
+    answer(office, FOO, 2)
+    assert left_of(office, "foo") == []
+
+
+def test_failures_of_many_brokers_are_tried_again_together(office: Office) -> None:
+    wish(office, "foo")
+    for _ in range(3):
+        office.effects()
+        answer(office, FOO, 1, 2, 3, error=Errors.KAFKA_STORAGE_ERROR)
+        assert of_type(office.effects(), ScheduleEvent) == [RETRY]
+        office.deletions.on_topic_deletion()
+        assert set(states(office, FOO).values()) == {STARTED}
+
+
+def test_some_partitions_of_an_answer_may_have_failed(office: Office) -> None:
+    wish(office, "foo")
+    answer(office, FOO, 1, 3)
+    errors = {FOO[0]: Errors.NONE, FOO[1]: Errors.KAFKA_STORAGE_ERROR}
+    office.deletions.on_stop_replica_response(2, errors)
+    assert office.replica_state(FOO[0], 2) is SUCCESSFUL
+    office.deletions.on_topic_deletion()
+    office.effects()
+    assert office.replica_state(FOO[1], 2) is STARTED
+    answer(office, FOO[1:], 2)
+    assert left_of(office, "foo") == []
+
+
+def test_answers_nobody_waits_for_change_nothing(office: Office) -> None:
+    answer(office, FOO, 1)
+    answer(office, [TopicPartition("absent", 0)], 1)
+    wish(office, "foo")
+    answer(office, FOO, 1, 1, 9)
+    answer(office, FOO, 1, error=Errors.KAFKA_STORAGE_ERROR)
+    assert states(office, FOO) == {1: SUCCESSFUL, 2: STARTED, 3: STARTED}
+
+
+def test_znodes_that_cannot_be_deleted_are_tried_again_later(office: Office) -> None:
+    number = itertools.count(5)
+
+    def create_children(call: Call) -> None:
+        if call.method == "multi_many" and call.moment is Moment.BEFORE:
+            office.server.put(f"/brokers/topics/foo/partitions/{next(number)}")
+
+    wish(office, "foo")
+    answer(office, FOO, 1, 2)
+    office.zookeeper.hook = create_children
+    office.effects()
+    answer(office, FOO, 3)
+    assert of_type(office.effects(), ScheduleEvent) == [RETRY]
+    assert {"/brokers/topics/foo", "/admin/delete_topics/foo"} <= set(left_of(office, "foo"))
+    office.zookeeper.hook = None
+    office.deletions.on_topic_deletion()
+    assert left_of(office, "foo") == []
+    assert "foo" not in office.context.all_topics
+
+
+# --- topics that are being changed ----------------------------------------------------------------
+
+
+def test_a_topic_being_reassigned_waits_until_that_completes(office: Office) -> None:
+    office.context.partitions_being_reassigned.add(FOO[1])
+    wish(office, "foo", "bar")
+    assert office.context.topics_ineligible_for_deletion == {"foo"}
+    assert office.context.topics_with_deletion_started == {"bar"}
+    return_broker(office, 4)
+    office.deletions.resume(["foo"])
+    assert office.context.topics_with_deletion_started == {"bar"}, "it is still being moved"
+    office.context.partitions_being_reassigned.clear()
+    office.deletions.resume(["foo"])
+    answer(office, FOO, 1, 2, 3)
+    assert left_of(office, "foo") == []
+
+
+def move(office: Office, partition: TopicPartition) -> None:
+    """Let a partition move to a broker that is not there yet."""
+    moving = ReplicaAssignment((1, 2, 3, 4), adding_replicas=(4,))
+    office.context.update_partition_full_replica_assignment(partition, moving)
+    office.context.partitions_being_reassigned.add(partition)
+
+
+def test_a_move_that_a_deletion_waits_for_gets_a_new_leader(office: Office) -> None:
+    move(office, FOO[0])
+    wish(office, "foo")
+    office.effects()
+    fail_broker(office, 1)
+    assert office.leads(FOO[0])[0] == 2, "led by 1 it would never complete"
+    assert set(leader_and_isr_rows(office.effects())) == {2, 3}
+    assert office.leads(FOO[1]) == (2, (2, 3, 1), 0), "nobody waits for the other partition"
+
+
+def test_a_move_nobody_can_lead_gets_its_leader_when_the_broker_returns(office: Office) -> None:
+    move(office, FOO[0])
+    wish(office, "foo")
+    office.put_state(FOO[0], 1, (1,), leader_epoch=3)
+    fail_broker(office, 1)
+    assert office.context.partition_state(FOO[0]) is PartitionState.OFFLINE
+    return_broker(office, 1)
+    assert office.leads(FOO[0])[:2] == (1, (1,))
+    assert office.context.partition_state(FOO[0]) is PartitionState.ONLINE
+    assert office.context.topics_with_deletion_started == set()
+
+
+def test_del_07_partitions_added_meanwhile_are_taken_back(office: Office) -> None:
+    wish(office, "foo")
+    replicas = dict.fromkeys(range(3), (1, 2, 3))
+    office.put_topic("foo", replicas)
+    office.topics.on_partition_modifications("foo")
+    stored = office.topic("foo")
+    assert stored.partitions == {0: ReplicaAssignment((1, 2, 3)), 1: ReplicaAssignment((2, 3, 1))}
+    assert stored.topic_id == topic_id(0)
+    office.topics.on_partition_modifications("foo")
+    assert office.topic("foo") == stored
+    answer(office, FOO, 1, 2, 3)
+    assert left_of(office, "foo") == []
+
+
+def test_partitions_are_taken_back_from_what_is_written_meanwhile(office: Office) -> None:
+    def add_another(call: Call) -> None:
+        if call.method == "multi_many" and call.moment is Moment.BEFORE:
+            office.zookeeper.hook = None
+            office.put_topic("foo", dict.fromkeys(range(4), (1, 2, 3)), topic_id(0))
+
+    wish(office, "foo")
+    office.put_topic("foo", dict.fromkeys(range(3), (1, 2, 3)), topic_id(0))
+    office.zookeeper.hook = add_another
+    office.topics.on_partition_modifications("foo")
+    assert sorted(office.topic("foo").partitions) == [0, 1]
+
+
+def test_a_topic_that_vanishes_while_it_is_restored_is_left_alone(office: Office) -> None:
+    def remove(call: Call) -> None:
+        if call.method == "multi_many" and call.moment is Moment.BEFORE:
+            office.zookeeper.hook = None
+            office.delete_topic("foo")
+
+    wish(office, "foo")
+    office.put_topic("foo", dict.fromkeys(range(3), (1, 2, 3)), topic_id(0))
+    office.zookeeper.hook = remove
+    office.topics.on_partition_modifications("foo")
+    assert "/brokers/topics/foo" not in office.server.snapshot()
+
+
+# --- at the start of a term -----------------------------------------------------------------------
+
+
+def test_tdm_01_what_is_queued_and_ineligible_at_the_start() -> None:
+    office = Office(brokers=(1, 2, 3))
+    moving = ReplicaAssignment((1, 2), adding_replicas=(2,))
+    assignments = [ReplicaAssignment((1,)), ReplicaAssignment((1, 9)), moving, moving]
+    for number, replicas in enumerate(assignments):
+        office.put_topic(f"t{number}", {0: replicas}, topic_id(number))
+    for topic in ("t0", "t1", "t2", "absent"):
+        office.server.put(f"/admin/delete_topics/{topic}")
+    office.topics.load()
+    office.deletions.load()
+    assert office.context.topics_to_be_deleted == {"t0", "t1", "t2"}
+    assert office.context.topics_ineligible_for_deletion == {"t1", "t2"}
+    assert left_of(office, "absent") == []
+    assert office.sent() == [], "nothing is said before everything is read"
+
+
+def test_a_replica_in_a_failed_directory_counts_as_offline(office: Office) -> None:
+    office.context.replicas_on_offline_dirs[2] = {FOO[0]}
+    wish(office, "foo")
+    assert office.replica_state(FOO[0], 2) is INELIGIBLE
+    assert office.replica_state(FOO[1], 2) is STARTED
+
+
+def test_replicas_of_other_topics_do_not_fail_with_it(office: Office) -> None:
+    wish(office, "foo")
+    office.deletions.fail([PartitionAndReplica(FOO[0], 2)])
+    assert office.replica_state(FOO[0], 2) is INELIGIBLE
+    assert office.replica_state(FOO[1], 2) is STARTED
+    assert office.replica_state(BAR[0], 2) is ReplicaState.ONLINE
+
+
+def test_one_request_of_each_kind_reaches_each_broker_in_order(office: Office) -> None:
+    wish(office, "foo", "bar")
+    to_1: list[SendControlRequest] = [s for s in office.sent() if s.broker_id == 1]
+    assert isinstance(to_1[0].request, UpdateMetadataRequest), "nobody is served any more, first"
+    assert len(to_1) == 3

@@ -1,0 +1,126 @@
+"""The znodes a topic deletion reads and removes."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+
+from zk.admin_znodes import ConfigEntityZNode, DeleteTopicsTopicZNode, DeleteTopicsZNode
+from zk.fenced_writes import Write, WriteRefused, write_fenced
+from zk.operations import ANY_VERSION, ConnectionLossError, Delete, Znode
+from zk.watching_store import WatchingStore
+from zk.znodes import TopicZNode
+
+# Somebody may create nodes below a topic while it is deleted; more than a few times in a row means
+# that it will not stop.
+MAX_ROUNDS = 5
+
+
+class ZkTopicDeletionStore(WatchingStore):
+    """Implements ``core.ports.TopicDeletionStore``."""
+
+    def read_topics_to_delete(self) -> Mapping[str, int]:
+        """List the topics somebody wants to be deleted, and watch for others."""
+        topics = self._watch_children(DeleteTopicsZNode.PATH)
+        nodes = self._zookeeper.get_many([DeleteTopicsTopicZNode.path(t) for t in topics])
+        return {
+            topic: node.stat.czxid
+            for topic, node in zip(topics, nodes, strict=True)
+            if node is not None
+        }
+
+    def delete_topic_deletions(self, topics: Collection[str], epoch_zk_version: int) -> None:
+        """Drop the wishes to delete these topics."""
+        wishes = [[Delete(DeleteTopicsTopicZNode.path(topic), ANY_VERSION)] for topic in topics]
+        write_fenced(self._zookeeper, wishes, epoch_zk_version)
+
+    def delete_topics(self, topics: Mapping[str, int], epoch_zk_version: int) -> frozenset[str]:
+        """Delete topics, their configuration and the wish to delete them.
+
+        What was refused is read again, and what may have been applied when its answer was lost:
+        somebody who waited for the topic to vanish may have created it again by then.
+        """
+        remaining = dict(topics)
+        for _ in range(MAX_ROUNDS):
+            writes = self._writes(remaining)
+            try:
+                refused = self._refused(writes, epoch_zk_version)
+            except ConnectionLossError:
+                continue
+            remaining = {t: topics[t] for t in remaining if t in refused or t not in writes}
+            if not remaining:
+                break
+        return frozenset(topics.keys() - remaining.keys())
+
+    def _refused(self, writes: Mapping[str, Sequence[Write]], epoch_zk_version: int) -> set[str]:
+        """Apply the writes of topics; return the topics of which one was refused."""
+        outcomes = write_fenced(
+            self._zookeeper,
+            [write for of_topic in writes.values() for write in of_topic],
+            epoch_zk_version,
+            send_again=False,
+        )
+        owners = [topic for topic, of_topic in writes.items() for _ in of_topic]
+        return {
+            topic
+            for topic, outcome in zip(owners, outcomes, strict=True)
+            if isinstance(outcome, WriteRefused)
+        }
+
+    def _writes(self, topics: Mapping[str, int]) -> dict[str, list[Write]]:
+        """Return what is to be written for each topic, in its order.
+
+        Missing are those whose name another topic has by now that somebody wants to go as well.
+        """
+        # Wishes first: the topic for which a wish was made is there when it is looked for.
+        wishes = self._read([DeleteTopicsTopicZNode.path(topic) for topic in topics])
+        found = self._read([TopicZNode.path(topic) for topic in topics])
+        configs = self._read([ConfigEntityZNode.path("topics", topic) for topic in topics])
+        doomed = [
+            path
+            for path, created_by_zxid in zip(found, topics.values(), strict=True)
+            if (node := found[path]) is not None and node.stat.czxid <= created_by_zxid
+        ]
+        below = self._below(doomed)
+        writes: dict[str, list[Write]] = {}
+        for topic, path, config, wish in zip(topics, found, configs, wishes, strict=True):
+            node, wish_node = found[path], wishes[wish]
+            if path not in below and _is_meant(wish_node, node):
+                continue
+            last: list[Delete] = []
+            if node is not None and path in below:
+                last.append(Delete(path, node.stat.version))
+                if configs[config] is not None:
+                    last.append(Delete(config, ANY_VERSION))
+            if wish_node is not None:
+                last.append(Delete(wish, ANY_VERSION))
+            children: list[Write] = [[Delete(p, ANY_VERSION)] for p in below.get(path, ())]
+            writes[topic] = [*children, last] if last else children
+        return writes
+
+    def _read(self, paths: Sequence[str]) -> dict[str, Znode | None]:
+        return dict(zip(paths, self._zookeeper.get_many(paths), strict=True))
+
+    def _below(self, roots: Sequence[str]) -> dict[str, list[str]]:
+        """Return every node below each root, children first."""
+        children: dict[str, list[str]] = {}
+        level = list(roots)
+        while level:
+            names = self._zookeeper.children_many(level)
+            below = {
+                path: [f"{path}/{name}" for name in of_path or ()]
+                for path, of_path in zip(level, names, strict=True)
+            }
+            children |= below
+            level = [child for of_path in below.values() for child in of_path]
+        return {root: [*_descendants(root, children)] for root in roots}
+
+
+def _descendants(path: str, children: Mapping[str, Sequence[str]]) -> Iterator[str]:
+    for child in children[path]:
+        yield from _descendants(child, children)
+        yield child
+
+
+def _is_meant(wish: Znode | None, topic: Znode | None) -> bool:
+    """Whether the wish is for the topic there is, not for an earlier one of that name."""
+    return wish is not None and topic is not None and wish.stat.czxid >= topic.stat.czxid
