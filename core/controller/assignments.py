@@ -1,0 +1,73 @@
+"""Conditional changes of assignments in ZooKeeper: one topic znode a topic, merged, not replaced.
+
+A topic's znode holds all of its partitions, and tools rewrite it to add some. Kafka's controller
+replaces it with what it remembers; here it is read, changed where it must be, and written on
+condition of its version, so that nobody's partitions are lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from core.controller.leadership import Failures
+from core.controller.term import Term
+from core.errors import BadDataError, StateChangeFailedError
+from core.model import ReplicaAssignment, TopicPartition
+from core.ports import TopicAssignment, WriteError
+
+MAX_ROUNDS = 10
+
+
+def write_assignments(
+    term: Term, assignments: Mapping[TopicPartition, ReplicaAssignment]
+) -> Failures:
+    """Bring topic znodes to these assignments; return what failed and why.
+
+    The rest is in ZooKeeper by then, but not yet in the context. What says so already is not
+    written again. Raises ``ControllerMovedError``.
+    """
+    wanted: dict[str, dict[int, ReplicaAssignment]] = {}
+    for (topic, partition), assignment in assignments.items():
+        wanted.setdefault(topic, {})[partition] = assignment
+    refused: dict[str, str] = {}
+    remaining = wanted
+    for _ in range(MAX_ROUNDS):
+        if not remaining:
+            break
+        proposals = _merge(term, remaining, refused)
+        outcomes = term.store.write_topics(proposals, term.context.epoch_zk_version)
+        refused.update({t: o.value for t, o in outcomes.items() if o is WriteError.NO_NODE})
+        remaining = {t: wanted[t] for t, o in outcomes.items() if o is WriteError.BAD_VERSION}
+    for topic in remaining:
+        refused[topic] = f"its znode kept changing while {MAX_ROUNDS} attempts were made"
+    return {
+        partition: StateChangeFailedError(f"{partition}: {refused[partition.topic]}")
+        for partition in assignments
+        if partition.topic in refused
+    }
+
+
+def _merge(
+    term: Term, wanted: Mapping[str, Mapping[int, ReplicaAssignment]], refused: dict[str, str]
+) -> dict[str, TopicAssignment]:
+    """Return the topics that must be written, as they are to be."""
+    proposals: dict[str, TopicAssignment] = {}
+    stored = term.store.read_topics(wanted)
+    for topic, partitions in wanted.items():
+        read = stored.get(topic)
+        if read is None:
+            refused[topic] = "its topic is gone"
+        elif isinstance(read, BadDataError):
+            refused[topic] = str(read)
+        elif term.context.topic_created_zxids.get(topic) not in (None, read.created_zxid):
+            refused[topic] = "its topic was deleted and created again"
+        else:
+            merged = replace(
+                read,
+                topic_id=term.context.topic_id(topic) or read.topic_id,
+                partitions=dict(sorted({**read.partitions, **partitions}.items())),
+            )
+            if merged != read:
+                proposals[topic] = merged
+    return proposals

@@ -1,0 +1,241 @@
+"""How partitions move, a step at a time and many at once.
+
+Mirrors ``KafkaController.onPartitionReassignment`` and what it calls:
+
+1. *Start*: the topic znode gets the union of old and new replicas. Replicas that a former target
+   was adding and the new one does not want are stopped.
+2. *Wait* (Kafka's phase A): in a new leader epoch old and new replicas are told, and the new ones
+   copy. It is repeated whenever a new replica returns.
+3. *Finish* (phase B), when all of the target is in sync and some of it alive: one of the target
+   leads, the removed ones leave the ISR and are deleted, and the topic znode gets the target. That
+   comes last, being all the next controller knows of the move.
+
+ZooKeeper is always written before the context (KAFKA-9089), and every step can be repeated: a
+controller that dies between any two writes leaves what the next one goes on with.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterable, Mapping
+
+from core.controller.assignments import write_assignments
+from core.controller.election import OfflineElection
+from core.controller.leadership import Failures
+from core.controller.moving_leaderships import MovingLeaderships
+from core.controller.partition_state_machine import PartitionStateMachine
+from core.controller.reassignment_requests import Refusal, Refusals
+from core.controller.replica_state_machine import ReplicaStateMachine
+from core.controller.states import PartitionState, ReplicaState
+from core.controller.term import Term
+from core.controller.topic_deletion import TopicDeletions
+from core.errors import Errors
+from core.model import PartitionAndReplica, ReplicaAssignment, TopicPartition
+
+log = logging.getLogger(__name__)
+
+_STOPPING = (
+    ReplicaState.OFFLINE,
+    ReplicaState.DELETION_STARTED,
+    ReplicaState.DELETION_SUCCESSFUL,
+    ReplicaState.NON_EXISTENT,
+)
+
+
+class PartitionMoves:
+    """Carries partitions through the steps of their reassignments."""
+
+    def __init__(
+        self,
+        term: Term,
+        partitions: PartitionStateMachine,
+        replicas: ReplicaStateMachine,
+        deletions: TopicDeletions,
+    ) -> None:
+        self._term = term
+        self._context = term.context
+        self._partitions = partitions
+        self._replicas = replicas
+        self._deletions = deletions
+        self._leaderships = MovingLeaderships(term, partitions)
+
+    def start(self, requested: Mapping[TopicPartition, ReplicaAssignment]) -> Refusals:
+        """Begin moves, or replace those under way; return which were refused, unchanged.
+
+        A move is refused when it would stop the leader and nobody who stays can lead (KAFKA-14808),
+        with the code KRaft's ``ReplicationControlManager`` has for it.
+        """
+        changed = {
+            partition: assignment
+            for partition, assignment in requested.items()
+            if assignment != self._context.partition_full_replica_assignment(partition)
+        }
+        refusals = {
+            partition: Refusal(Errors.INVALID_REPLICA_ASSIGNMENT, str(failure))
+            for partition, failure in self._leaderships.elect_those_that_stay(changed).items()
+        }
+        led = {p: assignment for p, assignment in changed.items() if p not in refusals}
+        for partition, failure in write_assignments(self._term, led).items():
+            refusals[partition] = Refusal(Errors.UNKNOWN_SERVER_ERROR, str(failure))
+        self._apply({p: assignment for p, assignment in led.items() if p not in refusals})
+        moving = self._context.partitions_being_reassigned
+        self.go_on([p for p in requested if p in moving and p not in refusals])
+        return refusals
+
+    def clean_up(self) -> None:
+        """Finish what a former controller began when it stopped unneeded replicas."""
+        self._warn("keep strangers in the ISR", self._leaderships.evict_strangers())
+
+    def go_on(self, partitions: Collection[TopicPartition]) -> None:
+        """Finish those whose target is in sync; have the new replicas of the others copy."""
+        if not partitions:
+            return
+        topics = dict.fromkeys(partition.topic for partition in partitions)
+        self._deletions.mark_ineligible(list(topics), "a partition of it is being moved")
+        self._bring_online_never_led(partitions)
+        caught_up = set(self.finish_caught_up(partitions))
+        waiting = [p for p in partitions if p not in caught_up]
+        self._warn("do not begin to move", self._leaderships.begin_epoch(waiting))
+        self._make_new(waiting)
+
+    def finish_caught_up(self, partitions: Collection[TopicPartition]) -> list[TopicPartition]:
+        """Finish those whose target is in sync and return them."""
+        if self._term.settings.isr_changes_through_zookeeper:
+            self._term.store.watch_partition_states(partitions)
+        caught_up = self._leaderships.caught_up(partitions)
+        if caught_up:
+            self._finish(caught_up)
+        return caught_up
+
+    def keep(self, partitions: Collection[TopicPartition]) -> None:
+        """Go on after a topic's znode was written, by us or by others.
+
+        A tool that knows of no moves drops them from the znode; another one may have mended it.
+        """
+        assignments = {p: self._context.partition_full_replica_assignment(p) for p in partitions}
+        self._warn("cannot be kept moving", write_assignments(self._term, assignments))
+        self.finish_caught_up(partitions)
+
+    # --- start ---
+
+    def _apply(self, accepted: Mapping[TopicPartition, ReplicaAssignment]) -> None:
+        unneeded: list[PartitionAndReplica] = []
+        for partition, assignment in accepted.items():
+            before = self._context.partition_full_replica_assignment(partition)
+            self._context.update_partition_full_replica_assignment(partition, assignment)
+            self._context.partitions_being_reassigned.add(partition)
+            unneeded += [
+                PartitionAndReplica(partition, r)
+                for r in before.replicas
+                if r not in assignment.replicas
+            ]
+            self._term.outbox.record(
+                "%s: moving %s → %s",
+                partition,
+                list(before.target_replicas),
+                list(assignment.target_replicas),
+            )
+        self._stop(unneeded)
+
+    # --- wait ---
+
+    def _bring_online_never_led(self, partitions: Collection[TopicPartition]) -> None:
+        """Create what could not be created where it was assigned: there is nothing to copy."""
+        never_led = [
+            p for p in partitions if self._context.partition_state(p) is PartitionState.NEW
+        ]
+        self._make_new(never_led)
+        self._partitions.handle_state_changes(never_led, PartitionState.ONLINE, OfflineElection())
+
+    def _make_new(self, partitions: Iterable[TopicPartition]) -> None:
+        """Let replicas to be added come to be, and tell them to copy."""
+        adding = self._adding(partitions)
+        unknown = self._in_state(ReplicaState.NON_EXISTENT, adding)
+        self._replicas.handle_state_changes(unknown, ReplicaState.NEW)
+
+    # --- finish ---
+
+    def _finish(self, partitions: Collection[TopicPartition]) -> None:
+        """Leave the target replicas only; what does not succeed is tried again later."""
+        new = self._in_state(ReplicaState.NEW, self._adding(partitions))
+        self._replicas.handle_state_changes(new, ReplicaState.ONLINE)
+        before = {p: self._context.partition_full_replica_assignment(p) for p in partitions}
+        for partition, assignment in before.items():
+            target = ReplicaAssignment(assignment.target_replicas)
+            self._context.update_partition_full_replica_assignment(partition, target)
+        failures = self._leaderships.lead_from_assignment(partitions)
+        self._warn("are not led from where they move to", failures)
+        not_left = self._stop(
+            [
+                PartitionAndReplica(partition, r)
+                for partition, assignment in before.items()
+                if partition not in failures
+                for r in assignment.removing_replicas
+            ]
+        )
+        settled: dict[TopicPartition, ReplicaAssignment] = {}
+        for partition, assignment in before.items():
+            if assignment.removing_replicas and (partition in failures or partition in not_left):
+                self._context.update_partition_full_replica_assignment(partition, assignment)
+            else:
+                settled[partition] = ReplicaAssignment(assignment.target_replicas)
+        failures = write_assignments(self._term, settled)
+        self._warn("have moved, which cannot be written", failures)
+        self._settle({p: target for p, target in settled.items() if p not in failures})
+
+    def _stop(self, replicas: list[PartitionAndReplica]) -> set[TopicPartition]:
+        """Stop and delete replicas, without waiting; return partitions where one stays."""
+        stopping = [
+            r for r in replicas if self._context.replica_state(r) is not ReplicaState.NON_EXISTENT
+        ]
+        for state in _STOPPING:
+            self._replicas.handle_state_changes(stopping, state)
+            stopping = self._in_state(state, stopping)
+        gone = set(self._in_state(ReplicaState.NON_EXISTENT, replicas))
+        return {replica.topic_partition for replica in replicas if replica not in gone}
+
+    def _settle(self, targets: Mapping[TopicPartition, ReplicaAssignment]) -> None:
+        """Note that these are where they shall be."""
+        if not targets:
+            return
+        if self._term.settings.isr_changes_through_zookeeper:
+            self._term.store.unwatch_partition_states(list(targets))
+        self._term.store.remove_reassignments(
+            {partition: target.replicas for partition, target in targets.items()},
+            self._context.epoch_zk_version,
+        )
+        moving = self._context.partitions_being_reassigned
+        for partition, target in targets.items():
+            moving.discard(partition)
+            self._term.outbox.record("%s: moved to %s", partition, list(target.replicas))
+        batch = self._term.new_batch()
+        batch.add_update_metadata(targets)
+        self._term.announce(batch)
+        self._deletions.resume(list(dict.fromkeys(partition.topic for partition in targets)))
+
+    # --- inside ---
+
+    def _adding(self, partitions: Iterable[TopicPartition]) -> list[PartitionAndReplica]:
+        return [
+            PartitionAndReplica(partition, replica)
+            for partition in partitions
+            for replica in self._context.partition_full_replica_assignment(
+                partition
+            ).adding_replicas
+        ]
+
+    def _in_state(
+        self, state: ReplicaState, replicas: Iterable[PartitionAndReplica]
+    ) -> list[PartitionAndReplica]:
+        return [r for r in replicas if self._context.replica_state(r) is state]
+
+    def _warn(self, what: str, failures: Failures) -> None:
+        if failures:
+            log.warning(
+                "[Controller id=%d epoch=%d] %d partitions %s, the first: %s",
+                self._term.broker_id,
+                self._context.epoch,
+                len(failures),
+                what,
+                next(iter(failures.values())),
+            )

@@ -1,0 +1,191 @@
+"""Partitions that shall move to other brokers (KIP-455).
+
+Mirrors ``KafkaController.processZkPartitionReassignment``,
+``processApiPartitionReassignment``, ``maybeResumeReassignments`` and
+``maybeCompleteReassignment``; ``partition_moves`` does the moving.
+
+The topic znode is the only truth about what is being moved. ``/admin/reassign_partitions`` is an
+inbox: an entry in it is started, or taken out when it cannot be, and is taken out when it is done.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Mapping
+
+from core.controller.partition_moves import PartitionMoves
+from core.controller.partition_state_machine import PartitionStateMachine
+from core.controller.reassignment_requests import Refusal, Refusals, requested_assignment
+from core.controller.replica_state_machine import ReplicaStateMachine
+from core.controller.term import Term
+from core.controller.topic_deletion import TopicDeletions
+from core.errors import BadDataError, Errors
+from core.model import BrokerId, ReplicaAssignment, TopicPartition
+from core.protocol.controller import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsResponse,
+    OngoingReassignment,
+    ReassignedPartition,
+)
+
+log = logging.getLogger(__name__)
+
+_ACCEPTED = Refusal(Errors.NONE, "")
+
+
+class Reassignments:
+    """Moves partitions, step by step, as the new replicas catch up."""
+
+    def __init__(
+        self,
+        term: Term,
+        partitions: PartitionStateMachine,
+        replicas: ReplicaStateMachine,
+        deletions: TopicDeletions,
+    ) -> None:
+        self._term = term
+        self._context = term.context
+        self._moves = PartitionMoves(term, partitions, replicas, deletions)
+
+    def resume(self) -> None:
+        """At the start of a term: go on with what ZooKeeper says is being moved.
+
+        What tools ask for comes first and supersedes what the topics' znodes say.
+        """
+        self._moves.clean_up()
+        started = self._obey_znode()
+        self._moves.go_on(sorted(self._context.partitions_being_reassigned - started))
+
+    def on_zk_reassignment(self) -> None:
+        """Do what ``/admin/reassign_partitions`` asks for."""
+        self._obey_znode()
+
+    def submit(
+        self, request: AlterPartitionReassignmentsRequest
+    ) -> AlterPartitionReassignmentsResponse:
+        """Begin, replace or cancel reassignments.
+
+        Without an error a partition's new assignment is stored, not finished. Of several rows for a
+        partition the last one counts.
+        """
+        targets = {
+            TopicPartition(row.topic, row.partition): row.replicas for row in request.partitions
+        }
+        moves: dict[TopicPartition, ReplicaAssignment] = {}
+        refused: Refusals = {}
+        for partition, target in targets.items():
+            requested = requested_assignment(self._context, partition, target)
+            if isinstance(requested, Refusal):
+                refused[partition] = requested
+            else:
+                moves[partition] = requested
+        self._withdraw_from_znode(moves)
+        refused.update(self._moves.start(moves))
+        return AlterPartitionReassignmentsResponse(
+            Errors.NONE,
+            tuple(
+                ReassignedPartition(*partition, *refused.get(partition, _ACCEPTED))
+                for partition in targets
+            ),
+        )
+
+    def ongoing(
+        self, request: ListPartitionReassignmentsRequest
+    ) -> ListPartitionReassignmentsResponse:
+        """Return what is being moved, sorted; of ``request.partitions`` unless that is None."""
+        moving = self._context.partitions_being_reassigned
+        asked = moving if request.partitions is None else moving & set(request.partitions)
+        rows: list[OngoingReassignment] = []
+        for partition in sorted(asked):
+            now = self._context.partition_full_replica_assignment(partition)
+            if now.is_being_reassigned:
+                rows.append(
+                    OngoingReassignment(
+                        *partition, now.replicas, now.adding_replicas, now.removing_replicas
+                    )
+                )
+        return ListPartitionReassignmentsResponse(Errors.NONE, tuple(rows))
+
+    def on_isr_change(self, partitions: Collection[TopicPartition]) -> None:
+        """Complete those of these partitions whose target replicas are in sync now."""
+        moving = [p for p in partitions if p in self._context.partitions_being_reassigned]
+        if moving:
+            self._moves.finish_caught_up(moving)
+
+    def on_partition_modifications(self, topic: str) -> None:
+        """Go on with what is being moved of a topic whose znode somebody wrote."""
+        moving = self._context.partitions_being_reassigned
+        of_topic = [p for p in self._context.partitions_of(topic) if p in moving]
+        if of_topic:
+            self._moves.keep(of_topic)
+
+    def on_broker_startup(self, broker_ids: Collection[BrokerId]) -> None:
+        """Go on with partitions that move to these brokers."""
+        started = set(broker_ids)
+        self._moves.go_on(
+            sorted(
+                partition
+                for partition in self._context.partitions_being_reassigned
+                if not started.isdisjoint(
+                    self._context.partition_full_replica_assignment(partition).target_replicas
+                )
+            )
+        )
+
+    # --- the znode ---
+
+    def _obey_znode(self) -> set[TopicPartition]:
+        """Start what the znode asks for and is not under way yet; return what was started.
+
+        Runs after every change of the node, our own ones included. Targets may be dead: what a tool
+        wrote once and will not write again waits for them.
+        """
+        wanted = self._term.store.read_reassignments()
+        if wanted is None:
+            return set()
+        if isinstance(wanted, BadDataError):
+            log.error("a request to reassign partitions is deleted: %s", wanted)
+            wanted = {}
+        moves: dict[TopicPartition, ReplicaAssignment] = {}
+        refused: Refusals = {}
+        done: dict[TopicPartition, tuple[BrokerId, ...]] = {}
+        for partition, target in wanted.items():
+            if target == self._context.partition_full_replica_assignment(partition).target_replicas:
+                if partition not in self._context.partitions_being_reassigned:
+                    done[partition] = target
+                continue
+            requested = requested_assignment(
+                self._context, partition, target, dead_targets_may_wait=True
+            )
+            if isinstance(requested, Refusal):
+                refused[partition] = requested
+            else:
+                moves[partition] = requested
+        refused.update(self._moves.start(moves))
+        self._report(refused)
+        settled = {**done, **{partition: wanted[partition] for partition in refused}}
+        if settled or not wanted:
+            self._term.store.remove_reassignments(settled, self._context.epoch_zk_version)
+        return set(moves) - set(refused)
+
+    def _withdraw_from_znode(self, partitions: Collection[TopicPartition]) -> None:
+        """Take out what the znode says of these: the RPC came later (KAFKA-9089)."""
+        if not partitions:
+            return
+        wanted = self._term.store.read_reassignments()
+        if isinstance(wanted, Mapping):
+            overtaken = {p: target for p, target in wanted.items() if p in partitions}
+            if overtaken:
+                self._term.store.remove_reassignments(overtaken, self._context.epoch_zk_version)
+
+    def _report(self, refused: Refusals) -> None:
+        if refused:
+            log.warning(
+                "[Controller id=%d epoch=%d] %d partitions are not reassigned, the first: %s",
+                self._term.broker_id,
+                self._context.epoch,
+                len(refused),
+                next(iter(refused.values())).message,
+            )

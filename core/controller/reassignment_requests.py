@@ -1,0 +1,60 @@
+"""What a reassignment asks for, and whether it may.
+
+Mirrors ``KafkaController.validateReplicas`` and ``maybeBuildReassignment``, for both ways to ask:
+the RPC and ``/admin/reassign_partitions``.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, TypeAlias
+
+from core.controller.context import ControllerContext
+from core.errors import Errors
+from core.model import BrokerId, ReplicaAssignment, TopicPartition
+
+
+class Refusal(NamedTuple):
+    """Why a partition is not moved; nothing about it has changed."""
+
+    error_code: Errors
+    message: str
+
+
+Refusals: TypeAlias = dict[TopicPartition, Refusal]
+
+
+def requested_assignment(
+    context: ControllerContext,
+    partition: TopicPartition,
+    target: tuple[BrokerId, ...] | None,
+    *,
+    dead_targets_may_wait: bool = False,
+) -> ReplicaAssignment | Refusal:
+    """Return the assignment a move to ``target`` begins with; None goes back to the origin.
+
+    It starts from the origin of a move that is under way, so that the new target supersedes the
+    old one. ``dead_targets_may_wait``: a replica to add need not be alive, the move stays pending
+    until it is.
+    """
+    current = context.partition_full_replica_assignment(partition)
+    if target is None:
+        if not current.is_being_reassigned:
+            return Refusal(Errors.NO_REASSIGNMENT_IN_PROGRESS, f"{partition} is not being moved")
+        target = current.origin_replicas
+    elif not target or len(set(target)) < len(target) or min(target) < 0:
+        return Refusal(
+            Errors.INVALID_REPLICA_ASSIGNMENT,
+            f"{partition}: {list(target)} is not a list of distinct broker ids",
+        )
+    if not current.replicas or context.is_topic_queued_for_deletion(partition.topic):
+        return Refusal(
+            Errors.UNKNOWN_TOPIC_OR_PARTITION, f"{partition} does not exist, or is being deleted"
+        )
+    requested = current.reassign_to(target)
+    live = context.live_broker_ids
+    dead = [r for r in requested.adding_replicas if r not in live]
+    if dead and not dead_targets_may_wait:
+        return Refusal(
+            Errors.INVALID_REPLICA_ASSIGNMENT, f"{partition}: brokers {dead} are not alive"
+        )
+    return requested

@@ -1,0 +1,173 @@
+"""Moves while others write the same znodes, or what cannot be understood."""
+
+from __future__ import annotations
+
+import pytest
+
+from core.controller.assignments import MAX_ROUNDS
+from core.controller.events import PartitionReassignmentIsrChange
+from core.errors import Errors
+from core.model import ReplicaAssignment, TopicPartition
+from tests.support.fake_zookeeper import Call, Moment
+from tests.support.moving_cluster import MovingCluster, cluster, topic_path
+from tests.support.term import T0, T1, topic_id
+
+T = topic_path("t")
+STATE = f"{T}/partitions/0/state"
+
+
+def on_write_of(moving: MovingCluster, path: str, times: int) -> list[int]:
+    """Have a tool add a partition just before we write ``path``; return the counts so far."""
+    counts: list[int] = []
+
+    def hook(call: Call) -> None:
+        is_write = call.moment is Moment.BEFORE and call.method == "multi_many"
+        if is_write and path in call.paths and len(counts) < times:
+            partitions = moving.topic("t").partitions
+            grown = {**partitions, len(partitions): ReplicaAssignment((1, 2))}
+            counts.append(len(grown))
+            moving.put_topic("t", grown)
+
+    moving.ruler.session.hook = hook
+    return counts
+
+
+def test_partitions_that_a_tool_adds_meanwhile_are_not_lost() -> None:
+    moving = cluster((1, 2))
+    counts = on_write_of(moving, T, times=3)
+    moving.submit({T0: (3, 4)})
+    moving.catch_up()
+    assert counts == [2, 3, 4]
+    assert moving.replicas(T0) == ((3, 4), (), ())
+    assert moving.leads(TopicPartition("t", 3)) == (1, (1, 2), 0)
+    assert moving.topic("t").topic_id == topic_id(77), "the tool dropped it"
+    moving.assert_at_rest()
+
+
+def test_a_tool_that_knows_of_no_moves_does_not_end_them() -> None:
+    moving = cluster((1, 2))
+    moving.submit({T0: (3, 4)})
+    moving.put_topic("t", {0: (3, 4, 1, 2), 1: (5, 6)})
+    moving.settle()
+    assert moving.replicas(T0) == ((3, 4, 1, 2), (3, 4), (1, 2))
+    assert moving.leads(T1) == (5, (5, 6), 0)
+    moving.succeed()
+    moving.catch_up()
+    assert moving.replicas(T0) == ((3, 4), (), ())
+    moving.assert_at_rest()
+
+
+def test_a_topic_that_never_stops_changing_is_not_moved() -> None:
+    moving = cluster((1, 2))
+    on_write_of(moving, T, times=MAX_ROUNDS)
+    assert moving.submit({T0: (3, 4)}) == {T0: Errors.UNKNOWN_SERVER_ERROR}
+    moving.ruler.session.hook = None
+    assert moving.replicas(T0) == ((1, 2), (), ())
+    assert moving.ongoing() == ()
+    assert moving.hosts(T0) == [1, 2]
+
+
+def test_a_topic_created_again_meanwhile_is_not_moved() -> None:
+    moving = cluster((1, 2))
+
+    def recreate(call: Call) -> None:
+        if call.moment is Moment.BEFORE and call.method == "get_many" and T in call.paths:
+            moving.ruler.session.hook = None
+            moving.delete_topic("t")
+            moving.put_topic("t", {0: (2, 1)}, topic_id(78))
+
+    moving.ruler.session.hook = recreate
+    assert moving.submit({T0: (3, 4)}) == {T0: Errors.UNKNOWN_SERVER_ERROR}
+    assert moving.replicas(T0) == ((2, 1), (), ())
+    assert moving.leads(T0) == (2, (2, 1), 0)
+
+
+def test_an_end_that_cannot_be_written_is_written_when_it_can() -> None:
+    moving = cluster((1, 2))
+    moving.submit({T0: (3, 4)})
+    on_write_of(moving, T, times=MAX_ROUNDS)
+    moving.put_state(T0, 1, (1, 2, 3, 4), leader_epoch=1)
+    moving.handle(PartitionReassignmentIsrChange(T0))
+    assert moving.replicas(T0) == ((3, 4, 1, 2), (3, 4), (1, 2))
+    assert moving.ruler.controller.context.partitions_being_reassigned == {T0}
+    moving.ruler.session.hook = None
+    moving.settle()
+    moving.assert_at_rest()
+
+
+def test_a_topic_that_cannot_be_read_ends_its_move_when_it_can() -> None:
+    moving = cluster((1, 2))
+    moving.submit({T0: (3, 4)})
+    mended = moving.server.snapshot()[T].data
+    moving.put_state(T0, 1, (1, 2, 3, 4), leader_epoch=1)
+    moving.server.put(T, b"not JSON")
+    moving.handle(PartitionReassignmentIsrChange(T0))
+    moving.server.put(T, mended)
+    assert moving.replicas(T0) == ((3, 4, 1, 2), (3, 4), (1, 2))
+    moving.settle()
+    moving.assert_at_rest()
+
+
+def test_a_topic_that_cannot_be_read_when_a_term_begins_goes_on_when_it_can() -> None:
+    moving = cluster((1, 2))
+    moving.submit({T0: (3, 4)})
+    mended = moving.server.snapshot()[T].data
+    moving.put_state(T0, 1, (1, 2, 3, 4), leader_epoch=1)
+    moving.server.put(T, b"not JSON")
+    moving.succeed()
+    moving.server.put(T, mended)
+    moving.settle()
+    moving.assert_at_rest()
+
+
+def test_a_state_that_cannot_be_read_keeps_its_replicas() -> None:
+    moving = cluster((1, 2))
+    moving.server.put(STATE, b"not JSON")
+    moving.submit({T0: (2,)})
+    assert moving.replicas(T0) == ((2, 1), (), (1,))
+    assert moving.hosts(T0) == [1, 2]
+    moving.put_state(T0, 1, (1, 2), leader_epoch=3)
+    moving.handle(PartitionReassignmentIsrChange(T0))
+    assert moving.replicas(T0) == ((2,), (), ())
+    assert moving.leads(T0)[:2] == (2, (2,))
+
+
+@pytest.mark.parametrize("reads_before", [1, 2])
+def test_replicas_stay_where_the_leadership_does_not_follow(reads_before: int) -> None:
+    moving = cluster((1, 2, 3))
+    moving.submit({T0: (3, 4)})
+    moving.put_state(T0, 1, (1, 2, 3, 4), leader_epoch=1)
+    good = moving.server.snapshot()[STATE].data
+    reads = 0
+
+    def spoil(call: Call) -> None:
+        nonlocal reads
+        if call.moment is Moment.BEFORE and call.method == "get_many" and STATE in call.paths:
+            reads += 1
+            if reads == reads_before + 1:
+                moving.server.put(STATE, b"not JSON")
+
+    moving.ruler.session.hook = spoil
+    moving.handle(PartitionReassignmentIsrChange(T0))
+    moving.ruler.session.hook = None
+    assert moving.replicas(T0) == ((3, 4, 1, 2), (4,), (1, 2)), "neither in ZooKeeper"
+    context = moving.ruler.controller.context
+    assert context.partition_replica_assignment(T0) == (3, 4, 1, 2), "nor in memory"
+    moving.server.put(STATE, good)
+    moving.handle(PartitionReassignmentIsrChange(T0))
+    moving.settle()
+    moving.catch_up_with_everything()
+    assert moving.replicas(T0) == ((3, 4), (), ())
+    assert moving.hosts(T0) == [3, 4]
+
+
+def test_a_topic_is_deleted_when_its_partitions_have_moved() -> None:
+    moving = cluster((1, 2), (2, 1))
+    moving.submit({T0: (3, 2), T1: (3, 1)})
+    moving.server.put("/admin/delete_topics/t")
+    moving.settle()
+    assert moving.partitions() == [T0, T1]
+    moving.catch_up()
+    moving.settle()
+    assert moving.partitions() == []
+    assert [moving.hosts(p) for p in (T0, T1)] == [[], []]

@@ -1,0 +1,210 @@
+"""Moves whose controller dies, at every write there is: they end, or they never began."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from contextlib import suppress
+
+import pytest
+
+from core.model import TopicPartition
+from tests.support.fake_zookeeper import Call, Moment
+from tests.support.moving_cluster import ADMIN, MovingCluster
+from tests.support.term import T0, T1, Replicas, topic_id
+from zk.operations import ConnectionLossError
+
+U0 = TopicPartition("u", 0)
+ORIGIN: dict[TopicPartition, Replicas] = {T0: (1, 2, 3), T1: (2, 1, 3), U0: (1, 2)}
+TARGET: dict[TopicPartition, Replicas] = {T0: (4, 2, 5), T1: (3, 2, 1), U0: (5, 6)}
+OTHER: dict[TopicPartition, Replicas] = {T0: (6, 2, 5), T1: (2, 1, 6), U0: (4, 3)}
+
+
+MIN_WRITES = 8  # of each script
+
+
+class SimulatedCrashError(Exception):
+    """The controller's process ends here."""
+
+
+def cluster() -> MovingCluster:
+    moving = MovingCluster(range(1, 7))
+    moving.put_topic("t", {0: ORIGIN[T0], 1: ORIGIN[T1]}, topic_id(1))
+    moving.put_topic("u", {0: ORIGIN[U0]}, topic_id(2))
+    moving.rule()
+    return moving
+
+
+def by_znode(moving: MovingCluster) -> None:
+    moving.write_znode(TARGET)
+    moving.catch_up_with_everything()
+
+
+def by_rpc(moving: MovingCluster) -> None:
+    moving.submit(dict(TARGET))
+    moving.catch_up_with_everything()
+
+
+def superseded_by_znode(moving: MovingCluster) -> None:
+    moving.submit(dict(OTHER))
+    moving.write_znode(TARGET)
+    moving.catch_up_with_everything()
+
+
+def superseded_by_rpc(moving: MovingCluster) -> None:
+    moving.write_znode(OTHER)
+    moving.submit(dict(TARGET))
+    moving.catch_up_with_everything()
+
+
+def cancelled(moving: MovingCluster) -> None:
+    """Cancelled by a tool's RPC while 4, which is being added, leads."""
+    moving.submit(dict.fromkeys(ORIGIN, (4, 5)))
+    moving.unregister(5)
+    moving.settle()
+    moving.catch_up()
+    moving.unregister(1)
+    moving.settle()
+    moving.register(1, life=2)
+    moving.settle()
+    moving.catch_up()
+    moving.submit(dict.fromkeys(ORIGIN))
+    moving.catch_up_with_everything()
+
+
+SCRIPTS = [
+    by_znode,
+    by_rpc,
+    superseded_by_znode,
+    superseded_by_rpc,
+    cancelled,
+]
+Script = Callable[[MovingCluster], None]
+
+
+class AtWrite:
+    """A hook that acts once, at a moment of write number ``number``."""
+
+    def __init__(self, number: int, moment: Moment, act: Callable[[], None]) -> None:
+        self._left = number
+        self._moment = moment
+        self._act = act
+
+    @property
+    def has_acted(self) -> bool:
+        """Whether there was such a write."""
+        return self._left < 0
+
+    def __call__(self, call: Call) -> None:
+        """Count writes."""
+        if call.method in ("multi", "multi_many") and call.moment is self._moment:
+            self._left -= 1
+            if self._left == -1:
+                self._act()
+
+
+def crash() -> None:
+    raise SimulatedCrashError
+
+
+def heal(moving: MovingCluster) -> None:
+    """Bring every broker back and let everything come to rest."""
+    for broker_id in sorted({1, 2, 3, 4, 5, 6} - moving.sessions.keys()):
+        moving.register(broker_id, life=9)
+    moving.settle()
+    moving.catch_up_with_everything()
+
+
+def allowed_ends(moving: MovingCluster, script: Script) -> list[dict[TopicPartition, Replicas]]:
+    """Return where partitions may be in the end; nobody repeats a request, but a znode stays."""
+    asked_by_znode = any(
+        operation.path == ADMIN
+        for transaction in moving.server.transactions
+        for operation in transaction.operations
+        if transaction.session_id == 0
+    )
+    if script is cancelled:
+        return [ORIGIN, dict.fromkeys(ORIGIN, (4, 5))]
+    if script is superseded_by_rpc:
+        return [OTHER, TARGET] if asked_by_znode else [ORIGIN]
+    return [TARGET] if asked_by_znode else [ORIGIN, TARGET, OTHER]
+
+
+def assert_ended(moving: MovingCluster, ends: list[dict[TopicPartition, Replicas]]) -> None:
+    moving.assert_at_rest()
+    for partition in ORIGIN:
+        assert moving.replicas(partition)[0] in [end[partition] for end in ends]
+
+
+@pytest.mark.parametrize("moment", [Moment.BEFORE, Moment.AFTER])
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_the_next_controller_ends_what_a_crash_leaves(script: Script, moment: Moment) -> None:
+    crashes = 0
+    while True:
+        moving = cluster()
+        moving.ruler.session.hook = AtWrite(crashes, moment, crash)
+        try:
+            script(moving)
+        except SimulatedCrashError:
+            crashes += 1
+        else:
+            break
+        moving.succeed()
+        heal(moving)
+        assert_ended(moving, allowed_ends(moving, script))
+    assert crashes >= MIN_WRITES, "each write was the last one once"
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_the_next_controller_may_crash_as_well(script: Script) -> None:
+    for first in range(0, 40, 3):
+        for second in range(1, 20, 4):
+            moving = cluster()
+            moving.ruler.session.hook = AtWrite(first, Moment.AFTER, crash)
+            try:
+                script(moving)
+                return
+            except SimulatedCrashError:
+                pass
+            with suppress(SimulatedCrashError):
+                moving.succeed(AtWrite(second, Moment.AFTER, crash))
+                heal(moving)
+            moving.succeed()
+            heal(moving)
+            assert_ended(moving, allowed_ends(moving, script))
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_a_controller_that_does_not_know_it_is_deposed_does_no_harm(script: Script) -> None:
+    for number in itertools.count():
+        moving = cluster()
+        deposed = moving.ruler
+
+        def depose(moving: MovingCluster = moving) -> None:
+            moving.depose()
+            moving.catch_up_with_everything()
+
+        deposed.session.hook = hook = AtWrite(number, Moment.BEFORE, depose)
+        script(moving)
+        if not hook.has_acted:
+            break
+        assert not deposed.controller.is_active
+        heal(moving)
+        assert_ended(moving, allowed_ends(moving, script))
+    assert number >= MIN_WRITES
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_a_lost_answer_does_not_stop_a_move(script: Script) -> None:
+    def lose() -> None:
+        raise ConnectionLossError("the answer is lost")
+
+    for number in itertools.count():
+        moving = cluster()
+        moving.ruler.session.hook = hook = AtWrite(number, Moment.AFTER, lose)
+        script(moving)
+        heal(moving)
+        assert_ended(moving, [ORIGIN] if script is cancelled else [TARGET])
+        if not hook.has_acted:
+            break
+    assert number >= MIN_WRITES

@@ -1,0 +1,91 @@
+"""Which moves are refused, and what a move begins with."""
+
+from __future__ import annotations
+
+import pytest
+
+from core.controller.context import ControllerContext
+from core.controller.reassignment_requests import Refusal, requested_assignment
+from core.errors import Errors
+from core.model import BrokerRegistration, ReplicaAssignment, TopicPartition
+from tests.support.term import T0, T1, broker_info
+
+IDLE = ReplicaAssignment((1, 2, 3))
+MOVING = ReplicaAssignment((4, 5, 1, 2), (4, 5), (1, 2))
+
+
+@pytest.fixture
+def context() -> ControllerContext:
+    """Brokers 1 to 5 are alive, 6 shuts down; t-0 is idle and t-1 moves."""
+    context = ControllerContext()
+    for broker_id in range(1, 7):
+        context.add_live_broker(BrokerRegistration(broker_info(broker_id), broker_epoch=1))
+    context.shutting_down_broker_ids.add(6)
+    context.update_partition_full_replica_assignment(T0, IDLE)
+    context.update_partition_full_replica_assignment(T1, MOVING)
+    return context
+
+
+@pytest.mark.parametrize(
+    ("partition", "target", "error"),
+    [
+        (T0, (), Errors.INVALID_REPLICA_ASSIGNMENT),
+        (T0, (1, 1), Errors.INVALID_REPLICA_ASSIGNMENT),
+        (T0, (-3, -2, -1), Errors.INVALID_REPLICA_ASSIGNMENT),  # RA-12
+        (T0, (1, 9), Errors.INVALID_REPLICA_ASSIGNMENT),
+        (T0, (1, 6), Errors.INVALID_REPLICA_ASSIGNMENT),
+        (T0, None, Errors.NO_REASSIGNMENT_IN_PROGRESS),
+        (TopicPartition("other", 0), None, Errors.NO_REASSIGNMENT_IN_PROGRESS),
+        (TopicPartition("t", 4), (1, 2), Errors.UNKNOWN_TOPIC_OR_PARTITION),  # RA-11
+    ],
+)
+def test_what_is_refused(
+    context: ControllerContext,
+    partition: TopicPartition,
+    target: tuple[int, ...] | None,
+    error: Errors,
+) -> None:
+    refusal = requested_assignment(context, partition, target)
+    assert isinstance(refusal, Refusal)
+    assert refusal.error_code is error
+    assert str(partition) in refusal.message
+
+
+@pytest.mark.parametrize("target", [(1, 2), None])
+def test_a_topic_to_be_deleted_is_as_good_as_gone(  # DEL-04
+    context: ControllerContext, target: tuple[int, ...] | None
+) -> None:
+    context.queue_topic_deletion(["t"])
+    refusal = requested_assignment(context, T1, target)
+    assert isinstance(refusal, Refusal)
+    assert refusal.error_code is Errors.UNKNOWN_TOPIC_OR_PARTITION
+
+
+@pytest.mark.parametrize(
+    ("partition", "target", "assignment"),
+    [
+        (T0, (4, 2, 5), ReplicaAssignment((4, 2, 5, 1, 3), (4, 5), (1, 3))),
+        (T0, (3, 1, 2), ReplicaAssignment((3, 1, 2))),
+        (T0, (1, 2, 3), IDLE),
+        (T1, (4, 5), MOVING),
+        (T1, (3, 4), ReplicaAssignment((3, 4, 1, 2), (3, 4), (1, 2))),
+        (T1, None, ReplicaAssignment((1, 2))),
+    ],
+)
+def test_what_a_move_begins_with(
+    context: ControllerContext,
+    partition: TopicPartition,
+    target: tuple[int, ...] | None,
+    assignment: ReplicaAssignment,
+) -> None:
+    assert requested_assignment(context, partition, target) == assignment
+
+
+def test_who_is_there_already_may_be_dead(context: ControllerContext) -> None:
+    context.remove_live_broker(1)
+    assert requested_assignment(context, T0, (1, 2)) == ReplicaAssignment((1, 2, 3), (), (3,))
+
+
+def test_a_tool_may_name_a_dead_target(context: ControllerContext) -> None:
+    requested = requested_assignment(context, T0, (9, 2), dead_targets_may_wait=True)
+    assert requested == ReplicaAssignment((9, 2, 1, 3), (9,), (1, 3))

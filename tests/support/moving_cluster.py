@@ -1,0 +1,289 @@
+"""A cluster whose partitions are moved: controllers, and brokers that do as they are told.
+
+A broker remembers what LeaderAndIsr and StopReplica tell it, and no more: a follower gets in sync
+only when both it and its leader have heard of it.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable
+
+from core.controller.effects import Effect, Reply
+from core.controller.events import (
+    AlterPartitionReceived,
+    ApiPartitionReassignment,
+    ControllerEvent,
+    ListPartitionReassignments,
+)
+from core.controller.responses import response_event
+from core.controller.term import ControllerSettings
+from core.errors import Errors
+from core.model import UNKNOWN_BROKER_EPOCH, BrokerId, TopicPartition
+from core.protocol.control import (
+    LeaderAndIsrPartition,
+    LeaderAndIsrRequest,
+    LeaderAndIsrType,
+    StopReplicaRequest,
+    StopReplicaResponse,
+)
+from core.protocol.controller import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
+    AlterPartitionRequest,
+    AlterPartitionResponse,
+    AlterPartitionRow,
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsResponse,
+    OngoingReassignment,
+    ReassignablePartition,
+)
+from tests.support.fake_zookeeper import Hook
+from tests.support.term import ByBroker, Candidate, Replicas, Tree, of_type, requests, topic_id
+from zk.admin_znodes import ReassignPartitionsZNode
+from zk.operations import SetData
+from zk.znodes import ControllerZNode, TopicPartitionStateZNode, TopicsZNode, TopicZNode
+
+ADMIN = ReassignPartitionsZNode.PATH
+MAX_ROUNDS = 20
+
+_request_ids = itertools.count(1)
+
+
+class MovingCluster(Tree):
+    """Registered brokers, and one controller after another that rules them."""
+
+    def __init__(
+        self, brokers: Iterable[BrokerId], settings: ControllerSettings | None = None
+    ) -> None:
+        super().__init__()
+        self._settings = settings
+        self._controllers = itertools.count(100)
+        self._controller_epoch = 0
+        self.hosted: ByBroker[LeaderAndIsrPartition] = {}
+        self.effects: list[Effect] = []
+        for broker_id in brokers:
+            self.register(broker_id)
+        self.ruler = self._candidate()
+
+    # --- controllers ---
+
+    def rule(self) -> None:
+        """Let the ruler take over and do all there is to do."""
+        self._obey(self.ruler.start())
+        self.settle()
+
+    def succeed(self, hook: Hook | None = None) -> None:
+        """Let the ruler die, and the next one, whose calls are hooked, take over."""
+        self.ruler.session.expire()
+        self.ruler = self._candidate()
+        self.ruler.session.hook = hook
+        self.rule()
+
+    def depose(self) -> None:
+        """Let another one take over while the ruler lives and knows nothing of it."""
+        self.server.remove(ControllerZNode.PATH)
+        self.ruler = self._candidate()
+        self.rule()
+
+    def handle(self, event: ControllerEvent) -> list[Effect]:
+        """Let the ruler process one event, and the brokers obey."""
+        effects = self.ruler.handle(event)
+        self._obey(effects)
+        return effects
+
+    def settle(self) -> None:
+        """Let the ruler process all its watches trigger."""
+        while self.ruler.inbox:
+            self.handle(self.ruler.inbox.popleft())
+
+    # --- moving ---
+
+    def submit(
+        self, targets: dict[TopicPartition, Replicas | None]
+    ) -> dict[TopicPartition, Errors]:
+        """Ask by RPC; return the answer, NOT_CONTROLLER for all when the ruler does not rule."""
+        rows = tuple(ReassignablePartition(*p, replicas) for p, replicas in targets.items())
+        request = AlterPartitionReassignmentsRequest(rows)
+        answer = self._ask(ApiPartitionReassignment(next(_request_ids), request))
+        assert isinstance(answer, AlterPartitionReassignmentsResponse)
+        self.settle()
+        if answer.error_code is not Errors.NONE:
+            return dict.fromkeys(targets, answer.error_code)
+        return {TopicPartition(r.topic, r.partition): r.error_code for r in answer.partitions}
+
+    def write_znode(self, targets: dict[TopicPartition, Replicas]) -> None:
+        """Ask as tools do."""
+        self.server.put(ADMIN, ReassignPartitionsZNode.encode(targets))
+        self.settle()
+
+    def znode(self) -> dict[TopicPartition, Replicas] | None:
+        """Return what the admin znode says."""
+        node = self.server.snapshot().get(ADMIN)
+        return None if node is None else ReassignPartitionsZNode.decode(node.data)
+
+    def ongoing(self, *partitions: TopicPartition) -> tuple[OngoingReassignment, ...]:
+        """Return what is being moved, of these partitions or of all."""
+        request = ListPartitionReassignmentsRequest(partitions or None)
+        answer = self._ask(ListPartitionReassignments(next(_request_ids), request))
+        assert isinstance(answer, ListPartitionReassignmentsResponse)
+        return answer.partitions
+
+    def _ask(self, event: ControllerEvent) -> object:
+        (reply,) = of_type(self.handle(event), Reply)
+        return reply.response
+
+    # --- brokers ---
+
+    def catch_up(self) -> bool:
+        """Let every follower that can get in sync; return whether any did."""
+        proposed = [self._propose_isr(p) for p in self.partitions()]
+        self.settle()
+        return any(proposed)
+
+    def catch_up_with_everything(self) -> None:
+        """Let followers get in sync until there is nothing to follow any more."""
+        for _ in range(MAX_ROUNDS):
+            if not self.catch_up():
+                return
+        raise AssertionError("ISRs never stop growing")
+
+    def _propose_isr(self, partition: TopicPartition) -> bool:
+        """Have the leader ask for everyone who follows it; return whether the ISR grew."""
+        state = self.state(partition)
+        if state is None:
+            return False
+        now = state.leader_and_isr
+        leading = self.hosted.get(now.leader, {}).get(partition)
+        if leading is None or leading.leader_epoch != now.leader_epoch:
+            return False
+        followers = tuple(
+            r for r in leading.replicas if r not in now.isr and self._follows(r, partition, leading)
+        )
+        epochs = self.ruler.controller.context.live_broker_epochs
+        if not followers or now.leader not in epochs:
+            return False
+        row = AlterPartitionRow(
+            *partition,
+            topic_id=None,
+            leader_epoch=now.leader_epoch,
+            new_isr=(*now.isr, *followers),
+            isr_broker_epochs=(UNKNOWN_BROKER_EPOCH,) * (len(now.isr) + len(followers)),
+            leader_recovery_state=now.leader_recovery_state,
+            partition_epoch=now.partition_epoch,
+        )
+        request = AlterPartitionRequest(now.leader, epochs[now.leader], (row,))
+        answer = self._ask(AlterPartitionReceived(next(_request_ids), request))
+        assert isinstance(answer, AlterPartitionResponse)
+        return answer.error_code is Errors.NONE and answer.partitions[0].error_code is Errors.NONE
+
+    def _follows(
+        self, broker_id: BrokerId, partition: TopicPartition, leading: LeaderAndIsrPartition
+    ) -> bool:
+        following = self.hosted.get(broker_id, {}).get(partition)
+        is_alive = broker_id in self.sessions
+        return is_alive and following is not None and following.leader == leading.leader
+
+    def _candidate(self) -> Candidate:
+        return Candidate(self, next(self._controllers), self._settings)
+
+    def _obey(self, effects: list[Effect]) -> None:
+        self.effects += effects
+        for sent in requests(effects):
+            if sent.header.controller_epoch < self._controller_epoch:
+                continue
+            self._controller_epoch = sent.header.controller_epoch
+            hosted = self.hosted.setdefault(sent.broker_id, {})
+            match sent.request:
+                case LeaderAndIsrRequest() as request:
+                    if request.type is LeaderAndIsrType.FULL:
+                        rows = dict(request.partitions())
+                        self.hosted[sent.broker_id] = hosted = {
+                            p: row for p, row in hosted.items() if p in rows
+                        }
+                    for partition, row in request.partitions():
+                        known = hosted.get(partition)
+                        if known is None or row.leader_epoch > known.leader_epoch:
+                            hosted[partition] = row
+                case StopReplicaRequest() as request:
+                    for partition, stop in request.partitions():
+                        if stop.delete_partition:
+                            hosted.pop(partition, None)
+                    answer = StopReplicaResponse(Errors.NONE)
+                    event = response_event(sent.broker_id, sent.header, request, answer)
+                    self.ruler.inbox.extend([] if event is None else [event])
+                case _:
+                    pass
+
+    # --- looking ---
+
+    def partitions(self) -> list[TopicPartition]:
+        """Return every partition of every topic znode."""
+        prefix = TopicsZNode.PATH + "/"
+        topics = [p.removeprefix(prefix) for p in self.server.snapshot() if p.startswith(prefix)]
+        return [
+            TopicPartition(topic, number)
+            for topic in topics
+            if "/" not in topic
+            for number in self.topic(topic).partitions
+        ]
+
+    def replicas(self, partition: TopicPartition) -> tuple[Replicas, Replicas, Replicas]:
+        """Return the replicas of a partition in ZooKeeper: all, adding, removing."""
+        now = self.topic(partition.topic).partitions[partition.partition]
+        return now.replicas, now.adding_replicas, now.removing_replicas
+
+    def hosts(self, partition: TopicPartition) -> list[BrokerId]:
+        """Return the live brokers with a replica of the partition, sorted."""
+        return sorted(b for b in self.sessions if partition in self.hosted.get(b, {}))
+
+    def assert_at_rest(self) -> None:
+        """Nothing moves, nothing is left over, and all brokers and ZooKeeper agree."""
+        assert self.znode() is None
+        assert self.ongoing() == ()
+        for partition in self.partitions():
+            replicas, adding, removing = self.replicas(partition)
+            assert (adding, removing) == ((), ())
+            leader, isr, leader_epoch = self.leads(partition)
+            assert leader in isr
+            assert set(isr) == set(replicas)
+            assert self.hosts(partition) == sorted(replicas)
+            assert self.hosted[leader][partition].leader_epoch == leader_epoch
+            assert self.ruler.controller.context.partition_replica_assignment(partition) == replicas
+        self.assert_sound()
+
+    def assert_sound(self) -> None:
+        """No state ever written had an empty ISR, a leader outside it, or an older epoch."""
+        epochs: dict[str, int] = {}
+        for transaction in self.server.transactions:
+            for operation in transaction.operations:
+                if isinstance(operation, SetData) and operation.path.endswith("/state"):
+                    now = TopicPartitionStateZNode.decode(operation.data, 0).leader_and_isr
+                    assert now.isr
+                    assert now.leader in (-1, *now.isr)
+                    assert now.leader_epoch >= epochs.get(operation.path, 0)
+                    epochs[operation.path] = now.leader_epoch
+
+    def writes(self) -> list[str]:
+        """Return the paths written by now, in order, tools' and followers' writes left out."""
+        return [
+            operation.path
+            for transaction in self.server.transactions
+            if transaction.session_id
+            for operation in transaction.operations
+            if not operation.path.startswith("/controller_epoch")
+        ]
+
+
+def topic_path(topic: str) -> str:
+    """Return the path of a topic's znode."""
+    return TopicZNode.path(topic)
+
+
+def cluster(*replicas: tuple[int, ...], brokers: int = 6) -> MovingCluster:
+    """Return a ruled cluster: topic t with a partition on each of these, brokers from 1."""
+    moving = MovingCluster(range(1, brokers + 1))
+    moving.put_topic("t", dict(enumerate(replicas)), topic_id(77))
+    moving.rule()
+    moving.effects.clear()
+    return moving

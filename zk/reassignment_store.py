@@ -1,0 +1,74 @@
+"""``/admin/reassign_partitions``, and the states of partitions that are being moved."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from core.errors import BadDataError
+from core.model import BrokerId, TopicPartition
+from zk.admin_znodes import ReassignPartitionsZNode
+from zk.fenced_writes import WriteRefused, write_fenced
+from zk.operations import Delete, Operation, SetData, Znode
+from zk.watching_store import WatchingStore
+from zk.znodes import TopicPartitionStateZNode
+
+# Tools write the node too. Should one never stop, its last word fires our watch: nothing is lost.
+MAX_ROUNDS = 10
+
+
+class ZkReassignmentStore(WatchingStore):
+    """Implements ``core.ports.ReassignmentStore``."""
+
+    def read_reassignments(
+        self,
+    ) -> Mapping[TopicPartition, tuple[BrokerId, ...]] | BadDataError | None:
+        """Read what is to be moved where and watch the node."""
+        node = self._watch_node(ReassignPartitionsZNode.PATH)
+        return None if node is None else _decode(node)
+
+    def remove_reassignments(
+        self, settled: Mapping[TopicPartition, tuple[BrokerId, ...]], epoch_zk_version: int
+    ) -> None:
+        """Take out the entries that still ask for just this; delete the node with the last one.
+
+        Read and written back on condition of its version, so that no entry of a tool is lost.
+        """
+        for _ in range(MAX_ROUNDS):
+            node = self._watch_node(ReassignPartitionsZNode.PATH)
+            write = None if node is None else _without(node, settled)
+            if write is None:
+                return
+            (outcome,) = write_fenced(self._zookeeper, [[write]], epoch_zk_version)
+            if not isinstance(outcome, WriteRefused):
+                return
+
+    def watch_partition_states(self, partitions: Collection[TopicPartition]) -> None:
+        """Watch ``state`` znodes; those that do not exist are left out."""
+        self._read_and_watch([TopicPartitionStateZNode.path(p) for p in partitions])
+
+    def unwatch_partition_states(self, partitions: Collection[TopicPartition]) -> None:
+        """Drop the watches of ``watch_partition_states``."""
+        self._unwatch([TopicPartitionStateZNode.path(p) for p in partitions])
+
+
+def _decode(node: Znode) -> dict[TopicPartition, tuple[BrokerId, ...]] | BadDataError:
+    try:
+        return ReassignPartitionsZNode.decode(node.data)
+    except BadDataError as error:
+        return error
+
+
+def _without(
+    node: Znode, settled: Mapping[TopicPartition, tuple[BrokerId, ...]]
+) -> Operation | None:
+    """Return what takes the settled entries out of the node, None when none is in it."""
+    wanted = _decode(node)
+    if isinstance(wanted, BadDataError):
+        return Delete(ReassignPartitionsZNode.PATH, node.stat.version)
+    left = {p: target for p, target in wanted.items() if settled.get(p) != target}
+    if not left:
+        return Delete(ReassignPartitionsZNode.PATH, node.stat.version)
+    if len(left) == len(wanted):
+        return None
+    data = ReassignPartitionsZNode.encode(left)
+    return SetData(ReassignPartitionsZNode.PATH, data, node.stat.version)
