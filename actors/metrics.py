@@ -14,21 +14,14 @@ from prometheus_client.registry import Collector
 
 from actors.broker import Broker, BrokerStatus
 from actors.controller_event_manager import ControllerEventManager
+from actors.controller_metrics import controller_metrics, timer_metric
 from actors.placeholder_listener import ListenError
+from actors.replication_metrics import replication_metrics
 from actors.watchdog import Watchdog
 
 if TYPE_CHECKING:
     from transport.server import ControlServer
-
-_CONTROLLER = "kafka_controller_KafkaController_"
-_MEANINGS = {
-    "ActiveControllerCount": "1 on the broker that rules",
-    "OfflinePartitionsCount": "partitions without a leader",
-    "PreferredReplicaImbalanceCount": "partitions not led by their first replica",
-    "GlobalTopicCount": "topics",
-    "ActiveBrokerCount": "registered brokers",
-    "UnusableTopicCount": "topics whose znode cannot be used",
-}
+    from zk.session import SessionKeeper
 
 
 class BrokerMetrics(Collector):
@@ -38,11 +31,13 @@ class BrokerMetrics(Collector):
         self,
         broker: Broker,
         controller: ControllerEventManager,
+        keeper: SessionKeeper,
         server: ControlServer,
         status: BrokerStatus,
         watchdog: Watchdog,
     ) -> None:
         self._broker = broker
+        self._keeper = keeper
         self._controller = controller
         self._server = server
         self._status = status
@@ -50,39 +45,30 @@ class BrokerMetrics(Collector):
 
     def collect(self) -> Iterable[Metric]:
         """Yield every metric, as of now."""
-        yield from self._of_the_controller()
+        yield from controller_metrics(self._controller)
+        yield from self._of_the_session()
         yield from self._of_the_broker()
 
-    def _of_the_controller(self) -> Iterable[Metric]:
-        controller = self._controller.controller
-        context = controller.context
-        gauges = {
-            "ActiveControllerCount": controller.is_active,
-            "OfflinePartitionsCount": context.offline_partition_count,
-            "PreferredReplicaImbalanceCount": context.preferred_replica_imbalance_count,
-            "GlobalTopicCount": len(context.all_topics),
-            "ActiveBrokerCount": len(context.registrations),
-            "UnusableTopicCount": len(context.bad_topics),
-        }
-        for name, value in gauges.items():
-            yield GaugeMetricFamily(_CONTROLLER + name, _MEANINGS[name], value=value)
-        yield CounterMetricFamily(
-            "kafka_controller_ControllerStats_UncleanLeaderElections",
-            "leaders elected from outside the ISR",
-            value=context.stats.unclean_leader_elections,
-        )
-        yield GaugeMetricFamily(
-            "kafka_controller_ControllerEventManager_EventQueueSize",
-            "events waiting for the controller",
-            value=self._controller.actor_inbox.size,
+    def _of_the_session(self) -> Iterable[Metric]:
+        listener = "kafka_server_SessionExpireListener_"
+        statistics = self._keeper.statistics
+        state = GaugeMetricFamily(listener + "SessionState", "1 for the state", labels=["state"])
+        state.add_metric([self._keeper.state.name], 1)
+        yield state
+        for name, meaning, count in (
+            ("ZooKeeperSyncConnectsPerSec", "connections made", statistics.connects),
+            ("ZooKeeperDisconnectsPerSec", "connections lost", statistics.disconnects),
+            ("ZooKeeperExpiresPerSec", "sessions that ended", statistics.expires),
+        ):
+            yield CounterMetricFamily(listener + name, meaning, value=count)
+        yield timer_metric(
+            "kafka_server_ZooKeeperClientMetrics_ZooKeeperRequestLatencyMs",
+            "calls to ZooKeeper, of any size, in milliseconds",
+            statistics.request_latency,
         )
 
     def _of_the_broker(self) -> Iterable[Metric]:
-        yield GaugeMetricFamily(
-            "kafka_server_ReplicaManager_PartitionCount",
-            "replicas hosted",
-            value=len(self._broker.replica_manager.partitions),
-        )
+        yield from replication_metrics(self._broker.replica_manager)
         state = GaugeMetricFamily("kafka_server_BrokerState", "1 for the state", labels=["state"])
         state.add_metric([self._status.state.value], 1)
         yield state
@@ -119,6 +105,10 @@ class MetricsServer:
     def publish(self, metrics: Collector) -> None:
         """Add metrics to what is served."""
         self._registry.register(metrics)
+
+    def withdraw(self, metrics: Collector) -> None:
+        """Serve these metrics no more (KAFKA-14866: they must not outlive what they measure)."""
+        self._registry.unregister(metrics)
 
     def close(self) -> None:
         """Stop serving."""

@@ -11,10 +11,12 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager
 
 from core.errors import RegentError, SessionExpiredError
+from core.timers import Timer
 from zk.channel import check_address
 from zk.client import ConnectionState, SessionCredentials, ZooKeeperClient
 from zk.operations import ConnectionLossError, MultiResult, Operation, WatchEvent, Znode
@@ -25,6 +27,31 @@ EXPIRY_TIMEOUT_S = 30.0
 _FIRST_BACKOFF_S = 0.1
 _MAX_BACKOFF_S = 1.0
 _WAIT_S = 1.0
+
+
+class SessionStatistics:
+    """What became of connections and sessions, and how long requests took."""
+
+    def __init__(self) -> None:
+        self.connects = 0
+        self.disconnects = 0
+        self.expires = 0
+        self.request_latency = Timer()
+
+    def note(self, state: ConnectionState) -> None:
+        """Count a change of state."""
+        self.connects += state is ConnectionState.CONNECTED
+        self.disconnects += state is ConnectionState.SUSPENDED
+        self.expires += state is ConnectionState.LOST
+
+    @contextmanager
+    def request(self) -> Iterator[None]:
+        """Measure a call of any size."""
+        started = time.monotonic()
+        try:
+            yield
+        finally:
+            self.request_latency.record((time.monotonic() - started) * 1000)
 
 
 class SessionKeeper:
@@ -66,6 +93,7 @@ class SessionKeeper:
         self._established = False
         self._closed = False
         self._failure: RegentError | None = None  # of the latest attempt to connect
+        self.statistics = SessionStatistics()
         self._thread = threading.Thread(target=self._run, name="zookeeper-session", daemon=True)
 
     def start(self, timeout_s: float) -> None:
@@ -107,6 +135,12 @@ class SessionKeeper:
     # ---- the session there is -------------------------------------------------------------------
 
     @property
+    def state(self) -> ConnectionState:
+        """The state of the connection; LOST between sessions."""
+        client = self._client
+        return ConnectionState.LOST if client is None else client.state
+
+    @property
     def session_id(self) -> int:
         """See ``ZooKeeper.session_id``."""
         return self.client.session_id
@@ -118,27 +152,33 @@ class SessionKeeper:
 
     def get(self, path: str, *, watch: bool = False) -> Znode | None:
         """See ``ZooKeeper.get``."""
-        return self.client.get(path, watch=watch)
+        with self.statistics.request():
+            return self.client.get(path, watch=watch)
 
     def get_many(self, paths: Sequence[str], *, watch: bool = False) -> list[Znode | None]:
         """See ``ZooKeeper.get_many``."""
-        return self.client.get_many(paths, watch=watch)
+        with self.statistics.request():
+            return self.client.get_many(paths, watch=watch)
 
     def children(self, path: str, *, watch: bool = False) -> list[str] | None:
         """See ``ZooKeeper.children``."""
-        return self.client.children(path, watch=watch)
+        with self.statistics.request():
+            return self.client.children(path, watch=watch)
 
     def children_many(self, paths: Sequence[str]) -> list[list[str] | None]:
         """See ``ZooKeeper.children_many``."""
-        return self.client.children_many(paths)
+        with self.statistics.request():
+            return self.client.children_many(paths)
 
     def multi(self, operations: Sequence[Operation]) -> MultiResult:
         """See ``ZooKeeper.multi``."""
-        return self.client.multi(operations)
+        with self.statistics.request():
+            return self.client.multi(operations)
 
     def multi_many(self, batches: Sequence[Sequence[Operation]]) -> list[MultiResult]:
         """See ``ZooKeeper.multi_many``."""
-        return self.client.multi_many(batches)
+        with self.statistics.request():
+            return self.client.multi_many(batches)
 
     def wait_connected(self) -> None:
         """See ``ZooKeeper.wait_connected``."""
@@ -171,7 +211,7 @@ class SessionKeeper:
             self._hosts,
             self._session_timeout_ms,
             on_watch=self._on_watch,
-            on_state=lambda _: self._wake(),
+            on_state=self._on_state,
         )
         with self._changed:
             if self._closed:
@@ -254,6 +294,10 @@ class SessionKeeper:
             callback()
         except Exception:  # whatever the owner does wrong, there must be a session again
             logger.exception("a callback of the session keeper failed")
+
+    def _on_state(self, state: ConnectionState) -> None:
+        self.statistics.note(state)
+        self._wake()
 
     def _wake(self) -> None:
         with self._changed:

@@ -1,0 +1,120 @@
+"""The controller's metrics by Kafka's names.
+
+``kafka.controller:type=KafkaController,name=OfflinePartitionsCount`` is
+``kafka_controller_KafkaController_OfflinePartitionsCount`` here; a timer is a histogram of
+milliseconds of the same name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
+
+from actors.controller_event_manager import ControllerEventManager
+from core.timers import Timer
+
+_CONTROLLER = "kafka_controller_KafkaController_"
+_STATS = "kafka_controller_ControllerStats_"
+_EVENTS = "kafka_controller_ControllerEventManager_"
+_CHANNELS = "kafka_controller_ControllerChannelManager_"
+
+_GAUGES = {
+    "ActiveControllerCount": ("active_controller_count", "1 on the broker that rules"),
+    "CurrentControllerId": ("current_controller_id", "the broker that rules, -1 when unknown"),
+    "OfflinePartitionsCount": ("offline_partitions_count", "partitions without a leader"),
+    "PreferredReplicaImbalanceCount": (
+        "preferred_replica_imbalance_count",
+        "partitions not led by their first replica",
+    ),
+    "GlobalTopicCount": ("global_topic_count", "topics"),
+    "GlobalPartitionCount": ("global_partition_count", "partitions that were ever led"),
+    "TopicsToDeleteCount": ("topics_to_delete_count", "topics queued for deletion"),
+    "ReplicasToDeleteCount": ("replicas_to_delete_count", "their replicas, not deleted yet"),
+    "TopicsIneligibleToDeleteCount": (
+        "topics_ineligible_to_delete_count",
+        "topics queued for deletion that cannot be deleted yet",
+    ),
+    "ReplicasIneligibleToDeleteCount": (
+        "replicas_ineligible_to_delete_count",
+        "replicas that could not be deleted",
+    ),
+    "ActiveBrokerCount": ("active_broker_count", "registered brokers"),
+    "FencedBrokerCount": ("fenced_broker_count", "always 0"),
+    "UnusableTopicCount": ("unusable_topic_count", "topics whose znode cannot be used"),
+}
+
+
+def timer_metric(name: str, meaning: str, timer: Timer) -> HistogramMetricFamily:
+    """Return a timer as a histogram of milliseconds."""
+    return HistogramMetricFamily(
+        name, meaning, buckets=timer.cumulative(), sum_value=timer.total_ms
+    )
+
+
+def controller_metrics(manager: ControllerEventManager) -> Iterable[Metric]:
+    """Yield the metrics of one broker's controller, whether it rules or not."""
+    yield from _gauges(manager)
+    yield from _stats(manager)
+    yield from _channels(manager)
+
+
+def _gauges(manager: ControllerEventManager) -> Iterable[Metric]:
+    gauges = manager.stats.gauges
+    for name, (attribute, meaning) in _GAUGES.items():
+        yield GaugeMetricFamily(_CONTROLLER + name, meaning, value=getattr(gauges, attribute))
+    state = manager.stats.state
+    yield GaugeMetricFamily(_CONTROLLER + "ControllerState", "what it is busy with", value=state)
+
+
+def _stats(manager: ControllerEventManager) -> Iterable[Metric]:
+    stats = manager.stats
+    for name, timer in stats.timers.items():
+        yield timer_metric(_STATS + name, "handling of events, in milliseconds", timer)
+    yield CounterMetricFamily(
+        _STATS + "UncleanLeaderElectionsPerSec",
+        "leaders elected from outside the ISR",
+        value=manager.controller.context.stats.unclean_leader_elections,
+    )
+    yield timer_metric(
+        _EVENTS + "EventQueueTimeMs", "time events waited, in milliseconds", stats.event_queue_time
+    )
+    yield GaugeMetricFamily(
+        _EVENTS + "EventQueueSize", "events that wait", value=manager.actor_inbox.size
+    )
+
+
+def _channels(manager: ControllerEventManager) -> Iterable[Metric]:
+    threads = manager.channels.threads
+    sizes = {broker_id: thread.actor_inbox.size for broker_id, thread in threads.items()}
+    yield GaugeMetricFamily(
+        _CHANNELS + "TotalQueueSize", "requests that wait for brokers", value=sum(sizes.values())
+    )
+    size = GaugeMetricFamily(
+        _CHANNELS + "QueueSize", "requests that wait for a broker", labels=["broker_id"]
+    )
+    queue_time = HistogramMetricFamily(
+        _CHANNELS + "RequestRateAndQueueTimeMs",
+        "time requests waited, in milliseconds",
+        labels=["broker_id"],
+    )
+    for broker_id, thread in sorted(threads.items()):
+        labels, timer = [str(broker_id)], thread.queue_time
+        size.add_metric(labels, sizes[broker_id])
+        queue_time.add_metric(labels, buckets=timer.cumulative(), sum_value=timer.total_ms)
+    yield size
+    yield queue_time
+    unanswered = GaugeMetricFamily(
+        "regent_unanswered_request_ms",
+        "how long a broker has owed the controller an answer, from 5 s on",
+        labels=["broker_id", "request"],
+    )
+    for request in manager.channels.unanswered():
+        labels = [str(request.broker_id), request.request]
+        unanswered.add_metric(labels, request.unanswered_ms)
+    yield unanswered

@@ -1,0 +1,102 @@
+"""What the controller's thread measures, and how it is shown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from prometheus_client.core import Metric
+
+from actors.controller_metrics import controller_metrics
+from actors.event_manager_stats import EventManagerStats
+from core.controller.controller_state import ControllerState
+from core.controller.events import BrokerChange, DescribeTopics, TopicChange
+from core.model import ReplicaAssignment
+from core.protocol.control import ControlResponse
+from core.protocol.controller import UnansweredRequest
+from tests.support.stage import Sent, Stage, ask
+from zk.znodes import TopicZNode
+
+
+@pytest.fixture
+def stage() -> Iterator[Stage]:
+    with Stage() as stage:
+        yield stage
+
+
+def value(metrics: list[Metric], name: str, **labels: str) -> float:
+    (found,) = [
+        sample.value
+        for metric in metrics
+        for sample in metric.samples
+        if sample.name == name and {k: sample.labels.get(k) for k in labels} == labels
+    ]
+    return found
+
+
+def test_an_event_is_timed_under_its_state_and_leaves_it_idle():
+    stats = EventManagerStats()
+    states: list[ControllerState] = []
+    with stats.handling(TopicChange(), queue_ms=3.0):
+        states.append(stats.state)
+    states.append(stats.state)
+    assert states == [ControllerState.TOPIC_CHANGE, ControllerState.IDLE]
+    assert stats.timers["TopicChangeRateAndTimeMs"].count == 1
+    assert stats.event_queue_time.maximum_ms == 3.0
+
+
+def test_an_event_that_fails_is_timed_as_well():
+    stats = EventManagerStats()
+    with pytest.raises(LookupError), stats.handling(BrokerChange(), queue_ms=0.0):
+        raise LookupError
+    assert stats.state is ControllerState.IDLE
+    assert stats.timers["LeaderElectionRateAndTimeMs"].count == 1
+
+
+def test_a_mere_look_has_no_timer():
+    stats = EventManagerStats()
+    with stats.handling(DescribeTopics(1, None), queue_ms=0.0):
+        pass
+    assert sum(timer.count for timer in stats.timers.values()) == 0
+
+
+def test_queue_times_are_forgotten_after_a_quiet_while():
+    stats = EventManagerStats(idle_reset_ms=0)
+    with stats.handling(TopicChange(), queue_ms=5.0):
+        pass
+    assert stats.event_queue_time.count == 0
+
+
+def test_the_ruling_controller_is_shown_by_kafkas_names(stage: Stage):
+    controller = stage.controller(0)
+    payments = {0: ReplicaAssignment((0,)), 1: ReplicaAssignment((9,))}
+    stage.zookeeper.put(TopicZNode.path("payments"), TopicZNode.encode(None, payments))
+    ask(controller, TopicChange())
+    actor = controller._actor_weakref()
+    assert actor is not None
+    metrics = list(controller_metrics(actor))
+    kafka = "kafka_controller_KafkaController_"
+    assert value(metrics, kafka + "ActiveControllerCount") == 1
+    assert value(metrics, kafka + "GlobalTopicCount") == 1
+    assert value(metrics, kafka + "OfflinePartitionsCount") == 1
+    timer = "kafka_controller_ControllerStats_TopicChangeRateAndTimeMs_count"
+    assert value(metrics, timer) >= 1
+    queue = "kafka_controller_ControllerChannelManager_QueueSize"
+    assert value(metrics, queue, broker_id="0") >= 0
+
+
+def test_a_broker_that_owes_an_answer_is_named(stage: Stage, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("actors.controller_channel_manager.UNANSWERED_WARNING_S", 0.0)
+    actor = stage.controller(0)._actor_weakref()
+    assert actor is not None
+    channels, answers = actor.channels, stage.answer
+    seen: list[UnansweredRequest] = []
+
+    def look_before_answering(sent: Sent) -> ControlResponse:
+        seen.extend(channels.unanswered())
+        return answers(sent)
+
+    stage.answer = look_before_answering
+    payments = {0: ReplicaAssignment((0,))}
+    stage.zookeeper.put(TopicZNode.path("payments"), TopicZNode.encode(None, payments))
+    stage.wait_for(lambda: (0, "LeaderAndIsr") in [(u.broker_id, u.request) for u in seen])
