@@ -1,0 +1,83 @@
+"""Listens to changes of configuration and tells the controller of its own broker.
+
+Mirrors ``kafka.server.DynamicConfigManager``.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+
+from pykka import ActorRef
+
+from actors.inbox import Reply
+from actors.runtime import RegentActor, Supervisor, start_actor
+from config.settings import ControllerConfig
+from core.config_changes import ConfigChanges
+from core.controller.events import ControllerEvent
+from core.errors import SessionExpiredError
+from core.model import BrokerId
+from zk.config_store import ZkConfigStore
+from zk.operations import ZooKeeper
+
+logger = logging.getLogger(__name__)
+
+
+_START_TIMEOUT_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigsChanged:
+    """Somebody changed a configuration, or a new session may have missed that."""
+
+
+class ConfigListener(RegentActor):
+    """Takes ``ConfigsChanged``; between sessions it does nothing, the next one tells it again."""
+
+    def __init__(
+        self,
+        name: str,
+        changes: ConfigChanges,
+        tell_controller: Callable[[ControllerEvent], None],
+        *,
+        supervisor: Supervisor | None = None,
+    ) -> None:
+        super().__init__(name, supervisor=supervisor)
+        self._changes = changes
+        self._tell_controller = tell_controller
+
+    @staticmethod
+    def collapse_key(message: object) -> Hashable | None:
+        """One look is enough however much has changed."""
+        return message if isinstance(message, ConfigsChanged) else None
+
+    def handle(self, message: ConfigsChanged, reply: Reply | None) -> None:
+        """Look at what changed."""
+        del message
+        try:
+            events = self._changes.catch_up(time.time_ns() // 1_000_000)
+        except SessionExpiredError as expired:
+            logger.info("%s: %s", self.name, expired)
+            events = []
+        for event in events:
+            self._tell_controller(event)
+        if reply is not None:
+            reply.set(None)
+
+
+def start_config_listener(
+    broker_id: BrokerId,
+    zookeeper: ZooKeeper,
+    config: ControllerConfig,
+    tell_controller: Callable[[ControllerEvent], None],
+) -> ActorRef[ConfigListener]:
+    """Start a broker's listener; it looks when it is told to."""
+    changes = ConfigChanges(
+        broker_id,
+        ZkConfigStore(zookeeper),
+        unclean_leader_election_enable=config.unclean_leader_election_enable,
+    )
+    name = f"config-listener-{broker_id}"
+    return start_actor(ConfigListener, _START_TIMEOUT_S, name, changes, tell_controller)

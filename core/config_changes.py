@@ -1,0 +1,113 @@
+"""Configuration that changes while a broker runs.
+
+Mirrors ``kafka.common.ZkNodeChangeNotificationListener`` and ``kafka.server.ConfigHandler``, as far
+as the controller is concerned: who may be elected uncleanly. A change is only a trigger; what holds
+is read from the entity itself.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Mapping, Sequence
+from typing import NamedTuple, Protocol
+
+from core.controller.events import (
+    ControllerEvent,
+    TopicUncleanLeaderElectionEnable,
+    UncleanLeaderElectionEnable,
+)
+from core.model import BrokerId
+
+log = logging.getLogger(__name__)
+
+UNCLEAN_LEADER_ELECTION = "unclean.leader.election.enable"
+CHANGE_EXPIRATION_MS = 15 * 60 * 1000
+DEFAULT_BROKER = "brokers/<default>"
+
+
+class ConfigChange(NamedTuple):
+    """A notification: ``entity`` is ``<type>/<name>``, None when it cannot be understood."""
+
+    name: str
+    sequence: int
+    entity: str | None
+    created_ms: int  # wall clock of the ZooKeeper server
+
+
+class ConfigStore(Protocol):
+    """``/config`` as a broker sees it."""
+
+    def read_changes(self) -> Sequence[ConfigChange]:
+        """Read every notification there is, oldest first, and watch for others."""
+        ...
+
+    def read_configs(self, entities: Collection[str]) -> Mapping[str, Mapping[str, str]]:
+        """Read what entities override; an entity that has nothing, or garbage, is missing."""
+        ...
+
+    def delete_changes(self, names: Collection[str]) -> None:
+        """Delete notifications; absent is fine."""
+        ...
+
+
+class ConfigChanges:
+    """Remembers which changes it has seen; after a restart it looks at all of them again."""
+
+    def __init__(
+        self, broker_id: BrokerId, store: ConfigStore, *, unclean_leader_election_enable: bool
+    ) -> None:
+        self._own_entity = f"brokers/{broker_id}"
+        self._store = store
+        self._static_default = unclean_leader_election_enable
+        self._default = unclean_leader_election_enable
+        self._last_sequence = -1
+        self._broker_configs: dict[str, Mapping[str, str]] = {}
+        self._is_first = True
+
+    def catch_up(self, now_ms: int) -> list[ControllerEvent]:
+        """Look at what changed since the last time; return what the controller must know.
+
+        ``now_ms`` is wall-clock time: notifications older than a quarter of an hour are deleted.
+        Raises ``SessionExpiredError``; what was not looked at then is looked at the next time.
+        """
+        changes = self._store.read_changes()
+        entities = {c.entity for c in changes if c.sequence > self._last_sequence and c.entity}
+        if self._is_first:
+            entities |= {DEFAULT_BROKER, self._own_entity}
+        configs = self._store.read_configs(sorted(entities)) if entities else {}
+        self._is_first = False
+        self._last_sequence = max([self._last_sequence, *(c.sequence for c in changes)])
+        events = self._of_brokers(entities, configs)
+        events += [
+            TopicUncleanLeaderElectionEnable(entity.removeprefix("topics/"))
+            for entity in sorted(entities)
+            if entity.startswith("topics/") and _allows_unclean(configs.get(entity, {}), False)
+        ]
+        self._purge(changes, now_ms)
+        return events
+
+    def _of_brokers(
+        self, entities: Collection[str], configs: Mapping[str, Mapping[str, str]]
+    ) -> list[ControllerEvent]:
+        for entity in (DEFAULT_BROKER, self._own_entity):
+            if entity in entities:
+                self._broker_configs[entity] = configs.get(entity, {})
+        merged = {
+            **self._broker_configs.get(DEFAULT_BROKER, {}),
+            **self._broker_configs.get(self._own_entity, {}),
+        }
+        before, self._default = self._default, _allows_unclean(merged, self._static_default)
+        if self._default == before:
+            return []
+        log.info("%s is %s by default now", UNCLEAN_LEADER_ELECTION, self._default)
+        return [UncleanLeaderElectionEnable(self._default)]
+
+    def _purge(self, changes: Sequence[ConfigChange], now_ms: int) -> None:
+        expired = [c.name for c in changes if now_ms - c.created_ms > CHANGE_EXPIRATION_MS]
+        if expired:
+            self._store.delete_changes(expired)
+
+
+def _allows_unclean(config: Mapping[str, str], default: bool) -> bool:
+    value = config.get(UNCLEAN_LEADER_ELECTION)
+    return default if value is None else value.strip().lower() == "true"

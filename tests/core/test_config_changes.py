@@ -1,0 +1,141 @@
+"""What a broker learns of configurations that change, over the fake ZooKeeper."""
+
+from __future__ import annotations
+
+import pytest
+
+from core.config_changes import CHANGE_EXPIRATION_MS, ConfigChanges
+from core.controller.events import (
+    ControllerEvent,
+    TopicUncleanLeaderElectionEnable,
+    UncleanLeaderElectionEnable,
+)
+from core.errors import SessionExpiredError
+from tests.support.fake_zookeeper import FakeZooKeeper, FakeZooKeeperServer
+from zk.admin_znodes import ConfigEntityChangeNotificationSequenceZNode, ConfigEntityZNode
+from zk.config_store import ZkConfigStore
+from zk.operations import Committed, Create, WatchEvent, WatchKind
+
+UNCLEAN = {"unclean.leader.election.enable": "true"}
+
+
+class Cluster:
+    """A tree with ``/config/changes``, and broker 1 that listens."""
+
+    def __init__(self, *, default: bool = False) -> None:
+        self.now_ms = 1_000_000
+        self.server = FakeZooKeeperServer(now_ms=lambda: self.now_ms)
+        self.server.put("/config/changes")
+        self.tool = FakeZooKeeper(self.server)
+        self.watches: list[WatchEvent] = []
+        self.session = FakeZooKeeper(self.server, self.watches.append)
+        store = ZkConfigStore(self.session)
+        self.changes = ConfigChanges(1, store, unclean_leader_election_enable=default)
+
+    def configure(self, entity: str, config: dict[str, str]) -> None:
+        """Change a configuration as Kafka's own tools do."""
+        entity_type, _, name = entity.partition("/")
+        self.server.put(ConfigEntityZNode.path(entity_type, name), ConfigEntityZNode.encode(config))
+        self.notify(ConfigEntityChangeNotificationSequenceZNode.encode(entity))
+
+    def notify(self, data: bytes) -> None:
+        """Create a notification."""
+        prefix = ConfigEntityChangeNotificationSequenceZNode.PATH_PREFIX
+        assert isinstance(self.tool.multi([Create(prefix, data, sequential=True)]), Committed)
+
+    def catch_up(self) -> list[ControllerEvent]:
+        """Look at what changed."""
+        return self.changes.catch_up(self.now_ms)
+
+
+@pytest.fixture
+def cluster() -> Cluster:
+    return Cluster()
+
+
+def test_a_topic_that_allows_unclean_elections_is_told(cluster: Cluster):
+    cluster.configure("topics/orders", UNCLEAN)
+    cluster.configure("topics/payments", {"retention.ms": "1"})
+    assert cluster.catch_up() == [TopicUncleanLeaderElectionEnable("orders")]
+
+
+def test_a_change_is_looked_at_once_and_the_next_one_is_announced(cluster: Cluster):
+    cluster.configure("topics/orders", UNCLEAN)
+    assert cluster.catch_up() != []
+    assert cluster.catch_up() == []
+    cluster.configure("topics/orders", UNCLEAN)
+    assert cluster.watches == [WatchEvent(WatchKind.CHILDREN, "/config/changes")]
+    assert cluster.catch_up() == [TopicUncleanLeaderElectionEnable("orders")]
+
+
+def test_what_counts_is_the_configuration_and_not_the_notification(cluster: Cluster):
+    cluster.configure("topics/orders", UNCLEAN)
+    cluster.configure("topics/orders", {})
+    assert cluster.catch_up() == []
+
+
+def test_both_versions_of_notifications_are_understood(cluster: Cluster):
+    cluster.server.put(
+        "/config/topics/orders", b'{"config":' + b'{"unclean.leader.election.enable":"TRUE"}}'
+    )
+    cluster.notify(b'{"version":1,"entity_type":"topics","entity_name":"orders"}')
+    assert cluster.catch_up() == [TopicUncleanLeaderElectionEnable("orders")]
+
+
+@pytest.mark.parametrize(
+    "garbage", [b"", b"not JSON", b'{"version":3}', b'{"version":2,"entity_path":"topics"}']
+)
+def test_garbage_is_passed_over_and_what_follows_is_not(cluster: Cluster, garbage: bytes):
+    cluster.notify(garbage)
+    cluster.configure("topics/orders", UNCLEAN)
+    assert cluster.catch_up() == [TopicUncleanLeaderElectionEnable("orders")]
+
+
+def test_an_unreadable_configuration_allows_nothing(cluster: Cluster):
+    cluster.configure("topics/orders", UNCLEAN)
+    cluster.server.put("/config/topics/orders", b"not JSON")
+    assert cluster.catch_up() == []
+
+
+def test_the_default_changes_with_the_configuration_of_all_brokers_and_of_this_one(
+    cluster: Cluster,
+):
+    assert cluster.catch_up() == []
+    cluster.configure("brokers/<default>", UNCLEAN)
+    assert cluster.catch_up() == [UncleanLeaderElectionEnable(True)]
+    cluster.configure("brokers/2", {"unclean.leader.election.enable": "false"})
+    assert cluster.catch_up() == [], "another broker's"
+    cluster.configure("brokers/1", {"unclean.leader.election.enable": "false"})
+    assert cluster.catch_up() == [UncleanLeaderElectionEnable(False)]
+    cluster.configure("brokers/1", {})
+    assert cluster.catch_up() == [UncleanLeaderElectionEnable(True)]
+
+
+def test_a_starting_broker_reads_the_default_without_a_notification(cluster: Cluster):
+    cluster.server.put("/config/brokers/<default>", ConfigEntityZNode.encode(UNCLEAN))
+    assert cluster.catch_up() == [UncleanLeaderElectionEnable(True)]
+
+
+def test_what_is_as_the_file_says_is_no_news():
+    cluster = Cluster(default=True)
+    cluster.configure("brokers/<default>", UNCLEAN)
+    assert cluster.catch_up() == []
+
+
+def test_old_notifications_are_deleted_and_young_ones_stay(cluster: Cluster):
+    cluster.configure("topics/orders", UNCLEAN)
+    cluster.now_ms += CHANGE_EXPIRATION_MS + 1
+    cluster.configure("topics/payments", UNCLEAN)
+    cluster.catch_up()
+    left = cluster.tool.children("/config/changes")
+    assert left == ["config_change_0000000001"]
+    assert cluster.catch_up() == []
+
+
+def test_after_a_session_that_ended_in_between_nothing_is_missed(cluster: Cluster):
+    cluster.configure("topics/orders", UNCLEAN)
+    cluster.server.expire(cluster.session.session_id)
+    with pytest.raises(SessionExpiredError):
+        cluster.catch_up()
+    cluster.session._session_id = cluster.server.open_session(cluster.watches.append)
+    assert cluster.catch_up() == [TopicUncleanLeaderElectionEnable("orders")]

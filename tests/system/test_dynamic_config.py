@@ -1,0 +1,74 @@
+"""A topic that is allowed unclean elections while nobody in sync is left gets a leader."""
+
+from __future__ import annotations
+
+import signal
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from core.model import NO_LEADER
+from tests.support.running_cluster import RunningCluster, eventually
+from zk.admin_znodes import ConfigEntityChangeNotificationSequenceZNode, ConfigEntityZNode
+from zk.operations import Create
+
+pytestmark = [pytest.mark.system, pytest.mark.zookeeper]
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[RunningCluster]:
+    with RunningCluster(tmp_path, "--no-placement-service") as cluster:
+        yield cluster
+
+
+def leader_and_isr(cluster: RunningCluster, topic: str) -> tuple[int, tuple[int, ...]]:
+    """Return what ZooKeeper says of a topic's only partition."""
+    leadership = cluster.leaderships(topic)[0].leader_and_isr
+    return leadership.leader, leadership.isr
+
+
+def allow_unclean_elections(cluster: RunningCluster, topic: str) -> None:
+    """Do what Kafka's own tool does."""
+    config = ConfigEntityZNode.encode({"unclean.leader.election.enable": "true"})
+    cluster.zookeeper.multi([Create(ConfigEntityZNode.path("topics", topic), config)])
+    notification = ConfigEntityChangeNotificationSequenceZNode.encode(f"topics/{topic}")
+    prefix = ConfigEntityChangeNotificationSequenceZNode.PATH_PREFIX
+    cluster.zookeeper.multi([Create(prefix, notification, sequential=True)])
+
+
+def metrics_of(cluster: RunningCluster, broker_id: int) -> dict[str, float]:
+    """Return what a broker tells Prometheus."""
+    port = next(b for b in cluster.description["brokers"] if b["id"] == broker_id)["metrics_port"]
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+        lines = answer.read().decode().splitlines()
+    samples = (line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
+    return {name: float(value) for name, value in samples}
+
+
+def test_a_topic_is_allowed_unclean_elections_while_it_waits_for_a_leader(
+    cluster: RunningCluster,
+) -> None:
+    cluster.create_topic("payments", 1)
+    cluster.await_agreement([0, 1, 2], "payments")
+    ruler = cluster.controller()
+    assert ruler is not None
+    first, last = (b for b in (0, 1, 2) if b != ruler)
+    cluster.create_topic_on("stuck", [(first, last)])
+    eventually(lambda: leader_and_isr(cluster, "stuck")[1] == (first, last), "it is led")
+    cluster.signal(last, signal.SIGKILL)
+    eventually(lambda: leader_and_isr(cluster, "stuck") == (first, (first,)), "one is in sync")
+    cluster.signal(first, signal.SIGKILL)
+    eventually(lambda: leader_and_isr(cluster, "stuck") == (NO_LEADER, (first,)), "nobody leads")
+    cluster.start_broker(last)
+    gauge = "kafka_controller_KafkaController_OfflinePartitionsCount"
+    eventually(lambda: metrics_of(cluster, ruler)[gauge] == 1.0, "the gauge says so")
+    allow_unclean_elections(cluster, "stuck")
+    eventually(lambda: leader_and_isr(cluster, "stuck") == (last, (last,)), "it is led again")
+    meter = "kafka_controller_ControllerStats_UncleanLeaderElectionsPerSec_total"
+    eventually(lambda: metrics_of(cluster, ruler)[meter] == 1.0, "the meter counted it")
+    eventually(
+        lambda: cluster.leaderships("stuck")[0].leader_and_isr.leader_recovery_state == 0,
+        "the new leader has recovered",
+    )

@@ -1,0 +1,70 @@
+"""``/config`` as a broker sees it: ``core.config_changes.ConfigStore`` over any ``ZooKeeper``."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Mapping, Sequence
+
+from core.config_changes import ConfigChange
+from core.errors import BadDataError
+from zk.admin_znodes import (
+    ConfigEntityChangeNotificationSequenceZNode,
+    ConfigEntityChangeNotificationZNode,
+    ConfigEntityZNode,
+    sequence_number,
+)
+from zk.fenced_writes import write_unfenced
+from zk.operations import ANY_VERSION, Delete, Znode
+from zk.watching_store import WatchingStore
+
+log = logging.getLogger(__name__)
+
+_CHANGES = ConfigEntityChangeNotificationZNode.PATH
+
+
+class ZkConfigStore(WatchingStore):
+    """Implements ``core.config_changes.ConfigStore``."""
+
+    def read_changes(self) -> Sequence[ConfigChange]:
+        """Read every notification there is, oldest first, and watch for others."""
+        names = self._watch_children(_CHANGES)
+        nodes = self._zookeeper.get_many([f"{_CHANGES}/{name}" for name in names])
+        changes = [
+            _change(name, node)
+            for name, node in zip(names, nodes, strict=True)
+            if node is not None  # somebody purged it
+        ]
+        return sorted(changes, key=lambda change: change.sequence)
+
+    def read_configs(self, entities: Collection[str]) -> Mapping[str, Mapping[str, str]]:
+        """Read what entities override; an entity that has nothing, or garbage, is missing."""
+        paths = [ConfigEntityZNode.path(*entity.split("/", 1)) for entity in entities]
+        configs: dict[str, Mapping[str, str]] = {}
+        for entity, node in zip(entities, self._zookeeper.get_many(paths), strict=True):
+            if node is None:
+                continue
+            try:
+                configs[entity] = ConfigEntityZNode.decode(node.data)
+            except BadDataError as error:
+                log.error("the configuration of %s is ignored: %s", entity, error)
+        return configs
+
+    def delete_changes(self, names: Collection[str]) -> None:
+        """Delete notifications; absent is fine."""
+        write_unfenced(
+            self._zookeeper, [[Delete(f"{_CHANGES}/{name}", ANY_VERSION)] for name in names]
+        )
+
+
+def _change(name: str, node: Znode) -> ConfigChange:
+    entity: str | None = None
+    sequence = -1
+    try:
+        sequence = sequence_number(name)
+        entity = ConfigEntityChangeNotificationSequenceZNode.decode(node.data)
+        if "/" not in entity:
+            raise BadDataError(f"{_CHANGES}/{name}: {entity!r} is not <type>/<name>")
+    except BadDataError as error:
+        log.warning("a change of configuration is ignored: %s", error)
+        entity = None
+    return ConfigChange(name, sequence, entity, node.stat.ctime_ms)
