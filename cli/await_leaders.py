@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 
 from cli.remote_actors import ControllerRef
 from core.errors import RegentError
+from core.protocol.controller import DescribeTopicsRequest, DescribeTopicsResponse
 from zk.admin import ZkAdminStore
 
 _FIRST_PAUSE_S = 0.02
@@ -31,7 +32,8 @@ def await_leaders(admin: ZkAdminStore, partitions: Mapping[str, int], *, timeout
         has_answered = False
         while True:
             for question in list(_questions(partitions, missing)):
-                answer = controller.describe_topics(question, deadline=deadline)
+                request = DescribeTopicsRequest(tuple(question))
+                answer = controller.ask(request, DescribeTopicsResponse, deadline=deadline)
                 if answer is None:
                     break
                 has_answered = True

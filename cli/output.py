@@ -77,9 +77,9 @@ def counted(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
-def listed(values: Sequence[object], limit: int = 10) -> str:
+def listed(values: Sequence[object], limit: int = 10, *, separator: str = ", ") -> str:
     """Return the first few values, and how many more there are."""
-    shown = ", ".join(map(str, values[:limit]))
+    shown = separator.join(map(str, values[:limit]))
     return f"{shown} and {len(values) - limit} more" if len(values) > limit else shown
 
 

@@ -2,38 +2,52 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Collection
 from dataclasses import asdict, dataclass, field
 
 import click
 
 from cli.brokers import broker_json
 from cli.controller import controller_json
+from cli.deletion_obstacles import deletion_obstacles
 from cli.find_cluster import Cluster, ClusterNotFoundError, LocalCluster, pass_cluster
 from cli.output import Output, counted, listed, output_option, print_facts, print_json
 from cli.partitions import read_partitions
 from cli.placement import placement_status
 from core.errors import BadDataError
 from core.model import BrokerRegistration
+from core.protocol.controller import DescribeControllerRequest, DescribeControllerResponse
 from zk.admin import ZkAdminStore
 
 _ZOOKEEPER_LIMIT_S = 3.0
+_CONTROLLER_LIMIT_S = 1.0
 _PLACEMENT_LIMIT_S = 1.0
 _NAMED_PARTITIONS = 5
+_PRINTED_WARNINGS = 10
 
 
 @dataclass(slots=True)
 class Health:
-    """What ``status`` tells, field by field as in its JSON; healthy means that no reason is not."""
+    """What ``status`` tells, field by field as in its JSON.
+
+    Healthy is who has no ``reasons`` not to be; ``warnings`` are what may pass by itself.
+    """
 
     zookeeper: dict[str, object]
     reasons: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
     controller: dict[str, object] | None = None
+    event_queue_size: int | None = None
+    unanswered: list[dict[str, object]] = field(default_factory=list)
     brokers: list[dict[str, object]] = field(default_factory=list)
     missing_brokers: list[int] = field(default_factory=list)
     placement: dict[str, object] | None = None
     topics: int = 0
     topics_being_deleted: int = 0
+    topics_waiting_for_deletion: list[dict[str, object]] = field(default_factory=list)
     partitions: int = 0
+    partitions_being_reassigned: int = 0
     under_replicated_partitions: int = 0
     leaderless_partitions: int = 0
 
@@ -55,6 +69,11 @@ def status(context: click.Context, cluster: Cluster, /, output: str) -> None:
     else:
         if health.zookeeper["connected"]:
             _print(health)
+        for warning in health.warnings[:_PRINTED_WARNINGS]:
+            click.echo(f"warning: {warning}")
+        if len(health.warnings) > _PRINTED_WARNINGS:
+            more = len(health.warnings) - _PRINTED_WARNINGS
+            click.echo(f"warning: … and {more} more (-o json has them all)")
         for reason in health.reasons:
             click.echo(f"unhealthy: {reason}")
     if not is_healthy:
@@ -67,7 +86,8 @@ def _examine(cluster: Cluster) -> Health:
     try:
         with cluster.admin(limit_s=_ZOOKEEPER_LIMIT_S) as admin:
             _examine_brokers(admin, file, health)
-            _examine_partitions(admin, health)
+            described = _examine_controller(admin, health)
+            _examine_partitions(admin, described, health)
     except ClusterNotFoundError as error:
         return Health(health.zookeeper, [str(error)])
     health.zookeeper["connected"] = True
@@ -103,7 +123,32 @@ def _examine_brokers(admin: ZkAdminStore, file: LocalCluster | None, health: Hea
         health.reasons.append(f"{brokers} {listed(health.missing_brokers)} not registered")
 
 
-def _examine_partitions(admin: ZkAdminStore, health: Health) -> None:
+def _examine_controller(admin: ZkAdminStore, health: Health) -> DescribeControllerResponse | None:
+    """Ask the controller how it is; None when it does not answer."""
+    if health.controller is None:
+        return None
+    from cli.remote_actors import ControllerRef
+
+    deadline = time.monotonic() + _CONTROLLER_LIMIT_S
+    with ControllerRef(admin) as controller:
+        request = DescribeControllerRequest()
+        answer = controller.ask(request, DescribeControllerResponse, deadline=deadline)
+        if answer is None:
+            health.warnings.append(controller.failure)
+            return None
+    health.event_queue_size = answer.event_queue_size
+    health.unanswered = [row._asdict() for row in answer.unanswered]
+    health.warnings += [
+        f"broker {row.broker_id} has left {row.request} unanswered for"
+        f" {row.unanswered_ms / 1000:.1f} s"
+        for row in answer.unanswered
+    ]
+    return answer
+
+
+def _examine_partitions(
+    admin: ZkAdminStore, described: DescribeControllerResponse | None, health: Health
+) -> None:
     """Look at the topics that are to stay; those being deleted have no leaders any more."""
     live = {b for b, r in admin.read_brokers().items() if not isinstance(r, BadDataError)}
     deleted = admin.read_topics_being_deleted()
@@ -113,7 +158,18 @@ def _examine_partitions(admin: ZkAdminStore, health: Health) -> None:
     behind = [p.topic_partition for p in found.partitions if p.is_under_replicated]
     health.topics = len(names)
     health.topics_being_deleted = sum(name in deleted for name in names)
+    health.topics_waiting_for_deletion = _waiting(admin, deleted & set(names), described)
+    health.warnings += [
+        f"topic {row['topic']} waits to be deleted: {row['reason']}"
+        for row in health.topics_waiting_for_deletion
+        if row["ineligible"]
+    ]
     health.partitions = len(found.partitions)
+    health.partitions_being_reassigned = (
+        sum(partition.assignment.is_being_reassigned for partition in found.partitions)
+        if described is None
+        else described.reassigning_partitions
+    )
     health.leaderless_partitions = len(leaderless)
     health.under_replicated_partitions = len(behind)
     health.reasons += found.unreadable
@@ -121,6 +177,17 @@ def _examine_partitions(admin: ZkAdminStore, health: Health) -> None:
         if partitions:
             named = listed(partitions, _NAMED_PARTITIONS)
             health.reasons.append(f"{counted(len(partitions), 'partition')} {what}: {named}")
+
+
+def _waiting(
+    admin: ZkAdminStore, topics: Collection[str], described: DescribeControllerResponse | None
+) -> list[dict[str, object]]:
+    ineligible = () if described is None else described.topics_ineligible_for_deletion
+    obstacles = deletion_obstacles(admin, sorted(topics), described)
+    return [
+        {"topic": topic, "ineligible": topic in ineligible, "reason": reason}
+        for topic, reason in obstacles.items()
+    ]
 
 
 def _print(health: Health) -> None:
@@ -132,11 +199,13 @@ def _print(health: Health) -> None:
         [
             ("zookeeper", health.zookeeper["address"]),
             ("controller", rules),
+            ("events queued", health.event_queue_size),
             ("brokers", listed([broker["id"] for broker in health.brokers], 20) or "none"),
             ("placement service", placement["state"] if placement else "none"),
             ("topics", health.topics),
             ("topics being deleted", health.topics_being_deleted),
             ("partitions", health.partitions),
+            ("partitions being reassigned", health.partitions_being_reassigned),
             ("under-replicated partitions", health.under_replicated_partitions),
             ("leaderless partitions", health.leaderless_partitions),
             ("health", "unhealthy" if health.reasons else "ok"),

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, TypeVar, cast
 
 import click
 
+from cli.output import listed
 from core.errors import BadDataError, RegentError
 from core.model import BrokerId, BrokerRegistration
 from core.topic_validation import topic_name_problem
@@ -39,17 +40,6 @@ def named(topic: str) -> list[str]:
     return [topic] if topic_name_problem(topic) is None else []
 
 
-def timeout_option(command: F) -> F:
-    """Add ``--timeout-ms``."""
-    return click.option(
-        "--timeout-ms",
-        type=click.IntRange(min=0),
-        default=30_000,
-        show_default=True,
-        help="How long to wait until every partition has a leader.",
-    )(command)
-
-
 def read_live_brokers(admin: ZkAdminStore) -> dict[BrokerId, BrokerRegistration]:
     """Return the brokers that may hold replicas: registered, and understood."""
     return {
@@ -57,3 +47,9 @@ def read_live_brokers(admin: ZkAdminStore) -> dict[BrokerId, BrokerRegistration]
         for broker_id, registration in admin.read_brokers().items()
         if not isinstance(registration, BadDataError)
     }
+
+
+def not_registered(broker_id: BrokerId, live: Collection[BrokerId]) -> str:
+    """Say that a broker is not among the ``live`` ones."""
+    registered = listed(sorted(live)) or "none"
+    return f"broker {broker_id} is not registered; registered are {registered}"

@@ -13,12 +13,14 @@ COMMANDS = {
     "list": LazyCommand("cli.topics", "list_topics", "List the topics."),
     "describe": LazyCommand("cli.topics_describe", "describe", "Show leaders, replicas and ISRs."),
     "alter": LazyCommand("cli.topics_alter", "alter", "Give a topic more partitions."),
+    "config": LazyCommand("cli.topics_config", "config", "Show or change settings of a topic."),
+    "delete": LazyCommand("cli.topics_delete", "delete", "Delete topics."),
 }
 
 
 @click.group(cls=LazyGroup, commands=COMMANDS)
 def topics() -> None:
-    """Create, list, describe and grow topics."""
+    """Create, list, describe, change and delete topics."""
 
 
 @click.command("list")

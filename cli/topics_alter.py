@@ -9,7 +9,8 @@ import click
 from cli.find_cluster import Cluster, pass_cluster
 from cli.output import Output, counted, examples, output_option, print_json
 from cli.placement import PlacementOptions, place_topics, placement_request, service_option
-from cli.topic_options import TopicError, named, read_live_brokers, timeout_option, topic_argument
+from cli.topic_options import TopicError, named, read_live_brokers, topic_argument
+from cli.waiting import timeout_option
 from core.errors import BadDataError
 from core.model import ReplicaAssignment
 from core.protocol.placement import PlacementSpec
@@ -20,7 +21,7 @@ from zk.admin import AddPartitionsOutcome, ZkAdminStore
 @topic_argument
 @click.option("--partitions", type=int, required=True, help="How many there shall be in all.")
 @service_option
-@timeout_option
+@timeout_option("How long to wait until every partition has a leader.")
 @output_option
 @pass_cluster
 def alter(

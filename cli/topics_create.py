@@ -19,7 +19,8 @@ from cli.new_topics import (
 )
 from cli.output import Output, counted, examples, listed, note, output_option, print_json
 from cli.placement import PlacementOptions, place_topics, placement_options, placement_request
-from cli.topic_options import TopicError, read_live_brokers, timeout_option, topic_argument
+from cli.topic_options import TopicError, read_live_brokers, topic_argument
+from cli.waiting import timeout_option
 from core.model import BrokerId, BrokerRegistration, ReplicaAssignment
 from core.protocol.placement import PlacementSpec
 from zk.admin import CreateTopicOutcome, NewTopic, ZkAdminStore
@@ -46,7 +47,7 @@ from zk.znodes import encode_topic_id
 @click.option("--config", multiple=True, metavar="NAME=VALUE", help="Override a setting.")
 @click.option("--if-not-exists", is_flag=True, help="Do nothing about a topic that exists.")
 @placement_options
-@timeout_option
+@timeout_option("How long to wait until every partition has a leader.")
 @output_option
 @pass_cluster
 def create(

@@ -15,11 +15,15 @@ from core.model import BrokerId
 
 MAX_NAME_LENGTH = 249
 
+INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state"})
+"""The topics brokers keep their own records in."""
+
 _INT = 2**31 - 1
 _LONG = 2**63 - 1
 _LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]+")
 _DECIMAL = re.compile(r"[+-]?[0-9]{1,19}")
 _FRACTION = re.compile(r"[0-9]*\.?[0-9]+|[0-9]+\.")
+_KAFKA_VERSION = re.compile(r"[0-9]+\.[0-9]+(\.[0-9]+)?(-IV[0-9]+)?")
 _THROTTLED_REPLICAS = re.compile(r"|\*|[0-9]+:[0-9]+(,[0-9]+:[0-9]+)*")
 
 _NUMBERS: Mapping[str, tuple[int, int]] = {
@@ -60,10 +64,10 @@ _CLEANUP_POLICY = "cleanup.policy"
 _CLEANUP_POLICIES = ("compact", "delete")
 _DIRTY_RATIO = "min.cleanable.dirty.ratio"
 _THROTTLES = ("leader.replication.throttled.replicas", "follower.replication.throttled.replicas")
-_FREE_TEXT = ("message.format.version",)
+_FORMAT_VERSION = "message.format.version"
 
 TOPIC_CONFIGS = frozenset(
-    (*_NUMBERS, *_FLAGS, *_CHOICES, _CLEANUP_POLICY, _DIRTY_RATIO, *_THROTTLES, *_FREE_TEXT)
+    (*_NUMBERS, *_FLAGS, *_CHOICES, _CLEANUP_POLICY, _DIRTY_RATIO, *_THROTTLES, _FORMAT_VERSION)
 )
 """The names of the settings a topic may override."""
 
@@ -104,8 +108,10 @@ def _collision_key(name: str) -> str:
 def topic_config_problem(name: str, value: str) -> str | None:
     """Say why a topic cannot override setting ``name`` with ``value``."""
     if name not in TOPIC_CONFIGS:
-        similar = get_close_matches(name, sorted(TOPIC_CONFIGS), n=1)
-        return f"is not a setting of topics{f'; did you mean {similar[0]}?' if similar else ''}"
+        names = sorted(TOPIC_CONFIGS)
+        similar = get_close_matches(name, names, n=1)
+        hint = f"did you mean {similar[0]}?" if similar else f"those are {', '.join(names)}"
+        return f"is not a setting of topics; {hint}"
     if name in _NUMBERS:
         low, high = _NUMBERS[name]
         is_valid = _DECIMAL.fullmatch(value) is not None and low <= int(value) <= high
@@ -121,6 +127,8 @@ def topic_config_problem(name: str, value: str) -> str | None:
     if name == _DIRTY_RATIO:
         is_valid = _FRACTION.fullmatch(value) is not None and float(value) <= 1
         return None if is_valid else f"must be a fraction from 0 to 1, not {value!r}"
+    if name == _FORMAT_VERSION and _KAFKA_VERSION.fullmatch(value) is None:
+        return f"must be a version of Kafka, not {value!r}"
     if name in _THROTTLES and _THROTTLED_REPLICAS.fullmatch(value) is None:
         return f"must be * or PARTITION:BROKER,PARTITION:BROKER,…, not {value!r}"
     return None

@@ -18,11 +18,17 @@ from core.model import (
     ReplicaAssignment,
     TopicPartition,
 )
-from core.ports import TopicAssignment
+from core.ports import TopicAssignment, WriteError
 from core.protocol.control import TopicId
 from zk import znodes
-from zk.admin_znodes import ConfigEntityZNode, DeleteTopicsZNode
-from zk.fenced_writes import BYTES_BESIDE_DATA, Write, WriteRefused, write_unfenced
+from zk.admin_znodes import (
+    ConfigEntityZNode,
+    DeleteTopicsTopicZNode,
+    DeleteTopicsZNode,
+    ReassignPartitionsZNode,
+)
+from zk.conflicts import MAX_ATTEMPTS, ConflictError
+from zk.fenced_writes import BYTES_BESIDE_DATA, Outcome, Write, WriteRefused, write_unfenced
 from zk.operations import (
     ANY_VERSION,
     Check,
@@ -33,12 +39,10 @@ from zk.operations import (
     Operation,
     SetData,
     Znode,
-    ZooKeeper,
 )
 from zk.requests import MAX_REQUEST_BYTES
 from zk.store import broker_registration, read_partition_states, topic_assignment
-
-MAX_ATTEMPTS = 10  # against others who keep writing the same nodes
+from zk.topic_config_admin import TopicConfigAdmin
 
 _MAX_DATA_BYTES = MAX_REQUEST_BYTES - 4096  # beside paths and headers
 
@@ -49,10 +53,6 @@ class NoClusterError(RegentError):
 
 class TopicTooLargeError(RegentError):
     """The assignment of a topic does not fit into a znode."""
-
-
-class ConflictError(RegentError):
-    """Somebody else changed the same nodes again and again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +80,14 @@ class CreateTopicOutcome(Enum):
     ALREADY_EXISTS = "already exists"
 
 
+class DeleteTopicOutcome(Enum):
+    """What became of a topic to delete; the controller does the deleting."""
+
+    MARKED = "marked"
+    ALREADY_MARKED = "already marked"
+    UNKNOWN_TOPIC = "does not exist"
+
+
 class AddPartitionsOutcome(Enum):
     """What became of partitions to add."""
 
@@ -90,14 +98,11 @@ class AddPartitionsOutcome(Enum):
     OTHER_PARTITIONS = "was given other partitions at the same time"
 
 
-class ZkAdminStore:
+class ZkAdminStore(TopicConfigAdmin):
     """Reads and writes of an administrator, over one ZooKeeper session.
 
     Every call raises ``SessionExpiredError`` when the session is over.
     """
-
-    def __init__(self, zookeeper: ZooKeeper) -> None:
-        self._zookeeper = zookeeper
 
     # --- controller ---
 
@@ -168,24 +173,19 @@ class ZkAdminStore:
             if node is not None
         }
 
-    def read_topic_configs(
-        self, topics: Collection[str]
-    ) -> dict[str, dict[str, str] | BadDataError]:
-        """Read what each topic overrides; empty where nothing was ever set."""
-        paths = [ConfigEntityZNode.path("topics", topic) for topic in topics]
-        configs: dict[str, dict[str, str] | BadDataError] = {}
-        for topic, node in zip(topics, self._zookeeper.get_many(paths), strict=True):
-            try:
-                configs[topic] = {} if node is None else ConfigEntityZNode.decode(node.data)
-            except BadDataError as error:
-                configs[topic] = error
-        return configs
-
     def read_partition_states(
         self, partitions: Collection[TopicPartition]
     ) -> dict[TopicPartition, LeaderIsrAndControllerEpoch | BadDataError]:
         """Read ``state`` znodes; absent ones are missing."""
         return read_partition_states(self._zookeeper, partitions)
+
+    def read_pending_reassignments(self) -> dict[TopicPartition, tuple[BrokerId, ...]]:
+        """Read what other tools left in ``/admin/reassign_partitions``, done or still to be begun.
+
+        Raises ``BadDataError``.
+        """
+        node = self._zookeeper.get(ReassignPartitionsZNode.PATH)
+        return {} if node is None else ReassignPartitionsZNode.decode(node.data)
 
     # --- topics, as written ---
 
@@ -210,6 +210,25 @@ class ZkAdminStore:
             if len(outcomes) == len(topics):
                 return {topic: outcomes[topic] for topic in topics}
         raise self._refused(next(topic for topic in topics if topic not in outcomes))
+
+    def mark_for_deletion(self, topics: Collection[str]) -> dict[str, DeleteTopicOutcome]:
+        """Ask the controller to delete topics, as Kafka's tool does; only those that exist.
+
+        After a lost answer a topic of ours may be ALREADY_MARKED, or gone. Raises
+        ``NoClusterError``.
+        """
+        self._children_of_cluster(DeleteTopicsZNode.PATH)
+        writes: list[Write] = [
+            [
+                Check(znodes.TopicZNode.path(topic), ANY_VERSION),
+                Create(DeleteTopicsTopicZNode.path(topic)),
+            ]
+            for topic in topics
+        ]
+        results = write_unfenced(self._zookeeper, writes)
+        return {
+            topic: _deletion_outcome(result) for topic, result in zip(topics, results, strict=True)
+        }
 
     def add_partitions(
         self, topic: str, added: Mapping[int, ReplicaAssignment]
@@ -312,6 +331,13 @@ def _ruling_controller(node: Znode, epoch: Znode) -> RulingController:
         epoch.stat.version,
         node.stat.version,
     )
+
+
+def _deletion_outcome(result: Outcome) -> DeleteTopicOutcome:
+    if not isinstance(result, WriteRefused):
+        return DeleteTopicOutcome.MARKED
+    is_unknown = result.error is WriteError.NO_NODE
+    return DeleteTopicOutcome.UNKNOWN_TOPIC if is_unknown else DeleteTopicOutcome.ALREADY_MARKED
 
 
 def _check_size(topic: str, partitions: int, size: int) -> None:

@@ -8,6 +8,11 @@ import pytest
 
 from core.errors import Errors
 from core.model import LeaderAndIsr, ReplicaAssignment
+from core.protocol.controller import (
+    DescribeControllerRequest,
+    DescribeControllerResponse,
+    UnansweredRequest,
+)
 from core.protocol.placement import PlacementStatusResponse
 from tests.support.fake_cluster import ADDRESS, FakeCluster, failing, write_cluster_file
 
@@ -17,8 +22,9 @@ IN_SYNC = {0: LeaderAndIsr(0, (0, 1))}
 
 @pytest.fixture
 def healthy(cluster: FakeCluster) -> FakeCluster:
-    cluster.add_broker(0)
-    cluster.add_broker(1)
+    endpoint = cluster.serve(cluster.lead)
+    cluster.add_broker(0, control_endpoint=endpoint)
+    cluster.add_broker(1, control_endpoint=endpoint)
     cluster.elect(1)
     cluster.add_topic("t", ON_BOTH, IN_SYNC)
     return cluster
@@ -44,13 +50,18 @@ def test_a_healthy_cluster(healthy: FakeCluster, tmp_path: Path) -> None:
     assert status == {
         "healthy": True,
         "reasons": [],
+        "warnings": [],
         "zookeeper": {"address": ADDRESS, "connected": True},
         "controller": {"broker_id": 1, "controller_epoch": 1, "epoch_zk_version": 0},
+        "event_queue_size": 0,
+        "unanswered": [],
         "missing_brokers": [],
         "placement": {"endpoint": endpoint, "state": "ready", "message": ""},
         "topics": 1,
         "topics_being_deleted": 0,
+        "topics_waiting_for_deletion": [],
         "partitions": 1,
+        "partitions_being_reassigned": 0,
         "under_replicated_partitions": 0,
         "leaderless_partitions": 0,
     }
@@ -64,11 +75,13 @@ def test_a_healthy_cluster_on_one_screen(healthy: FakeCluster) -> None:
     assert {name: value.strip() for name, value in lines.items()} == {
         "zookeeper": ADDRESS,
         "controller": "broker 1 (epoch 1)",
+        "events queued": "0",
         "brokers": "0, 1",
         "placement service": "none",
         "topics": "1",
         "topics being deleted": "0",
         "partitions": "1",
+        "partitions being reassigned": "0",
         "under-replicated partitions": "0",
         "leaderless partitions": "0",
         "health": "ok",
@@ -115,6 +128,65 @@ def test_topics_being_deleted_are_not_ill(healthy: FakeCluster) -> None:
     status = healthy.json("status")
 
     assert (status["topics"], status["topics_being_deleted"], status["partitions"]) == (2, 1, 1)
+    assert status["topics_waiting_for_deletion"] == [
+        {"topic": "gone", "ineligible": False, "reason": "the controller has not begun"}
+    ]
+    assert status["warnings"] == []
+
+
+def test_what_may_pass_by_itself_is_a_warning(healthy: FakeCluster) -> None:
+    healthy.add_topic("gone", ON_BOTH)
+    healthy.zookeeper.put("/admin/delete_topics/gone")
+    healthy.answers[DescribeControllerRequest] = lambda _: DescribeControllerResponse(
+        Errors.NONE,
+        controller_epoch=1,
+        event_queue_size=12,
+        topics_to_be_deleted=("gone",),
+        topics_ineligible_for_deletion=("gone",),
+        reassigning_partitions=3,
+        unanswered=(UnansweredRequest(0, "LeaderAndIsr", 7215),),
+    )
+
+    result = healthy.run("status")
+
+    assert result.exit_code == 0
+    lines = result.stdout.splitlines()
+    assert "events queued                12" in lines
+    assert "partitions being reassigned  3" in lines
+    assert lines[-2:] == [
+        "warning: broker 0 has left LeaderAndIsr unanswered for 7.2 s",
+        "warning: topic gone waits to be deleted: a replica could not be deleted; the log of its"
+        " broker says why",
+    ]
+    status = healthy.json("status")
+    assert status["healthy"] is True
+    assert status["event_queue_size"] == 12
+    assert status["unanswered"] == [
+        {"broker_id": 0, "request": "LeaderAndIsr", "unanswered_ms": 7215}
+    ]
+
+
+def test_a_controller_that_does_not_answer_is_a_warning(healthy: FakeCluster) -> None:
+    healthy.answers[DescribeControllerRequest] = lambda _: Errors.NOT_CONTROLLER
+    moving = {0: ReplicaAssignment((0, 1), adding_replicas=(1,))}
+    healthy.add_topic("moving", moving, IN_SYNC)
+
+    status = healthy.json("status")
+
+    assert status["warnings"] == ["the controller answered NOT_CONTROLLER"]
+    assert status["event_queue_size"] is None
+    assert status["partitions_being_reassigned"] == 1
+
+
+def test_warnings_are_not_without_end(healthy: FakeCluster) -> None:
+    rows = tuple(UnansweredRequest(n, "LeaderAndIsr", 5000) for n in range(13))
+    answer = DescribeControllerResponse(Errors.NONE, unanswered=rows)
+    healthy.answers[DescribeControllerRequest] = lambda _: answer
+
+    lines = healthy.run("status").stdout.splitlines()
+
+    assert sum(line.startswith("warning: broker") for line in lines) == 10
+    assert lines[-1] == "warning: … and 3 more (-o json has them all)"
 
 
 def test_a_broker_of_the_data_directory_that_is_missing_is_named(

@@ -6,7 +6,7 @@ The servers speak the real protocol on free ports; what they answer is up to the
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -27,8 +27,12 @@ from core.model import (
 from core.placement import place
 from core.protocol.controller import (
     ControllerPartition,
+    DescribeControllerRequest,
+    DescribeControllerResponse,
     DescribeTopicsRequest,
     DescribeTopicsResponse,
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsResponse,
 )
 from core.protocol.placement import (
     PlacementStatusRequest,
@@ -59,6 +63,8 @@ class FakeCluster:
         self.is_reachable = True
         self.received: list[Request] = []
         self.controller_epoch = 0
+        self.answers: dict[type[Request], Answer] = {}
+        """What the controller answers to a kind of request, instead of what ``lead`` has for it."""
         self._sessions: dict[BrokerId, FakeZooKeeper] = {}
         self._context = new_context()
         self._servers: list[ControlServer] = []
@@ -148,17 +154,29 @@ class FakeCluster:
         self._servers.append(server)
         return server.endpoint
 
-    def with_brokers(self, count: int) -> None:
-        """Register brokers 0, 1, …; broker 0 rules, and leads with the first replica."""
+    def with_brokers(self, count: int, *, racks: Sequence[str | None] = ()) -> None:
+        """Register brokers 0, 1, …; broker 0 rules, and answers as ``lead``."""
         endpoint = self.serve(self.lead)
         for broker_id in range(count):
-            self.add_broker(broker_id, control_endpoint=endpoint)
+            rack = racks[broker_id] if racks else None
+            self.add_broker(broker_id, rack=rack, control_endpoint=endpoint)
         self.elect(0)
 
     def lead(self, request: Request) -> Response | Errors:
         """Answer as a controller that has elected the first replica of every partition."""
-        if not isinstance(request, DescribeTopicsRequest):
-            return Errors.INVALID_REQUEST
+        if type(request) in self.answers:
+            return self.answers[type(request)](request)
+        match request:
+            case DescribeTopicsRequest():
+                return self._describe_topics(request)
+            case DescribeControllerRequest():
+                return DescribeControllerResponse(Errors.NONE, self.controller_epoch)
+            case ListPartitionReassignmentsRequest():
+                return ListPartitionReassignmentsResponse(Errors.NONE)
+            case _:
+                return Errors.INVALID_REQUEST
+
+    def _describe_topics(self, request: DescribeTopicsRequest) -> DescribeTopicsResponse:
         existing = self.zookeeper.snapshot()
         rows = [
             ControllerPartition(topic, partition, assignment.replicas[0], 0, (), ())

@@ -13,7 +13,6 @@ from tests.support.zookeeper_sessions import apply
 from zk import znodes
 from zk.admin import (
     AddPartitionsOutcome,
-    ConflictError,
     CreateTopicOutcome,
     NewTopic,
     NoClusterError,
@@ -22,6 +21,7 @@ from zk.admin import (
     ZkAdminStore,
 )
 from zk.admin_znodes import ConfigEntityZNode
+from zk.conflicts import ConflictError
 from zk.operations import ConnectionLossError, Create
 
 OURS, THEIRS = "A" * 22, "B" * 22

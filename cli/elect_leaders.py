@@ -1,0 +1,172 @@
+"""``elect-leaders``: preferred and unclean elections, in the words of Kafka's tool (KIP-460)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import BinaryIO
+
+import click
+
+from cli.find_cluster import Cluster, pass_cluster
+from cli.output import Output, counted, examples, listed, note, output_option, print_json
+from cli.partition_files import read_partitions_file
+from cli.remote_actors import ControllerRef, refusal
+from cli.waiting import pauses, timeout_option
+from core.errors import Errors, RegentError
+from core.model import BrokerId, TopicPartition
+from core.protocol.broker import DescribeMetadataRequest, DescribeMetadataResponse
+from core.protocol.controller import (
+    ElectedPartition,
+    ElectionType,
+    ElectLeadersRequest,
+    ElectLeadersResponse,
+)
+
+_NAMED_PARTITIONS = 20
+
+
+class ElectionError(RegentError):
+    """Partitions did not get the leader they should have."""
+
+
+@click.command(
+    epilog=examples(
+        "regent elect-leaders --election-type preferred --all-topic-partitions",
+        "regent elect-leaders --election-type unclean --topic payments --partition 3",
+        "regent elect-leaders --election-type preferred --path-to-json-file partitions.json",
+    )
+    + '\n\n\b\npartitions.json: {"partitions": [{"topic": "t", "partition": 0}]}'
+)
+@click.option(
+    "--election-type",
+    type=click.Choice([kind.name.lower() for kind in ElectionType], case_sensitive=False),
+    required=True,
+    help="The first replica, if it is in sync; or any live one for a partition without a leader,"
+    " at the price of records only others have.",
+)
+@click.option("--all-topic-partitions", is_flag=True, help="All that need it.")
+@click.option("--topic", metavar="NAME")
+@click.option("--partition", type=click.IntRange(min=0))
+@click.option("--path-to-json-file", "file", type=click.File("rb"), metavar="FILE")
+@timeout_option("How long to wait until the new leaders are known.")
+@output_option
+@pass_cluster
+def elect_leaders(
+    cluster: Cluster,
+    /,
+    election_type: str,
+    all_topic_partitions: bool,
+    topic: str | None,
+    partition: int | None,
+    file: BinaryIO | None,
+    timeout_ms: int,
+    output: str,
+) -> None:
+    """Elect the leaders of some partitions or of all, now."""
+    kind = ElectionType[election_type.upper()]
+    partitions = _partitions(all_topic_partitions, topic, partition, file)
+    deadline = time.monotonic() + timeout_ms / 1000
+    with cluster.admin() as admin, ControllerRef(admin) as controller:
+        request = ElectLeadersRequest(kind, partitions)
+        answer = controller.ask_until_answered(request, ElectLeadersResponse, deadline=deadline)
+        results = sorted(answer.partitions)
+        elected = {_of(row): row.leader for row in results if row.error_code is Errors.NONE}
+        unknown = _await_metadata(controller, elected, deadline)
+    if output == Output.JSON:
+        print_json([_result_json(row) for row in results])
+    else:
+        _print_results(kind, results)
+    _report_failures(kind, results, unknown, timeout_ms)
+
+
+def _partitions(
+    all_partitions: bool, topic: str | None, partition: int | None, file: BinaryIO | None
+) -> tuple[TopicPartition, ...] | None:
+    """Return the partitions that are named, None for all of them."""
+    if [all_partitions, topic is not None, file is not None].count(True) != 1:
+        raise click.UsageError(
+            "one of --all-topic-partitions, --topic and --path-to-json-file is needed"
+        )
+    if (topic is None) is not (partition is None):
+        raise click.UsageError("--topic and --partition go together")
+    if file is not None:
+        return tuple(read_partitions_file(file))
+    if topic is not None and partition is not None:
+        return (TopicPartition(topic, partition),)
+    return None
+
+
+def _of(row: ElectedPartition) -> TopicPartition:
+    return TopicPartition(row.topic, row.partition)
+
+
+def _await_metadata(
+    controller: ControllerRef, elected: Mapping[TopicPartition, BrokerId], deadline: float
+) -> list[TopicPartition]:
+    """Wait until the metadata of the controller's broker shows the leaders; return which it lacks.
+
+    What that broker believes, all others were told at the same time.
+    """
+    missing = dict(elected)
+    for _ in pauses(deadline) if missing else ():
+        request = DescribeMetadataRequest(tuple(sorted({p.topic for p in missing})))
+        answer = controller.ask(request, DescribeMetadataResponse, deadline=deadline)
+        for row in () if answer is None else answer.partitions:
+            partition = TopicPartition(row.topic, row.partition)
+            if missing.get(partition) == row.leader:
+                del missing[partition]
+        if not missing:
+            break
+    return sorted(missing)
+
+
+def _print_results(kind: ElectionType, results: Sequence[ElectedPartition]) -> None:
+    elected = [row for row in results if row.error_code is Errors.NONE]
+    unneeded = [row for row in results if row.error_code is Errors.ELECTION_NOT_NEEDED]
+    if elected:
+        named = listed([_of(row) for row in elected], _NAMED_PARTITIONS)
+        click.echo(f"Successfully completed leader election ({kind.name}) for partitions {named}")
+    if unneeded:
+        named = listed([_of(row) for row in unneeded], _NAMED_PARTITIONS)
+        click.echo(f"Valid replica already elected for partitions {named}")
+    if not results:
+        note("no partition needed an election")
+
+
+def _report_failures(
+    kind: ElectionType,
+    results: Sequence[ElectedPartition],
+    unknown: Sequence[TopicPartition],
+    timeout_ms: int,
+) -> None:
+    problems = [
+        f"Error completing leader election ({kind.name}) for partition: {_of(row)}: {refusal(row)}"
+        for row in results
+        if row.error_code not in (Errors.NONE, Errors.ELECTION_NOT_NEEDED)
+    ]
+    if problems:
+        could_not = f"{counted(len(problems), 'partition')} could not be elected"
+        more = len(problems) - _NAMED_PARTITIONS
+        if more > 0:
+            problems[_NAMED_PARTITIONS:] = [f"… and {more} more errors (-o json has them all)"]
+        problems.append(could_not)
+    if unknown:
+        problems.append(
+            f"{counted(len(unknown), 'new leader')} not known to the brokers after {timeout_ms} ms:"
+            f" of {listed(unknown, 5)}"
+        )
+    if problems:
+        raise ElectionError("\n".join(problems))
+
+
+def _result_json(row: ElectedPartition) -> dict[str, object]:
+    results = {Errors.NONE: "elected", Errors.ELECTION_NOT_NEEDED: "not needed"}
+    return {
+        "topic": row.topic,
+        "partition": row.partition,
+        "result": results.get(row.error_code, "failed"),
+        "leader": row.leader,
+        "error": None if row.error_code is Errors.NONE else row.error_code.name,
+        "message": row.message,
+    }

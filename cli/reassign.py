@@ -1,0 +1,164 @@
+"""``reassign``: moves replicas, with the options, files and words of Kafka's own tool (KIP-455)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any, BinaryIO
+
+import click
+import orjson
+
+from cli.find_cluster import Cluster, pass_cluster
+from cli.output import Output, examples, output_option, print_json
+from cli.partition_files import (
+    read_reassignment_file,
+    read_topics_to_move_file,
+    reassignment_json,
+)
+from cli.reassign_progress import ReassignmentError, read_moves
+from cli.topic_options import not_registered, read_live_brokers
+from core.model import BrokerId, BrokerRegistration, TopicPartition
+from zk.admin import ZkAdminStore
+
+_ANSWER_TIMEOUT_MS = 30_000
+_WAIT_TIMEOUT_MS = 3_600_000
+
+_ACTIONS: Mapping[str, tuple[str, ...]] = {
+    "generate": ("topics_to_move_json_file", "broker_list", "disable_rack_aware"),
+    "execute": ("reassignment_json_file", "additional", "wait"),
+    "verify": ("reassignment_json_file",),
+    "cancel": ("reassignment_json_file",),
+    "list": (),
+}
+"""What can be done, and the options each goes with."""
+
+
+@click.command(
+    epilog=examples(
+        "regent reassign --generate --topics-to-move-json-file topics.json --broker-list 3,4",
+        "regent reassign --execute --reassignment-json-file moves.json --wait",
+        "regent reassign --verify --reassignment-json-file moves.json",
+        "regent reassign --cancel --reassignment-json-file moves.json",
+        "regent reassign --list",
+    )
+    + '\n\n\b\ntopics.json: {"topics": [{"topic": "t"}]}'
+    + '\nmoves.json:  {"partitions": [{"topic": "t", "partition": 0, "replicas": [3, 4]}]}'
+)
+@click.option("--generate", is_flag=True, help="Propose where to put the partitions of topics.")
+@click.option("--execute", is_flag=True, help="Begin to move partitions.")
+@click.option("--verify", is_flag=True, help="Show how far they have come.")
+@click.option("--cancel", is_flag=True, help="Stop moving them; they stay where they were.")
+@click.option("--list", is_flag=True, help="Show everything that is being moved.")
+@click.option("--reassignment-json-file", type=click.File("rb"), metavar="FILE")
+@click.option("--topics-to-move-json-file", type=click.File("rb"), metavar="FILE")
+@click.option("--broker-list", metavar="ID,ID", help="Where --generate may put replicas.")
+@click.option("--disable-rack-aware", is_flag=True, help="Let --generate not look at racks.")
+@click.option("--additional", is_flag=True, help="Let --execute add to what is being moved.")
+@click.option("--wait", is_flag=True, help="Let --execute wait until everything is moved.")
+@click.option(
+    "--timeout-ms",
+    type=click.IntRange(min=0),
+    help=f"How long to wait in all.  [default: {_ANSWER_TIMEOUT_MS}; with --wait"
+    f" {_WAIT_TIMEOUT_MS}]",
+)
+@output_option
+@pass_cluster
+def reassign(cluster: Cluster, /, timeout_ms: int | None, output: str, **options: Any) -> None:
+    """Move replicas to other brokers: propose, begin, watch, cancel."""
+    action = _action(options)
+    if timeout_ms is None:
+        timeout_ms = _WAIT_TIMEOUT_MS if options["wait"] else _ANSWER_TIMEOUT_MS
+    if action == "generate":
+        _generate(cluster, output, **{name: options[name] for name in _ACTIONS[action]})
+        return
+    file: BinaryIO | None = options["reassignment_json_file"]
+    targets = {} if file is None else read_reassignment_file(file)
+    with cluster.admin() as admin:
+        if action == "verify":
+            _verify(admin, targets, output)
+            return
+        from cli import reassign_execute
+
+        if action == "list":
+            reassign_execute.print_ongoing(admin, timeout_ms=timeout_ms, output=output)
+        elif action == "cancel":
+            reassign_execute.cancel(admin, targets, timeout_ms=timeout_ms, output=output)
+        else:
+            how = {"additional": options["additional"], "wait": options["wait"]}
+            reassign_execute.execute(admin, targets, **how, timeout_ms=timeout_ms, output=output)
+
+
+def _action(options: Mapping[str, object]) -> str:
+    """Return what is to be done; a file it needs is there, and nothing it has no use for."""
+    chosen = [action for action in _ACTIONS if options[action]]
+    if len(chosen) != 1:
+        raise click.UsageError(
+            f"one of {', '.join(f'--{action}' for action in _ACTIONS)} is needed"
+        )
+    (action,) = chosen
+    useful = _ACTIONS[action]
+    for name in useful:
+        if options[name] is None:
+            raise click.UsageError(f"--{action} needs {_flag(name)}")
+    for other in sorted({name for names in _ACTIONS.values() for name in names} - set(useful)):
+        if options[other]:
+            raise click.UsageError(f"--{action} has no use for {_flag(other)}")
+    return action
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def _generate(
+    cluster: Cluster,
+    output: str,
+    *,
+    topics_to_move_json_file: BinaryIO,
+    broker_list: str,
+    disable_rack_aware: bool,
+) -> None:
+    from cli.reassign_generate import propose
+
+    topics, broker_ids = read_topics_to_move_file(topics_to_move_json_file), _ids(broker_list)
+    with cluster.admin() as admin:
+        brokers = _registered(admin, broker_ids)
+        proposal = propose(admin, topics, brokers, rack_aware=not disable_rack_aware)
+    current, proposed = map(reassignment_json, proposal)
+    if output == Output.JSON:
+        print_json({"current": current, "proposed": proposed})
+        return
+    click.echo(f"Current partition replica assignment\n{orjson.dumps(current).decode()}\n")
+    click.echo(f"Proposed partition reassignment configuration\n{orjson.dumps(proposed).decode()}")
+
+
+def _ids(broker_list: str) -> list[BrokerId]:
+    texts = [text.strip() for text in broker_list.split(",")]
+    if not all(text.isascii() and text.isdigit() and len(text) <= 10 for text in texts):
+        raise click.UsageError(
+            f"--broker-list must be broker ids separated by commas, not {broker_list!r}"
+        )
+    ids = [int(text) for text in texts]
+    if len(set(ids)) < len(ids):
+        raise click.UsageError(f"--broker-list names a broker twice: {broker_list}")
+    return ids
+
+
+def _registered(
+    admin: ZkAdminStore, broker_ids: Collection[BrokerId]
+) -> dict[BrokerId, BrokerRegistration]:
+    live = read_live_brokers(admin)
+    for broker_id in broker_ids:
+        if broker_id not in live:
+            raise ReassignmentError(not_registered(broker_id, live))
+    return {broker_id: live[broker_id] for broker_id in broker_ids}
+
+
+def _verify(
+    admin: ZkAdminStore, targets: Mapping[TopicPartition, tuple[BrokerId, ...]], output: str
+) -> None:
+    moves = read_moves(admin, targets)
+    if output == Output.JSON:
+        print_json([move.as_json() for move in moves])
+    else:
+        click.echo("\n".join(["Status of partition reassignment:", *map(str, moves)]))

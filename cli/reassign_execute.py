@@ -1,0 +1,227 @@
+"""``reassign --execute``, ``--cancel`` and ``--list``: what the controller is asked.
+
+Words and order are those of ``kafka.admin.ReassignPartitionsCommand`` 2.8.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import TypeAlias
+
+import click
+import orjson
+
+from cli.output import Output, listed, note, print_json
+from cli.partition_files import reassignment_json
+from cli.reassign_progress import ReassignmentError, await_moves
+from cli.remote_actors import ControllerRef, refusal
+from cli.topic_options import not_registered, read_live_brokers
+from core.errors import BadDataError, Errors
+from core.model import BrokerId, TopicPartition
+from core.protocol.controller import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsResponse,
+    OngoingReassignment,
+    ReassignablePartition,
+)
+from zk.admin import ZkAdminStore
+
+_NAMED_PARTITIONS = 20
+
+Replicas: TypeAlias = Mapping[TopicPartition, tuple[BrokerId, ...]]
+
+
+def execute(
+    admin: ZkAdminStore,
+    targets: Replicas,
+    *,
+    additional: bool,
+    wait: bool,
+    timeout_ms: int,
+    output: str,
+) -> None:
+    """Print how to roll back, have the controller begin, and wait for the end if so told.
+
+    Raises ``ReassignmentError``; partitions it does not name are being moved all the same.
+    """
+    deadline = time.monotonic() + timeout_ms / 1000
+    current = _current_replicas(admin, targets)
+    _check_brokers(admin, targets, current)
+    with ControllerRef(admin) as controller:
+        if not additional:
+            _refuse_if_busy(admin, ongoing(controller, None, deadline=deadline))
+        _print_rollback(current, output)
+        problems = _alter(controller, targets, deadline=deadline)
+    refused = ["Error reassigning partition(s):", *_lines(problems)] if problems else []
+    started = {p: replicas for p, replicas in sorted(targets.items()) if p not in problems}
+    which = f"partition {_reassignments(started)} for {_named(list(started))}"
+    if started:
+        _say(f"Successfully started {which}", output)
+    if started and wait:
+        unfinished = await_moves(admin, started, timeout_ms=timeout_ms, deadline=deadline)
+        refused += unfinished
+        if not unfinished:
+            _say(f"Successfully completed {which}", output)
+    if refused:
+        raise ReassignmentError("\n".join(refused))
+
+
+def cancel(
+    admin: ZkAdminStore, partitions: Collection[TopicPartition], *, timeout_ms: int, output: str
+) -> None:
+    """Have the controller stop moving those of ``partitions`` that are being moved."""
+    deadline = time.monotonic() + timeout_ms / 1000
+    with ControllerRef(admin) as controller:
+        found = ongoing(controller, sorted(partitions), deadline=deadline)
+        active = [TopicPartition(row.topic, row.partition) for row in found]
+        problems = _alter(controller, dict.fromkeys(active), deadline=deadline) if active else {}
+    cancelled = [partition for partition in active if partition not in problems]
+    if output == Output.JSON:
+        print_json([{"topic": topic, "partition": number} for topic, number in cancelled])
+    elif cancelled:
+        click.echo(
+            f"Successfully cancelled partition {_reassignments(cancelled)} for: {_named(cancelled)}"
+        )
+    elif not problems:
+        click.echo("None of the specified partition reassignments are active.")
+    if problems:
+        what = f"Error cancelling partition {_reassignments(problems)} for:"
+        raise ReassignmentError("\n".join([what, *_lines(problems)]))
+
+
+def print_ongoing(admin: ZkAdminStore, *, timeout_ms: int, output: str) -> None:
+    """Print everything that is being moved."""
+    deadline = time.monotonic() + timeout_ms / 1000
+    with ControllerRef(admin) as controller:
+        rows = ongoing(controller, None, deadline=deadline)
+    if output == Output.JSON:
+        print_json([row._asdict() for row in rows])
+    elif rows:
+        click.echo("\n".join(["Current partition reassignments:", *map(_ongoing_line, rows)]))
+    else:
+        click.echo("No partition reassignments found.")
+
+
+def ongoing(
+    controller: ControllerRef, partitions: Sequence[TopicPartition] | None, *, deadline: float
+) -> list[OngoingReassignment]:
+    """Ask what is being moved, of ``partitions`` or in all; sorted. Raises ``ControllerError``."""
+    request = ListPartitionReassignmentsRequest(None if partitions is None else tuple(partitions))
+    answer = controller.ask_until_answered(
+        request, ListPartitionReassignmentsResponse, deadline=deadline
+    )
+    return sorted(answer.partitions)
+
+
+# --- before ---------------------------------------------------------------------------------------
+
+
+def _current_replicas(admin: ZkAdminStore, targets: Replicas) -> Replicas:
+    """Return what to go back to: the replicas without those that are only being added."""
+    topics = admin.read_topics(sorted({partition.topic for partition in targets}))
+    current = {}
+    problems = []
+    for partition in sorted(targets):
+        topic = topics.get(partition.topic)
+        if isinstance(topic, BadDataError):
+            raise topic
+        assignment = None if topic is None else topic.partitions.get(partition.partition)
+        if assignment is None:
+            problems.append(f"partition {partition} does not exist")
+        else:
+            current[partition] = assignment.origin_replicas
+    if problems:
+        raise ReassignmentError("\n".join(problems))
+    return current
+
+
+def _check_brokers(admin: ZkAdminStore, targets: Replicas, current: Replicas) -> None:
+    """Refuse targets that are not there; a replica that is down may stay where it is."""
+    live = read_live_brokers(admin)
+    for partition, replicas in sorted(targets.items()):
+        for broker_id in replicas:
+            if broker_id not in live and broker_id not in current[partition]:
+                problem = not_registered(broker_id, live)
+                raise ReassignmentError(f"partition {partition}: {problem}")
+
+
+def _refuse_if_busy(admin: ZkAdminStore, being_moved: Sequence[OngoingReassignment]) -> None:
+    busy = {TopicPartition(row.topic, row.partition) for row in being_moved}
+    busy |= admin.read_pending_reassignments().keys()
+    if busy:
+        raise ReassignmentError(
+            "Cannot execute because there is an existing partition assignment: of"
+            f" {listed(sorted(busy), 5)}. Use --additional to override this and create a new"
+            " partition assignment in addition to the existing one."
+        )
+
+
+def _print_rollback(current: Replicas, output: str) -> None:
+    content = reassignment_json(current)
+    if output == Output.JSON:
+        print_json(content)
+        return
+    click.echo(
+        f"Current partition replica assignment\n\n{orjson.dumps(content).decode()}\n\n"
+        "Save this to use as the --reassignment-json-file option during rollback"
+    )
+
+
+# --- the request ----------------------------------------------------------------------------------
+
+
+def _alter(
+    controller: ControllerRef,
+    targets: Mapping[TopicPartition, tuple[BrokerId, ...] | None],
+    *,
+    deadline: float,
+) -> dict[TopicPartition, str]:
+    """Submit; return what was refused, and why. Submitting twice is as good as once."""
+    request = AlterPartitionReassignmentsRequest(
+        tuple(ReassignablePartition(*p, replicas) for p, replicas in sorted(targets.items()))
+    )
+    answer = controller.ask_until_answered(
+        request, AlterPartitionReassignmentsResponse, deadline=deadline
+    )
+    return {
+        TopicPartition(row.topic, row.partition): refusal(row)
+        for row in sorted(answer.partitions)
+        if row.error_code is not Errors.NONE
+    }
+
+
+# --- words ----------------------------------------------------------------------------------------
+
+
+def _say(message: str, output: str) -> None:
+    """Say how it went: beside the one document in JSON, on stderr."""
+    if output == Output.JSON:
+        note(message)
+    else:
+        click.echo(message)
+
+
+def _ongoing_line(row: OngoingReassignment) -> str:
+    changes = ((" adding", row.adding_replicas), (" removing", row.removing_replicas))
+    return f"{row.topic}-{row.partition}: replicas: {_ids(row.replicas)}." + "".join(
+        f"{what}: {_ids(brokers)}." for what, brokers in changes if brokers
+    )
+
+
+def _reassignments(partitions: Collection[TopicPartition]) -> str:
+    return "reassignment" if len(partitions) == 1 else "reassignments"
+
+
+def _named(partitions: Sequence[TopicPartition]) -> str:
+    return listed(partitions, _NAMED_PARTITIONS, separator=",")
+
+
+def _lines(problems: Mapping[TopicPartition, str]) -> list[str]:
+    return [f"{partition}: {problem}" for partition, problem in problems.items()]
+
+
+def _ids(brokers: Iterable[BrokerId]) -> str:
+    return ",".join(map(str, brokers))

@@ -1,0 +1,80 @@
+"""``reassign --generate``: a proposal, by the placement rules, that nothing is done about yet."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import NamedTuple
+
+from cli.placement import PlacementOptions, placement_request
+from cli.reassign_progress import ReassignmentError
+from core.errors import BadDataError
+from core.model import NO_ASSIGNMENT, BrokerId, BrokerRegistration, TopicPartition
+from core.placement import Strategy, place
+from core.ports import TopicAssignment
+from core.protocol.placement import PlacementSpec
+from zk.admin import ZkAdminStore
+
+
+class Proposal(NamedTuple):
+    """The replicas of partitions as they are, and as they could be."""
+
+    current: dict[TopicPartition, tuple[BrokerId, ...]]
+    proposed: dict[TopicPartition, tuple[BrokerId, ...]]
+
+
+def propose(
+    admin: ZkAdminStore,
+    topics: Collection[str],
+    brokers: Mapping[BrokerId, BrokerRegistration],
+    *,
+    rack_aware: bool,
+) -> Proposal:
+    """Place the partitions of ``topics`` afresh on ``brokers``.
+
+    Racks count if the brokers have any, as far as ``rack_aware``. Raises ``ReassignmentError``,
+    ``PlacementError`` and ``BadDataError``.
+    """
+    assignments = _read(admin, topics)
+    specs = [
+        PlacementSpec(topic, len(assignment.partitions), _replication_factor(assignment), 0)
+        for topic, assignment in sorted(assignments.items())
+    ]
+    strategy = _strategy(brokers, rack_aware=rack_aware)
+    request = placement_request(admin, specs, brokers, PlacementOptions(strategy))
+    current = {
+        TopicPartition(topic, partition): replicas.origin_replicas
+        for topic, assignment in sorted(assignments.items())
+        for partition, replicas in assignment.partitions.items()
+    }
+    # Both are sorted; the ids of a topic's partitions are 0, 1, … in every case but a broken one.
+    placed = (row.replicas for row in place(request))
+    return Proposal(current, dict(zip(current, placed, strict=True)))
+
+
+def _read(admin: ZkAdminStore, topics: Collection[str]) -> dict[str, TopicAssignment]:
+    found = admin.read_topics(topics)
+    absent = [f"topic {topic} does not exist" for topic in topics if topic not in found]
+    if absent:
+        raise ReassignmentError("\n".join(absent))
+    assignments = {}
+    for topic, assignment in found.items():
+        if isinstance(assignment, BadDataError):
+            raise assignment
+        assignments[topic] = assignment
+    return assignments
+
+
+def _replication_factor(assignment: TopicAssignment) -> int:
+    return len(next(iter(assignment.partitions.values()), NO_ASSIGNMENT).origin_replicas)
+
+
+def _strategy(brokers: Mapping[BrokerId, BrokerRegistration], *, rack_aware: bool) -> str:
+    without = [b for b, broker in sorted(brokers.items()) if broker.info.rack is None]
+    if not rack_aware or len(without) == len(brokers):
+        return Strategy.RING.value
+    if without:
+        raise ReassignmentError(
+            f"not all brokers have a rack (broker {without[0]} has none): give every broker one, or"
+            " add --disable-rack-aware"
+        )
+    return Strategy.RACK_AWARE.value

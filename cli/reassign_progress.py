@@ -1,0 +1,119 @@
+"""How far reassignments have come, as ZooKeeper has it: it is the last thing that is written."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from enum import Enum
+from typing import NamedTuple
+
+from cli.output import listed, note
+from cli.waiting import Progress, pauses
+from core.errors import BadDataError, RegentError
+from core.model import BrokerId, TopicPartition
+from zk.admin import ZkAdminStore
+
+
+class ReassignmentError(RegentError):
+    """Partitions were not moved, or not all of them."""
+
+
+class MoveState(Enum):
+    """How a partition stands to where it shall be."""
+
+    COMPLETE = "complete"
+    IN_PROGRESS = "in progress"
+    NOT_ACTIVE = "not active"  # elsewhere, and nobody moves it
+
+
+class PartitionMove(NamedTuple):
+    """A partition, where it shall be and where it is; ``replicas`` is empty when it is unknown."""
+
+    partition: TopicPartition
+    target: tuple[BrokerId, ...]
+    replicas: tuple[BrokerId, ...]
+    state: MoveState
+
+    def __str__(self) -> str:
+        """Return the sentence Kafka's own tool has for it."""
+        match self.state:
+            case MoveState.COMPLETE:
+                return f"Reassignment of partition {self.partition} is complete."
+            case MoveState.IN_PROGRESS:
+                return f"Reassignment of partition {self.partition} is still in progress."
+            case MoveState.NOT_ACTIVE:
+                return (
+                    f"There is no active reassignment of partition {self.partition}, but replica"
+                    f" set is {_ids(self.replicas) or 'none'} rather than {_ids(self.target)}."
+                )
+
+    def as_json(self) -> dict[str, object]:
+        """Return the object that stands for it in JSON answers."""
+        return {
+            "topic": self.partition.topic,
+            "partition": self.partition.partition,
+            "state": self.state.value,
+            "replicas": self.replicas,
+            "target_replicas": self.target,
+        }
+
+
+def read_moves(
+    admin: ZkAdminStore, targets: Mapping[TopicPartition, tuple[BrokerId, ...]]
+) -> list[PartitionMove]:
+    """Read how far each partition has come, sorted. Raises ``BadDataError``."""
+    pending = admin.read_pending_reassignments()
+    topics = admin.read_topics(sorted({partition.topic for partition in targets}))
+    moves = []
+    for partition, target in sorted(targets.items()):
+        topic = topics.get(partition.topic)
+        if isinstance(topic, BadDataError):
+            raise topic
+        current = None if topic is None else topic.partitions.get(partition.partition)
+        replicas = () if current is None else current.replicas
+        if current is not None and (current.is_being_reassigned or partition in pending):
+            state = MoveState.IN_PROGRESS
+        else:
+            state = MoveState.COMPLETE if replicas == target else MoveState.NOT_ACTIVE
+        moves.append(PartitionMove(partition, target, replicas, state))
+    return moves
+
+
+def await_moves(
+    admin: ZkAdminStore,
+    targets: Mapping[TopicPartition, tuple[BrokerId, ...]],
+    *,
+    timeout_ms: int,
+    deadline: float,
+) -> list[str]:
+    """Return when no partition is being moved any more, with what is wrong then.
+
+    That is a partition that ended up elsewhere, and those that still move at ``deadline``,
+    ``timeout_ms`` after the command began.
+    """
+    remaining: Sequence[TopicPartition] = sorted(targets)
+    failed: list[PartitionMove] = []
+    try:
+        with Progress("moving", len(targets), "partitions") as progress:
+            for _ in pauses(deadline):
+                moves = read_moves(
+                    admin, {partition: targets[partition] for partition in remaining}
+                )
+                failed += [move for move in moves if move.state is MoveState.NOT_ACTIVE]
+                remaining = [m.partition for m in moves if m.state is MoveState.IN_PROGRESS]
+                progress.remain(len(remaining))
+                if not remaining:
+                    break
+    except KeyboardInterrupt:
+        note("the reassignment goes on; --verify shows how far it has come, --cancel stops it")
+        raise
+    problems = [str(move) for move in failed]
+    if remaining:
+        problems.append(
+            f"{len(remaining)}/{len(targets)} partitions remain to be moved after {timeout_ms} ms:"
+            f" {listed(remaining, 5)} (it goes on: --verify shows how far it has come)"
+        )
+    return problems
+
+
+def _ids(brokers: Sequence[BrokerId]) -> str:
+    return ",".join(map(str, brokers))

@@ -1,0 +1,126 @@
+"""``topics delete``: asks the controller for it, by a znode, and may wait until it is done."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Mapping, Sequence
+
+import click
+
+from cli.deletion_obstacles import deletion_obstacles
+from cli.find_cluster import Cluster, pass_cluster
+from cli.output import Output, examples, note, output_option, print_json
+from cli.topic_options import TopicError, named
+from cli.waiting import Progress, pauses, timeout_option
+from core.errors import BadDataError
+from core.protocol.controller import DescribeControllerRequest, DescribeControllerResponse
+from core.topic_validation import INTERNAL_TOPICS
+from zk.admin import DeleteTopicOutcome, ZkAdminStore
+
+_REASON_TIMEOUT_S = 2.0
+
+
+@click.command(
+    epilog=examples(
+        "regent topics delete payments",
+        "regent topics delete payments audit --wait",
+    )
+)
+@click.argument("names", metavar="NAME...", nargs=-1)
+@click.option("--topic", "more_names", metavar="NAME", multiple=True, hidden=True)
+@click.option("--if-exists", is_flag=True, help="Do nothing about a topic that does not exist.")
+@click.option("--wait", is_flag=True, help="Wait until nothing is left of it.")
+@timeout_option("How long to --wait.")
+@output_option
+@pass_cluster
+def delete(
+    cluster: Cluster,
+    /,
+    names: Sequence[str],
+    more_names: Sequence[str],
+    if_exists: bool,
+    wait: bool,
+    timeout_ms: int,
+    output: str,
+) -> None:
+    """Delete topics: mark them for deletion, which is up to the controller from then on."""
+    wanted = list(dict.fromkeys((*names, *more_names)))
+    if not wanted:
+        raise click.UsageError("which topic? Give a name")
+    with cluster.admin() as admin:
+        incarnations = _existing(admin, wanted, may_be_absent=if_exists)
+        outcomes = admin.mark_for_deletion(incarnations)
+        # What was there a moment ago and is unknown now has been deleted.
+        marked = {t: o for t, o in outcomes.items() if o is not DeleteTopicOutcome.UNKNOWN_TOPIC}
+        kept = {topic: incarnations[topic] for topic in marked}
+        undeleted = _await_deletion(admin, kept, timeout_ms) if wait else dict.fromkeys(marked, "")
+    if output == Output.JSON:
+        print_json([{"topic": t, "deleted": t not in undeleted} for t in sorted(outcomes)])
+    else:
+        for topic in sorted(outcomes):
+            click.echo(f"Topic {topic} {_became(topic, undeleted, marked.get(topic))}.")
+    problems = [f"topic {topic} {reason}" for topic, reason in undeleted.items() if reason]
+    if problems:
+        raise TopicError("\n".join(problems))
+
+
+def _existing(
+    admin: ZkAdminStore, topics: Sequence[str], *, may_be_absent: bool
+) -> dict[str, int | None]:
+    """Return the topics that exist, each with what tells it from a later one of its name."""
+    internal = [topic for topic in topics if topic in INTERNAL_TOPICS]
+    if internal:
+        raise TopicError(f"topic {internal[0]} is internal and cannot be deleted")
+    found = admin.read_topics([name for topic in topics for name in named(topic)])
+    absent = [f"topic {topic} does not exist" for topic in topics if topic not in found]
+    if absent and not may_be_absent:
+        raise TopicError("\n".join(absent))
+    for problem in absent:
+        note(problem)
+    return {
+        topic: None if isinstance(assignment, BadDataError) else assignment.created_zxid
+        for topic, assignment in found.items()
+    }
+
+
+def _became(topic: str, undeleted: Collection[str], outcome: DeleteTopicOutcome | None) -> str:
+    if topic not in undeleted:
+        return "is deleted"
+    if outcome is DeleteTopicOutcome.ALREADY_MARKED:
+        return "is already marked for deletion"
+    return "is marked for deletion"
+
+
+def _await_deletion(
+    admin: ZkAdminStore, incarnations: Mapping[str, int | None], timeout_ms: int
+) -> dict[str, str]:
+    """Return the topics that are still there, with what is to be said about each."""
+    deadline = time.monotonic() + timeout_ms / 1000
+    remaining = set(incarnations)
+    with Progress("deleting", len(remaining), "topics") as progress:
+        for _ in pauses(deadline):
+            remaining &= admin.read_topics_being_deleted()
+            progress.remain(len(remaining))
+            if not remaining:
+                break
+    undeleted = {
+        topic: f"still exists after {timeout_ms} ms: {obstacle}"
+        for topic, obstacle in _obstacles(admin, sorted(remaining)).items()
+    }
+    finished = [topic for topic in incarnations if topic not in remaining]
+    for topic, assignment in admin.read_topics(finished).items():
+        if isinstance(assignment, BadDataError) or assignment.created_zxid == incarnations[topic]:
+            undeleted[topic] = "was not deleted: the controller refused (delete.topic.enable)"
+    return undeleted
+
+
+def _obstacles(admin: ZkAdminStore, topics: Sequence[str]) -> dict[str, str]:
+    if not topics:
+        return {}
+    from cli.remote_actors import ControllerRef
+
+    deadline = time.monotonic() + _REASON_TIMEOUT_S
+    with ControllerRef(admin) as controller:
+        request = DescribeControllerRequest()
+        answer = controller.ask(request, DescribeControllerResponse, deadline=deadline)
+    return deletion_obstacles(admin, topics, answer)

@@ -1,0 +1,346 @@
+"""``reassign --execute``, ``--cancel`` and ``--list``: what the controller is asked."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from core.errors import Errors
+from core.model import ReplicaAssignment, TopicPartition
+from core.protocol.controller import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsResponse,
+    OngoingReassignment,
+    ReassignablePartition,
+    ReassignedPartition,
+)
+from tests.support.fake_cluster import FakeCluster, failing
+from tests.support.fake_zookeeper import Call, Moment
+from transport.codec import Request, Response
+from zk.admin_znodes import ReassignPartitionsZNode
+
+ROLLBACK = {"version": 1, "partitions": [{"topic": "t", "partition": 0, "replicas": [0, 1]}]}
+TARGET = {"version": 1, "partitions": [{"topic": "t", "partition": 0, "replicas": [2, 3]}]}
+MOVING = ReplicaAssignment((2, 3, 0, 1), adding_replicas=(2, 3), removing_replicas=(0, 1))
+ONGOING = OngoingReassignment("t", 0, (2, 3, 0, 1), (2, 3), (0, 1))
+
+
+@pytest.fixture
+def four(cluster: FakeCluster) -> FakeCluster:
+    """Four brokers, a topic on two of them, and a controller that begins whatever is asked."""
+    cluster.with_brokers(4)
+    cluster.add_topic("t", {0: ReplicaAssignment((0, 1))})
+    refuse(cluster)
+    return cluster
+
+
+def refuse(cluster: FakeCluster, **problems: tuple[Errors, str]) -> None:
+    """Let the controller refuse partitions, ``t_0`` and so on, and begin to move the others."""
+
+    def submit(request: Request) -> Response:
+        assert isinstance(request, AlterPartitionReassignmentsRequest)
+        none = (Errors.NONE, "")
+        rows = []
+        for topic, partition, replicas in request.partitions:
+            error, message = problems.get(f"{topic}_{partition}", none)
+            if error is Errors.NONE and replicas is not None:
+                old = cluster.topic(topic).partitions
+                cluster.add_topic(topic, {**old, partition: old[partition].reassign_to(replicas)})
+            rows.append(ReassignedPartition(topic, partition, error, message))
+        return AlterPartitionReassignmentsResponse(Errors.NONE, tuple(rows))
+
+    cluster.answers[AlterPartitionReassignmentsRequest] = submit
+
+
+def being_moved(cluster: FakeCluster, *rows: OngoingReassignment) -> None:
+    """Let the controller say that partitions are being moved."""
+    answer = ListPartitionReassignmentsResponse(Errors.NONE, rows)
+    cluster.answers[ListPartitionReassignmentsRequest] = lambda _: answer
+
+
+def submitted(cluster: FakeCluster) -> list[ReassignablePartition]:
+    requests = [r for r in cluster.received if isinstance(r, AlterPartitionReassignmentsRequest)]
+    return [row for request in requests for row in request.partitions]
+
+
+def command(folder: Path, action: str = "--execute", content: object = TARGET) -> tuple[str, ...]:
+    path = folder / "moves.json"
+    path.write_text(json.dumps(content))
+    return ("reassign", action, "--reassignment-json-file", str(path))
+
+
+# --- execute --------------------------------------------------------------------------------------
+
+
+def test_how_to_roll_back_is_printed_before_the_move_begins(
+    four: FakeCluster, tmp_path: Path
+) -> None:
+    result = four.run(*command(tmp_path))
+
+    assert (result.exit_code, result.stderr) == (0, "")
+    lines = result.stdout.splitlines()
+    assert lines[:2] == ["Current partition replica assignment", ""]
+    assert json.loads(lines[2]) == ROLLBACK
+    assert lines[3:] == [
+        "",
+        "Save this to use as the --reassignment-json-file option during rollback",
+        "Successfully started partition reassignment for t-0",
+    ]
+    assert submitted(four) == [("t", 0, (2, 3))]
+
+
+def test_in_json_the_rollback_is_the_whole_answer(four: FakeCluster, tmp_path: Path) -> None:
+    result = four.run(*command(tmp_path), "-o", "json")
+
+    assert json.loads(result.stdout) == ROLLBACK
+    assert result.stderr == "Successfully started partition reassignment for t-0\n"
+
+
+def test_a_move_under_way_is_not_disturbed(four: FakeCluster, tmp_path: Path) -> None:
+    being_moved(four, ONGOING._replace(topic="other"))
+
+    line = failing(four.run(*command(tmp_path)))
+
+    assert line.startswith("Cannot execute because there is an existing partition assignment")
+    assert "other-0" in line
+    assert "--additional" in line
+    assert submitted(four) == []
+
+
+def test_a_move_another_tool_asked_for_is_not_disturbed(four: FakeCluster, tmp_path: Path) -> None:
+    four.zookeeper.put(ReassignPartitionsZNode.PATH, json.dumps(TARGET).encode())
+
+    assert "existing partition assignment: of t-0." in failing(four.run(*command(tmp_path)))
+
+
+def test_a_move_can_be_added_to_those_under_way(four: FakeCluster, tmp_path: Path) -> None:
+    being_moved(four, ONGOING)
+    four.add_topic("t", {0: MOVING})
+
+    result = four.run(*command(tmp_path), "--additional", "-o", "json")
+
+    assert result.exit_code == 0
+    assert json.loads(result.stdout) == ROLLBACK  # as it was before both
+    assert submitted(four) == [("t", 0, (2, 3))]
+
+
+def test_partitions_the_controller_refuses_are_named(four: FakeCluster, tmp_path: Path) -> None:
+    four.add_topic("t", {n: ReplicaAssignment((0, 1)) for n in range(3)})
+    refuse(
+        four,
+        t_0=(Errors.INVALID_REPLICA_ASSIGNMENT, "t-0: broker 2 is stopping"),
+        t_2=(Errors.UNKNOWN_TOPIC_OR_PARTITION, ""),
+    )
+    entries = [{"topic": "t", "partition": n, "replicas": [2]} for n in range(3)]
+
+    result = four.run(*command(tmp_path, content={"partitions": entries}))
+
+    assert result.exit_code == 1
+    assert result.stdout.endswith("Successfully started partition reassignment for t-1\n")
+    assert result.stderr.splitlines() == [
+        "regent: Error reassigning partition(s):",
+        "regent: t-0: broker 2 is stopping",
+        "regent: t-2: UNKNOWN_TOPIC_OR_PARTITION",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("entry", "problem"),
+    [
+        ({"topic": "nope", "partition": 0, "replicas": [1]}, "partition nope-0 does not exist"),
+        ({"topic": "t", "partition": 7, "replicas": [1]}, "partition t-7 does not exist"),
+        (
+            {"topic": "t", "partition": 0, "replicas": [1, 9]},
+            "partition t-0: broker 9 is not registered; registered are 0, 1, 2, 3",
+        ),
+    ],
+)
+def test_what_cannot_be_moved_is_named_and_nothing_is_submitted(
+    four: FakeCluster, tmp_path: Path, entry: object, problem: str
+) -> None:
+    content = {"partitions": [entry]}
+
+    assert failing(four.run(*command(tmp_path, content=content))) == problem
+    assert four.received == []
+
+
+def test_a_replica_that_is_down_may_stay_where_it_is(four: FakeCluster, tmp_path: Path) -> None:
+    four.remove_broker(1)
+    content = {"partitions": [{"topic": "t", "partition": 0, "replicas": [2, 1]}]}
+
+    assert four.run(*command(tmp_path, content=content)).exit_code == 0
+
+
+# --- a controller that moves ----------------------------------------------------------------------
+
+
+def test_another_controller_is_asked_when_the_first_rules_no_more(
+    four: FakeCluster, tmp_path: Path
+) -> None:
+    obey = four.answers[AlterPartitionReassignmentsRequest]
+    answers = iter([Errors.NOT_CONTROLLER, Errors.BROKER_NOT_AVAILABLE])
+    four.answers[AlterPartitionReassignmentsRequest] = lambda request: (
+        next(answers, None) or obey(request)
+    )
+
+    assert four.run(*command(tmp_path)).exit_code == 0
+    assert len(submitted(four)) == 3
+
+
+def test_a_controller_that_fails_is_not_asked_again(four: FakeCluster, tmp_path: Path) -> None:
+    four.answers[AlterPartitionReassignmentsRequest] = lambda _: Errors.UNKNOWN_SERVER_ERROR
+
+    result = four.run(*command(tmp_path))
+
+    assert result.exit_code == 1
+    assert result.stderr == "regent: the controller answered UNKNOWN_SERVER_ERROR\n"
+    assert len(submitted(four)) == 1
+
+
+def test_nobody_ruling_is_a_failure(cluster: FakeCluster) -> None:
+    cluster.add_broker(0)
+
+    line = failing(cluster.run("reassign", "--list", "--timeout-ms", "0"))
+
+    assert line == "there is no controller"
+
+
+# --- waiting --------------------------------------------------------------------------------------
+
+
+def finish(cluster: FakeCluster, replicas: tuple[int, ...]) -> None:
+    """Let the partition end up on ``replicas`` after the command has looked a few times."""
+    looks = [0]
+
+    def hook(call: Call) -> None:
+        looks[0] += call.moment is Moment.BEFORE and ReassignPartitionsZNode.PATH in call.paths
+        if looks[0] == 4:
+            looks[0] += 1
+            cluster.add_topic("t", {0: ReplicaAssignment(replicas)})
+
+    cluster.hook = hook
+
+
+def test_the_end_is_waited_for(four: FakeCluster, tmp_path: Path) -> None:
+    finish(four, (2, 3))
+
+    result = four.run(*command(tmp_path), "--wait")
+
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert result.stdout.splitlines()[-2:] == [
+        "Successfully started partition reassignment for t-0",
+        "Successfully completed partition reassignment for t-0",
+    ]
+
+
+def test_the_others_are_waited_for_when_one_is_refused(four: FakeCluster, tmp_path: Path) -> None:
+    four.add_topic("u", {0: ReplicaAssignment((0, 1))})
+    refuse(four, u_0=(Errors.UNKNOWN_TOPIC_OR_PARTITION, "u-0 is being deleted"))
+    finish(four, (2, 3))
+    entries = [{"topic": topic, "partition": 0, "replicas": [2, 3]} for topic in ("t", "u")]
+
+    result = four.run(*command(tmp_path, content={"partitions": entries}), "--wait")
+
+    assert result.exit_code == 1
+    assert result.stdout.endswith("Successfully completed partition reassignment for t-0\n")
+    assert result.stderr.splitlines() == [
+        "regent: Error reassigning partition(s):",
+        "regent: u-0: is being deleted",
+    ]
+
+
+def test_a_partition_that_somebody_moves_elsewhere_is_a_failure(
+    four: FakeCluster, tmp_path: Path
+) -> None:
+    finish(four, (0, 1))
+
+    result = four.run(*command(tmp_path), "--wait")
+
+    assert result.exit_code == 1
+    assert result.stderr == (
+        "regent: There is no active reassignment of partition t-0, but replica set is 0,1 rather"
+        " than 2,3.\n"
+    )
+
+
+def test_a_move_that_takes_longer_goes_on(four: FakeCluster, tmp_path: Path) -> None:
+    result = four.run(*command(tmp_path), "--wait", "--timeout-ms", "500")
+
+    assert result.exit_code == 1
+    assert result.stderr == (
+        "regent: 1/1 partitions remain to be moved after 500 ms: t-0 (it goes on: --verify shows"
+        " how far it has come)\n"
+    )
+
+
+def test_an_interrupted_wait_says_that_the_move_goes_on(four: FakeCluster, tmp_path: Path) -> None:
+    def interrupt(call: Call) -> None:
+        if submitted(four) and call.moment is Moment.BEFORE:
+            raise KeyboardInterrupt
+
+    four.hook = interrupt
+
+    result = four.run(*command(tmp_path), "--wait")
+
+    assert result.exit_code == 130
+    assert "the reassignment goes on; --verify shows how far it has come" in result.stderr
+
+
+# --- cancel and list ------------------------------------------------------------------------------
+
+
+def test_moves_under_way_are_cancelled(four: FakeCluster, tmp_path: Path) -> None:
+    being_moved(four, ONGOING)
+
+    result = four.run(*command(tmp_path, "--cancel"))
+
+    assert result.exit_code == 0
+    assert result.stdout == "Successfully cancelled partition reassignment for: t-0\n"
+    assert submitted(four) == [("t", 0, None)]
+    assert four.received[0] == ListPartitionReassignmentsRequest((TopicPartition("t", 0),))
+    assert four.json(*command(tmp_path, "--cancel")) == [{"topic": "t", "partition": 0}]
+
+
+def test_without_a_move_there_is_nothing_to_cancel(four: FakeCluster, tmp_path: Path) -> None:
+    result = four.run(*command(tmp_path, "--cancel"))
+
+    assert result.exit_code == 0
+    assert result.stdout == "None of the specified partition reassignments are active.\n"
+    assert submitted(four) == []
+
+
+def test_what_cannot_be_cancelled_is_named(four: FakeCluster, tmp_path: Path) -> None:
+    being_moved(four, ONGOING)
+    refuse(four, t_0=(Errors.NO_REASSIGNMENT_IN_PROGRESS, ""))
+
+    result = four.run(*command(tmp_path, "--cancel"))
+
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr.splitlines() == [
+        "regent: Error cancelling partition reassignment for:",
+        "regent: t-0: NO_REASSIGNMENT_IN_PROGRESS",
+    ]
+
+
+def test_what_is_being_moved_is_listed(four: FakeCluster) -> None:
+    assert four.run("reassign", "--list").stdout == "No partition reassignments found.\n"
+    assert four.json("reassign", "--list") == []
+
+    being_moved(four, ONGOING._replace(partition=10, adding_replicas=()), ONGOING)
+
+    assert four.run("reassign", "--list").stdout.splitlines() == [
+        "Current partition reassignments:",
+        "t-0: replicas: 2,3,0,1. adding: 2,3. removing: 0,1.",
+        "t-10: replicas: 2,3,0,1. removing: 0,1.",
+    ]
+    assert four.json("reassign", "--list")[0] == {
+        "topic": "t",
+        "partition": 0,
+        "replicas": [2, 3, 0, 1],
+        "adding_replicas": [2, 3],
+        "removing_replicas": [0, 1],
+    }

@@ -1,0 +1,125 @@
+"""``topics config``."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from core.model import ReplicaAssignment
+from tests.support.fake_cluster import FakeCluster, failing
+from zk.admin_znodes import ConfigEntityZNode
+
+SET = ("topics", "config", "t")
+CONFIG = "/config/topics/t"
+CHANGE = "/config/changes/config_change_0000000000"
+
+
+@pytest.fixture
+def one(cluster: FakeCluster) -> FakeCluster:
+    """A topic that overrides two settings."""
+    cluster.with_brokers(1)
+    cluster.add_topic("t", {0: ReplicaAssignment((0,))})
+    overrides = {"segment.ms": "7", "retention.ms": "-1"}
+    cluster.zookeeper.put(CONFIG, ConfigEntityZNode.encode(overrides))
+    return cluster
+
+
+def test_overrides_are_shown(one: FakeCluster) -> None:
+    assert one.run(*SET).stdout.splitlines() == [
+        "NAME          VALUE",
+        "retention.ms  -1",
+        "segment.ms    7",
+    ]
+    assert one.json("topics", "config", "--topic", "t") == {
+        "topic": "t",
+        "config": {"retention.ms": "-1", "segment.ms": "7"},
+    }
+
+
+def test_a_topic_without_overrides_has_an_empty_answer(one: FakeCluster) -> None:
+    one.add_topic("plain", {0: ReplicaAssignment((0,))})
+
+    result = one.run("topics", "config", "plain")
+
+    assert (result.exit_code, result.stdout) == (0, "")
+    assert result.stderr == "topic plain overrides nothing\n"
+    assert one.json("topics", "config", "plain") == {"topic": "plain", "config": {}}
+
+
+def test_settings_are_set_and_unset_at_once_and_brokers_are_told(one: FakeCluster) -> None:
+    changes = ("--set", "min.insync.replicas = 2", "--unset", "segment.ms")
+
+    answer = one.json(*SET, *changes, "--set", "retention.ms=5")
+
+    assert answer["config"] == {"min.insync.replicas": "2", "retention.ms": "5"}
+    snapshot = one.zookeeper.snapshot()
+    assert ConfigEntityZNode.decode(snapshot[CONFIG].data) == answer["config"]
+    assert json.loads(snapshot[CHANGE].data) == {"version": 2, "entity_path": "topics/t"}
+
+
+def test_kafkas_names_of_the_options_work(one: FakeCluster) -> None:
+    answer = one.json(*SET, "--config", "preallocate=true", "--delete-config", "retention.ms")
+
+    assert answer["config"] == {"preallocate": "true", "segment.ms": "7"}
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        (("--set", "retention.msec=1"), "retention.msec is not a setting of topics; did you mean"),
+        (("--set", "colour=red"), "colour is not a setting of topics; those are cleanup.policy, "),
+        (
+            ("--set", "unclean.leader.election.enable=maybe"),
+            "unclean.leader.election.enable must be true or false, not 'maybe'",
+        ),
+        (("--set", "min.insync.replicas=0"), "min.insync.replicas must be a number from 1 to"),
+        (("--unset", "flush.ms"), "flush.ms is not overridden; overridden is retention.ms, seg"),
+    ],
+)
+def test_what_is_no_setting_is_named_and_nothing_is_written(
+    one: FakeCluster, change: tuple[str, ...], problem: str
+) -> None:
+    line = failing(one.run(*SET, "--set", "preallocate=true", *change))
+
+    assert line.startswith(f"topic t config {problem}")
+    assert one.writes.count(CONFIG) == 1
+    assert CHANGE not in one.writes
+
+
+def test_an_invalid_override_is_refused_at_creation_too(local: FakeCluster) -> None:
+    """Row ULE-05."""
+    flag = "unclean.leader.election.enable"
+    shape = ("--partitions", "1", "--replication-factor", "1")
+
+    line = failing(local.run("topics", "create", "t", *shape, "--config", f"{flag}=invalid"))
+
+    assert line == f"topic t config {flag} must be true or false, not 'invalid'"
+    assert "/brokers/topics/t" not in local.writes
+
+
+def test_a_leftover_nobody_knows_can_be_unset(one: FakeCluster) -> None:
+    one.zookeeper.put(CONFIG, ConfigEntityZNode.encode({"colour": "red"}))
+
+    assert one.json(*SET, "--unset", "colour")["config"] == {}
+
+
+def test_unknown_topics_and_unreadable_settings_are_named(one: FakeCluster) -> None:
+    for name in ("nope", ".."):
+        change = ("topics", "config", name, "--set", "retention.ms=1")
+        assert failing(one.run(*change)) == f"topic {name} does not exist"
+    one.zookeeper.put(CONFIG, b"garbage")
+    assert "not JSON" in failing(one.run(*SET))
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        (),
+        ("t", "--set", "retention.ms"),
+        ("t", "--set", "a=1", "--set", "a=2"),
+        ("t", "--set", "a=1", "--unset", "a"),
+    ],
+)
+def test_command_lines_that_make_no_sense(one: FakeCluster, arguments: tuple[str, ...]) -> None:
+    assert one.run("topics", "config", *arguments).exit_code == 2

@@ -1,0 +1,172 @@
+"""``topics delete``."""
+
+from __future__ import annotations
+
+import pytest
+
+from core.errors import Errors
+from core.model import ReplicaAssignment
+from core.protocol.controller import DescribeControllerRequest, DescribeControllerResponse
+from tests.support.fake_cluster import FakeCluster, failing
+from tests.support.fake_zookeeper import Call, Moment
+
+ON_BOTH = {0: ReplicaAssignment((0, 1))}
+MARKER = "/admin/delete_topics/t"
+DELETE = ("topics", "delete", "t")
+
+
+@pytest.fixture
+def two(cluster: FakeCluster) -> FakeCluster:
+    """Two brokers, and a topic on both."""
+    cluster.with_brokers(2)
+    cluster.add_topic("t", ON_BOTH)
+    return cluster
+
+
+def after_looks(cluster: FakeCluster, looks: int, *steps: tuple[str, ...]) -> None:
+    """Remove the paths of a step each time the command has looked for marks often enough."""
+    seen = [0]
+    pending = list(steps)
+
+    def hook(call: Call) -> None:
+        if call.method == "children" and call.moment is Moment.BEFORE:
+            seen[0] += "/admin/delete_topics" in call.paths
+            if pending and seen[0] > looks:
+                for path in pending.pop(0):
+                    cluster.zookeeper.remove(path)
+
+    cluster.hook = hook
+
+
+def test_a_topic_is_marked(two: FakeCluster) -> None:
+    result = two.run(*DELETE)
+
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert result.stdout == "Topic t is marked for deletion.\n"
+    assert two.zookeeper.snapshot()[MARKER].data == b""
+    assert two.run("topics", "list").stdout == "t - marked for deletion\n"
+    assert "MarkedForDeletion: true" in two.run("topics", "describe", "t").stdout
+
+
+def test_a_topic_that_is_being_deleted_already_is_said_so(two: FakeCluster) -> None:
+    two.zookeeper.put(MARKER)
+
+    result = two.run("topics", "delete", "--topic", "t")
+
+    assert (result.exit_code, result.stdout) == (0, "Topic t is already marked for deletion.\n")
+
+
+def test_many_topics_are_marked_at_once(two: FakeCluster) -> None:
+    two.add_topic("u", ON_BOTH)
+
+    assert two.json("topics", "delete", "u", "t", "u") == [
+        {"topic": "t", "deleted": False},
+        {"topic": "u", "deleted": False},
+    ]
+    assert two.writes.count(MARKER) == 1
+
+
+@pytest.mark.parametrize("name", ["nope", "..", "a/b", ""])
+def test_nothing_is_marked_when_one_of_the_topics_is_unknown(two: FakeCluster, name: str) -> None:
+    assert failing(two.run("topics", "delete", "t", name)) == f"topic {name} does not exist"
+    assert MARKER not in two.writes
+
+
+def test_unknown_topics_may_be_none_of_our_business(two: FakeCluster) -> None:
+    result = two.run("topics", "delete", "nope", "t", "--if-exists")
+
+    assert result.exit_code == 0
+    assert result.stdout == "Topic t is marked for deletion.\n"
+    assert result.stderr == "topic nope does not exist\n"
+    assert two.json("topics", "delete", "nope", "--if-exists") == []
+
+
+def test_internal_topics_stay(two: FakeCluster) -> None:
+    two.add_topic("__consumer_offsets", ON_BOTH)
+
+    assert failing(two.run("topics", "delete", "t", "__consumer_offsets")) == (
+        "topic __consumer_offsets is internal and cannot be deleted"
+    )
+    assert MARKER not in two.writes
+
+
+def test_which_topic_must_be_said(two: FakeCluster) -> None:
+    assert two.run("topics", "delete").exit_code == 2
+
+
+def test_a_topic_whose_znode_is_garbage_can_be_deleted(two: FakeCluster) -> None:
+    two.zookeeper.put("/brokers/topics/t", b"garbage")
+
+    assert two.run(*DELETE).stdout == "Topic t is marked for deletion.\n"
+
+
+# --- waiting --------------------------------------------------------------------------------------
+
+
+def test_the_command_waits_until_the_mark_has_gone(two: FakeCluster) -> None:
+    after_looks(two, 2, ("/brokers/topics/t",), (MARKER,))
+
+    result = two.run(*DELETE, "--wait")
+
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert result.stdout == "Topic t is deleted.\n"
+
+
+def test_a_topic_of_the_same_name_created_since_is_another_one(two: FakeCluster) -> None:
+    after_looks(two, 2, ("/brokers/topics/t", MARKER))
+    remove = two.hook
+    assert remove is not None
+
+    def then_create(call: Call) -> None:
+        remove(call)
+        snapshot = two.zookeeper.snapshot()
+        if MARKER in two.writes and not {MARKER, "/brokers/topics/t"} & snapshot.keys():
+            two.add_topic("t", ON_BOTH)
+
+    two.hook = then_create
+
+    assert two.json(*DELETE, "--wait") == [{"topic": "t", "deleted": True}]
+
+
+def test_a_controller_that_only_drops_the_mark_has_refused(two: FakeCluster) -> None:
+    after_looks(two, 2, (MARKER,))
+
+    result = two.run(*DELETE, "--wait")
+
+    assert result.exit_code == 1
+    assert result.stderr == (
+        "regent: topic t was not deleted: the controller refused (delete.topic.enable)\n"
+    )
+
+
+def waiting_for(cluster: FakeCluster) -> str:
+    """Return why the topic is still there."""
+    result = cluster.run(*DELETE, "--wait", "--timeout-ms", "0")
+    assert result.exit_code == 1
+    assert result.stdout == "Topic t is marked for deletion.\n"
+    prefix = "regent: topic t still exists after 0 ms: "
+    assert result.stderr.startswith(prefix)
+    cluster.zookeeper.remove(MARKER)
+    return result.stderr.removeprefix(prefix).rstrip()
+
+
+def test_in_the_end_it_says_what_the_deletion_waits_for(two: FakeCluster) -> None:
+    def controller(
+        *, to_be_deleted: tuple[str, ...] = (), ineligible: tuple[str, ...] = ()
+    ) -> None:
+        answer = DescribeControllerResponse(Errors.NONE, 1, 0, to_be_deleted, ineligible)
+        two.answers[DescribeControllerRequest] = lambda _: answer
+
+    assert waiting_for(two) == "the controller has not begun"
+    controller(to_be_deleted=("t",))
+    assert waiting_for(two) == "its replicas are being deleted"
+    controller(to_be_deleted=("t",), ineligible=("t",))
+    assert waiting_for(two) == ("a replica could not be deleted; the log of its broker says why")
+    two.answers[DescribeControllerRequest] = lambda _: Errors.UNKNOWN_SERVER_ERROR
+    assert waiting_for(two) == "the controller does not answer"
+    two.add_topic("t", {0: ReplicaAssignment((0, 1), removing_replicas=(1,))})
+    assert waiting_for(two) == "partitions of it are being reassigned"
+    two.remove_broker(1)
+    assert waiting_for(two) == "broker 1 is down and cannot delete replicas until back"
+    two.zookeeper.put("/brokers/topics/t", b"garbage")
+    assert "not JSON" in waiting_for(two)
