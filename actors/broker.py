@@ -7,13 +7,17 @@ Control requests pass through here in the order they arrived; mirrors the contro
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from enum import Enum
 from typing import TypeAlias
 
 from actors.inbox import Reply
+from actors.replica_fetcher_manager import ReplicaFetcherManager
+from actors.replica_fetcher_thread import OpenFetchChannel
 from actors.runtime import RegentActor, Supervisor
+from actors.scheduler import Scheduler
+from actors.timer import monotonic_ms
 from core.errors import Errors
 from core.model import BrokerId
 from core.ports import ReplicaLogs
@@ -25,7 +29,7 @@ from core.protocol.broker import (
 )
 from core.protocol.control import ControlHeader, ControlRequest
 from core.replication.metadata_cache import MetadataCache
-from core.replication.replica_manager import ReplicaManager, refusal
+from core.replication.replica_manager import ReplicaManager, ReplicationSettings, refusal
 
 
 class BrokerState(Enum):
@@ -78,16 +82,32 @@ class Registered:
     broker_epoch: int
 
 
+@dataclass(frozen=True, slots=True)
+class ShrinkIsrs:
+    """Look for followers that are out of sync; to be told twice in the time they are given."""
+
+
+@dataclass(frozen=True, slots=True)
+class StopFetching:
+    """Follow nobody any more; answered when the last fetcher has ended."""
+
+
 BrokerMessage: TypeAlias = (
-    ControlRequestReceived | Registered | DescribeMetadataRequest | ShutdownBrokerRequest
+    ControlRequestReceived
+    | Registered
+    | ShrinkIsrs
+    | StopFetching
+    | DescribeMetadataRequest
+    | ShutdownBrokerRequest
 )
 
 
 class Broker(RegentActor):
-    """Owns the ReplicaManager; everybody may read ``cache``.
+    """Owns the ReplicaManager, which has a lock, and the fetchers; everybody may read ``cache``.
 
     ``request_shutdown`` is told about a ShutdownBrokerRequest: the process's main thread shuts
-    down, not this actor, which must go on obeying meanwhile.
+    down, not this actor, which must go on obeying meanwhile. ``on_isrs_proposed`` is called on
+    this actor's thread whenever that may have happened.
     """
 
     def __init__(
@@ -97,21 +117,49 @@ class Broker(RegentActor):
         status: BrokerStatus,
         *,
         request_shutdown: Callable[[Reply | None], None],
+        open_fetch_channel: OpenFetchChannel,
+        scheduler: Scheduler,
+        settings: ReplicationSettings,
+        on_isrs_proposed: Callable[[], None] = lambda: None,
         supervisor: Supervisor | None = None,
     ) -> None:
         super().__init__(f"broker-{broker_id}", supervisor=supervisor)
         self.cache = MetadataCache()
-        self.replica_manager = ReplicaManager(broker_id, logs, self.cache)
+        self.replica_manager = ReplicaManager(
+            broker_id, logs, self.cache, settings, threading.RLock()
+        )
+        self.fetchers = ReplicaFetcherManager(
+            self.replica_manager,
+            open_fetch_channel,
+            scheduler=scheduler,
+            backoff_ms=settings.replica_fetch_backoff_ms,
+            supervisor=supervisor,
+        )
         self._status = status
         self._request_shutdown = request_shutdown
+        self._on_isrs_proposed = on_isrs_proposed
+
+    @staticmethod
+    def collapse_key(message: BrokerMessage) -> Hashable | None:
+        """One look at the ISRs is enough, however late it comes."""
+        return message if isinstance(message, ShrinkIsrs) else None
 
     def handle(self, message: BrokerMessage, reply: Reply | None) -> None:
         """Obey, or answer."""
         match message:
             case ControlRequestReceived(header, request):
-                response = self.replica_manager.handle(header, request)
+                response = self.replica_manager.handle(header, request, monotonic_ms())
                 if reply is not None:
                     reply.set(response)
+                self.fetchers.update()
+                self._on_isrs_proposed()
+            case ShrinkIsrs():
+                self.replica_manager.shrink_isrs(monotonic_ms())
+                self._on_isrs_proposed()
+            case StopFetching():
+                self.fetchers.close()
+                if reply is not None:
+                    reply.set(None)
             case Registered(broker_epoch):
                 self.replica_manager.broker_epoch = broker_epoch
             case DescribeMetadataRequest(topics):
@@ -119,6 +167,10 @@ class Broker(RegentActor):
                     reply.set(self._describe(topics))
             case ShutdownBrokerRequest():
                 self._request_shutdown(reply)
+
+    def on_stop(self) -> None:
+        """Follow nobody any more."""
+        self.fetchers.close()
 
     def preemption_answer(self, message: object) -> object:
         """Refuse what is left when the broker ends."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 import threading
 import time
-import uuid
 from concurrent.futures import Future
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from typing import TypedDict
 from pykka import ActorDeadError, ActorRef
 
 from actors.broker import Broker, BrokerState, BrokerStatus, Registered
+from actors.config_listener import ConfigsChanged, start_config_listener
 from actors.controlled_shutdown import (
     AskableRef,
     ControlledShutdownSettings,
@@ -29,36 +29,37 @@ from actors.controller_event_manager import ControllerEventManager, ControllerLi
 from actors.event_journal import EventJournalFile
 from actors.guardian import Guardian
 from actors.inbox import Asked, ClearAndPut, InboxFullError, Reply
+from actors.machine_settings import controller_settings, replication_settings
 from actors.metrics import BrokerMetrics, MetricsServer
 from actors.placeholder_listener import PlaceholderListener
+from actors.replication import Replication
 from actors.request_router import RequestRouter
 from actors.request_send_thread import DeliverySettings
 from actors.runtime import start_actor, stop_actor
 from actors.scheduler import Scheduler
+from actors.topic_ids import RandomTopicIds
 from actors.watchdog import Watchdog
 from config.settings import Settings
 from core.controller.controller import Controller
 from core.controller.events import ControllerEvent, Expire, RegisterBrokerAndReelect, Startup
-from core.controller.term import ControllerSettings
 from core.errors import BrokerIdInUseError, Errors, SessionExpiredError
 from core.model import UNKNOWN_BROKER_EPOCH, BrokerId, BrokerInfo, EndPoint, TopicPartition
 from core.protocol.broker import ShutdownBrokerResponse
-from core.protocol.control import TopicId
 from core.protocol.controller import ControlledShutdownRequest
-from core.replication.metadata_cache import MetadataCache, MetadataSnapshot
+from core.replication.metadata_cache import MetadataSnapshot
 from storage.empty_logs import EmptyLogs
 from storage.log_directory import LogDirectory
 from transport.client import RequestClient
 from transport.remote_ref import RemoteActorRef
 from transport.server import ControlServer, IncomingRequest
 from transport.sockets import new_context
+from zk.admin_znodes import ConfigEntityChangeNotificationZNode
 from zk.client import ZooKeeperClient
 from zk.cluster_identity import check_end_points, join_cluster
 from zk.operations import WatchEvent
 from zk.session import SessionKeeper
 from zk.store import ZkControllerStore
 from zk.watches import controller_event
-from zk.znodes import encode_topic_id
 
 logger = logging.getLogger(__name__)
 
@@ -86,21 +87,6 @@ class BrokerOptions:
     zookeeper: str
     data_dir: Path
     run_path: str
-
-
-class RandomTopicIds:
-    """Implements ``core.ports.TopicIds`` with random UUIDs and the broker's metadata cache."""
-
-    def __init__(self, cache: MetadataCache) -> None:
-        self._cache = cache
-
-    def new_topic_id(self) -> TopicId:
-        """Return a new id."""
-        return encode_topic_id(uuid.uuid4().bytes)
-
-    def last_known(self, topic: str) -> TopicId | None:
-        """Return the id the metadata cache has."""
-        return self._cache.snapshot.topic_ids.get(topic)
 
 
 class BrokerProcess(ControllerListener):
@@ -139,29 +125,31 @@ class BrokerProcess(ControllerListener):
         log_directory.open(broker_id)
         self._undo.callback(log_directory.close)
         port = self._listen(config.port, "kafka-listener").port
-        replication_port = self._listen(config.replication_port, "replication-listener").port
         metrics = MetricsServer(config.host, config.metrics_port)
         self._undo.callback(metrics.close)
         self._context = new_context()
         self._undo.callback(self._context.destroy, linger=0)
         self._start_broker_actor()
+        replication_endpoint = self._replication.listen(self._broker)
         server = self._start_control_server()
         info = BrokerInfo(
             broker_id=broker_id,
             endpoints=(EndPoint("PLAINTEXT", config.host, port),),
             rack=config.rack or None,
             control_endpoint=server.endpoint,
-            replication_endpoint=f"tcp://{config.host}:{replication_port}",
+            replication_endpoint=replication_endpoint,
             timestamp_ms=time.time_ns() // 1_000_000,
         )
         self._join(info, log_directory)
-        metrics.publish(self._metrics(server))
+        published = self._metrics(server)
+        metrics.publish(published)
+        self._undo.callback(metrics.withdraw, published)
         return BrokerAddress(
             id=broker_id,
             host=config.host,
             port=port,
-            control_port=int(server.endpoint.rpartition(":")[2]),
-            replication_port=replication_port,
+            control_port=_port(server.endpoint),
+            replication_port=_port(replication_endpoint),
             metrics_port=metrics.port,
         )
 
@@ -169,7 +157,7 @@ class BrokerProcess(ControllerListener):
         broker, controller = self._broker._actor_weakref(), self._controller._actor_weakref()
         assert broker is not None
         assert controller is not None
-        return BrokerMetrics(broker, controller, server, self._status, self._watchdog)
+        return BrokerMetrics(broker, controller, self._keeper, server, self._status, self._watchdog)
 
     def _listen(self, port: int, name: str) -> PlaceholderListener:
         listener = PlaceholderListener(self._settings.broker.host, port, name)
@@ -180,8 +168,11 @@ class BrokerProcess(ControllerListener):
         self._watchdog = Watchdog()
         self._watchdog.start()
         self._undo.callback(self._watchdog.stop)
-        self._scheduler = Scheduler("controller-scheduler")
+        self._scheduler = Scheduler()
         self._undo.callback(self._scheduler.shutdown)
+        self._replication = Replication(
+            self._context, self._options.broker_id, self._settings, self._scheduler
+        )
         self._broker: ActorRef[Broker] = start_actor(
             Broker,
             _ACTOR_TIMEOUT_S,
@@ -189,8 +180,13 @@ class BrokerProcess(ControllerListener):
             EmptyLogs(),
             self._status,
             request_shutdown=self.request_stop,
+            open_fetch_channel=self._replication.open_channel,
+            scheduler=self._scheduler,
+            settings=replication_settings(self._settings),
+            on_isrs_proposed=self._replication.wake,
         )
         self._undo.callback(stop_actor, self._broker, _ACTOR_TIMEOUT_S)
+        self._undo.callback(self._replication.stop)
         actor = self._broker._actor_weakref()
         assert actor is not None
         self._cache = actor.cache
@@ -228,6 +224,7 @@ class BrokerProcess(ControllerListener):
         session_id = self._register(info, store)
         self._is_serving = True
         self._tell_controller(Startup())
+        self._look_at_configs()
         with suppress(SessionExpiredError):
             if self._keeper.session_id == session_id:
                 return
@@ -245,9 +242,7 @@ class BrokerProcess(ControllerListener):
                 info,
                 store,
                 RandomTopicIds(self._cache),
-                ControllerSettings(
-                    unclean_leader_election_enable=config.unclean_leader_election_enable
-                ),
+                controller_settings(self._settings),
             ),
             self._open_channel,
             scheduler=self._scheduler,
@@ -259,6 +254,12 @@ class BrokerProcess(ControllerListener):
         # Ends the session last: that is the moment the others see this broker die.
         self._undo.callback(self._keeper.close, _SESSION_CLOSE_TIMEOUT_S)
         self._undo.callback(stop_actor, self._controller, _ACTOR_TIMEOUT_S)
+        self._replication.propose_isrs(self._controller, self._keeper)
+        self._undo.callback(self._replication.stop)  # again: before the session ends
+        self._configs = start_config_listener(
+            info.broker_id, self._keeper, config, self._tell_controller
+        )
+        self._undo.callback(stop_actor, self._configs, _ACTOR_TIMEOUT_S)
 
     def _register(self, info: BrokerInfo, store: ZkControllerStore) -> int:
         """Register, waiting for a former life's session to expire; return the session's id."""
@@ -290,11 +291,18 @@ class BrokerProcess(ControllerListener):
         event = controller_event(watch)
         if event is not None:
             self._tell_controller(event)
+        elif watch.path == ConfigEntityChangeNotificationZNode.PATH:
+            self._look_at_configs()
 
     def _on_established(self, client: ZooKeeperClient) -> None:
         del client
         if self._is_serving:
             self._tell_controller(RegisterBrokerAndReelect())
+            self._look_at_configs()
+
+    def _look_at_configs(self) -> None:
+        with suppress(ActorDeadError):
+            self._configs.tell(ConfigsChanged())
 
     def _on_expired(self) -> Future[None]:
         """Have the controller resign; the next session waits for it."""
@@ -400,3 +408,7 @@ class BrokerProcess(ControllerListener):
                 ),
                 self._hurry,
             )
+
+
+def _port(endpoint: str) -> int:
+    return int(endpoint.rpartition(":")[2])

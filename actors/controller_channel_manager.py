@@ -6,12 +6,13 @@ Mirrors ``kafka.controller.ControllerChannelManager``. Owned by the ControllerEv
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from pykka import ActorDeadError, ActorRef
 
 from actors.inbox import InboxFullError
 from actors.request_send_thread import (
+    UNANSWERED_WARNING_S,
     DeliverySettings,
     OpenChannel,
     QueuedRequest,
@@ -19,21 +20,11 @@ from actors.request_send_thread import (
 )
 from actors.runtime import Supervisor, start_actor, stop_actor
 from core.controller.effects import SendControlRequest
-from core.controller.events import (
-    ChannelOverflowed,
-    ControllerEvent,
-    LeaderAndIsrResponseReceived,
-    UpdateMetadataResponseReceived,
-)
+from core.controller.events import ChannelOverflowed, ControllerEvent
+from core.controller.responses import response_event
 from core.model import BrokerId, BrokerRegistration
-from core.protocol.control import (
-    ControlHeader,
-    ControlRequest,
-    ControlResponse,
-    LeaderAndIsrResponse,
-    StopReplicaResponse,
-    UpdateMetadataResponse,
-)
+from core.protocol.control import ControlHeader, ControlRequest, ControlResponse
+from core.protocol.controller import UnansweredRequest
 from transport.codec import EncodedBody, encode_request
 
 logger = logging.getLogger(__name__)
@@ -98,6 +89,20 @@ class ControllerChannelManager:
                 body = bodies[id(effect.request)] = encode_request(effect.request)
             self._put(effect.broker_id, QueuedRequest(effect.header, effect.request, body))
 
+    @property
+    def threads(self) -> dict[BrokerId, RequestSendThread]:
+        """The thread of every broker, for any thread to look at."""
+        actors = {broker_id: ref._actor_weakref() for broker_id, ref in list(self._threads.items())}
+        return {broker_id: actor for broker_id, actor in actors.items() if actor is not None}
+
+    def unanswered(self) -> Iterator[UnansweredRequest]:
+        """Yield the requests that brokers have owed an answer for too long."""
+        for broker_id, thread in sorted(self.threads.items()):
+            request, waiting_ms = thread.in_delivery, thread.handling_ms
+            if request is not None and waiting_ms > UNANSWERED_WARNING_S * 1000:
+                name = type(request).__name__.removesuffix("Request")
+                yield UnansweredRequest(broker_id, name, round(waiting_ms))
+
     def close(self) -> None:
         """Stop delivering to anybody."""
         for broker_id in list(self._threads):
@@ -128,11 +133,6 @@ class ControllerChannelManager:
         response: ControlResponse,
     ) -> None:
         """Turn an answer into an event; runs on the RequestSendThread."""
-        del request
-        match response:
-            case LeaderAndIsrResponse():
-                self._tell(LeaderAndIsrResponseReceived(broker_id, header, response))
-            case UpdateMetadataResponse():
-                self._tell(UpdateMetadataResponseReceived(broker_id, header, response))
-            case StopReplicaResponse():
-                pass  # only topic deletion waits for these
+        event = response_event(broker_id, header, request, response)
+        if event is not None:
+            self._tell(event)

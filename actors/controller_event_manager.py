@@ -10,26 +10,37 @@ import logging
 import time
 from collections.abc import Callable, Hashable
 from itertools import count
-from typing import TypeAlias
 
 from pykka import ActorDeadError
 
 from actors.controller_channel_manager import ControllerChannelManager
 from actors.event_journal import EventJournal, HandledEvent
+from actors.event_manager_stats import EventManagerStats
 from actors.inbox import InboxFullError, Reply
 from actors.request_send_thread import DeliverySettings, OpenChannel
 from actors.runtime import RegentActor, Supervisor
 from actors.scheduler import Scheduler
 from core.controller import effects as fx
 from core.controller import events
+from core.controller.answers import refusal
 from core.controller.controller import Controller
 from core.controller.events import ControllerEvent, RequestId
+from core.controller.gauges import ControllerGauges, take_gauges
+from core.errors import Errors
 from core.model import BrokerId
-from core.protocol.controller import ControlledShutdownRequest, DescribeTopicsRequest
+from core.protocol.controller import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionRequest,
+    ControlledShutdownRequest,
+    ControllerRequest,
+    DescribeControllerRequest,
+    DescribeControllerResponse,
+    DescribeTopicsRequest,
+    ElectLeadersRequest,
+    ListPartitionReassignmentsRequest,
+)
 
 logger = logging.getLogger(__name__)
-
-ControllerRequest: TypeAlias = ControlledShutdownRequest | DescribeTopicsRequest
 
 
 class ControllerListener:
@@ -65,7 +76,8 @@ class ControllerEventManager(RegentActor):
         self._listener = listener
         self._request_ids = count(1)
         self._replies: dict[RequestId, Reply] = {}
-        self._channels = ControllerChannelManager(
+        self.stats = EventManagerStats()
+        self.channels = ControllerChannelManager(
             broker_id,
             open_channel,
             self._tell_later,
@@ -81,28 +93,29 @@ class ControllerEventManager(RegentActor):
 
     def handle(self, message: ControllerEvent | ControllerRequest, reply: Reply | None) -> None:
         """Process one event to completion, then perform its effects in order."""
+        if isinstance(message, DescribeControllerRequest):
+            if reply is not None:
+                reply.set(self._describe())
+            return
         event = self._as_event(message, reply)
         started = time.monotonic()
         now_ms = time.time_ns() // 1_000_000
-        try:
-            done = self.controller.handle(event, now_ms)
-        except Exception:
-            if reply is not None:
-                self._forget(reply)
-            raise
-        self._perform(done)
+        with self.stats.handling(event, self.queue_ms):
+            done = self._process(event, now_ms, reply)
+        self.stats.gauges = self._gauges()
         handling_ms = (time.monotonic() - started) * 1000
         if not isinstance(event, events.DescribeTopics):  # it only looks, and many times a second
             self._record(event, done, now_ms, handling_ms)
-        is_request = isinstance(message, ControlledShutdownRequest | DescribeTopicsRequest)
-        if reply is not None and not is_request:
+        if reply is not None and not isinstance(message, ControllerRequest):
             reply.set(None)  # who asks with an event wants to know when it has been processed
 
     def preemption_answer(self, message: object) -> object:
         """Answer a request nobody will process as a broker that is not the controller would."""
         match message:
-            case ControlledShutdownRequest() | DescribeTopicsRequest():
-                refused = self.controller.refusal(_event(message, 0))
+            case DescribeControllerRequest():
+                return DescribeControllerResponse(Errors.NOT_CONTROLLER)
+            case _ if isinstance(message, ControllerRequest):
+                refused = refusal(_event(message, 0))
                 return None if refused is None else refused.response
             case _:
                 return super().preemption_answer(message)
@@ -117,10 +130,41 @@ class ControllerEventManager(RegentActor):
         """Resign, as far as our own process is concerned; the session's end does the rest."""
         try:
             self._perform(self.controller.handle(events.Expire(), time.time_ns() // 1_000_000))
+            self.stats.gauges = self._gauges()
         finally:
-            self._channels.close()
+            self.channels.close()
 
     # --- inside ---
+
+    def _process(self, event: ControllerEvent, now_ms: int, reply: Reply | None) -> list[fx.Effect]:
+        try:
+            done = self.controller.handle(event, now_ms)
+        except Exception:
+            if reply is not None:
+                self._forget(reply)
+            raise
+        self._perform(done)
+        return done
+
+    def _gauges(self) -> ControllerGauges:
+        controller = self.controller
+        return take_gauges(
+            controller.context, controller.active_controller_id, is_active=controller.is_active
+        )
+
+    def _describe(self) -> DescribeControllerResponse:
+        context = self.controller.context
+        if not self.controller.is_active:
+            return DescribeControllerResponse(Errors.NOT_CONTROLLER)
+        return DescribeControllerResponse(
+            Errors.NONE,
+            context.epoch,
+            self.actor_inbox.size,
+            tuple(sorted(context.topics_to_be_deleted)),
+            tuple(sorted(context.topics_ineligible_for_deletion)),
+            len(context.partitions_being_reassigned),
+            tuple(self.channels.unanswered()),
+        )
 
     def _record(
         self, event: ControllerEvent, done: list[fx.Effect], now_ms: int, handling_ms: float
@@ -135,7 +179,7 @@ class ControllerEventManager(RegentActor):
     def _as_event(
         self, message: ControllerEvent | ControllerRequest, reply: Reply | None
     ) -> ControllerEvent:
-        if not isinstance(message, ControlledShutdownRequest | DescribeTopicsRequest):
+        if not isinstance(message, ControllerRequest):
             return message
         request_id = next(self._request_ids)
         if reply is not None:
@@ -153,17 +197,17 @@ class ControllerEventManager(RegentActor):
                 requests.append(effect)
                 continue
             if isinstance(effect, fx.AddBroker | fx.RemoveBroker):
-                self._channels.send(requests)  # before whom they are for goes
+                self.channels.send(requests)  # before whom they are for goes
                 requests = []
             self._perform_one(effect)
-        self._channels.send(requests)
+        self.channels.send(requests)
 
     def _perform_one(self, effect: fx.Effect) -> None:
         match effect:
             case fx.AddBroker(registration):
-                self._channels.add_broker(registration)
+                self.channels.add_broker(registration)
             case fx.RemoveBroker(broker_id):
-                self._channels.remove_broker(broker_id)
+                self.channels.remove_broker(broker_id)
             case fx.Reply(request_id, response):
                 waiting = self._replies.pop(request_id, None)
                 if waiting is not None:
@@ -195,3 +239,13 @@ def _event(request: ControllerRequest, request_id: RequestId) -> ControllerEvent
             return events.ControlledShutdown(request_id, broker_id, broker_epoch)
         case DescribeTopicsRequest(topics):
             return events.DescribeTopics(request_id, topics)
+        case AlterPartitionRequest():
+            return events.AlterPartitionReceived(request_id, request)
+        case ElectLeadersRequest():
+            return events.ReplicaLeaderElection(request_id, request)
+        case AlterPartitionReassignmentsRequest():
+            return events.ApiPartitionReassignment(request_id, request)
+        case ListPartitionReassignmentsRequest():
+            return events.ListPartitionReassignments(request_id, request)
+        case DescribeControllerRequest():
+            raise AssertionError("answered without an event")

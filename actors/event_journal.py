@@ -35,6 +35,14 @@ _CAUSES: dict[type[object], str] = {
     events.StandAgain: "timer",
     events.BrokerChange: "/brokers/ids",
     events.TopicChange: "/brokers/topics",
+    events.TopicDeletion: "/admin/delete_topics",
+    events.ZkPartitionReassignment: "/admin/reassign_partitions",
+    events.PreferredReplicaElection: "/admin/preferred_replica_election",
+    events.IsrChangeNotification: "/isr_change_notification",
+    events.LogDirEventNotification: "/log_dir_event_notification",
+    events.AutoPreferredReplicaLeaderElection: "timer",
+    events.ControlledShutdownTimeout: "timer",
+    events.UncleanLeaderElectionEnable: "/config/brokers",
 }
 
 
@@ -109,18 +117,35 @@ class EventJournalFile:
 
 def cause_of(event: ControllerEvent) -> str:
     """Return what triggered an event, in a few words."""
-    fixed = _CAUSES.get(type(event))
-    if fixed is not None:
-        return fixed
+    return _CAUSES.get(type(event)) or _znode(event) or _message(event)
+
+
+def _znode(event: ControllerEvent) -> str | None:
     match event:
         case events.BrokerModifications(broker_id):
             return f"/brokers/ids/{broker_id}"
         case events.PartitionModifications(topic):
             return f"/brokers/topics/{topic}"
+        case events.PartitionReassignmentIsrChange(partition):
+            return f"state of {partition}"
+        case events.TopicUncleanLeaderElectionEnable(topic):
+            return f"/config/topics/{topic}"
+        case _:
+            return None
+
+
+def _message(event: ControllerEvent) -> str:
+    match event:
         case events.ControlledShutdown(_, broker_id, _):
             return f"request of broker {broker_id}"
-        case events.LeaderAndIsrResponseReceived(broker_id) | events.UpdateMetadataResponseReceived(
-            broker_id
+        case events.AlterPartitionReceived(_, request):
+            return f"request of broker {request.broker_id}"
+        case events.ControlledShutdownAbandoned(broker_id):
+            return f"broker {broker_id} did not stop"
+        case (
+            events.LeaderAndIsrResponseReceived(broker_id)
+            | events.UpdateMetadataResponseReceived(broker_id)
+            | events.TopicDeletionStopReplicaResponseReceived(broker_id)
         ):
             return f"answer of broker {broker_id}"
         case events.ChannelOverflowed(broker_id):

@@ -17,7 +17,7 @@ from core.protocol.control import (
     StopReplicaRequest,
     UpdateMetadataRequest,
 )
-from core.protocol.controller import ControlledShutdownRequest, DescribeTopicsRequest
+from core.protocol.controller import ControllerRequest
 from transport.server import IncomingRequest
 
 logger = logging.getLogger(__name__)
@@ -34,7 +34,7 @@ class RequestRouter:
 
     def __call__(self, incoming: IncomingRequest) -> None:
         """Tell the actor; one that is too busy, or gone, refuses at once."""
-        reply = Reply.of(lambda answer: _answer(incoming, answer))
+        reply = Reply.of(lambda answer: give_answer(incoming, answer))
         header = incoming.control_header
         actor: ActorRef[Any]
         message: object
@@ -46,7 +46,7 @@ class RequestRouter:
                 actor, message = self._broker, ControlRequestReceived(header, incoming.body)
             case DescribeMetadataRequest() | ShutdownBrokerRequest():
                 actor, message = self._broker, incoming.body
-            case ControlledShutdownRequest() | DescribeTopicsRequest():
+            case body if isinstance(body, ControllerRequest):
                 actor, message = self._controller, incoming.body
             case _:
                 incoming.reply.fail(Errors.UNSUPPORTED_VERSION)
@@ -58,7 +58,8 @@ class RequestRouter:
             incoming.reply.fail(Errors.BROKER_NOT_AVAILABLE)
 
 
-def _answer(incoming: IncomingRequest, answer: Any) -> None:
+def give_answer(incoming: IncomingRequest, answer: Any) -> None:
+    """Send an actor's answer to the peer; an exception becomes an error code."""
     if isinstance(answer, Exception):
         incoming.reply.fail(Errors.UNKNOWN_SERVER_ERROR)
     else:

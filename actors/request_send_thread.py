@@ -20,6 +20,7 @@ from core.errors import Errors
 from core.model import BrokerRegistration
 from core.protocol.control import ControlHeader, ControlRequest, ControlResponse
 from core.replication.replica_manager import refusal
+from core.timers import Timer
 from transport.client import RequestAbandonedError, RequestError, RequestFailedError
 from transport.codec import EncodedBody, Response
 
@@ -96,10 +97,18 @@ class RequestSendThread(RegentActor):
         self._may_announce = may_announce
         self._settings = settings
         self._channel: ControlChannel | None = None
+        self.queue_time = Timer()
+
+    @property
+    def in_delivery(self) -> ControlRequest | None:
+        """The request that is being delivered, since ``busy_since``."""
+        message = self.current_message
+        return message.request if isinstance(message, QueuedRequest) else None
 
     def handle(self, message: QueuedRequest, reply: Reply | None) -> None:
         """Deliver one request, however long that takes, unless this actor is told to stop."""
         del reply
+        self.queue_time.record(self.queue_ms)
         warned = False
         started = monotonic()
         while not self.closing.is_set():

@@ -16,6 +16,17 @@ from core.errors import RegentError
 
 T = TypeVar("T")
 
+ISR_CHANGES_THROUGH_ZOOKEEPER = "zookeeper"
+_CHOICES = {"isr_change_protocol": {"controller", ISR_CHANGES_THROUGH_ZOOKEEPER}}
+_RANGES = {  # of integers, by the end of their name; the first that fits counts
+    "port": (0, 65_535),
+    "percentage": (0, 100),
+    "seconds": (1, 86_400),
+    "timeout_ms": (100, 86_400_000),
+    "lag_time_max_ms": (100, 86_400_000),
+    "": (0, 86_400_000),
+}
+
 
 class SettingsError(RegentError):
     """A setting is unknown or has an impossible value; the message names it."""
@@ -34,6 +45,10 @@ class ControllerConfig:
     """How the controller decides and delivers; times in milliseconds."""
 
     unclean_leader_election_enable: bool = False
+    delete_topic_enable: bool = True
+    auto_leader_rebalance_enable: bool = True
+    leader_imbalance_per_broker_percentage: int = 10
+    leader_imbalance_check_interval_seconds: int = 300
     request_timeout_ms: int = 30_000
     retry_backoff_ms: int = 100  # between attempts to deliver the same request
 
@@ -51,6 +66,10 @@ class BrokerConfig:
     controlled_shutdown_max_retries: int = 3
     controlled_shutdown_retry_backoff_ms: int = 5_000
     controlled_shutdown_timeout_ms: int = 30_000
+    replica_lag_time_max_ms: int = 30_000
+    replica_fetch_wait_max_ms: int = 500
+    replica_fetch_backoff_ms: int = 1_000
+    isr_change_protocol: str = "controller"  # or "zookeeper"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +89,9 @@ def load_settings(path: Path | None, overrides: Mapping[str, Mapping[str, Any]])
     settings = Settings()
     if path is not None:
         settings = _merged(settings, _read_toml(path), str(path))
-    return _merged(settings, overrides, "command line")
+    settings = _merged(settings, overrides, "command line")
+    _check_replication(settings.broker, "command line" if path is None else str(path))
+    return settings
 
 
 def _read_toml(path: Path) -> dict[str, Any]:
@@ -106,10 +127,21 @@ def _updated(current: T, table: Mapping[str, Any], source: str) -> T:
 
 
 def _check_range(key: str, value: object, source: str) -> None:
+    choices = _CHOICES.get(key)
+    if choices is not None and value not in choices:
+        raise SettingsError(f"{source}.{key} must be one of {sorted(choices)}: {value!r}")
     if not isinstance(value, int) or isinstance(value, bool):
         return
-    low, high = (0, 65_535) if key.endswith("port") else (0, 86_400_000)
-    if key.endswith("timeout_ms"):
-        low = 100
+    low, high = next(r for suffix, r in _RANGES.items() if key.endswith(suffix))
     if not low <= value <= high:
         raise SettingsError(f"{source}.{key} must be in {low}..{high}: {value}")
+
+
+def _check_replication(broker: BrokerConfig, source: str) -> None:
+    """Check what Kafka checks: a follower that waits for longer than the lag is never in sync."""
+    wait_ms, lag_ms = broker.replica_fetch_wait_max_ms, broker.replica_lag_time_max_ms
+    if wait_ms > lag_ms:
+        raise SettingsError(
+            f"{source}: broker.replica_fetch_wait_max_ms ({wait_ms}) must not exceed"
+            f" replica_lag_time_max_ms ({lag_ms})"
+        )

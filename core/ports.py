@@ -49,6 +49,7 @@ class WriteError(Enum):
     BAD_VERSION = "bad version"
     NO_NODE = "no node"
     NODE_EXISTS = "node exists"
+    NOT_EMPTY = "not empty"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +70,98 @@ PartitionStates: TypeAlias = Mapping[TopicPartition, LeaderIsrAndControllerEpoch
 """``state`` znodes as read, with ``partition_epoch`` = znode version; absent ones are missing."""
 
 
-class ControllerStore(Protocol):
+class TopicDeletionStore(Protocol):
+    """What the deletion of topics reads and writes; ``ControllerStore`` says how."""
+
+    def read_topics_to_delete(self) -> Mapping[str, int]:
+        """List the topics somebody wants to be deleted, sorted, and watch for others.
+
+        The value is the zxid at which the wish was created.
+        """
+        ...
+
+    def delete_topic_deletions(self, topics: Collection[str], epoch_zk_version: int) -> None:
+        """Drop the wishes to delete these topics (fenced); absent is fine."""
+        ...
+
+    def delete_topics(self, topics: Mapping[str, int], epoch_zk_version: int) -> frozenset[str]:
+        """Delete topics with all below them, their configuration and the wish to delete them.
+
+        The value is the zxid up to which a topic of that name is meant: one created later stays,
+        with its configuration and with the wish, if that came later still. Fenced; children go
+        first, and topic, configuration and wish together, so that after a crash in between the
+        next controller goes on. Returns the topics that are done with: not those below which
+        somebody keeps creating nodes, nor those whose name is another's that is wished away too.
+        """
+        ...
+
+
+class ReassignmentStore(Protocol):
+    """``/admin/reassign_partitions``; ``ControllerStore`` says how."""
+
+    def read_reassignments(
+        self,
+    ) -> Mapping[TopicPartition, tuple[BrokerId, ...]] | BadDataError | None:
+        """Read what is to be moved where and watch the node; None when there is no such node."""
+        ...
+
+    def remove_reassignments(
+        self, settled: Mapping[TopicPartition, tuple[BrokerId, ...]], epoch_zk_version: int
+    ) -> None:
+        """Take out the entries that still ask for just this (fenced); absent is fine.
+
+        A node with nothing left in it, or that cannot be understood, is deleted.
+        """
+        ...
+
+    def watch_partition_states(self, partitions: Collection[TopicPartition]) -> None:
+        """Watch ``state`` znodes, while leaders change ISRs in ZooKeeper themselves."""
+        ...
+
+    def unwatch_partition_states(self, partitions: Collection[TopicPartition]) -> None:
+        """Drop the watches of ``watch_partition_states``."""
+        ...
+
+
+class PreferredElectionStore(Protocol):
+    """``/admin/preferred_replica_election``; ``ControllerStore`` says how."""
+
+    def read_preferred_elections(self) -> tuple[TopicPartition, ...] | BadDataError | None:
+        """Read which elections are wished and watch the node; None when there is no such node."""
+        ...
+
+    def delete_preferred_elections(self, epoch_zk_version: int) -> None:
+        """Delete the node (fenced); absent is fine."""
+        ...
+
+
+class NotificationStore(Protocol):
+    """What brokers notify the controller of; ``ControllerStore`` says how.
+
+    A notification is the name of a node with what it says; one that cannot be understood says
+    nothing, and is deleted like the others.
+    """
+
+    def read_isr_changes(self) -> Mapping[str, tuple[TopicPartition, ...]]:
+        """Read which states leaders changed, oldest first, and watch for others."""
+        ...
+
+    def delete_isr_changes(self, names: Collection[str], epoch_zk_version: int) -> None:
+        """Delete notifications (fenced); absent is fine."""
+        ...
+
+    def read_log_dir_events(self) -> Mapping[str, BrokerId]:
+        """Read whose log directories failed, oldest first, and watch for others; -1 = garbage."""
+        ...
+
+    def delete_log_dir_events(self, names: Collection[str], epoch_zk_version: int) -> None:
+        """Delete notifications (fenced); absent is fine."""
+        ...
+
+
+class ControllerStore(
+    TopicDeletionStore, ReassignmentStore, PreferredElectionStore, NotificationStore, Protocol
+):
     """ZooKeeper as the controller sees it.
 
     Every call raises ``SessionExpiredError`` when the session is over; it retries by itself after a
@@ -189,6 +281,16 @@ class ControllerStore(Protocol):
         ...
 
 
+class EpochEndOffset(NamedTuple):
+    """Where a leader epoch ends in a log: the first offset that is not of it; -1, -1 if unknown."""
+
+    leader_epoch: int
+    end_offset: int
+
+
+NO_EPOCH_END_OFFSET = EpochEndOffset(-1, -1)
+
+
 class ReplicaLogs(Protocol):
     """The partition data of one broker, as the replica manager sees it.
 
@@ -219,6 +321,41 @@ class ReplicaLogs(Protocol):
 
     def is_offline(self, topic_partition: TopicPartition) -> bool:
         """Whether the log's directory failed."""
+        ...
+
+    # --- one log; it must exist ---
+
+    def log_start_offset(self, topic_partition: TopicPartition) -> int:
+        """Return the offset of the first record there is."""
+        ...
+
+    def log_end_offset(self, topic_partition: TopicPartition) -> int:
+        """Return the offset the next record will have."""
+        ...
+
+    def latest_epoch(self, topic_partition: TopicPartition) -> int:
+        """Return the newest leader epoch in the log; -1 when there is none."""
+        ...
+
+    def end_offset_for_epoch(
+        self, topic_partition: TopicPartition, leader_epoch: int
+    ) -> EpochEndOffset:
+        """Return the newest epoch up to ``leader_epoch`` and where it ends.
+
+        An epoch before the first one ends where that begins; one after the latest is unknown.
+        Mirrors ``LeaderEpochFileCache.endOffsetFor``.
+        """
+        ...
+
+    def assign_epoch(self, topic_partition: TopicPartition, leader_epoch: int) -> None:
+        """Note durably that a leader epoch begins at the end of the log. Raises ``StorageError``.
+
+        Before anything is served in it, and although no record may ever be written (KAFKA-7415).
+        """
+        ...
+
+    def truncate_to(self, topic_partition: TopicPartition, offset: int) -> None:
+        """Drop the records from ``offset`` on and their epochs. Raises ``StorageError``."""
         ...
 
 

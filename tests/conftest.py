@@ -14,9 +14,11 @@ from zk.embedded import EmbeddedZooKeeper
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the options of the simulation."""
+    """Add the options of the simulation and of the conformance table."""
     parser.addoption("--seeds", type=int, default=300, help="how many histories to simulate")
+    parser.addoption("--rounds", type=int, default=1, help="how often to interrupt an operation")
     parser.addoption("--seed", type=int, default=None, help="simulate this one history")
+    parser.addoption("--cases", default=None, help="run the conformance cases of this file")
 
 
 @pytest.fixture(scope="session")

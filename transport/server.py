@@ -86,7 +86,9 @@ class RejectedFrames:
         if now >= self._next_log_at:
             self._next_log_at = now + _LOG_INTERVAL_S
             so_far = ", ".join(f"{count} {reason}" for reason, count in self._counts.items())
-            logger.warning("Rejected, %s: %s (so far: %s)", reason, detail, so_far)
+            # Whoever lets an answer be held may leave before it comes: nothing is wrong then.
+            level = logging.INFO if reason is Rejection.UNROUTABLE_ANSWER else logging.WARNING
+            logger.log(level, "Rejected, %s: %s (so far: %s)", reason, detail, so_far)
 
 
 class Reply:

@@ -5,14 +5,13 @@ Mirrors the controller's half of ``kafka.zk.KafkaZkClient``.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Collection, Mapping
 
+from core.config_changes import UNCLEAN_LEADER_ELECTION
 from core.errors import (
     BadDataError,
     BrokerIdInUseError,
     ControllerMovedError,
-    SessionExpiredError,
 )
 from core.model import (
     INITIAL_CONTROLLER_EPOCH,
@@ -33,15 +32,13 @@ from core.ports import (
 from zk import znodes
 from zk.admin_znodes import ConfigEntityZNode
 from zk.fenced_writes import Outcome, Write, WriteRefused, write_fenced
+from zk.notification_store import ZkNotificationStore
 from zk.operations import (
     ANY_VERSION,
     Check,
     Committed,
-    ConnectionLossError,
     Create,
     Delete,
-    MultiResult,
-    Operation,
     Refused,
     SetData,
     ZkError,
@@ -49,18 +46,21 @@ from zk.operations import (
     ZnodeStat,
     ZooKeeper,
 )
+from zk.preferred_election_store import ZkPreferredElectionStore
+from zk.reassignment_store import ZkReassignmentStore
 from zk.requests import RequestRefusedError
+from zk.topic_deletion_store import ZkTopicDeletionStore
 
-UNCLEAN_LEADER_ELECTION = "unclean.leader.election.enable"
 MAX_REGISTRATION_ATTEMPTS = 5
 
 
-class ZkControllerStore:
+class ZkControllerStore(
+    ZkTopicDeletionStore, ZkReassignmentStore, ZkPreferredElectionStore, ZkNotificationStore
+):
     """Reads and writes of one broker's controller, over its present ZooKeeper session."""
 
     def __init__(self, zookeeper: ZooKeeper) -> None:
-        self._zookeeper = zookeeper
-        self._watched: set[str] = set()
+        super().__init__(zookeeper)
         self._registering_session = 0  # whose session our registration was created by
 
     # --- election ---
@@ -170,8 +170,7 @@ class ZkControllerStore:
 
     def read_brokers(self) -> Mapping[BrokerId, BrokerRegistration | BadDataError]:
         """Read every registration, ascending, and watch all of them."""
-        names = self._zookeeper.children(znodes.BrokerIdsZNode.PATH, watch=True) or []
-        self._watched.add(znodes.BrokerIdsZNode.PATH)
+        names = self._watch_children(znodes.BrokerIdsZNode.PATH)
         broker_ids = sorted(int(name) for name in names if name.isdecimal())
         nodes = self._read_and_watch([znodes.BrokerIdZNode.path(b) for b in broker_ids])
         return {
@@ -189,8 +188,7 @@ class ZkControllerStore:
 
     def read_topic_names(self) -> tuple[str, ...]:
         """List the topics and watch for others."""
-        self._watched.add(znodes.TopicsZNode.PATH)
-        return tuple(self._zookeeper.children(znodes.TopicsZNode.PATH, watch=True) or ())
+        return tuple(self._watch_children(znodes.TopicsZNode.PATH))
 
     def read_topics(self, topics: Collection[str]) -> Mapping[str, TopicAssignment | BadDataError]:
         """Read topic znodes and watch them."""
@@ -299,14 +297,6 @@ class ZkControllerStore:
         )
         return {partition: _version_or_error(o) for partition, o in outcomes.items()}
 
-    # --- watches ---
-
-    def unwatch_all_but_controller(self) -> None:
-        """Drop every watch this store armed, but the one on ``/controller``."""
-        watched, self._watched = sorted(self._watched), set()
-        with suppress(SessionExpiredError):  # then they are gone with the session
-            self._zookeeper.unwatch(watched)
-
     # --- inside ---
 
     def _create_persistent_paths(self) -> None:
@@ -320,28 +310,11 @@ class ZkControllerStore:
             if node is None:
                 self._apply([Create(path)])
 
-    def _read_and_watch(self, paths: Sequence[str]) -> list[Znode | None]:
-        nodes = self._zookeeper.get_many(paths, watch=True)
-        absent = {path for path, node in zip(paths, nodes, strict=True) if node is None}
-        self._watched.update(path for path in paths if path not in absent)
-        if absent:  # that they come again is told by the watch on their parent
-            self._zookeeper.unwatch(sorted(absent))
-            self._watched -= absent
-        return nodes
-
     def _write_each(
         self, writes: Mapping[TopicPartition, Write], epoch_zk_version: int
     ) -> dict[TopicPartition, Outcome]:
         outcomes = write_fenced(self._zookeeper, list(writes.values()), epoch_zk_version)
         return dict(zip(writes, outcomes, strict=True))
-
-    def _apply(self, operations: Sequence[Operation]) -> MultiResult:
-        """Apply one multi, again after a connection loss: the caller bears a repetition."""
-        while True:
-            try:
-                return self._zookeeper.multi(operations)
-            except ConnectionLossError:
-                self._zookeeper.wait_connected()
 
 
 def read_partition_states(

@@ -7,30 +7,60 @@ from core.controller.events import (
     BrokerModifications,
     ControllerChange,
     ControllerEvent,
+    IsrChangeNotification,
+    LogDirEventNotification,
     PartitionModifications,
+    PartitionReassignmentIsrChange,
+    PreferredReplicaElection,
     Reelect,
     TopicChange,
+    TopicDeletion,
+    ZkPartitionReassignment,
+)
+from zk.admin_znodes import (
+    DeleteTopicsZNode,
+    IsrChangeNotificationZNode,
+    LogDirEventNotificationZNode,
+    PreferredReplicaElectionZNode,
+    ReassignPartitionsZNode,
 )
 from zk.operations import WatchEvent, WatchKind
-from zk.znodes import BrokerIdsZNode, ControllerZNode, TopicsZNode
+from zk.znodes import BrokerIdsZNode, ControllerZNode, TopicPartitionStateZNode, TopicsZNode
+
+_OF_CHILDREN: dict[str, ControllerEvent] = {
+    BrokerIdsZNode.PATH: BrokerChange(),
+    TopicsZNode.PATH: TopicChange(),
+    DeleteTopicsZNode.PATH: TopicDeletion(),
+    IsrChangeNotificationZNode.PATH: IsrChangeNotification(),
+    LogDirEventNotificationZNode.PATH: LogDirEventNotification(),
+}
+
+# A deletion too, so that the watch is armed again for whoever comes next.
+_OF_NODES: dict[str, ControllerEvent] = {
+    ControllerZNode.PATH: ControllerChange(),
+    ReassignPartitionsZNode.PATH: ZkPartitionReassignment(),
+    PreferredReplicaElectionZNode.PATH: PreferredReplicaElection(),
+}
 
 
 def controller_event(watch: WatchEvent) -> ControllerEvent | None:
     """Return the event that ``watch`` triggers, if it triggers one."""
-    parent, _, name = watch.path.rpartition("/")
-    match watch.kind, parent or watch.path, name:
-        case WatchKind.DELETED, _, _ if watch.path == ControllerZNode.PATH:
-            return Reelect()
-        case _ if watch.path == ControllerZNode.PATH:
-            return ControllerChange()
-        case WatchKind.CHILDREN, _, _ if watch.path == BrokerIdsZNode.PATH:
-            return BrokerChange()
-        case WatchKind.CHILDREN, _, _ if watch.path == TopicsZNode.PATH:
-            return TopicChange()
-        case WatchKind.CHANGED, BrokerIdsZNode.PATH, _ if name.isdecimal():
+    kind, path = watch
+    if kind is WatchKind.CHILDREN:
+        return _OF_CHILDREN.get(path)
+    if path == ControllerZNode.PATH and kind is WatchKind.DELETED:
+        return Reelect()
+    if path in _OF_NODES:
+        return _OF_NODES[path]
+    parent, _, name = path.rpartition("/")
+    match kind, parent:
+        case WatchKind.CHANGED, BrokerIdsZNode.PATH if name.isdecimal():
             return BrokerModifications(int(name))
         # A deletion too: the topic may be there again, and no list of names would tell.
-        case WatchKind.CHANGED | WatchKind.DELETED, TopicsZNode.PATH, _:
+        case WatchKind.CHANGED | WatchKind.DELETED, TopicsZNode.PATH:
             return PartitionModifications(name)
+        case WatchKind.CHANGED, _:
+            partition = TopicPartitionStateZNode.partition_of(path)
+            return None if partition is None else PartitionReassignmentIsrChange(partition)
         case _:
             return None

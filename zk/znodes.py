@@ -348,6 +348,15 @@ class TopicPartitionStateZNode:
         return f"{TopicsZNode.PATH}/{topic_partition[0]}/partitions/{topic_partition[1]}/state"
 
     @staticmethod
+    def partition_of(path: str) -> TopicPartition | None:
+        """Return the partition whose state ``path`` is; None for any other path."""
+        match path.split("/"):
+            case ["", "brokers", "topics", topic, "partitions", number, "state"]:
+                return TopicPartition(topic, int(number)) if number.isdecimal() else None
+            case _:
+                return None
+
+    @staticmethod
     def encode(state: LeaderIsrAndControllerEpoch) -> bytes:
         """Encode; ``leader_recovery_state`` is written only while RECOVERING (KIP-704)."""
         leadership = state.leader_and_isr

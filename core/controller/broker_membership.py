@@ -11,9 +11,11 @@ from collections.abc import Mapping
 
 from core.controller.effects import AddBroker, RemoveBroker
 from core.controller.partition_state_machine import PartitionStateMachine
+from core.controller.reassignment import Reassignments
 from core.controller.replica_state_machine import ReplicaStateMachine
 from core.controller.states import PartitionState, ReplicaState
 from core.controller.term import Term
+from core.controller.topic_deletion import TopicDeletions
 from core.errors import BadDataError
 from core.model import BrokerId, BrokerRegistration, PartitionAndReplica, TopicPartition
 
@@ -24,12 +26,19 @@ class BrokerMembership:
     """Keeps the controller's brokers equal to ``/brokers/ids``."""
 
     def __init__(
-        self, term: Term, partitions: PartitionStateMachine, replicas: ReplicaStateMachine
+        self,
+        term: Term,
+        partitions: PartitionStateMachine,
+        replicas: ReplicaStateMachine,
+        deletions: TopicDeletions,
+        reassignments: Reassignments,
     ) -> None:
         self._term = term
         self._context = term.context
         self._partitions = partitions
         self._replicas = replicas
+        self._deletions = deletions
+        self._reassignments = reassignments
 
     def load(self) -> None:
         """Learn every broker at the start of a term."""
@@ -89,15 +98,18 @@ class BrokerMembership:
 
     def on_replicas_become_offline(self, replicas: list[PartitionAndReplica]) -> None:
         """Find new leaders for what these replicas led, and take them out of the ISRs."""
-        kept = [
-            r
-            for r in replicas
-            if not self._context.is_topic_queued_for_deletion(r.topic_partition.topic)
-        ]
+        kept: list[PartitionAndReplica] = []
+        being_deleted: list[PartitionAndReplica] = []
+        for replica in replicas:
+            topic = replica.topic_partition.topic
+            is_queued = self._context.is_topic_queued_for_deletion(topic)
+            (being_deleted if is_queued else kept).append(replica)
         leaderless = self._context.partitions_with_offline_leader()
         self._partitions.handle_state_changes(leaderless, PartitionState.OFFLINE)
         self._partitions.trigger_online_partition_state_change()
         self._replicas.handle_state_changes(kept, ReplicaState.OFFLINE)
+        if being_deleted:
+            self._deletions.fail(being_deleted)
         # Said even when no election succeeded and nothing was hosted (KAFKA-13225).
         self.announce_brokers([r.topic_partition for r in replicas])
 
@@ -113,6 +125,8 @@ class BrokerMembership:
         self._term.outbox.add(RemoveBroker(broker_id))
         self._term.outbox.add(AddBroker(registration))
         self._tell_newcomers([broker_id])
+        self._reassignments.on_broker_startup([broker_id])
+        self._deletions.repeat(broker_id)
 
     # --- coming and going ---
 
@@ -131,11 +145,17 @@ class BrokerMembership:
         self._term.announce(batch)
         self._tell_newcomers(broker_ids)
         self._partitions.trigger_online_partition_state_change()
+        self._reassignments.on_broker_startup(broker_ids)
+        hosted = self._context.replicas_on_brokers(broker_ids)
+        topics = {replica.topic_partition.topic for replica in hosted}
+        waiting = topics & self._context.topics_to_be_deleted
+        if waiting:
+            self._deletions.resume(waiting)
 
     def _tell_newcomers(self, broker_ids: list[BrokerId]) -> None:
         """Send all of the metadata and all of what they host, to newcomers only (KAFKA-7537)."""
         batch = self._term.new_batch()
-        batch.add_update_metadata(self._context.partitions_with_leadership(), broker_ids)
+        batch.add_full_metadata(broker_ids)
         self._term.announce(batch)
         self._replicas.handle_state_changes(
             self._context.replicas_on_brokers(broker_ids),

@@ -264,6 +264,16 @@ class ControllerContext:
         """Return every partition whose leadership is known."""
         return [tp for partitions in self._by_leader.values() for tp in partitions]
 
+    @property
+    def partition_count(self) -> int:
+        """How many partitions have ever been led."""
+        return sum(len(partitions) for partitions in self._by_leader.values())
+
+    @property
+    def leaderless_partition_count(self) -> int:
+        """Partitions that lost their leader, and those that never found a live replica."""
+        return self.offline_partition_count + len(self._by_state[PartitionState.NEW])
+
     def partitions_with_offline_leader(self) -> list[TopicPartition]:
         """Return partitions led by nobody or by a replica that is not online, sorted."""
         offline = [

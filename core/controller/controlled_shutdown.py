@@ -1,22 +1,49 @@
 """Moving everything away from a broker that is about to stop.
 
-Mirrors ``KafkaController.doControlledShutdown``.
+Mirrors ``KafkaController.doControlledShutdown``. The answer waits until the new leaders have taken
+over, so that nobody leads what nobody serves (KAFKA-6029); but not for ever.
 """
 
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass, field
 
+from core.controller.effects import Reply, ScheduleEvent
 from core.controller.election import ControlledShutdownElection
+from core.controller.events import (
+    ControlledShutdown,
+    ControlledShutdownAbandoned,
+    ControlledShutdownTimeout,
+    LeaderAndIsrResponseReceived,
+    RequestId,
+)
+from core.controller.leadership import change_leaderships
 from core.controller.partition_state_machine import PartitionStateMachine
 from core.controller.replica_state_machine import ReplicaStateMachine
 from core.controller.states import PartitionState, ReplicaState
 from core.controller.term import Term
 from core.errors import Errors
-from core.model import UNKNOWN_BROKER_EPOCH, BrokerId, PartitionAndReplica, TopicPartition
+from core.model import (
+    NO_LEADER,
+    UNKNOWN_BROKER_EPOCH,
+    BrokerId,
+    LeaderAndIsr,
+    LeaderIsrAndControllerEpoch,
+    PartitionAndReplica,
+    TopicPartition,
+)
 from core.protocol.controller import ControlledShutdownResponse
 
 log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """A broker that waits to be let go, and the new leaders that have not answered yet."""
+
+    broker_id: BrokerId
+    unacknowledged: dict[TopicPartition, LeaderAndIsr] = field(default_factory=dict)
 
 
 class ControlledShutdowns:
@@ -29,20 +56,21 @@ class ControlledShutdowns:
         self._context = term.context
         self._partitions = partitions
         self._replicas = replicas
+        self._waiting: dict[RequestId, _Waiting] = {}
 
-    def shut_down(self, broker_id: BrokerId, broker_epoch: int) -> ControlledShutdownResponse:
+    def shut_down(self, event: ControlledShutdown) -> None:
         """Move leaderships and ISR memberships off the broker.
 
         The answer names the partitions it still leads although others could: their only in-sync
         replica is the broker itself. Partitions without another replica are neither moved nor
         named.
         """
-        registration = self._context.registrations.get(broker_id)
-        if registration is None:
-            return ControlledShutdownResponse(Errors.BROKER_NOT_AVAILABLE)
-        if broker_epoch != UNKNOWN_BROKER_EPOCH and broker_epoch < registration.broker_epoch:
-            return ControlledShutdownResponse(Errors.STALE_BROKER_EPOCH)
-        self._context.shutting_down_broker_ids.add(broker_id)
+        broker_id = event.broker_id
+        refused = self._refusal(broker_id, event.broker_epoch)
+        if refused is not Errors.NONE:
+            self._term.outbox.add(Reply(event.request_id, ControlledShutdownResponse(refused)))
+            return
+        self._mark(broker_id)
         led, followed = self._replicated_partitions(broker_id)
         self._term.outbox.record(
             "broker %d: shutting down, leads %d, follows %d", broker_id, len(led), len(followed)
@@ -58,15 +86,147 @@ class ControlledShutdowns:
             [PartitionAndReplica(partition, broker_id) for partition in followed],
             ReplicaState.OFFLINE,
         )
-        remaining = self._context.partition_leaders_on_broker(broker_id)
+        waiting = _Waiting(broker_id, self._new_leaders(led, broker_id))
+        if not waiting.unacknowledged:
+            self._let_go(event.request_id, waiting)
+            return
+        self._waiting[event.request_id] = waiting
+        timeout = ControlledShutdownTimeout(event.request_id, self._context.epoch)
+        self._term.outbox.add(
+            ScheduleEvent(self._term.settings.controlled_shutdown_ack_timeout_ms, timeout)
+        )
+
+    def on_leader_and_isr_response(self, event: LeaderAndIsrResponseReceived) -> None:
+        """Note that a new leader has taken over; whatever it answered, it has heard."""
+        if event.header.controller_epoch != self._context.epoch:
+            return
+        for request_id, waiting in list(self._waiting.items()):
+            for partition, told in event.request.partitions():
+                awaited = waiting.unacknowledged.get(partition)
+                # An answer to an earlier order for the partition says nothing of this one.
+                if (
+                    awaited is not None
+                    and awaited.leader == event.broker_id
+                    and told.leader_epoch >= awaited.leader_epoch
+                ):
+                    del waiting.unacknowledged[partition]
+            if not waiting.unacknowledged:
+                self._let_go(request_id, self._waiting.pop(request_id))
+
+    def on_timeout(self, event: ControlledShutdownTimeout) -> None:
+        """Let a broker go although not every new leader has answered."""
+        waiting = self._waiting.pop(event.request_id, None)
+        if waiting is None:
+            return
+        log.warning(
+            "[Controller id=%d epoch=%d] broker %d goes although %d new leaders have not answered",
+            self._term.broker_id,
+            self._context.epoch,
+            waiting.broker_id,
+            len({leadership.leader for leadership in waiting.unacknowledged.values()}),
+        )
+        self._let_go(event.request_id, waiting)
+
+    def on_abandoned(self, event: ControlledShutdownAbandoned) -> bool:
+        """Use a broker again that asked to stop and did not; False when there is none."""
+        registration = self._context.registrations.get(event.broker_id)
+        if (
+            event.controller_epoch != self._context.epoch
+            or event.broker_id not in self._context.shutting_down_broker_ids
+            or registration is None
+            or registration.broker_epoch != event.broker_epoch
+        ):
+            return False
+        self._context.shutting_down_broker_ids.discard(event.broker_id)
+        self._term.outbox.record("broker %d: did not shut down, used again", event.broker_id)
+        self._let_follow_again(event.broker_id)
+        self._replicas.handle_state_changes(
+            self._context.replicas_on_brokers([event.broker_id]), ReplicaState.ONLINE
+        )
+        self._partitions.trigger_online_partition_state_change()
+        return True
+
+    def refuse_all(self) -> None:
+        """Answer everybody who waits: somebody else will have to be asked."""
+        refused = ControlledShutdownResponse(Errors.STALE_CONTROLLER_EPOCH)
+        for request_id in self._waiting:
+            self._term.outbox.add(Reply(request_id, refused))
+        self._waiting.clear()
+
+    # --- inside ---
+
+    def _refusal(self, broker_id: BrokerId, broker_epoch: int) -> Errors:
+        registration = self._context.registrations.get(broker_id)
+        if registration is None:
+            return Errors.BROKER_NOT_AVAILABLE
+        if broker_epoch != UNKNOWN_BROKER_EPOCH and broker_epoch < registration.broker_epoch:
+            return Errors.STALE_BROKER_EPOCH
+        return Errors.NONE
+
+    def _let_follow_again(self, broker_id: BrokerId) -> None:
+        """Begin a leader epoch where the broker was stopped: it has obeyed the present one."""
+        stopped = [
+            partition
+            for partition in self._context.partitions_on_broker(broker_id)
+            if self._is_led_by_another(partition, broker_id)
+        ]
+        accepted, _ = change_leaderships(
+            self._term,
+            stopped,
+            lambda current, _: {partition: now.new_epoch() for partition, now in current.items()},
+        )
+        batch = self._term.new_batch()
+        for partition, written in accepted.items():
+            assignment = self._context.partition_full_replica_assignment(partition)
+            others = [r for r in assignment.replicas if r != broker_id]
+            leadership = LeaderIsrAndControllerEpoch(written, self._context.epoch)
+            batch.add_leader_and_isr(others, partition, leadership, assignment, is_new=False)
+        self._term.announce(batch)
+
+    def _is_led_by_another(self, partition: TopicPartition, broker_id: BrokerId) -> bool:
+        leadership = self._context.partition_leadership_info(partition)
+        return (
+            leadership is not None
+            and leadership.leader_and_isr.leader not in (NO_LEADER, broker_id)
+            and not self._context.is_topic_queued_for_deletion(partition.topic)
+        )
+
+    def _mark(self, broker_id: BrokerId) -> None:
+        if broker_id in self._context.shutting_down_broker_ids:
+            return
+        self._context.shutting_down_broker_ids.add(broker_id)
+        broker_epoch = self._context.registrations[broker_id].broker_epoch
+        self._term.outbox.add(
+            ScheduleEvent(
+                self._term.settings.controlled_shutdown_abandoned_ms,
+                ControlledShutdownAbandoned(broker_id, broker_epoch, self._context.epoch),
+            )
+        )
+
+    def _new_leaders(
+        self, partitions: list[TopicPartition], broker_id: BrokerId
+    ) -> dict[TopicPartition, LeaderAndIsr]:
+        """Return who was just told to lead what the broker led."""
+        leaders: dict[TopicPartition, LeaderAndIsr] = {}
+        for partition in partitions:
+            leadership = self._context.partition_leadership_info(partition)
+            if leadership is not None:
+                current = leadership.leader_and_isr
+                if current.leader != broker_id and current.leader in self._context.registrations:
+                    leaders[partition] = current
+        return leaders
+
+    def _let_go(self, request_id: RequestId, waiting: _Waiting) -> None:
+        remaining = self._context.partition_leaders_on_broker(waiting.broker_id)
         log.info(
             "[Controller id=%d epoch=%d] broker %d is shutting down and still leads %d partitions",
             self._term.broker_id,
             self._context.epoch,
-            broker_id,
+            waiting.broker_id,
             len(remaining),
         )
-        return ControlledShutdownResponse(Errors.NONE, tuple(remaining))
+        response = ControlledShutdownResponse(Errors.NONE, tuple(remaining))
+        self._term.outbox.add(Reply(request_id, response))
 
     def _replicated_partitions(
         self, broker_id: BrokerId

@@ -13,6 +13,8 @@ from __future__ import annotations
 import logging
 from typing import assert_never
 
+from core.controller.alter_partition import AlterPartitions
+from core.controller.answers import describe_topics, refusal
 from core.controller.broker_membership import BrokerMembership
 from core.controller.context import ControllerContext
 from core.controller.controlled_shutdown import ControlledShutdowns
@@ -27,43 +29,59 @@ from core.controller.effects import (
 )
 from core.controller.elector import Elector
 from core.controller.events import (
+    AlterPartitionReceived,
+    ApiPartitionReassignment,
+    AutoPreferredReplicaLeaderElection,
     BrokerChange,
     BrokerModifications,
     ChannelOverflowed,
     ControlledShutdown,
+    ControlledShutdownAbandoned,
+    ControlledShutdownTimeout,
     ControllerChange,
     ControllerEvent,
     DescribeTopics,
     Expire,
+    IsrChangeNotification,
     LeaderAndIsrResponseReceived,
+    ListPartitionReassignments,
+    LogDirEventNotification,
     PartitionModifications,
+    PartitionReassignmentIsrChange,
+    PreferredReplicaElection,
     Reelect,
     RegisterBrokerAndReelect,
+    ReplicaLeaderElection,
+    RequestId,
     Resign,
     StandAgain,
     Startup,
     TopicChange,
+    TopicDeletion,
+    TopicDeletionStopReplicaResponseReceived,
+    TopicUncleanLeaderElectionEnable,
+    UncleanLeaderElectionEnable,
     UpdateMetadataResponseReceived,
+    ZkPartitionReassignment,
 )
+from core.controller.leader_balance import LeaderBalance
+from core.controller.notifications import Notifications
 from core.controller.partition_state_machine import PartitionStateMachine
+from core.controller.reassignment import Reassignments
 from core.controller.replica_state_machine import ReplicaStateMachine
+from core.controller.responses import ControlResponses
 from core.controller.term import ControllerSettings, Term
 from core.controller.topic_changes import TopicChanges
+from core.controller.topic_deletion import TopicDeletions
 from core.errors import (
     BadDataError,
     BrokerIdInUseError,
     ControllerMovedError,
-    Errors,
     SessionExpiredError,
 )
-from core.model import NO_EPOCH, NO_LEADER, BrokerId, BrokerInfo, PartitionAndReplica
+from core.model import BrokerId, BrokerInfo
 from core.ports import ControllerEpoch, ControllerStore, TopicIds
-from core.protocol.control import ControlHeader
-from core.protocol.controller import (
-    ControlledShutdownResponse,
-    ControllerPartition,
-    DescribeTopicsResponse,
-)
+from core.protocol.controller import ControllerResponse
 
 log = logging.getLogger(__name__)
 
@@ -86,9 +104,15 @@ class Controller:
         self._partitions = PartitionStateMachine(self._term)
         self._replicas = ReplicaStateMachine(self._term)
         machines = (self._term, self._partitions, self._replicas)
-        self._brokers = BrokerMembership(*machines)
-        self._topics = TopicChanges(*machines)
+        self._deletions = TopicDeletions(*machines)
+        self._reassignments = Reassignments(*machines, self._deletions)
+        self._brokers = BrokerMembership(*machines, self._deletions, self._reassignments)
+        self._topics = TopicChanges(*machines, self._deletions)
         self._shutdowns = ControlledShutdowns(*machines)
+        self._balance = LeaderBalance(self._term, self._partitions)
+        self._alter_partitions = AlterPartitions(self._term)
+        self._notifications = Notifications(self._term, self._replicas, self._reassignments)
+        self._responses = ControlResponses(self._term, self._brokers, self._deletions)
         self._is_active = False
         self._resignations = 0  # because of something unexpected
         self._is_standing_back = False
@@ -127,17 +151,7 @@ class Controller:
             self._refuse(event)
         return self._term.outbox.drain(max(epoch, self.context.epoch))
 
-    def refusal(self, event: ControllerEvent) -> Reply | None:
-        """Return the answer to a request that will not be processed."""
-        match event:
-            case ControlledShutdown(request_id):
-                return Reply(request_id, ControlledShutdownResponse(Errors.STALE_CONTROLLER_EPOCH))
-            case DescribeTopics(request_id):
-                return Reply(request_id, DescribeTopicsResponse(Errors.NOT_CONTROLLER))
-            case _:
-                return None
-
-    def _dispatch(self, event: ControllerEvent, now_ms: int) -> None:  # noqa: C901 - every event
+    def _dispatch(self, event: ControllerEvent, now_ms: int) -> None:  # noqa: C901, PLR0915 - every event
         match event:
             case Startup() | ControllerChange() | Reelect():
                 self._reconsider(now_ms)
@@ -151,6 +165,10 @@ class Controller:
             case StandAgain():
                 self._is_standing_back = False
                 self._reconsider(now_ms)
+            case UncleanLeaderElectionEnable(enabled):
+                self._term.settings.unclean_leader_election_enable = enabled
+                if self._is_active and enabled:
+                    self._partitions.trigger_online_partition_state_change()
             case _ if not self._is_active:
                 self._refuse(event)
             case BrokerChange():
@@ -161,17 +179,52 @@ class Controller:
                 self._topics.on_topic_change()
             case PartitionModifications(topic):
                 self._topics.on_partition_modifications(topic)
-            case ControlledShutdown(request_id, broker_id, broker_epoch):
-                response = self._shutdowns.shut_down(broker_id, broker_epoch)
-                self._term.outbox.add(Reply(request_id, response))
+                self._reassignments.on_partition_modifications(topic)
+            case TopicDeletion():
+                self._deletions.on_topic_deletion()
+            case ZkPartitionReassignment():
+                self._reassignments.on_zk_reassignment()
+            case PartitionReassignmentIsrChange(topic_partition):
+                self._reassignments.on_isr_change([topic_partition])
+            case PreferredReplicaElection():
+                self._balance.on_preferred_replica_election()
+            case IsrChangeNotification():
+                self._notifications.on_isr_change_notification()
+            case LogDirEventNotification():
+                self._notifications.on_log_dir_event_notification()
+            case AutoPreferredReplicaLeaderElection(controller_epoch):
+                if controller_epoch == self.context.epoch:
+                    self._balance.rebalance()
+            case TopicUncleanLeaderElectionEnable(topic):
+                self._partitions.trigger_online_partition_state_change(topic)
+            case ControlledShutdown():
+                self._shutdowns.shut_down(event)
+            case ControlledShutdownTimeout():
+                self._shutdowns.on_timeout(event)
+            case ControlledShutdownAbandoned():
+                if self._shutdowns.on_abandoned(event):
+                    self._reassignments.on_broker_startup([event.broker_id])
+            case AlterPartitionReceived(request_id, request):
+                answer, changed = self._alter_partitions.alter(request)
+                self._reply(request_id, answer)
+                self._reassignments.on_isr_change(changed)
+            case ReplicaLeaderElection(request_id, request):
+                self._reply(request_id, self._balance.elect(request))
+            case ApiPartitionReassignment(request_id, request):
+                self._reply(request_id, self._reassignments.submit(request))
+            case ListPartitionReassignments(request_id, request):
+                self._reply(request_id, self._reassignments.ongoing(request))
             case DescribeTopics(request_id, topics):
-                self._term.outbox.add(Reply(request_id, self._describe(topics)))
+                self._reply(request_id, describe_topics(self.context, topics))
             case LeaderAndIsrResponseReceived():
-                self._on_leader_and_isr_response(event)
+                self._shutdowns.on_leader_and_isr_response(event)
+                self._responses.on_leader_and_isr(event)
             case UpdateMetadataResponseReceived():
-                self._on_update_metadata_response(event)
+                self._responses.on_update_metadata(event)
+            case TopicDeletionStopReplicaResponseReceived():
+                self._responses.on_stop_replica(event)
             case ChannelOverflowed(broker_id, header):
-                if not self._is_stale(broker_id, header):
+                if not self._responses.is_stale(broker_id, header):
                     self._brokers.tell_everything(broker_id)
             case _ as unreachable:
                 assert_never(unreachable)
@@ -224,11 +277,16 @@ class Controller:
         context.epoch, context.epoch_zk_version = won
         self._term.outbox.add(ControllerRoleChanged(is_active=True, controller_epoch=won.epoch))
         self._term.outbox.record("broker %d: controller epoch %d", self._info.broker_id, won.epoch)
+        self._notifications.load()
         self._brokers.load()
         self._topics.load()
+        self._deletions.load()
         self._brokers.announce_brokers()
         self._replicas.startup()
         self._partitions.startup()
+        self._reassignments.resume()
+        self._deletions.resume()
+        self._balance.load()
         log.info(
             "[Controller id=%d epoch=%d] rules over %d brokers and %d topics",
             self._info.broker_id,
@@ -252,6 +310,7 @@ class Controller:
         self._term.outbox.add(
             ControllerRoleChanged(is_active=False, controller_epoch=self.context.epoch)
         )
+        self._shutdowns.refuse_all()
         self._term.outbox.record("broker %d: resigned", self._info.broker_id)
         log.info("[Controller id=%d epoch=%d] resigned", self._info.broker_id, self.context.epoch)
         self.context.reset()
@@ -272,70 +331,12 @@ class Controller:
         if was_active:
             self._term.store.delete_controller(epoch_zk_version)
 
-    # --- answers ---
-
-    def _on_leader_and_isr_response(self, event: LeaderAndIsrResponseReceived) -> None:
-        if self._is_stale(event.broker_id, event.header):
-            return
-        response = event.response
-        if response.error_code is not Errors.NONE:
-            log.warning(
-                "broker %d refused LeaderAndIsr: %s", event.broker_id, response.error_code.name
-            )
-            return
-        offline = self.context.replicas_on_offline_dirs.setdefault(event.broker_id, set())
-        newly_offline: list[PartitionAndReplica] = []
-        for error in response.partition_errors:
-            partition = error.topic_partition
-            if event.broker_id not in self.context.partition_replica_assignment(partition):
-                continue  # deleted, or moved away, since it was asked
-            if error.error_code is Errors.NONE:
-                offline.discard(partition)
-            elif error.error_code is Errors.KAFKA_STORAGE_ERROR and partition not in offline:
-                offline.add(partition)
-                newly_offline.append(PartitionAndReplica(partition, event.broker_id))
-        if newly_offline:
-            self._term.outbox.record(
-                "broker %d: %d replicas offline", event.broker_id, len(newly_offline)
-            )
-            self._brokers.on_replicas_become_offline(newly_offline)
-
-    def _on_update_metadata_response(self, event: UpdateMetadataResponseReceived) -> None:
-        error = event.response.error_code
-        if error is not Errors.NONE and not self._is_stale(event.broker_id, event.header):
-            log.warning("broker %d refused UpdateMetadata: %s", event.broker_id, error.name)
-
-    def _is_stale(self, broker_id: BrokerId, header: ControlHeader) -> bool:
-        """Whether an answer belongs to another term of ours, or another life of the broker."""
-        registration = self.context.registrations.get(broker_id)
-        return (
-            header.controller_epoch != self.context.epoch
-            or registration is None
-            or registration.broker_epoch != header.broker_epoch
-        )
-
-    def _describe(self, topics: tuple[str, ...] | None) -> DescribeTopicsResponse:
-        context = self.context
-        rows: list[ControllerPartition] = []
-        for topic in sorted(context.all_topics) if topics is None else topics:
-            for partition in sorted(context.partitions_of(topic)):
-                leadership = context.partition_leadership_info(partition)
-                current = None if leadership is None else leadership.leader_and_isr
-                rows.append(
-                    ControllerPartition(
-                        topic,
-                        partition.partition,
-                        NO_LEADER if current is None else current.leader,
-                        NO_EPOCH if current is None else current.leader_epoch,
-                        () if current is None else current.isr,
-                        context.partition_replica_assignment(partition),
-                    )
-                )
-        return DescribeTopicsResponse(Errors.NONE, context.epoch, tuple(rows))
+    def _reply(self, request_id: RequestId, response: ControllerResponse) -> None:
+        self._term.outbox.add(Reply(request_id, response))
 
     def _refuse(self, event: ControllerEvent) -> None:
-        reply = self.refusal(event)
-        if reply is not None:
+        reply = refusal(event)
+        if reply is not None and not self._term.outbox.has_answered(reply.request_id):
             self._term.outbox.add(reply)
 
     def _schedule(self, after_ms: int, event: ControllerEvent) -> None:

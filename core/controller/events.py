@@ -10,8 +10,20 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from core.model import BrokerId
-from core.protocol.control import ControlHeader, LeaderAndIsrResponse, UpdateMetadataResponse
+from core.model import BrokerId, TopicPartition
+from core.protocol.control import (
+    ControlHeader,
+    LeaderAndIsrRequest,
+    LeaderAndIsrResponse,
+    PartitionError,
+    UpdateMetadataResponse,
+)
+from core.protocol.controller import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionRequest,
+    ElectLeadersRequest,
+    ListPartitionReassignmentsRequest,
+)
 
 RequestId: TypeAlias = int
 
@@ -78,12 +90,114 @@ class PartitionModifications:
 
 
 @dataclass(frozen=True, slots=True)
+class TopicDeletion:
+    """Somebody wants topics to be deleted."""
+
+
+@dataclass(frozen=True, slots=True)
+class ZkPartitionReassignment:
+    """Somebody wrote ``/admin/reassign_partitions``, or what it named is done."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionReassignmentIsrChange:
+    """The state of a partition that is being moved changed (ISR changes through ZooKeeper)."""
+
+    topic_partition: TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
+class PreferredReplicaElection:
+    """Somebody wrote ``/admin/preferred_replica_election``."""
+
+
+@dataclass(frozen=True, slots=True)
+class IsrChangeNotification:
+    """Leaders changed ISRs in ZooKeeper themselves."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogDirEventNotification:
+    """A log directory of some broker failed."""
+
+
+@dataclass(frozen=True, slots=True)
+class AutoPreferredReplicaLeaderElection:
+    """It is time to look whether leaderships are balanced; armed by the term of this epoch."""
+
+    controller_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class UncleanLeaderElectionEnable:
+    """The default for unclean elections changed while running."""
+
+    enabled: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TopicUncleanLeaderElectionEnable:
+    """A topic now allows unclean elections."""
+
+    topic: str
+
+
+@dataclass(frozen=True, slots=True)
 class ControlledShutdown:
     """A broker asks to hand over its leaderships before it stops."""
 
     request_id: RequestId
     broker_id: BrokerId
     broker_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class ControlledShutdownTimeout:
+    """The new leaders of a broker that is shutting down had their time to take over."""
+
+    request_id: RequestId
+    controller_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class ControlledShutdownAbandoned:
+    """A broker that asked to stop is still there long after it was let go."""
+
+    broker_id: BrokerId
+    broker_epoch: int
+    controller_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class AlterPartitionReceived:
+    """A leader proposes ISRs."""
+
+    request_id: RequestId
+    request: AlterPartitionRequest
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaLeaderElection:
+    """Somebody asks for leader elections."""
+
+    request_id: RequestId
+    request: ElectLeadersRequest
+
+
+@dataclass(frozen=True, slots=True)
+class ApiPartitionReassignment:
+    """Somebody asks to move partitions."""
+
+    request_id: RequestId
+    request: AlterPartitionReassignmentsRequest
+
+
+@dataclass(frozen=True, slots=True)
+class ListPartitionReassignments:
+    """Somebody asks what is being moved."""
+
+    request_id: RequestId
+    request: ListPartitionReassignmentsRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +214,7 @@ class LeaderAndIsrResponseReceived:
 
     broker_id: BrokerId
     header: ControlHeader
+    request: LeaderAndIsrRequest
     response: LeaderAndIsrResponse
 
 
@@ -110,6 +225,15 @@ class UpdateMetadataResponseReceived:
     broker_id: BrokerId
     header: ControlHeader
     response: UpdateMetadataResponse
+
+
+@dataclass(frozen=True, slots=True)
+class TopicDeletionStopReplicaResponseReceived:
+    """A broker answered a StopReplica that deletes; ``errors`` has the deleted replicas only."""
+
+    broker_id: BrokerId
+    header: ControlHeader
+    errors: tuple[PartitionError, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,10 +259,26 @@ ControllerEvent: TypeAlias = (
     | BrokerModifications
     | TopicChange
     | PartitionModifications
+    | TopicDeletion
+    | ZkPartitionReassignment
+    | PartitionReassignmentIsrChange
+    | PreferredReplicaElection
+    | IsrChangeNotification
+    | LogDirEventNotification
+    | AutoPreferredReplicaLeaderElection
+    | UncleanLeaderElectionEnable
+    | TopicUncleanLeaderElectionEnable
     | ControlledShutdown
+    | ControlledShutdownTimeout
+    | ControlledShutdownAbandoned
+    | AlterPartitionReceived
+    | ReplicaLeaderElection
+    | ApiPartitionReassignment
+    | ListPartitionReassignments
     | DescribeTopics
     | LeaderAndIsrResponseReceived
     | UpdateMetadataResponseReceived
+    | TopicDeletionStopReplicaResponseReceived
     | ChannelOverflowed
 )
 
@@ -149,6 +289,14 @@ _IDEMPOTENT_TRIGGERS = (
     BrokerModifications,
     TopicChange,
     PartitionModifications,
+    TopicDeletion,
+    ZkPartitionReassignment,
+    PartitionReassignmentIsrChange,
+    PreferredReplicaElection,
+    IsrChangeNotification,
+    LogDirEventNotification,
+    AutoPreferredReplicaLeaderElection,
+    TopicUncleanLeaderElectionEnable,
 )
 
 

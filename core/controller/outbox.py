@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from core.controller.effects import Effect, RecordChanges
+from core.controller.effects import Effect, RecordChanges, Reply
+from core.controller.events import RequestId
 
 MAX_CHANGE_LINES = 20  # an event may move 100,000 leaders; the journal names the first few
 
@@ -24,6 +25,10 @@ class Outbox:
     def extend(self, effects: Iterable[Effect]) -> None:
         """Append effects."""
         self._effects.extend(effects)
+
+    def has_answered(self, request_id: RequestId) -> bool:
+        """Whether the request has its answer already: there is never a second one."""
+        return any(isinstance(e, Reply) and e.request_id == request_id for e in self._effects)
 
     def record(self, template: str, *args: object) -> None:
         """Note a change; only the first few of an event are ever formatted."""

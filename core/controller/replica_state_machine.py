@@ -57,7 +57,9 @@ class ReplicaStateMachine:
                 self._context.put_replica_state(replica, ReplicaState.DELETION_INELIGIBLE)
                 offline.append(replica)
         everybody = self._context.live_or_shutting_down_broker_ids
-        self.handle_state_changes(online, ReplicaState.ONLINE, full_for=everybody)
+        self.handle_state_changes(
+            online, ReplicaState.ONLINE, full_for=everybody, full_metadata=True
+        )
         self.handle_state_changes(offline, ReplicaState.OFFLINE)
 
     def handle_state_changes(
@@ -66,14 +68,18 @@ class ReplicaStateMachine:
         target: ReplicaState,
         *,
         full_for: Collection[BrokerId] = (),
+        full_metadata: bool = False,
     ) -> None:
         """Move replicas to ``target`` and announce what came of it.
 
-        ``full_for``: brokers that must hear everything they host, even if that is nothing. Raises
+        ``full_for``: brokers that must hear everything they host, even if that is nothing;
+        ``full_metadata``: all of them must hear of everything there is. Raises
         ``ControllerMovedError``.
         """
         batch = self._term.new_batch()
         batch.make_full(full_for)
+        if full_metadata:
+            batch.add_full_metadata()
         by_broker: dict[BrokerId, list[TopicPartition]] = {}
         for replica in self._valid(replicas, target):
             by_broker.setdefault(replica.replica, []).append(replica.topic_partition)
@@ -183,9 +189,9 @@ class ReplicaStateMachine:
                 ]
                 leadership = removed[partition]
                 self._add_leader_and_isr(others, partition, leadership, batch, is_new=False)
-        batch.add_update_metadata(
-            p for p in partitions if self._context.partition_leadership_info(p) is None
-        )
+        unled = [p for p in partitions if self._context.partition_leadership_info(p) is None]
+        if unled:
+            batch.add_update_metadata(unled)
         if failures:
             log.warning(
                 "[Controller id=%d epoch=%d] %d replicas of broker %d stay as they are, the first:"

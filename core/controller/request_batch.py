@@ -33,8 +33,10 @@ from core.protocol.control import (
     LeaderAndIsrTopic,
     LeaderAndIsrType,
     LiveLeader,
+    PartitionError,
     StopReplicaPartition,
     StopReplicaRequest,
+    StopReplicaResponse,
     StopReplicaTopic,
     UpdateMetadataBroker,
     UpdateMetadataEndPoint,
@@ -64,6 +66,7 @@ class ControlRequestBatch:
         self._stop_replica: dict[BrokerId, dict[TopicPartition, _StopReplica]] = {}
         self._metadata_brokers: set[BrokerId] = set()
         self._metadata_to_all = False
+        self._metadata_is_full = False
         self._metadata_partitions: set[TopicPartition] = set()
 
     def make_full(self, broker_ids: Iterable[BrokerId]) -> None:
@@ -72,8 +75,13 @@ class ControlRequestBatch:
         While the znode of a topic, or of a partition's state, is unreadable not all of it can be
         listed, and a broker must not take the rest for strays: the requests stay INCREMENTAL then.
         """
-        if not self._context.bad_topics and not self._context.unreadable_partitions:
+        if self._knows_everything:
             self._full.update(broker_ids)
+
+    def add_full_metadata(self, broker_ids: Collection[BrokerId] | None = None) -> None:
+        """Tell brokers (None: all) of every partition there is, so that they forget all others."""
+        self.add_update_metadata(self._context.partitions_with_leadership(), broker_ids)
+        self._metadata_is_full = self._knows_everything
 
     def add_leader_and_isr(
         self,
@@ -134,6 +142,10 @@ class ControlRequestBatch:
             )
             for broker_id, request in requests
         ]
+
+    @property
+    def _knows_everything(self) -> bool:
+        return not self._context.bad_topics and not self._context.unreadable_partitions
 
     # --- rows ---
 
@@ -213,6 +225,7 @@ class ControlRequestBatch:
                 for topic, states in _by_topic(known)
             ),
             live_brokers=tuple(_live_broker(registered[b]) for b in sorted(registered)),
+            is_full=self._metadata_is_full,
         )
         state_change_log.info(
             "[Controller id=%d epoch=%d] UpdateMetadata to brokers %s: %d partitions",
@@ -247,6 +260,21 @@ class ControlRequestBatch:
                 len(rows),
             )
         return requests
+
+
+def deletion_outcomes(
+    request: StopReplicaRequest, response: StopReplicaResponse
+) -> tuple[PartitionError, ...]:
+    """Return what became of the replicas that ``request`` deletes, not of those it only stops.
+
+    Who answers with an error as a whole has deleted nothing (KAFKA-9946 and the event Kafka lacks).
+    """
+    answered = {error.topic_partition: error.error_code for error in response.partition_errors}
+    return tuple(
+        PartitionError(*partition, answered.get(partition, response.error_code))
+        for partition, stop in request.partitions()
+        if stop.delete_partition
+    )
 
 
 def _leader_and_isr_row(

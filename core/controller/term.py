@@ -11,13 +11,25 @@ from core.model import BrokerId
 from core.ports import ControllerStore, TopicIds
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ControllerSettings:
-    """The settings the controller decides by; times in milliseconds."""
+    """The settings the controller decides by; times in milliseconds.
+
+    ``unclean_leader_election_enable`` is the default for topics and may change while running.
+    """
 
     unclean_leader_election_enable: bool = False
+    delete_topic_enable: bool = True
+    topic_deletion_retry_ms: int = 10_000
     registration_retry_ms: int = 500
     election_retry_ms: int = 1000
+    auto_leader_rebalance_enable: bool = True
+    leader_imbalance_per_broker_percentage: int = 10
+    leader_imbalance_check_interval_ms: int = 300_000
+    first_leader_imbalance_check_ms: int = 5_000
+    controlled_shutdown_ack_timeout_ms: int = 5_000
+    controlled_shutdown_abandoned_ms: int = 300_000
+    isr_changes_through_zookeeper: bool = False
 
 
 @dataclass(frozen=True, slots=True)

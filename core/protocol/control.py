@@ -182,10 +182,15 @@ class UpdateMetadataBroker:
 
 @dataclass(frozen=True, slots=True)
 class UpdateMetadataRequest:
-    """Which brokers live (complete) and what changed about partitions (a delta) (Kafka api 6)."""
+    """Which brokers live (complete) and what changed about partitions (a delta) (Kafka api 6).
+
+    With ``is_full`` every partition there is is named: what the receiver knows beside them is gone.
+    Kafka never says so, and a topic that vanished between two controllers stays in caches for ever.
+    """
 
     topic_states: tuple[UpdateMetadataTopic, ...]
     live_brokers: tuple[UpdateMetadataBroker, ...]
+    is_full: bool = False
 
     def partitions(self) -> Iterator[tuple[TopicPartition, UpdateMetadataPartition]]:
         """Yield every partition with its row."""

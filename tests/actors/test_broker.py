@@ -1,8 +1,16 @@
 from __future__ import annotations
 
+import threading
+
 import pytest
 
-from actors.broker import BrokerState, BrokerStatus, ControlRequestReceived, Registered
+from actors.broker import (
+    BrokerState,
+    BrokerStatus,
+    ControlRequestReceived,
+    Registered,
+    ShrinkIsrs,
+)
 from core.errors import Errors
 from core.protocol.broker import (
     DescribeMetadataRequest,
@@ -19,6 +27,9 @@ from core.protocol.control import (
     UpdateMetadataRequest,
     UpdateMetadataTopic,
 )
+from core.protocol.controller import AlterPartitionRequest
+from core.replication.replica_manager import ReplicationSettings
+from tests.support.replicas import lead_and_follow
 from tests.support.stage import TIMEOUT_S, Stage, ask
 
 
@@ -71,6 +82,34 @@ def test_a_shutdown_request_is_left_to_the_main_thread(stage: Stage):
     assert reply is not None
     reply.set(ShutdownBrokerResponse(Errors.NONE))
     assert answer.get(timeout=TIMEOUT_S) == ShutdownBrokerResponse(Errors.NONE)
+
+
+def test_whatever_may_propose_an_isr_is_followed_by_a_call(stage: Stage):
+    proposed = threading.Semaphore(0)
+    broker = stage.broker(3, on_isrs_proposed=proposed.release)
+    broker.tell(ControlRequestReceived(ControlHeader(0, 1, -1), become_leader(0)))
+    assert proposed.acquire(timeout=TIMEOUT_S)
+    broker.tell(ShrinkIsrs())
+    assert proposed.acquire(timeout=TIMEOUT_S)
+
+
+def test_a_member_of_the_isr_that_never_fetched_is_proposed_to_leave_it(stage: Stage):
+    lag = ReplicationSettings(replica_lag_time_max_ms=1)
+    broker = stage.broker(3, settings=lag)
+    ask(broker, lead_and_follow(3, (3, 4), isr=(3, 4)))
+    actor = broker._actor_weakref()
+    assert actor is not None
+    proposals: list[AlterPartitionRequest] = []
+
+    def is_proposed() -> bool:
+        ask(broker, DescribeMetadataRequest())  # when this is answered, it has looked
+        request = actor.replica_manager.alter_partition_request()
+        proposals.extend([request] if request else [])
+        broker.tell(ShrinkIsrs())
+        return bool(proposals)
+
+    stage.wait_for(is_proposed)
+    assert [row.new_isr for row in proposals[0].partitions] == [(3,)]
 
 
 def test_a_broker_that_shuts_down_never_runs_again():

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from actors.inbox import ClearAndPut
@@ -10,6 +12,7 @@ from core.protocol.control import (
     ControlHeader,
     LeaderAndIsrRequest,
     LeaderAndIsrResponse,
+    LeaderAndIsrType,
     UpdateMetadataRequest,
 )
 from core.protocol.controller import (
@@ -108,15 +111,13 @@ def test_a_request_that_is_preempted_is_answered_as_by_no_controller(stage: Stag
 def test_an_unexpected_error_moves_the_controller_and_nothing_dies(stage: Stage):
     first = stage.controller(0)
     stage.controller(1)
-    not_an_answer = LeaderAndIsrResponseReceived(0, ControlHeader(0, 1, -1), None)  # type: ignore[arg-type]
     actor = first._actor_weakref()
     assert actor is not None
     epoch = actor.controller.context.live_broker_epochs[0]
-    first.tell(
-        LeaderAndIsrResponseReceived(
-            not_an_answer.broker_id, ControlHeader(0, 1, epoch), not_an_answer.response
-        )
-    )
+    nothing = LeaderAndIsrRequest(LeaderAndIsrType.INCREMENTAL, (), ())
+    not_an_answer: Any = None
+    header = ControlHeader(0, 1, epoch)
+    first.tell(LeaderAndIsrResponseReceived(0, header, nothing, not_an_answer))
 
     def moved() -> bool:
         node = stage.zookeeper.snapshot().get(ControllerZNode.PATH)

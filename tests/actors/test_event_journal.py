@@ -16,7 +16,15 @@ from core.controller import events
 from core.controller.effects import RecordChanges
 from core.controller.events import ControllerEvent
 from core.errors import Errors
-from core.protocol.control import ControlHeader, LeaderAndIsrResponse, UpdateMetadataResponse
+from core.model import TopicPartition
+from core.protocol.control import (
+    ControlHeader,
+    LeaderAndIsrRequest,
+    LeaderAndIsrResponse,
+    LeaderAndIsrType,
+    UpdateMetadataResponse,
+)
+from core.protocol.controller import AlterPartitionRequest
 
 HEADER = ControlHeader(0, 1, 1)
 
@@ -141,7 +149,12 @@ def test_a_disk_that_fails_costs_lines_and_is_reported_once(
         (events.ControlledShutdown(1, 4, 5), "request of broker 4"),
         (events.DescribeTopics(1, None), "request"),
         (
-            events.LeaderAndIsrResponseReceived(4, HEADER, LeaderAndIsrResponse(Errors.NONE)),
+            events.LeaderAndIsrResponseReceived(
+                4,
+                HEADER,
+                LeaderAndIsrRequest(LeaderAndIsrType.INCREMENTAL, (), ()),
+                LeaderAndIsrResponse(Errors.NONE),
+            ),
             "answer of broker 4",
         ),
         (
@@ -149,6 +162,14 @@ def test_a_disk_that_fails_costs_lines_and_is_reported_once(
             "answer of broker 4",
         ),
         (events.ChannelOverflowed(4, HEADER), "channel of broker 4 is full"),
+        (events.TopicDeletion(), "/admin/delete_topics"),
+        (events.ZkPartitionReassignment(), "/admin/reassign_partitions"),
+        (events.PreferredReplicaElection(), "/admin/preferred_replica_election"),
+        (events.PartitionReassignmentIsrChange(TopicPartition("t", 0)), "state of t-0"),
+        (events.TopicUncleanLeaderElectionEnable("t"), "/config/topics/t"),
+        (events.AutoPreferredReplicaLeaderElection(1), "timer"),
+        (events.AlterPartitionReceived(1, AlterPartitionRequest(4, 5, ())), "request of broker 4"),
+        (events.ControlledShutdownAbandoned(4, 5, 6), "broker 4 did not stop"),
     ],
 )
 def test_causes(event: ControllerEvent, cause: str) -> None:

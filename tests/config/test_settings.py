@@ -44,6 +44,28 @@ def test_without_a_file_the_defaults_hold() -> None:
     assert settings.zookeeper.session_timeout_ms == 6_000
 
 
+def test_the_defaults_of_replication_and_administration_are_kafkas() -> None:
+    broker, controller = Settings().broker, Settings().controller
+    assert broker.replica_lag_time_max_ms == 30_000
+    assert broker.replica_fetch_wait_max_ms == 500
+    assert broker.replica_fetch_backoff_ms == 1_000
+    assert broker.isr_change_protocol == "controller"
+    assert controller.delete_topic_enable
+    assert controller.auto_leader_rebalance_enable
+    assert controller.leader_imbalance_per_broker_percentage == 10
+    assert controller.leader_imbalance_check_interval_seconds == 300
+
+
+def test_a_follower_may_not_be_kept_waiting_until_it_is_out_of_sync(write: Write) -> None:
+    path = write("[broker]\nreplica_lag_time_max_ms = 499\n")
+    assert refused(path) == (
+        f"{path}: broker.replica_fetch_wait_max_ms (500) must not exceed"
+        " replica_lag_time_max_ms (499)"
+    )
+    path = write("[broker]\nreplica_lag_time_max_ms = 499\nreplica_fetch_wait_max_ms = 499\n")
+    assert load_settings(path, {}).broker.replica_lag_time_max_ms == 499
+
+
 def test_a_file_changes_what_it_names(write: Write) -> None:
     path = write(
         '[broker]\nrack = "r1"\nport = 9092\n'
@@ -89,6 +111,19 @@ def test_every_setting_can_be_set_to_its_default(write: Write) -> None:
         ("[zookeeper]\nsession_timeout_ms = 99\n", "session_timeout_ms must be in 100.."),
         ("[controller]\nretry_backoff_ms = -1\n", "retry_backoff_ms must be in 0.."),
         ("[controller]\nrequest_timeout_ms = 86400001\n", "..86400000: 86400001"),
+        (
+            '[broker]\nisr_change_protocol = "raft"\n',
+            "broker.isr_change_protocol must be one of ['controller', 'zookeeper']: 'raft'",
+        ),
+        ("[broker]\nisr_change_protocol = 1\n", "isr_change_protocol must be of type str: 1"),
+        (
+            "[controller]\nleader_imbalance_per_broker_percentage = 101\n",
+            "leader_imbalance_per_broker_percentage must be in 0..100: 101",
+        ),
+        (
+            "[controller]\nleader_imbalance_check_interval_seconds = 0\n",
+            "leader_imbalance_check_interval_seconds must be in 1..86400: 0",
+        ),
         ("[broker\n", "not valid TOML"),
         ("[broker]\nport = 1\nport = 2\n", "not valid TOML"),
     ],

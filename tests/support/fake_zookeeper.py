@@ -183,6 +183,11 @@ class FakeZooKeeperServer:
             nodes = sorted(self._tree.nodes.items())
             return {path: node.as_read() for path, node in nodes if path != "/"}
 
+    def watched(self, session_id: int) -> set[str]:
+        """Return the paths a session watches."""
+        with self._changed:
+            return self._watches.of_session(session_id)
+
     # --- what a session does ----------------------------------------------------------------------
 
     def open_session(self, on_watch: Callable[[WatchEvent], None]) -> int:

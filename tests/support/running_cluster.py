@@ -82,7 +82,7 @@ class RunningCluster:
             start_new_session=True,
         )
         self._context = new_context()
-        self._restarted: list[subprocess.Popen[str]] = []
+        self._restarted: dict[BrokerId, subprocess.Popen[str]] = {}
         assert self.process.stdout is not None
         ready = self.process.stdout.readline()
         assert ready.startswith("ready: "), f"{ready!r} {self.process.communicate()[1]}"
@@ -101,7 +101,7 @@ class RunningCluster:
         """End everything, however it stands."""
         self.zookeeper.close()
         self._context.destroy(linger=0)
-        for process in self._restarted:
+        for process in self._restarted.values():
             process.kill()
             process.communicate()
         if self.process.poll() is None:
@@ -123,13 +123,23 @@ class RunningCluster:
 
     def pid(self, broker_id: BrokerId) -> int:
         """Return the process id of a broker."""
+        if broker_id in self._restarted:
+            return self._restarted[broker_id].pid
         return int(next(b["pid"] for b in self.description["brokers"] if b["id"] == broker_id))
 
     def signal(self, broker_id: BrokerId, number: signal.Signals) -> None:
         """Send a signal to a broker."""
         os.kill(self.pid(broker_id), number)
 
-    def start_broker(self, broker_id: BrokerId) -> subprocess.Popen[str]:
+    def await_end(self, broker_id: BrokerId, pid: int, timeout_s: float = TIMEOUT_S) -> None:
+        """Wait until the process ``pid`` of a broker has ended."""
+        restarted = self._restarted.get(broker_id)
+        if restarted is not None and restarted.pid == pid:
+            restarted.wait(timeout_s)  # ours: a zombie until then
+        else:
+            eventually(lambda: not _is_alive(pid), f"broker {broker_id} has ended", timeout_s)
+
+    def start_broker(self, broker_id: BrokerId, *arguments: str) -> subprocess.Popen[str]:
         """Start a broker again that has died, as an operator would."""
         process = subprocess.Popen(
             [
@@ -144,13 +154,16 @@ class RunningCluster:
                 str(self.data_dir / f"broker-{broker_id}"),
                 "--session-timeout-ms",
                 str(SESSION_TIMEOUT_MS),
+                *arguments,
             ],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
             start_new_session=True,
         )
-        self._restarted.append(process)
+        predecessor, self._restarted[broker_id] = self._restarted.get(broker_id), process
+        if predecessor is not None:
+            predecessor.communicate()
         assert process.stdout is not None
         ready = process.stdout.readline()
         assert ready.startswith("ready: "), ready
@@ -207,13 +220,37 @@ class RunningCluster:
 
     def create_topic(self, topic: str, partitions: int, brokers: int = 3) -> None:
         """Create a topic with a replica on every broker and wait until it is led."""
-        assignments = {
-            p: ReplicaAssignment(tuple((p + j) % brokers for j in range(brokers)))
-            for p in range(partitions)
-        }
+        self.create_topic_on(
+            topic, [tuple((p + j) % brokers for j in range(brokers)) for p in range(partitions)]
+        )
+
+    def create_topic_on(self, topic: str, replicas: list[tuple[BrokerId, ...]]) -> None:
+        """Create a topic with these replicas of each partition and wait until it is led."""
+        assignments = {p: ReplicaAssignment(brokers) for p, brokers in enumerate(replicas)}
         data = TopicZNode.encode(encode_topic_id(os.urandom(16)), assignments)
         self.zookeeper.multi([Create(TopicZNode.path(topic), data)])
-        eventually(lambda: len(self.leaderships(topic)) == partitions, f"{topic} is led")
+        eventually(lambda: len(self.leaderships(topic)) == len(replicas), f"{topic} is led")
+
+    def await_isrs(self, topic: str, brokers: set[BrokerId]) -> None:
+        """Wait until the ISR of every partition of a topic is exactly these brokers."""
+
+        def isrs() -> set[frozenset[BrokerId]]:
+            states = self.leaderships(topic).values()
+            return {frozenset(state.leader_and_isr.isr) for state in states}
+
+        eventually(lambda: isrs() == {frozenset(brokers)}, f"{brokers} are the ISRs of {topic}")
+
+    def status(self) -> dict[str, Any]:
+        """Return what the command ``status`` says."""
+        ended = subprocess.run(
+            [sys.executable, run.__file__, "status", "-o", "json", "--data-dir", self.data_dir],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        health: dict[str, Any] = json.loads(ended.stdout)
+        return health
 
     def await_agreement(
         self, brokers: list[BrokerId], topic: str, controller_epoch: int | None = None
@@ -247,3 +284,11 @@ class RunningCluster:
         found = eventually(agreed, f"brokers {brokers} agree")
         assert found is not None
         return found
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True

@@ -12,16 +12,18 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from time import monotonic
 from typing import Any, NamedTuple, Self
 
 from pykka import ActorRef
+from pykka import Timeout as AskTimeout
 
 from actors.broker import Broker, BrokerStatus
 from actors.controller_event_manager import ControllerEventManager, ControllerListener
 from actors.event_journal import HandledEvent
 from actors.inbox import Reply
+from actors.replication_server import ReplicationServer
 from actors.request_send_thread import DeliverySettings, RequestSendThread
 from actors.runtime import start_actor, stop_actor
 from actors.scheduler import Scheduler
@@ -29,13 +31,14 @@ from core.controller.controller import Controller
 from core.controller.events import ControllerEvent, RegisterBrokerAndReelect
 from core.errors import Errors
 from core.model import BrokerId, BrokerInfo, BrokerRegistration, EndPoint
+from core.protocol.broker import FetchRequest, FetchResponse
 from core.protocol.control import (
     ControlHeader,
     ControlRequest,
     ControlResponse,
     UpdateMetadataRequest,
 )
-from core.replication.replica_manager import refusal
+from core.replication.replica_manager import DEFAULTS, ReplicationSettings, refusal
 from storage.empty_logs import EmptyLogs
 from tests.support.fake_zookeeper import FakeZooKeeper, FakeZooKeeperServer
 from transport.client import RequestError
@@ -89,6 +92,32 @@ class RecordingChannel:
         """Nothing to close."""
 
 
+class StageFetchChannel:
+    """Takes the fetches of one follower to the replication server on the same stage."""
+
+    def __init__(self, stage: Stage, endpoint: str) -> None:
+        self._stage = stage
+        self._endpoint = endpoint
+
+    def request(
+        self, body: FetchRequest, *, timeout_ms: int, closing: threading.Event | None = None
+    ) -> FetchResponse:
+        """Ask, and wait unless ``closing``."""
+        server = self._stage.replication_servers.get(self._endpoint)
+        if server is None:
+            raise BrokenChannelError
+        answer = server.ask(body, block=False)
+        deadline = monotonic() + timeout_ms / 1000
+        while monotonic() < deadline and not (closing and closing.is_set()):
+            with suppress(AskTimeout):
+                response: FetchResponse = answer.get(timeout=0.02)
+                return response
+        raise BrokenChannelError
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+
 class RecordingJournal:
     """Keeps what is recorded."""
 
@@ -118,6 +147,11 @@ class FixedTopicIds:
         return None
 
 
+def replication_endpoint(broker_id: BrokerId) -> str:
+    """Return where a broker on a stage serves its followers."""
+    return f"inproc://replication-{broker_id}"
+
+
 def ask(actor: ActorRef[Any], message: object) -> Any:
     """Ask an actor and return its answer; of an event, when it has been processed."""
     return actor.ask(message, timeout=TIMEOUT_S)
@@ -138,6 +172,7 @@ class Stage:
         self.answer: Callable[[Sent], ControlResponse] = accept
         self.unexpected: list[Exception] = []
         self.shutdown_requests: list[Reply | None] = []
+        self.replication_servers: dict[str, ActorRef[ReplicationServer]] = {}
         self._changed = threading.Condition()
         self._undo = ExitStack()
         self._sessions: dict[BrokerId, FakeZooKeeper] = {}
@@ -154,6 +189,7 @@ class Stage:
             broker_id,
             (EndPoint("PLAINTEXT", "127.0.0.1", 9092 + broker_id),),
             control_endpoint=f"inproc://broker-{broker_id}",
+            replication_endpoint=replication_endpoint(broker_id),
         )
 
     def register(self, broker_id: BrokerId) -> int:
@@ -196,7 +232,19 @@ class Stage:
         ask(ref, RegisterBrokerAndReelect())
         return ref
 
-    def broker(self, broker_id: BrokerId) -> ActorRef[Broker]:
+    def scheduler(self, name: str) -> Scheduler:
+        """Start a scheduler."""
+        scheduler = Scheduler(name)
+        self._undo.callback(scheduler.shutdown)
+        return scheduler
+
+    def broker(
+        self,
+        broker_id: BrokerId,
+        *,
+        settings: ReplicationSettings = DEFAULTS,
+        on_isrs_proposed: Callable[[], None] = lambda: None,
+    ) -> ActorRef[Broker]:
         """Start a Broker actor."""
         ref = start_actor(
             Broker,
@@ -205,6 +253,10 @@ class Stage:
             EmptyLogs(),
             BrokerStatus(),
             request_shutdown=self.shutdown_requests.append,
+            open_fetch_channel=self.open_fetch_channel,
+            scheduler=self.scheduler(f"scheduler-{broker_id}"),
+            settings=settings,
+            on_isrs_proposed=on_isrs_proposed,
         )
         self._undo.callback(stop_actor, ref, TIMEOUT_S)
         return ref
@@ -229,6 +281,28 @@ class Stage:
         )
         self._undo.callback(stop_actor, ref, TIMEOUT_S)
         return ref
+
+    def replication_server(
+        self, broker: ActorRef[Broker], on_fetched: Callable[[], None] = lambda: None
+    ) -> ActorRef[ReplicationServer]:
+        """Start what answers the fetches of a broker's followers on this stage."""
+        actor = broker._actor_weakref()
+        assert actor is not None
+        broker_id = actor.replica_manager.broker_id
+        ref = start_actor(
+            ReplicationServer,
+            TIMEOUT_S,
+            actor.replica_manager,
+            self.scheduler(f"replication-scheduler-{broker_id}"),
+            on_fetched=on_fetched,
+        )
+        self._undo.callback(stop_actor, ref, TIMEOUT_S)
+        self.replication_servers[replication_endpoint(broker_id)] = ref
+        return ref
+
+    def open_fetch_channel(self, endpoint: str) -> StageFetchChannel:
+        """Return the channel to the replication server at ``endpoint``."""
+        return StageFetchChannel(self, endpoint)
 
     def open_channel(self, endpoint: str) -> RecordingChannel:
         """Return the channel to the broker at ``endpoint``."""

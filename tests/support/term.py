@@ -11,22 +11,29 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import TypeAlias, TypeVar
 
+from core.controller.alter_partition import AlterPartitions
 from core.controller.broker_membership import BrokerMembership
 from core.controller.controlled_shutdown import ControlledShutdowns
 from core.controller.controller import Controller
-from core.controller.effects import Effect, SendControlRequest
+from core.controller.effects import Effect, Reply, SendControlRequest
 from core.controller.elector import Elector
 from core.controller.events import (
     ControllerEvent,
     Expire,
     RegisterBrokerAndReelect,
+    RequestId,
     collapse_key,
 )
+from core.controller.leader_balance import LeaderBalance
+from core.controller.notifications import Notifications
 from core.controller.partition_state_machine import PartitionStateMachine
+from core.controller.reassignment import Reassignments
 from core.controller.replica_state_machine import ReplicaStateMachine
+from core.controller.responses import ControlResponses
 from core.controller.states import PartitionState, ReplicaState
 from core.controller.term import ControllerSettings, Term
 from core.controller.topic_changes import TopicChanges
+from core.controller.topic_deletion import TopicDeletions
 from core.model import (
     BrokerId,
     BrokerInfo,
@@ -40,6 +47,7 @@ from core.model import (
     TopicPartition,
 )
 from core.ports import TopicAssignment
+from core.protocol.api import ActorResponse
 from core.protocol.control import (
     LeaderAndIsrPartition,
     LeaderAndIsrRequest,
@@ -196,9 +204,17 @@ class Office(Tree):
         self.partitions = PartitionStateMachine(self.term)
         self.replicas = ReplicaStateMachine(self.term)
         machines = (self.term, self.partitions, self.replicas)
-        self.brokers = BrokerMembership(*machines)
-        self.topics = TopicChanges(*machines)
+        self.deletions = TopicDeletions(*machines)
+        self.reassignments = Reassignments(*machines, self.deletions)
+        self.brokers = BrokerMembership(*machines, self.deletions, self.reassignments)
+        self.topics = TopicChanges(*machines, self.deletions)
         self.shutdowns = ControlledShutdowns(*machines)
+        self.balance = LeaderBalance(self.term, self.partitions)
+        self.alter_partitions = AlterPartitions(self.term)
+        self.notifications = Notifications(self.term, self.replicas, self.reassignments)
+        self.responses = ControlResponses(self.term, self.brokers, self.deletions)
+        self._produced: list[Effect] = []
+        self._answers: dict[RequestId, ActorResponse] = {}
         won = Elector(0, self.store).elect(0)
         assert won is not None
         self.context.epoch, self.context.epoch_zk_version = won
@@ -207,7 +223,21 @@ class Office(Tree):
 
     def effects(self) -> list[Effect]:
         """Return what has been produced since the last time."""
-        return self.term.outbox.drain(self.context.epoch)
+        self._produced, produced = [], [*self._produced, *self._drain()]
+        return produced
+
+    @property
+    def answers(self) -> dict[RequestId, ActorResponse]:
+        """Every answer so far; looking at them leaves the effects where they are."""
+        self._produced += self._drain()
+        return dict(self._answers)
+
+    def _drain(self) -> list[Effect]:
+        drained = self.term.outbox.drain(self.context.epoch)
+        for reply in of_type(drained, Reply):
+            assert reply.request_id not in self._answers, "a request has one answer"
+            self._answers[reply.request_id] = reply.response
+        return drained
 
     def sent(self) -> list[SendControlRequest]:
         """Return the requests that have been produced since the last time."""
@@ -221,6 +251,7 @@ class Office(Tree):
     ) -> None:
         """Make a partition known; its topic's znode lists the last partition assigned only."""
         self.put_topic(partition.topic, {partition.partition: replicas}, topic_id(7))
+        self.context.topic_created_zxids[partition.topic] = self.topic(partition.topic).created_zxid
         self.context.update_partition_full_replica_assignment(partition, _assignment(replicas))
         self.context.put_partition_state(partition, state)
 

@@ -48,6 +48,10 @@ class Watches:
         """Arm a watch on the children of an existing node."""
         self._children.arm(path, session_id, existed=True)
 
+    def of_session(self, session_id: int) -> set[str]:
+        """Return the paths a session watches."""
+        return {*self._data.of_session(session_id), *self._children.of_session(session_id)}
+
     def drop(self, session_id: int, paths: Iterable[str] | None = None) -> None:
         """Drop a session's watches on ``paths``, or all it has."""
         for table in (self._data, self._children):

@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
+from dataclasses import replace
+
 import pytest
 
+from core.controller.effects import ScheduleEvent
+from core.controller.events import (
+    ControlledShutdown,
+    ControlledShutdownAbandoned,
+    ControlledShutdownTimeout,
+)
 from core.controller.states import ReplicaState
 from core.errors import Errors
 from core.model import UNKNOWN_BROKER_EPOCH, ReplicaAssignment, TopicPartition
@@ -14,6 +23,7 @@ from tests.support.term import (
     Office,
     kinds,
     leader_and_isr_rows,
+    of_type,
     stop_replica_rows,
 )
 
@@ -29,9 +39,28 @@ def epoch_of(office: Office, broker_id: int) -> int:
     return office.context.live_broker_epochs[broker_id]
 
 
+def ask(office: Office, event: ControlledShutdown) -> ControlledShutdownResponse:
+    """Return the answer, which new leaders do not delay: they are given up at once."""
+    office.shutdowns.shut_down(event)
+    office.shutdowns.on_timeout(ControlledShutdownTimeout(event.request_id, office.context.epoch))
+    response = office.answers[event.request_id]
+    assert isinstance(response, ControlledShutdownResponse)
+    return response
+
+
+_request_ids = itertools.count(1)
+
+
+def shut_down(office: Office, broker_id: int, offset: int = 0) -> ControlledShutdownResponse:
+    return ask(
+        office,
+        ControlledShutdown(next(_request_ids), broker_id, epoch_of(office, broker_id) + offset),
+    )
+
+
 def test_leaderships_move_to_others_in_sync_and_the_broker_leaves_the_isr(office: Office) -> None:
     office.lead(T0, (2, 0, 1), leader=2, isr=(2, 0, 1))
-    assert office.shutdowns.shut_down(2, epoch_of(office, 2)) == DONE
+    assert shut_down(office, 2) == DONE
     assert office.leads(T0) == (0, (0, 1), 1)
     assert office.context.shutting_down_broker_ids == {2}
     effects = office.effects()
@@ -42,7 +71,7 @@ def test_leaderships_move_to_others_in_sync_and_the_broker_leaves_the_isr(office
 
 def test_what_it_follows_it_stops_and_leaves_the_isr_of(office: Office) -> None:
     office.lead(T0, (0, 2), leader=0, isr=(0, 2))
-    assert office.shutdowns.shut_down(2, epoch_of(office, 2)) == DONE
+    assert shut_down(office, 2) == DONE
     assert office.leads(T0) == (0, (0,), 1)
     assert office.replica_state(T0, 2) is ReplicaState.OFFLINE
     effects = office.effects()
@@ -55,17 +84,14 @@ def test_what_it_follows_it_stops_and_leaves_the_isr_of(office: Office) -> None:
 def test_the_last_in_sync_keeps_leading_and_hears_so(office: Office) -> None:
     office.lead(T1, (2, 0), leader=2, isr=(2,))
     office.lead(T0, (2, 0), leader=2, isr=(2,))
-    answer = office.shutdowns.shut_down(2, epoch_of(office, 2))
+    answer = shut_down(office, 2)
     assert answer == ControlledShutdownResponse(Errors.NONE, (T0, T1))
     assert office.leads(T0) == (2, (2,), 0)
 
 
 def test_three_brokers_stopping_one_after_another(office: Office) -> None:
     office.lead(T0, (0, 1, 2), leader=0, isr=(0, 1, 2))
-    remaining = [
-        len(office.shutdowns.shut_down(b, epoch_of(office, b)).remaining_partitions)
-        for b in (2, 1, 0)
-    ]
+    remaining = [len(shut_down(office, b).remaining_partitions) for b in (2, 1, 0)]
     assert remaining == [0, 0, 1]
     assert office.leads(T0)[:2] == (0, (0,))
 
@@ -73,13 +99,13 @@ def test_three_brokers_stopping_one_after_another(office: Office) -> None:
 def test_a_broker_that_leaves_is_not_handed_anything(office: Office) -> None:
     office.lead(T0, (2, 1, 0), leader=2, isr=(2, 1, 0))
     office.context.shutting_down_broker_ids.add(1)
-    office.shutdowns.shut_down(2, epoch_of(office, 2))
+    shut_down(office, 2)
     assert office.leads(T0) == (0, (0,), 1)
 
 
 def test_partitions_without_another_replica_are_neither_moved_nor_named(office: Office) -> None:
     office.lead(T0, (2,), leader=2, isr=(2,))
-    assert office.shutdowns.shut_down(2, epoch_of(office, 2)) == DONE
+    assert shut_down(office, 2) == DONE
     assert office.leads(T0) == (2, (2,), 0)
     assert office.sent() == []
 
@@ -89,20 +115,20 @@ def test_partitions_nobody_leads_or_to_be_deleted_are_left_alone(office: Office)
     office.assign(T0, (2, 0))
     office.lead(doomed, (2, 0), leader=2, isr=(2, 0))
     office.context.queue_topic_deletion(["u"])
-    assert office.shutdowns.shut_down(2, epoch_of(office, 2)) == DONE
+    assert shut_down(office, 2) == DONE
     assert office.leads(doomed) == (2, (2, 0), 0)
 
 
 def test_a_replica_being_added_counts_as_another_replica(office: Office) -> None:
     office.lead(T0, ReplicaAssignment((2, 0), (0,)), leader=2, isr=(2,))
-    answer = office.shutdowns.shut_down(2, epoch_of(office, 2))
+    answer = shut_down(office, 2)
     assert answer.remaining_partitions == (T0,)
 
 
 def test_asking_again_gives_the_same_answer_and_moves_nothing_more(office: Office) -> None:
     office.lead(T0, (2, 0), leader=2, isr=(2,))
     office.lead(T1, (0, 2), leader=0, isr=(0, 2))
-    answers = {office.shutdowns.shut_down(2, epoch_of(office, 2)) for _ in range(3)}
+    answers = {shut_down(office, 2) for _ in range(3)}
     assert answers == {ControlledShutdownResponse(Errors.NONE, (T0,))}
     assert office.leads(T0) == (2, (2,), 0)
     assert office.leads(T1) == (0, (0,), 1)
@@ -114,18 +140,67 @@ def test_asking_again_gives_the_same_answer_and_moves_nothing_more(office: Offic
 )
 def test_a_broker_of_an_earlier_life_is_refused(office: Office, offset: int, error: Errors) -> None:
     office.lead(T0, (2, 0), leader=2, isr=(2, 0))
-    answer = office.shutdowns.shut_down(2, epoch_of(office, 2) + offset)
+    answer = shut_down(office, 2, offset)
     assert answer.error_code is error
     assert office.context.shutting_down_broker_ids == ({2} if error is Errors.NONE else set())
     assert office.leads(T0)[0] == (0 if error is Errors.NONE else 2)
 
 
 def test_a_broker_that_does_not_know_its_epoch_is_believed(office: Office) -> None:
-    assert office.shutdowns.shut_down(2, UNKNOWN_BROKER_EPOCH) == DONE
+    assert ask(office, ControlledShutdown(1, 2, UNKNOWN_BROKER_EPOCH)) == DONE
 
 
 @pytest.mark.parametrize("broker_epoch", [UNKNOWN_BROKER_EPOCH, 5])
 def test_a_broker_that_is_not_registered_is_refused(office: Office, broker_epoch: int) -> None:
-    answer = office.shutdowns.shut_down(9, broker_epoch)
+    answer = ask(office, ControlledShutdown(1, 9, broker_epoch))
     assert answer == ControlledShutdownResponse(Errors.BROKER_NOT_AVAILABLE)
     assert office.context.shutting_down_broker_ids == set()
+
+
+def test_a_broker_is_let_go_when_the_new_leaders_have_had_their_time(office: Office) -> None:
+    office.lead(T0, (2, 0, 1), leader=2, isr=(2, 0, 1))
+    office.shutdowns.shut_down(ControlledShutdown(5, 2, epoch_of(office, 2)))
+    assert 5 not in office.answers, "nobody has taken over yet"
+    timeout = ControlledShutdownTimeout(5, office.context.epoch)
+    assert timeout in [e.event for e in of_type(office.effects(), ScheduleEvent)]
+    office.shutdowns.on_timeout(timeout)
+    assert office.answers[5] == DONE
+    office.shutdowns.on_timeout(timeout)
+
+
+def test_whoever_waits_is_refused_when_the_controller_resigns(office: Office) -> None:
+    office.lead(T0, (2, 0), leader=2, isr=(2, 0))
+    office.shutdowns.shut_down(ControlledShutdown(5, 2, epoch_of(office, 2)))
+    office.shutdowns.refuse_all()
+    assert office.answers[5] == ControlledShutdownResponse(Errors.STALE_CONTROLLER_EPOCH)
+    office.shutdowns.on_timeout(ControlledShutdownTimeout(5, office.context.epoch))
+
+
+def abandonment(office: Office) -> ControlledShutdownAbandoned:
+    return next(
+        effect.event
+        for effect in of_type(office.effects(), ScheduleEvent)
+        if isinstance(effect.event, ControlledShutdownAbandoned)
+    )
+
+
+def test_a_broker_that_asked_to_stop_and_stays_is_used_again(office: Office) -> None:
+    office.lead(T0, (2, 0), leader=2, isr=(2, 0))
+    shut_down(office, 2)
+    abandoned = abandonment(office)
+    office.shutdowns.on_abandoned(replace(abandoned, broker_epoch=abandoned.broker_epoch - 1))
+    office.shutdowns.on_abandoned(replace(abandoned, controller_epoch=0))
+    assert office.context.shutting_down_broker_ids == {2}, "another life, another term"
+    office.shutdowns.on_abandoned(abandoned)
+    assert office.context.shutting_down_broker_ids == set()
+    assert T0 in leader_and_isr_rows(office.effects())[2]
+
+
+def test_a_broker_that_stays_follows_again_in_a_new_leader_epoch(office: Office) -> None:
+    office.lead(T0, (0, 1, 2), leader=0, isr=(0, 1))  # 2 is not in sync: no epoch ends for it
+    shut_down(office, 2)
+    assert office.leads(T0) == (0, (0, 1), 0)
+    office.shutdowns.on_abandoned(abandonment(office))
+    assert office.leads(T0) == (0, (0, 1), 1)
+    orders = leader_and_isr_rows(office.effects())
+    assert {broker: rows[T0].leader_epoch for broker, rows in orders.items()} == {0: 1, 1: 1, 2: 1}

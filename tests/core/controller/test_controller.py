@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from core.controller import events
+from core.controller.answers import refusal
 from core.controller.effects import (
     AddBroker,
     BrokerRegistered,
@@ -41,6 +42,7 @@ from core.protocol.control import (
     LeaderAndIsrResponse,
     LeaderAndIsrType,
     PartitionError,
+    UpdateMetadataRequest,
     UpdateMetadataResponse,
 )
 from core.protocol.controller import (
@@ -64,13 +66,14 @@ from tests.support.term import (
 from zk.znodes import BrokerIdZNode
 
 HEADER = ControlHeader(0, 1, 1)
+NOTHING = LeaderAndIsrRequest(LeaderAndIsrType.INCREMENTAL, (), ())
 
 OF_THE_ACTIVE_ONE: list[ControllerEvent] = [
     BrokerChange(),
     BrokerModifications(1),
     TopicChange(),
     PartitionModifications("t"),
-    LeaderAndIsrResponseReceived(1, HEADER, LeaderAndIsrResponse(Errors.NONE)),
+    LeaderAndIsrResponseReceived(1, HEADER, NOTHING, LeaderAndIsrResponse(Errors.NONE)),
     UpdateMetadataResponseReceived(1, HEADER, UpdateMetadataResponse(Errors.NONE)),
     ChannelOverflowed(1, HEADER),
 ]
@@ -101,7 +104,7 @@ def test_the_first_broker_of_a_cluster_registers_and_rules() -> None:
         ControllerRoleChanged(is_active=True, controller_epoch=1),
         AddBroker(registration),
     ]
-    assert kinds(effects) == [(0, "UpdateMetadata"), (0, "LeaderAndIsr")]
+    assert kinds(effects) == [(0, "UpdateMetadata"), (0, "LeaderAndIsr"), (0, "UpdateMetadata")]
     assert isinstance(effects[-1], RecordChanges)
     assert effects[-1].controller_epoch == 1
     assert candidate.controller.is_active
@@ -127,7 +130,8 @@ def test_a_new_controller_reads_everything_before_it_says_anything(tree: Tree) -
         "AddBroker",
         "AddBroker",
     ]
-    assert set(shape[5:]) == {"SendControlRequest"}
+    assert shape[-1] == "ScheduleEvent", "to look whether leaderships are balanced"
+    assert set(shape[5:-1]) == {"SendControlRequest"}
     assert kinds(effects)[:6] == [
         (0, "UpdateMetadata"),  # who lives, before anybody is told to follow (KAFKA-4443)
         (1, "UpdateMetadata"),
@@ -143,6 +147,8 @@ def test_a_new_controller_reads_everything_before_it_says_anything(tree: Tree) -
         LeaderAndIsrType.FULL
     ] * 3
     assert [[p for p, _ in r.partitions()] for r in full] == [[], [T0], [T0]]
+    told = [sent.request for sent in requests(effects)[6:9]]
+    assert [r.is_full for r in told if isinstance(r, UpdateMetadataRequest)] == [True] * 3
     assert tree.leads(T0) == (2, (2,), 4)
     assert tree.leads(T1) == (2, (2, 1), 0)
     assert leader_and_isr_rows(effects)[1][T0].leader == 2
@@ -229,15 +235,22 @@ def test_it_registers_again_without_losing_the_term(ruler: Candidate) -> None:
     assert of_type(effects, ControllerRoleChanged) == []
 
 
-def test_a_controlled_shutdown_is_answered_after_what_it_caused(
+def test_a_controlled_shutdown_is_answered_when_the_new_leader_has_taken_over(
     tree: Tree, ruler: Candidate
 ) -> None:
     epoch = ruler.controller.context.live_broker_epochs[2]
     effects = ruler.handle(ControlledShutdown(17, 2, epoch))
     assert tree.leads(T1) == (1, (1,), 1)
-    (reply,) = of_type(effects, Reply)
-    assert reply == Reply(17, ControlledShutdownResponse(Errors.NONE))
-    assert effects.index(reply) > effects.index(requests(effects)[-1])
+    assert of_type(effects, Reply) == [], "the new leader has not taken over yet"
+    order = next(
+        sent.request
+        for sent in requests(effects)
+        if sent.broker_id == 1 and isinstance(sent.request, LeaderAndIsrRequest)
+    )
+    taken_over = LeaderAndIsrResponse(Errors.NONE, (PartitionError("t", 1, Errors.NONE),))
+    assert answer(ruler, 1, taken_over) == [], "the answer to an earlier order"
+    answered = LeaderAndIsrResponseReceived(1, header(ruler, 1), order, taken_over)
+    assert ruler.handle(answered) == [Reply(17, ControlledShutdownResponse(Errors.NONE))]
 
 
 def test_it_describes_what_it_knows(tree: Tree, ruler: Candidate) -> None:
@@ -269,8 +282,8 @@ def test_what_changed_is_recorded_last_and_in_moderation(tree: Tree, ruler: Cand
 def answer(
     ruler: Candidate, broker_id: int, response: LeaderAndIsrResponse, **changes: int
 ) -> list[Effect]:
-    event = LeaderAndIsrResponseReceived(broker_id, header(ruler, broker_id, **changes), response)
-    return ruler.handle(event)
+    asked = header(ruler, broker_id, **changes)
+    return ruler.handle(LeaderAndIsrResponseReceived(broker_id, asked, NOTHING, response))
 
 
 def test_a_replica_whose_directory_failed_is_replaced(tree: Tree, ruler: Candidate) -> None:
@@ -306,7 +319,7 @@ def test_an_answer_of_a_broker_that_is_gone_is_dropped(tree: Tree, ruler: Candid
     tree.unregister(1)
     ruler.catch_up()
     before = tree.leads(T0)
-    assert ruler.handle(LeaderAndIsrResponseReceived(1, stale, storage_error(T0))) == []
+    assert ruler.handle(LeaderAndIsrResponseReceived(1, stale, NOTHING, storage_error(T0))) == []
     assert tree.leads(T0) == before
 
 
@@ -371,8 +384,7 @@ def test_who_does_not_rule_refuses_requests_and_ignores_the_rest(
     assert len(tree.server.transactions) == before
 
 
-def test_the_answer_to_what_is_never_processed_is_a_refusal(ruler: Candidate) -> None:
-    refusal = ruler.controller.refusal
+def test_the_answer_to_what_is_never_processed_is_a_refusal() -> None:
     shutdown = ControlledShutdownResponse(Errors.STALE_CONTROLLER_EPOCH)
     assert refusal(ControlledShutdown(1, 2, 3)) == Reply(1, shutdown)
     assert refusal(DescribeTopics(4, ())) == Reply(4, DescribeTopicsResponse(Errors.NOT_CONTROLLER))

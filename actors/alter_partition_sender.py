@@ -1,0 +1,193 @@
+"""Sends the ISRs this broker proposes for the partitions it leads; one request at a time.
+
+Mirrors ``kafka.server.AlterPartitionManager``. What is proposed, and what an answer means, is
+decided by the ReplicaManager: this actor is woken whenever something may have been proposed.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from abc import abstractmethod
+from collections.abc import Callable, Hashable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from pykka import ActorDeadError, ActorRef
+from pykka import Timeout as AskTimeout
+
+from actors.controller_event_manager import ControllerEventManager
+from actors.inbox import Reply
+from actors.request_channel import RequestChannel
+from actors.runtime import RegentActor, Supervisor
+from actors.scheduler import Scheduler
+from actors.timer import Timer, monotonic_ms
+from core.errors import Errors, RegentError
+from core.protocol.controller import AlterPartitionRequest, AlterPartitionResponse
+from core.replication.metadata_cache import MetadataCache
+from core.replication.replica_manager import ReplicaManager
+from transport.client import RequestAbandonedError
+
+logger = logging.getLogger(__name__)
+
+RETRY_BACKOFF_MS = 50
+UNKNOWN_CONTROLLER_BACKOFF_MS = 100
+_SLICE_S = 0.05  # how late a wait for our own controller may notice that we are closing
+
+
+class ControllerUnknownError(RegentError):
+    """No controller is known at the moment."""
+
+
+OpenControllerChannel: TypeAlias = Callable[[str], RequestChannel[AlterPartitionRequest]]
+
+
+@dataclass(frozen=True, slots=True)
+class SendPending:
+    """Something may have been proposed."""
+
+
+class AlterPartitionSender(RegentActor):
+    """Takes ``SendPending`` from anybody, as often as they like."""
+
+    def __init__(
+        self,
+        name: str,
+        replica_manager: ReplicaManager,
+        scheduler: Scheduler,
+        supervisor: Supervisor | None = None,
+    ) -> None:
+        super().__init__(name, supervisor=supervisor)
+        self.requests = 0
+        self._replica_manager = replica_manager
+        self._retry = Timer(scheduler, self._tell_send_pending)
+        self._is_failing = False
+
+    @staticmethod
+    def collapse_key(message: Hashable) -> Hashable | None:
+        """Once is enough."""
+        return message
+
+    @abstractmethod
+    def alter_partitions(self, request: AlterPartitionRequest) -> AlterPartitionResponse:
+        """Have the proposals decided on; raises ``RegentError`` when nobody did."""
+
+    def handle(self, message: SendPending, reply: Reply | None) -> None:
+        """Send what is proposed, unless the last attempt failed only just now."""
+        del message, reply
+        if self._retry.is_pending:
+            return
+        request = self._replica_manager.alter_partition_request()
+        if request is None:
+            return
+        response: AlterPartitionResponse | None = None
+        retry_after_ms = RETRY_BACKOFF_MS
+        self.requests += 1
+        try:
+            response = self._decided(request)
+        except ControllerUnknownError as error:
+            retry_after_ms = UNKNOWN_CONTROLLER_BACKOFF_MS
+            self._failed(error)
+        except RequestAbandonedError:
+            pass
+        except RegentError as error:
+            self._failed(error)
+        finally:  # whatever happens: nothing may stay in flight for ever
+            self._replica_manager.on_alter_partition_response(request, response, monotonic_ms())
+            if response is not None and _accepts_all(request, response):
+                self._is_failing = False
+                self._tell_send_pending()  # more may have been proposed meanwhile
+            else:
+                self._retry.set(retry_after_ms)
+
+    def on_stop(self) -> None:
+        """Send nothing more."""
+        self._retry.cancel()
+
+    def _decided(self, request: AlterPartitionRequest) -> AlterPartitionResponse | None:
+        """Return the decision; None when the request was refused as a whole."""
+        response = self.alter_partitions(request)
+        if response.error_code is Errors.NONE:
+            return response
+        self._failed(response.error_code.name)
+        return None
+
+    def _failed(self, why: object) -> None:
+        log = logger.debug if self._is_failing else logger.warning
+        log("%s: %s; trying again", self.name, why)
+        self._is_failing = True
+
+    def _tell_send_pending(self) -> None:
+        with suppress(ActorDeadError):
+            self.actor_ref.tell(SendPending())
+
+
+class ControllerAlterPartitionSender(AlterPartitionSender):
+    """Asks the controller, which it finds in the metadata cache, anew for every request."""
+
+    def __init__(
+        self,
+        replica_manager: ReplicaManager,
+        cache: MetadataCache,
+        controller: ActorRef[ControllerEventManager],
+        open_channel: OpenControllerChannel,
+        *,
+        scheduler: Scheduler,
+        timeout_ms: int,
+        supervisor: Supervisor | None = None,
+    ) -> None:
+        name = f"broker-{replica_manager.broker_id}-alter-partition-sender"
+        super().__init__(name, replica_manager, scheduler, supervisor)
+        self._cache = cache
+        self._own_controller = controller
+        self._open_channel = open_channel
+        self._timeout_ms = timeout_ms
+        self._channel: tuple[str, RequestChannel[AlterPartitionRequest]] | None = None
+
+    def alter_partitions(self, request: AlterPartitionRequest) -> AlterPartitionResponse:
+        """Ask; raises ``ControllerUnknownError`` or a ``RequestError``."""
+        cluster = self._cache.snapshot
+        if cluster.controller_id == request.broker_id:
+            answer = self._ask_own_controller(request)
+        else:
+            controller = cluster.controller
+            if controller is None or controller.control_endpoint is None:
+                raise ControllerUnknownError("no controller is known")
+            answer = self._channel_to(controller.control_endpoint).request(
+                request, timeout_ms=self._timeout_ms, closing=self.closing
+            )
+        assert isinstance(answer, AlterPartitionResponse)
+        return answer
+
+    def on_stop(self) -> None:
+        """Disconnect."""
+        super().on_stop()
+        self._disconnect()
+
+    def _ask_own_controller(self, request: AlterPartitionRequest) -> object:
+        answer = self._own_controller.ask(request, block=False)
+        deadline = time.monotonic() + self._timeout_ms / 1000
+        while not self.closing.is_set() and time.monotonic() < deadline:
+            with suppress(AskTimeout):
+                try:
+                    return answer.get(timeout=_SLICE_S)
+                except ActorDeadError as error:
+                    raise ControllerUnknownError(str(error)) from None
+        raise ControllerUnknownError("our own controller does not answer")
+
+    def _channel_to(self, endpoint: str) -> RequestChannel[AlterPartitionRequest]:
+        if self._channel is None or self._channel[0] != endpoint:
+            self._disconnect()
+            self._channel = (endpoint, self._open_channel(endpoint))
+        return self._channel[1]
+
+    def _disconnect(self) -> None:
+        channel, self._channel = self._channel, None
+        if channel is not None:
+            channel[1].close()
+
+
+def _accepts_all(request: AlterPartitionRequest, response: AlterPartitionResponse) -> bool:
+    accepted = {row.topic_partition for row in response.partitions if not row.error_code}
+    return accepted >= {row.topic_partition for row in request.partitions}

@@ -1,0 +1,130 @@
+"""Fetches from one leader what this broker follows it in, again and again.
+
+Mirrors ``kafka.server.ReplicaFetcherThread``. What to fetch and what an answer means is decided by
+the ReplicaManager; a fetch is repeated at will, because both sides know each other's epochs.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Hashable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from pykka import ActorDeadError
+
+from actors.inbox import Reply
+from actors.request_channel import RequestChannel
+from actors.runtime import RegentActor, Supervisor
+from actors.scheduler import Scheduler
+from actors.timer import Timer, monotonic_ms
+from core.errors import Errors
+from core.model import BrokerId
+from core.protocol.broker import FetchRequest, FetchResponse
+from core.replication.replica_manager import ReplicaManager
+from transport.client import RequestAbandonedError, RequestError
+
+logger = logging.getLogger(__name__)
+
+REQUEST_TIMEOUT_MS = 30_000  # beyond what the leader may hold the answer: replica.socket.timeout.ms
+
+
+OpenFetchChannel: TypeAlias = Callable[[str], RequestChannel[FetchRequest]]
+"""Given a replication endpoint; called on the thread that uses the channel."""
+
+
+@dataclass(frozen=True, slots=True)
+class DoWork:
+    """Fetch now."""
+
+
+class ReplicaFetcherThread(RegentActor):
+    """Fetches from ``leader`` at ``endpoint`` until it is stopped.
+
+    It tells itself each next turn: at once after an answer, for the leader holds answers that say
+    nothing; otherwise after ``backoff_ms``, or when somebody tells it that there is work.
+    """
+
+    def __init__(
+        self,
+        leader: BrokerId,
+        endpoint: str,
+        replica_manager: ReplicaManager,
+        open_channel: OpenFetchChannel,
+        *,
+        scheduler: Scheduler,
+        backoff_ms: int,
+        supervisor: Supervisor | None = None,
+    ) -> None:
+        super().__init__(f"ReplicaFetcherThread-0-{leader}", supervisor=supervisor)
+        self.fetches = 0
+        self._leader = leader
+        self._endpoint = endpoint
+        self._replica_manager = replica_manager
+        self._open_channel = open_channel
+        self._backoff_ms = backoff_ms
+        self._retry = Timer(scheduler, self._tell_do_work)
+        self._is_failing = False
+
+    @staticmethod
+    def collapse_key(message: DoWork) -> Hashable | None:
+        """One turn in advance is enough."""
+        return message
+
+    def on_start(self) -> None:
+        """Connect when there is something to ask, and begin."""
+        self._channel = self._open_channel(self._endpoint)
+        self._tell_do_work()
+
+    def handle(self, message: DoWork, reply: Reply | None) -> None:
+        """Fetch once."""
+        del message, reply
+        has_answered = False
+        try:
+            has_answered = self._fetch()
+        finally:
+            if has_answered:
+                self._retry.cancel()
+                self._tell_do_work()
+            else:
+                self._retry.set(self._backoff_ms)
+
+    def on_stop(self) -> None:
+        """Close the connection."""
+        self._retry.cancel()
+        self._channel.close()
+
+    def _fetch(self) -> bool:
+        """Return whether the leader answered."""
+        request = self._replica_manager.fetch_request(self._leader, monotonic_ms())
+        if request is None:
+            return False
+        self.fetches += 1
+        try:
+            response = self._channel.request(
+                request,
+                timeout_ms=request.max_wait_ms + REQUEST_TIMEOUT_MS,
+                closing=self.closing,
+            )
+        except RequestAbandonedError:
+            return False
+        except RequestError as error:
+            self._failed(error)
+            return False
+        assert isinstance(response, FetchResponse)
+        self._replica_manager.on_fetch_response(self._leader, request, response, monotonic_ms())
+        if response.error_code is not Errors.NONE:
+            self._failed(response.error_code.name)
+            return False
+        self._is_failing = False
+        return True
+
+    def _failed(self, why: object) -> None:
+        log = logger.debug if self._is_failing else logger.warning
+        log("%s: %s; trying again every %d ms", self.name, why, self._backoff_ms)
+        self._is_failing = True
+
+    def _tell_do_work(self) -> None:
+        with suppress(ActorDeadError):
+            self.actor_ref.tell(DoWork())

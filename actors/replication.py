@@ -1,0 +1,147 @@
+"""What replication takes in one process beside the Broker actor, started and stopped in order.
+
+Followers are served from before the broker registers until it has handed over what it leads. ISRs
+are proposed as soon as there is a controller to ask, or a ZooKeeper session to write them with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from pykka import ActorDeadError, ActorRef
+from pykka import Timeout as AskTimeout
+
+from actors.alter_partition_sender import ControllerAlterPartitionSender, SendPending
+from actors.broker import Broker, ShrinkIsrs, StopFetching
+from actors.controller_event_manager import ControllerEventManager
+from actors.inbox import InboxFullError
+from actors.machine_settings import isr_changes_through_zookeeper
+from actors.replication_server import FetchRouter, ReplicationServer
+from actors.runtime import start_actor, stop_actor
+from actors.scheduler import Scheduler
+from actors.timer import RepeatingTimer
+from actors.zk_isr_manager import PropagateIsrChanges, ZkIsrManager
+from config.settings import Settings
+from core.model import BrokerId
+from core.replication.isr_change_propagation import CHECK_INTERVAL_MS
+from transport.client import RequestClient
+from transport.server import ControlServer
+from transport.sockets import Context
+from zk.isr_store import ZkIsrStore
+from zk.operations import ZooKeeper
+
+_START_TIMEOUT_S = 10.0
+_STOP_TIMEOUT_S = 2.0
+_MAX_OUTSTANDING = 1000
+
+
+class Replication:
+    """Belongs to the thread that starts and stops the broker, but for what says otherwise."""
+
+    def __init__(
+        self, context: Context, broker_id: BrokerId, settings: Settings, scheduler: Scheduler
+    ) -> None:
+        self._context = context
+        self._broker_id = broker_id
+        self._settings = settings
+        self._scheduler = scheduler
+        self._broker: ActorRef[Broker] | None = None
+        self._followers: ActorRef[ReplicationServer] | None = None
+        self._server: ControlServer | None = None
+        self._sender: ActorRef[Any] | None = None
+        self._timers: list[RepeatingTimer] = []
+
+    def open_channel(self, endpoint: str) -> RequestClient:
+        """Return a connection to another broker, for the thread that calls."""
+        return RequestClient(self._context, endpoint, client_id=f"replica-{self._broker_id}")
+
+    def wake(self) -> None:
+        """Have proposed ISRs sent; from any thread, at any time."""
+        if self._sender is not None:
+            _tell(self._sender, SendPending())
+
+    def listen(self, broker: ActorRef[Broker]) -> str:
+        """Serve followers; return the endpoint.
+
+        Raises ``PortInUseError``, or ``RegentError`` for an address of no use.
+        """
+        config = self._settings.broker
+        self._broker = broker
+        self._followers = start_actor(
+            ReplicationServer,
+            _START_TIMEOUT_S,
+            _actor(broker).replica_manager,
+            self._scheduler,
+            on_fetched=self.wake,
+        )
+        self._server = ControlServer(
+            self._context,
+            f"tcp://{config.host}:{config.replication_port}",
+            FetchRouter(self._followers),
+            name="replication-server",
+            max_outstanding=_MAX_OUTSTANDING,
+        )
+        self._server.start()
+        return self._server.endpoint
+
+    def propose_isrs(
+        self, controller: ActorRef[ControllerEventManager], zookeeper: ZooKeeper
+    ) -> None:
+        """Have ISRs changed, by whichever protocol is configured; ``controller`` is our own."""
+        assert self._broker is not None
+        broker = self._broker
+        actor = _actor(broker)
+        if isr_changes_through_zookeeper(self._settings):
+            sender: ActorRef[Any] = start_actor(
+                ZkIsrManager,
+                _START_TIMEOUT_S,
+                actor.replica_manager,
+                ZkIsrStore(zookeeper),
+                scheduler=self._scheduler,
+            )
+            self._every(CHECK_INTERVAL_MS, lambda: _tell(sender, PropagateIsrChanges()))
+        else:
+            sender = start_actor(
+                ControllerAlterPartitionSender,
+                _START_TIMEOUT_S,
+                actor.replica_manager,
+                actor.cache,
+                controller,
+                self.open_channel,
+                scheduler=self._scheduler,
+                timeout_ms=self._settings.controller.request_timeout_ms,
+            )
+        self._sender = sender
+        # Kafka's isr-expiration: an ISR shrinks after one and a half times the lag at the latest.
+        interval_ms = self._settings.broker.replica_lag_time_max_ms / 2
+        self._every(interval_ms, lambda: _tell(broker, ShrinkIsrs()))
+
+    def stop(self) -> None:
+        """Fetch, serve and propose no more; the Broker actor goes on obeying. Idempotent."""
+        for timer in self._timers:
+            timer.cancel()
+        if self._broker is not None:
+            with suppress(ActorDeadError, AskTimeout):
+                self._broker.ask(StopFetching(), timeout=_STOP_TIMEOUT_S)
+        for actor in (self._sender, self._followers):
+            if actor is not None:
+                stop_actor(actor, _STOP_TIMEOUT_S)
+        if self._server is not None:
+            self._server.stop()
+
+    def _every(self, interval_ms: float, callback: Callable[[], None]) -> None:
+        self._timers.append(RepeatingTimer(self._scheduler, interval_ms, callback))
+
+
+def _actor(broker: ActorRef[Broker]) -> Broker:
+    actor = broker._actor_weakref()
+    assert actor is not None
+    return actor
+
+
+def _tell(ref: ActorRef[Any], message: object) -> None:
+    """Tell somebody who may be gone or has too much to do: the next time will do as well."""
+    with suppress(ActorDeadError, InboxFullError):
+        ref.tell(message)

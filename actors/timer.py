@@ -1,0 +1,67 @@
+"""Timers on a ``Scheduler`` that are set again and again, and the clock they go with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from time import monotonic, monotonic_ns
+
+from actors.scheduler import Handle, Scheduler
+
+
+def monotonic_ms() -> int:
+    """Return the time as the machines of replication are told it: it never goes back."""
+    return monotonic_ns() // 1_000_000
+
+
+class Timer:
+    """One shot, at most one pending; ``set`` and ``cancel`` belong to one thread.
+
+    The callback runs on the scheduler's thread and only tells an actor.
+    """
+
+    def __init__(self, scheduler: Scheduler, callback: Callable[[], None]) -> None:
+        self._scheduler = scheduler
+        self._callback = callback
+        self._handle: Handle | None = None
+
+    @property
+    def is_pending(self) -> bool:
+        """Whether it is set and not due yet."""
+        return self._handle is not None and monotonic() < self._handle.due
+
+    def set(self, after_ms: float) -> None:
+        """Fire in ``after_ms``, and not when it was to fire before."""
+        self.cancel()
+        self._handle = self._scheduler.schedule(after_ms, self._callback)
+
+    def cancel(self) -> None:
+        """Do not fire; it may be just about to, though."""
+        handle, self._handle = self._handle, None
+        if handle is not None:
+            self._scheduler.cancel(handle)
+
+
+class RepeatingTimer:
+    """Calls back every ``period_ms``, whatever the callback raises, until cancelled."""
+
+    def __init__(
+        self, scheduler: Scheduler, period_ms: float, callback: Callable[[], None]
+    ) -> None:
+        self._scheduler = scheduler
+        self._period_ms = period_ms
+        self._callback = callback
+        self._cancelled = False
+        self._schedule()
+
+    def cancel(self) -> None:
+        """Call back no more. From any thread, idempotent; one call may be under way."""
+        self._cancelled = True
+        self._scheduler.cancel_key(self)
+
+    def _schedule(self) -> None:
+        self._scheduler.schedule(self._period_ms, self._fire, key=self)
+
+    def _fire(self) -> None:
+        if not self._cancelled:
+            self._schedule()  # first: a callback that raises does not end the series
+            self._callback()

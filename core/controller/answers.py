@@ -1,0 +1,60 @@
+"""The controller's answers to requests it will not, or need not, process."""
+
+from __future__ import annotations
+
+from core.controller import events
+from core.controller.context import ControllerContext
+from core.controller.effects import Reply
+from core.controller.events import ControllerEvent
+from core.errors import Errors
+from core.model import NO_EPOCH, NO_LEADER
+from core.protocol.controller import (
+    AlterPartitionReassignmentsResponse,
+    AlterPartitionResponse,
+    ControlledShutdownResponse,
+    ControllerPartition,
+    DescribeTopicsResponse,
+    ElectLeadersResponse,
+    ListPartitionReassignmentsResponse,
+)
+
+
+def refusal(event: ControllerEvent) -> Reply | None:
+    """Return the answer of a broker that does not rule; None for what is not a request."""
+    match event:
+        case events.ControlledShutdown(request_id):
+            return Reply(request_id, ControlledShutdownResponse(Errors.STALE_CONTROLLER_EPOCH))
+        case events.AlterPartitionReceived(request_id):
+            return Reply(request_id, AlterPartitionResponse(Errors.NOT_CONTROLLER))
+        case events.ReplicaLeaderElection(request_id):
+            return Reply(request_id, ElectLeadersResponse(Errors.NOT_CONTROLLER))
+        case events.ApiPartitionReassignment(request_id):
+            return Reply(request_id, AlterPartitionReassignmentsResponse(Errors.NOT_CONTROLLER))
+        case events.ListPartitionReassignments(request_id):
+            return Reply(request_id, ListPartitionReassignmentsResponse(Errors.NOT_CONTROLLER))
+        case events.DescribeTopics(request_id):
+            return Reply(request_id, DescribeTopicsResponse(Errors.NOT_CONTROLLER))
+        case _:
+            return None
+
+
+def describe_topics(
+    context: ControllerContext, topics: tuple[str, ...] | None
+) -> DescribeTopicsResponse:
+    """Return what the controller knows of some topics (None: of all), sorted."""
+    rows: list[ControllerPartition] = []
+    for topic in sorted(context.all_topics) if topics is None else topics:
+        for partition in sorted(context.partitions_of(topic)):
+            leadership = context.partition_leadership_info(partition)
+            current = None if leadership is None else leadership.leader_and_isr
+            rows.append(
+                ControllerPartition(
+                    topic,
+                    partition.partition,
+                    NO_LEADER if current is None else current.leader,
+                    NO_EPOCH if current is None else current.leader_epoch,
+                    () if current is None else current.isr,
+                    context.partition_replica_assignment(partition),
+                )
+            )
+    return DescribeTopicsResponse(Errors.NONE, context.epoch, tuple(rows))

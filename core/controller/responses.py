@@ -1,0 +1,113 @@
+"""What brokers answer to the controller's orders.
+
+An answer counts only for the term and the life of the broker it was asked in: the header that its
+request carried tells.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from core.controller.broker_membership import BrokerMembership
+from core.controller.events import (
+    ControllerEvent,
+    LeaderAndIsrResponseReceived,
+    TopicDeletionStopReplicaResponseReceived,
+    UpdateMetadataResponseReceived,
+)
+from core.controller.request_batch import deletion_outcomes
+from core.controller.term import Term
+from core.controller.topic_deletion import TopicDeletions
+from core.errors import Errors
+from core.model import BrokerId, PartitionAndReplica
+from core.protocol.control import (
+    ControlHeader,
+    ControlRequest,
+    ControlResponse,
+    LeaderAndIsrRequest,
+    LeaderAndIsrResponse,
+    StopReplicaRequest,
+    StopReplicaResponse,
+    UpdateMetadataResponse,
+)
+
+log = logging.getLogger(__name__)
+
+
+def response_event(
+    broker_id: BrokerId,
+    header: ControlHeader,
+    request: ControlRequest,
+    response: ControlResponse,
+) -> ControllerEvent | None:
+    """Return the event that a broker's answer is; None when nobody waits for it."""
+    match response:
+        case LeaderAndIsrResponse():
+            assert isinstance(request, LeaderAndIsrRequest)
+            return LeaderAndIsrResponseReceived(broker_id, header, request, response)
+        case UpdateMetadataResponse():
+            return UpdateMetadataResponseReceived(broker_id, header, response)
+        case StopReplicaResponse():
+            assert isinstance(request, StopReplicaRequest)
+            errors = deletion_outcomes(request, response)
+            if not errors:
+                return None
+            return TopicDeletionStopReplicaResponseReceived(broker_id, header, errors)
+
+
+class ControlResponses:
+    """Acts on answers."""
+
+    def __init__(self, term: Term, brokers: BrokerMembership, deletions: TopicDeletions) -> None:
+        self._term = term
+        self._context = term.context
+        self._brokers = brokers
+        self._deletions = deletions
+
+    def is_stale(self, broker_id: BrokerId, header: ControlHeader) -> bool:
+        """Whether an answer belongs to another term of ours, or another life of the broker."""
+        registration = self._context.registrations.get(broker_id)
+        return (
+            header.controller_epoch != self._context.epoch
+            or registration is None
+            or registration.broker_epoch != header.broker_epoch
+        )
+
+    def on_leader_and_isr(self, event: LeaderAndIsrResponseReceived) -> None:
+        """Learn which replicas are in failed log directories."""
+        if self.is_stale(event.broker_id, event.header):
+            return
+        response = event.response
+        if response.error_code is not Errors.NONE:
+            log.warning(
+                "broker %d refused LeaderAndIsr: %s", event.broker_id, response.error_code.name
+            )
+            return
+        offline = self._context.replicas_on_offline_dirs.setdefault(event.broker_id, set())
+        newly_offline: list[PartitionAndReplica] = []
+        for error in response.partition_errors:
+            partition = error.topic_partition
+            if event.broker_id not in self._context.partition_replica_assignment(partition):
+                continue  # deleted, or moved away, since it was asked
+            if error.error_code is Errors.NONE:
+                offline.discard(partition)
+            elif error.error_code is Errors.KAFKA_STORAGE_ERROR and partition not in offline:
+                offline.add(partition)
+                newly_offline.append(PartitionAndReplica(partition, event.broker_id))
+        if newly_offline:
+            self._term.outbox.record(
+                "broker %d: %d replicas offline", event.broker_id, len(newly_offline)
+            )
+            self._brokers.on_replicas_become_offline(newly_offline)
+
+    def on_stop_replica(self, event: TopicDeletionStopReplicaResponseReceived) -> None:
+        """Learn which replicas are deleted."""
+        if not self.is_stale(event.broker_id, event.header):
+            errors = {error.topic_partition: error.error_code for error in event.errors}
+            self._deletions.on_stop_replica_response(event.broker_id, errors)
+
+    def on_update_metadata(self, event: UpdateMetadataResponseReceived) -> None:
+        """Note a refusal; it means that somebody newer rules."""
+        error = event.response.error_code
+        if error is not Errors.NONE and not self.is_stale(event.broker_id, event.header):
+            log.warning("broker %d refused UpdateMetadata: %s", event.broker_id, error.name)

@@ -1,0 +1,284 @@
+"""Proposals reach whoever decides, one request at a time, however often that fails."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Iterator
+from time import monotonic
+
+import pytest
+from pykka import ActorRef
+
+from actors.alter_partition_sender import (
+    AlterPartitionSender,
+    ControllerAlterPartitionSender,
+    ControllerUnknownError,
+    SendPending,
+)
+from actors.broker import Broker, Registered, StopFetching
+from actors.runtime import start_actor, stop_actor
+from actors.scheduler import Scheduler
+from core.errors import Errors
+from core.protocol.controller import (
+    AlteredPartition,
+    AlterPartitionRequest,
+    AlterPartitionResponse,
+)
+from core.replication.replica_manager import ReplicaManager
+from tests.support.replicas import PARTITION, alive, fetch, lead_and_follow
+from tests.support.stage import (
+    TIMEOUT_S,
+    BrokenChannelError,
+    Stage,
+    ask,
+    replication_endpoint,
+)
+
+ENDPOINTS = {b: replication_endpoint(b) for b in (0, 1, 2)}
+STOPS_AT_ONCE_S = 1.0
+
+
+@pytest.fixture
+def stage():
+    with Stage() as stage:
+        yield stage
+
+
+@pytest.fixture
+def leader(stage: Stage) -> Broker:
+    """Broker 1, which leads and sees that broker 2 has caught up."""
+    ref = stage.broker(1)
+    ask(ref, StopFetching())
+    ask(ref, alive(ENDPOINTS))
+    ask(ref, lead_and_follow(1, (1, 2), isr=(1,)))
+    actor = ref._actor_weakref()
+    assert actor is not None
+    actor.replica_manager.fetch(fetch(2), 0)
+    return actor
+
+
+def isr(leader: Broker) -> tuple[int, ...]:
+    return leader.replica_manager.partitions[PARTITION].isr
+
+
+def accept(request: AlterPartitionRequest, partition_epoch: int = 1) -> AlterPartitionResponse:
+    return AlterPartitionResponse(
+        Errors.NONE,
+        tuple(
+            AlteredPartition(
+                row.topic,
+                row.partition,
+                Errors.NONE,
+                request.broker_id,
+                row.leader_epoch,
+                row.new_isr,
+                row.leader_recovery_state,
+                partition_epoch,
+            )
+            for row in request.partitions
+        ),
+    )
+
+
+def refuse(error: Errors) -> AlterPartitionResponse:
+    return AlterPartitionResponse(Errors.NONE, (AlteredPartition(*PARTITION, error),))
+
+
+class ScriptedSender(AlterPartitionSender):
+    """Decides by a script, and accepts everything afterwards."""
+
+    def __init__(
+        self,
+        replica_manager: ReplicaManager,
+        scheduler: Scheduler,
+        *script: AlterPartitionResponse | Exception,
+    ) -> None:
+        super().__init__("sender", replica_manager, scheduler)
+        self.accepted: queue.Queue[AlterPartitionRequest] = queue.Queue()
+        self._script = list(script)
+
+    def alter_partitions(self, request: AlterPartitionRequest) -> AlterPartitionResponse:
+        if not self._script:
+            self.accepted.put(request)
+            return accept(request)
+        answer = self._script.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [
+        BrokenChannelError(),
+        ControllerUnknownError("nobody rules"),
+        AlterPartitionResponse(Errors.NOT_CONTROLLER),
+        AlterPartitionResponse(Errors.STALE_BROKER_EPOCH),
+        refuse(Errors.NOT_CONTROLLER),
+        AlterPartitionResponse(Errors.NONE),
+        ValueError("a defect"),
+    ],
+    ids=[
+        "no answer",
+        "no controller",
+        "not the controller",
+        "of an earlier life",
+        "a controller that was deposed",
+        "an answer without the partition",
+        "defect",
+    ],
+)
+def test_a_proposal_is_repeated_until_it_is_decided(
+    stage: Stage, leader: Broker, failure: AlterPartitionResponse | Exception
+):
+    ref = start_actor(
+        ScriptedSender, TIMEOUT_S, leader.replica_manager, stage.scheduler("s"), failure, failure
+    )
+    sender = ref._actor_weakref()
+    assert sender is not None
+    ref.tell(SendPending())
+    (row,) = sender.accepted.get(timeout=TIMEOUT_S).partitions
+    assert (row.topic_partition, row.new_isr) == (PARTITION, (1, 2))
+    assert stop_actor(ref, TIMEOUT_S)
+    assert isr(leader) == (1, 2)
+    assert sender.requests == 3
+
+
+def test_a_wake_does_not_shorten_the_pause_after_a_failure(stage: Stage, leader: Broker):
+    failed_at: list[float] = []
+
+    class Timed(ScriptedSender):
+        def alter_partitions(self, request: AlterPartitionRequest) -> AlterPartitionResponse:
+            failed_at.append(monotonic())
+            return super().alter_partitions(request)
+
+    ref = start_actor(
+        Timed, TIMEOUT_S, leader.replica_manager, stage.scheduler("s"), BrokenChannelError()
+    )
+    sender = ref._actor_weakref()
+    assert sender is not None
+    while len(failed_at) < 2:
+        ref.tell(SendPending())
+    assert stop_actor(ref, TIMEOUT_S)
+    first, second = failed_at
+    assert second - first >= 0.045
+
+
+def test_nothing_proposed_is_nothing_sent(stage: Stage, leader: Broker):
+    ref = start_actor(ScriptedSender, TIMEOUT_S, leader.replica_manager, stage.scheduler("s"))
+    sender = ref._actor_weakref()
+    assert sender is not None
+    for _ in range(3):
+        ref.tell(SendPending())
+    sender.accepted.get(timeout=TIMEOUT_S)
+    ask(leader.actor_ref, lead_and_follow(1, (1, 2), isr=(1,), leader_epoch=1, partition_epoch=1))
+    leader.replica_manager.fetch(fetch(2, leader_epoch=1), 0)
+    ref.tell(SendPending())
+    sender.accepted.get(timeout=TIMEOUT_S)
+    assert stop_actor(ref, TIMEOUT_S)
+    assert sender.requests == 2
+
+
+# --- to a controller ---
+
+
+class ScriptedController:
+    """The control endpoint of a controller elsewhere."""
+
+    def __init__(self) -> None:
+        self.endpoints: queue.Queue[str] = queue.Queue()
+        self.answers = threading.Event()
+        self.answers.set()
+        self.asked = threading.Event()
+        self.closed = 0
+
+    def open(self, endpoint: str) -> ScriptedController:
+        self.endpoints.put(endpoint)
+        return self
+
+    def request(
+        self,
+        body: AlterPartitionRequest,
+        *,
+        timeout_ms: int,
+        closing: threading.Event | None = None,
+    ) -> AlterPartitionResponse:
+        self.asked.set()
+        if not self.answers.is_set():
+            assert closing is not None
+            closing.wait(timeout_ms / 1000)
+            raise BrokenChannelError
+        return accept(body)
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+@pytest.fixture
+def elsewhere() -> ScriptedController:
+    return ScriptedController()
+
+
+@pytest.fixture
+def sender(
+    stage: Stage, leader: Broker, elsewhere: ScriptedController
+) -> Iterator[ActorRef[ControllerAlterPartitionSender]]:
+    ref = start_actor(
+        ControllerAlterPartitionSender,
+        TIMEOUT_S,
+        leader.replica_manager,
+        leader.cache,
+        stage.controller(1),
+        elsewhere.open,
+        scheduler=stage.scheduler("s"),
+        timeout_ms=60_000,
+    )
+    yield ref
+    stop_actor(ref, TIMEOUT_S)
+
+
+def test_the_controller_is_waited_for_and_found_by_its_broker(
+    stage: Stage,
+    leader: Broker,
+    elsewhere: ScriptedController,
+    sender: ActorRef[ControllerAlterPartitionSender],
+):
+    sender.tell(SendPending())
+    actor = sender._actor_weakref()
+    assert actor is not None
+    stage.wait_for(lambda: actor.requests >= 2)
+    assert elsewhere.endpoints.empty(), "no controller is known"
+    ask(leader.actor_ref, alive(ENDPOINTS, controller=2, control_endpoint="inproc://control-2"))
+    stage.wait_for(lambda: isr(leader) == (1, 2))
+    assert elsewhere.endpoints.get(timeout=TIMEOUT_S) == "inproc://control-2"
+
+
+def test_our_own_controller_is_asked_directly(
+    stage: Stage,
+    leader: Broker,
+    elsewhere: ScriptedController,
+    sender: ActorRef[ControllerAlterPartitionSender],
+):
+    registration = stage.zookeeper.snapshot()["/brokers/ids/1"]
+    leader.actor_ref.tell(Registered(registration.stat.czxid))
+    ask(leader.actor_ref, alive(ENDPOINTS, controller=1, control_endpoint="inproc://control-1"))
+    sender.tell(SendPending())
+    # It knows no such topic, and says so: the proposal waits for a LeaderAndIsr.
+    stage.wait_for(lambda: leader.replica_manager.counters.failed_isr_updates > 0)
+    assert elsewhere.endpoints.empty()
+    assert stage.unexpected == []
+
+
+def test_it_stops_at_once_while_the_controller_does_not_answer(
+    leader: Broker,
+    elsewhere: ScriptedController,
+    sender: ActorRef[ControllerAlterPartitionSender],
+):
+    elsewhere.answers.clear()
+    ask(leader.actor_ref, alive(ENDPOINTS, controller=2, control_endpoint="inproc://control-2"))
+    sender.tell(SendPending())
+    assert elsewhere.asked.wait(TIMEOUT_S)
+    assert stop_actor(sender, STOPS_AT_ONCE_S)
+    assert elsewhere.closed == 1
+    assert leader.replica_manager.alter_partition_request() is not None, "it waits again"

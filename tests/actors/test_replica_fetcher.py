@@ -1,0 +1,225 @@
+"""Followers on a stage: who is fetched from, and what happens when nobody answers."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from time import monotonic
+
+import pytest
+from pykka import ActorRef
+
+from actors.broker import Broker, ControlRequestReceived, StopFetching
+from actors.replica_fetcher_thread import ReplicaFetcherThread
+from actors.runtime import start_actor, stop_actor
+from core.errors import Errors
+from core.protocol.broker import DescribeMetadataRequest, FetchRequest, FetchResponse
+from core.replication.replica_manager import ReplicaManager, ReplicationSettings
+from tests.support.replicas import PARTITION, alive, lead_and_follow
+from tests.support.stage import (
+    TIMEOUT_S,
+    BrokenChannelError,
+    Stage,
+    ask,
+    replication_endpoint,
+)
+
+AT_ONCE = ReplicationSettings(replica_fetch_wait_max_ms=20, replica_fetch_backoff_ms=10)
+PATIENT = ReplicationSettings(replica_fetch_wait_max_ms=60_000, replica_fetch_backoff_ms=60_000)
+ENDPOINTS = {1: replication_endpoint(1), 2: replication_endpoint(2)}
+STOPS_AT_ONCE_S = 1.0
+
+
+@pytest.fixture
+def stage():
+    with Stage() as stage:
+        yield stage
+
+
+def actor_of(ref: ActorRef[Broker]) -> Broker:
+    actor = ref._actor_weakref()
+    assert actor is not None
+    return actor
+
+
+def tell(broker: ActorRef[Broker], received: ControlRequestReceived) -> None:
+    """Tell a broker and return when it has done all that follows."""
+    ask(broker, received)
+    ask(broker, DescribeMetadataRequest())
+
+
+def order(brokers: list[ActorRef[Broker]], leader_epoch: int = 0) -> None:
+    """Have broker 1 lead and broker 2, which is out of sync, follow."""
+    for broker in brokers:
+        tell(broker, alive(ENDPOINTS))
+        tell(broker, lead_and_follow(1, (1, 2), isr=(1,), leader_epoch=leader_epoch))
+
+
+def fetchers() -> set[threading.Thread]:
+    return {t for t in threading.enumerate() if t.name.startswith("ReplicaFetcherThread-0-")}
+
+
+def test_a_follower_fetches_until_its_leader_proposes_it_for_the_isr(stage: Stage):
+    leader, follower = stage.broker(1), stage.broker(2, settings=AT_ONCE)
+    fetched = threading.Event()
+    stage.replication_server(leader, fetched.set)
+    order([leader, follower])
+    assert fetched.wait(TIMEOUT_S)
+    proposed = actor_of(leader).replica_manager.alter_partition_request()
+    assert proposed is not None
+    assert [(row.topic_partition, row.new_isr) for row in proposed.partitions] == [
+        (PARTITION, (1, 2))
+    ]
+
+
+def test_there_is_one_fetcher_a_leader_and_none_for_oneself(stage: Stage):
+    leader, follower = stage.broker(1), stage.broker(2, settings=AT_ONCE)
+    order([leader, follower])
+    order([leader, follower], leader_epoch=1)
+    assert (actor_of(leader).fetchers.size, actor_of(follower).fetchers.size) == (0, 1)
+    assert {thread.name for thread in fetchers()} == {"ReplicaFetcherThread-0-1"}
+
+
+@pytest.mark.parametrize("settings", [AT_ONCE, PATIENT], ids=["failing", "backing off"])
+def test_the_fetcher_of_a_dead_leader_ends(stage: Stage, settings: ReplicationSettings):
+    follower = stage.broker(2, settings=settings)
+    order([follower])
+    assert len(fetchers()) == 1
+    tell(follower, alive({2: ENDPOINTS[2]}))
+    assert fetchers() == set()
+
+
+def test_a_leader_that_serves_elsewhere_now_gets_another_fetcher(stage: Stage):
+    leader, follower = stage.broker(1), stage.broker(2, settings=PATIENT)
+    fetched = threading.Event()
+    order([follower])
+    (before,) = fetchers()
+    server = stage.replication_server(leader, fetched.set)
+    tell(leader, lead_and_follow(1, (1, 2), isr=(1,)))
+    stage.replication_servers["inproc://elsewhere"] = server
+    tell(follower, alive({1: "inproc://elsewhere", 2: ENDPOINTS[2]}))
+    assert fetched.wait(TIMEOUT_S)
+    (now,) = fetchers()
+    assert now is not before
+
+
+def test_a_leader_that_does_not_answer_is_asked_again(stage: Stage):
+    leader, follower = stage.broker(1), stage.broker(2, settings=AT_ONCE)
+    fetched = threading.Event()
+    order([leader, follower])
+    stage.replication_server(leader, fetched.set)
+    assert fetched.wait(TIMEOUT_S)
+
+
+def test_an_order_ends_the_wait_after_a_failure(stage: Stage):
+    leader, follower = stage.broker(1), stage.broker(2, settings=PATIENT)
+    fetched = threading.Event()
+    order([leader, follower])
+    stage.replication_server(leader, fetched.set)
+    order([leader, follower], leader_epoch=1)
+    assert fetched.wait(TIMEOUT_S)
+
+
+def test_a_broker_whose_fetch_is_held_by_the_leader_stops_at_once(stage: Stage):
+    leader, follower = stage.broker(1), stage.broker(2, settings=PATIENT)
+    fetched = threading.Event()
+    stage.replication_server(leader, fetched.set)
+    order([leader, follower])
+    assert fetched.wait(TIMEOUT_S)
+    started = monotonic()
+    ask(follower, StopFetching())
+    assert monotonic() - started < STOPS_AT_ONCE_S
+    assert fetchers() == set()
+
+
+def test_after_that_it_obeys_and_fetches_no_more(stage: Stage):
+    follower = stage.broker(2, settings=AT_ONCE)
+    ask(follower, StopFetching())
+    order([follower])
+    assert actor_of(follower).replica_manager.partitions[PARTITION].leader == 1
+    assert actor_of(follower).fetchers.size == 0
+
+
+class ScriptedChannel:
+    """A leader that answers by a script, whose end is silence."""
+
+    def __init__(self, *script: FetchResponse | Exception) -> None:
+        self.asked: list[FetchRequest] = []
+        self.exhausted = threading.Event()
+        self.closed = threading.Event()
+        self._script = list(script)
+
+    def request(
+        self, body: FetchRequest, *, timeout_ms: int, closing: threading.Event | None = None
+    ) -> FetchResponse:
+        self.asked.append(body)
+        if not self._script:
+            self.exhausted.set()
+            assert closing is not None
+            closing.wait(timeout_ms / 1000)
+            raise BrokenChannelError
+        answer = self._script.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def close(self) -> None:
+        self.closed.set()
+
+
+@pytest.fixture
+def fetcher(stage: Stage):
+    """Start the fetcher of a follower for a scripted leader."""
+    refs: list[ActorRef[ReplicaFetcherThread]] = []
+
+    def start(manager: ReplicaManager, channel: ScriptedChannel) -> ActorRef[ReplicaFetcherThread]:
+        refs.append(
+            start_actor(
+                ReplicaFetcherThread,
+                TIMEOUT_S,
+                1,
+                ENDPOINTS[1],
+                manager,
+                lambda _endpoint: channel,
+                scheduler=stage.scheduler("fetcher"),
+                backoff_ms=1,
+            )
+        )
+        return refs[0]
+
+    yield start
+    for ref in refs:
+        stop_actor(ref, TIMEOUT_S)
+
+
+StartFetcher = Callable[[ReplicaManager, ScriptedChannel], ActorRef[ReplicaFetcherThread]]
+
+
+def following(stage: Stage) -> ReplicaManager:
+    """Return what broker 2 has to do when it follows broker 1; its own fetchers are stopped."""
+    broker = stage.broker(2, settings=AT_ONCE)
+    ask(broker, StopFetching())
+    order([broker])
+    return actor_of(broker).replica_manager
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [BrokenChannelError(), FetchResponse(Errors.BROKER_NOT_AVAILABLE), ValueError("a defect")],
+    ids=["no answer", "refused", "defect"],
+)
+def test_no_failure_ends_the_loop(
+    stage: Stage, fetcher: StartFetcher, failure: FetchResponse | Exception
+):
+    channel = ScriptedChannel(failure, failure, failure)
+    fetcher(following(stage), channel)
+    assert channel.exhausted.wait(TIMEOUT_S)
+    assert len(channel.asked) == 4
+
+
+def test_a_fetcher_disconnects_when_it_stops(stage: Stage, fetcher: StartFetcher):
+    channel = ScriptedChannel()
+    ref = fetcher(following(stage), channel)
+    assert channel.exhausted.wait(TIMEOUT_S)
+    assert stop_actor(ref, STOPS_AT_ONCE_S)
+    assert channel.closed.is_set()

@@ -1,0 +1,61 @@
+"""Orders that make brokers lead and follow, as a controller would give them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from actors.broker import ControlRequestReceived
+from core.model import BrokerId, TopicPartition
+from core.protocol.broker import FetchPartition, FetchRequest, FetchTopic
+from core.protocol.control import (
+    ControlHeader,
+    LeaderAndIsrPartition,
+    LeaderAndIsrRequest,
+    LeaderAndIsrTopic,
+    LeaderAndIsrType,
+    UpdateMetadataBroker,
+    UpdateMetadataRequest,
+)
+
+PARTITION = TopicPartition("payments", 0)
+CONTROLLER = 9
+HEADER = ControlHeader(CONTROLLER, 1, -1)
+
+
+def lead_and_follow(
+    leader: BrokerId,
+    replicas: tuple[BrokerId, ...],
+    *,
+    isr: tuple[BrokerId, ...],
+    leader_epoch: int = 0,
+    partition_epoch: int = 0,
+) -> ControlRequestReceived:
+    """Return the order about ``PARTITION`` that all its replicas get."""
+    row = LeaderAndIsrPartition(
+        0, 1, leader, leader_epoch, isr, partition_epoch, replicas, (), (), False, 0
+    )
+    topic = LeaderAndIsrTopic(PARTITION.topic, None, (row,))
+    return ControlRequestReceived(
+        HEADER, LeaderAndIsrRequest(LeaderAndIsrType.INCREMENTAL, (topic,), ())
+    )
+
+
+def alive(
+    endpoints: Mapping[BrokerId, str],
+    *,
+    controller: BrokerId = CONTROLLER,
+    control_endpoint: str | None = None,
+) -> ControlRequestReceived:
+    """Return the news that these brokers live and where they serve their followers."""
+    brokers = tuple(
+        UpdateMetadataBroker(broker_id, -1, (), None, control_endpoint, endpoint)
+        for broker_id, endpoint in endpoints.items()
+    )
+    header = ControlHeader(controller, HEADER.controller_epoch, -1)
+    return ControlRequestReceived(header, UpdateMetadataRequest((), brokers))
+
+
+def fetch(replica_id: BrokerId, *, max_wait_ms: int = 0, leader_epoch: int = 0) -> FetchRequest:
+    """Return the fetch of a follower with an empty log."""
+    row = FetchPartition(PARTITION.partition, leader_epoch, 0, -1, 0)
+    return FetchRequest(replica_id, -1, max_wait_ms, (FetchTopic(PARTITION.topic, None, (row,)),))

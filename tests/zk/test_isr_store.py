@@ -1,0 +1,203 @@
+"""Leaders that write their ISRs themselves: conditions, lost answers, notifications."""
+
+from __future__ import annotations
+
+import pytest
+
+from core.errors import Errors, SessionExpiredError
+from core.model import (
+    LeaderAndIsr,
+    LeaderIsrAndControllerEpoch,
+    LeaderRecoveryState,
+    TopicPartition,
+)
+from core.protocol.controller import (
+    AlteredPartition,
+    AlterPartitionRequest,
+    AlterPartitionResponse,
+    AlterPartitionRow,
+)
+from tests.support.fake_zookeeper import Call, FakeZooKeeper, FakeZooKeeperServer, Moment
+from zk.admin_znodes import IsrChangeNotificationSequenceZNode, IsrChangeNotificationZNode
+from zk.isr_store import MAX_PARTITIONS, ZkIsrStore
+from zk.operations import ConnectionLossError
+from zk.requests import RequestRefusedError
+from zk.znodes import TopicPartitionStateZNode
+
+P0, P1 = TopicPartition("payments", 0), TopicPartition("payments", 1)
+LEADER, CONTROLLER_EPOCH = 1, 7
+EPOCHS = {P0: CONTROLLER_EPOCH, P1: CONTROLLER_EPOCH}
+STORED = LeaderAndIsr(LEADER, (1, 2, 3), 5)
+
+
+@pytest.fixture
+def server() -> FakeZooKeeperServer:
+    server = FakeZooKeeperServer()
+    put(server, P0, STORED)
+    put(server, P1, STORED)
+    server.put(IsrChangeNotificationZNode.PATH)
+    server.transactions.clear()
+    return server
+
+
+@pytest.fixture
+def zookeeper(server: FakeZooKeeperServer) -> FakeZooKeeper:
+    return FakeZooKeeper(server)
+
+
+def put(
+    server: FakeZooKeeperServer,
+    partition: TopicPartition,
+    leadership: LeaderAndIsr,
+    controller_epoch: int = CONTROLLER_EPOCH,
+) -> None:
+    """Write a state, whoever should have."""
+    state = LeaderIsrAndControllerEpoch(leadership, controller_epoch)
+    server.put(TopicPartitionStateZNode.path(partition), TopicPartitionStateZNode.encode(state))
+
+
+def stored(server: FakeZooKeeperServer, partition: TopicPartition) -> LeaderIsrAndControllerEpoch:
+    node = server.snapshot()[TopicPartitionStateZNode.path(partition)]
+    return TopicPartitionStateZNode.decode(node.data, node.stat.version)
+
+
+def proposal(
+    partition: TopicPartition, isr: tuple[int, ...] = (1, 2), partition_epoch: int = 0
+) -> AlterPartitionRow:
+    return AlterPartitionRow(*partition, None, 5, isr, (-1,) * len(isr), 0, partition_epoch)
+
+
+def alter(zookeeper: FakeZooKeeper, *rows: AlterPartitionRow) -> tuple[AlteredPartition, ...]:
+    request = AlterPartitionRequest(LEADER, 100, rows)
+    response = ZkIsrStore(zookeeper).alter_partitions(request, EPOCHS)
+    assert response.error_code is Errors.NONE
+    return response.partitions
+
+
+def test_accepted_isrs_are_stored_with_the_epoch_of_the_order(
+    server: FakeZooKeeperServer, zookeeper: FakeZooKeeper
+):
+    answers = alter(zookeeper, proposal(P0), proposal(P1, (1,)))
+    assert answers == (
+        AlteredPartition(*P0, Errors.NONE, LEADER, 5, (1, 2), 0, 1),
+        AlteredPartition(*P1, Errors.NONE, LEADER, 5, (1,), 0, 1),
+    )
+    for partition, isr in ((P0, (1, 2)), (P1, (1,))):
+        assert stored(server, partition) == LeaderIsrAndControllerEpoch(
+            LeaderAndIsr(LEADER, isr, 5, 1), CONTROLLER_EPOCH
+        )
+    assert len(server.transactions) == 1
+
+
+def test_a_recovered_leader_says_so(server: FakeZooKeeperServer, zookeeper: FakeZooKeeper):
+    recovering = LeaderAndIsr(LEADER, (1,), 5, 0, LeaderRecoveryState.RECOVERING)
+    put(server, P0, recovering)
+    (answer,) = alter(zookeeper, proposal(P0, (1,), partition_epoch=1))
+    assert answer.leader_recovery_state == LeaderRecoveryState.RECOVERED
+    state = stored(server, P0).leader_and_isr
+    assert state.leader_recovery_state is LeaderRecoveryState.RECOVERED
+
+
+def test_an_old_proposal_changes_nothing_and_learns_what_is_stored(
+    server: FakeZooKeeperServer, zookeeper: FakeZooKeeper
+):
+    put(server, P0, STORED._replace(isr=(1, 3)))
+    refused, accepted = alter(zookeeper, proposal(P0), proposal(P1))
+    assert refused == AlteredPartition(*P0, Errors.INVALID_UPDATE_VERSION, LEADER, 5, (1, 3), 0, 1)
+    assert accepted.error_code is Errors.NONE
+    assert stored(server, P0).leader_and_isr.isr == (1, 3)
+
+
+def test_a_deposed_leader_is_told(server: FakeZooKeeperServer, zookeeper: FakeZooKeeper):
+    put(server, P0, LeaderAndIsr(2, (2, 3), 6))
+    (answer,) = alter(zookeeper, proposal(P0))
+    assert answer == AlteredPartition(*P0, Errors.FENCED_LEADER_EPOCH, 2, 6, (2, 3), 0, 1)
+
+
+def test_a_proposal_that_was_stored_before_is_accepted_again(
+    server: FakeZooKeeperServer, zookeeper: FakeZooKeeper
+):
+    first = alter(zookeeper, proposal(P0))
+    assert alter(zookeeper, proposal(P0)) == first
+    assert stored(server, P0).leader_and_isr.partition_epoch == 1
+
+
+def test_the_same_isr_of_another_controllers_order_is_not_ours(
+    server: FakeZooKeeperServer, zookeeper: FakeZooKeeper
+):
+    put(server, P0, STORED._replace(isr=(1, 2)), controller_epoch=8)
+    (answer,) = alter(zookeeper, proposal(P0))
+    assert answer.error_code is Errors.INVALID_UPDATE_VERSION
+
+
+@pytest.mark.parametrize("moment", [Moment.BEFORE, Moment.AFTER])
+def test_a_lost_connection_is_survived(
+    server: FakeZooKeeperServer, zookeeper: FakeZooKeeper, moment: Moment
+):
+    losses = [ConnectionLossError("lost")]
+
+    def lose(call: Call) -> None:
+        if losses and call.method == "multi_many" and call.moment is moment:
+            raise losses.pop()
+
+    zookeeper.hook = lose
+    answers = alter(zookeeper, proposal(P0), proposal(P1))
+    assert not losses
+    assert [answer.error_code for answer in answers] == [Errors.NONE, Errors.NONE]
+    assert stored(server, P0).leader_and_isr.partition_epoch == 1
+
+
+def test_a_deleted_partition_is_unknown(server: FakeZooKeeperServer, zookeeper: FakeZooKeeper):
+    gone = TopicPartition("gone", 0)
+    request = AlterPartitionRequest(LEADER, 100, (proposal(gone),))
+    answer = ZkIsrStore(zookeeper).alter_partitions(request, {gone: 1})
+    unknown = AlteredPartition(*gone, Errors.UNKNOWN_TOPIC_OR_PARTITION)
+    assert answer == AlterPartitionResponse(Errors.NONE, (unknown,))
+
+
+def test_a_partition_this_broker_has_given_up_is_not_written(
+    server: FakeZooKeeperServer, zookeeper: FakeZooKeeper
+):
+    request = AlterPartitionRequest(LEADER, 100, (proposal(P0),))
+    (answer,) = ZkIsrStore(zookeeper).alter_partitions(request, {}).partitions
+    assert answer.error_code is Errors.UNKNOWN_TOPIC_OR_PARTITION
+    assert server.transactions == []
+
+
+def test_a_damaged_state_is_nobodys(server: FakeZooKeeperServer, zookeeper: FakeZooKeeper):
+    server.put(TopicPartitionStateZNode.path(P0), b"garbage")
+    (answer,) = alter(zookeeper, proposal(P0))
+    assert answer.error_code is Errors.UNKNOWN_SERVER_ERROR
+
+
+def test_after_the_session_nothing_is_written(
+    server: FakeZooKeeperServer, zookeeper: FakeZooKeeper
+):
+    server.expire(zookeeper.session_id)
+    with pytest.raises(SessionExpiredError):
+        alter(zookeeper, proposal(P0))
+
+
+def announced(server: FakeZooKeeperServer) -> list[tuple[TopicPartition, ...]]:
+    prefix = IsrChangeNotificationSequenceZNode.PATH_PREFIX
+    nodes = sorted((p, n) for p, n in server.snapshot().items() if p.startswith(prefix))
+    return [IsrChangeNotificationSequenceZNode.decode(node.data) for _, node in nodes]
+
+
+def test_changes_are_announced_by_one_node(server: FakeZooKeeperServer, zookeeper: FakeZooKeeper):
+    ZkIsrStore(zookeeper).announce([P0, P1])
+    assert announced(server) == [(P0, P1)]
+
+
+def test_more_changes_than_a_znode_holds_take_several(
+    server: FakeZooKeeperServer, zookeeper: FakeZooKeeper
+):
+    changed = [TopicPartition("t" * 249, n) for n in range(2 * MAX_PARTITIONS + 1)]
+    ZkIsrStore(zookeeper).announce(changed)
+    assert [len(each) for each in announced(server)] == [MAX_PARTITIONS, MAX_PARTITIONS, 1]
+    assert sum(announced(server), ()) == tuple(changed)
+
+
+def test_without_the_parent_there_is_an_error(zookeeper: FakeZooKeeper):
+    with pytest.raises(RequestRefusedError, match="isr_change_"):
+        ZkIsrStore(FakeZooKeeper(FakeZooKeeperServer())).announce([P0])

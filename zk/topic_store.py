@@ -1,0 +1,79 @@
+"""The topics of a cluster for ``core.admin_manager``: ``core.admin_requests.TopicStore``."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from core.admin_requests import NewTopic
+from core.errors import BadDataError, Errors, RegentError
+from core.model import ReplicaAssignment
+from core.ports import TopicAssignment
+from zk import admin
+from zk.admin import AddPartitionsOutcome, CreateTopicOutcome, DeleteTopicOutcome, ZkAdminStore
+from zk.conflicts import ConflictError
+from zk.operations import ZooKeeper
+
+_CREATED = {
+    CreateTopicOutcome.CREATED: Errors.NONE,
+    CreateTopicOutcome.ALREADY_EXISTS: Errors.TOPIC_ALREADY_EXISTS,
+}
+_ADDED = {
+    AddPartitionsOutcome.ADDED: Errors.NONE,
+    AddPartitionsOutcome.UNKNOWN_TOPIC: Errors.UNKNOWN_TOPIC_OR_PARTITION,
+    AddPartitionsOutcome.BEING_DELETED: Errors.INVALID_TOPIC_EXCEPTION,
+    AddPartitionsOutcome.BEING_REASSIGNED: Errors.REASSIGNMENT_IN_PROGRESS,
+    AddPartitionsOutcome.OTHER_PARTITIONS: Errors.INVALID_PARTITIONS,
+}
+_MARKED = {
+    DeleteTopicOutcome.MARKED: Errors.NONE,
+    DeleteTopicOutcome.ALREADY_MARKED: Errors.NONE,
+    DeleteTopicOutcome.UNKNOWN_TOPIC: Errors.UNKNOWN_TOPIC_OR_PARTITION,
+}
+
+
+class ZkTopicStore:
+    """Says in error codes what ``ZkAdminStore`` says in outcomes."""
+
+    def __init__(self, zookeeper: ZooKeeper) -> None:
+        self._admin = ZkAdminStore(zookeeper)
+
+    def read_topic_names(self) -> Collection[str]:
+        """List the topics."""
+        return self._admin.read_topic_names()
+
+    def read_topics_being_deleted(self) -> Collection[str]:
+        """List the topics that somebody wants to be deleted."""
+        return self._admin.read_topics_being_deleted()
+
+    def read_topics(self, topics: Collection[str]) -> Mapping[str, TopicAssignment | BadDataError]:
+        """Read topics; absent ones are missing."""
+        return self._admin.read_topics(topics)
+
+    def create_topics(self, topics: Mapping[str, NewTopic]) -> Mapping[str, Errors]:
+        """Create topics. Raises ``TopicTooLargeError`` before anything is written."""
+        outcomes = self._admin.create_topics(
+            {topic: admin.NewTopic(*new) for topic, new in topics.items()}
+        )
+        return {topic: _CREATED[outcome] for topic, outcome in outcomes.items()}
+
+    def add_partitions(
+        self, added: Mapping[str, Mapping[int, ReplicaAssignment]]
+    ) -> Mapping[str, Errors]:
+        """Add partitions, topic by topic: a request names few."""
+        errors: dict[str, Errors] = {}
+        for topic, partitions in added.items():
+            try:
+                errors[topic] = _ADDED[self._admin.add_partitions(topic, partitions)]
+            except (BadDataError, admin.TopicTooLargeError, ConflictError) as error:
+                errors[topic] = _code_of(error)
+        return errors
+
+    def mark_for_deletion(self, topics: Collection[str]) -> Mapping[str, Errors]:
+        """Write the wishes to delete topics."""
+        outcomes = self._admin.mark_for_deletion(topics)
+        return {topic: _MARKED[outcome] for topic, outcome in outcomes.items()}
+
+
+def _code_of(error: RegentError) -> Errors:
+    is_too_large = isinstance(error, admin.TopicTooLargeError)
+    return Errors.INVALID_PARTITIONS if is_too_large else Errors.UNKNOWN_SERVER_ERROR
