@@ -1,0 +1,327 @@
+"""What happens in a scenario: every step that is not an expectation."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+
+from core.controller.events import TopicUncleanLeaderElectionEnable
+from core.errors import Errors
+from core.model import NO_LEADER, BrokerId, ReplicaAssignment, TopicPartition
+from core.ports import ControllerEpoch
+from core.protocol.broker import FetchRequest
+from core.protocol.controller import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
+    ControlledShutdownRequest,
+    ControlledShutdownResponse,
+    ReassignablePartition,
+)
+from core.topic_validation import INTERNAL_TOPICS
+from tests.conformance.fields import Fields, UnknownInCaseError, one_of, partition
+from tests.conformance.stage import Stage
+from tests.conformance.waits import Waits
+from tests.simulation.network import Fate, Packet, usual_fate
+from tests.support.fake_zookeeper import FakeZooKeeper
+from zk.admin import CreateTopicOutcome, DeleteTopicOutcome, NewTopic
+from zk.admin_znodes import (
+    ConfigEntityZNode,
+    LogDirEventNotificationSequenceZNode,
+    PreferredReplicaElectionZNode,
+    ReassignPartitionsZNode,
+)
+from zk.operations import Committed, Create
+from zk.store import ZkControllerStore
+from zk.znodes import ControllerZNode, TopicZNode
+
+OTHER_CONTROLLER = 12345
+
+_DELETION_ERRORS = {
+    DeleteTopicOutcome.MARKED: None,
+    DeleteTopicOutcome.ALREADY_MARKED: "TOPIC_ALREADY_MARKED_FOR_DELETION",
+    DeleteTopicOutcome.UNKNOWN_TOPIC: "UNKNOWN_TOPIC_OR_PARTITION",
+}
+
+
+def _letters(name: str | None) -> str:
+    """Return a name without its spelling: exceptions and error codes are spelled differently."""
+    return re.sub("[^a-z]|exception$", "", (name or "").lower())
+
+
+class Actions(Waits):
+    """Does one step after the other."""
+
+    def __init__(self, stage: Stage, *, reassigns_by_znode: bool = False) -> None:
+        super().__init__(stage)
+        self.moved: list[TopicPartition] = []
+        self._reassigns_by_znode = reassigns_by_znode
+        self.by_op: Mapping[str, Callable[[Fields], None]] = {
+            op.removeprefix("do_"): getattr(self, op) for op in dir(self) if op.startswith("do_")
+        }
+
+    # --- processes ---
+
+    def do_start(self, step: Fields) -> None:
+        """Start all brokers."""
+        self.stage.start_all()
+
+    def do_startup(self, step: Fields) -> None:
+        """Start one broker, or those that were stopped."""
+        name = step.take("broker")
+        if name in ("both", "all"):
+            for broker_id in [b for b in self.stage.start_order if b not in self.cluster.brokers]:
+                self.stage.start(broker_id)
+        else:
+            self.stage.start(self.broker(name))
+
+    def do_shutdown(self, step: Fields) -> None:
+        """Stop one broker, or all."""
+        name, mode = step.take("broker"), step.take("mode", None)
+        if self.cluster.active_controllers:
+            self.old_controller = self.stage.controller.broker_id
+        stopping = list(self.cluster.brokers) if name == "all" else [self.broker(name)]
+        for broker_id in stopping:
+            self.stopped.append(broker_id)
+            self.stage.shut_down(broker_id, mode)
+
+    def do_bounce(self, step: Fields) -> None:
+        """Stop and start one broker."""
+        broker_id = self.broker(step.take("broker"))
+        self.stage.shut_down(broker_id, step.take("mode", None))
+        self.stage.start(broker_id)
+
+    def do_hold_event_thread(self, step: Fields) -> None:
+        """Block the controller."""
+        self.stage.hold_events()
+
+    def do_release_event_thread(self, step: Fields) -> None:
+        """Let it go."""
+        self.stage.release_events()
+
+    def do_fail_log_dir(self, step: Fields) -> None:
+        """Let the log directory fail that has a partition's log."""
+        broker = self.cluster.brokers[self.broker(step.take("broker"))]
+        hosted = partition(step.take("hosting"))
+        self.stage.eventually(f"{hosted} is there", lambda: hosted in broker.disk.hosted())
+        broker.disk.fail()
+        assert broker.disk.is_offline(hosted)
+        prefix = LogDirEventNotificationSequenceZNode.PATH_PREFIX
+        data = LogDirEventNotificationSequenceZNode.encode(broker.broker_id)
+        assert isinstance(broker.session.multi([Create(prefix, data, sequential=True)]), Committed)
+
+    # --- controllers ---
+
+    def do_delete_controller_znode(self, step: Fields) -> None:
+        """Depose whoever rules."""
+        self.cluster.zookeeper.remove(ControllerZNode.PATH)
+
+    def do_register_controller(self, step: Fields) -> None:
+        """Have somebody else elected behind the controller."""
+        name = step.take("broker")
+        step.take("effect", None)
+        broker_id = OTHER_CONTROLLER if name == "other id" else self.broker(name)
+        store = ZkControllerStore(FakeZooKeeper(self.cluster.zookeeper))
+        current = store.read_controller_epoch() or ControllerEpoch(0, 0)
+        assert store.register_controller(broker_id, current, self.cluster.now_ms) is not None
+
+    def do_controlled_shutdown_api(self, step: Fields) -> None:
+        """Ask the controller to take everything from a broker that goes on."""
+        broker_id = self.broker(step.take("broker"))
+        registered = self.stage.context.live_broker_epochs.get(broker_id, -1)
+        epoch = step.take("broker_epoch", "registered")
+        if isinstance(epoch, str):
+            epoch = registered + int(epoch.removeprefix("registered") or 0)
+        response = self.cluster.request(ControlledShutdownRequest(broker_id, epoch))
+        assert isinstance(response, ControlledShutdownResponse)
+        assert response.error_code.name == (step.take("expect_error", None) or "NONE")
+        for remaining in step.expected("expect_remaining"):
+            left = [str(name) for name in response.remaining_partitions]
+            assert len(left) == remaining if isinstance(remaining, int) else left == remaining
+
+    # --- topics ---
+
+    def do_create_topic(self, step: Fields) -> None:
+        """Create a topic, or a further partition of one, and wait for its leader."""
+        name, replicas = partition(step.take("tp")), self.stage.brokers(step.take("replicas"))
+        for error in step.expected("expect_error"):
+            new = {name.topic: NewTopic("x" * 22, {0: ReplicaAssignment(tuple(replicas))}, {})}
+            outcome = self.stage.admin.create_topics(new)[name.topic]
+            assert (outcome, error) == (CreateTopicOutcome.ALREADY_EXISTS, "TOPIC_ALREADY_EXISTS")
+            return
+        self._put_partitions(name, tuple(replicas))
+        if set(replicas) & set(self.cluster.brokers):
+            self.stage.eventually(f"{name} is led", lambda: self._is_led(name))
+
+    def do_create_topic_zk(self, step: Fields) -> None:
+        """Write a topic's znode."""
+        self._put_partitions(partition(step.take("tp")), (self.stage.start_order[0],))
+
+    def _put_partitions(self, name: TopicPartition, replicas: tuple[BrokerId, ...]) -> None:
+        stored = self.stage.topic(name.topic)
+        known = {} if stored is None else {p: a.replicas for p, a in stored.partitions.items()}
+        for index in range(name.partition):
+            known.setdefault(index, replicas)
+        known[name.partition] = replicas
+        self.cluster.put_topic(name.topic, known)
+        if name.topic not in self.stage.topics:
+            self.stage.topics.append(name.topic)
+
+    def _is_led(self, name: TopicPartition) -> bool:
+        leads = self.stage.leads(name)
+        return leads is not None and leads[0] != NO_LEADER
+
+    def do_write_assignment(self, step: Fields) -> None:
+        """Overwrite a topic's assignment."""
+        self.cluster.put_topic(
+            step.take("topic"),
+            {
+                int(index): tuple(self.stage.brokers(replicas))
+                for index, replicas in step.take("assignment").items()
+            },
+        )
+
+    def do_add_partitions_zk(self, step: Fields) -> None:
+        """Add partitions to the first topic, whatever else is going on."""
+        topic = self.stage.topics[0]
+        stored = self.stage.topic(topic)
+        if stored is None:
+            return  # it is gone already: nothing can be added
+        grown = dict(stored.partitions)
+        for index, replicas in step.take("manual").items():
+            grown[int(index)] = ReplicaAssignment(tuple(self.stage.brokers(replicas)))
+        data = TopicZNode.encode(stored.topic_id, grown)
+        self.cluster.zookeeper.put(TopicZNode.path(topic), data)
+
+    def do_create_partitions_api(self, step: Fields) -> None:
+        """Ask for more partitions; a topic that is being deleted gets none."""
+        topic, total = self.stage.topics[0], step.take("total")
+        assert step.take("outcome", "ignored by test") == "ignored by test"
+        stored = self.stage.topic(topic)
+        assert stored is not None
+        first = stored.partitions[0]
+        added = dict.fromkeys(range(len(stored.partitions), total), first)
+        self.stage.admin.add_partitions(topic, added)
+
+    def do_delete_topic_zk(self, step: Fields) -> None:
+        """Write the wish to delete a topic."""
+        topic = step.take("topic")
+        if topic in INTERNAL_TOPICS:  # the tool does not even ask
+            assert step.take("expect_error") == "ADMIN_OPERATION"
+            return
+        outcome = self.stage.admin.mark_for_deletion([topic])[topic]
+        error = step.take("expect_error", None)
+        assert _letters(_DELETION_ERRORS[outcome]) == _letters(error)
+
+    def do_delete_znode(self, step: Fields) -> None:
+        """Delete a node with all below it."""
+        path = step.take("path")
+        below = [p for p in self.stage.nodes if p == path or p.startswith(f"{path}/")]
+        assert below
+        for node in reversed(below):
+            self.cluster.zookeeper.remove(node)
+
+    def do_set_topic_config(self, step: Fields) -> None:
+        """Allow or forbid unclean elections of the first topic, as its config listener tells."""
+        topic, key = self.stage.topics[0], "unclean.leader.election.enable"
+        value = str(step.take(key)).lower()
+        step.take("topic", topic)
+        path = ConfigEntityZNode.path("topics", topic)
+        self.cluster.zookeeper.put(path, ConfigEntityZNode.encode({key: value}))
+        if value == "true":
+            for broker in self.cluster.active_controllers:
+                broker.tell(TopicUncleanLeaderElectionEnable(topic))
+
+    # --- moves and elections ---
+
+    def do_reassign_zk(self, step: Fields) -> None:
+        """Write what is to be moved."""
+        name, target = partition(step.take("tp")), self.stage.brokers(step.take("target"))
+        self._write_reassignment(name, target)
+
+    def _write_reassignment(self, name: TopicPartition, target: list[BrokerId]) -> None:
+        node = self.stage.nodes.get(ReassignPartitionsZNode.PATH)
+        wanted = {} if node is None else dict(ReassignPartitionsZNode.decode(node.data))
+        wanted[name] = tuple(target)
+        data = ReassignPartitionsZNode.encode(wanted)
+        self.cluster.zookeeper.put(ReassignPartitionsZNode.PATH, data)
+
+    def do_reassign_api(self, step: Fields) -> None:
+        """Ask the controller to move a partition."""
+        name, target = partition(step.take("tp")), self.stage.brokers(step.take("target"))
+        expected = step.take("expect_error", None)
+        self.moved.append(name)
+        if self._reassigns_by_znode and expected is None:
+            self._write_reassignment(name, target)
+            return
+        assert self._reassign({name: tuple(target)}) == {name: expected or "NONE"}
+
+    def _reassign(
+        self, targets: Mapping[TopicPartition, tuple[BrokerId, ...] | None]
+    ) -> dict[TopicPartition, str]:
+        rows = tuple(ReassignablePartition(*name, target) for name, target in targets.items())
+        response = self.cluster.request(AlterPartitionReassignmentsRequest(rows))
+        assert isinstance(response, AlterPartitionReassignmentsResponse)
+        assert response.error_code is Errors.NONE
+        return {
+            TopicPartition(r.topic, r.partition): r.error_code.name for r in response.partitions
+        }
+
+    def do_cancel(self, step: Fields) -> None:
+        """Cancel every move that was asked for."""
+        errors = self._reassign(dict.fromkeys(self.moved))
+        cancelled = {str(name) for name, error in errors.items() if error == "NONE"}
+        assert cancelled == set(step.take("expect_cancelled"))
+        assert set(errors.values()) <= {"NONE", "NO_REASSIGNMENT_IN_PROGRESS"}
+
+    def do_throttle(self, step: Fields) -> None:
+        """Replicate so slowly that a replica being added does not catch up meanwhile."""
+        assert step.take("bytes_per_sec") > 0
+
+        def fate(packet: Packet) -> Fate:
+            request = packet.exchange.request
+            if isinstance(request, FetchRequest) and self._is_being_added(request):
+                return Fate.LOST
+            return usual_fate(packet)
+
+        self.cluster.network.fate = fate
+
+    def _is_being_added(self, request: FetchRequest) -> bool:
+        for name, _ in request.partitions():
+            stored = self.stage.topic(name.topic)
+            assignment = None if stored is None else stored.partitions.get(name.partition)
+            if assignment is not None and request.replica_id in assignment.adding_replicas:
+                return True
+        return False
+
+    def do_preferred_zk(self, step: Fields) -> None:
+        """Write which partitions their preferred replicas shall lead."""
+        data = PreferredReplicaElectionZNode.encode(map(partition, step.take("tps")))
+        self.cluster.zookeeper.put(PreferredReplicaElectionZNode.PATH, data)
+
+    # --- names and records ---
+
+    def do_name(self, step: Fields) -> None:
+        """Name the leader of the first topic, and the other broker."""
+        leader = self.leader()
+        other = next(b for b in self.stage.ids.values() if b != leader)
+        meanings = {"elected leader": leader, "the leader": leader, "the other broker": other}
+        for name, meaning in step.rest().items():
+            if name != "op":
+                self.stage.names[name] = one_of(meaning, meanings, f"the meaning of {name}")
+
+    def do_define(self, step: Fields) -> None:
+        """Give names to brokers: others that are named, or those that are not, in order."""
+        meanings = {name: meaning for name, meaning in step.rest().items() if name != "op"}
+        named = {
+            broker_id
+            for name, broker_id in self.stage.ids.items()
+            if any(str(name) in re.findall(r"\w+", str(text)) for text in meanings.values())
+        }
+        others = iter(b for b in self.stage.ids.values() if b not in named)
+        for name, meaning in meanings.items():
+            is_name = isinstance(meaning, int) or meaning in self.stage.ids
+            self.stage.names[name] = self.stage.broker(meaning) if is_name else next(others)
+
+    def do_produce(self, step: Fields) -> None:
+        """Produce a record, when there is a log."""
+        raise UnknownInCaseError("there is no log to produce to yet")

@@ -1,0 +1,138 @@
+"""Znodes as bytes: ReassignPartitionsZNodeTest, BrokerEndPointTest, notification payloads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import orjson
+import pytest
+
+from core.errors import BadDataError
+from core.model import TopicPartition
+from tests.conformance.fields import Case, Fields, UnknownInCaseError, partition
+from tests.support.fake_zookeeper import FakeZooKeeper, FakeZooKeeperServer
+from zk.admin_znodes import (
+    ConfigEntityChangeNotificationSequenceZNode,
+    FeatureZNode,
+    IsrChangeNotificationSequenceZNode,
+    LogDirEventNotificationSequenceZNode,
+    ReassignPartitionsZNode,
+)
+from zk.isr_store import ZkIsrStore
+from zk.operations import Committed, Create
+from zk.znodes import BrokerIdZNode
+
+
+def znode_codec(case: Case) -> None:
+    if "steps" in case:
+        with case.nested("expect"):
+            _create_notifications(case.take("steps"))
+        return
+    given = case.take("in")
+    with case.nested("expect") as expect:
+        if "json" in given:
+            decoded = ReassignPartitionsZNode.decode(orjson.dumps(given["json"]))
+            targets = {str(name): list(replicas) for name, replicas in decoded.items()}
+            assert targets == expect.take("partitions", None) or targets == expect.rest()
+        elif "raw" in given:
+            _decode_garbage(case, given["raw"], expect)
+        elif {"endpoints", "host"} & set(given):
+            _decode_broker(given, expect)
+        else:
+            _reassignments(given, expect)
+
+
+def _create_notifications(steps: list[Mapping[str, Any]]) -> None:
+    server = FakeZooKeeperServer()
+    server.put("/isr_change_notification")
+    server.put("/config/changes")
+    server.put("/log_dir_event_notification")
+    session = FakeZooKeeper(server)
+    for step in steps:
+        with Fields(step, "step") as fields:
+            if "propagate" in fields:
+                ZkIsrStore(session).announce([partition(n) for n in fields.take("propagate")])
+            elif "entity" in fields:
+                entity = fields.take("entity")
+                _create(session, ConfigEntityChangeNotificationSequenceZNode, entity)
+            else:
+                broker_id = fields.take("broker")
+                _create(session, LogDirEventNotificationSequenceZNode, broker_id)
+            path, json = fields.take("path"), fields.take("json")
+            assert orjson.loads(server.snapshot()[path].data) == json
+
+
+def _create(session: FakeZooKeeper, znode: Any, value: Any) -> None:
+    created = session.multi([Create(znode.PATH_PREFIX, znode.encode(value), sequential=True)])
+    assert isinstance(created, Committed)
+
+
+def _decode_garbage(case: Case, raw: str, expect: Fields) -> None:
+    decoders: dict[str, Callable[[bytes], object]] = {
+        "reassign": ReassignPartitionsZNode.decode,
+        "isr_change": IsrChangeNotificationSequenceZNode.decode,
+        "log_dir": LogDirEventNotificationSequenceZNode.decode,
+        "config_change": ConfigEntityChangeNotificationSequenceZNode.decode,
+        "feature": FeatureZNode.decode,
+        "broker": lambda data: BrokerIdZNode.decode(data, 0),
+    }
+    named = [decode for word, decode in decoders.items() if word in case.meaning]
+    if not named:
+        raise UnknownInCaseError(f"which znode is {raw!r} of?")
+    if "error" in expect:
+        assert "JSON" in expect.take("error").upper()
+        with pytest.raises(BadDataError):  # stores turn it into a value: nothing escapes a read
+            named[0](raw.encode())
+        return
+    decoded = named[0](raw.encode())
+    for json in expect.expected("json"):
+        assert isinstance(decoded, Mapping)
+        assert {str(name): list(replicas) for name, replicas in decoded.items()} == json
+
+
+def _reassignments(given: Mapping[str, Any], expect: Fields) -> None:
+    targets: dict[TopicPartition, tuple[int, ...]] = {}
+    for name, replicas in given.items():
+        if not isinstance(replicas, list):
+            raise UnknownInCaseError(f"{name} is to move to {replicas!r}")
+        targets[partition(name)] = tuple(replicas)
+    data = ReassignPartitionsZNode.encode(targets)
+    for json in expect.expected("json"):
+        assert orjson.loads(data) == json
+    assert ReassignPartitionsZNode.decode(data) == targets
+
+
+def _decode_broker(given: Mapping[str, Any], expect: Fields) -> None:
+    """The case gives the fields themselves; ``unknown_field`` and ``fields`` are more of them."""
+    json = dict(given)
+    more = json.pop("fields", {})
+    json.update(more if isinstance(more, Mapping) else dict.fromkeys(more, "whatever"))
+    if "unknown_field" in json and isinstance(json["unknown_field"], str):
+        json[json.pop("unknown_field")] = "whatever"
+    info = BrokerIdZNode.decode(orjson.dumps(json), 1)
+    for endpoints in expect.expected("endpoint"):
+        found = {e.listener: [e.host, e.port] for e in info.endpoints}
+        assert {listener: found[listener] for listener in endpoints} == endpoints
+    for rack in expect.expected("rack"):
+        assert info.rack == rack
+    for features in expect.expected("features"):
+        named = {
+            name: {"min_version": low, "max_version": high}
+            for name, (low, high) in info.features.items()
+        }
+        assert named == _as_ranges(features)
+
+
+def _as_ranges(features: Any) -> dict[str, dict[str, int]]:
+    if not isinstance(features, Mapping):
+        raise UnknownInCaseError(f"features {features!r}")
+    return {
+        name: dict(zip(("min_version", "max_version"), levels, strict=True))
+        if isinstance(levels, list)
+        else {
+            "min_version": levels.get("min_version", levels.get("min")),
+            "max_version": levels.get("max_version", levels.get("max")),
+        }
+        for name, levels in features.items()
+    }

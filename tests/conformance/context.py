@@ -1,0 +1,158 @@
+"""The controller's memory: ControllerContextTest, and the count of offline partitions."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from core.controller.context import ControllerContext
+from core.controller.states import ReplicaState
+from core.model import BrokerId, TopicPartition
+from tests.conformance.fields import (
+    Case,
+    Fields,
+    UnknownInCaseError,
+    assert_assignment,
+    assignment,
+    leadership,
+    one_of,
+    partition,
+)
+from tests.conformance.machines import PARTITION_STATES, REPLICA_STATES
+from tests.conformance.rules import strategy
+from tests.support.term import Office
+from zk.admin_znodes import DeleteTopicsTopicZNode
+
+_TOPIC = re.compile(r"topic\((.+)\)")
+
+
+def controller_context_lookup(case: Case) -> None:
+    context = ControllerContext()
+    _assign(context, case.take("given", {}))
+    for name, expected in case.take("expect", {}).items():
+        _assert_lookup(context, name, expected)
+    for step in case.take("steps", []):
+        with Fields(step, "step") as fields:
+            changed = fields.take("set", {})
+            _assign(context, changed)
+            for expected in fields.expected("expect"):
+                _assert_step(context, list(changed), expected)
+
+
+def _assign(context: ControllerContext, given: Mapping[str, Any]) -> None:
+    for name, replicas in given.items():
+        context.update_partition_full_replica_assignment(partition(name), assignment(replicas))
+
+
+def _assert_step(context: ControllerContext, changed: list[str], expected: Any) -> None:
+    """Compare the one partition that was set, or the lookups that are named."""
+    if isinstance(expected, Mapping) and "replicas" not in expected:
+        for name, value in expected.items():
+            _assert_lookup(context, name, value)
+        return
+    for name in changed:
+        _assert_lookup(context, name, expected)
+
+
+def _assert_lookup(context: ControllerContext, name: str, expected: Any) -> None:
+    """Compare ``topic(T)``, the assignments of a topic, or ``T-0``, those of a partition."""
+    topic = _TOPIC.fullmatch(name)
+    if topic is not None:
+        found = context.partition_assignments(topic[1])
+        assert found == {partition(n): assignment(replicas) for n, replicas in expected.items()}
+    elif isinstance(expected, Mapping):
+        with Fields(expected, name) as fields:
+            assert_assignment(context.partition_full_replica_assignment(partition(name)), fields)
+    elif isinstance(expected, list):
+        assert list(context.partition_replica_assignment(partition(name))) == expected
+    else:
+        raise UnknownInCaseError(f"{name} is expected to be {expected!r}")
+
+
+def preferred_imbalance_metric(case: Case) -> None:
+    context = ControllerContext()
+    for step in case.take("steps"):
+        with Fields(step, "step") as fields:
+            match fields.take("op"):
+                case "assign":
+                    _assign(context, {fields.take("tp"): fields.take("replicas")})
+                case "leader":
+                    known = leadership({k: fields.take(k) for k in ("leader", "isr")}, 1)
+                    name = partition(fields.take("tp"))
+                    context.put_partition_leadership_info(name, known)
+                case "queue_delete":
+                    context.queue_topic_deletion([fields.take("topic")])
+                case "remove_topic":
+                    context.remove_topic(fields.take("topic"))
+                case unknown:
+                    raise UnknownInCaseError(f"op {unknown}")
+            for count in fields.expected("expect"):
+                assert context.preferred_replica_imbalance_count == count
+
+
+def offline_partition_count(case: Case) -> None:
+    """PartitionStateMachineTest: partitions of one topic go through states, and are counted."""
+    names = [partition(name) for name in case.take("partitions")]
+    led = case.take("zk_leader_isr", None)
+    replicas = case.take("assignment", None if led is None else led.get("isr")) or [0]
+    by_partition = {p: _of(replicas, p) for p in names}
+    live = case.take("live", sorted({r for assigned in by_partition.values() for r in assigned}))
+    office = Office({0, *live})
+    office.context.remove_live_broker(0 if 0 not in live else -1)
+    for name in names:
+        office.context.update_partition_full_replica_assignment(
+            name, assignment(by_partition[name])
+        )
+    _put_topics(office, names)
+    if led is not None:
+        for name in names:
+            state = led.get(str(name), led)
+            office.put_state(name, state["leader"], tuple(state["isr"]))
+    office.context.topics_to_be_deleted |= set(case.take("topics_to_be_deleted", []))
+    office.context.topics_with_deletion_started |= set(
+        case.take("topics_with_deletion_started", [])
+    )
+    _put_replica_states(office, names, case.take("replica_state", None))
+    for step in case.take("steps"):
+        with Fields(step, "step") as fields:
+            _count_step(office, names, fields)
+
+
+def _of(replicas: Any, name: TopicPartition) -> list[BrokerId]:
+    found = replicas.get(str(name)) if isinstance(replicas, Mapping) else replicas
+    if not isinstance(found, list):
+        raise UnknownInCaseError(f"the replicas of {name} are {found!r}")
+    return found
+
+
+def _put_topics(office: Office, names: Iterable[TopicPartition]) -> None:
+    """Write the topics' znodes: a deletion looks for them."""
+    for topic in sorted({name.topic for name in names}):
+        assignments = office.context.partition_assignments(topic)
+        office.put_topic(topic, {p.partition: a for p, a in assignments.items()})
+
+
+def _put_replica_states(office: Office, names: Iterable[TopicPartition], state: Any) -> None:
+    wanted = one_of(state, REPLICA_STATES, "the replicas' state")
+    if wanted is ReplicaState.NON_EXISTENT:
+        return
+    for replica in office.context.replicas_of(names):
+        office.context.put_replica_state(replica, wanted)
+
+
+def _count_step(office: Office, names: list[TopicPartition], fields: Fields) -> None:
+    if "op" in fields:
+        enqueue = one_of(fields.take("op"), {"enqueue_delete": _enqueue_delete}, "the op")
+        enqueue(office, fields)
+    else:
+        target = one_of(fields.take("target"), PARTITION_STATES, "the target")
+        name = fields.take("strategy", "offline")
+        office.partitions.handle_state_changes(names, target, strategy(name))
+    for count in fields.expected("expect"):
+        assert office.context.offline_partition_count == count
+
+
+def _enqueue_delete(office: Office, fields: Fields) -> None:
+    office.server.put(DeleteTopicsTopicZNode.path(fields.take("topic")))
+    office.deletions.on_topic_deletion()

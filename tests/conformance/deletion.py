@@ -1,0 +1,204 @@
+"""The deletion of topics, replica by replica: TopicDeletionManagerTest."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from core.controller.states import PartitionState
+from core.errors import Errors
+from core.model import (
+    LEADER_DURING_DELETE,
+    BrokerId,
+    PartitionAndReplica,
+    ReplicaAssignment,
+    TopicPartition,
+)
+from tests.conformance.fields import Case, Fields, UnknownInCaseError, one_of, partition
+from tests.conformance.machines import PARTITION_STATES, REPLICA_STATES
+from tests.support.term import Office, metadata_rows, topic_id
+from zk.admin_znodes import DeleteTopicsTopicZNode
+
+
+class Deletions:
+    """A controller with topics on every broker, all of them well."""
+
+    def __init__(self, context: Fields) -> None:
+        self.brokers: list[BrokerId] = context.take("brokers")
+        count, factor = context.take("partitions"), context.take("rf")
+        topics = context.take("topics")
+        self.office = Office(self.brokers)
+        for number, topic in enumerate(topics, 1):
+            ring = [*self.brokers, *self.brokers]
+            starts = [index % len(self.brokers) for index in range(count)]
+            partitions = {
+                index: tuple(ring[start : start + factor]) for index, start in enumerate(starts)
+            }
+            self.office.put_topic(topic, partitions, topic_id(number))
+        self.office.brokers.on_broker_change()  # from now on it watches them
+        self.office.topics.on_topic_change()
+        self.dead: set[BrokerId] = set()  # now or formerly
+        self.named: list[TopicPartition] = []  # the partitions of the topics named last
+        self.replicas: list[PartitionAndReplica] = []
+        self.office.effects()
+
+    def name(self, topics: Iterable[str]) -> None:
+        """Remember the partitions and replicas there are of these topics."""
+        known = self.office.context
+        self.named = [tp for topic in topics for tp in known.partitions_of(topic)]
+        self.replicas = known.replicas_of(self.named)
+
+    def of(self, which: Any) -> list[PartitionAndReplica]:
+        """Return the replicas a case means: all, live, dead, or those of a broker."""
+        if isinstance(which, int | list):
+            brokers = {which} if isinstance(which, int) else set(which)
+        elif which == "all":
+            brokers = set(self.brokers)
+        elif which == "live":
+            brokers = set(self.brokers) - self.dead
+        elif which in ("dead", "formerly dead"):
+            brokers = self.dead
+        elif isinstance(which, str) and (number := re.search(r"\d+", which)) is not None:
+            brokers = {int(number[0])}
+        else:
+            raise UnknownInCaseError(f"the replicas {which!r}")
+        return [replica for replica in self.replicas if replica.replica in brokers]
+
+    # --- steps ---
+
+    def init(self, step: Fields) -> None:
+        """Begin a term: partitions of the ineligible topics are being moved."""
+        moving = step.take("ineligible", [])
+        known = self.office.context
+        for topic in moving:
+            for moved in known.partitions_of(topic):
+                replicas = known.partition_replica_assignment(moved)
+                assignment = ReplicaAssignment(replicas, adding_replicas=replicas[-1:])
+                known.update_partition_full_replica_assignment(moved, assignment)
+                known.partitions_being_reassigned.add(moved)
+        for topic in step.take("to_delete"):
+            self.office.server.put(DeleteTopicsTopicZNode.path(topic))
+        self.office.deletions.load()
+
+    def enqueue(self, step: Fields) -> None:
+        """Somebody wishes topics to be deleted."""
+        topics = step.take("topics")
+        self.name(topics)
+        for topic in topics:
+            self.office.server.put(DeleteTopicsTopicZNode.path(topic))
+        self.office.deletions.on_topic_deletion()
+
+    def complete(self, step: Fields) -> None:
+        """Brokers answer that they deleted replicas."""
+        self._answer(self.of(step.take("replicas")), Errors.NONE)
+
+    def fail(self, step: Fields) -> None:
+        """Replicas cannot be deleted: their broker died, or says so."""
+        replicas = self.of(step.take("replicas"))
+        self.office.deletions.fail([r for r in replicas if r.replica in self.dead])
+        refused = [r for r in replicas if r.replica not in self.dead]
+        self._answer(refused, Errors.KAFKA_STORAGE_ERROR)
+
+    def _answer(self, replicas: Iterable[PartitionAndReplica], error: Errors) -> None:
+        answers: dict[BrokerId, dict[TopicPartition, Errors]] = {}
+        for replica in replicas:
+            answers.setdefault(replica.replica, {})[replica.topic_partition] = error
+        for broker_id, errors in answers.items():
+            self.office.deletions.on_stop_replica_response(broker_id, errors)
+
+    def broker_down(self, step: Fields) -> None:
+        """A broker dies; what it hosts goes offline."""
+        broker_id = step.take("broker")
+        step.take("then", None)
+        self.dead.add(broker_id)
+        self.office.unregister(broker_id)
+        self.office.brokers.on_broker_change()
+
+    def broker_up(self, step: Fields) -> None:
+        """A broker registers anew."""
+        before = max(self.office.context.live_broker_epochs.values(), default=0)
+        registration = self.office.register(step.take("broker"), life=2)
+        assert step.take("epoch", "+1") == "+1"
+        assert registration.broker_epoch > before
+        self.office.brokers.on_broker_change()
+
+    def resume(self, step: Fields) -> None:
+        """Topics are eligible again."""
+        self.office.deletions.resume(step.take("topics"))
+
+    # --- what is to be seen ---
+
+    def assert_expected(self, expect: Fields) -> None:
+        """Compare what there is with what a step expects."""
+        known = self.office.context
+        for key, found in (
+            ("to_be_deleted", known.topics_to_be_deleted),
+            ("started", known.topics_with_deletion_started),
+            ("ineligible", known.topics_ineligible_for_deletion),
+        ):
+            for topics in expect.expected(key):
+                assert found == set(topics)
+        for state in expect.expected("partitions"):
+            self._assert_partitions(state)
+        for key, which in (
+            ("replicas", "all"),
+            ("replica_states", "all"),
+            ("replicas_on_live", "live"),
+            ("replicas_on_dead", "dead"),
+        ):
+            for state in expect.expected(key):
+                self._assert_replicas(self.of(which), state)
+        for key in sorted(key for key in expect.keys() if "metadata" in key):  # noqa: SIM118
+            self._assert_pushed(expect.take(key))
+
+    def _assert_partitions(self, state: Any) -> None:
+        known = self.office.context
+        if state == []:
+            assert not any(known.partitions_of(tp.topic) for tp in self.named)
+            return
+        wanted = one_of(state, PARTITION_STATES, "the partitions' state")
+        assert {known.partition_state(tp) for tp in self.named} == {wanted}
+
+    def _assert_replicas(self, replicas: list[PartitionAndReplica], state: Any) -> None:
+        known = self.office.context
+        wanted = one_of(None if state == [] else state, REPLICA_STATES, "the replicas' state")
+        assert {known.replica_state(replica) for replica in replicas} <= {wanted}
+        assert state == [] or replicas
+
+    def _assert_pushed(self, expected: Any) -> None:
+        """Every live broker was told that the named partitions have no leader any more."""
+        if isinstance(expected, list):
+            assert set(map(partition, expected)) == set(self.named)
+        elif not (expected in (1, True) or {"every", "all", "once"} & set(str(expected).split())):
+            raise UnknownInCaseError(f"a metadata push {expected!r}")
+        told = metadata_rows(self.office.effects())
+        for broker_id in self.office.context.live_broker_ids:
+            leaders = {tp: row.leader for tp, row in told[broker_id].items()}
+            assert leaders == dict.fromkeys(self.named, LEADER_DURING_DELETE)
+
+
+def topic_deletion(case: Case) -> None:
+    with case.nested("context") as context:
+        deletions = Deletions(context)
+    steps: Mapping[str, Callable[[Fields], None]] = {
+        "init": deletions.init,
+        "enqueue": deletions.enqueue,
+        "complete": deletions.complete,
+        "fail": deletions.fail,
+        "broker_down": deletions.broker_down,
+        "broker_up": deletions.broker_up,
+        "resume": deletions.resume,
+    }
+    assert {deletions.office.context.partition_state(tp) for tp in _all(deletions)} == {
+        PartitionState.ONLINE
+    }
+    for step in case.take("steps"):
+        with Fields(step, "step") as fields:
+            one_of(fields.take("op"), steps, "the op")(fields)
+            with fields.nested("expect") as expect:
+                deletions.assert_expected(expect)
+
+
+def _all(deletions: Deletions) -> list[TopicPartition]:
+    return list(deletions.office.context.all_partitions())

@@ -1,0 +1,148 @@
+"""Elections people ask for: PlaintextAdminIntegrationTest, LeaderElectionCommandTest."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from core.controller.states import PartitionState
+from core.errors import Errors
+from core.model import NO_LEADER, BrokerId, TopicPartition
+from core.protocol.controller import (
+    ElectedPartition,
+    ElectionType,
+    ElectLeadersRequest,
+    ElectLeadersResponse,
+)
+from tests.conformance.fields import Case, Fields, UnknownInCaseError, one_of, partition
+from tests.support.term import Office
+from zk.admin_znodes import PreferredReplicaElectionZNode
+
+
+class Ballot:
+    """A controller, and the partitions a case names."""
+
+    def __init__(self, given: Fields) -> None:
+        self.type: ElectionType = one_of(
+            given.take("type", "PREFERRED"), ElectionType.__members__, "the type"
+        )
+        wanted = given.take("partitions", "all")
+        self.wanted: list[str] | None = None if wanted in ("all", None) else list(wanted)
+        replicas = given.take("replicas", None)
+        if not isinstance(replicas, Mapping):
+            names = given.take("existing", ["t-0"] if self.wanted is None else None)
+            if names is None:
+                names = [] if replicas is None else self.wanted
+            replicas = dict.fromkeys(names, replicas or [0, 1, 2])
+        else:
+            given.take("existing", None)
+        self.replicas: Mapping[str, list[BrokerId]] = replicas
+        self._live = given.take("live", sorted({0, 1, 2, *_all(replicas.values())}))
+        self.office = Office({0, *self._live})
+        if 0 not in self._live:
+            self.office.context.remove_live_broker(0)
+        leader, leaders = given.take("leader", None), given.take("leaders", {})
+        isrs = given.take("isr", {})
+        for name, assigned in replicas.items():
+            isr = isrs.get(name) if isinstance(isrs, Mapping) else isrs
+            self._lead(name, assigned, leaders.get(name, leader), isr)
+        self._put_state(given.take("topic_state", "usual"))
+        self.before = {name: self.leader(name) for name in replicas}
+
+    def _lead(
+        self, name: str, replicas: Sequence[BrokerId], leader: BrokerId | None, isr: Any
+    ) -> None:
+        """Make a partition known; without more said, all are in sync and one that lives leads."""
+        alive = [r for r in replicas if r in self._live]
+        in_sync = list(isr if isr is not None else alive or replicas)
+        if leader is None:
+            able = [r for r in in_sync if r in alive]
+            leader = able[0] if able else NO_LEADER
+        elif leader == NO_LEADER and isr is None:
+            in_sync = [r for r in replicas if r not in self._live] or list(replicas)
+        state = PartitionState.OFFLINE if leader == NO_LEADER else PartitionState.ONLINE
+        self.office.lead(partition(name), tuple(replicas), leader, tuple(in_sync), state)
+
+    def _put_state(self, state: str) -> None:
+        if one_of(state, {"usual": False, "queued_for_deletion": True}, "the topic's state"):
+            topics = {partition(name).topic for name in self.replicas}
+            self.office.context.queue_topic_deletion(topics)
+
+    def leader(self, name: str) -> BrokerId:
+        """Return who leads, according to ZooKeeper."""
+        return self.office.leads(partition(name))[0]
+
+    def elect(self) -> ElectLeadersResponse:
+        """Ask for the election."""
+        names = None if self.wanted is None else tuple(map(partition, self.wanted))
+        return self.office.balance.elect(ElectLeadersRequest(self.type, names))
+
+    def name_of(self, row: ElectedPartition) -> str:
+        """Return what the case calls a partition."""
+        found = TopicPartition(row.topic, row.partition)
+        known = [*self.replicas, *(self.wanted or ())]
+        names: list[str] = [name for name in known if partition(name) == found]
+        return names[0]
+
+
+def _all(lists: Any) -> list[BrokerId]:
+    return [replica for replicas in lists for replica in replicas]
+
+
+def elect_leaders(case: Case) -> None:
+    with case.nested("in") as given, case.nested("expect") as expect:
+        triggers = given.take("trigger", None)
+        if triggers is not None:
+            for trigger in [triggers] if isinstance(triggers, str) else triggers:
+                _assert_trigger(trigger, expect.take("allow_unclean"))
+            given.take("type", None)
+            return
+        if "topic_state" in given and "partitions" not in given and "replicas" not in given:
+            given = Fields({**given.rest(), "partitions": ["t-0"], "existing": ["t-0"]}, "in")
+        ballot = Ballot(given)
+        with given:
+            _assert_outcome(ballot, expect)
+
+
+def _assert_outcome(ballot: Ballot, expect: Fields) -> None:
+    response = ballot.elect()
+    assert response.error_code is Errors.NONE
+    errors = {ballot.name_of(row): row.error_code.name for row in response.partitions}
+    for error in expect.expected("error"):
+        if isinstance(error, Mapping):
+            assert {name: errors[name] for name in error} == {
+                name: wanted or "NONE" for name, wanted in error.items()
+            }
+        else:
+            assert errors
+            assert set(errors.values()) == {error or "NONE"}
+    for entries in expect.expected("result_entries"):
+        names = sorted(errors)
+        assert len(names) == entries if isinstance(entries, int) else names == sorted(entries)
+    for leader in expect.expected("leader"):
+        assert {ballot.leader(name) for name in ballot.replicas} == {leader}
+    for leaders in expect.expected("leaders"):
+        assert {name: ballot.leader(name) for name in leaders} == leaders
+    for is_changed in expect.expected("leader_changed"):
+        after = {name: ballot.leader(name) for name in ballot.replicas}
+        assert (after != ballot.before) is is_changed
+
+
+def _assert_trigger(trigger: str, allow_unclean: bool) -> None:
+    """Whether this way to ask for an election lets a replica lead that is not in sync."""
+    ballot = Ballot(
+        Fields({"replicas": {"t-0": [1, 2]}, "live": [0, 1], "leaders": {"t-0": -1}}, "in")
+    )
+    match trigger:
+        case "zookeeper":
+            data = PreferredReplicaElectionZNode.encode([TopicPartition("t", 0)])
+            ballot.office.server.put(PreferredReplicaElectionZNode.PATH, data)
+            ballot.office.balance.on_preferred_replica_election()
+        case "auto":
+            ballot.office.balance.rebalance()
+        case "admin":
+            ballot.type = ElectionType.UNCLEAN
+            ballot.elect()
+        case unknown:
+            raise UnknownInCaseError(f"trigger {unknown!r}")
+    assert (ballot.leader("t-0") == 1) is allow_unclean

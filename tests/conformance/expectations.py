@@ -1,0 +1,286 @@
+"""What a scenario expects to see, in time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from core.model import NO_LEADER, BrokerId, ReplicaAssignment, TopicPartition
+from core.protocol.control import UpdateMetadataPartition
+from core.protocol.controller import (
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsResponse,
+)
+from tests.conformance.actions import Actions
+from tests.conformance.fields import Fields, UnknownInCaseError, partition
+from zk.admin_znodes import DeleteTopicsTopicZNode
+from zk.znodes import ControllerEpochZNode, TopicZNode
+
+_DELETED_MEANS = {
+    "delete marker absent",
+    "topic znode absent",
+    "no broker hosts it",
+    "no logs, including renamed ones",
+    "no cleaner offsets",
+}
+
+
+class Expectations:
+    """Compares one step after the other with what there is."""
+
+    def __init__(self, actions: Actions) -> None:
+        self.actions = actions
+        self.stage = actions.stage
+        self.cluster = actions.cluster
+        self.by_op: Mapping[str, Callable[[Fields], None]] = {
+            op: getattr(self, op) for op in dir(self) if op.startswith("expect_")
+        }
+
+    def _broker(self, name: Any) -> BrokerId:
+        return NO_LEADER if name == NO_LEADER else self.actions.broker(name)
+
+    def _brokers(self, on: Any, everybody: list[BrokerId]) -> list[BrokerId]:
+        """Return the brokers an expectation holds for."""
+        if on == "all":
+            return everybody
+        if on in ("live", "alive", "running", "the live ones"):
+            return list(self.cluster.brokers)
+        return [self._broker(name) for name in (on if isinstance(on, list) else [on])]
+
+    # --- controllers ---
+
+    def expect_controller(self, step: Fields) -> None:
+        """Somebody rules, and ZooKeeper says so."""
+        broker_id = self._broker(step.take("broker"))
+        self.stage.eventually(
+            f"{broker_id} rules", lambda: self.stage.controller_znode() == broker_id
+        )
+
+    def expect_no_controller(self, step: Fields) -> None:
+        """Nobody rules."""
+        self.stage.eventually("nobody rules", lambda: self.stage.controller_znode() is None)
+
+    def expect_controller_epoch(self, step: Fields) -> None:
+        """So many controllers there have been."""
+        value = step.take("value")
+
+        def reached() -> bool:
+            node = self.stage.nodes.get(ControllerEpochZNode.PATH)
+            return node is not None and ControllerEpochZNode.decode(node.data) == value
+
+        self.stage.eventually(f"controller epoch {value}", reached)
+
+    def expect_active(self, step: Fields) -> None:
+        """A broker rules, or does not, in its own opinion."""
+        broker_id, value = self._broker(step.take("broker")), step.take("value")
+        broker = self.cluster.brokers[broker_id]
+        self.stage.eventually("its role", lambda: broker.controller.is_active is value)
+        for logged in step.expected("logged"):
+            if logged != "ControllerMovedException":
+                raise UnknownInCaseError(f"{logged!r} in the log")
+            assert self.stage.log.has_moved
+
+    # --- leaderships ---
+
+    def expect_state(self, step: Fields) -> None:
+        """Somebody leads, in some epoch."""
+        name = partition(step.take("tp"))
+        leader = self._broker(step.take("leader")) if "leader" in step else None
+        epoch = step.take("leader_epoch", None)
+        controller_epoch = step.take("controller_epoch", None)
+        isr = sorted(map(self._broker, step.take("isr"))) if "isr" in step else None
+
+        def reached() -> bool:
+            stored = self.cluster.leadership(name)
+            return (
+                stored is not None
+                and leader in (None, stored.leader_and_isr.leader)
+                and epoch in (None, stored.leader_and_isr.leader_epoch)
+                and controller_epoch in (None, stored.controller_epoch)
+                and isr in (None, sorted(stored.leader_and_isr.isr))
+            )
+
+        self._reaches(name, reached)
+
+    expect_leader = expect_state
+    expect_epoch = expect_state
+
+    def _reaches(self, name: TopicPartition, reached: Callable[[], bool]) -> None:
+        try:
+            self.stage.eventually("a leadership", reached)
+        except AssertionError as error:
+            raise AssertionError(f"{error}: {name} is {self.cluster.leadership(name)}") from None
+
+    def expect_has_leader(self, step: Fields) -> None:
+        """Somebody leads."""
+        name = partition(step.take("tp"))
+
+        def is_led() -> bool:
+            leads = self.stage.leads(name)
+            return leads is not None and leads[0] in self.cluster.brokers
+
+        self.stage.eventually(f"{name} is led", is_led)
+
+    def expect_unclean_meter(self, step: Fields) -> None:
+        """So many elections were unclean."""
+        value = step.take("value")
+
+        def count() -> bool:
+            stats = [b.controller.context.stats for b in self.cluster.brokers.values()]
+            return bool(sum(s.unclean_leader_elections for s in stats) == value)
+
+        self.stage.eventually(f"{value} unclean elections", count)
+
+    # --- assignments ---
+
+    def _assignment(self, name: TopicPartition) -> ReplicaAssignment | None:
+        stored = self.stage.topic(name.topic)
+        return None if stored is None else stored.partitions.get(name.partition)
+
+    def expect_assignment(self, step: Fields) -> None:
+        """A partition is assigned to these replicas."""
+        name = partition(step.take("tp"))
+        wanted = {
+            kind: tuple(self.stage.brokers(step.take(kind)))
+            for kind in ("replicas", "adding", "removing")
+            if kind in step
+        }
+
+        def reached() -> bool:
+            now = self._assignment(name)
+            if now is None:
+                return False
+            found = {
+                "replicas": now.replicas,
+                "adding": now.adding_replicas,
+                "removing": now.removing_replicas,
+            }
+            is_settled = "adding" in wanted or not now.is_being_reassigned
+            return is_settled and all(found[kind] == wanted[kind] for kind in wanted)
+
+        self.stage.eventually(f"{name} is assigned {wanted}", reached)
+
+    def expect_replicas(self, step: Fields) -> None:
+        """How far a move is, as a tool sees it."""
+        name, is_done = partition(step.take("tp")), step.take("done")
+        current = tuple(self.stage.brokers(step.take("current")))
+        target = tuple(self.stage.brokers(step.take("target")))
+
+        def reached() -> bool:
+            now = self._assignment(name)
+            return (
+                now is not None
+                and now.replicas == current
+                and now.target_replicas == target
+                and now.is_being_reassigned is not is_done
+            )
+
+        self.stage.eventually(f"{name} moves from {current} to {target}", reached)
+
+    def expect_no_reassignments(self, step: Fields) -> None:
+        """Nothing is being moved."""
+        response = self.cluster.request(ListPartitionReassignmentsRequest())
+        assert isinstance(response, ListPartitionReassignmentsResponse)
+        assert response.partitions == ()
+
+    def expect_path(self, step: Fields) -> None:
+        """A node is there and stays, or goes."""
+        path, is_present = step.take("path"), step.take("present")
+        self.stage.eventually(path, lambda: (path in self.stage.nodes) is is_present)
+        if is_present:
+            self.stage.settle()
+            assert path in self.stage.nodes
+
+    # --- brokers ---
+
+    def expect_hosted(self, step: Fields) -> None:
+        """A broker has been told of so many partitions."""
+        broker, count = self._broker(step.take("broker")), step.take("partitions")
+        manager = self.cluster.brokers[broker].replica_manager
+        self.stage.eventually(f"{broker} hosts {count}", lambda: len(manager.partitions) == count)
+
+    def expect_cache(self, step: Fields) -> None:
+        """So much is in a broker's metadata cache."""
+        cache = self.cluster.brokers[self._broker(step.take("broker"))].cache
+        topics, alive = step.take("topics", None), step.take("alive", None)
+
+        def reached() -> bool:
+            known = {name.topic for name in cache.snapshot.partitions}
+            return topics in (None, len(known)) and alive in (None, len(cache.snapshot.brokers))
+
+        self.stage.eventually(f"{topics} topics, {alive} brokers", reached)
+
+    def expect_metadata(self, step: Fields) -> None:
+        """Brokers know a partition like this."""
+        name = partition(step.take("tp"))
+        brokers = self._brokers(step.take("on", "all"), list(self.cluster.brokers))
+        wanted: dict[str, Any] = {}
+        for key in ("replicas", "isr", "offline"):
+            if key in step:
+                wanted[key] = sorted(map(self._broker, step.take(key)))
+            if f"{key}_nonempty" in step:
+                wanted[f"{key}_nonempty"] = step.take(f"{key}_nonempty")
+        if "leader" in step:
+            wanted["leader"] = self._broker(step.take("leader"))
+
+        def reached() -> bool:
+            rows = [self.cluster.brokers[b].cache.snapshot.partitions.get(name) for b in brokers]
+            return all(row is not None and _shows(row, wanted) for row in rows)
+
+        self.stage.eventually(f"{brokers} know {name}: {wanted}", reached)
+
+    # --- topics ---
+
+    def expect_deleted(self, step: Fields) -> None:
+        """Nothing is left of a topic."""
+        topic, meanings = step.take("topic"), set(step.take("means", ()))
+        step.take("partitions", None)  # all of them
+        if not meanings <= _DELETED_MEANS:
+            raise UnknownInCaseError(f"deleted means {sorted(meanings - _DELETED_MEANS)}")
+
+        def is_gone() -> bool:
+            nodes = self.stage.nodes
+            return (
+                DeleteTopicsTopicZNode.path(topic) not in nodes
+                and TopicZNode.path(topic) not in nodes
+                and not any(
+                    name.topic == topic
+                    for broker in self.cluster.brokers.values()
+                    for name in (*broker.replica_manager.partitions, *broker.disk.hosted())
+                )
+            )
+
+        self.stage.eventually(f"{topic} is deleted", is_gone)
+
+    def expect_logs_present(self, step: Fields) -> None:
+        """Brokers have a partition's log."""
+        self._expect_logs(step, are_there=True)
+
+    def expect_logs_gone(self, step: Fields) -> None:
+        """Brokers do not have a partition's log."""
+        self._expect_logs(step, are_there=False)
+
+    def _expect_logs(self, step: Fields, *, are_there: bool) -> None:
+        name, disks = partition(step.take("tp")), self.cluster.disks
+        brokers = self._brokers(step.take("on", "all"), list(disks))
+        self.stage.eventually(
+            f"logs of {name} on {brokers}",
+            lambda: all((name in disks[b].hosted()) is are_there for b in brokers),
+        )
+
+    def expect_records(self, step: Fields) -> None:
+        """Consumers read these records, when there is a log."""
+        raise UnknownInCaseError("there is no log to consume from yet")
+
+
+def _shows(row: UpdateMetadataPartition, wanted: Mapping[str, Any]) -> bool:
+    found = {
+        "leader": row.leader,
+        "replicas": sorted(row.replicas),
+        "isr": sorted(row.isr),
+        "offline": sorted(row.offline_replicas),
+        "replicas_nonempty": bool(row.replicas),
+        "isr_nonempty": bool(row.isr),
+        "offline_nonempty": bool(row.offline_replicas),
+    }
+    return all(found[key] == value for key, value in wanted.items())

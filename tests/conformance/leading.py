@@ -1,0 +1,184 @@
+"""One broker that leads, or hosts, a partition: the real replica manager, a log of numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+
+from core.errors import Errors, StorageError
+from core.model import NO_EPOCH, BrokerId, TopicPartition
+from core.protocol.broker import FetchPartition, FetchRequest, FetchTopic
+from core.protocol.control import (
+    ControlHeader,
+    LeaderAndIsrPartition,
+    LeaderAndIsrRequest,
+    LeaderAndIsrTopic,
+    LeaderAndIsrType,
+    TopicId,
+    UpdateMetadataBroker,
+    UpdateMetadataRequest,
+)
+from core.protocol.controller import AlteredPartition, AlterPartitionRequest, AlterPartitionResponse
+from core.replication.metadata_cache import MetadataCache
+from core.replication.partition import Partition
+from core.replication.replica_manager import ReplicaManager, ReplicationSettings
+from storage.empty_logs import EmptyLogs
+
+NAME = TopicPartition("t", 0)
+LAG_MS = 30_000
+
+
+class CountedLogs(EmptyLogs):
+    """Logs whose end is a number, in a directory that may fail."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.end = 0
+        self.fails_to_delete = False
+        self._has_failed = False
+
+    def fail(self) -> None:
+        """Let the directory of all logs fail."""
+        self._has_failed = True
+
+    def hosted(self) -> Mapping[TopicPartition, TopicId | None]:
+        """Return the logs that can be reached."""
+        return MappingProxyType({}) if self._has_failed else super().hosted()
+
+    def delete(self, topic_partition: TopicPartition) -> None:
+        """Delete a log, or find out that its directory has failed."""
+        if self.fails_to_delete:
+            self.fail()
+            raise StorageError(f"cannot delete {topic_partition}")
+        super().delete(topic_partition)
+
+    def is_offline(self, topic_partition: TopicPartition) -> bool:
+        """Whether the directory has failed."""
+        del topic_partition
+        return self._has_failed
+
+    def log_end_offset(self, topic_partition: TopicPartition) -> int:
+        """Return the number."""
+        del topic_partition
+        return self.end
+
+
+def fresh_manager(
+    broker_id: BrokerId = 0, lag_ms: int = LAG_MS, logs: CountedLogs | None = None
+) -> tuple[ReplicaManager, CountedLogs]:
+    """Return a broker that was told nothing yet, and its logs."""
+    logs = logs or CountedLogs()
+    settings = ReplicationSettings(replica_lag_time_max_ms=lag_ms)
+    return ReplicaManager(broker_id, logs, MetadataCache(), settings), logs
+
+
+def leader_and_isr_row(
+    leader: BrokerId,
+    isr: Sequence[BrokerId],
+    replicas: Sequence[BrokerId],
+    *,
+    leader_epoch: int = 0,
+    adding: Sequence[BrokerId] = (),
+    removing: Sequence[BrokerId] = (),
+) -> LeaderAndIsrPartition:
+    """Return orders for the partition."""
+    return LeaderAndIsrPartition(
+        NAME.partition,
+        controller_epoch=1,
+        leader=leader,
+        leader_epoch=leader_epoch,
+        isr=tuple(isr),
+        partition_epoch=leader_epoch,
+        replicas=tuple(replicas),
+        adding_replicas=tuple(adding),
+        removing_replicas=tuple(removing),
+        is_new=True,
+        leader_recovery_state=0,
+    )
+
+
+class Leader:
+    """A leader with a log that ends at ``log_end_offset``; every replica's broker is alive."""
+
+    def __init__(
+        self,
+        replicas: Sequence[BrokerId],
+        isr: Sequence[BrokerId],
+        leader: BrokerId,
+        log_end_offset: int,
+        lag_ms: int,
+    ) -> None:
+        self.now_ms = 0
+        self.in_flight: AlterPartitionRequest | None = None
+        self.manager, self._logs = fresh_manager(leader, lag_ms)
+        self._logs.end = log_end_offset
+        header = ControlHeader(leader, 1, -1)
+        brokers = tuple(UpdateMetadataBroker(r, NO_EPOCH, (), None, None, None) for r in replicas)
+        self.manager.handle(header, UpdateMetadataRequest((), brokers), self.now_ms)
+        row = leader_and_isr_row(leader, isr, replicas)
+        topic = LeaderAndIsrTopic(NAME.topic, None, (row,))
+        request = LeaderAndIsrRequest(LeaderAndIsrType.INCREMENTAL, (topic,), ())
+        self.manager.handle(header, request, self.now_ms)
+
+    @property
+    def partition(self) -> Partition:
+        """What it knows."""
+        return self.manager.partitions[NAME]
+
+    @property
+    def log_end_offset(self) -> int:
+        """Where its log ends."""
+        return self._logs.end
+
+    def append_to(self, log_end_offset: int) -> None:
+        """Have records up to this offset."""
+        self._logs.end = log_end_offset
+
+    def check(self) -> None:
+        """Let the shrink timer fire."""
+        self.manager.shrink_isrs(self.now_ms)
+
+    def send(self) -> AlterPartitionRequest | None:
+        """Put what is proposed in flight, if anything is and nothing is under way."""
+        request = self.manager.alter_partition_request()
+        self.in_flight = request or self.in_flight
+        return request
+
+    def answer(self, error: Errors) -> None:
+        """Let the controller answer what is proposed; an error carries nothing else."""
+        self.send()
+        request, self.in_flight = self.in_flight, None
+        assert request is not None, "nothing is proposed"
+        answers = [
+            AlteredPartition(*row.topic_partition, error)
+            if error is not Errors.NONE
+            else AlteredPartition(
+                *row.topic_partition,
+                error,
+                request.broker_id,
+                row.leader_epoch,
+                row.new_isr,
+                row.leader_recovery_state,
+                row.partition_epoch + 1,
+            )
+            for row in request.partitions
+        ]
+        response = AlterPartitionResponse(Errors.NONE, tuple(answers))
+        self.manager.on_alter_partition_response(request, response, self.now_ms)
+
+
+class Follower:
+    """A follower of that leader."""
+
+    def __init__(self, leader: Leader, broker_id: BrokerId) -> None:
+        self._leader = leader
+        self._broker_id = broker_id
+
+    def fetch(self, offset: int) -> None:
+        """Fetch from ``offset`` on: everything before it is there."""
+        epoch = self._leader.partition.leader_epoch
+        row = FetchPartition(NAME.partition, epoch, offset, NO_EPOCH, 0)
+        request = FetchRequest(self._broker_id, topics=(FetchTopic(NAME.topic, None, (row,)),))
+        response = self._leader.manager.fetch(request, self._leader.now_ms)
+        ((_, answer),) = response.partitions()
+        assert answer.error_code is Errors.NONE

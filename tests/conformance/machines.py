@@ -1,0 +1,244 @@
+"""A term whose store answers as a case says, and whose batches are looked into.
+
+Upstream tests the state machines over a mocked ZooKeeper and a mocked request batch. Here the
+machines, the context and the batch are the real ones; the store is over the fake ZooKeeper and
+answers for partition states what the case has it answer, versions included.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from core.controller.context import ControllerContext
+from core.controller.request_batch import ControlRequestBatch
+from core.controller.states import PartitionState, ReplicaState
+from core.controller.term import Term
+from core.errors import BadDataError, SessionExpiredError
+from core.model import (
+    BrokerId,
+    BrokerRegistration,
+    LeaderIsrAndControllerEpoch,
+    PartitionAndReplica,
+    ReplicaAssignment,
+    TopicPartition,
+)
+from core.ports import PartitionStates, WriteError
+from tests.conformance.fields import Fields, assignment, leadership, one_of, partition
+from tests.support.fake_zookeeper import FakeZooKeeper, FakeZooKeeperServer
+from tests.support.term import KnownTopicIds, broker_info
+from zk.store import ZkControllerStore
+
+PARTITION_STATES = {
+    "NonExistent": PartitionState.NON_EXISTENT,
+    "New": PartitionState.NEW,
+    "Online": PartitionState.ONLINE,
+    "Offline": PartitionState.OFFLINE,
+}
+REPLICA_STATES = {
+    None: ReplicaState.NON_EXISTENT,
+    "NonExistent": ReplicaState.NON_EXISTENT,
+    "New": ReplicaState.NEW,
+    "Online": ReplicaState.ONLINE,
+    "Offline": ReplicaState.OFFLINE,
+    "DeletionStarted": ReplicaState.DELETION_STARTED,
+    "DeletionSuccessful": ReplicaState.DELETION_SUCCESSFUL,
+    "DeletionIneligible": ReplicaState.DELETION_INELIGIBLE,
+}
+
+EXCEPTION = "EXCEPTION"
+_WRITE_OUTCOMES: Mapping[str, WriteError | None] = {
+    "OK": None,
+    "NODEEXISTS": WriteError.NODE_EXISTS,
+    "NONODE": WriteError.NO_NODE,
+    "BADVERSION": WriteError.BAD_VERSION,
+}
+
+
+class ScriptedStore(ZkControllerStore):
+    """A store that answers for partition states as it is told, and notes what is asked of it."""
+
+    def __init__(self) -> None:
+        super().__init__(FakeZooKeeper(FakeZooKeeperServer()))
+        self.states: dict[TopicPartition, LeaderIsrAndControllerEpoch] = {}
+        self.reads = self.creations = "OK"
+        self.version_after_write: int | None = None
+        self.created: dict[TopicPartition, LeaderIsrAndControllerEpoch] = {}
+        self.updated: dict[TopicPartition, LeaderIsrAndControllerEpoch] = {}
+        self.configs_read: list[str] = []
+
+    def read_partition_states(self, partitions: Collection[TopicPartition]) -> PartitionStates:
+        """Answer with what was scripted."""
+        _fail_on_exception(self.reads)
+        if one_of(self.reads, _WRITE_OUTCOMES, "the answer to a read") is not None:
+            return {}
+        return {p: self.states[p] for p in partitions if p in self.states}
+
+    def create_partition_states(
+        self, states: Mapping[TopicPartition, LeaderIsrAndControllerEpoch], epoch_zk_version: int
+    ) -> Mapping[TopicPartition, int | WriteError]:
+        """Note the states and answer with what was scripted."""
+        del epoch_zk_version
+        _fail_on_exception(self.creations)
+        refusal = one_of(self.creations, _WRITE_OUTCOMES, "the answer to a creation")
+        if refusal is None:
+            self.created.update(states)
+        return dict.fromkeys(states, 0 if refusal is None else refusal)
+
+    def update_partition_states(
+        self, states: Mapping[TopicPartition, LeaderIsrAndControllerEpoch], epoch_zk_version: int
+    ) -> Mapping[TopicPartition, int | WriteError]:
+        """Note the states and answer with the scripted version."""
+        del epoch_zk_version
+        self.updated.update(states)
+        return {
+            p: state.leader_and_isr.partition_epoch + 1
+            if self.version_after_write is None
+            else self.version_after_write
+            for p, state in states.items()
+        }
+
+    def read_unclean_leader_election(
+        self, topics: Collection[str]
+    ) -> Mapping[str, bool | BadDataError]:
+        """Note the topics; none overrides anything."""
+        self.configs_read += topics
+        return {}
+
+
+def _fail_on_exception(code: str) -> None:
+    if code == EXCEPTION:
+        raise SessionExpiredError("as the case has it")
+
+
+class Told(NamedTuple):
+    """A LeaderAndIsr that was put into a batch."""
+
+    broker_ids: list[BrokerId]
+    leadership: LeaderIsrAndControllerEpoch
+    assignment: ReplicaAssignment
+    is_new: bool
+
+
+class Stopped(NamedTuple):
+    """A StopReplica that was put into a batch."""
+
+    broker_id: BrokerId
+    topic_partition: TopicPartition
+    delete: bool
+
+
+class WatchedBatch(ControlRequestBatch):
+    """A batch that remembers what was put into it; receivers need not be alive for that."""
+
+    def __init__(self, controller_id: BrokerId, context: ControllerContext) -> None:
+        super().__init__(controller_id, context)
+        self.told: list[Told] = []
+        self.stopped: list[Stopped] = []
+        self.metadata: list[tuple[list[TopicPartition], Collection[BrokerId] | None]] = []
+
+    def add_leader_and_isr(
+        self,
+        broker_ids: Iterable[BrokerId],
+        topic_partition: TopicPartition,
+        leadership: LeaderIsrAndControllerEpoch,
+        assignment: ReplicaAssignment,
+        *,
+        is_new: bool,
+    ) -> None:
+        """Remember and add."""
+        receivers = list(broker_ids)
+        self.told.append(Told(receivers, leadership, assignment, is_new))
+        super().add_leader_and_isr(
+            receivers, topic_partition, leadership, assignment, is_new=is_new
+        )
+
+    def add_stop_replica(
+        self, broker_id: BrokerId, topic_partition: TopicPartition, *, delete: bool
+    ) -> None:
+        """Remember and add."""
+        self.stopped.append(Stopped(broker_id, topic_partition, delete))
+        super().add_stop_replica(broker_id, topic_partition, delete=delete)
+
+    def add_update_metadata(
+        self,
+        partitions: Iterable[TopicPartition],
+        broker_ids: Collection[BrokerId] | None = None,
+    ) -> None:
+        """Remember and add."""
+        named = list(partitions)
+        if named:
+            self.metadata.append((named, broker_ids))
+        super().add_update_metadata(named, broker_ids)
+
+
+@dataclass(frozen=True)
+class WatchedTerm(Term):
+    """A term that remembers its batches, and which of them were announced."""
+
+    batches: list[WatchedBatch] = field(default_factory=list)
+    announced: list[ControlRequestBatch] = field(default_factory=list)
+
+    def new_batch(self) -> ControlRequestBatch:
+        """Return an empty batch and remember it."""
+        self.batches.append(WatchedBatch(self.broker_id, self.context))
+        return self.batches[-1]
+
+    def announce(self, batch: ControlRequestBatch) -> None:
+        """Remember and announce."""
+        self.announced.append(batch)
+        super().announce(batch)
+
+    @property
+    def told(self) -> list[Told]:
+        """Every LeaderAndIsr, in order."""
+        return [told for batch in self.batches for told in batch.told]
+
+    @property
+    def stopped(self) -> list[Stopped]:
+        """Every StopReplica, in order."""
+        return [stopped for batch in self.batches for stopped in batch.stopped]
+
+
+def watched_term(store: ScriptedStore) -> WatchedTerm:
+    """Return a term of broker 0."""
+    return WatchedTerm(0, store, KnownTopicIds())
+
+
+def arrange(context: ControllerContext, store: ScriptedStore, given: Fields) -> TopicPartition:
+    """Make of context and store what a case gives of one partition; return the partition."""
+    name = partition(given.take("partition", "t-0"))
+    context.epoch = given.take("controller_epoch", 50)
+    replicas = given.take("assignment", None)
+    shutting_down = given.take("shutting_down", [])
+    live = given.take("live", replicas or [])
+    for broker_id in {*live, *shutting_down}:
+        context.add_live_broker(BrokerRegistration(broker_info(broker_id), broker_epoch=1))
+    context.shutting_down_broker_ids.update(shutting_down)
+    if replicas is not None:
+        context.update_partition_full_replica_assignment(name, assignment(replicas))
+    cached = given.take("cached", None)
+    if cached is not None:
+        known = leadership(cached, context.epoch, "cached")
+        context.put_partition_leadership_info(name, known)
+        store.states[name] = known  # what ZooKeeper holds, unless the case says otherwise
+    _script(store, name, given, context.epoch)
+    return name
+
+
+def _script(store: ScriptedStore, name: TopicPartition, given: Fields, epoch: int) -> None:
+    store.creations = given.take("zk_create", "OK")
+    with given.nested("zk_get") as answer:
+        store.reads = answer.take("code", "OK")
+        controller_epoch = answer.take("controller_epoch", epoch)
+        value: Any = answer.take("value", None)
+        if value is not None:
+            store.states[name] = leadership(value, controller_epoch, "zk_get.value")
+
+
+def put_replica_state(context: ControllerContext, name: TopicPartition, replica: int, state: Any):
+    """Put a replica into a state of that name."""
+    context.put_replica_state(
+        PartitionAndReplica(name, replica), one_of(state, REPLICA_STATES, "the replica's state")
+    )

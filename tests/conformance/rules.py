@@ -1,0 +1,181 @@
+"""Pure rules: elections, assignments, placement, the throttles of a reassignment."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+from core.controller.election import (
+    Candidates,
+    ControlledShutdownElection,
+    ElectionStrategy,
+    OfflineElection,
+    PreferredElection,
+    ReassignElection,
+    elect,
+)
+from core.errors import Errors
+from core.model import LeaderAndIsr, ReplicaAssignment
+from core.placement import PlacementError, Strategy, place, rack_alternated_brokers
+from core.protocol.placement import PlacementBroker, PlacementSpec, PlaceTopicsRequest
+from core.reassignment_plan import (
+    PartitionMove,
+    follower_throttles,
+    leader_throttles,
+    partition_move,
+    reassigning_brokers,
+)
+from tests.conformance.fields import (
+    Case,
+    Fields,
+    assert_assignment,
+    assignment,
+    one_of,
+    partition,
+)
+
+RANDOM_STARTS = 20
+"""How many random placements a case without a start index is tried on."""
+
+# Kafka's own tools raise AdminOperationException where there is no code of the protocol.
+ERRORS = {error.name: error for error in Errors} | {"ADMIN_OPERATION": Errors.INVALID_REQUEST}
+
+
+def strategy(name: str, *, allow_unclean: bool = False) -> ElectionStrategy:
+    """Return the strategy of that name."""
+    strategies: dict[str, ElectionStrategy] = {
+        "offline": OfflineElection(allow_unclean),
+        "reassign": ReassignElection(),
+        "preferred": PreferredElection(),
+        "controlled_shutdown": ControlledShutdownElection(),
+    }
+    chosen: ElectionStrategy = one_of(name, strategies, "the strategy")
+    return chosen
+
+
+def leader_election(case: Case) -> None:
+    with case.nested("in") as given, case.nested("expect") as expect:
+        live, shutting_down = given.take("live"), given.take("shutting_down", [])
+        chosen = strategy(given.take("algorithm"), allow_unclean=given.take("unclean", False))
+        outcome = elect(
+            chosen,
+            LeaderAndIsr(-1, tuple(given.take("isr"))),
+            Candidates(
+                ReplicaAssignment(tuple(given.take("assignment"))),
+                is_online=lambda r: r in live and r not in shutting_down,
+                is_reachable=lambda r: r in live,
+                is_shutting_down=lambda r: r in shutting_down,
+            ),
+        )
+        for leader in expect.expected("leader"):
+            assert (None if outcome is None else outcome.leader_and_isr.leader) == leader
+        for count in expect.expected("unclean_elections"):
+            assert (outcome is not None and outcome.unclean) == count
+
+
+def replica_assignment_target(case: Case) -> None:
+    with case.nested("in") as given, case.nested("expect") as expect:
+        assert_assignment(assignment(given.rest()), expect)
+
+
+def replica_assignment_reassign(case: Case) -> None:
+    with case.nested("in") as given, case.nested("expect") as expect:
+        start = assignment(given.take("start"))
+        assert_assignment(start.reassign_to(given.take("target")), expect)
+
+
+def rack_alternated_list(case: Case) -> None:
+    racks = {int(broker_id): rack for broker_id, rack in case.take("in").items()}
+    assert rack_alternated_brokers(racks) == case.take("expect")
+
+
+def _placement(given: Fields, seed: int) -> PlaceTopicsRequest:
+    """Return what Kafka's ``AdminUtils.assignReplicasToBrokers`` is asked."""
+    racks: Mapping[int, str | None]
+    if "racks" in given:
+        racks = {int(broker_id): rack for broker_id, rack in given.take("racks").items()}
+    else:
+        racks = dict.fromkeys(given.take("brokers"))
+    rack_aware = given.take("rack_aware", any(rack is not None for rack in racks.values()))
+    start = given.take("fixed_start_index", None)
+    first = given.take("start_partition_id", None)
+    spec = PlacementSpec("t", given.take("partitions", 1), given.take("rf", 1), max(0, first or 0))
+    return PlaceTopicsRequest(
+        topics=(spec,),
+        brokers=tuple(PlacementBroker(broker_id, rack, 0) for broker_id, rack in racks.items()),
+        strategy=Strategy.RACK_AWARE if rack_aware else Strategy.KAFKA,
+        start_index="random" if start is None or start < 0 else str(start),
+        index="per-topic",
+        seed=seed,
+    )
+
+
+def replica_placement_exact(case: Case) -> None:
+    with case.nested("in") as given:
+        placed = place(_placement(given, seed=0))
+    expected = {int(number): replicas for number, replicas in case.take("expect").items()}
+    assert {row.partition: list(row.replicas) for row in placed} == expected
+
+
+def replica_placement_error(case: Case) -> None:
+    with case.nested("in") as given, case.nested("expect") as expect:
+        error: Errors | None = None
+        try:
+            place(_placement(given, seed=0))
+        except PlacementError as refused:
+            error = refused.error_code
+        expected = expect.take("error")
+        assert error == (None if expected is None else one_of(expected, ERRORS, "the error"))
+
+
+def replica_placement_property(case: Case) -> None:
+    for seed in range(RANDOM_STARTS):
+        with Fields(case.take("in"), "in") as given:
+            request = _placement(given, seed)
+        with Fields(case.take("expect"), "expect") as expect:
+            _assert_properties(request, expect)
+
+
+def _assert_properties(request: PlaceTopicsRequest, expect: Fields) -> None:
+    placed = [row.replicas for row in place(request)]
+    racks = {broker.broker_id: broker.rack for broker in request.brokers}
+    leaders = Counter(replicas[0] for replicas in placed)
+    hosted = Counter(replica for replicas in placed for replica in replicas)
+    expect.take("note", None)
+    for count in expect.expected("replicas_per_partition"):
+        assert all(len(replicas) == count for replicas in placed)
+    for distinct in expect.expected("distinct_brokers_per_partition"):
+        assert distinct is True
+        assert all(len(set(replicas)) == len(replicas) for replicas in placed)
+    for count in expect.expected("distinct_racks_per_partition"):
+        assert all(len({racks[r] for r in replicas}) == count for replicas in placed)
+    for per_broker in expect.expected("leaders_per_broker"):
+        assert {broker: leaders[broker] for broker in racks} == dict.fromkeys(racks, per_broker)
+    for per_broker in expect.expected("replicas_per_broker"):
+        assert {broker: hosted[broker] for broker in racks} == dict.fromkeys(racks, per_broker)
+
+
+def reassign_tool_move_map(case: Case) -> None:
+    """One partition, or an object of partitions where throttles are expected."""
+    with case.nested("in") as given, case.nested("expect") as expect:
+        current, proposed = given.take("current", {}), given.take("proposed", None)
+        if "sources" in expect or "destinations" in expect:
+            move = _move(current, proposed)
+            assert sorted(move.sources) == sorted(expect.take("sources"))
+            assert sorted(move.destinations) == sorted(expect.take("destinations"))
+            return
+        moves = {
+            partition(name): _move(current.get(name, ()), (proposed or {}).get(name))
+            for name in {*current, *(proposed or {})}
+        }
+        for leader in expect.expected("leader"):
+            assert leader_throttles(moves) == leader
+        for follower in expect.expected("follower"):
+            assert follower_throttles(moves) == follower
+        for brokers in expect.expected("brokers"):
+            assert sorted(reassigning_brokers(moves.values())) == sorted(brokers)
+
+
+def _move(current: Any, proposed: Any) -> PartitionMove:
+    return partition_move(assignment(current), None if proposed is None else tuple(proposed))

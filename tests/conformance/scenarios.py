@@ -1,0 +1,61 @@
+"""Whole clusters, step by step: ControllerIntegrationTest, DeleteTopicTest and their kin."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tests.conformance.actions import Actions
+from tests.conformance.expectations import Expectations
+from tests.conformance.fields import Case, Fields, UnknownInCaseError, one_of
+from tests.conformance.stage import MovedLog, Stage
+
+_VARIANTS = {  # the rest of a sentence in ``also_true_when`` tells which
+    "IBP": None,  # versions of the inter-broker protocol do not exist here
+    "znode": {"reassigns_by_znode": True},
+}
+
+
+def end_to_end(case: Case) -> None:
+    brokers, steps = case.take("brokers"), case.take("steps")
+    with case.nested("config") as config:
+        variants = [_variant(sentence) for sentence in config.take("also_true_when", [])]
+        settings = config.rest()
+    for variant in [{}, *(v for v in variants if v is not None)]:
+        run(brokers, settings, steps, **variant)
+
+
+deletion_scenario = end_to_end
+
+
+def _variant(sentence: str) -> dict[str, bool] | None:
+    word = next((word for word in ("znode", "IBP") if word in sentence), sentence)
+    variant: dict[str, bool] | None = one_of(word, _VARIANTS, "also true when")
+    return variant
+
+
+def run(
+    brokers: Sequence[Any],
+    settings: Mapping[str, Any],
+    steps: Sequence[Mapping[str, Any]],
+    **variant: bool,
+) -> Actions:
+    """Play the steps on a fresh cluster."""
+    with MovedLog() as log:
+        with Fields(settings, "config") as config:
+            starts_itself = any(step.get("op") == "start" for step in steps)
+            stage = Stage(list(brokers), config, log, starts_itself=starts_itself)
+        actions = Actions(stage, **variant)
+        _play(actions, steps)
+    return actions
+
+
+def _play(actions: Actions, steps: Sequence[Mapping[str, Any]]) -> None:
+    expectations = Expectations(actions)
+    for number, step in enumerate(steps, 1):
+        with Fields(step, f"step {number}") as fields:
+            op = fields.take("op")
+            perform = actions.by_op.get(op) or expectations.by_op.get(op)
+            if perform is None:
+                raise UnknownInCaseError(f"op {op!r}")
+            perform(fields)

@@ -1,0 +1,205 @@
+"""A simulated cluster as the scenarios see it: brokers by name, and things that come true in time.
+
+``C`` is the broker that rules first, the others are named in the order in which they start.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import Any, Self
+
+from core.controller.context import ControllerContext
+from core.errors import ControllerMovedError
+from core.model import BrokerId, TopicPartition
+from tests.conformance.fields import Fields, UnknownInCaseError
+from tests.simulation.broker import FETCH_INTERVAL_MS, SimulatedBroker
+from tests.simulation.cluster import Cluster, short_settings
+from tests.support.fake_zookeeper import FakeZooKeeper
+from zk.admin import ZkAdminStore
+from zk.znodes import BrokerIdZNode, ControllerZNode, TopicZNode, TopicZNodeData
+
+TIMEOUT_MS = 120_000
+MAX_STEPS = 20_000
+_CONTROLLER_LOG = logging.getLogger("core.controller.controller")
+
+
+class MovedLog(logging.Handler):
+    """Remembers whether the controller logged that another one rules."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.has_moved = False
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Look for the error."""
+        arguments = record.args if isinstance(record.args, tuple) else ()
+        self.has_moved |= any(isinstance(a, ControllerMovedError) for a in arguments)
+
+    def __enter__(self) -> Self:
+        self._level = _CONTROLLER_LOG.level
+        _CONTROLLER_LOG.setLevel(logging.INFO)
+        _CONTROLLER_LOG.addHandler(self)
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        _CONTROLLER_LOG.removeHandler(self)
+        _CONTROLLER_LOG.setLevel(self._level)
+
+
+class Stage:
+    """Brokers of a case, started when it says so, else before its first step."""
+
+    def __init__(
+        self, brokers: list[Any], config: Fields, log: MovedLog, *, starts_itself: bool
+    ) -> None:
+        self.ids: dict[Any, BrokerId] = {
+            name: name if isinstance(name, int) else number for number, name in enumerate(brokers)
+        }
+        self.start_order = [self.ids[name] for name in config.take("start_order", brokers)]
+        self.uses_controlled_shutdown: bool = config.take("controlled.shutdown.enable", True)
+        settings = replace(
+            short_settings(),
+            auto_leader_rebalance_enable=config.take("auto.leader.rebalance.enable", False),
+            unclean_leader_election_enable=config.take("unclean.leader.election.enable", False),
+            delete_topic_enable=config.take("delete.topic.enable", True),
+            controlled_shutdown_abandoned_ms=300_000,
+        )
+        config.take("log_dirs", None)  # there are always two
+        config.take("note", None)
+        self.cluster = Cluster([], lambda: replace(settings))
+        self.admin = ZkAdminStore(FakeZooKeeper(self.cluster.zookeeper))
+        self.log = log
+        self.first: BrokerId | None = None
+        self.names: dict[str, Any] = {}  # bound by steps
+        self.topics: list[str] = []
+        if not starts_itself:
+            self.start_all()
+
+    # --- names ---
+
+    def broker(self, name: Any) -> BrokerId:
+        """Return the broker of that name."""
+        if isinstance(name, str):
+            name = self.names.get(name, name)
+        if isinstance(name, int) and not isinstance(name, bool):
+            return name
+        if name in self.ids:
+            return self.ids[name]
+        if name == "controller":
+            return self.controller.broker_id
+        if name == "C" and self.first is not None:
+            return self.first
+        if name == "O":
+            return next(b for b in self.ids.values() if b != self.first)
+        raise UnknownInCaseError(f"broker {name!r}")
+
+    def brokers(self, names: Iterable[Any]) -> list[BrokerId]:
+        """Return brokers by name; -1 stays what it is."""
+        return [name if name == -1 else self.broker(name) for name in names]
+
+    @property
+    def controller(self) -> SimulatedBroker:
+        """The broker that rules."""
+        (ruling,) = self.cluster.active_controllers
+        return ruling
+
+    @property
+    def context(self) -> ControllerContext:
+        """What the controller knows."""
+        return self.controller.controller.context
+
+    # --- time ---
+
+    def go_on(self) -> None:
+        """Let one thing happen."""
+        steps = self.cluster.steps()
+        if steps:
+            self.cluster.take(steps[0])
+        else:
+            self.cluster.time.advance(FETCH_INTERVAL_MS)
+
+    def eventually(self, what: str, condition: Callable[[], bool]) -> None:
+        """Go on until ``condition`` holds; it must within the usual timeout."""
+        until_ms = self.cluster.now_ms + TIMEOUT_MS
+        for _ in range(MAX_STEPS):
+            if condition():
+                return
+            assert self.cluster.now_ms < until_ms, f"it never came: {what}"
+            self.go_on()
+        raise AssertionError(f"{what}: still busy after {MAX_STEPS} steps")
+
+    def settle(self) -> None:
+        """Go on until nothing happens any more."""
+        self.cluster.run_until_quiet()
+
+    # --- processes ---
+
+    def start_all(self) -> None:
+        """Start every broker; the first one rules before the second one starts."""
+        for broker_id in self.start_order:
+            self.start(broker_id)
+            if self.first is None:
+                self.first = broker_id
+                self.eventually("a controller", lambda: bool(self.cluster.active_controllers))
+        self.settle()
+
+    def start(self, broker_id: BrokerId) -> None:
+        """Start a broker; return when it is registered."""
+        broker = self.cluster.start(broker_id)
+        self.eventually(f"broker {broker_id} is registered", lambda: broker.broker_epoch > 0)
+
+    def shut_down(self, broker_id: BrokerId, mode: str | None) -> None:
+        """Stop a broker, in a controlled way or hard; return when process and session are gone."""
+        if mode not in (None, "controlled", "hard"):
+            raise UnknownInCaseError(f"mode {mode!r}")
+        if mode == "hard" or (mode is None and not self.uses_controlled_shutdown):
+            session_id = self.cluster.brokers[broker_id].session.session_id
+            self.cluster.kill(broker_id)
+            self.cluster.expire(session_id)
+        else:
+            self.cluster.shut_down(broker_id)
+            gone = f"broker {broker_id} has stopped"
+            self.eventually(gone, lambda: broker_id not in self.cluster.brokers)
+
+    def hold_events(self) -> None:
+        """Keep the controller from handling any event."""
+        self.cluster.in_call.add(self.controller.broker_id)
+
+    def release_events(self) -> None:
+        """Let it go."""
+        self.cluster.in_call.clear()
+
+    # --- ZooKeeper ---
+
+    @property
+    def nodes(self) -> Mapping[str, Any]:
+        """Every znode by path."""
+        return self.cluster.zookeeper.snapshot()
+
+    def is_registered(self, broker_id: BrokerId) -> bool:
+        """Whether a broker has a registration."""
+        return BrokerIdZNode.path(broker_id) in self.nodes
+
+    def controller_znode(self) -> BrokerId | None:
+        """Return whom ``/controller`` names."""
+        node = self.nodes.get(ControllerZNode.PATH)
+        return None if node is None else ControllerZNode.decode(node.data)
+
+    def topic(self, topic: str) -> TopicZNodeData | None:
+        """Return what a topic's znode says."""
+        node = self.nodes.get(TopicZNode.path(topic))
+        return None if node is None else TopicZNode.decode(node.data)
+
+    def leads(self, name: TopicPartition) -> tuple[BrokerId, int] | None:
+        """Return leader and leader epoch as ZooKeeper has them."""
+        stored = self.cluster.leadership(name)
+        if stored is None:
+            return None
+        return stored.leader_and_isr.leader, stored.leader_and_isr.leader_epoch
+
+    def isr(self, name: TopicPartition) -> list[BrokerId]:
+        """Return the ISR as ZooKeeper has it, sorted."""
+        stored = self.cluster.leadership(name)
+        return [] if stored is None else sorted(stored.leader_and_isr.isr)

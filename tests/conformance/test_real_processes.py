@@ -1,0 +1,233 @@
+"""Some cases of the table once more, on real brokers and a real ZooKeeper."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from core.model import NO_LEADER, BrokerId, ReplicaAssignment, TopicPartition
+from core.protocol.controller import ControlledShutdownRequest
+from tests.conformance.fields import Fields, partition
+from tests.conformance.tables import OWN_TABLES, read_table
+from tests.support.running_cluster import RunningCluster, eventually
+from zk.admin_znodes import (
+    DeleteTopicsTopicZNode,
+    PreferredReplicaElectionZNode,
+    ReassignPartitionsZNode,
+)
+from zk.operations import ANY_VERSION, Committed, Create, Operation, SetData
+from zk.znodes import TopicZNode
+
+pytestmark = [pytest.mark.system, pytest.mark.zookeeper]
+
+CHOSEN = (
+    "end_to_end/expansion",
+    "end_to_end/reassignment",
+    "end_to_end/reassignment_resumes_when_target_returns",
+    "end_to_end/preferred_election",
+    "end_to_end/controlled_shutdown_stale_broker_epoch",
+    "deletion_scenario/add_partition_after_delete_started",
+    "deletion_scenario/recreate_same_name",
+)
+
+
+def _steps(name: str) -> list[Mapping[str, Any]]:
+    cases = {f"{g}/{c['name']}": c for path in OWN_TABLES for g, c in read_table(path)}
+    steps: list[Mapping[str, Any]] = cases[name]["steps"]
+    return steps
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningCluster]:
+    config: Path = tmp_path_factory.mktemp("config") / "cluster.toml"
+    config.write_text("[controller]\nauto_leader_rebalance_enable = false\n")
+    with RunningCluster(
+        tmp_path_factory.mktemp("cluster"), "--no-placement-service", "--config", str(config)
+    ) as cluster:
+        yield cluster
+
+
+class RealActions:
+    """The steps of the chosen cases; every case has topics of its own."""
+
+    def __init__(self, cluster: RunningCluster, case: str) -> None:
+        self.cluster = cluster
+        self.zookeeper = cluster.zookeeper
+        self._prefix = case.replace("/", ".").replace("_", "-")
+        eventually(lambda: cluster.controller() is not None, "somebody rules")
+        rules = cluster.controller()
+        assert rules is not None
+        self._rules = rules
+        self._other = next(b for b in (0, 1, 2) if b != rules)
+        self.by_op: Mapping[str, Callable[[Fields], None]] = {
+            op.removeprefix("do_"): getattr(self, op) for op in dir(self) if op.startswith("do_")
+        }
+
+    def _broker(self, name: Any) -> BrokerId:
+        named: BrokerId = {"C": self._rules, "O": self._other}.get(name, name)
+        return named
+
+    def _brokers(self, names: list[Any]) -> tuple[BrokerId, ...]:
+        return tuple(map(self._broker, names))
+
+    def _topic(self, name: str) -> str:
+        return f"{self._prefix}.{name}"
+
+    def _partition(self, step: Fields) -> TopicPartition:
+        topic, number = partition(step.take("tp"))
+        return TopicPartition(self._topic(topic), number)
+
+    def _apply(self, operation: Operation) -> None:
+        assert isinstance(self.zookeeper.multi([operation]), Committed), operation
+
+    def _assignments(self, topic: str) -> dict[int, ReplicaAssignment]:
+        node = self.zookeeper.get(TopicZNode.path(topic))
+        return {} if node is None else dict(TopicZNode.decode(node.data).partitions)
+
+    # --- actions ---
+
+    def do_create_topic(self, step: Fields) -> None:
+        """Create a topic of one partition."""
+        name = self._partition(step)
+        self.cluster.create_topic_on(name.topic, [self._brokers(step.take("replicas"))])
+
+    def do_write_assignment(self, step: Fields) -> None:
+        """Overwrite a topic's assignment."""
+        rows = step.take("assignment").items()
+        self._put(self._topic(step.take("topic")), {int(n): self._brokers(r) for n, r in rows})
+
+    def do_add_partitions_zk(self, step: Fields) -> None:
+        """Add partitions to the topic of the case, if it is still there."""
+        topic, added = self._topic("test"), step.take("manual")
+        known = {n: a.replicas for n, a in self._assignments(topic).items()}
+        if known:
+            self._put(topic, known | {int(n): self._brokers(r) for n, r in added.items()})
+
+    def _put(self, topic: str, partitions: Mapping[int, tuple[BrokerId, ...]]) -> None:
+        assignments = {n: ReplicaAssignment(replicas) for n, replicas in partitions.items()}
+        node = self.zookeeper.get(TopicZNode.path(topic))
+        assert node is not None
+        topic_id = TopicZNode.decode(node.data).topic_id
+        data = TopicZNode.encode(topic_id, assignments)
+        self.zookeeper.multi([SetData(TopicZNode.path(topic), data, ANY_VERSION)])
+
+    def do_reassign_zk(self, step: Fields) -> None:
+        """Write what is to be moved."""
+        name, target = self._partition(step), self._brokers(step.take("target"))
+        data = ReassignPartitionsZNode.encode({name: target})
+        self._apply(Create(ReassignPartitionsZNode.PATH, data))
+
+    def do_preferred_zk(self, step: Fields) -> None:
+        """Write which partitions their preferred replicas shall lead."""
+        wished = map(partition, step.take("tps"))
+        names = [TopicPartition(self._topic(topic), number) for topic, number in wished]
+        data = PreferredReplicaElectionZNode.encode(names)
+        self._apply(Create(PreferredReplicaElectionZNode.PATH, data))
+
+    def do_delete_topic_zk(self, step: Fields) -> None:
+        """Write the wish to delete a topic."""
+        self._apply(Create(DeleteTopicsTopicZNode.path(self._topic(step.take("topic")))))
+
+    def do_shutdown(self, step: Fields) -> None:
+        """Stop a broker in a controlled way."""
+        broker_id = self._broker(step.take("broker"))
+        assert step.take("mode", "controlled") == "controlled"
+        pid = self.cluster.pid(broker_id)
+        self.cluster.signal(broker_id, signal.SIGTERM)
+        self.cluster.await_end(broker_id, pid)
+
+    def do_startup(self, step: Fields) -> None:
+        """Start it again."""
+        self.cluster.start_broker(self._broker(step.take("broker")))
+
+    def do_controlled_shutdown_api(self, step: Fields) -> None:
+        """Ask the controller in the name of a broker."""
+        broker_id = self._broker(step.take("broker"))
+        registered = self.cluster.broker_epoch(broker_id)
+        assert registered is not None
+        epoch = registered + int(step.take("broker_epoch").removeprefix("registered") or 0)
+        answer = self.cluster.ask(self._rules, ControlledShutdownRequest(broker_id, epoch))
+        assert answer.error_code.name == step.take("expect_error")
+
+    # --- expectations ---
+
+    def do_wait_isr_size(self, step: Fields) -> None:
+        """So many are in sync."""
+        topic, count = self._topic(step.take("topic", "t")), step.take("n")
+        eventually(
+            lambda: (
+                {len(s.leader_and_isr.isr) for s in self.cluster.leaderships(topic).values()}
+                == {count}
+            ),
+            f"{count} are in sync",
+        )
+
+    def do_expect_state(self, step: Fields) -> None:
+        """Somebody leads in some epoch."""
+        name = self._partition(step)
+        leader = step.take("leader")
+        wanted = (
+            step.take("controller_epoch"),
+            NO_LEADER if leader == NO_LEADER else self._broker(leader),
+            step.take("leader_epoch"),
+        )
+
+        def found() -> tuple[int, BrokerId, int]:
+            state = self.cluster.leaderships(name.topic)[name.partition]
+            now = state.leader_and_isr
+            return state.controller_epoch, now.leader, now.leader_epoch
+
+        eventually(lambda: found() == wanted, f"{name} is {wanted}")
+
+    def do_expect_assignment(self, step: Fields) -> None:
+        """A partition is assigned to these."""
+        name = self._partition(step)
+        wanted = ReplicaAssignment(
+            self._brokers(step.take("replicas")),
+            self._brokers(step.take("adding")),
+            self._brokers(step.take("removing")),
+        )
+        eventually(
+            lambda: self._assignments(name.topic)[name.partition] == wanted, f"{name}: {wanted}"
+        )
+
+    def do_expect_path(self, step: Fields) -> None:
+        """A node is there, or not."""
+        path, is_present = step.take("path"), step.take("present")
+        eventually(lambda: (self.zookeeper.get(path) is not None) is is_present, path)
+
+    def do_expect_deleted(self, step: Fields) -> None:
+        """Nothing is left of a topic: no znodes, and nobody knows it."""
+        topic = self._topic(step.take("topic"))
+        step.take("means", None)
+        paths = [TopicZNode.path(topic), DeleteTopicsTopicZNode.path(topic)]
+        eventually(lambda: self.zookeeper.get_many(paths) == [None, None], f"{topic} is deleted")
+        for broker_id in (0, 1, 2):
+            known = {p.topic for p in self.cluster.metadata(broker_id).partitions}
+            assert topic not in known
+
+    def do_expect_logs_present(self, step: Fields) -> None:
+        """Every replica obeys: it is in sync with a leader that knows it."""
+        name = self._partition(step)
+        step.take("on")
+        self.cluster.await_isrs(name.topic, {0, 1, 2})
+
+    def do_expect_logs_gone(self, step: Fields) -> None:
+        """No broker knows the partition."""
+        name = self._partition(step)
+        step.take("on")
+        for broker_id in (0, 1, 2):
+            known = {p.topic for p in self.cluster.metadata(broker_id).partitions}
+            assert name.topic not in known
+
+
+@pytest.mark.parametrize("name", CHOSEN)
+def test_case_on_real_processes(cluster: RunningCluster, name: str):
+    actions = RealActions(cluster, name)
+    for step in _steps(name):
+        with Fields(step, "step") as fields:
+            actions.by_op[fields.take("op")](fields)

@@ -1,0 +1,307 @@
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+import pytest
+
+from core.admin_manager import AdminManager, AdminSettings
+from core.admin_requests import CreatableTopic, GrowingTopic, NewTopic
+from core.errors import BadDataError, Errors
+from core.model import BrokerId, ReplicaAssignment
+from core.placement import Strategy
+from core.ports import TopicAssignment
+from core.protocol.control import (
+    ControlHeader,
+    UpdateMetadataBroker,
+    UpdateMetadataPartition,
+    UpdateMetadataRequest,
+    UpdateMetadataTopic,
+)
+from core.replication.metadata_cache import MetadataCache
+from tests.support.term import KnownTopicIds, topic_id
+
+NOW, PATIENCE = 1_000, 500
+
+
+class Desk:
+    """An admin manager with three brokers, and everything around it; implements ``TopicStore``."""
+
+    def __init__(self, settings: AdminSettings | None = None, *, rules: bool = True) -> None:
+        self.rules = rules
+        self.cache = MetadataCache()
+        self.topics: dict[str, dict[int, ReplicaAssignment]] = {}
+        self.configs: dict[str, Mapping[str, str]] = {}
+        self.deleting: set[str] = set()
+        self.manager = AdminManager(self.cache, self, KnownTopicIds(), lambda: self.rules, settings)
+        self.tell()
+
+    def read_topic_names(self) -> Collection[str]:
+        return self.topics
+
+    def read_topics_being_deleted(self) -> Collection[str]:
+        return self.deleting
+
+    def read_topics(self, topics: Collection[str]) -> dict[str, TopicAssignment | BadDataError]:
+        return {
+            topic: TopicAssignment(topic_id(1), self.topics[topic], 0, 1)
+            for topic in topics
+            if topic in self.topics
+        }
+
+    def create_topics(self, topics: Mapping[str, NewTopic]) -> Mapping[str, Errors]:
+        for topic, new in topics.items():
+            self.topics[topic], self.configs[topic] = dict(new.partitions), new.config
+        return dict.fromkeys(topics, Errors.NONE)
+
+    def add_partitions(
+        self, added: Mapping[str, Mapping[int, ReplicaAssignment]]
+    ) -> Mapping[str, Errors]:
+        for topic, partitions in added.items():
+            self.topics[topic] |= partitions
+        return dict.fromkeys(added, Errors.NONE)
+
+    def mark_for_deletion(self, topics: Collection[str]) -> Mapping[str, Errors]:
+        self.deleting |= set(topics)
+        return dict.fromkeys(topics, Errors.NONE)
+
+    # --- what tests do ---
+
+    def have(self, topic: str, *replicas: tuple[BrokerId, ...]) -> None:
+        """Have a topic, known to nobody yet."""
+        self.topics[topic] = {n: ReplicaAssignment(row) for n, row in enumerate(replicas)}
+
+    def tell(self, *, leaderless: bool = False) -> None:
+        """Let the metadata cache learn of every topic that is not being deleted."""
+        states = tuple(
+            UpdateMetadataTopic(topic, topic_id(number), _rows(partitions, leaderless))
+            for number, (topic, partitions) in enumerate(self.topics.items(), 1)
+        )
+        brokers = tuple(UpdateMetadataBroker(b, 1, (), None, None, None) for b in range(3))
+        header = ControlHeader(0, 1, 1)
+        self.cache.update(header, UpdateMetadataRequest(states, brokers))
+
+    def forget(self, topic: str) -> None:
+        """Let the metadata cache forget a topic."""
+        rows = tuple(row._replace(leader=-2) for row in _rows(self.topics.pop(topic), False))
+        states = (UpdateMetadataTopic(topic, None, rows),)
+        self.cache.update(ControlHeader(0, 1, 1), UpdateMetadataRequest(states, ()))
+
+    def create(self, *topics: CreatableTopic) -> list[Errors]:
+        """Create topics, and wait for nothing."""
+        pending = self.manager.create_topics(topics, NOW, 0, validate_only=True)
+        outcomes = pending.poll(self.cache.snapshot, NOW)
+        assert outcomes is not None
+        return [outcome.error_code for outcome in outcomes]
+
+    def grow(self, topic: str, total: int, *assignments: tuple[BrokerId, ...]) -> Errors:
+        """Give a topic more partitions, and wait for nothing."""
+        growing = GrowingTopic(topic, total, assignments or None)
+        pending = self.manager.create_partitions([growing], NOW, 0)
+        outcomes = pending.poll(self.cache.snapshot, NOW)
+        assert outcomes is not None
+        error = outcomes[0].error_code
+        return Errors.NONE if error is Errors.REQUEST_TIMED_OUT else error
+
+    def replicas(self, topic: str) -> list[tuple[BrokerId, ...]]:
+        """Return the assignment of a topic."""
+        return [a.replicas for _, a in sorted(self.topics[topic].items())]
+
+
+def _rows(
+    partitions: Mapping[int, ReplicaAssignment], leaderless: bool
+) -> tuple[UpdateMetadataPartition, ...]:
+    return tuple(
+        UpdateMetadataPartition(
+            number,
+            1,
+            -1 if leaderless else assignment.replicas[0],
+            0,
+            assignment.replicas,
+            0,
+            assignment.replicas,
+            (),
+        )
+        for number, assignment in partitions.items()
+    )
+
+
+# --- creating -------------------------------------------------------------------------------------
+
+
+def test_a_topic_is_created_when_every_partition_is_led():
+    desk = Desk()
+    pending = desk.manager.create_topics([CreatableTopic("t", 2, 3)], NOW, PATIENCE)
+    assert desk.replicas("t") == [(0, 1, 2), (1, 2, 0)]
+    assert pending.poll(desk.cache.snapshot, NOW) is None
+    desk.tell(leaderless=True)
+    assert pending.poll(desk.cache.snapshot, NOW) is None
+    desk.tell()
+    assert pending.poll(desk.cache.snapshot, NOW) == [("t", Errors.NONE, "")]
+
+
+def test_whose_patience_is_over_is_told_so_and_the_topic_stays():
+    desk = Desk()
+    pending = desk.manager.create_topics([CreatableTopic("t")], NOW, PATIENCE)
+    outcomes = pending.poll(desk.cache.snapshot, NOW + PATIENCE)
+    assert outcomes is not None
+    assert outcomes[0].error_code is Errors.REQUEST_TIMED_OUT
+    assert "t" in desk.topics
+
+
+def test_numbers_left_out_are_the_brokers_own():
+    desk = Desk(AdminSettings(num_partitions=3, default_replication_factor=2))
+    desk.manager.create_topics([CreatableTopic("t")], NOW, 0)
+    assert desk.replicas("t") == [(0, 1), (1, 2), (2, 0)]
+
+
+def test_an_assignment_and_a_configuration_are_stored_as_given():
+    desk = Desk()
+    wanted = CreatableTopic(
+        "t", assignment={1: (2, 0), 0: (1, 2)}, config={"cleanup.policy": "compact"}
+    )
+    desk.manager.create_topics([wanted], NOW, 0)
+    assert desk.replicas("t") == [(1, 2), (2, 0)]
+    assert desk.configs["t"] == {"cleanup.policy": "compact"}
+
+
+@pytest.mark.parametrize(
+    ("wanted", "error"),
+    [
+        (CreatableTopic("there"), Errors.TOPIC_ALREADY_EXISTS),
+        (CreatableTopic("t.a"), Errors.INVALID_TOPIC_EXCEPTION),
+        (CreatableTopic("no spaces"), Errors.INVALID_TOPIC_EXCEPTION),
+        (CreatableTopic("t", 0), Errors.INVALID_PARTITIONS),
+        (CreatableTopic("t", 1, 4), Errors.INVALID_REPLICATION_FACTOR),
+        (CreatableTopic("t", 1, -1, {0: (0,)}), Errors.INVALID_REQUEST),
+        (CreatableTopic("t", assignment={}), Errors.INVALID_REPLICA_ASSIGNMENT),
+        (CreatableTopic("t", assignment={1: (0,)}), Errors.INVALID_REPLICA_ASSIGNMENT),
+        (CreatableTopic("t", assignment={0: (9,)}), Errors.INVALID_REPLICA_ASSIGNMENT),
+        (CreatableTopic("t", config={"cleanup.policy": "burn"}), Errors.INVALID_CONFIG),
+        (CreatableTopic("t", config={"cleanup.policy": None}), Errors.INVALID_REQUEST),
+    ],
+)
+def test_what_cannot_be_is_refused_before_anything_is_written(
+    wanted: CreatableTopic, error: Errors
+):
+    desk = Desk()
+    desk.have("there", (0,))
+    desk.have("t_a", (0,))
+    assert desk.create(wanted) == [error]
+    assert set(desk.topics) == {"there", "t_a"}
+
+
+def test_one_bad_topic_leaves_the_others_alone():
+    desk = Desk()
+    topics = [CreatableTopic("bad", 0), CreatableTopic("good")]
+    desk.manager.create_topics(topics, NOW, 0)
+    assert set(desk.topics) == {"good"}
+
+
+def test_a_topic_named_twice_or_colliding_with_another_of_the_request_is_refused():
+    desk = Desk()
+    assert desk.create(CreatableTopic("t"), CreatableTopic("t")) == [Errors.INVALID_REQUEST]
+    colliding = desk.create(CreatableTopic("a.b"), CreatableTopic("a_b"))
+    assert colliding == [Errors.NONE, Errors.INVALID_TOPIC_EXCEPTION]
+
+
+def test_validation_alone_writes_nothing():
+    desk = Desk()
+    assert desk.create(CreatableTopic("t")) == [Errors.NONE]
+    assert not desk.topics
+
+
+# --- growing --------------------------------------------------------------------------------------
+
+
+def test_the_ring_goes_on_where_it_ended():
+    desk = Desk()
+    desk.have("t", (0, 1), (1, 2))
+    assert desk.grow("t", 4) is Errors.NONE
+    assert desk.replicas("t")[2:] == [(2, 0), (0, 1)]
+
+
+def test_kafkas_scheme_goes_on_at_the_first_leader():
+    desk = Desk(AdminSettings(placement=Strategy.KAFKA))
+    desk.have("t", (1, 2))
+    assert desk.grow("t", 3) is Errors.NONE
+    assert [replicas[0] for replicas in desk.replicas("t")] == [1, 2, 0]
+
+
+def test_new_partitions_may_be_assigned():
+    desk = Desk()
+    desk.have("t", (0, 1))
+    assert desk.grow("t", 3, (2, 0), (1, 0)) is Errors.NONE
+    assert desk.replicas("t") == [(0, 1), (2, 0), (1, 0)]
+
+
+def test_what_cannot_grow_is_refused():
+    desk = Desk()
+    desk.have("t", (0, 1))
+    desk.have("deleting", (0,))
+    desk.deleting.add("deleting")
+    desk.topics["moving"] = {0: ReplicaAssignment((0, 1), (1,))}
+    desk.topics["torn"] = {1: ReplicaAssignment((0,))}
+    assert desk.grow("nobody", 2) is Errors.UNKNOWN_TOPIC_OR_PARTITION
+    assert desk.grow("t", 1) is Errors.INVALID_PARTITIONS
+    assert desk.grow("t", 3, (0, 1)) is Errors.INVALID_REPLICA_ASSIGNMENT
+    assert desk.grow("t", 2, (0,)) is Errors.INVALID_REPLICA_ASSIGNMENT
+    assert desk.grow("t", 2, (0, 9)) is Errors.INVALID_REPLICA_ASSIGNMENT
+    assert desk.grow("deleting", 2) is Errors.INVALID_TOPIC_EXCEPTION
+    assert desk.grow("moving", 2) is Errors.REASSIGNMENT_IN_PROGRESS
+    assert desk.grow("torn", 3) is Errors.INVALID_REQUEST
+
+
+# --- deleting -------------------------------------------------------------------------------------
+
+
+def test_a_topic_is_deleted_when_this_broker_knows_it_no_more():
+    desk = Desk()
+    desk.have("t", (0,))
+    desk.tell()
+    pending = desk.manager.delete_topics(NOW, PATIENCE, ["t"])
+    assert desk.deleting == {"t"}
+    assert pending.poll(desk.cache.snapshot, NOW) is None
+    desk.forget("t")
+    assert pending.poll(desk.cache.snapshot, NOW) == [("t", Errors.NONE, "")]
+
+
+def test_a_topic_may_be_named_by_its_id():
+    desk = Desk()
+    desk.have("t", (0,))
+    desk.tell()
+    unknown = topic_id(9)
+    pending = desk.manager.delete_topics(NOW, 0, topic_ids=[topic_id(1), unknown])
+    outcomes = pending.poll(desk.cache.snapshot, NOW)
+    assert outcomes is not None
+    assert [(o.topic, o.error_code) for o in outcomes] == [
+        ("t", Errors.REQUEST_TIMED_OUT),
+        (unknown, Errors.UNKNOWN_TOPIC_ID),
+    ]
+    assert desk.deleting == {"t"}
+
+
+def test_unknown_topics_and_disabled_deletion_are_refused():
+    desk = Desk()
+    pending = desk.manager.delete_topics(NOW, PATIENCE, ["nobody"])
+    outcomes = pending.poll(desk.cache.snapshot, NOW)
+    assert outcomes is not None
+    assert outcomes[0].error_code is Errors.UNKNOWN_TOPIC_OR_PARTITION
+    desk = Desk(AdminSettings(delete_topic_enable=False))
+    desk.have("t", (0,))
+    desk.tell()
+    outcomes = desk.manager.delete_topics(NOW, PATIENCE, ["t"]).poll(desk.cache.snapshot, NOW)
+    assert outcomes is not None
+    assert outcomes[0].error_code is Errors.TOPIC_DELETION_DISABLED
+    assert not desk.deleting
+
+
+def test_only_the_broker_that_rules_accepts():
+    desk = Desk(rules=False)
+    desk.have("t", (0,))
+    desk.tell()
+    assert desk.create(CreatableTopic("new")) == [Errors.NOT_CONTROLLER]
+    assert desk.grow("t", 2) is Errors.NOT_CONTROLLER
+    outcomes = desk.manager.delete_topics(NOW, PATIENCE, ["t"]).poll(desk.cache.snapshot, NOW)
+    assert outcomes is not None
+    assert outcomes[0].error_code is Errors.NOT_CONTROLLER
+    assert not desk.deleting
