@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Iterator
 from datetime import datetime
+from enum import Enum
 from pathlib import Path
 from typing import IO, Any, Final, NamedTuple
 
@@ -24,10 +25,19 @@ _PREVIOUS: Final = "events.jsonl.1"
 _MAX_LINE_BYTES: Final = 4 * 1024 * 1024
 _POLL_S: Final = 0.2
 
-_LINE: Final = "{:23}  {:>6}  {:>5}  {:30}  {:24}  {:>9}  {:>11}  {}"
+_LINE: Final = "{:23}  {:>6}  {:>5}  {:40}  {:33}  {:>9}  {:>11}"
 _HEADER: Final = _LINE.format(
-    "TIME", "BROKER", "EPOCH", "EVENT", "CAUSE", "QUEUE-MS", "HANDLING-MS", "CHANGES"
+    "TIME", "BROKER", "EPOCH", "EVENT", "CAUSE", "QUEUE-MS", "HANDLING-MS"
 )
+_CHANGE: Final = "    "  # a change stands below its event
+
+
+class Shown(Enum):
+    """Which events are printed, and how."""
+
+    LINES = "every event as the line it is"
+    ALL = "every event in the table"
+    TELLING = "without answers of brokers that changed nothing"
 
 
 class EventsError(RegentError):
@@ -111,11 +121,18 @@ def _parse(line: bytes) -> Event | None:
 @click.command(epilog=examples("regent events --follow", "regent events --broker 0 -o json"))
 @click.option("--follow", "-f", is_flag=True, help="Go on with what happens next, until Ctrl-C.")
 @click.option("--broker", "broker_id", type=click.IntRange(min=0), metavar="ID", help="Only its.")
+@click.option("--all", "show_all", is_flag=True, help="Answers that changed nothing, too.")
 @data_dir_option
 @output_option
-def events(follow: bool, broker_id: BrokerId | None, data_dir: Path, output: str) -> None:
-    """Show the events that the controllers handled, of all brokers, by time."""
+def events(
+    follow: bool, broker_id: BrokerId | None, show_all: bool, data_dir: Path, output: str
+) -> None:
+    """Show the events that the controllers handled, of all brokers, by time.
+
+    The table leaves out the brokers' answers that changed nothing; JSON has a line for every event.
+    """
     readers: dict[Path, JournalReader] = {}
+    shown = Shown.LINES if output == Output.JSON else Shown.ALL if show_all else Shown.TELLING
     write_header = output == Output.TABLE
     try:
         while True:
@@ -124,7 +141,7 @@ def events(follow: bool, broker_id: BrokerId | None, data_dir: Path, output: str
                     readers[directory] = JournalReader(directory)
             if not readers and not (follow and data_dir.is_dir()):
                 raise EventsError(_nothing_to_read(data_dir, broker_id))
-            _print_new(list(readers.values()), output, write_header=write_header)
+            _print_new(list(readers.values()), shown, write_header=write_header)
             write_header = False
             if not follow:
                 break
@@ -151,37 +168,36 @@ def _nothing_to_read(data_dir: Path, broker_id: BrokerId | None) -> str:
     return f"no {JOURNAL} of {whose} in {data_dir}; --data-dir names the folder of a cluster"
 
 
-def _print_new(readers: list[JournalReader], output: str, *, write_header: bool) -> None:
+def _print_new(readers: list[JournalReader], shown: Shown, *, write_header: bool) -> None:
     merged = heapq.merge(*(reader.read() for reader in readers), key=_ts_ms)
     stream = sys.stdout.buffer
     if write_header:
         stream.write(f"{_HEADER}\n".encode())
     for event in merged:
-        stream.write(event.line if output == Output.JSON else f"{_row(event)}\n".encode())
+        if shown is Shown.LINES:
+            stream.write(event.line)
+        elif shown is Shown.ALL or _tells_something(event):
+            stream.write(_rows(event).encode())
     stream.flush()
+
+
+def _tells_something(event: Event) -> bool:
+    is_answer = str(event.fields.get("event")).endswith("ResponseReceived")
+    return bool(event.fields.get("changes")) or not is_answer
 
 
 def _ts_ms(event: Event) -> int:
     return event.ts_ms
 
 
-def _row(event: Event) -> str:
+def _rows(event: Event) -> str:
     fields = event.fields
     moment = datetime.fromtimestamp(event.ts_ms / 1000)
-    changes = fields.get("changes")
+    names = ("broker_id", "controller_epoch", "event", "cause", "queue_ms", "handling_ms")
     row = _LINE.format(
         f"{moment:%Y-%m-%d %H:%M:%S}.{event.ts_ms % 1000:03}",
-        *(
-            str(fields.get(name, "-"))
-            for name in (
-                "broker_id",
-                "controller_epoch",
-                "event",
-                "cause",
-                "queue_ms",
-                "handling_ms",
-            )
-        ),
-        "; ".join(map(str, changes)) if isinstance(changes, list) else "",
+        *(str(fields.get(name, "-")) for name in names),
     )
-    return row.rstrip()
+    changes = fields.get("changes")
+    below = [f"{_CHANGE}{change}" for change in changes] if isinstance(changes, list) else []
+    return "".join(f"{line.rstrip()}\n" for line in (row, *below))

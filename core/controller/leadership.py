@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from typing import TypeAlias, TypeVar
 
+from core.controller.outbox import Outbox
 from core.controller.term import Term
 from core.errors import BadDataError, StateChangeFailedError
 from core.model import LeaderAndIsr, LeaderIsrAndControllerEpoch, TopicPartition
@@ -105,12 +106,32 @@ def _write(
             context.put_partition_leadership_info(
                 partition, LeaderIsrAndControllerEpoch(written, context.epoch)
             )
-            term.outbox.record(
-                "%s: leader %s → %d, isr %s, leader epoch %d",
-                partition,
-                "?" if before is None else before.leader_and_isr.leader,
-                written.leader,
-                list(written.isr),
-                written.leader_epoch,
-            )
+            _record(term.outbox, partition, before, written)
     return conflicts
+
+
+def _record(
+    outbox: Outbox,
+    partition: TopicPartition,
+    before: LeaderIsrAndControllerEpoch | None,
+    now: LeaderAndIsr,
+) -> None:
+    then = None if before is None else before.leader_and_isr
+    if then is not None and then.leader == now.leader:
+        outbox.record(
+            "%s: leader %d, isr %s → %s, leader epoch %d",
+            partition,
+            now.leader,
+            then.isr,
+            now.isr,
+            now.leader_epoch,
+        )
+    else:
+        outbox.record(
+            "%s: leader %s → %d, isr %s, leader epoch %d",
+            partition,
+            "?" if then is None else then.leader,
+            now.leader,
+            now.isr,
+            now.leader_epoch,
+        )

@@ -31,10 +31,11 @@ class Outbox:
         return any(isinstance(e, Reply) and e.request_id == request_id for e in self._effects)
 
     def record(self, template: str, *args: object) -> None:
-        """Note a change; only the first few of an event are ever formatted."""
+        """Note a change; only the first few of an event are ever formatted, tuples as lists."""
         self._change_count += 1
         if len(self._changes) < MAX_CHANGE_LINES:
-            self._changes.append(template % args)
+            readable = (list(arg) if type(arg) is tuple else arg for arg in args)
+            self._changes.append(template % tuple(readable))
 
     def drain(self, controller_epoch: int) -> list[Effect]:
         """Return everything collected, the changes last, and start empty."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 from pathlib import Path
 
@@ -107,17 +106,9 @@ def test_a_broker_that_is_asked_to_stop_hands_over_first(tmp_path: Path):
         leaders = {s.leader_and_isr.leader for s in cluster.leaderships("payments").values()}
         assert leaves not in leaders
         eventually(lambda: cluster.broker_epoch(leaves) is None, "its registration ends")
-        eventually(lambda: not _is_alive(pid), "its process ends")
+        cluster.await_end(leaves, pid)
         others = [b for b in (0, 1, 2) if b != leaves]
         cluster.await_agreement(others, "payments")
         cluster.signal(next(b for b in others if b != rules), signal.SIGTERM)
         assert rules is not None
         cluster.await_agreement([rules], "payments")
-
-
-def _is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True

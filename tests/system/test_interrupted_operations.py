@@ -1,0 +1,203 @@
+"""A controller that dies in the middle of long work: the next one finishes it.
+
+Each round kills the controller at another moment. ``--rounds 20`` makes the rounds of every
+operation twenty; the moments are picked by chance, the seed is printed.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from threading import Timer
+
+import pytest
+
+from core.errors import BadDataError
+from core.model import BrokerId, ReplicaAssignment, TopicPartition
+from core.ports import TopicAssignment
+from core.protocol.broker import ShutdownBrokerRequest
+from tests.support.running_cluster import RunningCluster, eventually
+from transport.client import RequestError
+from zk.admin import ZkAdminStore
+from zk.admin_znodes import DeleteTopicsTopicZNode, DeleteTopicsZNode, ReassignPartitionsZNode
+from zk.operations import Create
+from zk.znodes import TopicZNode, encode_topic_id
+
+pytestmark = [pytest.mark.system, pytest.mark.zookeeper]
+
+BROKERS = 4
+TOPICS, PARTITIONS = 50, 10
+TIMEOUT_S = 90.0
+LATEST_KILL_S = 1.0
+
+
+@pytest.fixture
+def rounds(request: pytest.FixtureRequest) -> Iterator[random.Random]:
+    seed = random.randrange(2**32)
+    print(f"seed {seed}")  # noqa: T201 - shown with a failure
+    count: int = request.config.getoption("--rounds")
+    chance = random.Random(seed)
+    return (random.Random(chance.random()) for _ in range(count))
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[RunningCluster]:
+    options = ("--brokers", str(BROKERS), "--no-placement-service")
+    with RunningCluster(tmp_path, *options) as cluster:
+        yield cluster
+
+
+def create(cluster: RunningCluster, prefix: str) -> dict[TopicPartition, tuple[int, ...]]:
+    """Create topics of two replicas, and wait until they are led."""
+    placed: dict[TopicPartition, tuple[int, ...]] = {
+        TopicPartition(f"{prefix}-{t:02d}", p): ((t + p) % BROKERS, (t + p + 1) % BROKERS)
+        for t in range(TOPICS)
+        for p in range(PARTITIONS)
+    }
+    write_topics(cluster, placed)
+    everything_is_well(cluster, placed)
+    return placed
+
+
+def write_topics(cluster: RunningCluster, placed: Mapping[TopicPartition, tuple[int, ...]]) -> None:
+    topics: dict[str, dict[int, ReplicaAssignment]] = {}
+    for (topic, partition), replicas in placed.items():
+        topics.setdefault(topic, {})[partition] = ReplicaAssignment(replicas)
+    cluster.zookeeper.multi(
+        [
+            Create(TopicZNode.path(t), TopicZNode.encode(encode_topic_id(os.urandom(16)), a))
+            for t, a in topics.items()
+        ]
+    )
+
+
+class Interruption:
+    """The death of whoever rules, some time from now, and its return."""
+
+    def __init__(self, cluster: RunningCluster, chance: random.Random) -> None:
+        self._cluster = cluster
+        self._killed: list[BrokerId] = []
+        self._timer = Timer(chance.uniform(0.0, LATEST_KILL_S), self._kill)
+        self._timer.start()
+
+    def end(self) -> None:
+        """Wait for the death, and start the broker again."""
+        self._timer.join()
+        for broker_id in self._killed:
+            self._cluster.await_end(broker_id, self._cluster.pid(broker_id))
+            self._cluster.start_broker(broker_id)
+
+    def _kill(self) -> None:
+        ruler = self._cluster.controller()
+        if ruler is not None:
+            self._cluster.signal(ruler, signal.SIGKILL)
+            self._killed.append(ruler)
+
+
+def everything_is_well(
+    cluster: RunningCluster, placed: Mapping[TopicPartition, tuple[int, ...]]
+) -> None:
+    """Wait until every partition is assigned as ``placed``, all of it in sync, and led."""
+    admin = ZkAdminStore(cluster.zookeeper)
+    topics = sorted({partition.topic for partition in placed})
+
+    def settled() -> bool:
+        found = admin.read_topics(topics)
+        assigned = {
+            TopicPartition(topic, number): assignment
+            for topic, read in found.items()
+            if isinstance(read, TopicAssignment)
+            for number, assignment in read.partitions.items()
+        }
+        wanted = {partition: ReplicaAssignment(replicas) for partition, replicas in placed.items()}
+        if assigned != wanted or len(admin.read_brokers()) != BROKERS:
+            return False
+        states = admin.read_partition_states(list(placed))
+        return len(states) == len(placed) and all(
+            not isinstance(state, BadDataError)
+            and state.leader_and_isr.leader in placed[partition]
+            and set(state.leader_and_isr.isr) == set(placed[partition])
+            for partition, state in states.items()
+        )
+
+    eventually(settled, "every partition is where it belongs, and in sync", TIMEOUT_S)
+
+
+def caches_hold(cluster: RunningCluster, partitions: Mapping[TopicPartition, object]) -> None:
+    """Wait until every broker knows these partitions and no others."""
+
+    def agreed() -> bool:
+        return all(
+            {TopicPartition(p.topic, p.partition) for p in cluster.metadata(b).partitions}
+            == set(partitions)
+            for b in range(BROKERS)
+        )
+
+    eventually(agreed, "every broker knows what there is", TIMEOUT_S)
+
+
+def test_a_reassignment_survives_the_death_of_the_controller(
+    cluster: RunningCluster, rounds: Iterator[random.Random]
+):
+    placed = create(cluster, "moving")
+    for chance in rounds:
+        placed = {
+            partition: tuple((replica + 1) % BROKERS for replica in replicas)
+            for partition, replicas in placed.items()
+        }
+        wish = Create(ReassignPartitionsZNode.PATH, ReassignPartitionsZNode.encode(placed))
+        interruption = Interruption(cluster, chance)
+        cluster.zookeeper.multi([wish])
+        interruption.end()
+        everything_is_well(cluster, placed)
+        eventually(
+            lambda: cluster.zookeeper.get(ReassignPartitionsZNode.PATH) is None,
+            "the wish is fulfilled",
+            TIMEOUT_S,
+        )
+        caches_hold(cluster, placed)
+
+
+def test_a_deletion_survives_the_death_of_the_controller(
+    cluster: RunningCluster, rounds: Iterator[random.Random]
+):
+    for number, chance in enumerate(rounds):
+        placed = create(cluster, f"doomed-{number}")
+        wishes = [
+            Create(DeleteTopicsTopicZNode.path(topic))
+            for topic in sorted({partition.topic for partition in placed})
+        ]
+        interruption = Interruption(cluster, chance)
+        cluster.zookeeper.multi(wishes)
+        interruption.end()
+        for path in ("/brokers/topics", "/config/topics", DeleteTopicsZNode.PATH):
+            eventually(
+                lambda path=path: cluster.zookeeper.children(path) == [],  # type: ignore[misc]
+                f"{path} is empty",
+                TIMEOUT_S,
+            )
+        caches_hold(cluster, {})
+
+
+def test_a_controlled_shutdown_survives_the_death_of_the_controller(
+    cluster: RunningCluster, rounds: Iterator[random.Random]
+):
+    placed = create(cluster, "steady")
+    for chance in rounds:
+        ruler = eventually(
+            lambda: [b for b in range(BROKERS) if b == cluster.controller()], "a controller"
+        )
+        leaving = chance.choice([b for b in range(BROKERS) if b not in ruler])
+        pid = cluster.pid(leaving)
+        interruption = Interruption(cluster, chance)
+        with suppress(RequestError):  # it may end before its answer has travelled
+            cluster.ask(leaving, ShutdownBrokerRequest(), timeout_s=30)
+        interruption.end()
+        cluster.await_end(leaving, pid, TIMEOUT_S)
+        cluster.start_broker(leaving)
+        everything_is_well(cluster, placed)
+        caches_hold(cluster, placed)

@@ -1,0 +1,84 @@
+"""Real followers: they fall behind, die, come back, and are in sync again."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.running_cluster import RunningCluster, eventually
+from zk.admin_znodes import IsrChangeNotificationZNode
+
+pytestmark = [pytest.mark.system, pytest.mark.zookeeper]
+
+PARTITIONS = 6
+SESSION_TIMEOUT_MS = 10_000  # a paused follower outlives its lag
+CONFIG = """
+[broker]
+replica_lag_time_max_ms = 1000
+replica_fetch_wait_max_ms = 100
+replica_fetch_backoff_ms = 100
+isr_change_protocol = "{}"
+"""
+
+
+@pytest.fixture(params=["controller", "zookeeper"], scope="module")
+def cluster(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[RunningCluster]:
+    directory = tmp_path_factory.mktemp(request.param)
+    config = directory / "cluster.toml"
+    config.write_text(CONFIG.format(request.param))
+    options = ["--config", str(config), "--session-timeout-ms", str(SESSION_TIMEOUT_MS)]
+    with RunningCluster(directory, "--no-placement-service", "--restart", *options) as cluster:
+        cluster.create_topic("payments", PARTITIONS)
+        cluster.await_isrs("payments", {0, 1, 2})
+        yield cluster
+
+
+def leaders(cluster: RunningCluster, topic: str) -> dict[int, tuple[int, int]]:
+    """Return the leader and leader epoch of every partition."""
+    states = cluster.leaderships(topic).items()
+    return {n: (s.leader_and_isr.leader, s.leader_and_isr.leader_epoch) for n, s in states}
+
+
+@pytest.mark.parametrize("role", ["follower of the controller", "controller"])
+def test_after_a_broker_was_killed_and_came_back_all_is_in_sync(cluster: RunningCluster, role: str):
+    rules = cluster.controller()
+    assert rules is not None
+    killed = rules if role == "controller" else next(b for b in (0, 1, 2) if b != rules)
+    before = cluster.broker_epoch(killed)
+    cluster.signal(killed, signal.SIGKILL)
+    cluster.await_isrs("payments", {0, 1, 2} - {killed})
+    eventually(lambda: cluster.broker_epoch(killed) not in (None, before), "it is back")
+    cluster.await_isrs("payments", {0, 1, 2})
+    cluster.await_agreement([0, 1, 2], "payments")
+    eventually(lambda: cluster.status()["healthy"], "status is healthy")
+
+
+def test_a_paused_follower_leaves_the_isr_and_returns_without_an_election(
+    cluster: RunningCluster,
+):
+    rules = cluster.controller()
+    paused = next(b for b in (0, 1, 2) if b != rules)
+    others = {0, 1, 2} - {paused}
+    topic = f"created-without-{paused}"
+    first, second = others
+    cluster.signal(paused, signal.SIGSTOP)
+    try:
+        cluster.create_topic_on(topic, [(first, second, paused), (second, first, paused)])
+        created = leaders(cluster, topic)
+        cluster.await_isrs(topic, others)
+    finally:
+        cluster.signal(paused, signal.SIGCONT)
+    cluster.await_isrs(topic, {0, 1, 2})
+    assert leaders(cluster, topic) == created, "an ISR is no reason for an election"
+
+
+def test_the_controller_hears_of_every_change_of_an_isr(cluster: RunningCluster):
+    cluster.await_agreement([0, 1, 2], "payments")
+    eventually(
+        lambda: cluster.zookeeper.children(IsrChangeNotificationZNode.PATH) == [],
+        "all notifications are read and deleted",
+    )
