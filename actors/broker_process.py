@@ -219,6 +219,7 @@ class BrokerProcess(ControllerListener):
         store = ZkControllerStore(self._keeper)
         self._start_controller_actor(info, store)
         self._keeper.start(self._settings.zookeeper.connection_timeout_ms / 1000)
+        store.create_persistent_paths()
         log_directory.join_cluster(info.broker_id, join_cluster(self._keeper))
         check_end_points(store, info)
         session_id = self._register(info, store)

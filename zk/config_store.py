@@ -64,7 +64,6 @@ def _change(name: str, node: Znode) -> ConfigChange:
         entity = ConfigEntityChangeNotificationSequenceZNode.decode(node.data)
         if "/" not in entity:
             raise BadDataError(f"{_CHANGES}/{name}: {entity!r} is not <type>/<name>")
-    except BadDataError as error:
-        log.warning("a change of configuration is ignored: %s", error)
+    except BadDataError:
         entity = None
     return ConfigChange(name, sequence, entity, node.stat.ctime_ms)

@@ -5,7 +5,9 @@ Mirrors the controller's half of ``kafka.zk.KafkaZkClient``.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import logging
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
 
 from core.config_changes import UNCLEAN_LEADER_ELECTION
 from core.errors import (
@@ -29,6 +31,7 @@ from core.ports import (
     TopicAssignment,
     WriteError,
 )
+from core.topic_validation import topic_name_problem
 from zk import znodes
 from zk.admin_znodes import ConfigEntityZNode
 from zk.fenced_writes import Outcome, Write, WriteRefused, write_fenced
@@ -50,6 +53,8 @@ from zk.preferred_election_store import ZkPreferredElectionStore
 from zk.reassignment_store import ZkReassignmentStore
 from zk.requests import RequestRefusedError
 from zk.topic_deletion_store import ZkTopicDeletionStore
+
+log = logging.getLogger(__name__)
 
 MAX_REGISTRATION_ATTEMPTS = 5
 
@@ -132,12 +137,23 @@ class ZkControllerStore(
 
     # --- brokers ---
 
+    def create_persistent_paths(self) -> None:
+        """Create the paths every broker expects, parents first; ZooKeeper may be all new."""
+        wanted: dict[str, None] = {}
+        for path in znodes.PERSISTENT_PATHS:
+            parts = path.split("/")[1:]
+            wanted.update({"/" + "/".join(parts[: n + 1]): None for n in range(len(parts))})
+        paths = list(wanted)
+        for path, node in zip(paths, self._zookeeper.get_many(paths), strict=True):
+            if node is None:
+                self._apply([Create(path)])
+
     def register_broker(self, info: BrokerInfo) -> int:
         """Create ``/brokers/ids/N``; its czxid is the broker epoch (KIP-380).
 
         Mirrors ``KafkaZkClient.CheckedEphemeral``.
         """
-        self._create_persistent_paths()
+        self.create_persistent_paths()
         path = znodes.BrokerIdZNode.path(info.broker_id)
         for _ in range(MAX_REGISTRATION_ATTEMPTS):
             result = self._apply(
@@ -171,7 +187,7 @@ class ZkControllerStore(
     def read_brokers(self) -> Mapping[BrokerId, BrokerRegistration | BadDataError]:
         """Read every registration, ascending, and watch all of them."""
         names = self._watch_children(znodes.BrokerIdsZNode.PATH)
-        broker_ids = sorted(int(name) for name in names if name.isdecimal())
+        broker_ids = sorted(_broker_ids(names))
         nodes = self._read_and_watch([znodes.BrokerIdZNode.path(b) for b in broker_ids])
         return {
             broker_id: broker_registration(node, broker_id)
@@ -188,7 +204,18 @@ class ZkControllerStore(
 
     def read_topic_names(self) -> tuple[str, ...]:
         """List the topics and watch for others."""
-        return tuple(self._watch_children(znodes.TopicsZNode.PATH))
+        names = self._watch_children(znodes.TopicsZNode.PATH)
+        problems = {name: topic_name_problem(name) for name in names}
+        illegal = [name for name, problem in problems.items() if problem]
+        if illegal:  # no request could carry it, no file system hold its log
+            log.warning(
+                "%d children of %s cannot be topics, the first: %.300r %s",
+                len(illegal),
+                znodes.TopicsZNode.PATH,
+                illegal[0],
+                problems[illegal[0]],
+            )
+        return tuple(name for name in names if not problems[name])
 
     def read_topics(self, topics: Collection[str]) -> Mapping[str, TopicAssignment | BadDataError]:
         """Read topic znodes and watch them."""
@@ -299,17 +326,6 @@ class ZkControllerStore(
 
     # --- inside ---
 
-    def _create_persistent_paths(self) -> None:
-        """Create the paths every broker expects, parents first; ZooKeeper may be all new."""
-        wanted: dict[str, None] = {}
-        for path in znodes.PERSISTENT_PATHS:
-            parts = path.split("/")[1:]
-            wanted.update({"/" + "/".join(parts[: n + 1]): None for n in range(len(parts))})
-        paths = list(wanted)
-        for path, node in zip(paths, self._zookeeper.get_many(paths), strict=True):
-            if node is None:
-                self._apply([Create(path)])
-
     def _write_each(
         self, writes: Mapping[TopicPartition, Write], epoch_zk_version: int
     ) -> dict[TopicPartition, Outcome]:
@@ -341,6 +357,12 @@ def topic_assignment(node: Znode, topic: str) -> TopicAssignment | BadDataError:
     except BadDataError as error:
         return BadDataError(f"topic {topic}: {error}")
     return TopicAssignment(data.topic_id, data.partitions, node.stat.version, node.stat.czxid)
+
+
+def _broker_ids(names: Iterable[str]) -> Iterator[BrokerId]:
+    for name in names:
+        with suppress(BadDataError):  # whatever somebody put there, it is no broker
+            yield znodes.BrokerIdsZNode.decode_child(name)
 
 
 def broker_registration(node: Znode, broker_id: BrokerId) -> BrokerRegistration | BadDataError:

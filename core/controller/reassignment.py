@@ -147,6 +147,7 @@ class Reassignments:
             return set()
         if isinstance(wanted, BadDataError):
             log.error("a request to reassign partitions is deleted: %s", wanted)
+            self._term.outbox.record("deleted, it cannot be understood: %s", wanted)
             wanted = {}
         moves: dict[TopicPartition, ReplicaAssignment] = {}
         refused: Refusals = {}
@@ -182,6 +183,8 @@ class Reassignments:
 
     def _report(self, refused: Refusals) -> None:
         if refused:
+            for refusal in refused.values():
+                self._term.outbox.record("refused: %s", refusal.message)
             log.warning(
                 "[Controller id=%d epoch=%d] %d partitions are not reassigned, the first: %s",
                 self._term.broker_id,

@@ -1,0 +1,371 @@
+"""What is written to ZooKeeper, in which order, is what Kafka writes.
+
+Each scenario was compared with the transaction log of a real cluster; what later releases of Kafka
+write differently (topic ids, ``adding_replicas``, an election after the ISR shrank at failover) is
+as in them. Read from ZooKeeper's transaction log: watches would miss writes.
+"""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import run
+from tests.support.operated_cluster import ELECT, REASSIGN, OperatedCluster
+from tests.support.running_cluster import eventually
+from tests.support.znode_writes import (
+    MS,
+    History,
+    change,
+    create,
+    delete,
+    state,
+    state_path,
+    topic_znode,
+    written,
+)
+from zk.operations import ANY_VERSION, Delete
+
+pytestmark = [pytest.mark.system, pytest.mark.zookeeper]
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OperatedCluster]:
+    with OperatedCluster(tmp_path_factory.mktemp("cluster"), "controller") as cluster:
+        yield cluster
+
+
+def test_the_first_broker_makes_the_tree_registers_and_is_elected(cluster: OperatedCluster):
+    transactions = [written(t) for t in History(cluster).everything()]
+    writes = [write for transaction in transactions for write in transaction]
+    election = next(w for w in writes if w.path == "/controller")
+    first = election.content["brokerid"]
+    assert election == create("/controller", {"version": 1, "brokerid": first, "timestamp": MS})
+    assert [election, change("/controller_epoch", 1)] in transactions, "one transaction"
+    assert writes.index(create("/controller_epoch", 0)) < writes.index(election)
+    persistent = [
+        *("/consumers", "/brokers/ids", "/brokers/topics", "/config/changes"),
+        *("/admin/delete_topics", "/brokers/seqid", "/isr_change_notification"),
+        *("/latest_producer_id_block", "/log_dir_event_notification"),
+        *(f"/config/{kind}" for kind in ("topics", "clients", "users", "brokers", "ips")),
+    ]
+    created = [w.path for w in writes if w.kind == "create"]
+    assert [path for path in created if path in persistent] == persistent
+    registration = f"/brokers/ids/{first}"
+    assert created.index(persistent[-1]) < created.index(registration)
+    assert created.index(registration) < created.index("/controller")
+    (content,) = [w.content for w in writes if w.path == registration and w.kind == "set"]
+    endpoint = f"PLAINTEXT://{content['host']}:{content['port']}"
+    assert content | {"control_endpoint": "", "replication_endpoint": ""} == {
+        "version": 5,
+        "host": "127.0.0.1",
+        "port": content["port"],
+        "endpoints": [endpoint],
+        "listener_security_protocol_map": {"PLAINTEXT": "PLAINTEXT"},
+        "jmx_port": -1,
+        "features": {},
+        "timestamp": MS,
+        "control_endpoint": "",
+        "replication_endpoint": "",
+    }
+
+
+def test_a_topic_of_a_tool_gets_its_id_then_its_partitions_then_their_states(
+    cluster: OperatedCluster,
+):
+    history, epoch = History(cluster), cluster.controller_epoch()
+    cluster.create_as_tools_do("created", (0, 1, 2), (1, 2, 0))
+    topic = "/brokers/topics/created"
+    assert history.writes(topic, "/config/topics/created") == [
+        create("/config/topics/created", {"version": 1, "config": {}}),
+        create(topic, {"version": 1, "partitions": {"0": [0, 1, 2], "1": [1, 2, 0]}}),
+        change(topic, topic_znode([[0, 1, 2], [1, 2, 0]])),
+        create(f"{topic}/partitions"),
+        create(f"{topic}/partitions/0"),
+        create(state_path("created", 0), state(0, [0, 1, 2], 0, epoch)),
+        create(f"{topic}/partitions/1"),
+        create(state_path("created", 1), state(1, [1, 2, 0], 0, epoch)),
+    ]
+
+
+def test_a_dead_follower_leaves_the_isr_and_joins_it_again_at_its_end(cluster: OperatedCluster):
+    rules, dies, leads = cluster.roles()
+    cluster.create_as_tools_do("followed", (leads, dies, rules))
+    history, epoch = History(cluster), cluster.controller_epoch()
+    cluster.stop(dies)
+    cluster.await_state("followed", leads, {leads, rules})
+    cluster.bring_back(dies)
+    cluster.await_state("followed", leads, {0, 1, 2})
+    path = state_path("followed")
+    ids = f"/brokers/ids/{dies}"
+    writes = history.writes(ids, path)
+    assert [w for w in writes if w.kind != "set" or w.path != ids] == [
+        delete(ids),
+        change(path, state(leads, [leads, rules], 1, epoch)),
+        create(ids),
+        change(path, state(leads, [leads, rules, dies], 1, epoch)),
+    ]
+    assert history.writes("/isr_change_notification") == [], "the controller did it itself"
+
+
+def test_a_dead_leader_is_replaced_in_one_write(cluster: OperatedCluster):
+    rules, dies, other = cluster.roles()
+    cluster.create_as_tools_do("led", (dies, other, rules))
+    history, epoch = History(cluster), cluster.controller_epoch()
+    cluster.stop(dies)
+    cluster.await_state("led", other, {other, rules})
+    cluster.bring_back(dies)
+    cluster.await_state("led", other, {0, 1, 2})
+    path = state_path("led")
+    assert history.writes(path) == [
+        change(path, state(other, [other, rules], 1, epoch)),
+        change(path, state(other, [other, rules, dies], 1, epoch)),
+    ]
+
+
+def test_after_the_death_of_the_controller_the_next_epoch_is_written(cluster: OperatedCluster):
+    dies, first, second = cluster.roles()
+    cluster.create_as_tools_do("ruled", (dies, first, second))
+    cluster.create_as_tools_do("followed-by-the-ruler", (first, second, dies))
+    history, epoch = History(cluster), cluster.controller_epoch()
+    cluster.stop(dies)
+    cluster.await_state("ruled", first, {first, second})
+    cluster.await_state("followed-by-the-ruler", first, {first, second})
+    (closed,) = [t for t in history.transactions() if t.closes_session and len(t.writes) == 2]
+    assert set(written(closed)) == {delete("/controller"), delete(f"/brokers/ids/{dies}")}
+    ruled, followed = state_path("ruled"), state_path("followed-by-the-ruler")
+    writes = history.writes("/controller", "/controller_epoch", ruled, followed)
+    elected = cluster.controller()
+    assert elected in (first, second)
+    assert [w for w in writes if w.path != followed] == [
+        delete("/controller"),
+        create("/controller", {"version": 1, "brokerid": elected, "timestamp": MS}),
+        change("/controller_epoch", epoch + 1),
+        change(ruled, state(-1, [first, second], 1, epoch + 1)),
+        change(ruled, state(first, [first, second], 2, epoch + 1)),
+    ]
+    assert [w for w in writes if w.path == followed] == [
+        change(followed, state(first, [first, second], 1, epoch + 1))
+    ]
+    cluster.bring_back(dies)
+    cluster.await_isrs("ruled", {0, 1, 2})
+
+
+def test_preferred_replicas_are_elected_then_the_wish_is_deleted(cluster: OperatedCluster):
+    rules, dies, other = cluster.roles()
+    cluster.create_as_tools_do("preferred", (dies, other, rules), (other, dies, rules))
+    cluster.stop(dies)
+    cluster.bring_back(dies)
+    cluster.await_isrs("preferred", {0, 1, 2})
+    history, epoch = History(cluster), cluster.controller_epoch()
+    wish = {
+        "version": 1,
+        "partitions": [{"topic": "preferred", "partition": p} for p in (0, 1)],
+    }
+    cluster.write(ELECT, str(wish).replace("'", '"'))
+    cluster.await_gone(ELECT)
+    path = state_path("preferred")
+    assert history.writes(ELECT, "/brokers/topics/preferred") == [
+        create(ELECT, wish),
+        change(path, state(dies, [other, rules, dies], 2, epoch)),
+        delete(ELECT),
+    ]
+
+
+def test_a_replica_moves_by_way_of_both_assignments(cluster: OperatedCluster):
+    cluster.create_as_tools_do("moved", (0, 1))
+    history, epoch = History(cluster), cluster.controller_epoch()
+    cluster.reassign("moved", (2, 1))
+    topic, path = "/brokers/topics/moved", state_path("moved")
+    wish = {"version": 1, "partitions": [{"topic": "moved", "partition": 0, "replicas": [2, 1]}]}
+    assert history.writes(REASSIGN, topic) == [
+        create(REASSIGN, wish),
+        change(topic, topic_znode([[2, 1, 0]], {"0": [2]}, {"0": [0]})),
+        change(path, state(0, [0, 1], 1, epoch)),
+        change(path, state(0, [0, 1, 2], 1, epoch)),
+        change(path, state(2, [0, 1, 2], 2, epoch)),
+        change(path, state(2, [1, 2], 3, epoch)),
+        change(topic, topic_znode([[2, 1]])),
+        delete(REASSIGN),
+    ]
+
+
+def test_another_order_of_the_same_replicas_moves_no_leader(cluster: OperatedCluster):
+    cluster.create_as_tools_do("reordered", (0, 1))
+    history, epoch = History(cluster), cluster.controller_epoch()
+    cluster.reassign("reordered", (1, 0))
+    topic, path = "/brokers/topics/reordered", state_path("reordered")
+    assert history.writes(REASSIGN, topic)[1:] == [
+        change(topic, topic_znode([[1, 0]])),
+        change(path, state(0, [0, 1], 1, epoch)),
+        delete(REASSIGN),
+    ]
+
+
+@pytest.mark.parametrize("role", ["follower of the controller", "controller"])
+def test_a_broker_that_shuts_down_hands_over_before_its_session_ends(
+    cluster: OperatedCluster, role: str
+):
+    rules, first, second = cluster.roles()
+    leaves, stays, other = (
+        (rules, first, second) if role == "controller" else (second, first, rules)
+    )
+    topics = [f"{prefix}-{leaves}" for prefix in ("handed-over", "left")]
+    cluster.create_as_tools_do(topics[0], (leaves, stays, other))
+    cluster.create_as_tools_do(topics[1], (stays, leaves, other))
+    led, followed = map(state_path, topics)
+    ids = f"/brokers/ids/{leaves}"
+    history, epoch = History(cluster), cluster.controller_epoch()
+    cluster.stop(leaves, signal.SIGTERM)
+    assert history.writes(ids, led, followed) == [
+        change(led, state(stays, [stays, other], 1, epoch)),
+        change(followed, state(stays, [stays, other], 1, epoch)),
+        delete(ids),
+    ]
+    eventually(lambda: cluster.controller() not in (None, leaves), "somebody else rules")
+    cluster.bring_back(leaves)
+    for topic in topics:
+        cluster.await_state(topic, stays, {0, 1, 2})
+    epoch = cluster.controller_epoch()
+    assert history.writes(led)[1:] == [change(led, state(stays, [stays, other, leaves], 1, epoch))]
+
+
+def test_added_partitions_are_created_and_the_topic_keeps_its_id(cluster: OperatedCluster):
+    cluster.create_as_tools_do("expanded", (0, 1))
+    topic = "/brokers/topics/expanded"
+    before = cluster.zookeeper.get(topic)
+    history, epoch = History(cluster), cluster.controller_epoch()
+    cluster.rewrite(topic, '{"version":1,"partitions":{"1":[1,2],"0":[0,1]}}')
+    eventually(lambda: 1 in cluster.leaderships("expanded"), "the new partition is led")
+    assert history.writes(topic) == [
+        change(topic, {"version": 1, "partitions": {"0": [0, 1], "1": [1, 2]}}),
+        change(topic, topic_znode([[0, 1], [1, 2]])),
+        create(f"{topic}/partitions/1"),
+        create(state_path("expanded", 1), state(1, [1, 2], 0, epoch)),
+    ]
+    after = cluster.zookeeper.get(topic)
+    assert before is not None
+    assert after is not None
+    assert before.data.rpartition(b"topic_id")[2] == after.data.rpartition(b"topic_id")[2]
+
+
+def test_a_topic_is_emptied_and_deleted_from_below(cluster: OperatedCluster):
+    cluster.create_as_tools_do("deleted", (0, 1))
+    topic, path = "/brokers/topics/deleted", state_path("deleted")
+    config, wish = "/config/topics/deleted", "/admin/delete_topics/deleted"
+    history, epoch = History(cluster), cluster.controller_epoch()
+    cluster.write(wish, "")
+    cluster.await_gone(topic, wish)
+    assert history.writes(topic, config, wish) == [
+        create(wish),
+        change(path, state(-1, [1], 1, epoch)),
+        change(path, state(-1, [1], 2, epoch)),
+        delete(path),
+        delete(f"{topic}/partitions/0"),
+        delete(f"{topic}/partitions"),
+        delete(topic),
+        delete(config),
+        delete(wish),
+    ]
+
+
+def test_a_deletion_waits_for_the_broker_of_every_replica(cluster: OperatedCluster):
+    rules, dies, _other = cluster.roles()
+    cluster.create_as_tools_do("waiting", (rules, dies))
+    topic, wish = "/brokers/topics/waiting", "/admin/delete_topics/waiting"
+    cluster.stop(dies)
+    cluster.await_state("waiting", rules, {rules})
+    history, epoch = History(cluster), cluster.controller_epoch()
+    cluster.write(wish, "")
+    cluster.await_state("waiting", -1, {rules})
+    cluster.bring_back(dies)
+    cluster.await_gone(topic, wish)
+    ids, path = f"/brokers/ids/{dies}", state_path("waiting")
+    assert [w for w in history.writes(ids, topic, wish) if w != change(ids, w.content)] == [
+        create(wish),
+        change(path, state(-1, [rules], 2, epoch)),
+        create(ids),
+        delete(path),
+        delete(f"{topic}/partitions/0"),
+        delete(f"{topic}/partitions"),
+        delete(topic),
+        delete(wish),
+    ]
+
+
+def test_a_partition_waits_for_the_last_replica_that_was_in_sync(cluster: OperatedCluster):
+    rules, dies, last = cluster.roles()
+    cluster.create_as_tools_do("last", (dies, last))
+    path, epoch = state_path("last"), cluster.controller_epoch()
+    history = History(cluster)
+    cluster.stop(dies)
+    cluster.await_state("last", last, {last})
+    cluster.stop(last)
+    cluster.await_state("last", -1, {last})
+    cluster.bring_back(dies)
+    cluster.bring_back(last)
+    cluster.await_state("last", last, {dies, last})
+    assert cluster.controller() == rules
+    assert history.writes(path) == [
+        change(path, state(last, [last], 1, epoch)),
+        change(path, state(-1, [last], 2, epoch)),
+        change(path, state(last, [last], 3, epoch)),
+        change(path, state(last, [last, dies], 3, epoch)),
+    ]
+
+
+def test_a_setting_is_stored_before_its_change_is_told(cluster: OperatedCluster):
+    cluster.create_as_tools_do("configured", (0, 1))
+    history = History(cluster)
+    options = ["configured", "--set", "retention.ms=1000", "--data-dir", str(cluster.data_dir)]
+    subprocess.run([sys.executable, run.__file__, "topics", "config", *options], check=True)
+    told = cluster.zookeeper.children("/config/changes")
+    assert told
+    assert history.writes("/config", "/brokers/topics/configured") == [
+        change("/config/topics/configured", {"version": 1, "config": {"retention.ms": "1000"}}),
+        create(f"/config/changes/{max(told)}", {"version": 2, "entity_path": "topics/configured"}),
+    ]
+
+
+def test_a_controller_put_aside_is_elected_again_with_a_new_epoch(cluster: OperatedCluster):
+    history, epoch = History(cluster), cluster.controller_epoch()
+    cluster.zookeeper.multi([Delete("/controller", ANY_VERSION)])
+    eventually(lambda: cluster.controller_epoch() == epoch + 1, "an election")
+    elected = cluster.controller()
+    assert history.writes("/controller", "/controller_epoch", "/brokers/ids") == [
+        delete("/controller"),
+        create("/controller", {"version": 1, "brokerid": elected, "timestamp": MS}),
+        change("/controller_epoch", epoch + 1),
+    ]
+
+
+def test_leaders_that_write_their_isr_themselves_tell_of_it_afterwards(tmp_path: Path):
+    with OperatedCluster(tmp_path, "zookeeper") as cluster:
+        rules, dies, leads = cluster.roles()
+        epoch = cluster.controller_epoch()
+        cluster.create_as_tools_do("old", (leads, dies, rules), (leads, dies, rules))
+        cluster.stop(dies)
+        cluster.await_isrs("old", {leads, rules})
+        history = History(cluster)
+        cluster.bring_back(dies)
+        cluster.await_isrs("old", {0, 1, 2})
+        notifications = "/isr_change_notification"
+        told = f"{notifications}/isr_change_0000000000"
+        eventually(lambda: delete(told) in history.writes(notifications), "the controller knows")
+        partitions = [{"topic": "old", "partition": p} for p in (0, 1)]
+        assert history.writes(notifications) == [
+            create(told, {"version": 1, "partitions": partitions}),
+            delete(told),
+        ]
+        for partition in (0, 1):
+            path = state_path("old", partition)
+            assert history.writes(path) == [
+                change(path, state(leads, [leads, rules, dies], 1, epoch))
+            ]
+        writers = {w.path: t.session for t in history.transactions() for w in t.writes}
+        assert writers[state_path("old")] != writers[told], "the leader; the controller"
