@@ -3,11 +3,13 @@
 #   make cluster              a cluster of three brokers in ./data, until Ctrl-C
 #   make cluster ARGS='--brokers 5 --data-dir /tmp/five'
 #   make test                 all tests;  ARGS='tests/core -q' for some of them
+#   make simulate SEEDS=20000 random histories of a simulated cluster, on all cores
 #   make check                style, types and architecture
 #   make clean                remove .venv, caches and build products; ./data stays
 
 PYTHON ?= python3
 ARGS ?=
+SEEDS ?= 2000
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -15,13 +17,16 @@ STAMP := $(VENV)/.installed
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 .DEFAULT_GOAL := test
-.PHONY: cluster test check clean
+.PHONY: cluster test simulate check clean
 
 cluster: $(STAMP)
 	$(BIN)/python run.py cluster $(ARGS)
 
 test: $(STAMP)
 	$(BIN)/python -m pytest $(ARGS)
+
+simulate: $(STAMP)
+	$(BIN)/python -m tests.simulation --seeds $(SEEDS) $(ARGS)
 
 check: $(STAMP)
 	$(BIN)/ruff check .

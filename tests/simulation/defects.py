@@ -6,27 +6,42 @@ Each is a function that breaks one protection while the returned context lasts.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, TypeAlias
 from unittest.mock import patch
 
+from core.controller.alter_partition import AlterPartitions
+from core.controller.assignments import write_assignments
 from core.controller.broker_membership import BrokerMembership
+from core.controller.context import ControllerContext
+from core.controller.partition_moves import PartitionMoves
+from core.controller.partition_state_machine import PartitionStateMachine
+from core.controller.request_batch import ControlRequestBatch
+from core.controller.responses import ControlResponses
+from core.controller.topic_deletion import TopicDeletions
 from core.errors import Errors
-from core.model import LeaderAndIsr
+from core.model import LeaderAndIsr, ReplicaAssignment
 from core.ports import ControllerEpoch
+from core.replication import replica_manager
 from core.replication.replica_manager import ReplicaManager
-from zk import fenced_writes, store
+from zk import fenced_writes
 from zk.store import ZkControllerStore
+from zk.watching_store import WatchingStore
 
 Defect: TypeAlias = Callable[[], Any]
 
 
+# --- who may write --------------------------------------------------------------------------------
+
+
 def no_controller_epoch_check_on_writes() -> Any:
     """A deposed controller's writes take effect (KAFKA-6082)."""
+    write = fenced_writes._write
 
-    def unfenced(zookeeper: Any, writes: Any, epoch_zk_version: int) -> Any:
-        return fenced_writes.write_unfenced(zookeeper, writes)
+    def unfenced(zookeeper: Any, writes: Any, fence: Any, **options: Any) -> Any:
+        return write(zookeeper, writes, [], **options)
 
-    return patch.object(store, "write_fenced", unfenced)
+    return patch.object(fenced_writes, "_write", unfenced)
 
 
 def epoch_read_after_waking() -> Any:
@@ -40,6 +55,20 @@ def epoch_read_after_waking() -> Any:
     return patch.object(ZkControllerStore, "update_partition_states", with_present_epoch)
 
 
+def own_election_unnoticed() -> Any:
+    """Who won while the answer was lost takes the node for somebody else's (KAFKA-13407)."""
+    read = ZkControllerStore.read_controller
+
+    def as_another_session(self: ZkControllerStore) -> Any:
+        controller = read(self)
+        return None if controller is None else replace(controller, is_own_session=False)
+
+    return patch.object(ZkControllerStore, "read_controller", as_another_session)
+
+
+# --- what is written ------------------------------------------------------------------------------
+
+
 def no_leader_epoch_bump() -> Any:
     """A new leadership keeps the old leader epoch."""
 
@@ -47,22 +76,6 @@ def no_leader_epoch_bump() -> Any:
         return self._replace(leader=leader, isr=isr)
 
     return patch.object(LeaderAndIsr, "new_leader_and_isr", without_bump)
-
-
-def receivers_ignore_epochs() -> Any:
-    """Brokers obey whoever speaks, whichever life of theirs is meant (KAFKA-1188, KIP-380)."""
-    return patch.object(ReplicaManager, "_check_epochs", lambda self, header: Errors.NONE)
-
-
-def bounces_go_unseen() -> Any:
-    """A broker that restarts quickly is taken for the one that was there (KIP-380)."""
-    read = BrokerMembership._read_brokers
-
-    def with_known_epochs(self: BrokerMembership) -> Any:
-        known = self._context.registrations
-        return {b: known.get(b, registration) for b, registration in read(self).items()}
-
-    return patch.object(BrokerMembership, "_read_brokers", with_known_epochs)
 
 
 def last_isr_member_removed() -> Any:
@@ -76,11 +89,207 @@ def last_isr_member_removed() -> Any:
     return patch.object(LeaderAndIsr, "new_leader_and_isr", shrink_to_nothing)
 
 
+def every_topic_allows_unclean_elections() -> Any:
+    """Whoever is alive leads, whatever it has missed."""
+
+    def all_of_them(
+        self: PartitionStateMachine, current: Any, strategy: Any, failures: Any
+    ) -> set[str]:
+        return {partition.topic for partition in current}
+
+    return patch.object(PartitionStateMachine, "_topics_allowing_unclean", all_of_them)
+
+
+def proposals_of_any_version() -> Any:
+    """A leader's proposal replaces a state the leader has not seen."""
+    decide = AlterPartitions._decide
+
+    def at_present_version(self: AlterPartitions, row: Any, sender: int) -> Any:
+        known = self._known(row.topic_partition)
+        if known is not None and known.leader_and_isr.leader_epoch == row.leader_epoch:
+            row = row._replace(partition_epoch=known.leader_and_isr.partition_epoch)
+        return decide(self, row, sender)
+
+    return patch.object(AlterPartitions, "_decide", at_present_version)
+
+
+def anybody_may_join_the_isr() -> Any:
+    """Dead, leaving and reborn replicas are let into the ISR (KIP-841, KIP-903)."""
+    return patch.object(AlterPartitions, "_are_eligible", lambda self, row, sender: True)
+
+
+def final_replica_set_written_first() -> Any:
+    """A reassignment is noted as done before the replicas it removes are gone."""
+    finish = PartitionMoves._finish
+
+    def after_writing(self: PartitionMoves, partitions: Any) -> None:
+        assignment = self._context.partition_full_replica_assignment
+        targets = {p: ReplicaAssignment(assignment(p).target_replicas) for p in partitions}
+        write_assignments(self._term, targets)
+        finish(self, partitions)
+
+    return patch.object(PartitionMoves, "_finish", after_writing)
+
+
+def failed_deletions_count_as_done() -> Any:
+    """A topic is forgotten although a replica could not be deleted (KAFKA-9946)."""
+    answered = TopicDeletions.on_stop_replica_response
+
+    def without_errors(self: TopicDeletions, broker_id: int, errors: Any) -> None:
+        answered(self, broker_id, dict.fromkeys(errors, Errors.NONE))
+
+    return patch.object(TopicDeletions, "on_stop_replica_response", without_errors)
+
+
+# --- what a controller notices and remembers ------------------------------------------------------
+
+
+def watches_armed_after_the_read() -> Any:
+    """What changes between a read and the arming of its watch goes unseen."""
+
+    def children(self: WatchingStore, path: str) -> list[str]:
+        names = self._zookeeper.children(path) or []
+        self._watched.add(path)
+        self._zookeeper.children(path, watch=True)
+        return names
+
+    return patch.object(WatchingStore, "_watch_children", children)
+
+
+def bounces_go_unseen() -> Any:
+    """A broker that restarts quickly is taken for the one that was there (KIP-380)."""
+    read = BrokerMembership._read_brokers
+
+    def with_known_epochs(self: BrokerMembership) -> Any:
+        known = self._context.registrations
+        return {b: known.get(b, registration) for b, registration in read(self).items()}
+
+    return patch.object(BrokerMembership, "_read_brokers", with_known_epochs)
+
+
+def newcomers_are_told_nothing() -> Any:
+    """A broker that starts learns only what changes from then on."""
+    return patch.object(BrokerMembership, "_tell_newcomers", lambda self, broker_ids: None)
+
+
+def stale_answers_accepted() -> Any:
+    """An answer of an earlier life of a broker, or to an earlier term, counts."""
+
+    def is_unknown(self: ControlResponses, broker_id: int, header: Any) -> bool:
+        return broker_id not in self._context.registrations
+
+    return patch.object(ControlResponses, "is_stale", is_unknown)
+
+
+def resignation_without_reset() -> Any:
+    """What a controller knew comes back to life in its next term (KAFKA-5310)."""
+    reset = ControllerContext.reset
+
+    def only_once(self: ControllerContext) -> None:
+        if not hasattr(self, "_partitions"):
+            reset(self)
+
+    return patch.object(ControllerContext, "reset", only_once)
+
+
+def watches_outlive_the_term() -> Any:
+    """A broker that resigned goes on listening."""
+    return patch.object(WatchingStore, "unwatch_all_but_controller", lambda self: None)
+
+
+def imbalance_counted_once() -> Any:
+    """The metric counts partitions that lose their preferred leader, and never back."""
+    count = ControllerContext._count_imbalance
+
+    def upwards(self: ControllerContext, record: Any, before: bool) -> None:
+        if not before:
+            count(self, record, before)
+
+    return patch.object(ControllerContext, "_count_imbalance", upwards)
+
+
+# --- what brokers obey ----------------------------------------------------------------------------
+
+
+def no_broker_epoch_check() -> Any:
+    """An order to an earlier life of a broker is obeyed (KIP-380)."""
+
+    def by_controller_epoch(self: ReplicaManager, header: Any) -> Errors:
+        is_stale = header.controller_epoch < self.controller_epoch
+        return Errors.STALE_CONTROLLER_EPOCH if is_stale else Errors.NONE
+
+    return patch.object(ReplicaManager, "_check_epochs", by_controller_epoch)
+
+
+def deposed_controllers_obeyed() -> Any:
+    """An order of a controller that was deposed is obeyed (KAFKA-1188)."""
+
+    def by_broker_epoch(self: ReplicaManager, header: Any) -> Errors:
+        is_stale = -1 < header.broker_epoch < self.broker_epoch
+        return Errors.STALE_BROKER_EPOCH if is_stale else Errors.NONE
+
+    return patch.object(ReplicaManager, "_check_epochs", by_broker_epoch)
+
+
+def old_leader_epochs_obeyed() -> Any:
+    """A late order undoes a newer one."""
+    obey = ReplicaManager._obey
+
+    def whatever_its_epoch(
+        self: ReplicaManager, name: Any, topic_id: Any, state: Any, now_ms: int
+    ) -> Any:
+        partition = self._partitions.get(name)
+        if partition is not None:
+            partition.leader_epoch = min(partition.leader_epoch, state.leader_epoch - 1)
+        return obey(self, name, topic_id, state, now_ms)
+
+    return patch.object(ReplicaManager, "_obey", whatever_its_epoch)
+
+
+def topic_ids_ignored() -> Any:
+    """The log of a deleted topic is taken for that of the next one of its name."""
+    return patch.object(replica_manager, "_differ", lambda one, other: False)
+
+
+def orders_before_the_write() -> Any:
+    """Brokers are told of a leader epoch that ZooKeeper does not hold yet."""
+    add = ControlRequestBatch.add_leader_and_isr
+
+    def one_ahead(self: Any, brokers: Any, partition: Any, now: Any, *a: Any, **k: Any) -> None:
+        ahead = now._replace(leader_and_isr=now.leader_and_isr.new_epoch())
+        add(self, brokers, partition, ahead, *a, **k)
+
+    return patch.object(ControlRequestBatch, "add_leader_and_isr", one_ahead)
+
+
 DEFECTS: tuple[Defect, ...] = (
     no_controller_epoch_check_on_writes,
     epoch_read_after_waking,
+    own_election_unnoticed,
     no_leader_epoch_bump,
-    receivers_ignore_epochs,
-    bounces_go_unseen,
     last_isr_member_removed,
+    every_topic_allows_unclean_elections,
+    proposals_of_any_version,
+    anybody_may_join_the_isr,
+    final_replica_set_written_first,
+    failed_deletions_count_as_done,
+    watches_armed_after_the_read,
+    bounces_go_unseen,
+    newcomers_are_told_nothing,
+    stale_answers_accepted,
+    resignation_without_reset,
+    watches_outlive_the_term,
+    imbalance_counted_once,
+    no_broker_epoch_check,
+    deposed_controllers_obeyed,
+    old_leader_epochs_obeyed,
+    topic_ids_ignored,
+    orders_before_the_write,
 )
+
+SEARCH_FROM: dict[Defect, int] = {
+    failed_deletions_count_as_done: 70,
+    watches_armed_after_the_read: 70,
+    stale_answers_accepted: 1480,
+}
+"""Where the search for a rare one begins, to keep it short; any other seed will do in time."""

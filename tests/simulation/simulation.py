@@ -11,15 +11,32 @@ from collections.abc import Callable
 from functools import partial
 
 from core.controller import events
-from core.model import BrokerId
-from tests.simulation.cluster import Cluster, SimulatedBroker, SimulatedCrashError
-from tests.simulation.invariants import Invariants, assert_converged
+from core.controller.term import ControllerSettings
+from core.protocol.broker import FetchRequest
+from core.protocol.control import StopReplicaRequest
+from core.protocol.controller import AlterPartitionRequest
+from tests.simulation.admins import Admins
+from tests.simulation.broker import SimulatedBroker
+from tests.simulation.cluster import Cluster, SimulatedCrashError, short_settings
+from tests.simulation.convergence import assert_converged
+from tests.simulation.invariants import Invariants
+from tests.simulation.network import Fate, Packet, RequestBody, usual_fate
 from tests.support.fake_zookeeper import Call, Hook, Moment
+from zk.admin_znodes import LogDirEventNotificationSequenceZNode
 from zk.operations import ConnectionLossError
-from zk.znodes import ControllerZNode, TopicZNode
 
 BROKERS = 4
+STEPS = 320
+FAULT_PROBABILITY = 0.1
+ADMIN_PROBABILITY = 0.08
 CALL_FAULT_PROBABILITY = 0.02
+PACKET_LOSS_PROBABILITY = 0.04
+PACKET_DUPLICATE_PROBABILITY = 0.06
+PROPOSAL_DUPLICATE_PROBABILITY = 0.25
+FETCH_DELAY_PROBABILITY = 0.15
+SAME_PORT_PROBABILITY = 0.3
+MAX_DELAY_MS = 10_000
+DISK_FAILURE_PROBABILITY = 0.15
 STALL_STEPS = 25
 MAX_NESTED_STALLS = 2
 READS = ("get", "get_many", "children", "children_many")
@@ -30,79 +47,167 @@ class Simulation:
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
-        self.cluster = Cluster(0)
-        self.cluster.hook_for = self._hook_for
-        for broker_id in range(BROKERS):
-            self.cluster.start(broker_id)
-        self.invariants = Invariants(self.cluster)
         self.history: list[str] = []
+        self._is_rebalancing = self.random.random() < 0.5
+        # Controllers that are left alone: what they overlook, no successor puts right.
+        self._is_calm = self.random.random() < 0.4
+        self.cluster = Cluster(0, settings=self._settings)
+        self.cluster.hook_for = self._hook_for
+        self.cluster.network.fate = self._fate
+        self.cluster.network.delay_ms = self._delay_ms
         self._faults_are_on = True
         self._stalls = 0
-        self._topics = 0
-        self._partitions: dict[str, dict[int, tuple[BrokerId, ...]]] = {}
+        self._ports: dict[int, int] = {}  # broker -> the port of its last life
         self._forgotten_sessions: list[int] = []  # of killed brokers, not yet expired
-        self._broken: dict[str, bytes] = {}  # topics with an unreadable znode, and what it held
-        self._leaving: set[SimulatedBroker] = set()  # asked to hand over: they must stop some day
+        self._log_dir_events = 0
+        for broker_id in range(BROKERS):
+            self._ports[broker_id] = self.cluster.start(broker_id).port
+        self.invariants = Invariants(self.cluster)
+        self._admins = Admins(
+            self.cluster, BROKERS, self.random, self.invariants.history, self._note
+        )
         self._faults: list[Callable[[], None]] = [
-            self._kill,
-            self._start,
-            self._start,
             self._pause,
             self._resume,
             self._resume,
+            self._cut_and_mend_a_connection,
+            self._let_time_pass,
+            self._partition_the_network,
+        ]
+        if not self._is_calm:
+            self._faults += self._faults_that_end_terms()
+            self._admins.actions += self._admins.mistakes
+        self._cut_off: set[str] = set()  # endpoints nobody reaches
+
+    def _faults_that_end_terms(self) -> list[Callable[[], None]]:
+        return [
+            self._kill,
+            self._start,
+            self._start,
+            self._start,
             self._expire_a_session,
             self._expire_a_dead_session,
-            self._cut_and_mend_a_connection,
-            self._create_topic,
-            self._create_topic,
-            self._expand_topic,
-            self._delete_controller_znode,
-            self._overwrite_controller_znode,
-            self._lose_an_answer,
-            self._ask_for_controlled_shutdown,
-            self._break_a_topic,
-            self._mend_a_topic,
+            self._expire_a_dead_session,
+            self._shut_down,
+            self._ask_for_a_shutdown_and_stay,
+            self._stand_back,
+            self._fail_a_log_directory,
         ]
 
-    def run(self, steps: int) -> None:
+    def run(self, steps: int = STEPS) -> None:
         """Live through ``steps`` steps with faults, then heal and converge."""
         for _ in range(steps):
-            if self.random.random() < 0.12:
-                self.random.choice(self._faults)()
-            else:
-                self._step()
-            self.invariants.check()
+            self._live_on()
         self._heal()
+        second_ids = self.invariants.history.second_ids
         self.cluster.run_until_quiet()
-        self.invariants.check()
+        if self.invariants.history.second_ids > second_ids:
+            self._restart_all()
+            self.cluster.run_until_quiet()
         assert_converged(self.cluster)
 
+    def _live_on(self) -> None:
+        dice = self.random.random()
+        if dice < FAULT_PROBABILITY:
+            self.random.choice(self._faults)()
+        elif dice < FAULT_PROBABILITY + ADMIN_PROBABILITY:
+            self.random.choice(self._admins.actions)()
+        else:
+            self._step()
+        self.invariants.check()
+
+    def _settings(self) -> ControllerSettings:
+        settings = short_settings()
+        settings.auto_leader_rebalance_enable = self._is_rebalancing
+        return settings
+
     def _step(self) -> None:
+        if self.random.random() < 0.3:
+            self.cluster.time.advance(self.random.randrange(1, 150))
         steps = self.cluster.steps()
         if not steps:
-            self.cluster.advance_to_next_timer()
+            self.cluster.time.advance(self.random.randrange(1, 1_000))
             return
-        step = self.random.choice(steps)
-        self._note("%s %d %d", *step)
+        kind, number = step = self.random.choice(steps)
+        if kind == "deliver":
+            self._note("%s", self.cluster.network.packets[number])
+        else:
+            inbox = self.cluster.brokers[number].inbox
+            self._note("%s %d %s", kind, number, inbox[0] if kind == "event" else "")
         self.cluster.take(step)
 
     def _heal(self) -> None:
         self._faults_are_on = False
+        self._cut_off.clear()
         self._note("heal")
+        self.cluster.network.fate = self._fate_in_peace
         for broker_id in range(BROKERS):
             broker = self.cluster.brokers.get(broker_id)
-            if broker in self._leaving:
+            if broker is not None and (broker.disk.has_failed or broker.is_leaving):
                 self._end(broker)
                 broker = None
             if broker is None:
+                self.cluster.disks[broker_id].repair()
                 self.cluster.start(broker_id)
             else:
                 broker.is_paused = False
                 self.cluster.zookeeper.reconnect(broker.session.session_id)
         for session_id in self._forgotten_sessions:
             self.cluster.expire(session_id)
-        while self._broken:
-            self._mend_a_topic()
+        if self.invariants.history.second_ids:
+            self._restart_all()
+        self._admins.mend_all()
+
+    def _restart_all(self) -> None:
+        """Make brokers accept topics with a second id, which they do when they start.
+
+        A tool that knows no ids dropped the first one, and the next controller had not heard of it.
+        """
+        for broker_id in range(BROKERS):
+            session_id = self.cluster.brokers[broker_id].session.session_id
+            self.cluster.kill(broker_id)
+            self.cluster.expire(session_id)
+            self.cluster.start(broker_id)
+
+    # --- faults of the network ---
+
+    def _fate(self, packet: Packet) -> Fate:
+        if self._faults_are_on and packet.answer is None and _deletes(packet.exchange.request):
+            self._fail_the_disk_at(packet.exchange.endpoint)
+        dice = self.random.random()
+        if packet.exchange.endpoint in self._cut_off or dice < PACKET_LOSS_PROBABILITY:
+            return Fate.LOST
+        if isinstance(packet.exchange.request, FetchRequest):
+            return Fate.LATER if dice < FETCH_DELAY_PROBABILITY else Fate.AT_ONCE
+        is_proposal = isinstance(packet.exchange.request, AlterPartitionRequest)
+        doubled = PROPOSAL_DUPLICATE_PROBABILITY if is_proposal else PACKET_DUPLICATE_PROBABILITY
+        return Fate.TWICE if dice < PACKET_LOSS_PROBABILITY + doubled else Fate.LATER
+
+    def _fail_the_disk_at(self, endpoint: str) -> None:
+        """Let a log directory fail at a bad moment: while something in it is to be deleted."""
+        for broker in self.cluster.brokers.values():
+            is_it = broker.control_endpoint == endpoint and not broker.disk.has_failed
+            if is_it and self.random.random() < DISK_FAILURE_PROBABILITY:
+                self._fail_a_log_directory_of(broker)
+
+    def _fate_in_peace(self, packet: Packet) -> Fate:
+        """Lose nothing; what comes twice, or late, must not matter."""
+        fate = self._fate(packet)
+        return usual_fate(packet) if fate is Fate.LOST else fate
+
+    def _delay_ms(self) -> int:
+        return self.random.choice((0, self.random.randrange(MAX_DELAY_MS)))
+
+    def _partition_the_network(self) -> None:
+        """Cut the way to some endpoints, or mend what is cut."""
+        broker = self._pick()
+        if self._cut_off or broker is None:
+            self._note("mend the network")
+            self._cut_off.clear()
+            return
+        endpoints = [broker.control_endpoint, broker.replication_endpoint]
+        self._cut_off.update(self.random.sample(endpoints, self.random.randint(1, 2)))
+        self._note("nobody reaches %s", sorted(self._cut_off))
 
     # --- faults inside a call ---
 
@@ -110,9 +215,10 @@ class Simulation:
         return partial(self._interrupt, broker)
 
     def _interrupt(self, broker: SimulatedBroker, call: Call) -> None:
-        if not self._faults_are_on or self.random.random() >= CALL_FAULT_PROBABILITY:
+        probability = CALL_FAULT_PROBABILITY * (3 if self._is_calm else 1)
+        if not self._faults_are_on or self.random.random() >= probability:
             return
-        fault = self.random.randrange(4)
+        fault = self.random.choice((1, 3)) if self._is_calm else self.random.randrange(4)
         if fault == 0:
             self._note("  %d crashes %s %s", broker.broker_id, call.moment.value, call.method)
             self._forgotten_sessions.append(broker.session.session_id)
@@ -130,12 +236,12 @@ class Simulation:
         self._stalls += 1
         try:
             for _ in range(self.random.randrange(STALL_STEPS)):
-                self._step()
-                self.invariants.check()
+                self._live_on()
         finally:
             self._stalls -= 1
+        self._note("  %d goes on", broker.broker_id)
 
-    # --- faults between steps ---
+    # --- faults of processes ---
 
     def _pick(self, *, paused: bool | None = None) -> SimulatedBroker | None:
         brokers = [
@@ -155,22 +261,15 @@ class Simulation:
         self._forgotten_sessions.append(broker.session.session_id)
         self.cluster.kill(broker.broker_id)
 
-    def _ask_for_controlled_shutdown(self) -> None:
-        broker, rulers = self._pick(paused=False), self.cluster.active_controllers
-        if broker is None or not rulers or broker.replica_manager.broker_epoch < 0:
-            return
-        ruler = self.random.choice(rulers)
-        self._note("%d asks %d for a controlled shutdown", broker.broker_id, ruler.broker_id)
-        self._leaving.add(broker)
-        epoch = broker.replica_manager.broker_epoch
-        ruler.tell(events.ControlledShutdown(len(self.history), broker.broker_id, epoch))
-
     def _start(self) -> None:
         missing = [b for b in range(BROKERS) if b not in self.cluster.brokers]
         if missing:
             broker_id = self.random.choice(missing)
-            self._note("start %d", broker_id)
-            self.cluster.start(broker_id)
+            is_same = self.random.random() < SAME_PORT_PROBABILITY
+            self.cluster.disks[broker_id].repair()
+            port = self._ports[broker_id] if is_same else None
+            self._ports[broker_id] = self.cluster.start(broker_id, port=port).port
+            self._note("start %d on port %d", broker_id, self._ports[broker_id])
 
     def _pause(self) -> None:
         broker = self._pick(paused=False)
@@ -209,61 +308,48 @@ class Simulation:
         broker.is_paused = was_paused
         self.cluster.zookeeper.reconnect(session_id)
 
-    def _create_topic(self) -> None:
-        if len(self._partitions) >= 6:
-            return
-        self._topics += 1
-        topic = f"topic-{self._topics}"
-        self._partitions[topic] = {p: self._replicas() for p in range(self.random.randint(1, 4))}
-        self._note("create %s %s", topic, self._partitions[topic])
-        self.cluster.put_topic(topic, self._partitions[topic])
+    def _let_time_pass(self) -> None:
+        self._note("let time pass")
+        self.cluster.time.advance(self.random.randrange(1_000, 8_000))
 
-    def _break_a_topic(self) -> None:
-        whole = sorted(self._partitions.keys() - self._broken.keys())
-        if whole:
-            topic = self.random.choice(whole)
-            self._note("break %s", topic)
-            path = TopicZNode.path(topic)
-            self._broken[topic] = self.cluster.zookeeper.snapshot()[path].data
-            self.cluster.zookeeper.put(path, b'{"version":3,"partitions":')
+    def _shut_down(self) -> None:
+        broker = self._pick(paused=False)
+        if broker is not None and not broker.is_leaving:
+            self._note("%d asks to shut down", broker.broker_id)
+            broker.shut_down()
 
-    def _mend_a_topic(self) -> None:
-        if self._broken:
-            topic = self.random.choice(sorted(self._broken))
-            self._note("mend %s", topic)
-            self.cluster.zookeeper.put(TopicZNode.path(topic), self._broken.pop(topic))
+    def _ask_for_a_shutdown_and_stay(self) -> None:
+        """Ask to hand over and think better of it: some day the broker is used again."""
+        broker = self._pick(paused=False)
+        controller = None if broker is None else broker.cache.snapshot.controller
+        if broker is not None and controller is not None and broker.broker_epoch >= 0:
+            self._note("%d asks to shut down and stays", broker.broker_id)
+            broker.ask_to_leave_and_stay()
 
-    def _expand_topic(self) -> None:
-        whole = sorted(self._partitions.keys() - self._broken.keys())
-        if whole:
-            topic = self.random.choice(whole)
-            partitions = self._partitions[topic]
-            partitions[len(partitions)] = self._replicas()
-            self._note("expand %s to %d", topic, len(partitions))
-            self.cluster.put_topic(topic, partitions)
+    def _stand_back(self) -> None:
+        rulers = self.cluster.active_controllers
+        if rulers and self.random.random() < 0.2:
+            self._note("%d stands back", rulers[0].broker_id)
+            rulers[0].tell(events.Resign("simulated"))
 
-    def _replicas(self) -> tuple[BrokerId, ...]:
-        return tuple(self.random.sample(range(BROKERS), self.random.randint(1, 3)))
+    def _fail_a_log_directory(self) -> None:
+        broker = self._pick(paused=False)
+        if broker is not None and not broker.disk.has_failed:
+            self._fail_a_log_directory_of(broker)
 
-    def _delete_controller_znode(self) -> None:
-        self._note("delete /controller")
-        self.cluster.zookeeper.remove(ControllerZNode.PATH)
-
-    def _overwrite_controller_znode(self) -> None:
-        data = self.random.choice(
-            [b"garbage", ControllerZNode.encode(99, 0), ControllerZNode.encode(1, 0)]
-        )
-        if ControllerZNode.PATH in self.cluster.zookeeper.snapshot():
-            self._note("overwrite /controller with %s", data)
-            self.cluster.zookeeper.put(ControllerZNode.PATH, data)
-
-    def _lose_an_answer(self) -> None:
-        sends = [step for step in self.cluster.steps() if step[0] == "send"]
-        if sends:
-            _, sender_id, receiver_id = self.random.choice(sends)
-            self._note("the answer of %d to %d is lost", receiver_id, sender_id)
-            sender = self.cluster.brokers[sender_id]
-            self.cluster.deliver(sender, receiver_id, answer_is_lost=True)
+    def _fail_a_log_directory_of(self, broker: SimulatedBroker) -> None:
+        self._note("a log directory of %d fails", broker.broker_id)
+        broker.disk.fail()
+        self._log_dir_events += 1
+        path = f"{LogDirEventNotificationSequenceZNode.PATH_PREFIX}{self._log_dir_events:010d}"
+        data = LogDirEventNotificationSequenceZNode.encode(broker.broker_id)
+        self.cluster.zookeeper.put(path, data)
 
     def _note(self, template: str, *args: object) -> None:
-        self.history.append(template % args)
+        self.history.append(f"{self.cluster.now_ms:6d} {template % args}")
+
+
+def _deletes(request: RequestBody) -> bool:
+    return isinstance(request, StopReplicaRequest) and any(
+        stop.delete_partition for _, stop in request.partitions()
+    )

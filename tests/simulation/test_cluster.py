@@ -2,38 +2,77 @@
 
 from __future__ import annotations
 
+import pytest
+
+from core.errors import Errors
 from core.model import TopicPartition
+from core.protocol.controller import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
+    ReassignablePartition,
+)
 from tests.simulation.cluster import Cluster
-from tests.simulation.invariants import Invariants, assert_converged
+from tests.simulation.convergence import assert_converged
+from tests.simulation.invariants import Invariants
+from zk.admin_znodes import DeleteTopicsTopicZNode
+from zk.znodes import TopicZNode
+
+P0 = TopicPartition("payments", 0)
+P4 = TopicPartition("payments", 4)
 
 
 def ring(partitions: int, brokers: int) -> dict[int, tuple[int, ...]]:
     return {i: tuple((i + j) % brokers for j in range(brokers)) for i in range(partitions)}
 
 
-def test_a_cluster_elects_a_controller_and_leads_what_is_created():
+@pytest.fixture
+def cluster() -> Cluster:
+    """Three brokers, twelve partitions, every broker in sync everywhere."""
     cluster = Cluster(3)
+    Invariants(cluster)
     cluster.run_until_quiet()
     cluster.put_topic("payments", ring(12, 3))
     cluster.run_until_quiet()
-    Invariants(cluster).check()
+    return cluster
+
+
+def test_a_cluster_elects_a_controller_and_leads_what_is_created(cluster: Cluster):
     assert_converged(cluster)
-    stored = cluster.leadership(TopicPartition("payments", 4))
+    stored = cluster.leadership(P4)
     assert stored is not None
     assert stored.leader_and_isr.isr == (1, 2, 0)
 
 
-def test_when_the_controller_dies_another_rules_and_its_partitions_are_led():
-    cluster = Cluster(3)
-    cluster.run_until_quiet()
-    cluster.put_topic("payments", ring(12, 3))
-    cluster.run_until_quiet()
+def test_when_the_controller_dies_another_rules_and_its_partitions_are_led(cluster: Cluster):
     session = cluster.brokers[0].session.session_id
     cluster.kill(0)
     cluster.expire(session)
     cluster.run_until_quiet()
-    Invariants(cluster).check()
     assert_converged(cluster)
     cluster.start(0)
     cluster.run_until_quiet()
     assert_converged(cluster)
+
+
+def test_a_broker_hands_over_before_it_stops(cluster: Cluster):
+    cluster.shut_down(1)
+    cluster.run_until_quiet()
+    assert sorted(cluster.brokers) == [0, 2]
+    assert_converged(cluster)
+
+
+def test_a_partition_moves_and_its_topic_is_deleted(cluster: Cluster):
+    answer = cluster.request(
+        AlterPartitionReassignmentsRequest((ReassignablePartition("payments", 0, (2,)),))
+    )
+    assert isinstance(answer, AlterPartitionReassignmentsResponse)
+    assert [row.error_code for row in answer.partitions] == [Errors.NONE]
+    cluster.run_until_quiet()
+    assert_converged(cluster)
+    stored = cluster.leadership(P0)
+    assert stored is not None
+    assert stored.leader_and_isr.isr == (2,)
+    cluster.zookeeper.put(DeleteTopicsTopicZNode.path("payments"))
+    cluster.run_until_quiet()
+    assert_converged(cluster)
+    assert TopicZNode.path("payments") not in cluster.zookeeper.snapshot()

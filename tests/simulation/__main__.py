@@ -1,0 +1,92 @@
+"""Many seeds on all cores: ``python -m tests.simulation --seeds 20000``, or ``make simulate``."""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator
+
+from tests.simulation.history import live
+
+CHUNK = 10
+INTERRUPTED = 130
+SHOWN_EVERY_S = 0.2
+
+
+def main() -> int:
+    """Return the exit code: 0 when every history held, 1 when one failed, 130 after Ctrl-C."""
+    parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
+    parser.add_argument("--seeds", type=int, default=1000, help="how many (default: 1000)")
+    parser.add_argument("--first", type=int, default=0, help="the first seed (default: 0)")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="default: all cores")
+    options = parser.parse_args()
+    seeds = range(options.first, options.first + options.seeds)
+    failed: list[int] = []
+    progress = _Progress(len(seeds))
+    try:
+        for seed, failure in _live(seeds, options.jobs):
+            if failure is not None:
+                failed.append(seed)
+                progress.clear()
+                print(failure, end="\n\n", flush=True)  # noqa: T201 - it is what was asked for
+            progress.step(len(failed))
+    except KeyboardInterrupt:
+        progress.end(failed)
+        return INTERRUPTED
+    progress.end(failed)
+    return 1 if failed else 0
+
+
+def _live(seeds: range, jobs: int) -> Iterator[tuple[int, str | None]]:
+    # The terminal sends Ctrl-C to every process of the group: only the parent shall hear it.
+    context = multiprocessing.get_context("spawn")
+    pool = context.Pool(jobs, signal.signal, (signal.SIGINT, signal.SIG_IGN))
+    try:
+        yield from pool.imap_unordered(live, seeds, chunksize=CHUNK)
+    finally:
+        pool.terminate()
+        pool.join()
+
+
+class _Progress:
+    """A line that is rewritten, on a terminal only; the sum at the end, everywhere."""
+
+    def __init__(self, total: int) -> None:
+        self._total = total
+        self._done = 0
+        self._started = self._shown = time.monotonic()
+        self._is_shown = sys.stderr.isatty()
+
+    def step(self, failed: int) -> None:
+        """Count a history."""
+        self._done += 1
+        now = time.monotonic()
+        if self._is_shown and now - self._shown >= SHOWN_EVERY_S:
+            self._shown = now
+            sys.stderr.write(f"\r\033[K{self._sum(failed)}")
+            sys.stderr.flush()
+
+    def clear(self) -> None:
+        """Make room for something else to be printed."""
+        if self._is_shown:
+            sys.stderr.write("\r\033[K")
+            sys.stderr.flush()
+
+    def end(self, failed: list[int]) -> None:
+        """Write the sum, and which seeds failed."""
+        self.clear()
+        sys.stderr.write(f"{self._sum(len(failed))}\n")
+        if failed:
+            sys.stderr.write(f"failing seeds: {' '.join(map(str, sorted(failed)))}\n")
+
+    def _sum(self, failed: int) -> str:
+        rate = self._done / max(time.monotonic() - self._started, 0.001)
+        return f"{self._done} of {self._total} histories, {failed} failed, {rate:.0f} a second"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,251 @@
+"""What admins and their tools do, at random: topics, moves, elections, settings, mistakes."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+from core.controller import events
+from core.model import BrokerId, ReplicaAssignment, TopicPartition
+from core.protocol.controller import (
+    AlterPartitionReassignmentsRequest,
+    ControllerRequest,
+    DescribeTopicsRequest,
+    ElectionType,
+    ElectLeadersRequest,
+    ListPartitionReassignmentsRequest,
+    ReassignablePartition,
+)
+from tests.simulation.cluster import Cluster
+from tests.simulation.leadership_history import LeadershipHistory
+from zk.admin_znodes import (
+    ConfigEntityZNode,
+    DeleteTopicsTopicZNode,
+    PreferredReplicaElectionZNode,
+    ReassignPartitionsZNode,
+)
+from zk.znodes import ControllerZNode, TopicZNode, TopicZNodeData
+
+TOPIC_NAMES = 6
+GARBAGE = b'{"version":3,"partitions":'
+
+
+class Admins:
+    """Everything they can do; ``note`` writes the history."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        brokers: int,
+        dice: random.Random,
+        history: LeadershipHistory,
+        note: Callable[..., None],
+    ) -> None:
+        self._cluster = cluster
+        self._brokers = range(brokers)
+        self._random = dice
+        self._history = history
+        self._note = note
+        self._broken: dict[str, tuple[int, bytes]] = {}  # topic -> its czxid and what it held
+        self.actions: list[Callable[[], None]] = [
+            self._create_topic,
+            self._create_topic,
+            self._create_topic,
+            self._expand_topic,
+            self.delete_topic,
+            self._rewrite_without_id,
+            self._break_a_topic,
+            self._mend_a_topic,
+            self._ask_to_reassign,
+            self._ask_to_reassign,
+            self._write_reassignments,
+            self._ask_for_elections,
+            self._write_preferred_elections,
+            self._allow_unclean_elections,
+            self._ask_what_there_is,
+        ]
+        self.mistakes = [self._delete_controller_znode, self._overwrite_controller_znode]
+
+    # --- topics ---
+
+    def _topics(self) -> dict[str, TopicZNodeData]:
+        """Return the topics whose znodes are whole."""
+        topics: dict[str, TopicZNodeData] = {}
+        for path, node in self._cluster.zookeeper.snapshot().items():
+            parent, _, topic = path.rpartition("/")
+            if parent == "/brokers/topics" and topic not in self._broken:
+                topics[topic] = TopicZNode.decode(node.data)
+        return topics
+
+    def _a_topic(self) -> str | None:
+        topics = sorted(self._topics())
+        return self._random.choice(topics) if topics else None
+
+    def _some_partitions(self) -> list[TopicPartition]:
+        partitions = [
+            TopicPartition(topic, number)
+            for topic, stored in sorted(self._topics().items())
+            for number in stored.partitions
+        ]
+        return self._random.sample(partitions, min(len(partitions), self._random.randint(1, 4)))
+
+    def _replicas(self) -> tuple[BrokerId, ...]:
+        return tuple(self._random.sample(self._brokers, self._random.randint(1, 3)))
+
+    def _create_topic(self) -> None:
+        topic = f"topic-{self._random.randrange(TOPIC_NAMES)}"
+        if TopicZNode.path(topic) in self._cluster.zookeeper.snapshot():
+            return
+        partitions = {p: self._replicas() for p in range(self._random.randint(1, 3))}
+        self._note("create %s %s", topic, partitions)
+        self._cluster.put_topic(topic, partitions)
+
+    def _expand_topic(self) -> None:
+        topic = self._a_topic()
+        if topic is not None:
+            stored = self._topics()[topic]
+            grown = dict(stored.partitions)
+            grown[len(grown)] = ReplicaAssignment(self._replicas())
+            self._note("expand %s to %s", topic, grown[len(grown) - 1])
+            self._put_topic(topic, stored.topic_id, grown)
+
+    def _rewrite_without_id(self) -> None:
+        """Do as a tool does that knows neither topic ids nor reassignments that are under way."""
+        topic = self._a_topic()
+        if topic is None:
+            return
+        partitions = self._topics()[topic].partitions
+        if not any(assignment.is_being_reassigned for assignment in partitions.values()):
+            self._note("rewrite %s without its id", topic)
+            self._put_topic(topic, None, dict(partitions))
+
+    def _put_topic(
+        self, topic: str, topic_id: str | None, partitions: dict[int, ReplicaAssignment]
+    ) -> None:
+        path = TopicZNode.path(topic)
+        self._cluster.zookeeper.put(path, TopicZNode.encode(topic_id, partitions))
+
+    def delete_topic(self) -> None:
+        """Ask for the deletion of a topic."""
+        topic = self._a_topic()
+        if topic is not None:
+            self._note("delete %s", topic)
+            self._cluster.zookeeper.put(DeleteTopicsTopicZNode.path(topic))
+
+    def _break_a_topic(self) -> None:
+        topic = self._a_topic()
+        path = None if topic is None else TopicZNode.path(topic)
+        if topic is not None and path is not None and not self._is_busy(topic):
+            self._note("break %s", topic)
+            node = self._cluster.zookeeper.snapshot()[path]
+            self._broken[topic] = node.stat.czxid, node.data
+            self._cluster.zookeeper.put(path, GARBAGE)
+
+    def _is_busy(self, topic: str) -> bool:
+        """Whether what the znode held would be out of date by the time it is mended."""
+        nodes = self._cluster.zookeeper.snapshot()
+        moving = [a.is_being_reassigned for a in self._topics()[topic].partitions.values()]
+        return any(moving) or DeleteTopicsTopicZNode.path(topic) in nodes
+
+    def mend_all(self) -> None:
+        """Write back what broken znodes held."""
+        while self._broken:
+            self._mend_a_topic()
+
+    def _mend_a_topic(self) -> None:
+        if not self._broken:
+            return
+        topic = self._random.choice(sorted(self._broken))
+        czxid, data = self._broken.pop(topic)
+        node = self._cluster.zookeeper.snapshot().get(TopicZNode.path(topic))
+        if node is not None and node.stat.czxid == czxid:
+            self._note("mend %s", topic)
+            self._cluster.zookeeper.put(TopicZNode.path(topic), data)
+
+    # --- moves ---
+
+    def _ask_to_reassign(self) -> None:
+        partitions = self._some_partitions()
+        if not partitions:
+            return
+        rows = tuple(
+            ReassignablePartition(
+                *partition, None if self._random.random() < 0.2 else self._replicas()
+            )
+            for partition in partitions
+        )
+        self._note("reassign %s", [(f"{row.topic}-{row.partition}", row.replicas) for row in rows])
+        self._ask(AlterPartitionReassignmentsRequest(rows))
+
+    def _write_reassignments(self) -> None:
+        partitions = self._some_partitions()
+        path = ReassignPartitionsZNode.PATH
+        if not partitions or path in self._cluster.zookeeper.snapshot():
+            return  # tools wait until the last one is done
+        targets = {partition: self._replicas() for partition in partitions}
+        is_garbage = self._random.random() < 0.1
+        self._note("write %s %s", path, "garbage" if is_garbage else targets)
+        data = GARBAGE if is_garbage else ReassignPartitionsZNode.encode(targets)
+        self._cluster.zookeeper.put(path, data)
+
+    # --- elections ---
+
+    def _ask_for_elections(self) -> None:
+        partitions = self._some_partitions()
+        kind = ElectionType(self._random.random() < 0.15)
+        of_all = kind is ElectionType.PREFERRED and self._random.random() < 0.2
+        self._note("elect %s %s", kind.name, "all" if of_all else partitions)
+        self._ask(ElectLeadersRequest(kind, None if of_all else tuple(partitions)))
+
+    def _write_preferred_elections(self) -> None:
+        path = PreferredReplicaElectionZNode.PATH
+        if path in self._cluster.zookeeper.snapshot():
+            return
+        partitions = self._some_partitions()
+        is_garbage = self._random.random() < 0.1
+        self._note("write %s %s", path, "garbage" if is_garbage else partitions)
+        data = GARBAGE if is_garbage else PreferredReplicaElectionZNode.encode(partitions)
+        self._cluster.zookeeper.put(path, data)
+
+    def _allow_unclean_elections(self) -> None:
+        topic = self._a_topic()
+        if topic is None or self._random.random() < 0.5:
+            return
+        if self._random.random() < 0.1:
+            self._note("allow unclean elections by default")
+            self._history.allow_unclean_everywhere = True
+            for broker in self._cluster.brokers.values():
+                broker.tell(events.UncleanLeaderElectionEnable(enabled=True))
+            return
+        self._note("allow unclean elections of %s", topic)
+        path = ConfigEntityZNode.path("topics", topic)
+        config = ConfigEntityZNode.encode({"unclean.leader.election.enable": "true"})
+        self._cluster.zookeeper.put(path, config)
+        for broker in self._cluster.active_controllers:
+            broker.tell(events.TopicUncleanLeaderElectionEnable(topic))
+
+    # --- questions and mistakes ---
+
+    def _ask_what_there_is(self) -> None:
+        self._ask(
+            self._random.choice((DescribeTopicsRequest(), ListPartitionReassignmentsRequest()))
+        )
+
+    def _ask(self, request: ControllerRequest) -> None:
+        """Ask a controller, or somebody who is none any more."""
+        brokers = self._cluster.active_controllers or list(self._cluster.brokers.values())
+        if brokers:
+            asked = self._random.choice(brokers)
+            self._cluster.network.ask(None, asked.control_endpoint, request, lambda answer: None)
+
+    def _delete_controller_znode(self) -> None:
+        self._note("delete /controller")
+        self._cluster.zookeeper.remove(ControllerZNode.PATH)
+
+    def _overwrite_controller_znode(self) -> None:
+        data = self._random.choice(
+            [b"garbage", ControllerZNode.encode(99, 0), ControllerZNode.encode(1, 0)]
+        )
+        if ControllerZNode.PATH in self._cluster.zookeeper.snapshot():
+            self._note("overwrite /controller with %s", data)
+            self._cluster.zookeeper.put(ControllerZNode.PATH, data)

@@ -1,0 +1,359 @@
+"""One broker process of the simulation: the real core, without threads, sockets and a clock."""
+
+from __future__ import annotations
+
+import itertools
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from core.controller import effects as fx
+from core.controller import events
+from core.controller.answers import refusal
+from core.controller.controller import Controller
+from core.controller.events import ControllerEvent, RequestId
+from core.controller.term import ControllerSettings
+from core.errors import Errors, SessionExpiredError
+from core.model import BrokerId, BrokerInfo, EndPoint
+from core.protocol.broker import FetchRequest, FetchResponse
+from core.protocol.control import (
+    ControlResponse,
+    LeaderAndIsrRequest,
+    LeaderAndIsrType,
+    StopReplicaRequest,
+    UpdateMetadataRequest,
+)
+from core.protocol.controller import (
+    AlterPartitionRequest,
+    AlterPartitionResponse,
+    ControlledShutdownRequest,
+    ControlledShutdownResponse,
+)
+from core.replication.metadata_cache import MetadataCache
+from core.replication.replica_manager import ReplicaManager, ReplicationSettings
+from tests.simulation.channel import REQUEST_TIMEOUT_MS, Channel
+from tests.simulation.disk import Disk
+from tests.simulation.network import AnswerBody, Exchange, Network
+from tests.simulation.requests import event_of
+from tests.simulation.virtual_time import VirtualTime
+from tests.support.fake_zookeeper import FakeZooKeeper, FakeZooKeeperServer
+from zk.operations import WatchEvent
+from zk.store import ZkControllerStore
+from zk.watches import controller_event
+
+FETCH_INTERVAL_MS = 1_000
+PROPOSAL_BACKOFF_MS = 100
+SHUTDOWN_ATTEMPTS = 3
+SHUTDOWN_BACKOFF_MS = 500
+
+
+@dataclass(slots=True)
+class World:
+    """What all brokers share."""
+
+    time: VirtualTime
+    network: Network
+    zookeeper: FakeZooKeeperServer
+    controller_settings: Callable[[], ControllerSettings]
+    replication_settings: ReplicationSettings
+    topic_numbers: Iterator[int]
+    stop: Callable[[SimulatedBroker], None]
+    obey: Callable[[SimulatedBroker, Exchange], ControlResponse]
+    orders_received: int = 0  # control requests, whatever came of them
+
+
+class CountedTopicIds:
+    """Topic ids that are the same in every run."""
+
+    def __init__(self, cache: MetadataCache, numbers: Iterator[int]) -> None:
+        self._cache = cache
+        self._numbers = numbers
+
+    def new_topic_id(self) -> str:
+        """Return the next id."""
+        return f"{next(self._numbers):022d}"
+
+    def last_known(self, topic: str) -> str | None:
+        """Return the id the broker's metadata cache has."""
+        return self._cache.snapshot.topic_ids.get(topic)
+
+
+class CurrentSession(FakeZooKeeper):
+    """The session a broker has at the moment; a new one replaces it when it is over."""
+
+    def __init__(self, server: FakeZooKeeperServer, on_watch: Callable[[WatchEvent], None]) -> None:
+        self._on_watch = on_watch
+        super().__init__(server, on_watch, wait=self._cannot_wait)
+
+    def renew(self) -> None:
+        """Open a new session."""
+        self._session_id = self.server.open_session(self._on_watch)
+
+    def _cannot_wait(self) -> None:
+        # A real client waits for the connection and gives the session up after its timeout.
+        self.server.expire(self._session_id)
+        self.server.reconnect(self._session_id)
+
+
+class SimulatedBroker:
+    """One process: a controller with its queue and channels, replicas, fetchers, a session."""
+
+    def __init__(self, world: World, broker_id: BrokerId, port: int, disk: Disk) -> None:
+        self.world = world
+        self.broker_id = broker_id
+        self.port = port
+        self.control_endpoint = f"tcp://broker-{broker_id}:{port}"
+        self.replication_endpoint = f"tcp://broker-{broker_id}:{port}/replication"
+        self.is_paused = False
+        self.is_dead = False
+        self.is_leaving = False  # asked to hand over
+        self.broker_epoch = -1
+        self.told_everything_in = 0  # the last controller epoch in which a FULL came
+        self.handled_events = 0
+        self.inbox: deque[ControllerEvent] = deque()
+        self.channels: dict[BrokerId, Channel] = {}
+        self.overflowed: set[BrokerId] = set()  # whose channels dropped something
+        self.unanswered: dict[RequestId, Exchange] = {}
+        self.disk = disk
+        self.cache = MetadataCache()
+        self.replica_manager = ReplicaManager(
+            broker_id, disk, self.cache, world.replication_settings
+        )
+        self.session = CurrentSession(world.zookeeper, self._on_watch)
+        self.settings = world.controller_settings()
+        info = BrokerInfo(
+            broker_id,
+            (EndPoint("PLAINTEXT", "127.0.0.1", 9092 + broker_id),),
+            control_endpoint=self.control_endpoint,
+            replication_endpoint=self.replication_endpoint,
+        )
+        topic_ids = CountedTopicIds(self.cache, world.topic_numbers)
+        store = ZkControllerStore(self.session)
+        self.controller = Controller(info, store, topic_ids, self.settings)
+        self._request_ids = itertools.count(1)
+        self._fetches: dict[BrokerId, Exchange] = {}
+        self._proposal: Exchange | None = None
+        self._may_propose_from_ms = 0
+
+    def start(self) -> None:
+        """Listen, register, and do what is done every now and then."""
+        self.world.network.listen(self.control_endpoint, self)
+        self.world.network.listen(self.replication_endpoint, self)
+        self.tell(events.RegisterBrokerAndReelect())
+        self._fetch_again_and_again()
+        self._shrink_again_and_again()
+
+    # --- the controller ---
+
+    def tell(self, event: ControllerEvent) -> None:
+        """Queue an event, unless the same trigger waits already."""
+        key = events.collapse_key(event)
+        if key is None or all(events.collapse_key(queued) != key for queued in self.inbox):
+            self.inbox.append(event)
+
+    def ask(self, exchange: Exchange) -> None:
+        """Queue a request; it will be answered once."""
+        request_id = next(self._request_ids)
+        self.unanswered[request_id] = exchange
+        self.tell(event_of(exchange.request, request_id))
+
+    def handle_next(self) -> None:
+        """Process one event and perform its effects."""
+        event = self.inbox.popleft()
+        self.handled_events += 1
+        self._perform(self.controller.handle(event, self.world.time.now_ms))
+
+    def notice_expiry(self) -> None:
+        """Do what the session keeper does: have the controller resign, then open a session."""
+        preempted, self.inbox = self.inbox, deque()
+        self.handled_events += 1
+        self._perform(self.controller.handle(events.Expire(), self.world.time.now_ms))
+        for event in preempted:
+            refused = refusal(event)
+            if refused is not None:
+                self._perform([refused])
+        self.session.renew()
+        self.tell(events.RegisterBrokerAndReelect())
+
+    def has_session(self) -> bool:
+        """Whether the current session lives, as far as this broker can know."""
+        try:
+            self.session.server.check_alive(self.session.session_id)
+        except SessionExpiredError:
+            return False
+        return True
+
+    def _on_watch(self, watch: WatchEvent) -> None:
+        event = controller_event(watch)
+        if event is not None and not self.is_dead:
+            self.tell(event)
+
+    def _perform(self, effects: list[fx.Effect]) -> None:
+        for effect in effects:
+            self._perform_one(effect)
+
+    def _perform_one(self, effect: fx.Effect) -> None:
+        match effect:
+            case fx.AddBroker(registration):
+                self._close_channel(registration.info.broker_id)
+                self.channels[registration.info.broker_id] = Channel(self, registration)
+            case fx.RemoveBroker(broker_id):
+                self._close_channel(broker_id)
+            case fx.SendControlRequest(broker_id):
+                channel = self.channels.get(broker_id)
+                if channel is not None:
+                    channel.put(effect)
+            case fx.Reply(request_id, response):
+                assert request_id in self.unanswered, f"AnsweredOnce: {request_id} {response}"
+                self.world.network.answer(self.unanswered.pop(request_id), response)  # type: ignore[arg-type]
+            case fx.ScheduleEvent(after_ms, event):
+                self.world.time.schedule(self, after_ms, lambda: self.tell(event), event)
+            case fx.CancelScheduledEvents():
+                self.world.time.cancel_events(self)
+            case fx.BrokerRegistered(broker_epoch):
+                self.broker_epoch = self.replica_manager.broker_epoch = broker_epoch
+            case fx.ControllerRoleChanged() | fx.RecordChanges():
+                pass
+
+    def _close_channel(self, broker_id: BrokerId) -> None:
+        channel = self.channels.pop(broker_id, None)
+        if channel is not None:
+            channel.close()
+
+    # --- what arrives ---
+
+    def receive(self, exchange: Exchange) -> None:
+        """Obey, answer a fetch, or leave it to the controller."""
+        now_ms, request = self.world.time.now_ms, exchange.request
+        match request:
+            case FetchRequest():
+                self.world.network.answer(exchange, self.replica_manager.fetch(request, now_ms))
+            case LeaderAndIsrRequest() | StopReplicaRequest() | UpdateMetadataRequest():
+                self.world.orders_received += 1
+                self.world.network.answer(exchange, self.world.obey(self, exchange))
+            case _:
+                self.ask(exchange)
+        self._propose()
+
+    def obey(self, exchange: Exchange) -> ControlResponse:
+        """Obey, or refuse, an order of a controller."""
+        request = exchange.request
+        assert isinstance(request, LeaderAndIsrRequest | StopReplicaRequest | UpdateMetadataRequest)
+        assert exchange.header is not None
+        answer = self.replica_manager.handle(exchange.header, request, self.world.time.now_ms)
+        is_full = isinstance(request, LeaderAndIsrRequest) and request.type is LeaderAndIsrType.FULL
+        if is_full and answer.error_code is Errors.NONE:
+            self.told_everything_in = exchange.header.controller_epoch
+        return answer
+
+    # --- replication ---
+
+    def _fetch_again_and_again(self) -> None:
+        self.world.time.schedule(self, FETCH_INTERVAL_MS, self._fetch_again_and_again)
+        leaders = self.replica_manager.leaders_to_fetch_from()
+        for leader, endpoint in sorted(leaders.items()):
+            self._fetch(leader, endpoint)
+
+    def _fetch(self, leader: BrokerId, endpoint: str) -> None:
+        now_ms = self.world.time.now_ms
+        waiting = self._fetches.get(leader)
+        if waiting is not None and not waiting.is_over:
+            if now_ms - waiting.sent_ms < REQUEST_TIMEOUT_MS:
+                return
+            waiting.give_up()
+        request = self.replica_manager.fetch_request(leader, now_ms)
+        if request is None:
+            return
+
+        def on_answer(answer: AnswerBody) -> None:
+            assert isinstance(answer, FetchResponse)
+            now_ms = self.world.time.now_ms
+            self.replica_manager.on_fetch_response(leader, request, answer, now_ms)
+
+        self._fetches[leader] = self.world.network.ask(self, endpoint, request, on_answer)
+
+    def _shrink_again_and_again(self) -> None:
+        lag_ms = self.world.replication_settings.replica_lag_time_max_ms
+        self.world.time.schedule(self, lag_ms // 2, self._shrink_again_and_again)
+        self.replica_manager.shrink_isrs(self.world.time.now_ms)
+        self._propose()
+
+    def _propose(self) -> None:
+        """Send what is proposed to the controller, one request at a time."""
+        now_ms = self.world.time.now_ms
+        if self._proposal is not None or now_ms < self._may_propose_from_ms:
+            return
+        request = self.replica_manager.alter_partition_request()
+        if request is None:
+            return
+        controller = self.cache.snapshot.controller
+        if controller is None or controller.control_endpoint is None:
+            self._on_proposal_answered(request, None)
+            return
+        attempt = self._proposal = self.world.network.ask(
+            self,
+            controller.control_endpoint,
+            request,
+            lambda answer: self._on_proposal_answered(request, answer),
+        )
+        self.world.time.schedule(self, REQUEST_TIMEOUT_MS, lambda: self._give_up(request, attempt))
+
+    def _give_up(self, request: AlterPartitionRequest, attempt: Exchange) -> None:
+        if attempt is self._proposal and not attempt.is_over:
+            attempt.give_up()
+            self._on_proposal_answered(request, None)
+
+    def _on_proposal_answered(
+        self, request: AlterPartitionRequest, answer: AnswerBody | None
+    ) -> None:
+        assert answer is None or isinstance(answer, AlterPartitionResponse)
+        if answer is not None and answer.error_code is Errors.NOT_CONTROLLER:
+            answer = None
+        self._proposal = None
+        now_ms = self.world.time.now_ms
+        self._may_propose_from_ms = now_ms + PROPOSAL_BACKOFF_MS
+        self.replica_manager.on_alter_partition_response(request, answer, now_ms)
+        self.world.time.schedule(self, PROPOSAL_BACKOFF_MS, self._propose)
+
+    # --- the end ---
+
+    def shut_down(self, attempts: int = SHUTDOWN_ATTEMPTS) -> None:
+        """Have the controller move everything away, and stop when it is done or out of reach."""
+        self.is_leaving = True
+        controller = self.cache.snapshot.controller
+        if not attempts or not self.cache.snapshot.brokers:
+            self.world.stop(self)
+        elif controller is None or controller.control_endpoint is None:
+            self._ask_again(attempts)
+        else:
+            self._ask_to_leave(controller.control_endpoint, attempts)
+
+    def ask_to_leave_and_stay(self) -> None:
+        """Ask the controller to take everything away, and go on all the same."""
+        controller = self.cache.snapshot.controller
+        if controller is not None and controller.control_endpoint is not None:
+            request = ControlledShutdownRequest(self.broker_id, self.replica_manager.broker_epoch)
+            endpoint = controller.control_endpoint
+            self.world.network.ask(self, endpoint, request, lambda answer: None)
+
+    def _ask_to_leave(self, endpoint: str, attempts: int) -> None:
+        def on_answer(answer: AnswerBody) -> None:
+            assert isinstance(answer, ControlledShutdownResponse)
+            if answer.error_code is Errors.NONE and not answer.remaining_partitions:
+                self.world.stop(self)
+            else:
+                self._ask_again(attempts)
+
+        def on_timeout() -> None:
+            if not exchange.is_over:
+                exchange.give_up()
+                self._ask_again(attempts)
+
+        request = ControlledShutdownRequest(self.broker_id, self.replica_manager.broker_epoch)
+        exchange = self.world.network.ask(self, endpoint, request, on_answer)
+        # Longer than the controller waits for the new leaders.
+        after_ms = REQUEST_TIMEOUT_MS + self.settings.controlled_shutdown_ack_timeout_ms
+        self.world.time.schedule(self, after_ms, on_timeout)
+
+    def _ask_again(self, attempts: int) -> None:
+        self.world.time.schedule(self, SHUTDOWN_BACKOFF_MS, lambda: self.shut_down(attempts - 1))

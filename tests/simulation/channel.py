@@ -1,0 +1,81 @@
+"""What a controller has to deliver to one broker, as ``actors.request_send_thread`` does it."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+from core.controller import effects as fx
+from core.controller import events
+from core.controller.responses import response_event
+from core.model import BrokerRegistration
+from tests.simulation.network import AnswerBody, Exchange
+
+if TYPE_CHECKING:
+    from tests.simulation.broker import SimulatedBroker
+
+REQUEST_TIMEOUT_MS = 1_000
+CHANNEL_LIMIT = 25
+
+
+class Channel:
+    """To one incarnation of a broker: in order, one at a time, again until it is answered."""
+
+    def __init__(self, sender: SimulatedBroker, registration: BrokerRegistration) -> None:
+        self._sender = sender
+        self._broker_id = registration.info.broker_id
+        self._endpoint = registration.info.control_endpoint
+        self._queue: deque[fx.SendControlRequest] = deque()
+        self._attempt: Exchange | None = None
+        self._is_overflowed = False
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether everything has been answered."""
+        return not self._queue
+
+    def put(self, effect: fx.SendControlRequest) -> None:
+        """Queue a request; with too many of them the broker must be told everything afresh."""
+        if self._is_overflowed:
+            return
+        if len(self._queue) >= CHANNEL_LIMIT:
+            self._is_overflowed = True
+            self._sender.overflowed.add(self._broker_id)
+            self._sender.tell(events.ChannelOverflowed(self._broker_id, effect.header))
+            return
+        self._queue.append(effect)
+        if self._attempt is None:
+            self._transmit()
+
+    def close(self) -> None:
+        """Drop what is queued; what is under way cannot be called back."""
+        self._queue.clear()
+        self._give_up()
+
+    def _transmit(self) -> None:
+        if self._endpoint is None:
+            return  # not one of ours
+        head, world = self._queue[0], self._sender.world
+        attempt = self._attempt = world.network.ask(
+            self._sender, self._endpoint, head.request, self._on_answer, head.header
+        )
+        world.time.schedule(self._sender, REQUEST_TIMEOUT_MS, lambda: self._on_timeout(attempt))
+
+    def _on_timeout(self, attempt: Exchange) -> None:
+        if attempt is self._attempt and not attempt.is_over:
+            self._give_up()
+            self._transmit()
+
+    def _on_answer(self, answer: AnswerBody) -> None:
+        head = self._queue.popleft()
+        self._attempt = None
+        event = response_event(self._broker_id, head.header, head.request, answer)  # type: ignore[arg-type]
+        if event is not None:
+            self._sender.tell(event)
+        if self._queue:
+            self._transmit()
+
+    def _give_up(self) -> None:
+        if self._attempt is not None:
+            self._attempt.give_up()
+        self._attempt = None

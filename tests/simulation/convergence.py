@@ -1,0 +1,248 @@
+"""What must be true of a cluster that was left in peace: S9–S11, and that all of L1–L4 came."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from core.controller.context import ControllerContext
+from core.controller.states import PartitionState, ReplicaState
+from core.model import PartitionAndReplica, ReplicaAssignment, TopicPartition
+from core.replication.partition import Role
+from tests.simulation.broker import SimulatedBroker
+from tests.simulation.cluster import Cluster
+from zk.operations import Znode
+from zk.znodes import (
+    BrokerIdZNode,
+    ControllerEpochZNode,
+    ControllerZNode,
+    TopicZNode,
+    TopicZNodeData,
+)
+
+MAX_IMBALANCE = 0.10
+CHILDLESS = (
+    "/admin/delete_topics",
+    "/admin/reassign_partitions",
+    "/admin/preferred_replica_election",
+    "/isr_change_notification",
+    "/log_dir_event_notification",
+)
+
+
+def assert_converged(cluster: Cluster) -> None:
+    """Check a cluster without faults in which nothing is left to do; raises ``AssertionError``."""
+    nodes = cluster.zookeeper.snapshot()
+    _assert_registered(cluster, nodes)
+    controller = _the_controller(cluster, nodes)
+    topics = _topics(nodes)
+    _assert_no_work_is_left(nodes, topics, controller)
+    for broker in cluster.brokers.values():
+        assert not broker.unanswered, f"broker {broker.broker_id} owes {broker.unanswered}"
+        assert all(channel.is_idle for channel in broker.channels.values())
+        _assert_hosts_what_is_assigned(broker, controller, topics)
+        _assert_knows_the_cluster(broker, controller, topics)
+    for topic, stored in topics.items():
+        for number, assignment in stored.partitions.items():
+            _assert_partition_converged(cluster, TopicPartition(topic, number), assignment)
+    _assert_memory_equals_zookeeper(cluster, controller.controller.context, topics)
+    if controller.settings.auto_leader_rebalance_enable:
+        _assert_balanced(controller.controller.context)
+
+
+def _assert_registered(cluster: Cluster, nodes: Mapping[str, Znode]) -> None:
+    """S11: every live process has the one registration of its id."""
+    prefix = BrokerIdZNode.path(0)[:-1]
+    registered = {int(path.removeprefix(prefix)) for path in nodes if path.startswith(prefix)}
+    assert registered == set(cluster.brokers), f"registered {registered}"
+    for broker_id, broker in cluster.brokers.items():
+        stat = nodes[BrokerIdZNode.path(broker_id)].stat
+        assert stat.ephemeral_owner == broker.session.session_id, f"{broker_id}: another's"
+        assert stat.czxid == broker.replica_manager.broker_epoch, f"{broker_id}: another life's"
+
+
+def _the_controller(cluster: Cluster, nodes: Mapping[str, Znode]) -> SimulatedBroker:
+    ruling = cluster.active_controllers
+    assert len(ruling) == 1, f"SingleController: {[b.broker_id for b in ruling]} rule"
+    assert ControllerZNode.decode(nodes[ControllerZNode.PATH].data) == ruling[0].broker_id
+    epoch = ControllerEpochZNode.decode(nodes[ControllerEpochZNode.PATH].data)
+    assert ruling[0].controller.context.epoch == epoch
+    assert ruling[0].channels.keys() == cluster.brokers.keys(), "it speaks to every broker"
+    return ruling[0]
+
+
+def _topics(nodes: Mapping[str, Znode]) -> dict[str, TopicZNodeData]:
+    return {
+        path.rpartition("/")[2]: TopicZNode.decode(node.data)
+        for path, node in nodes.items()
+        if path.rpartition("/")[0] == "/brokers/topics"
+    }
+
+
+def _assert_no_work_is_left(
+    nodes: Mapping[str, Znode], topics: Mapping[str, TopicZNodeData], controller: SimulatedBroker
+) -> None:
+    """L3: nothing that was asked for is pending, and nothing is left of deleted topics."""
+    left = [p for p in nodes if any(p.startswith(f"{path}/") for path in CHILDLESS)]
+    left += [p for p in CHILDLESS[1:3] if p in nodes]
+    assert not left, f"still asked for: {left}"
+    ids = [stored.topic_id for stored in topics.values()]
+    assert None not in ids, f"a topic has no id: {topics}"
+    assert len(set(ids)) == len(ids), f"two topics have one id: {topics}"
+    context = controller.controller.context
+    assert not context.topics_to_be_deleted, f"to be deleted: {context.topics_to_be_deleted}"
+    assert not context.topics_with_deletion_started, context.topics_with_deletion_started
+    assert not context.topics_ineligible_for_deletion, context.topics_ineligible_for_deletion
+    assert not context.partitions_being_reassigned, context.partitions_being_reassigned
+    assert not context.shutting_down_broker_ids, context.shutting_down_broker_ids
+    moving = [t for t, stored in topics.items() if _is_moving(stored)]
+    assert not moving, f"still being moved: {moving}"
+
+
+def _is_moving(stored: TopicZNodeData) -> bool:
+    return any(assignment.is_being_reassigned for assignment in stored.partitions.values())
+
+
+def _assert_hosts_what_is_assigned(
+    broker: SimulatedBroker, controller: SimulatedBroker, topics: Mapping[str, TopicZNodeData]
+) -> None:
+    """S10: replicas and logs are those assigned, and of the topic that has the name now."""
+    assigned = {
+        TopicPartition(topic, number): stored.topic_id
+        for topic, stored in topics.items()
+        for number, assignment in stored.partitions.items()
+        if broker.broker_id in assignment.replicas
+    }
+    hosted = {name: p.topic_id for name, p in broker.replica_manager.partitions.items()}
+    logs = dict(broker.disk.hosted())
+    if not _was_told_everything(broker, controller):
+        hosted = {name: hosted.get(name) for name in assigned}
+        logs = {name: logs.get(name) for name in assigned}
+    where = f"broker {broker.broker_id}"
+    assert hosted == assigned, f"{where} hosts, not as assigned, {_difference(hosted, assigned)}"
+    assert logs == assigned, f"{where} has logs, not as assigned, {_difference(logs, assigned)}"
+
+
+def _difference(
+    actual: Mapping[TopicPartition, str | None], expected: Mapping[TopicPartition, str | None]
+) -> list[str]:
+    return [
+        f"{name}: {actual.get(name, 'none')} instead of {expected.get(name, 'none')}"
+        for name in sorted(actual.keys() | expected.keys())
+        if actual.get(name, "none") != expected.get(name, "none")
+    ]
+
+
+def _assert_knows_the_cluster(
+    broker: SimulatedBroker, controller: SimulatedBroker, topics: Mapping[str, TopicZNodeData]
+) -> None:
+    """S9: the metadata cache is that of the present controller."""
+    snapshot = broker.cache.snapshot
+    epochs = {b.broker_id: b.broker_epoch for b in snapshot.brokers.values()}
+    assert epochs == controller.controller.context.live_broker_epochs, (
+        f"broker {broker.broker_id} believes that {epochs} live"
+    )
+    assert snapshot.controller_id == controller.broker_id, f"{broker.broker_id}: another controller"
+    assert broker.replica_manager.controller_epoch == controller.controller.context.epoch
+    partitions = {TopicPartition(t, n) for t, stored in topics.items() for n in stored.partitions}
+    ids = {t: stored.topic_id for t, stored in topics.items() if stored.partitions}
+    known, known_ids = set(snapshot.partitions), dict(snapshot.topic_ids)
+    if not _was_told_everything(broker, controller):
+        known &= partitions
+        known_ids = {topic: known_ids.get(topic) for topic in ids}
+    assert known == partitions, f"broker {broker.broker_id} knows {known ^ partitions} wrongly"
+    assert known_ids == ids, f"broker {broker.broker_id}: {snapshot.topic_ids}"
+
+
+def _was_told_everything(broker: SimulatedBroker, controller: SimulatedBroker) -> bool:
+    """Whether it can know what is stray.
+
+    It cannot when the znode of a topic was unreadable as the term began, nor when orders to forget
+    something were dropped from its channel: of a term it believes only one FULL.
+    """
+    is_of_term = broker.told_everything_in == controller.controller.context.epoch
+    return is_of_term and broker.broker_id not in controller.overflowed
+
+
+def _assert_partition_converged(
+    cluster: Cluster, partition: TopicPartition, assignment: ReplicaAssignment
+) -> None:
+    live = set(cluster.brokers) & set(assignment.replicas)
+    stored = cluster.leadership(partition)
+    if stored is None:
+        assert not live, f"{partition} was never led"
+        return
+    now = stored.leader_and_isr
+    if live & set(now.isr):  # L2, L4
+        assert now.leader in live, f"{partition} could be led: {now}"
+        assert set(now.isr) == live, f"{partition}: {live} live, in sync are {now}"
+    else:
+        assert now.leader == -1, f"{partition} is led by a dead broker: {now}"
+    for broker_id, broker in cluster.brokers.items():
+        row = broker.cache.snapshot.partitions[partition]
+        believed = (row.leader, row.leader_epoch, row.isr, row.partition_epoch, row.replicas)
+        assert believed == (
+            now.leader,
+            now.leader_epoch,
+            now.isr,
+            now.partition_epoch,
+            assignment.replicas,
+        ), f"broker {broker_id} believes {partition} {row}, ZooKeeper says {now} {assignment}"
+        assert set(row.offline_replicas) == set(assignment.replicas) - live, f"{partition}: {row}"
+        hosted = broker.replica_manager.partitions.get(partition)
+        if hosted is None or broker_id not in assignment.replicas:
+            continue
+        where = f"broker {broker_id} obeys {hosted}, ZooKeeper says {now}"
+        assert (hosted.leader, hosted.leader_epoch) == (now.leader, now.leader_epoch), where
+        if now.leader == broker_id:
+            assert hosted.role is Role.LEADER, where
+            assert sorted(hosted.isr) == sorted(now.isr), where
+            assert hosted.partition_epoch == now.partition_epoch, where
+        elif now.leader >= 0:
+            assert hosted.role is Role.FOLLOWER, where
+
+
+def _assert_memory_equals_zookeeper(
+    cluster: Cluster, context: ControllerContext, topics: Mapping[str, TopicZNodeData]
+) -> None:
+    """S9: the controller knows what ZooKeeper holds, and counts right."""
+    assert set(context.all_topics) == set(topics), f"it knows {list(context.all_topics)}"
+    assert not context.bad_topics, context.bad_topics
+    assert not context.unreadable_partitions, context.unreadable_partitions
+    offline = imbalanced = 0
+    for topic, stored in topics.items():
+        assert context.topic_id(topic) == stored.topic_id
+        known = {tp.partition: a for tp, a in context.partition_assignments(topic).items()}
+        assert known == dict(stored.partitions), f"{topic}: {known}, ZooKeeper says {stored}"
+        for number, assignment in stored.partitions.items():
+            partition = TopicPartition(topic, number)
+            leadership = cluster.leadership(partition)
+            remembered = context.partition_leadership_info(partition)
+            known_state = remembered and remembered.leader_and_isr
+            stored_state = leadership and leadership.leader_and_isr
+            assert known_state == stored_state, f"{partition}: it knows {remembered}"
+            offline += context.partition_state(partition) is PartitionState.OFFLINE
+            if leadership is not None and assignment.replicas:
+                imbalanced += leadership.leader_and_isr.leader != assignment.replicas[0]
+            for replica in assignment.replicas:
+                state = context.replica_state(PartitionAndReplica(partition, replica))
+                is_online = state is ReplicaState.ONLINE
+                assert is_online == (replica in cluster.brokers), f"{partition}, {replica}: {state}"
+    assert context.offline_partition_count == offline, context.offline_partition_count
+    assert context.preferred_replica_imbalance_count == imbalanced, (
+        f"it counts {context.preferred_replica_imbalance_count} imbalanced, not {imbalanced}"
+    )
+
+
+def _assert_balanced(context: ControllerContext) -> None:
+    """Preferred replicas lead again, but for the share that the settings tolerate."""
+    preferring: dict[int, list[bool]] = {}
+    for partition in context.all_partitions():
+        leadership = context.partition_leadership_info(partition)
+        replicas = context.partition_replica_assignment(partition)
+        if leadership is not None and replicas:
+            leads = leadership.leader_and_isr.leader == replicas[0]
+            preferring.setdefault(replicas[0], []).append(leads)
+    for broker_id, outcomes in preferring.items():
+        is_usable = broker_id in context.live_broker_ids
+        share = outcomes.count(False) / len(outcomes)
+        assert not is_usable or share <= MAX_IMBALANCE, f"broker {broker_id}: {outcomes}"

@@ -1,0 +1,299 @@
+"""What ZooKeeper was made to hold, transaction by transaction: elections, leaderships, fences."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from core.errors import BadDataError
+from core.model import (
+    NO_LEADER,
+    BrokerId,
+    LeaderAndIsr,
+    LeaderRecoveryState,
+    ReplicaAssignment,
+    TopicPartition,
+)
+from core.protocol.controller import (
+    AlterPartitionRequest,
+    AlterPartitionRow,
+    ElectionType,
+    ElectLeadersRequest,
+)
+from tests.simulation.broker import SimulatedBroker
+from tests.simulation.cluster import Cluster
+from tests.simulation.network import Exchange
+from tests.support.fake_zookeeper import Transaction
+from zk.admin_znodes import ConfigEntityZNode
+from zk.operations import Check, Create, Delete, Operation, SetData
+from zk.znodes import (
+    ControllerEpochZNode,
+    ControllerZNode,
+    TopicPartitionStateZNode,
+    TopicZNode,
+)
+
+TOPIC_CONFIGS = "/config/topics/"
+
+
+class Belief(NamedTuple):
+    """A leadership as brokers know it."""
+
+    leader: BrokerId
+    leader_epoch: int
+    isr: tuple[BrokerId, ...]
+    partition_epoch: int
+
+
+class LeadershipHistory:
+    """Checks every transaction once; raises ``AssertionError``.
+
+    S1, S2: who writes rules, by a fence, in the epoch of an election that was one transaction.
+    S3: every leadership follows from the one before. S12: no unclean leader nobody allowed.
+    """
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.controller_epoch = 0
+        self.ever_held: dict[TopicPartition, set[Belief]] = {}
+        self.ever_led: set[tuple[TopicPartition, BrokerId, int]] = set()
+        self.current: dict[TopicPartition, LeaderAndIsr] = {}
+        self.allow_unclean_everywhere = False
+        self.second_ids = 0  # topics whose id was lost, and who got another one
+        self._cluster = cluster
+        self._read = 0
+        self._ruling_session = 0
+        self._assignments: dict[str, dict[int, ReplicaAssignment]] = {}
+        self._topic_ids: dict[str, str] = {}
+        self._unreadable: set[str] = set()
+        self._unclean_topics: set[str] = set()
+        self._unclean_partitions: set[TopicPartition] = set()
+        self._proposals: dict[TopicPartition, list[tuple[AlterPartitionRequest, AlterPartitionRow]]]
+        self._proposals = {}
+        self._unclean_elections: dict[int, int] = {}
+
+    def note_sent(self, exchange: Exchange) -> None:
+        """Remember what was asked for: it may justify a write."""
+        request = exchange.request
+        if isinstance(request, AlterPartitionRequest):
+            for row in request.partitions:
+                self._proposals.setdefault(row.topic_partition, []).append((request, row))
+        elif (
+            isinstance(request, ElectLeadersRequest)
+            and request.election_type is ElectionType.UNCLEAN
+        ):
+            self.allow_unclean_everywhere |= request.partitions is None
+            self._unclean_partitions.update(request.partitions or ())
+
+    def check(self) -> None:
+        """Check the transactions since the last time."""
+        transactions = self._cluster.zookeeper.transactions
+        while self._read < len(transactions):
+            self._check_transaction(transactions[self._read])
+            self._read += 1
+
+    def _check_transaction(self, transaction: Transaction) -> None:
+        is_brokers = transaction.session_id != 0 and not transaction.ends_session
+        if is_brokers:
+            self._check_election(transaction)
+            self._check_fence(transaction)
+        for operation in transaction.operations:
+            if isinstance(operation, Check):
+                continue
+            parent, _, name = operation.path.rpartition("/")
+            if parent == "/brokers/topics":
+                self._note_topic(name, operation)
+            elif parent + "/" == TOPIC_CONFIGS and isinstance(operation, Create | SetData):
+                self._note_config(name, operation.data)
+            elif name == "state":
+                self._check_state(transaction, operation)
+
+    # --- elections and fences ---
+
+    def _check_election(self, transaction: Transaction) -> None:
+        created = {op.path for op in transaction.operations if isinstance(op, Create)}
+        for operation in transaction.operations:
+            if not isinstance(operation, Create | SetData):
+                continue
+            if operation.path != ControllerEpochZNode.PATH:
+                continue
+            epoch = ControllerEpochZNode.decode(operation.data)
+            if isinstance(operation, Create):
+                assert epoch == 0, "the first epoch is 0"
+                continue
+            assert epoch == self.controller_epoch + 1, f"MonotonicControllerEpoch: {epoch}"
+            assert ControllerZNode.PATH in created, "an election is one transaction"
+            self.controller_epoch = epoch
+            self._ruling_session = transaction.session_id
+            return
+        assert ControllerZNode.PATH not in created, "an election is one transaction"
+
+    def _check_fence(self, transaction: Transaction) -> None:
+        fenced = [op for op in transaction.operations if _is_duty(op)]
+        if not fenced:
+            return
+        fence, *_ = transaction.operations
+        is_fenced = isinstance(fence, Check) and fence.path == ControllerEpochZNode.PATH
+        assert is_fenced, f"an unfenced write: {fenced[0]}"
+        if fenced[0].path != ControllerZNode.PATH:  # which a candidate may remove as well
+            assert transaction.session_id == self._ruling_session, (
+                f"session {transaction.session_id} wrote {fenced[0]} and does not rule"
+            )
+
+    # --- what leaderships depend on ---
+
+    def _note_topic(self, topic: str, operation: Operation) -> None:
+        if isinstance(operation, Delete):
+            self._check_logs_are_gone(topic)
+            self._assignments.pop(topic, None)
+            self._topic_ids.pop(topic, None)
+        elif isinstance(operation, Create | SetData):
+            try:
+                stored = TopicZNode.decode(operation.data)
+            except BadDataError:
+                self._unreadable.add(topic)
+                return
+            self._unreadable.discard(topic)
+            self._assignments[topic] = dict(stored.partitions)
+            if stored.topic_id is not None:
+                first = self._topic_ids.setdefault(topic, stored.topic_id)
+                self.second_ids += first != stored.topic_id
+                self._topic_ids[topic] = stored.topic_id
+
+    def _check_logs_are_gone(self, topic: str) -> None:
+        """S10: a topic is forgotten when no replica is left, unless nobody could read which."""
+        if topic in self._unreadable:
+            return
+        topic_id = self._topic_ids.get(topic)
+        for number, assignment in self._assignments.get(topic, {}).items():
+            partition = TopicPartition(topic, number)
+            for broker_id in assignment.replicas:
+                log_id = self._cluster.disks[broker_id].hosted().get(partition, "none")
+                where = f"{topic} is deleted, and broker {broker_id} has a log of {partition}"
+                assert log_id != topic_id, where
+
+    def _note_config(self, topic: str, data: bytes) -> None:
+        if ConfigEntityZNode.decode(data).get("unclean.leader.election.enable") == "true":
+            self._unclean_topics.add(topic)
+
+    # --- leaderships ---
+
+    def _check_state(self, transaction: Transaction, operation: Operation) -> None:
+        partition = TopicPartitionStateZNode.partition_of(operation.path)
+        if partition is None:
+            return
+        if isinstance(operation, Delete):
+            self.current.pop(partition, None)
+            return
+        assert isinstance(operation, Create | SetData)
+        before = self.current.get(partition)
+        version = 0 if before is None else before.partition_epoch + 1
+        state = TopicPartitionStateZNode.decode(operation.data, version)
+        now = state.leader_and_isr
+        where = f"{partition} at zxid {transaction.zxid}: {before} → {now}"
+        self.current[partition] = now
+        belief = Belief(now.leader, now.leader_epoch, now.isr, now.partition_epoch)
+        self.ever_held.setdefault(partition, set()).add(belief)
+        self.ever_led.add((partition, now.leader, now.leader_epoch))
+        assert state.controller_epoch == self.controller_epoch, f"a fenced write, {where}"
+        self._check_leadership(partition, now, where)
+        if before is None:
+            assert isinstance(operation, Create), where
+            return
+        assert isinstance(operation, SetData), where
+        assert operation.version == before.partition_epoch, f"VersionChain, {where}"
+        assert now.leader_epoch >= before.leader_epoch, f"MonotonicLeaderEpoch, {where}"
+        writer = self._writer(transaction)
+        if now.leader_epoch == before.leader_epoch:
+            self._check_isr_change(partition, before, now, writer, where)
+        elif now.leader not in (NO_LEADER, before.leader):
+            self._check_new_leader(partition, before, now, writer, where)
+
+    def _check_leadership(self, partition: TopicPartition, now: LeaderAndIsr, where: str) -> None:
+        assert now.isr, f"IsrNotEmpty, {where}"
+        assert len(set(now.isr)) == len(now.isr), f"IsrIsASet, {where}"
+        assert now.leader == NO_LEADER or now.leader in now.isr, f"LeaderInIsr, {where}"
+        replicas = self._assignments[partition.topic][partition.partition].replicas
+        assert set(now.isr) <= set(replicas), f"IsrSubsetOfReplicas, {where}, {replicas}"
+
+    def _check_isr_change(
+        self,
+        partition: TopicPartition,
+        before: LeaderAndIsr,
+        now: LeaderAndIsr,
+        writer: SimulatedBroker | None,
+        where: str,
+    ) -> None:
+        """Check a write that only a leader's proposal can have caused."""
+        assert now.leader == before.leader, f"SingleLeaderPerEpoch, {where}"
+        causes = [
+            (request, row)
+            for request, row in self._proposals.get(partition, ())
+            if request.broker_id == now.leader
+            and row.leader_epoch == before.leader_epoch
+            and row.partition_epoch == before.partition_epoch
+            and sorted(row.new_isr) == sorted(now.isr)
+            and row.leader_recovery_state == now.leader_recovery_state
+        ]
+        assert causes, f"nobody proposed it, {where}"
+        if writer is None:
+            return
+        epochs = writer.controller.context.live_broker_epochs
+        leaving = writer.controller.context.shutting_down_broker_ids
+        added = set(now.isr) - set(before.isr)
+        assert added <= epochs.keys() - leaving, f"IneligibleReplica, {where}"
+        assert any(
+            request.broker_epoch == epochs.get(now.leader)
+            and all(
+                epoch in (-1, epochs.get(member))
+                for member, epoch in zip(row.new_isr, row.isr_broker_epochs, strict=True)
+            )
+            for request, row in causes
+        ), f"proposed in an earlier life, {where}, {epochs}"
+
+    def _check_new_leader(
+        self,
+        partition: TopicPartition,
+        before: LeaderAndIsr,
+        now: LeaderAndIsr,
+        writer: SimulatedBroker | None,
+        where: str,
+    ) -> None:
+        if writer is not None:
+            context = writer.controller.context
+            usable = context.live_broker_epochs.keys() - context.shutting_down_broker_ids
+            assert now.leader in usable, f"LeaderIsAlive, {where}"
+        if now.leader in before.isr:
+            return
+        assert (
+            self.allow_unclean_everywhere
+            or partition.topic in self._unclean_topics
+            or partition in self._unclean_partitions
+        ), f"an unclean election nobody allowed, {where}"
+        assert now.isr == (now.leader,), f"an unclean leader is alone, {where}"
+        assert now.leader_recovery_state is LeaderRecoveryState.RECOVERING, where
+        if writer is not None:
+            count = self._unclean_elections.get(id(writer), 0) + 1
+            self._unclean_elections[id(writer)] = count
+            recorded = writer.controller.context.stats.unclean_leader_elections
+            assert recorded >= count, f"an unclean election was not recorded, {where}"
+
+    def _writer(self, transaction: Transaction) -> SimulatedBroker | None:
+        """Return the controller that wrote, if it still rules in the term it wrote in."""
+        for broker in self._cluster.brokers.values():
+            if broker.session.session_id == transaction.session_id:
+                is_same_term = broker.controller.context.epoch == self.controller_epoch
+                return broker if broker.controller.is_active and is_same_term else None
+        return None
+
+
+def _is_duty(operation: Operation) -> bool:
+    """Whether only a controller that rules may do this."""
+    path = operation.path
+    match operation:
+        case Check():
+            return False
+        case Delete():
+            owned = ("/admin/", "/config/", "/isr_change_", "/log_dir_event_", "/brokers/topics/")
+            return path == ControllerZNode.PATH or path.startswith(owned)
+        case Create() | SetData():
+            is_admin = path.startswith("/admin/") and path != "/admin/delete_topics"
+            return is_admin or path.startswith("/brokers/topics/")

@@ -1,0 +1,195 @@
+"""The network between brokers: what is under way arrives late, twice, in another order, or never.
+
+A request is sent to an endpoint, not to a broker: whoever listens there when it arrives gets it,
+be it a later process on the same port. Its answer finds the one ``Exchange`` it belongs to, as a
+correlation id does; an exchange that was given up discards it.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from typing import NamedTuple, Protocol, TypeAlias
+
+from core.protocol.broker import FetchRequest, FetchResponse
+from core.protocol.control import ControlHeader, ControlRequest, ControlResponse
+from core.protocol.controller import ControllerRequest, ControllerResponse
+
+RequestBody: TypeAlias = ControlRequest | FetchRequest | ControllerRequest
+AnswerBody: TypeAlias = ControlResponse | FetchResponse | ControllerResponse
+
+
+class Fate(Enum):
+    """What becomes of a packet that is sent."""
+
+    AT_ONCE = "arrives at once"
+    LATER = "arrives when it is let"
+    TWICE = "arrives twice, whenever it is let"
+    LOST = "never arrives"
+
+
+class Peer(Protocol):
+    """A process as the network sees it."""
+
+    is_paused: bool
+    is_dead: bool
+
+    def receive(self, exchange: Exchange) -> None:
+        """Take a request; the answer is given to ``Network.answer``, now or later."""
+        ...
+
+
+@dataclass(slots=True, eq=False)
+class Exchange:
+    """One attempt at a request, as its sender knows it; ``sender`` None is a client of admins."""
+
+    number: int
+    sender: Peer | None
+    endpoint: str
+    header: ControlHeader | None
+    request: RequestBody
+    on_answer: Callable[[AnswerBody], None]
+    sent_ms: int
+    is_over: bool = False
+
+    def give_up(self) -> None:
+        """Wait no longer: an answer that comes is discarded."""
+        self.is_over = True
+
+
+class Packet(NamedTuple):
+    """A request (``answer`` is None) or its answer, under way until ``from_ms`` at least."""
+
+    number: int
+    exchange: Exchange
+    answer: AnswerBody | None
+    from_ms: int
+
+    def __str__(self) -> str:
+        what = self.exchange.request if self.answer is None else self.answer
+        return f"#{self.number} {type(what).__name__} of {self.exchange.endpoint}"
+
+
+class Network:
+    """Carries packets; which one arrives next is decided by whoever calls ``deliver``."""
+
+    def __init__(self, now_ms: Callable[[], int]) -> None:
+        self.listeners: dict[str, Peer] = {}
+        self.packets: dict[int, Packet] = {}
+        self.fate: Callable[[Packet], Fate] = usual_fate
+        self.delay_ms: Callable[[], int] = lambda: 0  # of the second copy of a packet
+        self.on_sent: Callable[[Exchange], None] = lambda exchange: None
+        self._now_ms = now_ms
+        self._numbers = itertools.count(1)
+        self._newest: dict[tuple[str, ControlHeader], int] = {}  # order that arrived, by term
+
+    def listen(self, endpoint: str, peer: Peer) -> None:
+        """Let ``peer`` have what arrives at an endpoint from now on."""
+        self.listeners[endpoint] = peer
+
+    def leave(self, peer: Peer) -> None:
+        """Take a dead process off its endpoints; what it sent stays under way."""
+        self.listeners = {e: p for e, p in self.listeners.items() if p is not peer}
+
+    def ask(
+        self,
+        sender: Peer | None,
+        endpoint: str,
+        request: RequestBody,
+        on_answer: Callable[[AnswerBody], None],
+        header: ControlHeader | None = None,
+    ) -> Exchange:
+        """Send a request; ``on_answer`` is called at most once."""
+        number, now_ms = next(self._numbers), self._now_ms()
+        exchange = Exchange(number, sender, endpoint, header, request, on_answer, now_ms)
+        self.on_sent(exchange)
+        self._send(exchange, None)
+        return exchange
+
+    def answer(self, exchange: Exchange, answer: AnswerBody) -> None:
+        """Send the answer of a request."""
+        self._send(exchange, answer)
+
+    def deliverable(self) -> list[int]:
+        """Return the numbers of packets that may arrive, their destinations being awake."""
+        now_ms = self._now_ms()
+        return [
+            number
+            for number, packet in self.packets.items()
+            if packet.from_ms <= now_ms and self._is_awake(packet)
+        ]
+
+    def deliver(self, number: int) -> bool:
+        """Let a packet arrive; False when nobody was there, or wanted it any more."""
+        return self._arrive(self.packets.pop(number))
+
+    def drop(self, number: int) -> None:
+        """Lose a packet."""
+        del self.packets[number]
+
+    def duplicate(self, number: int) -> None:
+        """Have a packet arrive twice."""
+        packet = self.packets[number]
+        self._put(packet.exchange, packet.answer, self.delay_ms())
+
+    # --- inside ---
+
+    def _send(self, exchange: Exchange, answer: AnswerBody | None) -> None:
+        packet = self._put(exchange, answer)
+        match self.fate(packet):
+            case Fate.AT_ONCE if self._is_awake(packet):
+                self.deliver(packet.number)
+            case Fate.TWICE:
+                self.duplicate(packet.number)
+            case Fate.LOST:
+                self.drop(packet.number)
+            case Fate.AT_ONCE | Fate.LATER:
+                pass
+
+    def _put(self, exchange: Exchange, answer: AnswerBody | None, delay_ms: int = 0) -> Packet:
+        packet = Packet(next(self._numbers), exchange, answer, self._now_ms() + delay_ms)
+        self.packets[packet.number] = packet
+        return packet
+
+    def _destination(self, packet: Packet) -> Peer | None:
+        if packet.answer is None:
+            return self.listeners.get(packet.exchange.endpoint)
+        return packet.exchange.sender
+
+    def _is_awake(self, packet: Packet) -> bool:
+        destination = self._destination(packet)
+        return destination is None or destination.is_dead or not destination.is_paused
+
+    def _arrive(self, packet: Packet) -> bool:
+        exchange, answer = packet.exchange, packet.answer
+        if answer is None:
+            receiver = self.listeners.get(exchange.endpoint)
+            if receiver is None or self._was_overtaken(exchange):
+                return False
+            receiver.receive(exchange)
+            return True
+        if exchange.is_over or (exchange.sender is not None and exchange.sender.is_dead):
+            return False
+        exchange.is_over = True
+        exchange.on_answer(answer)
+        return True
+
+    def _was_overtaken(self, exchange: Exchange) -> bool:
+        """Whether a controller has been heard with something newer: then this comes no more.
+
+        In a term it sends an order when the one before was answered, and on another connection only
+        when it closed the last. What it sent before the term, or who ruled before, comes any time.
+        """
+        if exchange.header is None:
+            return False
+        line = exchange.endpoint, exchange.header
+        is_late = exchange.number < self._newest.get(line, 0)
+        self._newest[line] = max(exchange.number, self._newest.get(line, 0))
+        return is_late
+
+
+def usual_fate(packet: Packet) -> Fate:
+    """Fetches, of which there is no end, take no time; everything else waits for its turn."""
+    return Fate.AT_ONCE if isinstance(packet.exchange.request, FetchRequest) else Fate.LATER

@@ -1,0 +1,70 @@
+"""Terms of controllers: one rules, it never learns backwards, and nothing outlives its term."""
+
+from __future__ import annotations
+
+from core.controller.events import Reelect, RegisterBrokerAndReelect, StandAgain
+from core.model import TopicPartition
+from tests.simulation.broker import SimulatedBroker
+from tests.simulation.cluster import Cluster
+from tests.simulation.leadership_history import Belief, LeadershipHistory
+from zk.znodes import ControllerZNode
+
+
+class Terms:
+    """Looks at every controller that is not in the middle of something."""
+
+    def __init__(self, cluster: Cluster, history: LeadershipHistory) -> None:
+        self._cluster = cluster
+        self._history = history
+        self._checked: dict[SimulatedBroker, int] = {}
+        self._learnt: dict[tuple[int, TopicPartition], tuple[int, int]] = {}
+
+    def check(self) -> None:
+        """Check every controller; raises ``AssertionError``."""
+        ruling = self._cluster.active_controllers
+        epochs = [broker.controller.context.epoch for broker in ruling]
+        assert len(set(epochs)) == len(epochs), f"SingleControllerPerEpoch: {epochs}"
+        assert all(epoch <= self._history.controller_epoch for epoch in epochs), epochs
+        for broker_id, broker in self._cluster.brokers.items():
+            handled = broker.handled_events
+            if broker_id in self._cluster.in_call or self._checked.get(broker) == handled:
+                continue
+            self._checked[broker] = handled
+            if broker.controller.is_active:
+                self._check_memory(broker)
+            else:
+                self._check_nothing_is_left(broker)
+
+    def _check_nothing_is_left(self, broker: SimulatedBroker) -> None:
+        where = f"broker {broker.broker_id} does not rule and"
+        context = broker.controller.context
+        assert not broker.channels, f"{where} has channels to {list(broker.channels)}"
+        assert context.epoch == 0, f"{where} remembers its term"
+        assert not context.registrations, f"{where} knows brokers"
+        assert not context.all_topics, f"{where} knows topics"
+        assert not context.topics_to_be_deleted, f"{where} deletes topics"
+        assert not context.partitions_being_reassigned, f"{where} moves partitions"
+        assert context.offline_partition_count == 0, f"{where} counts offline partitions"
+        assert context.preferred_replica_imbalance_count == 0, f"{where} counts imbalance"
+        scheduled = self._cluster.time.events_of(broker)
+        allowed = (Reelect, RegisterBrokerAndReelect, StandAgain)
+        assert all(isinstance(event, allowed) for event in scheduled), f"{where} waits: {scheduled}"
+        watched = self._cluster.zookeeper.watched(broker.session.session_id)
+        assert watched <= {ControllerZNode.PATH}, f"{where} watches {sorted(watched)}"
+
+    def _check_memory(self, broker: SimulatedBroker) -> None:
+        """S6: what a controller knows is what ZooKeeper held, and never older than it knew."""
+        context = broker.controller.context
+        for partition in context.partitions_with_leadership():
+            leadership = context.partition_leadership_info(partition)
+            assert leadership is not None
+            now = leadership.leader_and_isr
+            belief = Belief(now.leader, now.leader_epoch, now.isr, now.partition_epoch)
+            assert belief in self._history.ever_held.get(partition, ()), (
+                f"controller {broker.broker_id} believes {partition} {now}: ZooKeeper never held it"
+            )
+            created = context.topic_created_zxids.get(partition.topic, 0)
+            key = (context.epoch, partition)
+            before = self._learnt.get(key, (0, -1))
+            assert (created, now.partition_epoch) >= before, f"{partition} was forgotten: {now}"
+            self._learnt[key] = (created, now.partition_epoch)

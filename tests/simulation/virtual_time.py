@@ -1,0 +1,78 @@
+"""Time as a number that moves when it is told to, and the timers that fire on the way."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from core.controller.events import ControllerEvent
+
+PAUSE_CHECK_MS = 100
+
+
+class Owner(Protocol):
+    """Whose timer it is; the timers of a sleeping process fire when it is awake again."""
+
+    is_paused: bool
+
+
+@dataclass(slots=True, order=True)
+class Timer:
+    """What happens when; ``event`` is set for what the controller scheduled."""
+
+    due_ms: int
+    number: int
+    owner: Owner = field(compare=False)
+    action: Callable[[], None] = field(compare=False)
+    event: ControllerEvent | None = field(compare=False, default=None)
+
+
+class VirtualTime:
+    """Milliseconds since the beginning of the world."""
+
+    def __init__(self) -> None:
+        self.now_ms = 0
+        self._timers: list[Timer] = []
+        self._numbers = itertools.count(1)
+
+    def schedule(
+        self,
+        owner: Owner,
+        after_ms: int,
+        action: Callable[[], None],
+        event: ControllerEvent | None = None,
+    ) -> None:
+        """Call ``action`` after a while."""
+        timer = Timer(self.now_ms + after_ms, next(self._numbers), owner, action, event)
+        heapq.heappush(self._timers, timer)
+
+    def events_of(self, owner: Owner) -> list[ControllerEvent]:
+        """Return what a controller has scheduled."""
+        return [t.event for t in self._timers if t.owner is owner and t.event is not None]
+
+    def cancel_events(self, owner: Owner) -> None:
+        """Forget what a controller has scheduled."""
+        self._keep(lambda timer: timer.owner is not owner or timer.event is None)
+
+    def forget(self, owner: Owner) -> None:
+        """Forget every timer of a process that died."""
+        self._keep(lambda timer: timer.owner is not owner)
+
+    def advance(self, by_ms: int) -> None:
+        """Let time pass, timers firing in their order."""
+        until = self.now_ms + by_ms
+        while self._timers and self._timers[0].due_ms <= until:
+            timer = heapq.heappop(self._timers)
+            self.now_ms = max(self.now_ms, timer.due_ms)
+            if timer.owner.is_paused:
+                self.schedule(timer.owner, PAUSE_CHECK_MS, timer.action, timer.event)
+            else:
+                timer.action()
+        self.now_ms = max(self.now_ms, until)
+
+    def _keep(self, keep: Callable[[Timer], bool]) -> None:
+        self._timers = [timer for timer in self._timers if keep(timer)]
+        heapq.heapify(self._timers)
