@@ -13,6 +13,7 @@ import time
 from concurrent.futures import Future
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import TypedDict
 
@@ -33,7 +34,7 @@ from actors.machine_settings import controller_settings, replication_settings
 from actors.metrics import BrokerMetrics, MetricsServer
 from actors.placeholder_listener import PlaceholderListener
 from actors.replication import Replication
-from actors.request_router import RequestRouter
+from actors.request_router import RequestRouter, controller_client_id
 from actors.request_send_thread import DeliverySettings
 from actors.runtime import start_actor, stop_actor
 from actors.scheduler import Scheduler
@@ -103,6 +104,7 @@ class BrokerProcess(ControllerListener):
         self._router: RequestRouter | None = None
         self._is_serving = False
         self._broker_epoch = UNKNOWN_BROKER_EPOCH
+        self._attempts = count(1)  # of this broker's controller to deliver its orders
 
     # --- start ---
 
@@ -325,7 +327,10 @@ class BrokerProcess(ControllerListener):
 
     def _open_channel(self, endpoint: str) -> RequestClient:
         return RequestClient(
-            self._context, endpoint, client_id=f"controller-{self._options.broker_id}"
+            self._context,
+            endpoint,
+            client_id=controller_client_id(self._options.broker_id),
+            correlation_ids=self._attempts,
         )
 
     def _may_announce(self) -> bool:

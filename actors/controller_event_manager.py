@@ -120,11 +120,19 @@ class ControllerEventManager(RegentActor):
             case _:
                 return super().preemption_answer(message)
 
+    def on_preempted(self, message: object) -> None:
+        """Queue again what must not be lost: no look at ZooKeeper would make up for it."""
+        if isinstance(message, events.StandAgain | events.UncleanLeaderElectionEnable):
+            self._tell_later(message)
+
     def on_unexpected_error(self, message: object, error: Exception) -> None:
-        """Let another broker try: our own state may be half changed."""
+        """Let another broker try, before anything else is handled: our state may be half changed.
+
+        Resigning is not queued, lest what waits meets that state, or the queue be full.
+        """
         super().on_unexpected_error(message, error)
-        if not isinstance(message, events.Resign):
-            self._tell_later(events.Resign(f"{type(message).__name__} failed: {error}"))
+        if not isinstance(message, events.Resign) and not self.actor_stopped.is_set():
+            self.handle(events.Resign(f"{type(message).__name__} failed: {error}"), None)
 
     def on_stop(self) -> None:
         """Resign, as far as our own process is concerned; the session's end does the rest."""

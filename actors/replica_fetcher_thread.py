@@ -21,7 +21,7 @@ from actors.scheduler import Scheduler
 from actors.timer import Timer, monotonic_ms
 from core.errors import Errors
 from core.model import BrokerId
-from core.protocol.broker import FetchRequest, FetchResponse
+from core.protocol.broker import SESSION_ERRORS, FetchRequest, FetchResponse
 from core.replication.replica_manager import ReplicaManager
 from transport.client import RequestAbandonedError, RequestError
 
@@ -114,7 +114,7 @@ class ReplicaFetcherThread(RegentActor):
             return False
         assert isinstance(response, FetchResponse)
         self._replica_manager.on_fetch_response(self._leader, request, response, monotonic_ms())
-        if response.error_code is not Errors.NONE:
+        if response.error_code is not Errors.NONE and response.error_code not in SESSION_ERRORS:
             self._failed(response.error_code.name)
             return False
         self._is_failing = False

@@ -11,8 +11,10 @@ from actors.broker import Broker, ControlRequestReceived
 from actors.controller_event_manager import ControllerEventManager
 from actors.inbox import Asked, InboxFullError, Reply
 from core.errors import Errors
+from core.model import BrokerId
 from core.protocol.broker import DescribeMetadataRequest, ShutdownBrokerRequest
 from core.protocol.control import (
+    ControlHeader,
     LeaderAndIsrRequest,
     StopReplicaRequest,
     UpdateMetadataRequest,
@@ -43,7 +45,8 @@ class RequestRouter:
                 if header is None:
                     incoming.reply.fail(Errors.INVALID_REQUEST)
                     return
-                actor, message = self._broker, ControlRequestReceived(header, incoming.body)
+                numbered = header._replace(sequence=_sequence(header, incoming))
+                actor, message = self._broker, ControlRequestReceived(numbered, incoming.body)
             case DescribeMetadataRequest() | ShutdownBrokerRequest():
                 actor, message = self._broker, incoming.body
             case body if isinstance(body, ControllerRequest):
@@ -64,3 +67,17 @@ def give_answer(incoming: IncomingRequest, answer: Any) -> None:
         incoming.reply.fail(Errors.UNKNOWN_SERVER_ERROR)
     else:
         incoming.reply(answer)
+
+
+def controller_client_id(broker_id: BrokerId) -> str:
+    """Return the name under which a controller sends its orders."""
+    return f"controller-{broker_id}"
+
+
+def _sequence(header: ControlHeader, incoming: IncomingRequest) -> int:
+    """Return the number of the attempt, if a controller counted it: nobody else's tells an order.
+
+    All channels of a controller draw from one counter.
+    """
+    is_controller = incoming.client_id == controller_client_id(header.controller_id)
+    return incoming.correlation_id if is_controller else 0

@@ -4,6 +4,7 @@ Three brokers, one ZooKeeper server, everything on this machine, replication fac
 milliseconds: ``created`` until the last partition is led, ``elected`` from the kill to the next
 controller epoch in ZooKeeper, ``handled`` the new controller's own time for the failover (from its
 journal), ``agreed`` from the kill until the metadata caches of both survivors equal ZooKeeper.
+``idle_percent`` is what a broker needs of a processor while nothing happens, the mean of all.
 
 Asking the caches costs processor time that the failover needs: with ``--quiet-s`` nobody asks for
 so many seconds after the kill, and ``agreed`` is left out.
@@ -29,6 +30,7 @@ from zk.znodes import TopicZNode, encode_topic_id
 
 TIMEOUT_S = 300.0
 TOPICS_AT_ONCE = 20
+IDLE_S = 5.0
 SETTLE_S = 2.0  # guardians take a third of a second to start; a crash before that is seen later
 
 
@@ -53,6 +55,20 @@ def create_topics(cluster: RunningCluster, topics: int, partitions: int) -> list
     last = names[-1]
     eventually(lambda: len(cluster.leaderships(last)) == partitions, "all is led", TIMEOUT_S)
     return names
+
+
+def processor_seconds(pid: int) -> float:
+    """Return the processor time a process has used; on Linux."""
+    fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def idle_percent(cluster: RunningCluster) -> float:
+    """Return the share of a processor a broker needs to do nothing."""
+    pids = [cluster.pid(broker_id) for broker_id in range(3)]
+    before = sum(map(processor_seconds, pids))
+    sleep(IDLE_S)
+    return round((sum(map(processor_seconds, pids)) - before) / IDLE_S / len(pids) * 100, 1)
 
 
 def failover_event(cluster: RunningCluster, epoch: int) -> dict[str, Any] | None:
@@ -84,6 +100,7 @@ def main(topics: int, partitions: int, quiet_s: float) -> None:
         others, epoch = [b for b in (0, 1, 2) if b != killed], cluster.controller_epoch() + 1
         cluster.await_agreement([0, 1, 2], names[-1])
         sleep(SETTLE_S)
+        result["idle_percent"] = idle_percent(cluster)
         started = monotonic()
         cluster.signal(killed, signal.SIGKILL)
         eventually(lambda: cluster.controller_epoch() == epoch, "another election")

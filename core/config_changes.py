@@ -71,19 +71,24 @@ class ConfigChanges:
         Raises ``SessionExpiredError``; what was not looked at then is looked at the next time.
         """
         changes = self._store.read_changes()
-        entities = {c.entity for c in changes if c.sequence > self._last_sequence and c.entity}
+        news = [c for c in changes if c.sequence > self._last_sequence]
+        entities = {c.entity for c in news if c.entity is not None}
         if self._is_first:
             entities |= {DEFAULT_BROKER, self._own_entity}
         configs = self._store.read_configs(sorted(entities)) if entities else {}
+        self._purge(changes, now_ms)
+        # From here on nothing is raised: what is taken note of is announced.
         self._is_first = False
         self._last_sequence = max([self._last_sequence, *(c.sequence for c in changes)])
+        ignored = [c.name for c in news if c.entity is None]
+        if ignored:
+            log.warning("%d changes cannot be understood, the first: %s", len(ignored), ignored[0])
         events = self._of_brokers(entities, configs)
         events += [
             TopicUncleanLeaderElectionEnable(entity.removeprefix("topics/"))
             for entity in sorted(entities)
             if entity.startswith("topics/") and _allows_unclean(configs.get(entity, {}), False)
         ]
-        self._purge(changes, now_ms)
         return events
 
     def _of_brokers(

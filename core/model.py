@@ -77,7 +77,13 @@ class LeaderAndIsr(NamedTuple):
 
     def with_partition_epoch(self, partition_epoch: int) -> LeaderAndIsr:
         """Return the same leadership as stored at znode version ``partition_epoch``."""
-        return self._replace(partition_epoch=partition_epoch)
+        return LeaderAndIsr(
+            self.leader,
+            self.isr,
+            self.leader_epoch,
+            partition_epoch,
+            self.leader_recovery_state,
+        )
 
 
 class LeaderIsrAndControllerEpoch(NamedTuple):

@@ -50,6 +50,8 @@ class WriteError(Enum):
     NO_NODE = "no node"
     NODE_EXISTS = "node exists"
     NOT_EMPTY = "not empty"
+    NOT_ALLOWED = "not allowed"  # by its ACL, or below an ephemeral node
+    TOO_LARGE = "too large"  # ZooKeeper would cut the connection
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ import itertools
 import logging
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, suppress
 from typing import Final, NamedTuple
 
@@ -148,17 +148,24 @@ class RequestClient:
     """Asks one peer, one request at a time; it belongs to one thread, which also closes it.
 
     ``connect_timeout_ms`` bounds the wait for a connection, so that an absent peer is known long
-    before a request would time out.
+    before a request would time out. ``correlation_ids`` may be shared with other clients: they
+    ascend from one attempt to the next then, whichever client makes it.
     """
 
     def __init__(
-        self, context: Context, endpoint: str, *, client_id: str, connect_timeout_ms: int = 1000
+        self,
+        context: Context,
+        endpoint: str,
+        *,
+        client_id: str,
+        connect_timeout_ms: int = 1000,
+        correlation_ids: Iterator[int] | None = None,
     ) -> None:
         self.endpoint = endpoint
         self._context = context
         self._client_id = client_id
         self._connect_timeout_ms = connect_timeout_ms
-        self._correlation_ids = itertools.count(1)
+        self._correlation_ids = correlation_ids or itertools.count(1)
         self._link: _Link | None = None
 
     def request(
@@ -251,7 +258,7 @@ class RequestClient:
             codec.API_VERSION,
             correlation_id,
             self._client_id,
-            *(control or ()),
+            *(() if control is None else control[:3]),
         )
         frames = (b"", codec.encode_request_header(header), body.data)
         try:

@@ -145,6 +145,7 @@ class IncomingRequest:
 
     api_key: ApiKey
     control_header: ControlHeader | None
+    correlation_id: int
     client_id: str
     body: Request
     reply: Reply
@@ -288,7 +289,14 @@ class ControlServer:
             api_key, header.correlation_id, functools.partial(self._deliver, message.frames[0])
         )
         self._outstanding += 1
-        request = IncomingRequest(api_key, header.control_header, header.client_id, body, reply)
+        request = IncomingRequest(
+            api_key,
+            header.control_header,
+            header.correlation_id,
+            header.client_id,
+            body,
+            reply,
+        )
         try:
             self._dispatch(request)
         except Exception as error:  # the loop must survive whatever a dispatch does

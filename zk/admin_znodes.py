@@ -69,7 +69,7 @@ class ReassignPartitionsZNode:
             if not replicas:
                 raise bad_field(entry.node, "replicas", "a list of broker ids", [])
             if topic_partition in reassignments:
-                raise bad_field(entry.node, "topic and partition", "named once", topic_partition)
+                raise BadDataError(f"{entry.node}: {topic_partition} must be named once")
             reassignments[topic_partition] = replicas
         return reassignments
 

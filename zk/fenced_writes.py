@@ -8,7 +8,7 @@ with a second offender is taken apart into a multi for each write.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -26,12 +26,15 @@ from zk.operations import (
     ZnodeStat,
     ZooKeeper,
 )
-from zk.requests import RequestRefusedError
+from zk.requests import MAX_REQUEST_BYTES, RequestRefusedError
 from zk.znodes import ControllerEpochZNode
 
 MAX_OPERATIONS = 1000
 MAX_BYTES = 512 * 1024  # half of the server's jute.maxbuffer
 BYTES_BESIDE_DATA = 80  # of an operation on the wire: headers, version, ACL
+MAX_WRITE_BYTES = MAX_REQUEST_BYTES - 1024  # beside the fence
+
+_WITH_DATA = (Create, SetData)
 
 Write: TypeAlias = Sequence[Operation]
 """Operations that belong together: they are applied together or not at all."""
@@ -52,6 +55,8 @@ _WRITE_ERRORS = {
     ZkError.NO_NODE: WriteError.NO_NODE,
     ZkError.NODE_EXISTS: WriteError.NODE_EXISTS,
     ZkError.NOT_EMPTY: WriteError.NOT_EMPTY,
+    ZkError.NO_AUTH: WriteError.NOT_ALLOWED,
+    ZkError.NO_CHILDREN_FOR_EPHEMERALS: WriteError.NOT_ALLOWED,
 }
 
 
@@ -83,8 +88,12 @@ def write_unfenced(zookeeper: ZooKeeper, writes: Sequence[Write]) -> list[Outcom
 def _write(
     zookeeper: ZooKeeper, writes: Sequence[Write], fence: Sequence[Check], *, send_again: bool
 ) -> list[Outcome]:
-    outcomes: dict[int, Outcome] = {}
-    undecided = _chunks(writes)
+    outcomes: dict[int, Outcome] = {
+        number: WriteRefused(WriteError.TOO_LARGE, 0)
+        for number, write in enumerate(writes)
+        if _size(write) > MAX_WRITE_BYTES
+    }
+    undecided = _chunks({n: write for n, write in enumerate(writes) if n not in outcomes})
     while undecided:
         batches = [
             [*fence, *(operation for number in chunk.numbers for operation in writes[number])]
@@ -113,11 +122,11 @@ class _Chunk:
     had_an_offender: bool = False
 
 
-def _chunks(writes: Sequence[Write]) -> list[_Chunk]:
+def _chunks(writes: Mapping[int, Write]) -> list[_Chunk]:
     chunks: list[_Chunk] = []
     operations = size = 0
-    for number, write in enumerate(writes):
-        write_size = sum(_size(operation) for operation in write)
+    for number, write in writes.items():
+        write_size = _size(write)
         if not chunks or operations + len(write) > MAX_OPERATIONS or size + write_size > MAX_BYTES:
             chunks.append(_Chunk([]))
             operations = size = 0
@@ -127,9 +136,13 @@ def _chunks(writes: Sequence[Write]) -> list[_Chunk]:
     return chunks
 
 
-def _size(operation: Operation) -> int:
-    data = operation.data if isinstance(operation, Create | SetData) else b""
-    return len(operation.path) + len(data) + BYTES_BESIDE_DATA
+def _size(write: Write) -> int:
+    return sum(
+        len(operation.path)
+        + (len(operation.data) if isinstance(operation, _WITH_DATA) else 0)
+        + BYTES_BESIDE_DATA
+        for operation in write
+    )
 
 
 def _settle(
@@ -157,7 +170,9 @@ def _settle(
     error = _WRITE_ERRORS.get(result.error)
     if error is None:
         refused = writes[offender][at]
-        raise RequestRefusedError(f"ZooKeeper refused {refused} with {result.error.name}")
+        raise RequestRefusedError(
+            f"ZooKeeper refused {type(refused).__name__} {refused.path}: {result.error.name}"
+        )
     outcomes[offender] = WriteRefused(error, at)
     rest = [number for number in chunk.numbers if number != offender]
     if chunk.had_an_offender:

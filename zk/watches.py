@@ -27,6 +27,7 @@ from zk.admin_znodes import (
 from zk.operations import WatchEvent, WatchKind
 from zk.znodes import BrokerIdsZNode, ControllerZNode, TopicPartitionStateZNode, TopicsZNode
 
+# Also when the node itself comes or goes, so that the watch on its children is armed again.
 _OF_CHILDREN: dict[str, ControllerEvent] = {
     BrokerIdsZNode.PATH: BrokerChange(),
     TopicsZNode.PATH: TopicChange(),
@@ -46,8 +47,8 @@ _OF_NODES: dict[str, ControllerEvent] = {
 def controller_event(watch: WatchEvent) -> ControllerEvent | None:
     """Return the event that ``watch`` triggers, if it triggers one."""
     kind, path = watch
-    if kind is WatchKind.CHILDREN:
-        return _OF_CHILDREN.get(path)
+    if path in _OF_CHILDREN:
+        return None if kind is WatchKind.CHANGED else _OF_CHILDREN[path]
     if path == ControllerZNode.PATH and kind is WatchKind.DELETED:
         return Reelect()
     if path in _OF_NODES:

@@ -28,9 +28,12 @@ class WatchingStore:
         return self._zookeeper.get(path, watch=True)
 
     def _watch_children(self, path: str) -> list[str]:
-        """List the children and watch for others; none where there is no such node."""
+        """List the children and watch for others, or for the node itself where there is none."""
         self._watched.add(path)
-        return self._zookeeper.children(path, watch=True) or []
+        while (names := self._zookeeper.children(path, watch=True)) is None:
+            if self._zookeeper.get(path, watch=True) is None:
+                return []
+        return names
 
     def _read_and_watch(self, paths: Sequence[str]) -> list[Znode | None]:
         nodes = self._zookeeper.get_many(paths, watch=True)

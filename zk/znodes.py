@@ -12,6 +12,7 @@ import base64
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 import orjson
 
@@ -126,6 +127,7 @@ class BrokerIdZNode:
     """``/brokers/ids/N``, ephemeral: a broker's registration. Its czxid is the broker epoch."""
 
     _NODE = f"{BrokerIdsZNode.PATH}/<id>"
+    _MAX_BYTES = 32_767  # so that every string in it fits into a request
     _SECURITY_PROTOCOLS = frozenset({"PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"})
     _ENDPOINT = re.compile(r"([^:/]+)://\[?([0-9A-Za-z\-%._:]*)\]?:([0-9]{1,5})", re.ASCII)
 
@@ -172,6 +174,8 @@ class BrokerIdZNode:
     @staticmethod
     def decode(data: bytes, broker_id: BrokerId) -> BrokerInfo:
         """Return what broker ``broker_id`` says about itself, in version 1 to 5 or a later one."""
+        if len(data) > BrokerIdZNode._MAX_BYTES:
+            raise BadDataError(f"{BrokerIdZNode._NODE}: has {len(data)} bytes")
         json = decode_object(data, BrokerIdZNode._NODE)
         return BrokerInfo(
             broker_id=broker_id,
@@ -372,6 +376,7 @@ class TopicPartitionStateZNode:
         ).encode()
 
     @staticmethod
+    @lru_cache(maxsize=16_384)  # thousands of partitions are in one of few states, and share it
     def decode(data: bytes, partition_epoch: int) -> LeaderIsrAndControllerEpoch:
         """Return the leadership; ``partition_epoch`` is the version in the znode's stat.
 

@@ -37,8 +37,14 @@ def write_assignments(
             break
         proposals = _merge(term, remaining, refused)
         outcomes = term.store.write_topics(proposals, term.context.epoch_zk_version)
-        refused.update({t: o.value for t, o in outcomes.items() if o is WriteError.NO_NODE})
         remaining = {t: wanted[t] for t, o in outcomes.items() if o is WriteError.BAD_VERSION}
+        refused.update(
+            {
+                topic: f"its topic cannot be written: {outcome.value}"
+                for topic, outcome in outcomes.items()
+                if isinstance(outcome, WriteError) and topic not in remaining
+            }
+        )
     for topic in remaining:
         refused[topic] = f"its znode kept changing while {MAX_ROUNDS} attempts were made"
     return {

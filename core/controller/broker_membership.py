@@ -48,8 +48,9 @@ class BrokerMembership:
     def on_broker_change(self) -> None:
         """Compare ``/brokers/ids`` with what we know; a bounce shows only in the epoch (KIP-380).
 
-        Newcomers first, so that they can be elected for the failed; bounced brokers fail together
-        with the dead, lest a dead one be elected, and start again.
+        The failed are not alive any more, lest one of them be elected; newcomers start before the
+        failure is dealt with, so that they can be. Bounced brokers fail together with the dead, and
+        start again.
         """
         current = self._read_brokers()
         known = self._context.live_broker_epochs
@@ -64,11 +65,11 @@ class BrokerMembership:
             bounced,
             dead,
         )
-        self._start(new, current)
         failed = sorted((*bounced, *dead))
+        for broker_id in failed:
+            self._disconnect(broker_id)
+        self._start(new, current)
         if failed:
-            for broker_id in failed:
-                self._disconnect(broker_id)
             self._on_broker_failure(failed)
         self._start(bounced, current)
 
@@ -127,6 +128,12 @@ class BrokerMembership:
         self._tell_newcomers([broker_id])
         self._reassignments.on_broker_startup([broker_id])
         self._deletions.repeat(broker_id)
+
+    def make_up_for_full(self) -> None:
+        """Tell brokers what is all they host, now that all is readable that was not."""
+        waiting = self._context.full_withheld_from & self._context.registrations.keys()
+        if waiting and self._context.knows_everything:
+            self._tell_newcomers(sorted(waiting))
 
     # --- coming and going ---
 

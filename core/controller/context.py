@@ -40,6 +40,7 @@ class _Partition:
     leadership: LeaderIsrAndControllerEpoch | None = None
     state: PartitionState = PartitionState.NON_EXISTENT
     replica_states: dict[BrokerId, ReplicaState] = field(default_factory=dict)
+    counts_as_imbalanced: bool = False
 
     @property
     def is_preferred_leader_imbalanced(self) -> bool:
@@ -81,6 +82,7 @@ class ControllerContext:
         self.topics_ineligible_for_deletion: set[str] = set()
         self.bad_topics: dict[str, str] = {}  # topic -> why its znode cannot be used
         self.unreadable_partitions: set[TopicPartition] = set()  # led once, nobody can say by whom
+        self.full_withheld_from: set[BrokerId] = set()  # brokers not told yet what is all they host
         self.topic_created_zxids: dict[str, int] = {}
         self.offline_partition_count = 0
         self.preferred_replica_imbalance_count = 0
@@ -203,12 +205,13 @@ class ControllerContext:
         self, topic_partition: TopicPartition
     ) -> ReplicaAssignment:
         """Return the partition's assignment; empty when unknown."""
-        record = self._find(topic_partition)
+        record = self._partitions.get(topic_partition)
         return NO_ASSIGNMENT if record is None else record.assignment
 
     def partition_replica_assignment(self, topic_partition: TopicPartition) -> tuple[BrokerId, ...]:
         """Return every replica of the partition, being added or removed ones included."""
-        return self.partition_full_replica_assignment(topic_partition).replicas
+        record = self._partitions.get(topic_partition)
+        return () if record is None else record.assignment.replicas
 
     def partition_assignments(self, topic: str) -> dict[TopicPartition, ReplicaAssignment]:
         """Return the assignment of every partition of a topic; empty when unknown."""
@@ -244,6 +247,11 @@ class ControllerContext:
             for replica in self.partition_replica_assignment(topic_partition)
         ]
 
+    @property
+    def knows_everything(self) -> bool:
+        """Whether every topic and every leadership in ZooKeeper could be read."""
+        return not self.bad_topics and not self.unreadable_partitions
+
     # --- leadership ---
 
     def put_partition_leadership_info(
@@ -257,7 +265,7 @@ class ControllerContext:
         self, topic_partition: TopicPartition
     ) -> LeaderIsrAndControllerEpoch | None:
         """Return the partition's leadership; None when none was ever decided."""
-        record = self._find(topic_partition)
+        record = self._partitions.get(topic_partition)
         return None if record is None else record.leadership
 
     def partitions_with_leadership(self) -> list[TopicPartition]:
@@ -300,7 +308,7 @@ class ControllerContext:
 
     def partition_state(self, topic_partition: TopicPartition) -> PartitionState:
         """Return the partition's state; NON_EXISTENT when unknown."""
-        record = self._find(topic_partition)
+        record = self._partitions.get(topic_partition)
         return PartitionState.NON_EXISTENT if record is None else record.state
 
     def put_partition_state(self, topic_partition: TopicPartition, state: PartitionState) -> None:
@@ -313,9 +321,10 @@ class ControllerContext:
 
     def replica_state(self, replica: PartitionAndReplica) -> ReplicaState:
         """Return the replica's state; NON_EXISTENT when unknown."""
-        record = self._find(replica.topic_partition)
-        states = {} if record is None else record.replica_states
-        return states.get(replica.replica, ReplicaState.NON_EXISTENT)
+        record = self._partitions.get(replica.topic_partition)
+        if record is None:
+            return ReplicaState.NON_EXISTENT
+        return record.replica_states.get(replica.replica, ReplicaState.NON_EXISTENT)
 
     def put_replica_state(self, replica: PartitionAndReplica, state: ReplicaState) -> None:
         """Remember the replica's state; NON_EXISTENT forgets it."""
@@ -335,17 +344,14 @@ class ControllerContext:
         """Mark topics for deletion; repeating it changes nothing (KAFKA-13572)."""
         for topic in topics:
             if topic not in self.topics_to_be_deleted:
-                balance_before = self._imbalanced_in(topic)
                 self.topics_to_be_deleted.add(topic)
-                self.preferred_replica_imbalance_count -= balance_before
+                for record in self._topics.get(topic, {}).values():
+                    self._count_imbalance(record)
 
     # --- keeping the indexes ---
 
     def _is_live(self, broker_id: BrokerId) -> bool:
         return broker_id in self._registrations and broker_id not in self.shutting_down_broker_ids
-
-    def _find(self, topic_partition: TopicPartition) -> _Partition | None:
-        return self._partitions.get(topic_partition)
 
     def _record(self, topic_partition: TopicPartition) -> _Partition:
         record = self._partitions.get(topic_partition)
@@ -357,29 +363,27 @@ class ControllerContext:
 
     def _assign(self, record: _Partition, assignment: ReplicaAssignment) -> None:
         tp = record.topic_partition
-        was_imbalanced = self._counts_as_imbalanced(record)
         for replica in record.assignment.replicas:
             self._by_broker[replica].pop(tp, None)
         record.assignment = assignment
         for replica in assignment.replicas:
             self._by_broker.setdefault(replica, {})[tp] = record
-        self._count_imbalance(record, was_imbalanced)
+        self._count_imbalance(record)
 
     def _lead(self, record: _Partition, leadership: LeaderIsrAndControllerEpoch | None) -> None:
         tp = record.topic_partition
-        was_imbalanced = self._counts_as_imbalanced(record)
         if record.leadership is not None:
             self._by_leader[record.leadership.leader_and_isr.leader].pop(tp, None)
         record.leadership = leadership
         if leadership is not None:
             self._by_leader.setdefault(leadership.leader_and_isr.leader, {})[tp] = record
-        self._count_imbalance(record, was_imbalanced)
+        self._count_imbalance(record)
 
     def _set_state(self, record: _Partition, state: PartitionState) -> None:
         tp, before = record.topic_partition, record.state
-        if before in self._by_state:
+        if before in _INDEXED_STATES:
             self._by_state[before].pop(tp, None)
-        if state in self._by_state:
+        if state in _INDEXED_STATES:
             self._by_state[state][tp] = record
         record.state = state
         if tp.topic not in self.topics_with_deletion_started:
@@ -387,14 +391,10 @@ class ControllerContext:
                 before is PartitionState.OFFLINE
             )
 
-    def _counts_as_imbalanced(self, record: _Partition) -> bool:
-        return (
-            not self.is_topic_queued_for_deletion(record.topic_partition.topic)
-            and record.is_preferred_leader_imbalanced
+    def _count_imbalance(self, record: _Partition) -> None:
+        counts = (
+            record.is_preferred_leader_imbalanced
+            and record.topic_partition.topic not in self.topics_to_be_deleted
         )
-
-    def _count_imbalance(self, record: _Partition, before: bool) -> None:
-        self.preferred_replica_imbalance_count += self._counts_as_imbalanced(record) - before
-
-    def _imbalanced_in(self, topic: str) -> int:
-        return sum(self._counts_as_imbalanced(r) for r in self._topics.get(topic, {}).values())
+        self.preferred_replica_imbalance_count += counts - record.counts_as_imbalanced
+        record.counts_as_imbalanced = counts

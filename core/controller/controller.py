@@ -75,8 +75,8 @@ from core.controller.topic_changes import TopicChanges
 from core.controller.topic_deletion import TopicDeletions
 from core.errors import (
     BadDataError,
-    BrokerIdInUseError,
     ControllerMovedError,
+    RegentError,
     SessionExpiredError,
 )
 from core.model import BrokerId, BrokerInfo
@@ -140,6 +140,8 @@ class Controller:
         epoch = self.context.epoch
         try:
             self._dispatch(event, now_ms)
+            if self._is_active:
+                self._brokers.make_up_for_full()
         except ControllerMovedError as moved:
             log.info("[Controller id=%d epoch=%d] %s", self._info.broker_id, epoch, moved)
             self._resign()
@@ -185,7 +187,7 @@ class Controller:
             case ZkPartitionReassignment():
                 self._reassignments.on_zk_reassignment()
             case PartitionReassignmentIsrChange(topic_partition):
-                self._reassignments.on_isr_change([topic_partition])
+                self._reassignments.on_state_written(topic_partition)
             case PreferredReplicaElection():
                 self._balance.on_preferred_replica_election()
             case IsrChangeNotification():
@@ -258,8 +260,10 @@ class Controller:
         retry_ms = self._term.settings.registration_retry_ms
         try:
             broker_epoch = self._term.store.register_broker(self._info)
-        except BrokerIdInUseError as in_use:
-            log.warning("[Broker id=%d] %s; trying again", self._info.broker_id, in_use)
+        except SessionExpiredError:
+            raise
+        except RegentError as error:  # whatever it is: a broker nobody sees is of no use
+            log.warning("[Broker id=%d] %s; trying again", self._info.broker_id, error)
             self._schedule(retry_ms, RegisterBrokerAndReelect())
             return
         self._term.outbox.add(BrokerRegistered(broker_epoch))

@@ -115,6 +115,22 @@ def elect(
             return _elect_for_shutdown(current, candidates)
 
 
+def why_nobody(strategy: ElectionStrategy, isr: Brokers, assignment: ReplicaAssignment) -> str:
+    """Say in words why ``elect`` found nobody."""
+    replicas, in_sync = list(assignment.replicas), f"in isr {list(isr)}"
+    match strategy:
+        case OfflineElection(allow_unclean=True):
+            return f"none of its replicas {replicas} is online"
+        case OfflineElection():
+            return f"no replica {in_sync} is online"
+        case ReassignElection():
+            return f"no replica {in_sync} is online and among {list(assignment.target_replicas)}"
+        case PreferredElection():
+            return f"the first of its replicas {replicas} is not online, or not {in_sync}"
+        case ControlledShutdownElection():
+            return f"no replica {in_sync} is online and stays"
+
+
 def _elect_offline(current: LeaderAndIsr, who: Candidates, allow_unclean: bool) -> Elected | None:
     replicas = who.assignment.replicas
     online = tuple(r for r in replicas if who.is_online(r))

@@ -114,7 +114,7 @@ class LeaderBalance:
                 self._context.epoch,
                 len(failed),
                 len(answers),
-                failed[0],
+                failed[0].message,
             )
 
     def _elect(

@@ -30,7 +30,12 @@ from core.controller.states import PartitionState, ReplicaState
 from core.controller.term import Term
 from core.controller.topic_deletion import TopicDeletions
 from core.errors import Errors
-from core.model import PartitionAndReplica, ReplicaAssignment, TopicPartition
+from core.model import (
+    LeaderIsrAndControllerEpoch,
+    PartitionAndReplica,
+    ReplicaAssignment,
+    TopicPartition,
+)
 
 log = logging.getLogger(__name__)
 
@@ -58,6 +63,8 @@ class PartitionMoves:
         self._replicas = replicas
         self._deletions = deletions
         self._leaderships = MovingLeaderships(term, partitions)
+        # What could not be finished, and the leadership our attempt left behind.
+        self._unfinished: dict[TopicPartition, LeaderIsrAndControllerEpoch | None] = {}
 
     def start(self, requested: Mapping[TopicPartition, ReplicaAssignment]) -> Refusals:
         """Begin moves, or replace those under way; return which were refused, unchanged.
@@ -84,6 +91,7 @@ class PartitionMoves:
 
     def clean_up(self) -> None:
         """Finish what a former controller began when it stopped unneeded replicas."""
+        self._unfinished.clear()
         self._warn("keep strangers in the ISR", self._leaderships.evict_strangers())
 
     def go_on(self, partitions: Collection[TopicPartition]) -> None:
@@ -106,6 +114,16 @@ class PartitionMoves:
         if caught_up:
             self._finish(caught_up)
         return caught_up
+
+    def on_state_written(self, partition: TopicPartition) -> None:
+        """Finish a move whose target is in sync now, unless all that was written is our attempt to.
+
+        Else one that cannot be finished would trigger itself for ever (KAFKA-6146).
+        """
+        self._term.store.watch_partition_states([partition])
+        state = self._term.store.read_partition_states([partition]).get(partition)
+        if partition not in self._unfinished or state != self._unfinished[partition]:
+            self.finish_caught_up([partition])
 
     def keep(self, partitions: Collection[TopicPartition]) -> None:
         """Go on after a topic's znode was written, by us or by others.
@@ -182,6 +200,8 @@ class PartitionMoves:
         failures = write_assignments(self._term, settled)
         self._warn("have moved, which cannot be written", failures)
         self._settle({p: target for p, target in settled.items() if p not in failures})
+        for partition in self._context.partitions_being_reassigned.intersection(partitions):
+            self._unfinished[partition] = self._context.partition_leadership_info(partition)
 
     def _stop(self, replicas: list[PartitionAndReplica]) -> set[TopicPartition]:
         """Stop and delete replicas, without waiting; return partitions where one stays."""
@@ -207,6 +227,7 @@ class PartitionMoves:
         moving = self._context.partitions_being_reassigned
         for partition, target in targets.items():
             moving.discard(partition)
+            self._unfinished.pop(partition, None)
             self._term.outbox.record("%s: moved to %s", partition, list(target.replicas))
         batch = self._term.new_batch()
         batch.add_update_metadata(targets)

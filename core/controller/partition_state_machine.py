@@ -22,6 +22,7 @@ from core.controller.election import (
     ElectionStrategy,
     OfflineElection,
     elect,
+    why_nobody,
 )
 from core.controller.leadership import Failures, Leaderships, change_leaderships
 from core.controller.request_batch import ControlRequestBatch
@@ -154,14 +155,15 @@ class PartitionStateMachine:
         stored = self._term.store.read_partition_states(exist) if exist else {}
         found: list[TopicPartition] = []
         for partition, proposal in proposals.items():
-            if outcomes[partition] is WriteError.NO_NODE:
-                failures[partition] = StateChangeFailedError(f"{partition}: its topic is gone")
-            elif (
-                outcomes[partition] is WriteError.NODE_EXISTS and stored.get(partition) != proposal
-            ):
-                found.append(partition)
-            else:  # created, now or by an attempt whose answer was lost
+            outcome = outcomes[partition]
+            if isinstance(outcome, int) or stored.get(partition) == proposal:
+                # created, now or by an attempt whose answer was lost
                 self._go_online_first(partition, proposal, batch)
+            elif outcome is WriteError.NODE_EXISTS:
+                found.append(partition)
+            else:
+                reason = "its topic is gone" if outcome is WriteError.NO_NODE else outcome.value
+                failures[partition] = StateChangeFailedError(f"{partition}: {reason}")
         return failures, found
 
     def _go_online_first(
@@ -217,11 +219,11 @@ class PartitionStateMachine:
             chosen = strategy
             if isinstance(strategy, OfflineElection) and partition.topic in unclean_topics:
                 chosen = replace(strategy, allow_unclean=True)
-            outcome = elect(chosen, leadership, self._candidates(partition))
+            candidates = self._candidates(partition)
+            outcome = elect(chosen, leadership, candidates)
             if outcome is None:
-                failures[partition] = StateChangeFailedError(
-                    f"{partition}: no leader found by {strategy} among isr {list(leadership.isr)}"
-                )
+                reason = why_nobody(chosen, leadership.isr, candidates.assignment)
+                failures[partition] = StateChangeFailedError(f"{partition}: {reason}")
                 continue
             elected[partition] = outcome
         self._count_unclean(current, elected)

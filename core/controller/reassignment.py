@@ -114,6 +114,11 @@ class Reassignments:
         if moving:
             self._moves.finish_caught_up(moving)
 
+    def on_state_written(self, partition: TopicPartition) -> None:
+        """Complete a move whose target is in sync now; somebody wrote the partition's state."""
+        if partition in self._context.partitions_being_reassigned:
+            self._moves.on_state_written(partition)
+
     def on_partition_modifications(self, topic: str) -> None:
         """Go on with what is being moved of a topic whose znode somebody wrote."""
         moving = self._context.partitions_being_reassigned

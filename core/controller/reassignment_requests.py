@@ -41,7 +41,7 @@ def requested_assignment(
         if not current.is_being_reassigned:
             return Refusal(Errors.NO_REASSIGNMENT_IN_PROGRESS, f"{partition} is not being moved")
         target = current.origin_replicas
-    elif not target or len(set(target)) < len(target) or min(target) < 0:
+    if not target or len(set(target)) < len(target) or min(target) < 0:
         return Refusal(
             Errors.INVALID_REPLICA_ASSIGNMENT,
             f"{partition}: {list(target)} is not a list of distinct broker ids",

@@ -47,20 +47,27 @@ class ReplicaStateMachine:
 
         Dead replicas leave the ISR here (KAFKA-3143). Runs before the partition machine.
         """
-        online: list[PartitionAndReplica] = []
-        offline: list[PartitionAndReplica] = []
-        for replica in self._context.replicas_of(list(self._context.all_partitions())):
-            if self._context.is_replica_online(replica.replica, replica.topic_partition):
-                self._context.put_replica_state(replica, ReplicaState.ONLINE)
-                online.append(replica)
-            else:
-                self._context.put_replica_state(replica, ReplicaState.DELETION_INELIGIBLE)
-                offline.append(replica)
-        everybody = self._context.live_or_shutting_down_broker_ids
-        self.handle_state_changes(
-            online, ReplicaState.ONLINE, full_for=everybody, full_metadata=True
-        )
-        self.handle_state_changes(offline, ReplicaState.OFFLINE)
+        context = self._context
+        batch = self._term.new_batch()
+        batch.make_full(context.live_or_shutting_down_broker_ids)
+        batch.add_full_metadata()
+        all_offline: list[PartitionAndReplica] = []
+        for partition in list(context.all_partitions()):
+            assignment = context.partition_full_replica_assignment(partition)
+            online: list[BrokerId] = []
+            for broker_id in assignment.replicas:
+                replica = PartitionAndReplica(partition, broker_id)
+                if context.is_replica_online(broker_id, partition):
+                    context.put_replica_state(replica, ReplicaState.ONLINE)
+                    online.append(broker_id)
+                else:
+                    context.put_replica_state(replica, ReplicaState.DELETION_INELIGIBLE)
+                    all_offline.append(replica)
+            leadership = context.partition_leadership_info(partition)
+            if leadership is not None and online:
+                batch.add_leader_and_isr(online, partition, leadership, assignment, is_new=False)
+        self._term.announce(batch)
+        self.handle_state_changes(all_offline, ReplicaState.OFFLINE)
 
     def handle_state_changes(
         self,
@@ -68,18 +75,14 @@ class ReplicaStateMachine:
         target: ReplicaState,
         *,
         full_for: Collection[BrokerId] = (),
-        full_metadata: bool = False,
     ) -> None:
         """Move replicas to ``target`` and announce what came of it.
 
-        ``full_for``: brokers that must hear everything they host, even if that is nothing;
-        ``full_metadata``: all of them must hear of everything there is. Raises
+        ``full_for``: brokers that must hear everything they host, even if that is nothing. Raises
         ``ControllerMovedError``.
         """
         batch = self._term.new_batch()
         batch.make_full(full_for)
-        if full_metadata:
-            batch.add_full_metadata()
         by_broker: dict[BrokerId, list[TopicPartition]] = {}
         for replica in self._valid(replicas, target):
             by_broker.setdefault(replica.replica, []).append(replica.topic_partition)
@@ -137,14 +140,25 @@ class ReplicaStateMachine:
         self, broker_id: BrokerId, partitions: list[TopicPartition], batch: ControlRequestBatch
     ) -> list[TopicPartition]:
         told: list[TopicPartition] = []
+        led: list[TopicPartition] = []
         for partition in partitions:
             leadership = self._context.partition_leadership_info(partition)
             if leadership is not None:
                 if leadership.leader_and_isr.leader == broker_id:
-                    log.error("%s: replica %d cannot be new, it leads", partition, broker_id)
+                    led.append(partition)
                     continue
                 self._add_leader_and_isr((broker_id,), partition, leadership, batch, is_new=True)
             told.append(partition)
+        if led:
+            log.error(
+                "[Controller id=%d epoch=%d] %d replicas of broker %d cannot be new, they lead, the"
+                " first: %s",
+                self._term.broker_id,
+                self._context.epoch,
+                len(led),
+                broker_id,
+                led[0],
+            )
         return told
 
     def _tell_replica(
@@ -152,12 +166,13 @@ class ReplicaStateMachine:
     ) -> None:
         for partition in partitions:
             replica = PartitionAndReplica(partition, broker_id)
-            if self._context.replica_state(replica) is ReplicaState.NEW:
+            is_new = self._context.replica_state(replica) is ReplicaState.NEW
+            if is_new:
                 self._ensure_assigned(replica)
-                continue
             leadership = self._context.partition_leadership_info(partition)
-            if leadership is not None:
-                self._add_leader_and_isr((broker_id,), partition, leadership, batch, is_new=False)
+            # A new one has been told, but what a FULL request does not list is stray.
+            if leadership is not None and (not is_new or batch.is_full_for(broker_id)):
+                self._add_leader_and_isr((broker_id,), partition, leadership, batch, is_new=is_new)
 
     def _ensure_assigned(self, replica: PartitionAndReplica) -> None:
         partition = replica.topic_partition

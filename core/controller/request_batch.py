@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Iterable, Mapping
+from itertools import groupby
+from operator import itemgetter
 from typing import NamedTuple, TypeVar
 
 from core.controller.context import ControllerContext
@@ -67,21 +69,29 @@ class ControlRequestBatch:
         self._metadata_brokers: set[BrokerId] = set()
         self._metadata_to_all = False
         self._metadata_is_full = False
-        self._metadata_partitions: set[TopicPartition] = set()
+        self._metadata_partitions: dict[TopicPartition, None] = {}  # in order: quick to sort
 
     def make_full(self, broker_ids: Iterable[BrokerId]) -> None:
         """Send these brokers a FULL LeaderAndIsr, even an empty one: the rest they host is stray.
 
         While the znode of a topic, or of a partition's state, is unreadable not all of it can be
-        listed, and a broker must not take the rest for strays: the requests stay INCREMENTAL then.
+        listed, and a broker must not take the rest for strays: the requests stay INCREMENTAL then,
+        and the FULL one follows when all is mended.
         """
-        if self._knows_everything:
+        if self._context.knows_everything:
             self._full.update(broker_ids)
+            self._context.full_withheld_from.difference_update(broker_ids)
+        else:
+            self._context.full_withheld_from.update(broker_ids)
+
+    def is_full_for(self, broker_id: BrokerId) -> bool:
+        """Whether the broker will take what is not listed for stray."""
+        return broker_id in self._full
 
     def add_full_metadata(self, broker_ids: Collection[BrokerId] | None = None) -> None:
         """Tell brokers (None: all) of every partition there is, so that they forget all others."""
         self.add_update_metadata(self._context.partitions_with_leadership(), broker_ids)
-        self._metadata_is_full = self._knows_everything
+        self._metadata_is_full = self._context.knows_everything
 
     def add_leader_and_isr(
         self,
@@ -95,11 +105,13 @@ class ControlRequestBatch:
         """Tell these replicas their leadership, and everybody the metadata that goes with it."""
         row = _leader_and_isr_row(topic_partition, leadership, assignment, is_new=is_new)
         for broker_id in broker_ids:
-            rows = self._leader_and_isr.setdefault(broker_id, {})
+            rows = self._leader_and_isr.get(broker_id)
+            if rows is None:
+                rows = self._leader_and_isr[broker_id] = {}
             earlier = rows.get(topic_partition)
             is_still_new = earlier is not None and earlier.is_new and not is_new
             rows[topic_partition] = row._replace(is_new=True) if is_still_new else row
-        self._metadata_partitions.add(topic_partition)
+        self._metadata_partitions[topic_partition] = None
         self._metadata_to_all = True
 
     def add_stop_replica(
@@ -123,7 +135,7 @@ class ControlRequestBatch:
             self._metadata_to_all = True
         else:
             self._metadata_brokers.update(broker_ids)
-        self._metadata_partitions.update(partitions)
+        self._metadata_partitions.update(dict.fromkeys(partitions))
 
     def effects(self) -> list[SendControlRequest]:
         """Return the requests to registered brokers: LeaderAndIsr, UpdateMetadata, StopReplica."""
@@ -143,10 +155,6 @@ class ControlRequestBatch:
             for broker_id, request in requests
         ]
 
-    @property
-    def _knows_everything(self) -> bool:
-        return not self._context.bad_topics and not self._context.unreadable_partitions
-
     # --- rows ---
 
     def _stop_replica_epoch(self, topic_partition: TopicPartition) -> int:
@@ -155,26 +163,32 @@ class ControlRequestBatch:
         leadership = self._context.partition_leadership_info(topic_partition)
         return NO_EPOCH if leadership is None else leadership.leader_and_isr.leader_epoch
 
-    def _metadata_row(self, topic_partition: TopicPartition) -> UpdateMetadataPartition | None:
+    def _metadata_rows(self) -> dict[TopicPartition, UpdateMetadataPartition]:
         context = self._context
-        leadership = context.partition_leadership_info(topic_partition)
-        if leadership is None:
-            return None
-        current = leadership.leader_and_isr
-        replicas = context.partition_replica_assignment(topic_partition)
-        deleting = context.is_topic_queued_for_deletion(topic_partition.topic)
-        return UpdateMetadataPartition(
-            partition_index=topic_partition.partition,
-            controller_epoch=leadership.controller_epoch,
-            leader=LEADER_DURING_DELETE if deleting else current.leader,
-            leader_epoch=0 if deleting else current.leader_epoch,
-            isr=current.isr,
-            partition_epoch=0 if deleting else current.partition_epoch,
-            replicas=replicas,
-            offline_replicas=tuple(
-                [r for r in replicas if not context.is_replica_online(r, topic_partition)]
-            ),
-        )
+        live = frozenset(context.live_broker_ids)
+        failed = context.replicas_on_offline_dirs
+        rows: dict[TopicPartition, UpdateMetadataPartition] = {}
+        for topic_partition in self._metadata_partitions:
+            leadership = context.partition_leadership_info(topic_partition)
+            if leadership is None:
+                continue
+            leader, isr, leader_epoch, partition_epoch, _ = leadership.leader_and_isr
+            if topic_partition.topic in context.topics_to_be_deleted:
+                leader, leader_epoch, partition_epoch = LEADER_DURING_DELETE, 0, 0
+            replicas = context.partition_replica_assignment(topic_partition)
+            rows[topic_partition] = UpdateMetadataPartition(
+                topic_partition.partition,
+                leadership.controller_epoch,
+                leader,
+                leader_epoch,
+                isr,
+                partition_epoch,
+                replicas,
+                tuple(
+                    [r for r in replicas if r not in live or topic_partition in failed.get(r, ())]
+                ),
+            )
+        return rows
 
     # --- requests ---
 
@@ -217,12 +231,11 @@ class ControlRequestBatch:
         targets = sorted(everybody if self._metadata_to_all else self._metadata_brokers & everybody)
         if not targets:
             return []
-        rows = {tp: self._metadata_row(tp) for tp in self._metadata_partitions}
-        known = {tp: row for tp, row in rows.items() if row is not None}
+        rows = self._metadata_rows()
         request = UpdateMetadataRequest(
             topic_states=tuple(
                 UpdateMetadataTopic(topic, self._context.topic_id(topic), states)
-                for topic, states in _by_topic(known)
+                for topic, states in _by_topic(rows)
             ),
             live_brokers=tuple(_live_broker(registered[b]) for b in sorted(registered)),
             is_full=self._metadata_is_full,
@@ -232,7 +245,7 @@ class ControlRequestBatch:
             self._controller_id,
             self._context.epoch,
             targets,
-            len(known),
+            len(rows),
         )
         return [(broker_id, request) for broker_id in targets]
 
@@ -284,28 +297,28 @@ def _leader_and_isr_row(
     *,
     is_new: bool,
 ) -> LeaderAndIsrPartition:
-    current = leadership.leader_and_isr
+    leader, isr, leader_epoch, partition_epoch, recovery_state = leadership.leader_and_isr
     return LeaderAndIsrPartition(
-        partition_index=topic_partition.partition,
-        controller_epoch=leadership.controller_epoch,
-        leader=current.leader,
-        leader_epoch=current.leader_epoch,
-        isr=current.isr,
-        partition_epoch=current.partition_epoch,
-        replicas=assignment.replicas,
-        adding_replicas=assignment.adding_replicas,
-        removing_replicas=assignment.removing_replicas,
-        is_new=is_new,
-        leader_recovery_state=int(current.leader_recovery_state),
+        topic_partition.partition,
+        leadership.controller_epoch,
+        leader,
+        leader_epoch,
+        isr,
+        partition_epoch,
+        assignment.replicas,
+        assignment.adding_replicas,
+        assignment.removing_replicas,
+        is_new,
+        int(recovery_state),
     )
 
 
 def _by_topic(rows: Mapping[TopicPartition, Row]) -> list[tuple[str, tuple[Row, ...]]]:
     """Group rows by topic, both in the order of topic and partition."""
-    topics: dict[str, list[Row]] = {}
-    for topic_partition in sorted(rows):
-        topics.setdefault(topic_partition.topic, []).append(rows[topic_partition])
-    return [(topic, tuple(states)) for topic, states in topics.items()]
+    return [
+        (topic, tuple(map(rows.__getitem__, partitions)))
+        for topic, partitions in groupby(sorted(rows), key=itemgetter(0))
+    ]
 
 
 def _live_broker(registration: BrokerRegistration) -> UpdateMetadataBroker:

@@ -159,6 +159,9 @@ class TopicChanges:
             elif isinstance(outcome, int):
                 usable[topic] = replace(assignment, zk_version=outcome)
                 self._term.outbox.record("%s: topic id %s", topic, assignment.topic_id)
+            elif outcome is not WriteError.NO_NODE:  # better none than no topic
+                log.error("topic %s gets no id: %s", topic, outcome.value)
+                usable[topic] = replace(assignment, topic_id=self._context.topic_id(topic))
         return again
 
     def _set_aside(self, topic: str, error: BadDataError) -> None:
@@ -240,5 +243,18 @@ class TopicChanges:
                 batch.add_stop_replica(replica.replica, replica.topic_partition, delete=True)
             self._term.outbox.record("%s: gone from ZooKeeper", topic)
         self._term.announce(batch)
+        self._withdraw_moves(topics)
         for topic in topics:
             self._context.remove_topic(topic)
+
+    def _withdraw_moves(self, topics: list[str]) -> None:
+        """Take what tools wait for, and what cannot be done any more, out of their znode."""
+        moving = self._context.partitions_being_reassigned
+        dropped = {
+            partition: assignment.target_replicas
+            for topic in topics
+            for partition, assignment in self._context.partition_assignments(topic).items()
+            if partition in moving
+        }
+        if dropped:
+            self._term.store.remove_reassignments(dropped, self._context.epoch_zk_version)

@@ -169,7 +169,8 @@ class TopicDeletions:
         if topics is None:
             self._advance(self._context.topics_to_be_deleted)
             return
-        eligible = self._queued(topics) - self._being_reassigned(topics)
+        queued = self._queued(topics)
+        eligible = queued - self._being_reassigned(queued)
         self._context.topics_ineligible_for_deletion -= eligible
         self._advance(eligible)
 
@@ -191,6 +192,8 @@ class TopicDeletions:
         Without a leader the move would never complete, and the deletion never start.
         """
         waiting = self._queued(topics) - self._context.topics_with_deletion_started
+        if not waiting:
+            return
         moving = self._context.partitions_being_reassigned
         leaderless = sorted(tp for tp in moving if tp.topic in waiting and self._lost_leader(tp))
         self._partitions.handle_state_changes(leaderless, PartitionState.OFFLINE)
@@ -206,7 +209,9 @@ class TopicDeletions:
     def _queued(self, topics: Iterable[str]) -> set[str]:
         return self._context.topics_to_be_deleted.intersection(topics)
 
-    def _being_reassigned(self, topics: Iterable[str]) -> set[str]:
+    def _being_reassigned(self, topics: Collection[str]) -> set[str]:
+        if not topics:  # as nearly always when one of thousands of moves completes
+            return set()
         return {tp.topic for tp in self._context.partitions_being_reassigned}.intersection(topics)
 
     def _has_offline_replica(self, topic: str) -> bool:

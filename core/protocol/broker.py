@@ -83,22 +83,53 @@ class FetchTopic:
 
 
 @dataclass(frozen=True, slots=True)
+class ForgottenTopic:
+    """Partitions of one topic that leave a fetch session."""
+
+    topic_name: str
+    partitions: tuple[int, ...]
+
+
+NO_SESSION_ID = 0
+SESSIONLESS_EPOCH = -1  # this fetch belongs to no session
+INITIAL_SESSION_EPOCH = 0  # this fetch lists everything and wants a session
+# The answers to which a follower begins a new session at once.
+SESSION_ERRORS = frozenset({Errors.FETCH_SESSION_ID_NOT_FOUND, Errors.INVALID_FETCH_SESSION_EPOCH})
+
+
+@dataclass(frozen=True, slots=True)
 class FetchRequest:
     """To a leader: give me what follows, or hold the answer until there is something (Kafka api 1).
 
-    ``replica_epoch`` is the follower's broker epoch: which life of it has the log (KIP-903).
+    ``replica_epoch`` is the follower's broker epoch: which life of it has the log (KIP-903). In a
+    session (KIP-227) ``topics`` are only those partitions that are new or stand elsewhere since the
+    fetch before; ``session_epoch`` counts its fetches, so that a lost one is noticed.
     """
 
     replica_id: BrokerId
     replica_epoch: int = UNKNOWN_BROKER_EPOCH
     max_wait_ms: int = 0
     topics: tuple[FetchTopic, ...] = ()
+    session_id: int = NO_SESSION_ID
+    session_epoch: int = SESSIONLESS_EPOCH
+    forgotten_topics: tuple[ForgottenTopic, ...] = ()
+
+    @property
+    def is_incremental(self) -> bool:
+        """Whether it lists only what changed in its session."""
+        return self.session_epoch > INITIAL_SESSION_EPOCH
 
     def partitions(self) -> Iterator[tuple[TopicPartition, FetchPartition]]:
         """Yield every partition with where the follower stands."""
         for topic in self.topics:
             for row in topic.partitions:
                 yield TopicPartition(topic.topic_name, row.partition_index), row
+
+    def forgotten(self) -> Iterator[TopicPartition]:
+        """Yield every partition that leaves the session."""
+        for topic in self.forgotten_topics:
+            for partition in topic.partitions:
+                yield TopicPartition(topic.topic_name, partition)
 
 
 class FetchedPartition(NamedTuple):
@@ -126,10 +157,14 @@ class FetchedTopic:
 
 @dataclass(frozen=True, slots=True)
 class FetchResponse:
-    """Answer to Fetch."""
+    """Answer to Fetch; in a session it lists only partitions with something new to say.
+
+    ``session_id`` is not 0 when the leader keeps a session for the next fetch.
+    """
 
     error_code: Errors
     topics: tuple[FetchedTopic, ...] = ()
+    session_id: int = NO_SESSION_ID
 
     def partitions(self) -> Iterator[tuple[TopicPartition, FetchedPartition]]:
         """Yield every partition with its answer."""

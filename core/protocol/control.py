@@ -17,11 +17,17 @@ TopicId: TypeAlias = str
 
 
 class ControlHeader(NamedTuple):
-    """Who commands, and which incarnation of the receiver is meant."""
+    """Who commands, and which incarnation of the receiver is meant.
+
+    ``sequence`` grows with every attempt of a controller to deliver something, so that a late copy
+    of an earlier attempt is known for one; 0 when nobody can tell. It is not on the wire: there it
+    is the correlation id.
+    """
 
     controller_id: BrokerId
     controller_epoch: int
     broker_epoch: int  # the receiver's, as the controller knows it; -1 = unknown
+    sequence: int = 0
 
 
 class LeaderAndIsrType(IntEnum):

@@ -1,5 +1,8 @@
 """Answers to followers: where they stand counts, unless an epoch says otherwise.
 
+In a session a follower lists only what changed. The rest it fetches silently, and nobody looks at
+it until something happens to it here.
+
 Mirrors ``kafka.cluster.Partition.fetchRecords`` for followers.
 """
 
@@ -11,6 +14,7 @@ from core.errors import Errors
 from core.model import NO_EPOCH, UNKNOWN_BROKER_EPOCH, BrokerId, TopicPartition
 from core.ports import ReplicaLogs
 from core.protocol.broker import (
+    NO_SESSION_ID,
     FetchedPartition,
     FetchedTopic,
     FetchPartition,
@@ -18,6 +22,7 @@ from core.protocol.broker import (
     FetchResponse,
 )
 from core.protocol.control import TopicId
+from core.replication.fetch_sessions import FetchSession, FetchSessions, Position
 from core.replication.led_partitions import LedPartitions
 from core.replication.metadata_cache import MetadataCache
 from core.replication.partition import Partition, Role
@@ -32,30 +37,64 @@ class FollowerFetches:
         cache: MetadataCache,
         hosted: Mapping[TopicPartition, Partition],
         led: LedPartitions,
+        sessions: FetchSessions,
     ) -> None:
         self._logs = logs
         self._cache = cache
         self._hosted = hosted
         self._led = led
+        self._sessions = sessions
         self._fetching_epochs: dict[BrokerId, int] = {}  # the newest life seen of each follower
 
     def fetch(self, request: FetchRequest, now_ms: int) -> FetchResponse:
         """Answer a follower; refused as a whole when a newer life of it is known (KIP-903)."""
         if self._is_of_earlier_life(request):
             return FetchResponse(Errors.STALE_BROKER_EPOCH)
-        return FetchResponse(
-            Errors.NONE,
-            tuple(
-                FetchedTopic(
-                    topic.topic_name,
-                    tuple(
-                        self._fetch(topic.topic_name, topic.topic_id, row, request, now_ms)
-                        for row in topic.partitions
-                    ),
-                )
-                for topic in request.topics
-            ),
-        )
+        if not request.is_incremental:
+            return self._fetch_all(request, now_ms)
+        session = self._sessions.resume(request)
+        if isinstance(session, Errors):
+            return FetchResponse(session)
+        return self._fetch_changes(request, session, now_ms)
+
+    def _fetch_all(self, request: FetchRequest, now_ms: int) -> FetchResponse:
+        session = self._sessions.begin(request, self._cache.snapshot.brokers.keys(), now_ms)
+        answers: dict[TopicPartition, FetchedPartition] = {}
+        for topic in request.topics:
+            for row in topic.partitions:
+                name = TopicPartition(topic.topic_name, row.partition_index)
+                position = Position(topic.topic_id, row)
+                answers[name] = self._fetch(name, position, request, session, now_ms)
+                if session is not None:
+                    session.positions[name] = position
+                    session.is_news(name, answers[name])
+        return _response(answers, session)
+
+    def _fetch_changes(
+        self, request: FetchRequest, session: FetchSession, now_ms: int
+    ) -> FetchResponse:
+        for name in request.forgotten():
+            session.forget(name)
+            self._end_silence(name, request.replica_id)
+        for topic in request.topics:
+            for row in topic.partitions:
+                name = TopicPartition(topic.topic_name, row.partition_index)
+                session.positions[name] = Position(topic.topic_id, row)
+                session.unsettled[name] = None
+        unsettled, session.unsettled = session.unsettled, {}
+        answers: dict[TopicPartition, FetchedPartition] = {}
+        for name in unsettled:
+            answer = self._fetch(name, session.positions[name], request, session, now_ms)
+            if session.is_news(name, answer):
+                answers[name] = answer
+        session.last_fetch.at_ms = now_ms  # of all the others
+        return _response(answers, session)
+
+    def _end_silence(self, name: TopicPartition, replica: BrokerId) -> None:
+        partition = self._led.get(name)
+        follower = None if partition is None else partition.followers.get(replica)
+        if follower is not None:
+            follower.end_silence()
 
     def _is_of_earlier_life(self, request: FetchRequest) -> bool:
         if request.replica_epoch == UNKNOWN_BROKER_EPOCH:
@@ -63,28 +102,32 @@ class FollowerFetches:
         seen = self._fetching_epochs.get(request.replica_id, UNKNOWN_BROKER_EPOCH)
         registered = self._cache.snapshot.brokers.get(request.replica_id)
         newest = max(seen, registered.broker_epoch if registered else UNKNOWN_BROKER_EPOCH)
-        self._fetching_epochs[request.replica_id] = max(seen, request.replica_epoch)
+        if registered is not None:  # a stranger may call itself anything: it is not remembered
+            self._fetching_epochs[request.replica_id] = max(seen, request.replica_epoch)
         return request.replica_epoch < newest
 
     def _fetch(
         self,
-        topic: str,
-        topic_id: TopicId | None,
-        row: FetchPartition,
+        name: TopicPartition,
+        position: Position,
         request: FetchRequest,
+        session: FetchSession | None,
         now_ms: int,
     ) -> FetchedPartition:
-        name = TopicPartition(topic, row.partition_index)
+        row = position.row
         partition = self._led.get(name)
         if partition is None:
             return _failed(row, self._why_not_led(name, row))
-        error = _check_fetch(partition, topic_id, row)
+        follower = partition.followers.get(request.replica_id)
+        error = _check_fetch(partition, position.topic_id, row)
+        if error is Errors.NONE and follower is None:
+            # Its leader epoch is right, so it may know of an assignment we do not (KAFKA-13837).
+            error = Errors.UNKNOWN_LEADER_EPOCH
+        if follower is None:
+            return _failed(row, error)
+        follower.end_silence()
         if error is not Errors.NONE:
             return _failed(row, error)
-        follower = partition.followers.get(request.replica_id)
-        if follower is None:
-            # Its leader epoch is right, so it may know of an assignment we do not (KAFKA-13837).
-            return _failed(row, Errors.UNKNOWN_LEADER_EPOCH)
         answer = self._read(partition, row)
         if answer.error_code is not Errors.NONE or answer.diverging_epoch != NO_EPOCH:
             return answer  # where its log stands is not known yet (KAFKA-13141)
@@ -94,8 +137,11 @@ class FollowerFetches:
             request.replica_epoch,
             self._logs.log_end_offset(name),
             now_ms,
+            None if session is None else session.last_fetch,
         )
         self._led.on_fetch(partition, request.replica_id, got_on=got_on, now_ms=now_ms)
+        if session is not None and request.replica_id not in partition.isr:
+            session.unsettled[name] = None  # until it may join: others decide when that is
         return answer._replace(high_watermark=partition.high_watermark)
 
     def _why_not_led(self, name: TopicPartition, row: FetchPartition) -> Errors:
@@ -143,3 +189,16 @@ def _check_leader_epoch(partition: Partition, row: FetchPartition) -> Errors:
 
 def _failed(row: FetchPartition, error: Errors) -> FetchedPartition:
     return FetchedPartition(row.partition_index, error, high_watermark=-1, log_start_offset=-1)
+
+
+def _response(
+    answers: Mapping[TopicPartition, FetchedPartition], session: FetchSession | None
+) -> FetchResponse:
+    topics: dict[str, list[FetchedPartition]] = {}
+    for name, answer in answers.items():
+        topics.setdefault(name.topic, []).append(answer)
+    return FetchResponse(
+        Errors.NONE,
+        tuple(FetchedTopic(topic, tuple(rows)) for topic, rows in topics.items()),
+        NO_SESSION_ID if session is None else session.session_id,
+    )

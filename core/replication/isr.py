@@ -47,8 +47,7 @@ def is_out_of_sync(
 ) -> bool:
     """Whether a follower lacks records, and has not been caught up for longer than the limit."""
     return (
-        follower.log_end_offset != log_end_offset
-        and now_ms - follower.last_caught_up_ms > max_lag_ms
+        follower.log_end_offset != log_end_offset and now_ms - follower.caught_up_ms() > max_lag_ms
     )
 
 

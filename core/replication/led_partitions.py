@@ -7,6 +7,7 @@ shrink timer looks through all of them.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from core.errors import Errors
@@ -52,7 +53,10 @@ class IsrCounters:
 
 
 class LedPartitions:
-    """The leaderships of this broker. Not thread-safe."""
+    """The leaderships of this broker. Not thread-safe.
+
+    ``on_change`` hears of each whose followers may have to be told, or looked at again.
+    """
 
     def __init__(
         self,
@@ -60,12 +64,14 @@ class LedPartitions:
         logs: ReplicaLogs,
         cache: MetadataCache,
         max_lag_ms: int,
+        on_change: Callable[[TopicPartition], None],
     ) -> None:
         self.counters = IsrCounters()
         self._broker_id = broker_id
         self._logs = logs
         self._cache = cache
         self._max_lag_ms = max_lag_ms
+        self._on_change = on_change
         self._led: dict[TopicPartition, Partition] = {}
         self._proposals = AlterPartitionManager()
 
@@ -84,13 +90,15 @@ class LedPartitions:
     def lead(self, partition: Partition, now_ms: int) -> None:
         """Look after a partition that has just been made a leader."""
         self._led[partition.topic_partition] = partition
+        self._on_change(partition.topic_partition)
         self._advance_high_watermark(partition, now_ms)
         if partition.is_recovering:
             self._propose_recovered(partition)
 
     def cede(self, name: TopicPartition) -> None:
         """Forget a leadership with all it proposed; none is fine."""
-        self._led.pop(name, None)
+        if self._led.pop(name, None) is not None:
+            self._on_change(name)
         self._proposals.withdraw(name)
 
     def on_fetch(
@@ -102,8 +110,11 @@ class LedPartitions:
             self._advance_high_watermark(partition, now_ms)
 
     def _advance_high_watermark(self, partition: Partition, now_ms: int) -> None:
+        before = partition.high_watermark
         end = self._logs.log_end_offset(partition.topic_partition)
         partition.advance_high_watermark(end, now_ms, self._max_lag_ms, self._is_eligible)
+        if partition.high_watermark != before:
+            self._on_change(partition.topic_partition)
 
     # --- proposals ---
 
@@ -228,4 +239,5 @@ class LedPartitions:
 
     def _commit(self, partition: Partition, answer: AlteredPartition, now_ms: int) -> None:
         partition.commit(answer)
+        self._on_change(partition.topic_partition)  # who left may come back
         self._advance_high_watermark(partition, now_ms)  # a shrunk ISR may let it (KAFKA-13091)

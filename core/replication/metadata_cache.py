@@ -48,15 +48,15 @@ class MetadataCache:
     def update(self, header: ControlHeader, request: UpdateMetadataRequest) -> None:
         """Replace the live brokers, and merge the partitions, which come as a delta.
 
-        Of complete updates only the first of a term counts as such: a late copy of it does not
-        name what was created since.
+        Where late copies cannot be told only the first complete update of a term counts as such:
+        another may be a copy of it, which does not name what was created since.
         """
         before = self.snapshot
         partitions, topic_ids = before.partitions, before.topic_ids
         if request.topic_states:
             partitions, topic_ids = _merge(before, request)
         term = (header.controller_epoch, header.broker_epoch)
-        if request.is_full and term > self._full_of:
+        if request.is_full and (header.sequence > 0 or term > self._full_of):
             self._full_of = term
             partitions, topic_ids = _only_named(partitions, topic_ids, request)
         self.snapshot = MetadataSnapshot(

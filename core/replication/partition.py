@@ -49,6 +49,7 @@ class Partition:
     controller_epoch: int = 0  # of the controller that decided this leadership
     isr: tuple[BrokerId, ...] = ()
     assignment: ReplicaAssignment = NO_ASSIGNMENT
+    stopped_in: int = -1  # the controller epoch in which it was told to stop, if it was
     leader_recovery_state: int = LeaderRecoveryState.RECOVERED
     high_watermark: int = 0
     leader_epoch_start_offset: int | None = None  # of a leader
@@ -97,6 +98,7 @@ class Partition:
         self.leader_epoch = state.leader_epoch
         self.partition_epoch = state.partition_epoch
         self.controller_epoch = state.controller_epoch
+        self.stopped_in = -1
         self.isr = state.isr
         self.assignment = ReplicaAssignment(
             state.replicas, state.adding_replicas, state.removing_replicas
@@ -147,9 +149,7 @@ class Partition:
             follower
             for replica, follower in self.followers.items()
             if replica in maximal
-            or (
-                now_ms - follower.last_caught_up_ms <= max_lag_ms and is_eligible(replica, follower)
-            )
+            or (now_ms - follower.caught_up_ms() <= max_lag_ms and is_eligible(replica, follower))
         )
         candidate = high_watermark_candidate(log_end_offset, awaited)
         self.high_watermark = max(self.high_watermark, candidate)

@@ -14,12 +14,25 @@ NEVER_MS = -(2**62)  # a monotonic clock may start at 0: "never" must be longer 
 
 
 @dataclass(slots=True)
+class LastFetch:
+    """When a follower fetched last in a session, shared by all partitions it has nothing to say of.
+
+    One assignment then stands for a fetch of each of them.
+    """
+
+    at_ms: int
+
+
+@dataclass(slots=True)
 class RemoteReplica:
     """A follower's position. Times are monotonic milliseconds.
 
     A follower is *caught up* at a time when it has all the leader had then. It learns of records
     only by fetching, so a fetch that reaches the end the leader had at the fetch before shows that
     it was caught up at the time of that earlier fetch.
+
+    ``silent_fetch`` is set while the follower stands still in a session: fetches that do not list
+    the partition repeat the last one that did.
     """
 
     log_end_offset: int = UNKNOWN_OFFSET
@@ -28,12 +41,14 @@ class RemoteReplica:
     last_caught_up_ms: int = NEVER_MS
     last_fetch_ms: int = NEVER_MS
     last_fetch_leader_end_offset: int = 0
+    silent_fetch: LastFetch | None = None
 
     def on_leader_epoch(self, leader_end_offset: int, now_ms: int, *, is_in_isr: bool) -> None:
         """Begin a leader epoch: members of the ISR have a whole lag limit to show themselves."""
         self.last_caught_up_ms = now_ms if is_in_isr else NEVER_MS
         self.last_fetch_ms = now_ms
         self.last_fetch_leader_end_offset = leader_end_offset
+        self.silent_fetch = None
 
     def on_fetch(
         self,
@@ -42,8 +57,13 @@ class RemoteReplica:
         broker_epoch: int,
         leader_end_offset: int,
         now_ms: int,
+        session: LastFetch | None = None,
     ) -> bool:
-        """Take a fetch; ``leader_end_offset`` is the one before the read. True if it got on."""
+        """Take a fetch; ``leader_end_offset`` is the one before the read. True if it got on.
+
+        Until it is listed again, every fetch in ``session`` counts as this one.
+        """
+        self.end_silence()
         if fetch_offset >= leader_end_offset:
             self.last_caught_up_ms = max(self.last_caught_up_ms, now_ms)
         elif fetch_offset >= self.last_fetch_leader_end_offset:
@@ -54,4 +74,19 @@ class RemoteReplica:
         self.broker_epoch = broker_epoch
         self.last_fetch_leader_end_offset = leader_end_offset
         self.last_fetch_ms = now_ms
+        self.silent_fetch = session
         return is_elsewhere
+
+    def caught_up_ms(self) -> int:
+        """Return when it last had everything, fetches that did not list the partition included."""
+        silent = self.silent_fetch
+        if silent is None or self.log_end_offset < self.last_fetch_leader_end_offset:
+            return self.last_caught_up_ms
+        return max(self.last_caught_up_ms, silent.at_ms)
+
+    def end_silence(self) -> None:
+        """Let further fetches of the session say nothing about this partition."""
+        if self.silent_fetch is not None:
+            self.last_caught_up_ms = self.caught_up_ms()
+            self.last_fetch_ms = max(self.last_fetch_ms, self.silent_fetch.at_ms)
+            self.silent_fetch = None

@@ -13,12 +13,13 @@ from core.errors import Errors, StorageError
 from core.model import NO_EPOCH, BrokerId, TopicPartition
 from core.ports import NO_EPOCH_END_OFFSET, EpochEndOffset, ReplicaLogs
 from core.protocol.broker import (
+    SESSION_ERRORS,
     FetchedPartition,
     FetchPartition,
     FetchRequest,
     FetchResponse,
-    FetchTopic,
 )
+from core.replication.fetch_session_handler import FetchSessionHandler
 from core.replication.metadata_cache import MetadataCache
 from core.replication.partition import Partition, Role
 
@@ -42,24 +43,25 @@ class ReplicaFetcher:
         self._cache = cache
         self._max_wait_ms = max_wait_ms
         self._backoff_ms = backoff_ms
-        self._followed: dict[BrokerId, dict[TopicPartition, Partition]] = {}
+        self._followed: dict[BrokerId, FetchSessionHandler] = {}
         self._leaders: dict[TopicPartition, BrokerId] = {}
-        self._delayed_until_ms: dict[TopicPartition, int] = {}
 
     def follow(self, partition: Partition) -> None:
         """Fetch a partition that has just been made a follower."""
         name = partition.topic_partition
         self.unfollow(name)
         self._leaders[name] = partition.leader
-        self._followed.setdefault(partition.leader, {})[name] = partition
+        followed = self._followed.get(partition.leader)
+        if followed is None:
+            followed = self._followed[partition.leader] = FetchSessionHandler(self._position)
+        followed.add(partition)
 
     def unfollow(self, name: TopicPartition) -> None:
         """Stop fetching a partition until it is followed anew; not followed is fine."""
-        self._delayed_until_ms.pop(name, None)
         leader = self._leaders.pop(name, None)
         if leader is not None:
             followed = self._followed[leader]
-            del followed[name]
+            followed.remove(name)
             if not followed:
                 del self._followed[leader]
 
@@ -74,52 +76,41 @@ class ReplicaFetcher:
 
     def request(self, leader: BrokerId, broker_epoch: int, now_ms: int) -> FetchRequest | None:
         """Return what to ask ``leader`` for; None when nothing is to be asked right now."""
-        if leader not in self._cache.snapshot.brokers:
+        followed = self._followed.get(leader)
+        if followed is None or leader not in self._cache.snapshot.brokers:
             return None
-        rows: dict[str, list[FetchPartition]] = {}
-        topics: dict[str, Partition] = {}
-        for name, partition in self._followed.get(leader, {}).items():
-            if now_ms < self._delayed_until_ms.get(name, now_ms):
-                continue
-            topics.setdefault(name.topic, partition)
-            rows.setdefault(name.topic, []).append(
-                FetchPartition(
-                    name.partition,
-                    partition.leader_epoch,
-                    self._logs.log_end_offset(name),
-                    self._logs.latest_epoch(name),
-                    self._logs.log_start_offset(name),
-                )
-            )
-        if not rows:
-            return None
-        return FetchRequest(
-            self._broker_id,
-            broker_epoch,
-            self._max_wait_ms,
-            tuple(FetchTopic(topic, topics[topic].topic_id, tuple(rows[topic])) for topic in rows),
-        )
+        return followed.request(self._broker_id, broker_epoch, self._max_wait_ms, now_ms)
 
     def on_response(
         self, leader: BrokerId, request: FetchRequest, response: FetchResponse, now_ms: int
     ) -> None:
         """Take an answer; what was not answered, or with an error, waits a while."""
+        followed = self._followed.get(leader)
+        if followed is None:
+            return
+        asked = followed.on_response(request, response)
+        if response.error_code in SESSION_ERRORS:
+            return  # the next request lists everything
         answers = dict(response.partitions())
+        is_silence_assent = request.is_incremental and response.error_code is Errors.NONE
         errors: list[tuple[TopicPartition, Errors]] = []
-        for name, row in request.partitions():
-            partition = self._followed.get(leader, {}).get(name)
-            if partition is None or not self._is_expected(partition, row):
+        for name in answers if is_silence_assent else asked:
+            partition, row = followed.get(name), asked.get(name)
+            if partition is None or row is None:
+                continue
+            if not self._is_expected(partition, row):
+                followed.on_change(name)
                 continue
             error = response.error_code
             if error is Errors.NONE:
-                error = self._take(partition, answers.get(name))
+                error = self._take(followed, partition, answers.get(name))
             if error is Errors.NONE:
                 continue
             errors.append((name, error))
             if error is Errors.FENCED_LEADER_EPOCH:
                 self.unfollow(name)  # a LeaderAndIsr with the new epoch is on its way
             else:
-                self._delayed_until_ms[name] = now_ms + self._backoff_ms
+                followed.delay(name, now_ms + self._backoff_ms)
         if errors:
             log.info(
                 "[Broker id=%d] cannot fetch %d partitions from leader %d, the first: %s, %s",
@@ -135,7 +126,22 @@ class ReplicaFetcher:
         end = self._logs.log_end_offset(partition.topic_partition)
         return (row.current_leader_epoch, row.fetch_offset) == (partition.leader_epoch, end)
 
-    def _take(self, partition: Partition, answer: FetchedPartition | None) -> Errors:
+    def _position(self, partition: Partition) -> FetchPartition:
+        name = partition.topic_partition
+        return FetchPartition(
+            name.partition,
+            partition.leader_epoch,
+            self._logs.log_end_offset(name),
+            self._logs.latest_epoch(name),
+            self._logs.log_start_offset(name),
+        )
+
+    def _take(
+        self,
+        followed: FetchSessionHandler,
+        partition: Partition,
+        answer: FetchedPartition | None,
+    ) -> Errors:
         if answer is None:
             return Errors.UNKNOWN_SERVER_ERROR
         if answer.error_code is not Errors.NONE:
@@ -147,6 +153,7 @@ class ReplicaFetcher:
             end = self._logs.log_end_offset(name)
             try:
                 self._logs.truncate_to(name, truncation_offset(leaders, own, end))
+                followed.on_change(name)
             except StorageError as error:
                 log.error("%s: %s", name, error)
                 self.unfollow(name)

@@ -8,6 +8,7 @@ protects whom:
 * ``broker_epoch``: a request for an earlier life of this broker changes nothing (KIP-380). A
   greater one is accepted: the controller may learn of our registration before we do.
 * ``controller_epoch``: a request of a deposed controller changes nothing (KAFKA-1188).
+* ``sequence``: a late copy of an order that was followed by others changes nothing.
 * ``leader_epoch``: an order for a partition is obeyed once, and never after a newer one.
 """
 
@@ -45,6 +46,7 @@ from core.protocol.control import (
     UpdateMetadataResponse,
 )
 from core.protocol.controller import AlterPartitionRequest, AlterPartitionResponse
+from core.replication.fetch_sessions import FetchSessions
 from core.replication.follower_fetches import FollowerFetches
 from core.replication.led_partitions import IsrCounters, LedPartitions
 from core.replication.metadata_cache import MetadataCache
@@ -83,13 +85,17 @@ class ReplicaManager:
         self.broker_id = broker_id
         self.broker_epoch = UNKNOWN_BROKER_EPOCH
         self.controller_epoch = 0  # the highest seen
+        self._sequence = 0  # of the newest order of that controller
         self._full_of = (-1, -1)  # controller and broker epoch of the newest FULL
         self._logs = logs
         self._cache = cache
         self._lock = nullcontext() if lock is None else lock
         self._partitions: dict[TopicPartition, Partition] = {}
-        self._led = LedPartitions(broker_id, logs, cache, settings.replica_lag_time_max_ms)
-        self._fetches = FollowerFetches(logs, cache, self._partitions, self._led)
+        sessions = FetchSessions()
+        self._led = LedPartitions(
+            broker_id, logs, cache, settings.replica_lag_time_max_ms, sessions.on_change
+        )
+        self._fetches = FollowerFetches(logs, cache, self._partitions, self._led, sessions)
         self._fetcher = ReplicaFetcher(
             broker_id,
             logs,
@@ -199,6 +205,7 @@ class ReplicaManager:
             )
             return refusal(request, refused)
         self.controller_epoch = header.controller_epoch
+        self._sequence = header.sequence or self._sequence
         match request:
             case LeaderAndIsrRequest():
                 return self._become_leader_or_follower(header, request, now_ms)
@@ -213,6 +220,10 @@ class ReplicaManager:
             return Errors.STALE_BROKER_EPOCH
         if header.controller_epoch < self.controller_epoch:
             return Errors.STALE_CONTROLLER_EPOCH
+        if header.controller_epoch > self.controller_epoch:
+            self._sequence = 0
+        elif 0 < header.sequence < self._sequence:
+            return Errors.STALE_CONTROLLER_EPOCH  # its sender has sent it again, and more since
         return Errors.NONE
 
     # --- LeaderAndIsr ---
@@ -220,10 +231,11 @@ class ReplicaManager:
     def _become_leader_or_follower(
         self, header: ControlHeader, request: LeaderAndIsrRequest, now_ms: int
     ) -> LeaderAndIsrResponse:
-        # Only the first FULL of a term: a late copy of it does not list what was created since.
+        # Where late copies cannot be told only the first FULL of a term counts: another may be a
+        # copy of it, which does not list what was created since.
         term = (header.controller_epoch, header.broker_epoch)
-        tells_all = request.type is LeaderAndIsrType.FULL and term > self._full_of
-        if tells_all:
+        is_news = header.sequence > 0 or term > self._full_of
+        if request.type is LeaderAndIsrType.FULL and is_news:
             self._full_of = term
             self._set_strays_aside(request)
         errors: list[PartitionError] = []
@@ -259,7 +271,9 @@ class ReplicaManager:
         is_same_epoch = state.leader_epoch == partition.leader_epoch
         # An id may be given later, without a new epoch (KAFKA-13132).
         gets_id = is_same_epoch and partition.topic_id is None is not topic_id
-        if state.leader_epoch <= partition.leader_epoch and not gets_id:
+        # Nor is there one for who was stopped to shut down, and stayed till another rules.
+        resumes = is_same_epoch and -1 < partition.stopped_in < self.controller_epoch
+        if state.leader_epoch <= partition.leader_epoch and not (gets_id or resumes):
             return Errors.STALE_CONTROLLER_EPOCH
         if self.broker_id not in state.replicas:
             return Errors.UNKNOWN_TOPIC_OR_PARTITION
@@ -267,7 +281,7 @@ class ReplicaManager:
             stored_id = self._logs.get_or_create(name, topic_id, is_new=state.is_new)
             if _differ(stored_id, topic_id):
                 return Errors.INCONSISTENT_TOPIC_ID
-            if not is_same_epoch:
+            if not is_same_epoch or resumes:
                 self._take_role(partition, state, now_ms)
         except StorageError as error:
             log.error("%s: %s", name, error)
@@ -363,6 +377,7 @@ class ReplicaManager:
             if partition is not None and partition.role is Role.FOLLOWER:
                 self._fetcher.unfollow(name)
                 partition.stop(Role.NONE)
+                partition.stopped_in = self.controller_epoch
             return Errors.NONE
         self._retire(name)
         try:

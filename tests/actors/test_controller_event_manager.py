@@ -5,7 +5,17 @@ from typing import Any
 import pytest
 
 from actors.inbox import ClearAndPut
-from core.controller.events import BrokerChange, Expire, LeaderAndIsrResponseReceived, TopicChange
+from core.controller.events import (
+    BrokerChange,
+    ControllerEvent,
+    Expire,
+    LeaderAndIsrResponseReceived,
+    RegisterBrokerAndReelect,
+    Resign,
+    StandAgain,
+    TopicChange,
+    UncleanLeaderElectionEnable,
+)
 from core.errors import Errors
 from core.model import ReplicaAssignment
 from core.protocol.control import (
@@ -105,6 +115,40 @@ def test_a_request_that_is_preempted_is_answered_as_by_no_controller(stage: Stag
         controller.tell(TopicChange())
         waiting = controller.ask(DescribeTopicsRequest(), block=False)
         controller.tell(ClearAndPut(Expire()))
+    assert waiting.get(timeout=TIMEOUT_S) == DescribeTopicsResponse(Errors.NOT_CONTROLLER)
+
+
+@pytest.mark.parametrize("news", [StandAgain(), UncleanLeaderElectionEnable(True)])
+def test_what_no_later_look_would_find_outlives_the_end_of_a_session(
+    stage: Stage, news: ControllerEvent
+):
+    controller = stage.controller(0)
+    ask(controller, Resign("a test"))
+    with stage.zookeeper._changed:  # the queue cannot move while a handler waits for this lock
+        controller.tell(RegisterBrokerAndReelect())
+        controller.tell(news)
+        controller.tell(ClearAndPut(Expire()))
+
+    def handled() -> list[ControllerEvent]:
+        return [recorded.event for recorded in list(stage.journal.events)]
+
+    stage.wait_for(lambda: news in handled())
+    assert handled().index(Expire()) < handled().index(news)
+
+
+def test_nothing_is_handled_between_an_unexpected_error_and_the_resignation(stage: Stage):
+    controller = stage.controller(0)
+    actor = controller._actor_weakref()
+    assert actor is not None
+    epoch = actor.controller.context.live_broker_epochs[0]
+    nothing = LeaderAndIsrRequest(LeaderAndIsrType.INCREMENTAL, (), ())
+    not_an_answer: Any = None
+    with stage.zookeeper._changed:  # the queue cannot move while a handler waits for this lock
+        controller.tell(BrokerChange())
+        controller.tell(
+            LeaderAndIsrResponseReceived(0, ControlHeader(0, 1, epoch), nothing, not_an_answer)
+        )
+        waiting = controller.ask(DescribeTopicsRequest(), block=False)
     assert waiting.get(timeout=TIMEOUT_S) == DescribeTopicsResponse(Errors.NOT_CONTROLLER)
 
 

@@ -11,7 +11,7 @@ from core.controller.events import (
     UncleanLeaderElectionEnable,
 )
 from core.errors import SessionExpiredError
-from tests.support.fake_zookeeper import FakeZooKeeper, FakeZooKeeperServer
+from tests.support.fake_zookeeper import Call, FakeZooKeeper, FakeZooKeeperServer, Moment
 from zk.admin_znodes import ConfigEntityChangeNotificationSequenceZNode, ConfigEntityZNode
 from zk.config_store import ZkConfigStore
 from zk.operations import Committed, Create, WatchEvent, WatchKind
@@ -130,6 +130,24 @@ def test_old_notifications_are_deleted_and_young_ones_stay(cluster: Cluster):
     left = cluster.tool.children("/config/changes")
     assert left == ["config_change_0000000001"]
     assert cluster.catch_up() == []
+
+
+def test_nothing_is_missed_when_the_session_ends_while_old_notifications_are_deleted(
+    cluster: Cluster,
+):
+    cluster.configure("brokers/<default>", UNCLEAN)
+    cluster.now_ms += CHANGE_EXPIRATION_MS + 1
+
+    def expire(call: Call) -> None:
+        if call.method == "multi_many" and call.moment is Moment.BEFORE:
+            cluster.session.hook = None
+            cluster.server.expire(cluster.session.session_id)
+
+    cluster.session.hook = expire
+    with pytest.raises(SessionExpiredError):
+        cluster.catch_up()
+    cluster.session._session_id = cluster.server.open_session(cluster.watches.append)
+    assert cluster.catch_up() == [UncleanLeaderElectionEnable(True)]
 
 
 def test_after_a_session_that_ended_in_between_nothing_is_missed(cluster: Cluster):

@@ -133,7 +133,7 @@ def test_the_bytes_of_a_message_do_not_change(api_key: ApiKey, message: Any, gol
 
 
 def test_a_request_header_is_the_documented_array() -> None:
-    header = RequestHeader(1, 4, 0, 77, "c", *ControlHeader(2, 5, -1))
+    header = RequestHeader(1, 4, 0, 77, "c", 2, 5, -1)
     assert msgpack.unpackb(encode_request_header(header)) == [1, 4, 0, 77, "c", 2, 5, -1]
     assert decode_request_header(encode_request_header(header)) == header
     assert header.control_header == ControlHeader(2, 5, -1)

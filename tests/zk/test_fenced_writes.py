@@ -2,22 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 from core.errors import ControllerMovedError, SessionExpiredError
 from core.ports import WriteError
 from tests.support.fake_zookeeper import Call, FakeZooKeeper, FakeZooKeeperServer, Moment
 from zk.fenced_writes import (
+    BYTES_BESIDE_DATA,
     MAX_BYTES,
     MAX_OPERATIONS,
+    MAX_WRITE_BYTES,
     Outcome,
     Write,
     WriteRefused,
     write_fenced,
     write_unfenced,
 )
-from zk.operations import Check, ConnectionLossError, Create, Delete, SetData, ZnodeStat
-from zk.requests import RequestRefusedError
+from zk.operations import (
+    Check,
+    ConnectionLossError,
+    Create,
+    Delete,
+    MultiResult,
+    Operation,
+    Refused,
+    SetData,
+    ZkError,
+    ZnodeStat,
+)
+from zk.requests import Multi, RequestRefusedError
 
 EPOCH = "/controller_epoch"
 FENCE = Check(EPOCH, 0)
@@ -174,12 +189,42 @@ def test_writes_that_depend_on_earlier_ones_are_applied_in_order(
     assert outcomes == [("/n/a",), WriteRefused(WriteError.NODE_EXISTS, 0), ("/n/a/b",)]
 
 
-def test_what_nobody_expects_is_an_error_that_names_the_operation(
-    zookeeper: FakeZooKeeper,
+def test_a_write_below_an_ephemeral_node_is_refused_and_no_other(
+    server: FakeZooKeeperServer, zookeeper: FakeZooKeeper
 ) -> None:
-    expected = r"Create\(path='/n/a/b'.* NO_CHILDREN_FOR_EPHEMERALS"
-    with pytest.raises(RequestRefusedError, match=expected):
-        write_fenced(zookeeper, [[Create("/n/a", ephemeral=True), Create("/n/a/b")]], 0)
+    below = [Create("/n/a", ephemeral=True), Create("/n/a/b")]
+    outcomes = write_fenced(zookeeper, [below, [Create("/n/1")]], 0)
+    assert outcomes == [WriteRefused(WriteError.NOT_ALLOWED, 1), ("/n/1",)]
+    assert created(server) == {1}
+
+
+def test_a_write_zookeeper_would_cut_the_connection_for_is_refused_and_no_other(
+    server: FakeZooKeeperServer, zookeeper: FakeZooKeeper
+) -> None:
+    huge = [SetData("/n", b"x" * MAX_WRITE_BYTES, 0)]
+    outcomes = write_fenced(zookeeper, [[Create("/n/1")], huge, [Create("/n/2")]], 0)
+    assert outcomes == [("/n/1",), WriteRefused(WriteError.TOO_LARGE, 0), ("/n/2",)]
+    assert created(server) == {1, 2}
+
+
+def test_the_largest_write_fits_into_a_request() -> None:
+    largest = SetData("/n", b"x" * (MAX_WRITE_BYTES - BYTES_BESIDE_DATA - len("/n")), 0)
+    Multi([FENCE, largest], chroot="/chroot")  # raises otherwise
+
+
+class Refusing(FakeZooKeeper):
+    """Refuses every multi for a reason nobody has heard of."""
+
+    def multi_many(self, batches: Sequence[Sequence[Operation]]) -> list[MultiResult]:
+        """Refuse."""
+        return [Refused(1, ZkError.OTHER) for _ in batches]
+
+
+def test_what_nobody_expects_is_an_error_that_names_the_operation(
+    server: FakeZooKeeperServer,
+) -> None:
+    with pytest.raises(RequestRefusedError, match="Create /n/1: OTHER"):
+        write_fenced(Refusing(server), creates(2)[1:], 0)
 
 
 # --- the fence ------------------------------------------------------------------------------------

@@ -120,6 +120,12 @@ def test_without_the_parent_there_is_nothing(ruler: Ruler, kind: tuple[str, Read
     delete(list(read()), 0)
     ruler.server.remove(path)
     assert not read()
+    ruler.watches.clear()
+    ruler.server.put(path)
+    assert ruler.watches == [WatchEvent(WatchKind.CREATED, path)]
+    assert not read()
+    ruler.server.put(f"{path}/another")
+    assert ruler.watches[-1] == WatchEvent(WatchKind.CHILDREN, path)
 
 
 @pytest.mark.parametrize("moment", [Moment.BEFORE, Moment.AFTER])

@@ -272,7 +272,8 @@ def test_brokers_as_read_in_the_order_of_their_ids(
         epoch = Broker(server).store.register_broker(broker_info(broker_id))
         registrations[broker_id] = BrokerRegistration(broker_info(broker_id), epoch)
     server.put("/brokers/ids/8", b"garbage")
-    server.put("/brokers/ids/not-a-number", b"")
+    for name in ("not-a-number", "010", "٩", str(2**31), "9" * 5000):
+        server.put(f"/brokers/ids/{name}", BrokerIdZNode.encode(broker_info(9)))
     brokers = broker.store.read_brokers()
     assert list(brokers) == [8, 9, 10]
     assert brokers[10] == registrations[10]
@@ -318,6 +319,18 @@ def test_a_cluster_without_any_path_has_no_brokers_and_no_topics(store: ZkContro
 
 
 # --- topics ---------------------------------------------------------------------------------------
+
+
+def test_what_cannot_be_a_topic_is_left_out_in_one_line(
+    server: FakeZooKeeperServer, store: ZkControllerStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in ("t", "a topic", "x" * 250, "ü"):
+        server.put(TopicZNode.path(name))
+    assert store.read_topic_names() == ("t",)
+    assert caplog.messages == [
+        "3 children of /brokers/topics cannot be topics, the first: 'a topic'"
+        ' has other characters than ASCII letters, digits, ".", "_" and "-"'
+    ]
 
 
 def test_topics_as_read(server: FakeZooKeeperServer, broker: Broker) -> None:

@@ -30,6 +30,8 @@ DELETED, CHILDREN = WatchKind.DELETED, WatchKind.CHILDREN
         (CHANGED, "/brokers/ids/0", BrokerModifications(0)),
         (CHANGED, "/brokers/ids/1001", BrokerModifications(1001)),
         (CHILDREN, "/brokers/topics", TopicChange()),
+        (DELETED, "/brokers/topics", TopicChange()),
+        (CREATED, "/brokers/topics", TopicChange()),
         (CHANGED, "/brokers/topics/my.topic_1-a", PartitionModifications("my.topic_1-a")),
         (DELETED, "/brokers/topics/t", PartitionModifications("t")),
     ],

@@ -301,6 +301,12 @@ def test_a_topic_with_a_bad_partition_is_refused(partitions: Any) -> None:
         TopicZNode.decode(bytes_of({"version": 1, "partitions": partitions}))
 
 
+def test_a_registration_that_fits_into_no_request_is_refused() -> None:
+    huge = bytes_of({"version": 5, "endpoints": [], "rack": "r" * 32_767})
+    with pytest.raises(BadDataError, match=r"/brokers/ids/<id>: has 32\d+ bytes"):
+        BrokerIdZNode.decode(huge, 1)
+
+
 def test_a_refusal_is_one_short_line_that_names_the_znode_and_the_fault() -> None:
     with pytest.raises(BadDataError) as refusal:
         TopicPartitionStateZNode.decode(bytes_of(state(leader="1")), 0)

@@ -6,7 +6,7 @@ import pytest
 
 from core.controller.effects import AddBroker, RemoveBroker
 from core.controller.states import PartitionState, ReplicaState
-from core.model import NO_LEADER, PartitionAndReplica, TopicPartition
+from core.model import NO_LEADER, PartitionAndReplica, ReplicaAssignment, TopicPartition
 from core.protocol.control import (
     LeaderAndIsrRequest,
     LeaderAndIsrType,
@@ -298,6 +298,16 @@ def test_replicas_of_a_topic_to_be_deleted_do_not_move(office: Office) -> None:
     assert office.replica_state(T0, 1) is ReplicaState.ONLINE
 
 
+def test_nobody_is_elected_who_died_while_another_came(office: Office) -> None:
+    office.term.settings.unclean_leader_election_enable = True
+    office.lead(T0, (1, 2), leader=NO_LEADER, isr=(1,), state=PartitionState.OFFLINE)
+    office.context.remove_live_broker(1)
+    office.unregister(1, 2)
+    office.register(4)
+    office.brokers.on_broker_change()
+    assert office.leads(T0) == (NO_LEADER, (1,), 0)
+
+
 # --- everything afresh ----------------------------------------------------------------------------
 
 
@@ -310,3 +320,12 @@ def test_a_broker_can_be_told_everything_afresh_through_a_new_channel(office: Of
     ]
     assert sorted(metadata_rows(effects)[3]) == [T0, T1]
     assert sorted(leader_and_isr_rows(effects)[3]) == [T0, T1]
+
+
+def test_what_moves_to_a_broker_is_told_afresh_as_well(office: Office) -> None:
+    moving = ReplicaAssignment((3, 1), adding_replicas=(3,), removing_replicas=(1,))
+    office.lead(T0, moving, leader=1, isr=(1,))
+    office.put_replica_state(T0, 3, ReplicaState.NEW)  # the order to it was dropped
+    office.context.partitions_being_reassigned.add(T0)
+    office.brokers.tell_everything(3)
+    assert leader_and_isr_rows(office.effects())[3][T0].is_new

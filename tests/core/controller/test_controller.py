@@ -50,12 +50,14 @@ from core.protocol.controller import (
     ControllerPartition,
     DescribeTopicsResponse,
 )
+from tests.support.fake_zookeeper import Call, FakeZooKeeper, Moment
 from tests.support.term import (
     T0,
     T1,
     Candidate,
     Tree,
     broker_info,
+    delete,
     kinds,
     leader_and_isr_rows,
     metadata_rows,
@@ -63,7 +65,7 @@ from tests.support.term import (
     requests,
     topic_id,
 )
-from zk.znodes import BrokerIdZNode
+from zk.znodes import BrokerIdsZNode, BrokerIdZNode
 
 HEADER = ControlHeader(0, 1, 1)
 NOTHING = LeaderAndIsrRequest(LeaderAndIsrType.INCREMENTAL, (), ())
@@ -189,6 +191,22 @@ def test_a_broker_id_in_use_is_tried_again_later(tree: Tree) -> None:
     assert candidate.start() == [ScheduleEvent(500, RegisterBrokerAndReelect())]
     assert not candidate.controller.is_active
     tree.unregister(1)
+    candidate.start()
+    assert candidate.controller.is_active
+
+
+def test_a_registration_that_fails_for_whatever_reason_is_tried_again() -> None:
+    tree = Tree()
+    candidate = Candidate(tree, 0)
+    tool = FakeZooKeeper(tree.server)
+
+    def wipe(call: Call) -> None:
+        if call.moment is Moment.BEFORE and BrokerIdZNode.path(0) in call.paths:
+            candidate.session.hook = None
+            delete(tool, BrokerIdsZNode.PATH)
+
+    candidate.session.hook = wipe
+    assert candidate.start() == [ScheduleEvent(500, RegisterBrokerAndReelect())]
     candidate.start()
     assert candidate.controller.is_active
 

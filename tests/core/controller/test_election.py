@@ -16,6 +16,7 @@ from core.controller.election import (
     PreferredElection,
     ReassignElection,
     elect,
+    why_nobody,
 )
 from core.model import NO_LEADER, LeaderAndIsr, LeaderRecoveryState, ReplicaAssignment
 
@@ -219,3 +220,17 @@ def test_a_recovering_partition_stays_so_through_a_clean_election() -> None:
     outcome = elect(CLEAN, recovering, candidates)
     assert outcome is not None
     assert outcome.leader_and_isr == LeaderAndIsr(2, (2,), 6, 9, LeaderRecoveryState.RECOVERING)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "reason"),
+    [
+        (CLEAN, "no replica in isr [2] is online"),
+        (UNCLEAN, "none of its replicas [3, 2] is online"),
+        (PreferredElection(), "the first of its replicas [3, 2] is not online, or not in isr [2]"),
+        (ReassignElection(), "no replica in isr [2] is online and among [3]"),
+        (ControlledShutdownElection(), "no replica in isr [2] is online and stays"),
+    ],
+)
+def test_that_nobody_is_found_is_said_in_words(strategy: ElectionStrategy, reason: str) -> None:
+    assert why_nobody(strategy, (2,), ReplicaAssignment((3, 2), (3,), (2,))) == reason

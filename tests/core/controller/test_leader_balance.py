@@ -87,7 +87,7 @@ def test_each_partition_has_an_answer_of_its_own_in_the_order_asked(office: Offi
             "u",
             0,
             Errors.PREFERRED_LEADER_NOT_AVAILABLE,
-            "u-0: no leader found by PreferredElection() among isr [1]",
+            "u-0: the first of its replicas [3, 1] is not online, or not in isr [1]",
         ),
         ElectedPartition("t", 1, Errors.ELECTION_NOT_NEEDED, "t-1: broker 1 leads already"),
         ElectedPartition("t", 0, Errors.NONE, leader=1),

@@ -6,6 +6,7 @@ import pytest
 
 from core.controller.assignments import MAX_ROUNDS
 from core.controller.events import PartitionReassignmentIsrChange
+from core.controller.term import ControllerSettings
 from core.errors import Errors
 from core.model import ReplicaAssignment, TopicPartition
 from tests.support.fake_zookeeper import Call, Moment
@@ -67,6 +68,14 @@ def test_a_topic_that_never_stops_changing_is_not_moved() -> None:
     assert moving.hosts(T0) == [1, 2]
 
 
+def test_a_topic_too_large_to_be_written_is_not_moved(monkeypatch: pytest.MonkeyPatch) -> None:
+    moving = cluster((1, 2))
+    monkeypatch.setattr("zk.fenced_writes.MAX_WRITE_BYTES", 200)
+    assert moving.submit({T0: (3, 4)}) == {T0: Errors.UNKNOWN_SERVER_ERROR}
+    assert moving.replicas(T0) == ((1, 2), (), ())
+    assert moving.ongoing() == ()
+
+
 def test_a_topic_created_again_meanwhile_is_not_moved() -> None:
     moving = cluster((1, 2))
 
@@ -104,6 +113,25 @@ def test_a_topic_that_cannot_be_read_ends_its_move_when_it_can() -> None:
     moving.handle(PartitionReassignmentIsrChange(T0))
     moving.server.put(T, mended)
     assert moving.replicas(T0) == ((3, 4, 1, 2), (3, 4), (1, 2))
+    moving.settle()
+    moving.assert_at_rest()
+
+
+def test_an_end_that_cannot_be_written_does_not_trigger_itself() -> None:
+    moving = MovingCluster(range(1, 5), ControllerSettings(isr_changes_through_zookeeper=True))
+    moving.put_topic("t", {0: (1, 2)}, topic_id(77))
+    moving.rule()
+    moving.submit({T0: (3, 4)})
+    mended = moving.server.snapshot()[T].data
+    moving.server.put(T, b"not JSON")
+    moving.put_state(T0, 1, (1, 2, 3, 4), leader_epoch=1)
+    inbox = moving.ruler.inbox
+    handled = 0
+    while inbox and handled < 100:
+        moving.handle(inbox.popleft())
+        handled += 1
+    assert handled < 10
+    moving.server.put(T, mended)
     moving.settle()
     moving.assert_at_rest()
 

@@ -11,6 +11,7 @@ from core.model import BrokerRegistration, ReplicaAssignment, TopicPartition
 from tests.support.term import T0, T1, broker_info
 
 IDLE = ReplicaAssignment((1, 2, 3))
+ALL_ADDED = TopicPartition("u", 0)  # there is nothing to go back to
 MOVING = ReplicaAssignment((4, 5, 1, 2), (4, 5), (1, 2))
 
 
@@ -23,6 +24,8 @@ def context() -> ControllerContext:
     context.shutting_down_broker_ids.add(6)
     context.update_partition_full_replica_assignment(T0, IDLE)
     context.update_partition_full_replica_assignment(T1, MOVING)
+    written_by_hand = ReplicaAssignment((1, 2), adding_replicas=(1, 2))
+    context.update_partition_full_replica_assignment(ALL_ADDED, written_by_hand)
     return context
 
 
@@ -37,6 +40,7 @@ def context() -> ControllerContext:
         (T0, None, Errors.NO_REASSIGNMENT_IN_PROGRESS),
         (TopicPartition("other", 0), None, Errors.NO_REASSIGNMENT_IN_PROGRESS),
         (TopicPartition("t", 4), (1, 2), Errors.UNKNOWN_TOPIC_OR_PARTITION),  # RA-11
+        (ALL_ADDED, None, Errors.INVALID_REPLICA_ASSIGNMENT),
     ],
 )
 def test_what_is_refused(

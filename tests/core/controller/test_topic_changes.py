@@ -13,7 +13,7 @@ from core.model import (
     TopicPartition,
 )
 from core.protocol.control import LeaderAndIsrRequest, LeaderAndIsrType, StopReplicaRequest
-from tests.support.fake_zookeeper import Call, Moment
+from tests.support.fake_zookeeper import Call, FakeZooKeeper, Moment
 from tests.support.term import (
     T0,
     T1,
@@ -26,7 +26,7 @@ from tests.support.term import (
     stop_replica_rows,
     topic_id,
 )
-from zk.operations import WatchKind
+from zk.operations import Committed, Create, WatchKind
 from zk.znodes import TopicPartitionStateZNode, TopicZNode
 
 T = "/brokers/topics/t"
@@ -343,6 +343,29 @@ def test_an_unreadable_topic_is_set_aside_and_the_others_are_not(
     assert list(office.context.bad_topics) == ["bad"]
     assert office.leads(T0) == (1, (1,), 0)
     assert office.server.snapshot()["/brokers/topics/bad"].data == data
+
+
+def test_a_topic_too_large_to_be_given_an_id_does_without(
+    office: Office, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("zk.fenced_writes.MAX_WRITE_BYTES", 400)
+    office.put_topic("large", dict.fromkeys(range(20), (1, 2, 3)))
+    office.put_topic("t", {0: (1, 2)})
+    office.topics.on_topic_change()
+    assert office.context.topic_id("large") is None
+    assert office.leads(TopicPartition("large", 19)) == (1, (1, 2, 3), 0)
+    assert office.context.topic_id("t") is not None
+
+
+def test_an_ephemeral_topic_has_no_leaders_and_holds_up_nobody(office: Office) -> None:
+    tool = FakeZooKeeper(office.server)
+    data = TopicZNode.encode(topic_id(5), {0: ReplicaAssignment((1, 2))})
+    assert isinstance(tool.multi([Create(T, data, ephemeral=True)]), Committed)
+    office.put_topic("u", {0: (1, 2)})
+    office.topics.on_topic_change()
+    assert office.state(T0) is None
+    assert office.context.partition_state(T0) is PartitionState.NEW
+    assert office.leads(TopicPartition("u", 0)) == (1, (1, 2), 0)
 
 
 def test_a_mended_topic_is_led(office: Office) -> None:

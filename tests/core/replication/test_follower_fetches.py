@@ -163,6 +163,13 @@ def test_an_earlier_life_is_refused_once_a_newer_one_is_registered(leader: Broke
     assert leader.fetched_by(2, 12, replica_epoch=201, leader_epoch=5).error_code is Errors.NONE
 
 
+def test_lives_of_brokers_that_do_not_exist_are_not_remembered(leader: Broker) -> None:
+    for replica in range(1000, 1100):
+        leader.manager.fetch(fetch(replica, position(5, 12), replica_epoch=7), 0)
+    leader.manager.fetch(fetch(2, position(5, 12), replica_epoch=100), 0)
+    assert leader.manager._fetches._fetching_epochs == {2: 100}
+
+
 def test_a_life_nobody_knows_is_not_checked(leader: Broker) -> None:
     answer = leader.fetched_by(2, 12, replica_epoch=UNKNOWN_BROKER_EPOCH, leader_epoch=5)
     assert answer.error_code is Errors.NONE

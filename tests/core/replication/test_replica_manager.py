@@ -351,6 +351,15 @@ def test_a_stop_ends_following_and_does_not_end_leading(leader: Broker) -> None:
     assert leader.order({T1: state(2, leader_epoch=1)}) == {T1: Errors.STALE_CONTROLLER_EPOCH}
 
 
+def test_who_was_stopped_follows_again_when_the_next_controller_says_so(broker: Broker) -> None:
+    broker.order({T1: state(2, leader_epoch=1)})
+    broker.stop(T1, 1, delete=False)
+    next_term = HEADER.controller_epoch + 1
+    order = {T1: state(2, leader_epoch=1)}
+    assert broker.order(order, controller_epoch=next_term) == {T1: Errors.NONE}
+    assert broker.role(T1) is Role.FOLLOWER
+
+
 def test_a_stop_repeated_changes_nothing(leader: Broker) -> None:
     for delete in (False, True, True, False):
         assert leader.stop(T0, 1, delete=delete) is Errors.NONE
@@ -460,3 +469,41 @@ def test_every_method_takes_the_lock_once_and_gives_it_back() -> None:
     for count, use in enumerate(uses, start=1):
         use()
         assert (lock.count, lock.is_held) == (count, False)
+
+
+# --- late copies within a term --------------------------------------------------------------------
+
+
+def test_a_late_copy_of_an_order_that_others_followed_changes_nothing(broker: Broker) -> None:
+    host, drop = leader_and_isr({T0: state(leader_epoch=1)}), stop_replica(T0, 1, delete=True)
+    broker.handle(host, sequence=3)
+    broker.handle(drop, sequence=4)
+    late = broker.handle(host, sequence=3)
+    assert late == refusal(host, Errors.STALE_CONTROLLER_EPOCH)
+    assert broker.manager.partitions == {}, "a deleted replica does not come back"
+
+
+def test_an_order_that_comes_twice_is_answered_twice(broker: Broker) -> None:
+    drop = stop_replica(T0, 1, delete=True)
+    assert broker.handle(drop, sequence=4) == broker.handle(drop, sequence=4)
+
+
+def test_the_next_controller_counts_anew_and_who_does_not_count_is_heard(broker: Broker) -> None:
+    host = leader_and_isr({T0: state(leader_epoch=1)})
+    broker.handle(host, sequence=9)
+    uncounted = broker.handle(leader_and_isr({T1: state(leader_epoch=1)}))
+    assert isinstance(uncounted, LeaderAndIsrResponse)
+    assert uncounted.error_code is Errors.NONE
+    first = broker.handle(
+        leader_and_isr({T2: state(leader_epoch=1)}), sequence=1, controller_epoch=8
+    )
+    assert isinstance(first, LeaderAndIsrResponse)
+    assert first.error_code is Errors.NONE
+    assert set(broker.manager.partitions) == {T0, T1, T2}
+
+
+def test_a_second_full_request_of_a_term_counts_when_it_is_no_copy(broker: Broker) -> None:
+    broker.handle(leader_and_isr({T0: state()}, type=FULL), sequence=1)
+    broker.handle(leader_and_isr({T1: state()}), sequence=2)
+    broker.handle(leader_and_isr({T1: state()}, type=FULL), sequence=3)
+    assert set(broker.manager.partitions) == {T1}

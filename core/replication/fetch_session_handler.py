@@ -1,0 +1,140 @@
+"""What is fetched from one leader, and what its session holds of that already (KIP-227).
+
+Mirrors ``org.apache.kafka.clients.FetchSessionHandler`` and the partition states of
+``kafka.server.AbstractFetcherThread``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+from core.errors import Errors
+from core.model import BrokerId, TopicPartition
+from core.protocol.broker import (
+    INITIAL_SESSION_EPOCH,
+    NO_SESSION_ID,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    ForgottenTopic,
+)
+from core.replication.partition import Partition
+
+
+class FetchSessionHandler:
+    """The partitions followed of one leader; ``position`` says where a replica stands.
+
+    A fetch is incremental only when the one before was answered: else nobody knows what the leader
+    heard, and everything is listed anew.
+    """
+
+    def __init__(self, position: Callable[[Partition], FetchPartition]) -> None:
+        self._position = position
+        self._partitions: dict[TopicPartition, Partition] = {}
+        self._delayed_until_ms: dict[TopicPartition, int] = {}
+        self._changed: dict[TopicPartition, None] = {}  # since the last request; an ordered set
+        self._held: dict[TopicPartition, FetchPartition] = {}  # by the leader
+        self._session_id = NO_SESSION_ID
+        self._next_epoch = INITIAL_SESSION_EPOCH
+        self._in_flight: FetchRequest | None = None
+
+    def __len__(self) -> int:
+        return len(self._partitions)
+
+    def get(self, name: TopicPartition) -> Partition | None:
+        """Return the partition if it is fetched from this leader."""
+        return self._partitions.get(name)
+
+    # --- what changes ---
+
+    def add(self, partition: Partition) -> None:
+        """Fetch a partition."""
+        self._partitions[partition.topic_partition] = partition
+        self.on_change(partition.topic_partition)
+
+    def remove(self, name: TopicPartition) -> None:
+        """Fetch a partition no longer."""
+        del self._partitions[name]
+        self._delayed_until_ms.pop(name, None)
+        self.on_change(name)
+
+    def delay(self, name: TopicPartition, until_ms: int) -> None:
+        """Leave a partition out for a while."""
+        self._delayed_until_ms[name] = until_ms
+        self.on_change(name)
+
+    def on_change(self, name: TopicPartition) -> None:
+        """Say where a partition stands in the next fetch, although it has been said before."""
+        self._changed[name] = None
+
+    # --- fetches ---
+
+    def request(
+        self, broker_id: BrokerId, broker_epoch: int, max_wait_ms: int, now_ms: int
+    ) -> FetchRequest | None:
+        """Return the next fetch; None when every partition is left out."""
+        self._end_delays(now_ms)
+        if len(self._delayed_until_ms) == len(self._partitions):
+            return None
+        is_full = self._next_epoch == INITIAL_SESSION_EPOCH
+        if is_full:
+            self._held = {}
+        listed: list[Partition] = []
+        forgotten: list[TopicPartition] = []
+        for name in list(self._partitions) if is_full else self._changed:
+            partition = self._partitions.get(name)
+            if partition is not None and name not in self._delayed_until_ms:
+                self._held[name] = self._position(partition)
+                listed.append(partition)
+            elif self._held.pop(name, None) is not None:
+                forgotten.append(name)
+        self._changed = {}
+        self._in_flight = FetchRequest(
+            broker_id,
+            broker_epoch,
+            max_wait_ms,
+            self._topics(listed),
+            self._session_id,
+            self._next_epoch,
+            _forgotten_topics(forgotten),
+        )
+        self._next_epoch = INITIAL_SESSION_EPOCH  # unless it is answered
+        return self._in_flight
+
+    def on_response(
+        self, request: FetchRequest, response: FetchResponse
+    ) -> Mapping[TopicPartition, FetchPartition]:
+        """Take an answer; return what was asked, silently or not.
+
+        An answer to another request than the last tells nothing of the session.
+        """
+        if request is not self._in_flight:
+            return dict(request.partitions())
+        self._in_flight = None
+        self._session_id = response.session_id
+        if response.error_code is Errors.NONE and response.session_id != NO_SESSION_ID:
+            self._next_epoch = request.session_epoch + 1
+        return self._held
+
+    def _end_delays(self, now_ms: int) -> None:
+        over = [name for name, until_ms in self._delayed_until_ms.items() if until_ms <= now_ms]
+        for name in over:
+            del self._delayed_until_ms[name]
+            self.on_change(name)
+
+    def _topics(self, partitions: Iterable[Partition]) -> tuple[FetchTopic, ...]:
+        topics: dict[str, list[Partition]] = {}
+        for partition in partitions:
+            topics.setdefault(partition.topic_partition.topic, []).append(partition)
+        return tuple(
+            FetchTopic(topic, rows[0].topic_id, tuple(self._held[p.topic_partition] for p in rows))
+            for topic, rows in topics.items()
+        )
+
+
+def _forgotten_topics(names: Iterable[TopicPartition]) -> tuple[ForgottenTopic, ...]:
+    topics: dict[str, list[int]] = {}
+    for name in names:
+        topics.setdefault(name.topic, []).append(name.partition)
+    return tuple(ForgottenTopic(topic, tuple(numbers)) for topic, numbers in topics.items())
