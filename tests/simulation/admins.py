@@ -54,6 +54,7 @@ class Admins:
             self._expand_topic,
             self.delete_topic,
             self._rewrite_without_id,
+            self._remove_topic_by_hand,
             self._break_a_topic,
             self._mend_a_topic,
             self._ask_to_reassign,
@@ -131,6 +132,18 @@ class Admins:
         if topic is not None:
             self._note("delete %s", topic)
             self._cluster.zookeeper.put(DeleteTopicsTopicZNode.path(topic))
+
+    def _remove_topic_by_hand(self) -> None:
+        """Remove a topic as ``zookeeper-shell rmr`` does, asking nobody."""
+        topic = self._a_topic()
+        if topic is not None:
+            self._note("remove %s by hand", topic)
+            path = TopicZNode.path(topic)
+            nodes = [
+                p for p in self._cluster.zookeeper.snapshot() if f"{p}/".startswith(f"{path}/")
+            ]
+            for node in reversed(nodes):
+                self._cluster.zookeeper.remove(node)
 
     def _break_a_topic(self) -> None:
         topic = self._a_topic()

@@ -19,7 +19,6 @@ from core.protocol.broker import FetchRequest, FetchResponse
 from core.protocol.control import (
     ControlResponse,
     LeaderAndIsrRequest,
-    LeaderAndIsrType,
     StopReplicaRequest,
     UpdateMetadataRequest,
 )
@@ -108,11 +107,9 @@ class SimulatedBroker:
         self.is_dead = False
         self.is_leaving = False  # asked to hand over
         self.broker_epoch = -1
-        self.told_everything_in = 0  # the last controller epoch in which a FULL came
         self.handled_events = 0
         self.inbox: deque[ControllerEvent] = deque()
         self.channels: dict[BrokerId, Channel] = {}
-        self.overflowed: set[BrokerId] = set()  # whose channels dropped something
         self.unanswered: dict[RequestId, Exchange] = {}
         self.disk = disk
         self.cache = MetadataCache()
@@ -240,11 +237,7 @@ class SimulatedBroker:
         request = exchange.request
         assert isinstance(request, LeaderAndIsrRequest | StopReplicaRequest | UpdateMetadataRequest)
         assert exchange.header is not None
-        answer = self.replica_manager.handle(exchange.header, request, self.world.time.now_ms)
-        is_full = isinstance(request, LeaderAndIsrRequest) and request.type is LeaderAndIsrType.FULL
-        if is_full and answer.error_code is Errors.NONE:
-            self.told_everything_in = exchange.header.controller_epoch
-        return answer
+        return self.replica_manager.handle(exchange.header, request, self.world.time.now_ms)
 
     # --- replication ---
 

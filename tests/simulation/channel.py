@@ -40,7 +40,6 @@ class Channel:
             return
         if len(self._queue) >= CHANNEL_LIMIT:
             self._is_overflowed = True
-            self._sender.overflowed.add(self._broker_id)
             self._sender.tell(events.ChannelOverflowed(self._broker_id, effect.header))
             return
         self._queue.append(effect)

@@ -1,15 +1,21 @@
-"""What must be true of a cluster that was left in peace: S9–S11, and that all of L1–L4 came."""
+"""What must be true of a cluster that was left in peace: S9–S11, and that all of L1–L4 came.
+
+A broker may be missing. What needs it then *waits*: deletions of topics and moves of partitions
+that have a replica on it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Collection, Mapping
 
 from core.controller.context import ControllerContext
 from core.controller.states import PartitionState, ReplicaState
-from core.model import PartitionAndReplica, ReplicaAssignment, TopicPartition
+from core.model import LeaderAndIsr, PartitionAndReplica, ReplicaAssignment, TopicPartition
 from core.replication.partition import Role
 from tests.simulation.broker import SimulatedBroker
 from tests.simulation.cluster import Cluster
+from zk.admin_znodes import DeleteTopicsTopicZNode, ReassignPartitionsZNode
 from zk.operations import Znode
 from zk.znodes import (
     BrokerIdZNode,
@@ -35,16 +41,19 @@ def assert_converged(cluster: Cluster) -> None:
     _assert_registered(cluster, nodes)
     controller = _the_controller(cluster, nodes)
     topics = _topics(nodes)
-    _assert_no_work_is_left(nodes, topics, controller)
+    waiting = {t for t, stored in topics.items() if not _is_complete(stored, cluster)}
+    wished = {topic for topic in waiting if DeleteTopicsTopicZNode.path(topic) in nodes}
+    _assert_no_work_is_left(nodes, topics, controller, waiting)
+    _assert_memory_equals_zookeeper(cluster, controller.controller.context, topics, wished)
+    topics = {topic: stored for topic, stored in topics.items() if topic not in wished}
     for broker in cluster.brokers.values():
         assert not broker.unanswered, f"broker {broker.broker_id} owes {broker.unanswered}"
         assert all(channel.is_idle for channel in broker.channels.values())
-        _assert_hosts_what_is_assigned(broker, controller, topics)
-        _assert_knows_the_cluster(broker, controller, topics)
+        _assert_hosts_what_is_assigned(broker, topics, wished)
+        _assert_knows_the_cluster(cluster, broker, controller, topics, wished)
     for topic, stored in topics.items():
         for number, assignment in stored.partitions.items():
             _assert_partition_converged(cluster, TopicPartition(topic, number), assignment)
-    _assert_memory_equals_zookeeper(cluster, controller.controller.context, topics)
     if controller.settings.auto_leader_rebalance_enable:
         _assert_balanced(controller.controller.context)
 
@@ -78,32 +87,48 @@ def _topics(nodes: Mapping[str, Znode]) -> dict[str, TopicZNodeData]:
     }
 
 
+def _is_complete(stored: TopicZNodeData, cluster: Cluster) -> bool:
+    """Whether every broker with a replica of the topic is there."""
+    replicas = {r for assignment in stored.partitions.values() for r in assignment.replicas}
+    return replicas <= cluster.brokers.keys()
+
+
 def _assert_no_work_is_left(
-    nodes: Mapping[str, Znode], topics: Mapping[str, TopicZNodeData], controller: SimulatedBroker
+    nodes: Mapping[str, Znode],
+    topics: Mapping[str, TopicZNodeData],
+    controller: SimulatedBroker,
+    waiting: Collection[str],
 ) -> None:
     """L3: nothing that was asked for is pending, and nothing is left of deleted topics."""
     left = [p for p in nodes if any(p.startswith(f"{path}/") for path in CHILDLESS)]
     left += [p for p in CHILDLESS[1:3] if p in nodes]
-    assert not left, f"still asked for: {left}"
+    allowed = {DeleteTopicsTopicZNode.path(topic) for topic in waiting}
+    if ReassignPartitionsZNode.PATH in nodes:
+        wanted = ReassignPartitionsZNode.decode(nodes[ReassignPartitionsZNode.PATH].data)
+        if {partition.topic for partition in wanted} <= set(waiting):
+            allowed.add(ReassignPartitionsZNode.PATH)
+    assert set(left) <= allowed, f"still asked for: {left}"
     ids = [stored.topic_id for stored in topics.values()]
     assert None not in ids, f"a topic has no id: {topics}"
     assert len(set(ids)) == len(ids), f"two topics have one id: {topics}"
+    moving = {
+        TopicPartition(topic, number)
+        for topic, stored in topics.items()
+        for number, assignment in stored.partitions.items()
+        if assignment.is_being_reassigned
+    }
+    assert {partition.topic for partition in moving} <= set(waiting), f"still moved: {moving}"
     context = controller.controller.context
-    assert not context.topics_to_be_deleted, f"to be deleted: {context.topics_to_be_deleted}"
-    assert not context.topics_with_deletion_started, context.topics_with_deletion_started
-    assert not context.topics_ineligible_for_deletion, context.topics_ineligible_for_deletion
-    assert not context.partitions_being_reassigned, context.partitions_being_reassigned
+    wished = {topic for topic in waiting if DeleteTopicsTopicZNode.path(topic) in left}
+    assert context.topics_to_be_deleted == wished, f"deletes {context.topics_to_be_deleted}"
+    assert context.topics_with_deletion_started <= wished, context.topics_with_deletion_started
+    assert context.topics_ineligible_for_deletion == wished, context.topics_ineligible_for_deletion
+    assert context.partitions_being_reassigned == moving, context.partitions_being_reassigned
     assert not context.shutting_down_broker_ids, context.shutting_down_broker_ids
-    moving = [t for t, stored in topics.items() if _is_moving(stored)]
-    assert not moving, f"still being moved: {moving}"
-
-
-def _is_moving(stored: TopicZNodeData) -> bool:
-    return any(assignment.is_being_reassigned for assignment in stored.partitions.values())
 
 
 def _assert_hosts_what_is_assigned(
-    broker: SimulatedBroker, controller: SimulatedBroker, topics: Mapping[str, TopicZNodeData]
+    broker: SimulatedBroker, topics: Mapping[str, TopicZNodeData], wished: Collection[str]
 ) -> None:
     """S10: replicas and logs are those assigned, and of the topic that has the name now."""
     assigned = {
@@ -112,11 +137,9 @@ def _assert_hosts_what_is_assigned(
         for number, assignment in stored.partitions.items()
         if broker.broker_id in assignment.replicas
     }
-    hosted = {name: p.topic_id for name, p in broker.replica_manager.partitions.items()}
-    logs = dict(broker.disk.hosted())
-    if not _was_told_everything(broker, controller):
-        hosted = {name: hosted.get(name) for name in assigned}
-        logs = {name: logs.get(name) for name in assigned}
+    replicas = broker.replica_manager.partitions
+    hosted = {name: p.topic_id for name, p in replicas.items() if name.topic not in wished}
+    logs = {name: i for name, i in broker.disk.hosted().items() if name.topic not in wished}
     where = f"broker {broker.broker_id}"
     assert hosted == assigned, f"{where} hosts, not as assigned, {_difference(hosted, assigned)}"
     assert logs == assigned, f"{where} has logs, not as assigned, {_difference(logs, assigned)}"
@@ -133,7 +156,11 @@ def _difference(
 
 
 def _assert_knows_the_cluster(
-    broker: SimulatedBroker, controller: SimulatedBroker, topics: Mapping[str, TopicZNodeData]
+    cluster: Cluster,
+    broker: SimulatedBroker,
+    controller: SimulatedBroker,
+    topics: Mapping[str, TopicZNodeData],
+    wished: Collection[str],
 ) -> None:
     """S9: the metadata cache is that of the present controller."""
     snapshot = broker.cache.snapshot
@@ -143,24 +170,17 @@ def _assert_knows_the_cluster(
     )
     assert snapshot.controller_id == controller.broker_id, f"{broker.broker_id}: another controller"
     assert broker.replica_manager.controller_epoch == controller.controller.context.epoch
-    partitions = {TopicPartition(t, n) for t, stored in topics.items() for n in stored.partitions}
-    ids = {t: stored.topic_id for t, stored in topics.items() if stored.partitions}
-    known, known_ids = set(snapshot.partitions), dict(snapshot.topic_ids)
-    if not _was_told_everything(broker, controller):
-        known &= partitions
-        known_ids = {topic: known_ids.get(topic) for topic in ids}
+    partitions = {
+        partition
+        for topic, stored in topics.items()
+        for partition in (TopicPartition(topic, number) for number in stored.partitions)
+        if cluster.leadership(partition) is not None
+    }
+    ids = {partition.topic: topics[partition.topic].topic_id for partition in partitions}
+    known = {partition for partition in snapshot.partitions if partition.topic not in wished}
+    known_ids = {t: topic_id for t, topic_id in snapshot.topic_ids.items() if t not in wished}
     assert known == partitions, f"broker {broker.broker_id} knows {known ^ partitions} wrongly"
     assert known_ids == ids, f"broker {broker.broker_id}: {snapshot.topic_ids}"
-
-
-def _was_told_everything(broker: SimulatedBroker, controller: SimulatedBroker) -> bool:
-    """Whether it can know what is stray.
-
-    It cannot when the znode of a topic was unreadable as the term began, nor when orders to forget
-    something were dropped from its channel: of a term it believes only one FULL.
-    """
-    is_of_term = broker.told_everything_in == controller.controller.context.epoch
-    return is_of_term and broker.broker_id not in controller.overflowed
 
 
 def _assert_partition_converged(
@@ -202,7 +222,10 @@ def _assert_partition_converged(
 
 
 def _assert_memory_equals_zookeeper(
-    cluster: Cluster, context: ControllerContext, topics: Mapping[str, TopicZNodeData]
+    cluster: Cluster,
+    context: ControllerContext,
+    topics: Mapping[str, TopicZNodeData],
+    wished: Collection[str],
 ) -> None:
     """S9: the controller knows what ZooKeeper holds, and counts right."""
     assert set(context.all_topics) == set(topics), f"it knows {list(context.all_topics)}"
@@ -220,29 +243,51 @@ def _assert_memory_equals_zookeeper(
             known_state = remembered and remembered.leader_and_isr
             stored_state = leadership and leadership.leader_and_isr
             assert known_state == stored_state, f"{partition}: it knows {remembered}"
-            offline += context.partition_state(partition) is PartitionState.OFFLINE
-            if leadership is not None and assignment.replicas:
-                imbalanced += leadership.leader_and_isr.leader != assignment.replicas[0]
-            for replica in assignment.replicas:
+            is_started = topic in context.topics_with_deletion_started
+            is_offline = context.partition_state(partition) is PartitionState.OFFLINE
+            offline += is_offline and not is_started
+            if topic in wished:
+                continue
+            if known_state is not None:
+                imbalanced += _is_imbalanced(known_state, assignment)
+            for replica in set(assignment.replicas) - set(assignment.adding_replicas):
                 state = context.replica_state(PartitionAndReplica(partition, replica))
                 is_online = state is ReplicaState.ONLINE
-                assert is_online == (replica in cluster.brokers), f"{partition}, {replica}: {state}"
+                # Of a partition created without it, a missing broker is online all the same.
+                assert is_online or replica not in cluster.brokers, (
+                    f"{partition}, {replica}: {state}"
+                )
     assert context.offline_partition_count == offline, context.offline_partition_count
     assert context.preferred_replica_imbalance_count == imbalanced, (
         f"it counts {context.preferred_replica_imbalance_count} imbalanced, not {imbalanced}"
     )
 
 
+def _is_imbalanced(now: LeaderAndIsr, assignment: ReplicaAssignment) -> bool:
+    """Whether another leads than the first replica, which could unless it is still copying."""
+    first = assignment.replicas[0]
+    may_lead = first not in assignment.adding_replicas
+    return now.leader != first if may_lead else first in now.isr
+
+
 def _assert_balanced(context: ControllerContext) -> None:
-    """Preferred replicas lead again, but for the share that the settings tolerate."""
-    preferring: dict[int, list[bool]] = {}
+    """Preferred replicas that can lead do, but for the share that the settings tolerate."""
+    totals: Counter[int] = Counter()
+    led_by_others: dict[int, list[TopicPartition]] = {}
+    movable: set[TopicPartition] = set()
     for partition in context.all_partitions():
         leadership = context.partition_leadership_info(partition)
-        replicas = context.partition_replica_assignment(partition)
-        if leadership is not None and replicas:
-            leads = leadership.leader_and_isr.leader == replicas[0]
-            preferring.setdefault(replicas[0], []).append(leads)
-    for broker_id, outcomes in preferring.items():
-        is_usable = broker_id in context.live_broker_ids
-        share = outcomes.count(False) / len(outcomes)
-        assert not is_usable or share <= MAX_IMBALANCE, f"broker {broker_id}: {outcomes}"
+        assignment = context.partition_full_replica_assignment(partition)
+        if not assignment.replicas or partition.topic in context.topics_to_be_deleted:
+            continue
+        first = assignment.replicas[0]
+        totals[first] += 1
+        if leadership is not None and leadership.leader_and_isr.leader != first:
+            led_by_others.setdefault(first, []).append(partition)
+            could_lead = first in leadership.leader_and_isr.isr
+            if could_lead and first not in assignment.adding_replicas:
+                movable.add(partition)
+    for broker_id, partitions in led_by_others.items():
+        is_usable = broker_id in context.live_broker_ids and not movable.isdisjoint(partitions)
+        share = len(partitions) / totals[broker_id]
+        assert not is_usable or share <= MAX_IMBALANCE, f"broker {broker_id}: {partitions}"

@@ -201,9 +201,9 @@ def imbalance_counted_once() -> Any:
     """The metric counts partitions that lose their preferred leader, and never back."""
     count = ControllerContext._count_imbalance
 
-    def upwards(self: ControllerContext, record: Any, before: bool) -> None:
-        if not before:
-            count(self, record, before)
+    def upwards(self: ControllerContext, record: Any) -> None:
+        if not record.counts_as_imbalanced:
+            count(self, record)
 
     return patch.object(ControllerContext, "_count_imbalance", upwards)
 

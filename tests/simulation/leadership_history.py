@@ -100,7 +100,7 @@ class LeadershipHistory:
                 continue
             parent, _, name = operation.path.rpartition("/")
             if parent == "/brokers/topics":
-                self._note_topic(name, operation)
+                self._note_topic(name, operation, is_brokers=is_brokers)
             elif parent + "/" == TOPIC_CONFIGS and isinstance(operation, Create | SetData):
                 self._note_config(name, operation.data)
             elif name == "state":
@@ -140,9 +140,10 @@ class LeadershipHistory:
 
     # --- what leaderships depend on ---
 
-    def _note_topic(self, topic: str, operation: Operation) -> None:
+    def _note_topic(self, topic: str, operation: Operation, *, is_brokers: bool) -> None:
         if isinstance(operation, Delete):
-            self._check_logs_are_gone(topic)
+            if is_brokers:  # others do not ask who has logs
+                self._check_logs_are_gone(topic)
             self._assignments.pop(topic, None)
             self._topic_ids.pop(topic, None)
         elif isinstance(operation, Create | SetData):

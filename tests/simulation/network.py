@@ -83,7 +83,6 @@ class Network:
         self.on_sent: Callable[[Exchange], None] = lambda exchange: None
         self._now_ms = now_ms
         self._numbers = itertools.count(1)
-        self._newest: dict[tuple[str, ControlHeader], int] = {}  # order that arrived, by term
 
     def listen(self, endpoint: str, peer: Peer) -> None:
         """Let ``peer`` have what arrives at an endpoint from now on."""
@@ -103,7 +102,8 @@ class Network:
     ) -> Exchange:
         """Send a request; ``on_answer`` is called at most once."""
         number, now_ms = next(self._numbers), self._now_ms()
-        exchange = Exchange(number, sender, endpoint, header, request, on_answer, now_ms)
+        numbered = None if header is None else header._replace(sequence=number)
+        exchange = Exchange(number, sender, endpoint, numbered, request, on_answer, now_ms)
         self.on_sent(exchange)
         self._send(exchange, None)
         return exchange
@@ -166,7 +166,7 @@ class Network:
         exchange, answer = packet.exchange, packet.answer
         if answer is None:
             receiver = self.listeners.get(exchange.endpoint)
-            if receiver is None or self._was_overtaken(exchange):
+            if receiver is None:
                 return False
             receiver.receive(exchange)
             return True
@@ -175,19 +175,6 @@ class Network:
         exchange.is_over = True
         exchange.on_answer(answer)
         return True
-
-    def _was_overtaken(self, exchange: Exchange) -> bool:
-        """Whether a controller has been heard with something newer: then this comes no more.
-
-        In a term it sends an order when the one before was answered, and on another connection only
-        when it closed the last. What it sent before the term, or who ruled before, comes any time.
-        """
-        if exchange.header is None:
-            return False
-        line = exchange.endpoint, exchange.header
-        is_late = exchange.number < self._newest.get(line, 0)
-        self._newest[line] = max(exchange.number, self._newest.get(line, 0))
-        return is_late
 
 
 def usual_fate(packet: Packet) -> Fate:

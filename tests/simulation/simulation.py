@@ -37,6 +37,7 @@ FETCH_DELAY_PROBABILITY = 0.15
 SAME_PORT_PROBABILITY = 0.3
 MAX_DELAY_MS = 10_000
 DISK_FAILURE_PROBABILITY = 0.15
+MISSING_BROKER_PROBABILITY = 0.3
 STALL_STEPS = 25
 MAX_NESTED_STALLS = 2
 READS = ("get", "get_many", "children", "children_many")
@@ -60,6 +61,7 @@ class Simulation:
         self._ports: dict[int, int] = {}  # broker -> the port of its last life
         self._forgotten_sessions: list[int] = []  # of killed brokers, not yet expired
         self._log_dir_events = 0
+        self._missing: int | None = None  # the broker that is left dead until all is quiet
         for broker_id in range(BROKERS):
             self._ports[broker_id] = self.cluster.start(broker_id).port
         self.invariants = Invariants(self.cluster)
@@ -99,6 +101,14 @@ class Simulation:
         for _ in range(steps):
             self._live_on()
         self._heal()
+        self._converge()
+        if self._missing is not None:
+            self.cluster.disks[self._missing].repair()
+            self.cluster.start(self._missing)
+            self._note("start %d, which was missing", self._missing)
+            self._converge()
+
+    def _converge(self) -> None:
         second_ids = self.invariants.history.second_ids
         self.cluster.run_until_quiet()
         if self.invariants.history.second_ids > second_ids:
@@ -139,13 +149,18 @@ class Simulation:
     def _heal(self) -> None:
         self._faults_are_on = False
         self._cut_off.clear()
-        self._note("heal")
+        is_anyone_missing = self.random.random() < MISSING_BROKER_PROBABILITY
+        self._missing = self.random.randrange(BROKERS) if is_anyone_missing else None
+        self._note("heal, but for %s", self._missing)
         self.cluster.network.fate = self._fate_in_peace
         for broker_id in range(BROKERS):
             broker = self.cluster.brokers.get(broker_id)
-            if broker is not None and (broker.disk.has_failed or broker.is_leaving):
+            is_missing = broker_id == self._missing
+            if broker is not None and (broker.disk.has_failed or broker.is_leaving or is_missing):
                 self._end(broker)
                 broker = None
+            if is_missing:
+                continue
             if broker is None:
                 self.cluster.disks[broker_id].repair()
                 self.cluster.start(broker_id)
@@ -163,7 +178,7 @@ class Simulation:
 
         A tool that knows no ids dropped the first one, and the next controller had not heard of it.
         """
-        for broker_id in range(BROKERS):
+        for broker_id in sorted(self.cluster.brokers):
             session_id = self.cluster.brokers[broker_id].session.session_id
             self.cluster.kill(broker_id)
             self.cluster.expire(session_id)

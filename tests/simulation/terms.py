@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from core.controller.answers import refusal
 from core.controller.events import Reelect, RegisterBrokerAndReelect, StandAgain
 from core.model import TopicPartition
+from core.protocol.controller import ControlledShutdownRequest
 from tests.simulation.broker import SimulatedBroker
 from tests.simulation.cluster import Cluster
 from tests.simulation.leadership_history import Belief, LeadershipHistory
@@ -30,10 +32,21 @@ class Terms:
             if broker_id in self._cluster.in_call or self._checked.get(broker) == handled:
                 continue
             self._checked[broker] = handled
+            self._check_owed_answers(broker)
             if broker.controller.is_active:
                 self._check_memory(broker)
             else:
                 self._check_nothing_is_left(broker)
+
+    def _check_owed_answers(self, broker: SimulatedBroker) -> None:
+        """Who was asked answers at once, but for a shutdown that waits for new leaders."""
+        queued = {reply.request_id for event in broker.inbox if (reply := refusal(event))}
+        owed = [exchange for i, exchange in broker.unanswered.items() if i not in queued]
+        for exchange in owed:
+            may_wait = isinstance(exchange.request, ControlledShutdownRequest)
+            assert may_wait and broker.controller.is_active, (
+                f"broker {broker.broker_id} does not answer {exchange.request}"
+            )
 
     def _check_nothing_is_left(self, broker: SimulatedBroker) -> None:
         where = f"broker {broker.broker_id} does not rule and"
