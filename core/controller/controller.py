@@ -114,7 +114,8 @@ class Controller:
         self._notifications = Notifications(self._term, self._replicas, self._reassignments)
         self._responses = ControlResponses(self._term, self._brokers, self._deletions)
         self._is_active = False
-        self._resignations = 0  # because of something unexpected
+        self._resignations = 0  # because of something unexpected, of late
+        self._elected_ms = 0
         self._is_standing_back = False
 
     @property
@@ -163,7 +164,7 @@ class Controller:
             case RegisterBrokerAndReelect():
                 self._register_broker_and_reelect(now_ms)
             case Resign(reason):
-                self._move(reason)
+                self._move(reason, now_ms)
             case StandAgain():
                 self._is_standing_back = False
                 self._reconsider(now_ms)
@@ -254,6 +255,7 @@ class Controller:
             self._schedule(self._term.settings.election_retry_ms, Reelect())
             return
         if won is not None:
+            self._elected_ms = now_ms
             self._failover(won)
 
     def _register_broker_and_reelect(self, now_ms: int) -> None:
@@ -319,15 +321,18 @@ class Controller:
         log.info("[Controller id=%d epoch=%d] resigned", self._info.broker_id, self.context.epoch)
         self.context.reset()
 
-    def _move(self, reason: str) -> None:
+    def _move(self, reason: str, now_ms: int) -> None:
         """Give another broker a chance to do better, and stand back for a while.
 
-        Mirrors ``KafkaController.triggerControllerMove``; the version that fences the deletion is
-        taken before the term is forgotten.
+        The while doubles from one failure to the next, unless the term in between went well for
+        longer than the longest. Mirrors ``KafkaController.triggerControllerMove``; the version that
+        fences the deletion is taken before the term is forgotten.
         """
         log.error("[Controller id=%d] stands back: %s", self._info.broker_id, reason)
         was_active, epoch_zk_version = self._is_active, self.context.epoch_zk_version
         self._resign()
+        if was_active and now_ms - self._elected_ms > MAX_RESIGNATION_BACKOFF_MS:
+            self._resignations = 0
         backoff_ms = self._term.settings.election_retry_ms * 2**self._resignations
         self._resignations += 1
         self._is_standing_back = True

@@ -17,7 +17,7 @@ from core.controller.states import PartitionState, ReplicaState
 from core.controller.term import Term
 from core.controller.topic_deletion import TopicDeletions
 from core.errors import BadDataError
-from core.model import TopicPartition
+from core.model import ReplicaAssignment, TopicPartition
 from core.ports import TopicAssignment, WriteError
 
 log = logging.getLogger(__name__)
@@ -128,17 +128,29 @@ class TopicChanges:
         """Return the assignment with the id the topic must have.
 
         Tools that know no topic ids rewrite the znode without it (KAFKA-12835): the id in memory
-        is put back. A new controller has none in memory; then a znode that was written more than
-        once gets the id its broker has heard of, because logs carry it already.
+        is put back, with the moves they know nothing of either. A new controller has none in
+        memory; then a znode that was written more than once gets the id its broker has heard of,
+        because logs carry it already.
         """
         known = self._context.topic_id(topic)
         if known is not None and not self._is_another(topic, read):
-            return replace(read, topic_id=known)
+            moves = self._moves_lost_by(topic, read) if read.topic_id is None else {}
+            return replace(read, topic_id=known, partitions={**read.partitions, **moves})
         if read.topic_id is not None:
             return read
         was_rewritten = known is None and read.zk_version > 0
         heard_of = self._term.topic_ids.last_known(topic) if was_rewritten else None
         return replace(read, topic_id=heard_of or self._term.topic_ids.new_topic_id())
+
+    def _moves_lost_by(self, topic: str, read: TopicAssignment) -> dict[int, ReplicaAssignment]:
+        """Return what is being moved, where a tool kept the replicas and dropped the rest."""
+        lost: dict[int, ReplicaAssignment] = {}
+        for number, assignment in read.partitions.items():
+            partition = TopicPartition(topic, number)
+            known = self._context.partition_full_replica_assignment(partition)
+            if known.is_being_reassigned and assignment == ReplicaAssignment(known.replicas):
+                lost[number] = known
+        return lost
 
     def _is_another(self, topic: str, read: TopicAssignment) -> bool:
         known = self._context.topic_created_zxids.get(topic)

@@ -86,6 +86,7 @@ def test_a_refusal_without_a_body_counts_as_an_answer(stage: Stage, answers: Ans
 
 
 def test_it_stops_at_once_while_its_broker_does_not_answer(stage: Stage, answers: Answers):
+    """REC-08."""
     tried = threading.Event()
 
     def answer(sent: Sent) -> ControlResponse:

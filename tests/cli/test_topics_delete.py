@@ -39,6 +39,7 @@ def after_looks(cluster: FakeCluster, looks: int, *steps: tuple[str, ...]) -> No
 
 
 def test_a_topic_is_marked(two: FakeCluster) -> None:
+    """DEL-15: it stays listed meanwhile."""
     result = two.run(*DELETE)
 
     assert (result.exit_code, result.stderr) == (0, "")
@@ -82,6 +83,7 @@ def test_unknown_topics_may_be_none_of_our_business(two: FakeCluster) -> None:
 
 
 def test_internal_topics_stay(two: FakeCluster) -> None:
+    """DEL-14."""
     two.add_topic("__consumer_offsets", ON_BOTH)
 
     assert failing(two.run("topics", "delete", "t", "__consumer_offsets")) == (

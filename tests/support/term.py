@@ -298,6 +298,7 @@ class Candidate:
         self, tree: Tree, broker_id: BrokerId, settings: ControllerSettings | None = None
     ) -> None:
         self.inbox: deque[ControllerEvent] = deque()
+        self.now_ms = 1_700_000_000_000
         self.session = KeptSession(tree.server, self._on_watch)
         self.topic_ids = KnownTopicIds()
         self.controller = Controller(
@@ -306,7 +307,7 @@ class Candidate:
 
     def handle(self, event: ControllerEvent) -> list[Effect]:
         """Process one event."""
-        return self.controller.handle(event, now_ms=1_700_000_000_000)
+        return self.controller.handle(event, self.now_ms)
 
     def start(self) -> list[Effect]:
         """Register and stand for election."""

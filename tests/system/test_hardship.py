@@ -88,6 +88,7 @@ def test_a_taken_port_is_named(cluster: RunningCluster, tmp_path: Path, option: 
 
 
 def test_no_zookeeper_is_one_line(cluster: RunningCluster, tmp_path: Path):
+    """REC-06, the half without a log."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         nobody = taken.getsockname()[1]
     config = tmp_path / "broker.toml"

@@ -49,6 +49,7 @@ def test_paths_are_relative_to_the_chroot(
 
 
 def test_a_chroot_that_does_not_exist_is_created(connect: Connect, zookeeper_address: str) -> None:
+    """REC-10."""
     client = connect(f"{zookeeper_address}/some/depth").client
 
     assert client.children("/") == []

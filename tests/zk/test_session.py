@@ -97,6 +97,7 @@ def observer(zookeeper_address: str) -> Iterator[ZooKeeperClient]:
 def test_an_expired_session_is_followed_by_another(
     keep: Keep, observer: ZooKeeperClient, zookeeper_address: str
 ) -> None:
+    """ZK-26: each end and each beginning is told once."""
     owner = keep()
     keeper: ZooKeeper = owner.keeper
     first = keeper.session_id
@@ -144,6 +145,8 @@ def test_the_next_session_waits_until_the_end_of_the_last_is_handled(
 def test_an_owner_that_fails_gets_a_session_all_the_same(
     keep: Keep, zookeeper_address: str, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """ZK-28."""
+
     def fail() -> Future[None]:
         raise ZeroDivisionError
 

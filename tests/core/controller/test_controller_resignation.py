@@ -262,6 +262,15 @@ def test_each_pause_is_twice_as_long_up_to_a_minute(ruler: Candidate) -> None:
     assert pauses[-1] == MAX_RESIGNATION_BACKOFF_MS
 
 
+def test_a_term_that_went_well_for_long_makes_the_next_pause_short(ruler: Candidate) -> None:
+    for _ in range(3):
+        ruler.handle(Resign("a defect"))
+        ruler.handle(StandAgain())
+    late_ms = ruler.now_ms + MAX_RESIGNATION_BACKOFF_MS + 1
+    (pause,) = of_type(ruler.controller.handle(Resign("a defect"), late_ms), ScheduleEvent)
+    assert pause.after_ms == 1000
+
+
 def test_who_gives_up_a_term_it_lost_already_leaves_the_other_alone(
     tree: Tree, ruler: Candidate
 ) -> None:

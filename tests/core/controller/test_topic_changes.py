@@ -506,3 +506,14 @@ def test_leaderships_of_an_earlier_term_are_not_rewritten_by_reading_them(office
     assert office.context.partition_leadership_info(T0) == leadership(
         1, (1, 2), leader_epoch=4, controller_epoch=0
     )
+
+
+def test_a_tool_that_knows_no_moves_drops_neither_the_id_nor_the_move(office: Office) -> None:
+    moving = ReplicaAssignment((3, 1, 2), (3,), (2,))
+    office.put_topic("t", {0: moving}, topic_id(77))
+    office.topics.load()
+    office.put_topic("t", {0: (3, 1, 2), 1: (1, 2)})
+    office.topics.on_partition_modifications("t")
+    stored = office.topic("t")
+    assert stored.topic_id == topic_id(77)
+    assert stored.partitions == {0: moving, 1: ReplicaAssignment((1, 2))}
