@@ -16,7 +16,7 @@ from actors.broker import Broker, BrokerStatus
 from actors.controller_event_manager import ControllerEventManager
 from actors.controller_metrics import controller_metrics, timer_metric
 from actors.placeholder_listener import ListenError
-from actors.replication_metrics import replication_metrics
+from actors.replication_metrics import fetcher_metrics, replication_metrics
 from actors.watchdog import Watchdog
 
 if TYPE_CHECKING:
@@ -69,6 +69,7 @@ class BrokerMetrics(Collector):
 
     def _of_the_broker(self) -> Iterable[Metric]:
         yield from replication_metrics(self._broker.replica_manager)
+        yield from fetcher_metrics(self._broker.fetchers)
         state = GaugeMetricFamily("kafka_server_BrokerState", "1 for the state", labels=["state"])
         state.add_metric([self._status.state.value], 1)
         yield state

@@ -45,6 +45,11 @@ class ReplicaFetcherManager:
         """How many leaders are fetched from."""
         return len(self._threads)
 
+    @property
+    def threads(self) -> dict[BrokerId, ReplicaFetcherThread | None]:
+        """The fetcher of every leader, None for one that has died; for any thread to look at."""
+        return {leader: ref._actor_weakref() for leader, (_, ref) in list(self._threads.items())}
+
     def update(self) -> None:
         """Start, stop and wake fetchers after a controller's orders.
 

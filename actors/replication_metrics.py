@@ -6,11 +6,13 @@ from collections.abc import Iterable
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
+from actors.replica_fetcher_manager import ReplicaFetcherManager
 from core.replication.partition import Partition, Role
 from core.replication.replica_manager import ReplicaManager
 
 _MANAGER = "kafka_server_ReplicaManager_"
 _PARTITION = "kafka_cluster_Partition_"
+_FETCHERS = "kafka_server_ReplicaFetcherManager_"
 
 MAX_PARTITIONS = 2_000  # a broker that leads more has no metrics for each of them
 
@@ -37,6 +39,20 @@ def replication_metrics(replicas: ReplicaManager) -> Iterable[Metric]:
         yield CounterMetricFamily(_MANAGER + name, meaning, value=count)
     if len(led) <= MAX_PARTITIONS:
         yield from _of_partitions(led)
+
+
+def fetcher_metrics(fetchers: ReplicaFetcherManager) -> Iterable[Metric]:
+    """Yield how the fetchers of a broker that follows are doing."""
+    threads = fetchers.threads
+    alive = {leader: thread for leader, thread in threads.items() if thread is not None}
+    dead = len(threads) - sum(thread.thread.is_alive() for thread in alive.values())
+    yield GaugeMetricFamily(_FETCHERS + "DeadThreadCount", "fetchers that have died", value=dead)
+    requests = CounterMetricFamily(
+        "kafka_server_FetcherStats_RequestsPerSec", "fetches sent", labels=["leader_id"]
+    )
+    for leader, thread in sorted(alive.items()):
+        requests.add_metric([str(leader)], thread.fetches)
+    yield requests
 
 
 def _of_partitions(led: Iterable[Partition]) -> Iterable[Metric]:

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -190,6 +191,15 @@ class RunningCluster:
         answer = self.ask(broker_id, DescribeMetadataRequest())
         assert isinstance(answer, DescribeMetadataResponse)
         return answer
+
+    def metrics(self, broker_id: BrokerId) -> dict[str, float]:
+        """Return what a broker of the supervisor tells Prometheus, by name and labels."""
+        brokers = self.description["brokers"]
+        port = next(broker["metrics_port"] for broker in brokers if broker["id"] == broker_id)
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+            lines = answer.read().decode().splitlines()
+        samples = (line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
+        return {name: float(value) for name, value in samples}
 
     def controller(self) -> BrokerId | None:
         """Return who rules according to ZooKeeper; None when nobody does, or nobody can tell."""

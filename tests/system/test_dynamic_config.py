@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -38,15 +37,6 @@ def allow_unclean_elections(cluster: RunningCluster, topic: str) -> None:
     cluster.zookeeper.multi([Create(prefix, notification, sequential=True)])
 
 
-def metrics_of(cluster: RunningCluster, broker_id: int) -> dict[str, float]:
-    """Return what a broker tells Prometheus."""
-    port = next(b for b in cluster.description["brokers"] if b["id"] == broker_id)["metrics_port"]
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
-        lines = answer.read().decode().splitlines()
-    samples = (line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
-    return {name: float(value) for name, value in samples}
-
-
 def test_a_topic_is_allowed_unclean_elections_while_it_waits_for_a_leader(
     cluster: RunningCluster,
 ) -> None:
@@ -63,11 +53,11 @@ def test_a_topic_is_allowed_unclean_elections_while_it_waits_for_a_leader(
     eventually(lambda: leader_and_isr(cluster, "stuck") == (NO_LEADER, (first,)), "nobody leads")
     cluster.start_broker(last)
     gauge = "kafka_controller_KafkaController_OfflinePartitionsCount"
-    eventually(lambda: metrics_of(cluster, ruler)[gauge] == 1.0, "the gauge says so")
+    eventually(lambda: cluster.metrics(ruler)[gauge] == 1.0, "the gauge says so")
     allow_unclean_elections(cluster, "stuck")
     eventually(lambda: leader_and_isr(cluster, "stuck") == (last, (last,)), "it is led again")
     meter = "kafka_controller_ControllerStats_UncleanLeaderElectionsPerSec_total"
-    eventually(lambda: metrics_of(cluster, ruler)[meter] == 1.0, "the meter counted it")
+    eventually(lambda: cluster.metrics(ruler)[meter] == 1.0, "the meter counted it")
     eventually(
         lambda: cluster.leaderships("stuck")[0].leader_and_isr.leader_recovery_state == 0,
         "the new leader has recovered",

@@ -189,7 +189,7 @@ def test_a_wish_to_delete_what_is_not_there_is_dropped(cluster: OperatedCluster)
     history, wish = History(cluster), "/admin/delete_topics/ghost"
     cluster.write(wish, "")
     cluster.await_gone(wish)
-    assert history.writes("/admin", "/brokers/topics") == [create(wish), delete(wish)]
+    assert history.writes("/admin", "/brokers/topics/ghost") == [create(wish), delete(wish)]
 
 
 def test_a_topic_that_cannot_be_read_can_be_deleted(cluster: OperatedCluster):
