@@ -86,7 +86,9 @@ class ControlledShutdowns:
             [PartitionAndReplica(partition, broker_id) for partition in followed],
             ReplicaState.OFFLINE,
         )
-        waiting = _Waiting(broker_id, self._new_leaders(led, broker_id))
+        waiting = _Waiting(
+            broker_id, {**self._awaited(broker_id), **self._new_leaders(led, broker_id)}
+        )
         if not waiting.unacknowledged:
             self._let_go(event.request_id, waiting)
             return
@@ -202,6 +204,15 @@ class ControlledShutdowns:
                 ControlledShutdownAbandoned(broker_id, broker_epoch, self._context.epoch),
             )
         )
+
+    def _awaited(self, broker_id: BrokerId) -> dict[TopicPartition, LeaderAndIsr]:
+        """Return whom the broker waits for already: it may ask twice, or a copy of it arrive."""
+        return {
+            partition: leadership
+            for waiting in self._waiting.values()
+            if waiting.broker_id == broker_id
+            for partition, leadership in waiting.unacknowledged.items()
+        }
 
     def _new_leaders(
         self, partitions: list[TopicPartition], broker_id: BrokerId

@@ -33,6 +33,7 @@ from core.controller.events import (
     ApiPartitionReassignment,
     AutoPreferredReplicaLeaderElection,
     BrokerChange,
+    BrokerFailedToObey,
     BrokerModifications,
     ChannelOverflowed,
     ControlledShutdown,
@@ -226,7 +227,7 @@ class Controller:
                 self._responses.on_update_metadata(event)
             case TopicDeletionStopReplicaResponseReceived():
                 self._responses.on_stop_replica(event)
-            case ChannelOverflowed(broker_id, header):
+            case ChannelOverflowed(broker_id, header) | BrokerFailedToObey(broker_id, header):
                 if not self._responses.is_stale(broker_id, header):
                     self._brokers.tell_everything(broker_id)
             case _ as unreachable:

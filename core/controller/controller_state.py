@@ -63,6 +63,7 @@ _STATES: dict[type[ControllerEvent], ControllerState] = {
     events.BrokerChange: ControllerState.BROKER_CHANGE,
     events.BrokerModifications: ControllerState.BROKER_CHANGE,
     events.ChannelOverflowed: ControllerState.BROKER_CHANGE,
+    events.BrokerFailedToObey: ControllerState.BROKER_CHANGE,
     events.TopicChange: ControllerState.TOPIC_CHANGE,
     events.PartitionModifications: ControllerState.TOPIC_CHANGE,
     events.TopicDeletion: ControllerState.TOPIC_DELETION,

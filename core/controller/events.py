@@ -247,6 +247,14 @@ class ChannelOverflowed:
     header: ControlHeader
 
 
+@dataclass(frozen=True, slots=True)
+class BrokerFailedToObey:
+    """A while ago a broker answered an order with an error of its own: it has not been obeyed."""
+
+    broker_id: BrokerId
+    header: ControlHeader
+
+
 ControllerEvent: TypeAlias = (
     Startup
     | ControllerChange
@@ -280,6 +288,7 @@ ControllerEvent: TypeAlias = (
     | UpdateMetadataResponseReceived
     | TopicDeletionStopReplicaResponseReceived
     | ChannelOverflowed
+    | BrokerFailedToObey
 )
 
 _IDEMPOTENT_TRIGGERS = (

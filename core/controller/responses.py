@@ -9,7 +9,9 @@ from __future__ import annotations
 import logging
 
 from core.controller.broker_membership import BrokerMembership
+from core.controller.effects import ScheduleEvent
 from core.controller.events import (
+    BrokerFailedToObey,
     ControllerEvent,
     LeaderAndIsrResponseReceived,
     TopicDeletionStopReplicaResponseReceived,
@@ -79,9 +81,7 @@ class ControlResponses:
             return
         response = event.response
         if response.error_code is not Errors.NONE:
-            log.warning(
-                "broker %d refused LeaderAndIsr: %s", event.broker_id, response.error_code.name
-            )
+            self._on_refusal("LeaderAndIsr", event.broker_id, event.header, response.error_code)
             return
         offline = self._context.replicas_on_offline_dirs.setdefault(event.broker_id, set())
         newly_offline: list[PartitionAndReplica] = []
@@ -107,7 +107,17 @@ class ControlResponses:
             self._deletions.on_stop_replica_response(event.broker_id, errors)
 
     def on_update_metadata(self, event: UpdateMetadataResponseReceived) -> None:
-        """Note a refusal; it means that somebody newer rules."""
+        """See to a refusal."""
         error = event.response.error_code
         if error is not Errors.NONE and not self.is_stale(event.broker_id, event.header):
-            log.warning("broker %d refused UpdateMetadata: %s", event.broker_id, error.name)
+            self._on_refusal("UpdateMetadata", event.broker_id, event.header, error)
+
+    def _on_refusal(
+        self, order: str, broker_id: BrokerId, header: ControlHeader, error: Errors
+    ) -> None:
+        """Leave it to whoever is newer; an error of the broker's own is no reason to give up."""
+        log.warning("broker %d refused %s: %s", broker_id, order, error.name)
+        if error is Errors.UNKNOWN_SERVER_ERROR:
+            after_ms = self._term.settings.tell_again_ms
+            again = BrokerFailedToObey(broker_id, header)
+            self._term.outbox.add(ScheduleEvent(after_ms, again))

@@ -28,6 +28,7 @@ class ControllerSettings:
     leader_imbalance_check_interval_ms: int = 300_000
     first_leader_imbalance_check_ms: int = 5_000
     controlled_shutdown_ack_timeout_ms: int = 5_000
+    tell_again_ms: int = 10_000
     controlled_shutdown_abandoned_ms: int = 300_000
     isr_changes_through_zookeeper: bool = False
 

@@ -168,6 +168,16 @@ def test_a_broker_is_let_go_when_the_new_leaders_have_had_their_time(office: Off
     office.shutdowns.on_timeout(timeout)
 
 
+def test_asking_again_does_not_let_a_broker_go_before_the_new_leaders_know(office: Office) -> None:
+    office.lead(T0, (2, 0, 1), leader=2, isr=(2, 0, 1))
+    for request_id in (5, 6):
+        office.shutdowns.shut_down(ControlledShutdown(request_id, 2, epoch_of(office, 2)))
+    assert not office.answers.keys() & {5, 6}
+    for request_id in (5, 6):
+        office.shutdowns.on_timeout(ControlledShutdownTimeout(request_id, office.context.epoch))
+    assert (office.answers[5], office.answers[6]) == (DONE, DONE)
+
+
 def test_whoever_waits_is_refused_when_the_controller_resigns(office: Office) -> None:
     office.lead(T0, (2, 0), leader=2, isr=(2, 0))
     office.shutdowns.shut_down(ControlledShutdown(5, 2, epoch_of(office, 2)))

@@ -18,6 +18,7 @@ from core.controller.effects import (
 )
 from core.controller.events import (
     BrokerChange,
+    BrokerFailedToObey,
     BrokerModifications,
     ChannelOverflowed,
     ControlledShutdown,
@@ -374,6 +375,18 @@ def test_a_broker_whose_channel_overflowed_is_told_everything_afresh(ruler: Cand
     assert effects[:2] == [RemoveBroker(1), AddBroker(registration)]
     assert sorted(metadata_rows(effects)[1]) == [T0, T1]
     assert sorted(leader_and_isr_rows(effects)[1]) == [T0, T1]
+
+
+def test_a_broker_that_failed_to_obey_is_told_everything_again(ruler: Candidate) -> None:
+    effects = answer(ruler, 1, LeaderAndIsrResponse(Errors.UNKNOWN_SERVER_ERROR))
+    (again,) = of_type(effects, ScheduleEvent)
+    assert again.event == BrokerFailedToObey(1, header(ruler, 1))
+    effects = ruler.handle(again.event)
+    assert sorted(leader_and_isr_rows(effects)[1]) == [T0, T1]
+
+
+def test_a_broker_that_heard_of_a_newer_controller_is_left_to_it(ruler: Candidate) -> None:
+    assert answer(ruler, 1, LeaderAndIsrResponse(Errors.STALE_CONTROLLER_EPOCH)) == []
 
 
 def test_the_overflow_of_a_channel_that_is_gone_is_nothing(ruler: Candidate) -> None:

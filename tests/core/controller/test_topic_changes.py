@@ -26,6 +26,7 @@ from tests.support.term import (
     stop_replica_rows,
     topic_id,
 )
+from zk.admin_znodes import ReassignPartitionsZNode
 from zk.operations import Committed, Create, WatchKind
 from zk.znodes import TopicPartitionStateZNode, TopicZNode
 
@@ -289,6 +290,21 @@ def test_a_topic_removed_behind_our_back_is_forgotten_by_everybody(grown: Office
         if isinstance(sent.request, StopReplicaRequest)
         for topic in sent.request.topic_states
     } == {topic_id(77)}
+
+
+def test_what_tools_wait_for_of_a_topic_removed_behind_our_back_is_withdrawn(grown: Office) -> None:
+    elsewhere = TopicPartition("u", 0)
+    grown.context.update_partition_full_replica_assignment(
+        T0, ReplicaAssignment((3, 1, 2), (3,), (1, 2))
+    )
+    grown.context.partitions_being_reassigned.add(T0)
+    path = ReassignPartitionsZNode.PATH
+    grown.server.put(path, ReassignPartitionsZNode.encode({T0: (3,), elsewhere: (1,)}))
+    grown.delete_topic("t")
+    grown.topics.on_topic_change()
+    left = ReassignPartitionsZNode.decode(grown.server.snapshot()[path].data)
+    assert left == {elsewhere: (1,)}
+    assert grown.context.partitions_being_reassigned == set()
 
 
 def test_a_topic_deleted_and_created_again_between_two_looks_is_another(grown: Office) -> None:
