@@ -15,7 +15,8 @@ from core.protocol.control import (
     ControlHeader,
     LeaderAndIsrRequest,
     LeaderAndIsrResponse,
-    PartitionError,
+    StopReplicaRequest,
+    StopReplicaResponse,
     UpdateMetadataResponse,
 )
 from core.protocol.controller import (
@@ -229,11 +230,12 @@ class UpdateMetadataResponseReceived:
 
 @dataclass(frozen=True, slots=True)
 class TopicDeletionStopReplicaResponseReceived:
-    """A broker answered a StopReplica that deletes; ``errors`` has the deleted replicas only."""
+    """A broker answered a StopReplica that deletes replicas of topics that are being deleted."""
 
     broker_id: BrokerId
     header: ControlHeader
-    errors: tuple[PartitionError, ...]
+    request: StopReplicaRequest
+    response: StopReplicaResponse
 
 
 @dataclass(frozen=True, slots=True)

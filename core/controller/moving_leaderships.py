@@ -46,7 +46,8 @@ class MovingLeaderships:
         for partition, written in accepted.items():
             assignment = self._context.partition_full_replica_assignment(partition)
             leadership = LeaderIsrAndControllerEpoch(written, self._context.epoch)
-            origin = assignment.origin_replicas
+            # A former attempt to finish may have deleted some of them already.
+            origin = [r for r in assignment.origin_replicas if self._exists(partition, r)]
             adding = [r for r in assignment.adding_replicas if self._exists(partition, r)]
             batch.add_leader_and_isr(origin, partition, leadership, assignment, is_new=False)
             # As new: it may live in whatever directory still works (KAFKA-10314).

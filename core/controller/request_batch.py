@@ -35,10 +35,8 @@ from core.protocol.control import (
     LeaderAndIsrTopic,
     LeaderAndIsrType,
     LiveLeader,
-    PartitionError,
     StopReplicaPartition,
     StopReplicaRequest,
-    StopReplicaResponse,
     StopReplicaTopic,
     UpdateMetadataBroker,
     UpdateMetadataEndPoint,
@@ -273,21 +271,6 @@ class ControlRequestBatch:
                 len(rows),
             )
         return requests
-
-
-def deletion_outcomes(
-    request: StopReplicaRequest, response: StopReplicaResponse
-) -> tuple[PartitionError, ...]:
-    """Return what became of the replicas that ``request`` deletes, not of those it only stops.
-
-    Who answers with an error as a whole has deleted nothing (KAFKA-9946 and the event Kafka lacks).
-    """
-    answered = {error.topic_partition: error.error_code for error in response.partition_errors}
-    return tuple(
-        PartitionError(*partition, answered.get(partition, response.error_code))
-        for partition, stop in request.partitions()
-        if stop.delete_partition
-    )
 
 
 def _leader_and_isr_row(

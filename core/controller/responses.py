@@ -17,17 +17,17 @@ from core.controller.events import (
     TopicDeletionStopReplicaResponseReceived,
     UpdateMetadataResponseReceived,
 )
-from core.controller.request_batch import deletion_outcomes
 from core.controller.term import Term
 from core.controller.topic_deletion import TopicDeletions
 from core.errors import Errors
-from core.model import BrokerId, PartitionAndReplica
+from core.model import EPOCH_DURING_DELETE, BrokerId, PartitionAndReplica, TopicPartition
 from core.protocol.control import (
     ControlHeader,
     ControlRequest,
     ControlResponse,
     LeaderAndIsrRequest,
     LeaderAndIsrResponse,
+    StopReplicaPartition,
     StopReplicaRequest,
     StopReplicaResponse,
     UpdateMetadataResponse,
@@ -51,10 +51,14 @@ def response_event(
             return UpdateMetadataResponseReceived(broker_id, header, response)
         case StopReplicaResponse():
             assert isinstance(request, StopReplicaRequest)
-            errors = deletion_outcomes(request, response)
-            if not errors:
+            if not any(_deletes_for_ever(stop) for _, stop in request.partitions()):
                 return None
-            return TopicDeletionStopReplicaResponseReceived(broker_id, header, errors)
+            return TopicDeletionStopReplicaResponseReceived(broker_id, header, request, response)
+
+
+def _deletes_for_ever(stop: StopReplicaPartition) -> bool:
+    """Whether the topic goes with the replica; KAFKA-9946: to stop one is not to delete it."""
+    return stop.delete_partition and stop.leader_epoch == EPOCH_DURING_DELETE
 
 
 class ControlResponses:
@@ -101,10 +105,26 @@ class ControlResponses:
             self._brokers.on_replicas_become_offline(newly_offline)
 
     def on_stop_replica(self, event: TopicDeletionStopReplicaResponseReceived) -> None:
-        """Learn which replicas are deleted."""
-        if not self.is_stale(event.broker_id, event.header):
-            errors = {error.topic_partition: error.error_code for error in event.errors}
-            self._deletions.on_stop_replica_response(event.broker_id, errors)
+        """Learn which replicas are deleted.
+
+        Who answers with an error as a whole has deleted nothing. An answer about an earlier topic
+        of the same name, or about a replica that had only moved away, says nothing of this one.
+        """
+        if self.is_stale(event.broker_id, event.header):
+            return
+        response = event.response
+        answered = {error.topic_partition: error.error_code for error in response.partition_errors}
+        self._deletions.on_stop_replica_response(
+            event.broker_id,
+            {
+                partition: answered.get(partition, response.error_code)
+                for topic in event.request.topic_states
+                if topic.topic_id == self._context.topic_id(topic.topic_name)
+                for stop in topic.partition_states
+                if _deletes_for_ever(stop)
+                for partition in (TopicPartition(topic.topic_name, stop.partition_index),)
+            },
+        )
 
     def on_update_metadata(self, event: UpdateMetadataResponseReceived) -> None:
         """See to a refusal."""

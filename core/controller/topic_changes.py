@@ -17,7 +17,7 @@ from core.controller.states import PartitionState, ReplicaState
 from core.controller.term import Term
 from core.controller.topic_deletion import TopicDeletions
 from core.errors import BadDataError
-from core.model import ReplicaAssignment, TopicPartition
+from core.model import PartitionAndReplica, ReplicaAssignment, TopicPartition
 from core.ports import TopicAssignment, WriteError
 
 log = logging.getLogger(__name__)
@@ -233,6 +233,16 @@ class TopicChanges:
         self._learn_leaderships(partitions)
         self._partitions.handle_state_changes(partitions, PartitionState.ONLINE, OfflineElection())
         self._replicas.handle_state_changes(replicas, ReplicaState.ONLINE)
+        # Nor did anybody take the dead out of its ISRs.
+        self._replicas.handle_state_changes(
+            filter(self._is_dead_in_isr, replicas), ReplicaState.OFFLINE
+        )
+
+    def _is_dead_in_isr(self, replica: PartitionAndReplica) -> bool:
+        partition, broker_id = replica
+        leadership = self._context.partition_leadership_info(partition)
+        in_sync = () if leadership is None else leadership.leader_and_isr.isr
+        return broker_id in in_sync and broker_id not in self._context.registrations
 
     def _forget(self, topics: list[str]) -> None:
         """Purge topics whose znode is gone, and drop the wishes to delete them."""

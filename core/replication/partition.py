@@ -49,7 +49,8 @@ class Partition:
     controller_epoch: int = 0  # of the controller that decided this leadership
     isr: tuple[BrokerId, ...] = ()
     assignment: ReplicaAssignment = NO_ASSIGNMENT
-    stopped_in: int = -1  # the controller epoch in which it was told to stop, if it was
+    # Controller and broker epoch of the order to stop, if there was one.
+    stopped_in: tuple[int, int] | None = None
     leader_recovery_state: int = LeaderRecoveryState.RECOVERED
     high_watermark: int = 0
     leader_epoch_start_offset: int | None = None  # of a leader
@@ -98,7 +99,7 @@ class Partition:
         self.leader_epoch = state.leader_epoch
         self.partition_epoch = state.partition_epoch
         self.controller_epoch = state.controller_epoch
-        self.stopped_in = -1
+        self.stopped_in = None
         self.isr = state.isr
         self.assignment = ReplicaAssignment(
             state.replicas, state.adding_replicas, state.removing_replicas

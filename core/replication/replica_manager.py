@@ -86,6 +86,7 @@ class ReplicaManager:
         self.broker_epoch = UNKNOWN_BROKER_EPOCH
         self.controller_epoch = 0  # the highest seen
         self._sequence = 0  # of the newest order of that controller
+        self._ordered_in = (0, UNKNOWN_BROKER_EPOCH)  # controller and broker epoch of that order
         self._full_of = (-1, -1)  # controller and broker epoch of the newest FULL
         self._logs = logs
         self._cache = cache
@@ -206,6 +207,7 @@ class ReplicaManager:
             return refusal(request, refused)
         self.controller_epoch = header.controller_epoch
         self._sequence = header.sequence or self._sequence
+        self._ordered_in = (header.controller_epoch, header.broker_epoch)
         match request:
             case LeaderAndIsrRequest():
                 return self._become_leader_or_follower(header, request, now_ms)
@@ -271,8 +273,10 @@ class ReplicaManager:
         is_same_epoch = state.leader_epoch == partition.leader_epoch
         # An id may be given later, without a new epoch (KAFKA-13132).
         gets_id = is_same_epoch and partition.topic_id is None is not topic_id
-        # Nor is there one for who was stopped to shut down, and stayed till another rules.
-        resumes = is_same_epoch and -1 < partition.stopped_in < self.controller_epoch
+        # Nor is there one for who was stopped to shut down, and stayed till another rules, or
+        # till it registered again.
+        stopped_in = partition.stopped_in
+        resumes = is_same_epoch and stopped_in is not None and stopped_in < self._ordered_in
         if state.leader_epoch <= partition.leader_epoch and not (gets_id or resumes):
             return Errors.STALE_CONTROLLER_EPOCH
         if self.broker_id not in state.replicas:
@@ -377,7 +381,7 @@ class ReplicaManager:
             if partition is not None and partition.role is Role.FOLLOWER:
                 self._fetcher.unfollow(name)
                 partition.stop(Role.NONE)
-                partition.stopped_in = self.controller_epoch
+                partition.stopped_in = self._ordered_in
             return Errors.NONE
         self._retire(name)
         try:

@@ -157,7 +157,7 @@ class Channel:
 
     def _deleted_by(self, event: TopicDeletionStopReplicaResponseReceived) -> list[TopicPartition]:
         """Return the replicas whose deletion is under way: what the deletion learns of."""
-        names = [error.topic_partition for error in event.errors]
+        names = [error.topic_partition for error in event.response.partition_errors]
         return [name for name in names if self._is_being_deleted(name, event.broker_id)]
 
     def _is_being_deleted(self, name: TopicPartition, broker_id: BrokerId) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from core.controller import events
 from core.model import BrokerId, ReplicaAssignment, TopicPartition
@@ -47,6 +47,10 @@ class Admins:
         self._history = history
         self._note = note
         self._broken: dict[str, tuple[int, bytes]] = {}  # topic -> its czxid and what it held
+        # Whoever takes a name from which a topic was removed by hand takes care: a controller that
+        # still has the former topic in mind, or finds the new one written twice and without an id,
+        # cannot tell them apart.
+        self._removed: set[str] = set()
         self.actions: list[Callable[[], None]] = [
             self._create_topic,
             self._create_topic,
@@ -54,7 +58,6 @@ class Admins:
             self._expand_topic,
             self.delete_topic,
             self._rewrite_without_id,
-            self._remove_topic_by_hand,
             self._break_a_topic,
             self._mend_a_topic,
             self._ask_to_reassign,
@@ -97,18 +100,28 @@ class Admins:
         topic = f"topic-{self._random.randrange(TOPIC_NAMES)}"
         if TopicZNode.path(topic) in self._cluster.zookeeper.snapshot():
             return
+        if topic in self._removed and self._may_be_remembered(topic):
+            return
         partitions = {p: self._replicas() for p in range(self._random.randint(1, 3))}
         self._note("create %s %s", topic, partitions)
         self._cluster.put_topic(topic, partitions)
 
+    def _may_be_remembered(self, topic: str) -> bool:
+        rulers = self._cluster.active_controllers
+        known = any(topic in broker.controller.context.all_topics for broker in rulers)
+        return known or bool(self._cluster.in_call)
+
     def _expand_topic(self) -> None:
         topic = self._a_topic()
         if topic is not None:
-            stored = self._topics()[topic]
-            grown = dict(stored.partitions)
-            grown[len(grown)] = ReplicaAssignment(self._replicas())
-            self._note("expand %s to %s", topic, grown[len(grown) - 1])
-            self._put_topic(topic, stored.topic_id, grown)
+            self._expand(topic)
+
+    def _expand(self, topic: str) -> None:
+        stored = self._topics()[topic]
+        grown = dict(stored.partitions)
+        grown[len(grown)] = ReplicaAssignment(self._replicas())
+        self._note("expand %s to %s", topic, grown[len(grown) - 1])
+        self._put_topic(topic, stored.topic_id, grown)
 
     def _rewrite_without_id(self) -> None:
         """Do as a tool does that knows neither topic ids nor reassignments that are under way."""
@@ -123,8 +136,9 @@ class Admins:
     def _put_topic(
         self, topic: str, topic_id: str | None, partitions: dict[int, ReplicaAssignment]
     ) -> None:
-        path = TopicZNode.path(topic)
-        self._cluster.zookeeper.put(path, TopicZNode.encode(topic_id, partitions))
+        if topic_id is not None or topic not in self._removed:
+            path = TopicZNode.path(topic)
+            self._cluster.zookeeper.put(path, TopicZNode.encode(topic_id, partitions))
 
     def delete_topic(self) -> None:
         """Ask for the deletion of a topic."""
@@ -133,11 +147,12 @@ class Admins:
             self._note("delete %s", topic)
             self._cluster.zookeeper.put(DeleteTopicsTopicZNode.path(topic))
 
-    def _remove_topic_by_hand(self) -> None:
+    def remove_topic_by_hand(self) -> None:
         """Remove a topic as ``zookeeper-shell rmr`` does, asking nobody."""
         topic = self._a_topic()
         if topic is not None:
             self._note("remove %s by hand", topic)
+            self._removed.add(topic)
             path = TopicZNode.path(topic)
             nodes = [
                 p for p in self._cluster.zookeeper.snapshot() if f"{p}/".startswith(f"{path}/")
@@ -158,7 +173,20 @@ class Admins:
         """Whether what the znode held would be out of date by the time it is mended."""
         nodes = self._cluster.zookeeper.snapshot()
         moving = [a.is_being_reassigned for a in self._topics()[topic].partitions.values()]
-        return any(moving) or DeleteTopicsTopicZNode.path(topic) in nodes
+        return any(moving) or topic in self._removed or DeleteTopicsTopicZNode.path(topic) in nodes
+
+    def write_first(self, paths: Collection[str]) -> None:
+        """Write one of these znodes, between somebody's reading it and writing it."""
+        topics = [t for t in sorted(self._topics()) if TopicZNode.path(t) in paths]
+        if topics:
+            self._expand(self._random.choice(topics))
+        path = ReassignPartitionsZNode.PATH
+        node = self._cluster.zookeeper.snapshot().get(path) if path in paths else None
+        if node is not None and node.data != GARBAGE:
+            more = {partition: self._replicas() for partition in self._some_partitions()}
+            wanted = {**more, **ReassignPartitionsZNode.decode(node.data)}
+            self._note("write %s %s", path, wanted)
+            self._cluster.zookeeper.put(path, ReassignPartitionsZNode.encode(wanted))
 
     def mend_all(self) -> None:
         """Write back what broken znodes held."""

@@ -32,6 +32,7 @@ from core.replication.metadata_cache import MetadataCache
 from core.replication.replica_manager import ReplicaManager, ReplicationSettings
 from tests.simulation.channel import REQUEST_TIMEOUT_MS, Channel
 from tests.simulation.disk import Disk
+from tests.simulation.isr_writer import IsrWriter
 from tests.simulation.network import AnswerBody, Exchange, Network
 from tests.simulation.requests import event_of
 from tests.simulation.virtual_time import VirtualTime
@@ -58,7 +59,7 @@ class World:
     topic_numbers: Iterator[int]
     stop: Callable[[SimulatedBroker], None]
     obey: Callable[[SimulatedBroker, Exchange], ControlResponse]
-    orders_received: int = 0  # control requests, whatever came of them
+    orders_received: int = 0  # by replicas, whatever came of them
 
 
 class CountedTopicIds:
@@ -108,6 +109,7 @@ class SimulatedBroker:
         self.is_leaving = False  # asked to hand over
         self.broker_epoch = -1
         self.handled_events = 0
+        self.shutdowns_begun: dict[Exchange, int] = {}  # by which of those events
         self.inbox: deque[ControllerEvent] = deque()
         self.channels: dict[BrokerId, Channel] = {}
         self.unanswered: dict[RequestId, Exchange] = {}
@@ -131,6 +133,7 @@ class SimulatedBroker:
         self._fetches: dict[BrokerId, Exchange] = {}
         self._proposal: Exchange | None = None
         self._may_propose_from_ms = 0
+        self._isr_writer = IsrWriter(self)
 
     def start(self) -> None:
         """Listen, register, and do what is done every now and then."""
@@ -139,6 +142,8 @@ class SimulatedBroker:
         self.tell(events.RegisterBrokerAndReelect())
         self._fetch_again_and_again()
         self._shrink_again_and_again()
+        if self.settings.isr_changes_through_zookeeper:
+            self._isr_writer.propagate_again_and_again()
 
     # --- the controller ---
 
@@ -158,6 +163,8 @@ class SimulatedBroker:
         """Process one event and perform its effects."""
         event = self.inbox.popleft()
         self.handled_events += 1
+        if isinstance(event, events.ControlledShutdown):
+            self.shutdowns_begun[self.unanswered[event.request_id]] = self.handled_events
         self._perform(self.controller.handle(event, self.world.time.now_ms))
 
     def notice_expiry(self) -> None:
@@ -226,7 +233,8 @@ class SimulatedBroker:
             case FetchRequest():
                 self.world.network.answer(exchange, self.replica_manager.fetch(request, now_ms))
             case LeaderAndIsrRequest() | StopReplicaRequest() | UpdateMetadataRequest():
-                self.world.orders_received += 1
+                # A leader that is refused may ask again for ever, and every time all are told.
+                self.world.orders_received += not isinstance(request, UpdateMetadataRequest)
                 self.world.network.answer(exchange, self.world.obey(self, exchange))
             case _:
                 self.ask(exchange)
@@ -278,6 +286,9 @@ class SimulatedBroker:
             return
         request = self.replica_manager.alter_partition_request()
         if request is None:
+            return
+        if self.settings.isr_changes_through_zookeeper:
+            self._on_proposal_answered(request, self._isr_writer.alter(request))
             return
         controller = self.cache.snapshot.controller
         if controller is None or controller.control_endpoint is None:

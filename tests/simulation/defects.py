@@ -10,18 +10,26 @@ from dataclasses import replace
 from typing import Any, TypeAlias
 from unittest.mock import patch
 
+from core.controller import reassignment
 from core.controller.alter_partition import AlterPartitions
 from core.controller.assignments import write_assignments
 from core.controller.broker_membership import BrokerMembership
 from core.controller.context import ControllerContext
+from core.controller.controlled_shutdown import ControlledShutdowns
+from core.controller.controller import Controller
+from core.controller.effects import Reply
+from core.controller.notifications import Notifications
 from core.controller.partition_moves import PartitionMoves
 from core.controller.partition_state_machine import PartitionStateMachine
+from core.controller.reassignment_requests import requested_assignment
 from core.controller.request_batch import ControlRequestBatch
 from core.controller.responses import ControlResponses
+from core.controller.topic_changes import TopicChanges
 from core.controller.topic_deletion import TopicDeletions
 from core.errors import Errors
 from core.model import LeaderAndIsr, ReplicaAssignment
 from core.ports import ControllerEpoch
+from core.protocol.controller import ControlledShutdownResponse
 from core.replication import replica_manager
 from core.replication.replica_manager import ReplicaManager
 from zk import fenced_writes
@@ -262,6 +270,89 @@ def orders_before_the_write() -> Any:
     return patch.object(ControlRequestBatch, "add_leader_and_isr", one_ahead)
 
 
+# --- what is answered -----------------------------------------------------------------------------
+
+
+def brokers_let_go_at_once() -> Any:
+    """Who shuts down may stop before the new leaders know that they lead (KAFKA-6029)."""
+    return patch.object(ControlledShutdowns, "_new_leaders", lambda self, partitions, broker: {})
+
+
+def leaderships_that_remain_unmentioned() -> Any:
+    """Who shuts down is told that it leads nothing any more, whatever it leads."""
+
+    def done(self: ControlledShutdowns, request_id: int, waiting: Any) -> None:
+        self._term.outbox.add(Reply(request_id, ControlledShutdownResponse(Errors.NONE)))
+
+    return patch.object(ControlledShutdowns, "_let_go", done)
+
+
+def leaving_brokers_used_again_at_once() -> Any:
+    """Who shuts down is elected, and let into ISRs, while it does."""
+    return patch.object(ControlledShutdowns, "_mark", lambda self, broker_id: None)
+
+
+def brokers_that_stay_never_used_again() -> Any:
+    """Who asked to shut down, and did not, never leads again."""
+    return patch.object(ControlledShutdowns, "on_abandoned", lambda self, event: False)
+
+
+def shutdowns_forgotten_by_who_resigns() -> Any:
+    """A broker that waits for leave gets no answer when the controller resigns."""
+    return patch.object(ControlledShutdowns, "refuse_all", lambda self: self._waiting.clear())
+
+
+def requests_left_unanswered() -> Any:
+    """Who does not rule says nothing to whoever takes it for the controller."""
+    return patch.object(Controller, "_refuse", lambda self, event: None)
+
+
+def any_proposal_accepted() -> Any:
+    """What a leader proposes is not looked at."""
+    return patch.object(AlterPartitions, "_is_valid", lambda self, row, now: True)
+
+
+def cancelled_moves_go_on() -> Any:
+    """Who cancels a move is told so, and it goes on."""
+
+    def to_its_target(context: Any, partition: Any, target: Any, **options: Any) -> Any:
+        current = context.partition_full_replica_assignment(partition)
+        if target is None and current.is_being_reassigned:
+            target = current.target_replicas
+        return requested_assignment(context, partition, target, **options)
+
+    return patch.object(reassignment, "requested_assignment", to_its_target)
+
+
+# --- what others write ----------------------------------------------------------------------------
+
+
+def topics_overwritten() -> Any:
+    """Partitions that a tool adds while a controller writes the topic are lost."""
+    write = ZkControllerStore.write_topics
+
+    def at_any_version(self: ZkControllerStore, topics: Any, epoch_zk_version: int) -> Any:
+        at_any = {topic: replace(read, zk_version=-1) for topic, read in topics.items()}
+        return write(self, at_any, epoch_zk_version)
+
+    return patch.object(ZkControllerStore, "write_topics", at_any_version)
+
+
+def removed_topics_live_on() -> Any:
+    """Brokers are not told that somebody removed the znode of a topic."""
+
+    def in_memory(self: TopicChanges, topics: Any) -> None:
+        for topic in topics:
+            self._context.remove_topic(topic)
+
+    return patch.object(TopicChanges, "_purge", in_memory)
+
+
+def isr_changes_unheard() -> Any:
+    """What leaders write themselves is not read."""
+    return patch.object(Notifications, "_learn_leaderships", lambda self, partitions: [])
+
+
 DEFECTS: tuple[Defect, ...] = (
     no_controller_epoch_check_on_writes,
     epoch_read_after_waking,
@@ -285,11 +376,22 @@ DEFECTS: tuple[Defect, ...] = (
     old_leader_epochs_obeyed,
     topic_ids_ignored,
     orders_before_the_write,
+    brokers_let_go_at_once,
+    leaderships_that_remain_unmentioned,
+    leaving_brokers_used_again_at_once,
+    brokers_that_stay_never_used_again,
+    shutdowns_forgotten_by_who_resigns,
+    requests_left_unanswered,
+    any_proposal_accepted,
+    cancelled_moves_go_on,
+    topics_overwritten,
+    removed_topics_live_on,
+    isr_changes_unheard,
 )
 
 SEARCH_FROM: dict[Defect, int] = {
-    failed_deletions_count_as_done: 70,
-    watches_armed_after_the_read: 70,
-    stale_answers_accepted: 1480,
+    failed_deletions_count_as_done: 130,
+    stale_answers_accepted: 70,
+    watches_armed_after_the_read: 45,
 }
 """Where the search for a rare one begins, to keep it short; any other seed will do in time."""

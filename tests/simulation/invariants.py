@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tests.simulation.answers import Answers
 from tests.simulation.cluster import Cluster
 from tests.simulation.leadership_history import LeadershipHistory
 from tests.simulation.obedience import Obedience
@@ -18,6 +19,7 @@ class Invariants:
         self._terms = Terms(cluster, self.history)
         obedience = Obedience(cluster, self.history)
         cluster.network.on_sent = self.history.note_sent
+        cluster.network.on_answered = Answers(cluster, self.history).check
         cluster.obey = obedience.obey
         cluster.after_step = self.check
 

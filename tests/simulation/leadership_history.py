@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import NamedTuple
 
 from core.errors import BadDataError
@@ -16,6 +17,7 @@ from core.model import (
 from core.protocol.controller import (
     AlterPartitionRequest,
     AlterPartitionRow,
+    ControlledShutdownRequest,
     ElectionType,
     ElectLeadersRequest,
 )
@@ -57,6 +59,8 @@ class LeadershipHistory:
         self.ever_led: set[tuple[TopicPartition, BrokerId, int]] = set()
         self.current: dict[TopicPartition, LeaderAndIsr] = {}
         self.allow_unclean_everywhere = False
+        self.leaders_write_isrs = False
+        self.leave_requests: Counter[ControlledShutdownRequest] = Counter()
         self.second_ids = 0  # topics whose id was lost, and who got another one
         self._cluster = cluster
         self._read = 0
@@ -69,19 +73,41 @@ class LeadershipHistory:
         self._proposals: dict[TopicPartition, list[tuple[AlterPartitionRequest, AlterPartitionRow]]]
         self._proposals = {}
         self._unclean_elections: dict[int, int] = {}
+        self._successors: dict[BrokerId, dict[TopicPartition, tuple[BrokerId, int, int]]] = {}
 
     def note_sent(self, exchange: Exchange) -> None:
         """Remember what was asked for: it may justify a write."""
         request = exchange.request
         if isinstance(request, AlterPartitionRequest):
+            if exchange.sender is None:
+                return  # a forgery justifies nothing
             for row in request.partitions:
                 self._proposals.setdefault(row.topic_partition, []).append((request, row))
+        elif isinstance(request, ControlledShutdownRequest):
+            self.leave_requests[request] += 1
         elif (
             isinstance(request, ElectLeadersRequest)
             and request.election_type is ElectionType.UNCLEAN
         ):
             self.allow_unclean_everywhere |= request.partitions is None
             self._unclean_partitions.update(request.partitions or ())
+
+    def is_ruling(self, broker: SimulatedBroker) -> bool:
+        """Whether a broker's controller rules, in its own opinion and in ZooKeeper's."""
+        is_its_term = broker.controller.context.epoch == self.controller_epoch
+        return is_its_term and broker.session.session_id == self._ruling_session
+
+    def assignment(self, partition: TopicPartition) -> ReplicaAssignment | None:
+        """Return where a partition is assigned, if that can be read."""
+        is_readable = partition.topic not in self._unreadable
+        stored = self._assignments.get(partition.topic, {}) if is_readable else {}
+        return stored.get(partition.partition)
+
+    def successors(
+        self, broker_id: BrokerId
+    ) -> list[tuple[TopicPartition, tuple[BrokerId, int, int]]]:
+        """Return who took over what a leaving broker led: leader, leader epoch, by which event."""
+        return sorted(self._successors.get(broker_id, {}).items())
 
     def check(self) -> None:
         """Check the transactions since the last time."""
@@ -128,7 +154,7 @@ class LeadershipHistory:
 
     def _check_fence(self, transaction: Transaction) -> None:
         fenced = [op for op in transaction.operations if _is_duty(op)]
-        if not fenced:
+        if not fenced or self._is_of_leader(transaction):
             return
         fence, *_ = transaction.operations
         is_fenced = isinstance(fence, Check) and fence.path == ControllerEpochZNode.PATH
@@ -194,8 +220,15 @@ class LeadershipHistory:
         belief = Belief(now.leader, now.leader_epoch, now.isr, now.partition_epoch)
         self.ever_held.setdefault(partition, set()).add(belief)
         self.ever_led.add((partition, now.leader, now.leader_epoch))
-        assert state.controller_epoch == self.controller_epoch, f"a fenced write, {where}"
         self._check_leadership(partition, now, where)
+        if self._is_of_leader(transaction):
+            assert isinstance(operation, SetData), where
+            assert before is not None, where
+            assert operation.version == before.partition_epoch, f"VersionChain, {where}"
+            kept = now._replace(isr=before.isr, leader_recovery_state=before.leader_recovery_state)
+            assert kept == before.with_partition_epoch(version), f"more than the ISR, {where}"
+            return
+        assert state.controller_epoch == self.controller_epoch, f"a fenced write, {where}"
         if before is None:
             assert isinstance(operation, Create), where
             return
@@ -206,14 +239,26 @@ class LeadershipHistory:
         if now.leader_epoch == before.leader_epoch:
             self._check_isr_change(partition, before, now, writer, where)
         elif now.leader not in (NO_LEADER, before.leader):
+            if writer and before.leader in writer.controller.context.shutting_down_broker_ids:
+                taken_over = self._successors.setdefault(before.leader, {})
+                taken_over[partition] = now.leader, now.leader_epoch, writer.handled_events
             self._check_new_leader(partition, before, now, writer, where)
+
+    def _is_of_leader(self, transaction: Transaction) -> bool:
+        """Whether leaders write ISRs themselves, and this is such a write: nothing fences it."""
+        return self.leaders_write_isrs and all(
+            isinstance(op, SetData) and TopicPartitionStateZNode.partition_of(op.path) is not None
+            for op in transaction.operations
+        )
 
     def _check_leadership(self, partition: TopicPartition, now: LeaderAndIsr, where: str) -> None:
         assert now.isr, f"IsrNotEmpty, {where}"
         assert len(set(now.isr)) == len(now.isr), f"IsrIsASet, {where}"
         assert now.leader == NO_LEADER or now.leader in now.isr, f"LeaderInIsr, {where}"
         replicas = self._assignments[partition.topic][partition.partition].replicas
-        assert set(now.isr) <= set(replicas), f"IsrSubsetOfReplicas, {where}, {replicas}"
+        # A leader that writes itself may not have heard yet that a replica is not wanted any more.
+        is_subset = self.leaders_write_isrs or set(now.isr) <= set(replicas)
+        assert is_subset, f"IsrSubsetOfReplicas, {where}, {replicas}"
 
     def _check_isr_change(
         self,

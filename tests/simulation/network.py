@@ -81,6 +81,7 @@ class Network:
         self.fate: Callable[[Packet], Fate] = usual_fate
         self.delay_ms: Callable[[], int] = lambda: 0  # of the second copy of a packet
         self.on_sent: Callable[[Exchange], None] = lambda exchange: None
+        self.on_answered: Callable[[Exchange, AnswerBody], None] = lambda exchange, answer: None
         self._now_ms = now_ms
         self._numbers = itertools.count(1)
 
@@ -110,6 +111,7 @@ class Network:
 
     def answer(self, exchange: Exchange, answer: AnswerBody) -> None:
         """Send the answer of a request."""
+        self.on_answered(exchange, answer)
         self._send(exchange, answer)
 
     def deliverable(self) -> list[int]:

@@ -19,6 +19,7 @@ from tests.simulation.admins import Admins
 from tests.simulation.broker import SimulatedBroker
 from tests.simulation.cluster import Cluster, SimulatedCrashError, short_settings
 from tests.simulation.convergence import assert_converged
+from tests.simulation.forgeries import Forgeries
 from tests.simulation.invariants import Invariants
 from tests.simulation.network import Fate, Packet, RequestBody, usual_fate
 from tests.support.fake_zookeeper import Call, Hook, Moment
@@ -37,6 +38,10 @@ FETCH_DELAY_PROBABILITY = 0.15
 SAME_PORT_PROBABILITY = 0.3
 MAX_DELAY_MS = 10_000
 DISK_FAILURE_PROBABILITY = 0.15
+LEADERS_WRITE_PROBABILITY = 0.2
+CALM_PROBABILITY = 0.2
+SPARING_PROBABILITY = 0.55
+RACE_PROBABILITY = 0.1
 MISSING_BROKER_PROBABILITY = 0.3
 STALL_STEPS = 25
 MAX_NESTED_STALLS = 2
@@ -49,9 +54,12 @@ class Simulation:
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
         self.history: list[str] = []
+        self._leaders_write_isrs = self.random.random() < LEADERS_WRITE_PROBABILITY
         self._is_rebalancing = self.random.random() < 0.5
-        # Controllers that are left alone: what they overlook, no successor puts right.
-        self._is_calm = self.random.random() < 0.4
+        # Controllers that are spared: what they overlook, no successor puts right.
+        mood = self.random.random()
+        self._is_calm = mood < CALM_PROBABILITY  # so is everybody else
+        self._is_sparing = mood < SPARING_PROBABILITY
         self.cluster = Cluster(0, settings=self._settings)
         self.cluster.hook_for = self._hook_for
         self.cluster.network.fate = self._fate
@@ -65,6 +73,7 @@ class Simulation:
         for broker_id in range(BROKERS):
             self._ports[broker_id] = self.cluster.start(broker_id).port
         self.invariants = Invariants(self.cluster)
+        self.invariants.history.leaders_write_isrs = self._leaders_write_isrs
         self._admins = Admins(
             self.cluster, BROKERS, self.random, self.invariants.history, self._note
         )
@@ -76,12 +85,17 @@ class Simulation:
             self._let_time_pass,
             self._partition_the_network,
         ]
+        if not self._leaders_write_isrs:  # the condition on a version does not tell topics apart
+            self._admins.actions.append(self._admins.remove_topic_by_hand)
+        self._admins.actions.append(Forgeries(self.cluster, self.random, self._note).propose)
         if not self._is_calm:
-            self._faults += self._faults_that_end_terms()
+            self._faults += self._faults_of_processes()
+        if not self._is_sparing:
+            self._faults.append(self._stand_back)
             self._admins.actions += self._admins.mistakes
         self._cut_off: set[str] = set()  # endpoints nobody reaches
 
-    def _faults_that_end_terms(self) -> list[Callable[[], None]]:
+    def _faults_of_processes(self) -> list[Callable[[], None]]:
         return [
             self._kill,
             self._start,
@@ -92,7 +106,6 @@ class Simulation:
             self._expire_a_dead_session,
             self._shut_down,
             self._ask_for_a_shutdown_and_stay,
-            self._stand_back,
             self._fail_a_log_directory,
         ]
 
@@ -129,6 +142,7 @@ class Simulation:
     def _settings(self) -> ControllerSettings:
         settings = short_settings()
         settings.auto_leader_rebalance_enable = self._is_rebalancing
+        settings.isr_changes_through_zookeeper = self._leaders_write_isrs
         return settings
 
     def _step(self) -> None:
@@ -150,7 +164,8 @@ class Simulation:
         self._faults_are_on = False
         self._cut_off.clear()
         is_anyone_missing = self.random.random() < MISSING_BROKER_PROBABILITY
-        self._missing = self.random.randrange(BROKERS) if is_anyone_missing else None
+        victim = self._pick_a_victim() if is_anyone_missing else None
+        self._missing = None if victim is None else victim.broker_id
         self._note("heal, but for %s", self._missing)
         self.cluster.network.fate = self._fate_in_peace
         for broker_id in range(BROKERS):
@@ -202,6 +217,7 @@ class Simulation:
         """Let a log directory fail at a bad moment: while something in it is to be deleted."""
         for broker in self.cluster.brokers.values():
             is_it = broker.control_endpoint == endpoint and not broker.disk.has_failed
+            is_it = is_it and not (self._is_sparing and broker.controller.is_active)
             if is_it and self.random.random() < DISK_FAILURE_PROBABILITY:
                 self._fail_a_log_directory_of(broker)
 
@@ -230,10 +246,15 @@ class Simulation:
         return partial(self._interrupt, broker)
 
     def _interrupt(self, broker: SimulatedBroker, call: Call) -> None:
-        probability = CALL_FAULT_PROBABILITY * (3 if self._is_calm else 1)
-        if not self._faults_are_on or self.random.random() >= probability:
+        if not self._faults_are_on:
             return
-        fault = self.random.choice((1, 3)) if self._is_calm else self.random.randrange(4)
+        is_write = call.method not in READS and call.moment is Moment.BEFORE
+        if is_write and self.random.random() < RACE_PROBABILITY:
+            self._admins.write_first(call.paths)
+        probability = CALL_FAULT_PROBABILITY * (3 if self._is_calm else 1)
+        if self.random.random() >= probability:
+            return
+        fault = self.random.choice((1, 3)) if self._is_sparing else self.random.randrange(4)
         if fault == 0:
             self._note("  %d crashes %s %s", broker.broker_id, call.moment.value, call.method)
             self._forgotten_sessions.append(broker.session.session_id)
@@ -266,8 +287,13 @@ class Simulation:
         ]
         return self.random.choice(brokers) if brokers else None
 
+    def _pick_a_victim(self, *, paused: bool | None = None) -> SimulatedBroker | None:
+        broker = self._pick(paused=paused)
+        is_ruler = broker is not None and broker.controller.is_active
+        return None if is_ruler and self._is_sparing else broker
+
     def _kill(self) -> None:
-        broker = self._pick()
+        broker = self._pick_a_victim()
         if broker is not None:
             self._note("kill %d", broker.broker_id)
             self._end(broker)
@@ -299,7 +325,7 @@ class Simulation:
             broker.is_paused = False
 
     def _expire_a_session(self) -> None:
-        broker = self._pick()
+        broker = self._pick_a_victim()
         if broker is not None:
             self._note("expire the session of %d", broker.broker_id)
             self.cluster.expire(broker.session.session_id)
@@ -328,7 +354,7 @@ class Simulation:
         self.cluster.time.advance(self.random.randrange(1_000, 8_000))
 
     def _shut_down(self) -> None:
-        broker = self._pick(paused=False)
+        broker = self._pick_a_victim(paused=False)
         if broker is not None and not broker.is_leaving:
             self._note("%d asks to shut down", broker.broker_id)
             broker.shut_down()
@@ -348,7 +374,7 @@ class Simulation:
             rulers[0].tell(events.Resign("simulated"))
 
     def _fail_a_log_directory(self) -> None:
-        broker = self._pick(paused=False)
+        broker = self._pick_a_victim(paused=False)
         if broker is not None and not broker.disk.has_failed:
             self._fail_a_log_directory_of(broker)
 

@@ -43,10 +43,9 @@ class Terms:
         queued = {reply.request_id for event in broker.inbox if (reply := refusal(event))}
         owed = [exchange for i, exchange in broker.unanswered.items() if i not in queued]
         for exchange in owed:
-            may_wait = isinstance(exchange.request, ControlledShutdownRequest)
-            assert may_wait and broker.controller.is_active, (
-                f"broker {broker.broker_id} does not answer {exchange.request}"
-            )
+            is_shutdown = isinstance(exchange.request, ControlledShutdownRequest)
+            may_wait = is_shutdown and broker.controller.is_active
+            assert may_wait, f"broker {broker.broker_id} does not answer {exchange.request}"
 
     def _check_nothing_is_left(self, broker: SimulatedBroker) -> None:
         where = f"broker {broker.broker_id} does not rule and"

@@ -20,6 +20,7 @@ from core.controller.responses import response_event
 from core.errors import Errors
 from core.model import BrokerId
 from core.protocol.control import PartitionError, StopReplicaRequest, StopReplicaResponse
+from core.replication.replica_manager import refusal
 from tests.support.fake_zookeeper import Call
 from tests.support.term import (
     T0,
@@ -205,8 +206,9 @@ def test_what_failed_in_one_term_is_tried_again_in_the_next_as_well(tree: Tree) 
         retries = []
         for event in answers.waiting:
             assert isinstance(event, TopicDeletionStopReplicaResponseReceived)
-            errors = [e._replace(error_code=Errors.KAFKA_STORAGE_ERROR) for e in event.errors]
-            effects = answers.ruler.handle(replace(event, errors=tuple(errors)))
+            failed = refusal(event.request, Errors.KAFKA_STORAGE_ERROR)
+            assert isinstance(failed, StopReplicaResponse)
+            effects = answers.ruler.handle(replace(event, response=failed))
             retries += [e.event for e in of_type(effects, ScheduleEvent)]
         assert retries == [TopicDeletion()]
         answers.waiting.clear()
@@ -413,3 +415,34 @@ def test_the_last_word_holds_whatever_was_seen_in_between(seed: int) -> None:
         assert context.topic_id("t") == topic.topic_id
         assert [tp.partition for tp in sorted(context.partitions_of("t"))] == [*topic.partitions]
         assert all(tree.state(tp) is not None for tp in context.partitions_of("t"))
+
+
+@pytest.mark.parametrize("of_another", ["topic", "order"])
+def test_the_answer_to_something_else_deletes_no_topic(tree: Tree, of_another: str) -> None:
+    answers = rule(tree, 0)
+    wish(tree, "t")
+    answers.ruler.catch_up()
+    answers.waiting.clear()
+    answers.hear(answers.ruler.handle(TopicDeletion()))
+    for sent in requests(answers.effects):
+        if not isinstance(sent.request, StopReplicaRequest):
+            continue
+        (asked,) = sent.request.topic_states
+        other = (
+            replace(asked, topic_id=topic_id(999))
+            if of_another == "topic"  # of the same name, deleted before
+            else replace(
+                asked,
+                partition_states=tuple(
+                    stop._replace(leader_epoch=4) for stop in asked.partition_states
+                ),
+            )
+        )
+        request = StopReplicaRequest((other,))
+        done = StopReplicaResponse(
+            Errors.NONE, tuple(PartitionError(*tp, Errors.NONE) for tp, _ in request.partitions())
+        )
+        event = response_event(sent.broker_id, sent.header, request, done)
+        if event is not None:
+            answers.ruler.handle(event)
+    assert "t" in answers.ruler.controller.context.topics_to_be_deleted

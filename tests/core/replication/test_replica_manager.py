@@ -507,3 +507,14 @@ def test_a_second_full_request_of_a_term_counts_when_it_is_no_copy(broker: Broke
     broker.handle(leader_and_isr({T1: state()}), sequence=2)
     broker.handle(leader_and_isr({T1: state()}, type=FULL), sequence=3)
     assert set(broker.manager.partitions) == {T1}
+
+
+@pytest.mark.parametrize("newer", ["controller_epoch", "broker_epoch"])
+def test_who_was_stopped_to_shut_down_and_stays_follows_again(broker: Broker, newer: str) -> None:
+    follow = leader_and_isr({T0: state(2, leader_epoch=1)}, type=FULL)
+    broker.handle(follow)
+    broker.handle(stop_replica(T0, 1, delete=False))
+    broker.handle(follow)
+    assert broker.manager.partitions[T0].role is Role.NONE, "a late copy of the order to follow"
+    broker.handle(follow, **{newer: getattr(HEADER, newer) + 1})
+    assert broker.manager.partitions[T0].role is Role.FOLLOWER

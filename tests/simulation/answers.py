@@ -1,0 +1,156 @@
+"""Answers of controllers: they are true, and nobody is let go too early."""
+
+from __future__ import annotations
+
+from core.errors import Errors
+from core.model import BrokerId, TopicPartition
+from core.protocol.controller import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
+    AlterPartitionRequest,
+    AlterPartitionResponse,
+    ControlledShutdownRequest,
+    ControlledShutdownResponse,
+    ElectionType,
+    ElectLeadersRequest,
+    ElectLeadersResponse,
+)
+from core.replication.partition import Role
+from tests.simulation.broker import SimulatedBroker
+from tests.simulation.cluster import Cluster
+from tests.simulation.leadership_history import Belief, LeadershipHistory
+from tests.simulation.network import AnswerBody, Exchange
+
+# Some time after the first request the mark is taken back, should the broker not have stopped.
+MARKED_FOR_MS = 6_000
+
+
+class Answers:
+    """Compares what rulers answer with what ZooKeeper holds then; raises ``AssertionError``."""
+
+    def __init__(self, cluster: Cluster, history: LeadershipHistory) -> None:
+        self._cluster = cluster
+        self._history = history
+
+    def check(self, exchange: Exchange, answer: AnswerBody) -> None:
+        """Check an answer as it is sent."""
+        asked = self._cluster.network.listeners.get(exchange.endpoint)
+        self._history.check()
+        if not isinstance(asked, SimulatedBroker) or not self._history.is_ruling(asked):
+            return
+        match exchange.request, answer:
+            case AlterPartitionRequest() as request, AlterPartitionResponse():
+                self._check_altered(request, answer)
+            case ElectLeadersRequest(kind), ElectLeadersResponse():
+                self._check_elected(kind, answer)
+            case AlterPartitionReassignmentsRequest() as request, response:
+                assert isinstance(response, AlterPartitionReassignmentsResponse)
+                self._check_reassigned(request, response)
+            case ControlledShutdownRequest(), ControlledShutdownResponse(Errors.NONE, remaining):
+                self._check_remaining(asked, exchange, set(remaining))
+                self._check_successors(asked, exchange)
+            case _:
+                pass
+
+    def _check_altered(
+        self, request: AlterPartitionRequest, response: AlterPartitionResponse
+    ) -> None:
+        wanted = {row.topic_partition: set(row.new_isr) for row in request.partitions}
+        for row in response.partitions:
+            if row.leader_epoch < 0:
+                continue
+            belief = Belief(row.leader, row.leader_epoch, row.isr, row.partition_epoch)
+            held = self._history.ever_held.get(row.topic_partition, ())
+            assert belief in held, f"an answer ZooKeeper never held: {row}"
+            is_done = set(row.isr) == wanted[row.topic_partition]
+            assert is_done or row.error_code is not Errors.NONE, f"not as proposed: {row}"
+
+    def _check_elected(self, kind: ElectionType, response: ElectLeadersResponse) -> None:
+        for row in response.partitions:
+            partition = TopicPartition(row.topic, row.partition)
+            assignment = self._history.assignment(partition)
+            now = self._history.current.get(partition)
+            if row.error_code is not Errors.NONE or now is None or assignment is None:
+                continue
+            assert now.leader == row.leader, f"{row} leads, says the answer, not {now}"
+            if kind is ElectionType.PREFERRED:
+                assert row.leader == assignment.replicas[0], f"{row} is not preferred"
+
+    def _check_reassigned(
+        self,
+        request: AlterPartitionReassignmentsRequest,
+        response: AlterPartitionReassignmentsResponse,
+    ) -> None:
+        targets = {TopicPartition(r.topic, r.partition): r.replicas for r in request.partitions}
+        for row in response.partitions:
+            partition = TopicPartition(row.topic, row.partition)
+            assignment = self._history.assignment(partition)
+            if row.error_code is not Errors.NONE or assignment is None:
+                continue
+            target = targets[partition]
+            if target is None:
+                assert not assignment.adding_replicas, f"{partition} is moved on: {assignment}"
+            else:
+                assert assignment.target_replicas == target, f"{partition}: {assignment}"
+
+    def _check_remaining(
+        self, ruler: SimulatedBroker, exchange: Exchange, remaining: set[TopicPartition]
+    ) -> None:
+        request, context = exchange.request, ruler.controller.context
+        assert isinstance(request, ControlledShutdownRequest)
+        leaver = request.broker_id
+        led = {
+            partition
+            for partition, now in self._history.current.items()
+            if now.leader == leaver
+            and len(context.partition_replica_assignment(partition)) > 1
+            and not context.is_topic_queued_for_deletion(partition.topic)
+        }
+        assert led <= remaining, f"broker {leaver} is let go and leads {led - remaining}"
+        for partition in remaining - led:
+            current = self._history.current.get(partition)
+            assert current is None or current.leader == leaver, f"{leaver} leads not: {partition}"
+        is_same_life = context.live_broker_epochs.get(leaver) == request.broker_epoch
+        has_asked_once = self._history.leave_requests[request] == 1
+        if (
+            has_asked_once
+            and is_same_life
+            and self._cluster.now_ms - exchange.sent_ms < MARKED_FOR_MS
+        ):
+            assert leaver in context.shutting_down_broker_ids, f"{leaver} is let go, and unmarked"
+
+    def _check_successors(self, ruler: SimulatedBroker, exchange: Exchange) -> None:
+        """Who took over knows it, unless it had its time."""
+        request = exchange.request
+        assert isinstance(request, ControlledShutdownRequest)
+        patience_ms = ruler.settings.controlled_shutdown_ack_timeout_ms
+        if self._cluster.now_ms - exchange.sent_ms >= patience_ms:
+            return
+        for partition, (leader, epoch, by) in self._history.successors(request.broker_id):
+            current = self._history.current.get(partition)
+            is_current = current is not None and (current.leader, current.leader_epoch) == (
+                leader,
+                epoch,
+            )
+            if (
+                by == ruler.shutdowns_begun.get(exchange)
+                and is_current
+                and self._could_hear(ruler, leader, partition)
+            ):
+                hosted = self._cluster.brokers[leader].replica_manager.partitions[partition]
+                assert hosted.leader_epoch >= epoch, (
+                    f"broker {request.broker_id} is let go, and {leader} does not lead: {hosted}"
+                )
+
+    def _could_hear(
+        self, ruler: SimulatedBroker, leader: BrokerId, partition: TopicPartition
+    ) -> bool:
+        broker, context = self._cluster.brokers.get(leader), ruler.controller.context
+        if broker is None or context.live_broker_epochs.get(leader) != broker.broker_epoch:
+            return False
+        hosted = broker.replica_manager.partitions.get(partition)
+        return (
+            hosted is not None
+            and hosted.role is not Role.OFFLINE
+            and hosted.topic_id == context.topic_id(partition.topic)
+        )

@@ -1,0 +1,102 @@
+"""Proposals no leader of ours makes, of which a controller must accept none.
+
+They stand for leaders of other releases, for requests held up somewhere, for defects of brokers.
+Each is a change that would be accepted but for one thing.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+from core.model import LeaderRecoveryState
+from core.protocol.controller import AlterPartitionRequest, AlterPartitionRow
+from core.replication.partition import Partition, Role
+from tests.simulation.broker import SimulatedBroker
+from tests.simulation.cluster import Cluster
+
+UNKNOWN = -1
+
+
+class Forgeries:
+    """Sends them; ``note`` writes the history."""
+
+    def __init__(self, cluster: Cluster, dice: random.Random, note: Callable[..., None]) -> None:
+        self._cluster = cluster
+        self._random = dice
+        self._note = note
+
+    def propose(self) -> None:
+        """Send one in the name of some leader."""
+        controllers = self._cluster.active_controllers
+        led = [
+            (broker, partition)
+            for _, broker in sorted(self._cluster.brokers.items())
+            for _, partition in sorted(broker.replica_manager.partitions.items())
+            if partition.role is Role.LEADER and len(partition.assignment.replicas) > 1
+        ]
+        if not led or not controllers:
+            return
+        request = self._forge(*self._random.choice(led))
+        self._note("forge %s", request)
+        endpoint = controllers[0].control_endpoint
+        self._cluster.network.ask(None, endpoint, request, lambda answer: None)
+
+    def _forge(  # noqa: C901 - every mistake there is
+        self, broker: SimulatedBroker, led: Partition
+    ) -> AlterPartitionRequest:
+        row = self._acceptable(broker, led)
+        broker_id, broker_epoch = broker.broker_id, broker.broker_epoch
+        others = [b for b in self._cluster.brokers if b != broker_id]
+        strangers = [b for b in others if b not in led.assignment.replicas]
+        without = tuple(r for r in led.assignment.replicas if r != broker_id)
+        match self._random.randrange(12):
+            case 0:
+                row = row._replace(topic_id="another topic's id")
+            case 1:
+                row = row._replace(leader_epoch=row.leader_epoch - 1)
+            case 2:
+                row = row._replace(leader_epoch=row.leader_epoch + 1)
+            case 3:
+                row = row._replace(partition_epoch=row.partition_epoch - 1)
+            case 4:
+                row = row._replace(partition_epoch=row.partition_epoch + 1)
+            case 5 if others:
+                broker_id = self._random.choice(others)
+                broker_epoch = self._cluster.brokers[broker_id].broker_epoch
+            case 6:
+                row = _with_isr(row, without)
+            case 7:
+                row = _with_isr(row, (*row.new_isr, row.new_isr[0]))
+            case 8 if strangers:
+                row = _with_isr(row, (*row.new_isr, self._random.choice(strangers)))
+            case 9:
+                row = row._replace(isr_broker_epochs=(*row.isr_broker_epochs[:-1], 0))
+            case 10:
+                row = row._replace(isr_broker_epochs=())
+            case 11 if not led.is_recovering:
+                row = row._replace(leader_recovery_state=LeaderRecoveryState.RECOVERING)
+            case _:
+                broker_epoch -= 1
+        return AlterPartitionRequest(broker_id, broker_epoch, (row,))
+
+    def _acceptable(self, broker: SimulatedBroker, led: Partition) -> AlterPartitionRow:
+        """Return a change of the ISR that the leader might have asked for."""
+        replicas = led.assignment.replicas
+        isr = led.isr if len(led.isr) < len(replicas) else (broker.broker_id,)
+        if isr == led.isr:
+            isr = (*isr, next(r for r in replicas if r not in isr))
+        row = AlterPartitionRow(
+            *led.topic_partition,
+            led.topic_id,
+            led.leader_epoch,
+            (),
+            (),
+            LeaderRecoveryState.RECOVERED,
+            led.partition_epoch,
+        )
+        return _with_isr(row, isr)
+
+
+def _with_isr(row: AlterPartitionRow, isr: tuple[int, ...]) -> AlterPartitionRow:
+    return row._replace(new_isr=isr, isr_broker_epochs=(UNKNOWN,) * len(isr))
