@@ -247,6 +247,15 @@ class ControllerContext:
             for replica in self.partition_replica_assignment(topic_partition)
         ]
 
+    def replicas_ever_told(self, partitions: Iterable[TopicPartition]) -> list[PartitionAndReplica]:
+        """Return every replica of these partitions, and those not assigned any more that remain."""
+        return [
+            PartitionAndReplica(topic_partition, replica)
+            for topic_partition in partitions
+            if (record := self._partitions.get(topic_partition)) is not None
+            for replica in dict.fromkeys((*record.assignment.replicas, *record.replica_states))
+        ]
+
     @property
     def knows_everything(self) -> bool:
         """Whether every topic and every leadership in ZooKeeper could be read."""

@@ -261,7 +261,7 @@ class TopicChanges:
         for topic in topics:
             partitions = self._context.partitions_of(topic)
             batch.add_update_metadata(partitions)
-            for replica in self._context.replicas_of(partitions):
+            for replica in self._context.replicas_ever_told(partitions):
                 batch.add_stop_replica(replica.replica, replica.topic_partition, delete=True)
             self._term.outbox.record("%s: gone from ZooKeeper", topic)
         self._term.announce(batch)

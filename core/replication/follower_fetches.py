@@ -117,7 +117,7 @@ class FollowerFetches:
         row = position.row
         partition = self._led.get(name)
         if partition is None:
-            return _failed(row, self._why_not_led(name, row))
+            return _failed(row, self._why_not_led(name, position.topic_id, row))
         follower = partition.followers.get(request.replica_id)
         error = _check_fetch(partition, position.topic_id, row)
         if error is Errors.NONE and follower is None:
@@ -144,14 +144,16 @@ class FollowerFetches:
             session.unsettled[name] = None  # until it may join: others decide when that is
         return answer._replace(high_watermark=partition.high_watermark)
 
-    def _why_not_led(self, name: TopicPartition, row: FetchPartition) -> Errors:
+    def _why_not_led(
+        self, name: TopicPartition, topic_id: TopicId | None, row: FetchPartition
+    ) -> Errors:
         hosted = self._hosted.get(name)
         if hosted is None:
             is_known = name in self._cache.snapshot.partitions
             return Errors.NOT_LEADER_OR_FOLLOWER if is_known else Errors.UNKNOWN_TOPIC_OR_PARTITION
         if hosted.role is Role.OFFLINE:
             return Errors.KAFKA_STORAGE_ERROR
-        error = _check_leader_epoch(hosted, row)
+        error = _check_fetch(hosted, topic_id, row)
         return Errors.NOT_LEADER_OR_FOLLOWER if error is Errors.NONE else error
 
     def _read(self, partition: Partition, row: FetchPartition) -> FetchedPartition:

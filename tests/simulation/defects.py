@@ -327,17 +327,6 @@ def cancelled_moves_go_on() -> Any:
 # --- what others write ----------------------------------------------------------------------------
 
 
-def topics_overwritten() -> Any:
-    """Partitions that a tool adds while a controller writes the topic are lost."""
-    write = ZkControllerStore.write_topics
-
-    def at_any_version(self: ZkControllerStore, topics: Any, epoch_zk_version: int) -> Any:
-        at_any = {topic: replace(read, zk_version=-1) for topic, read in topics.items()}
-        return write(self, at_any, epoch_zk_version)
-
-    return patch.object(ZkControllerStore, "write_topics", at_any_version)
-
-
 def removed_topics_live_on() -> Any:
     """Brokers are not told that somebody removed the znode of a topic."""
 
@@ -384,7 +373,6 @@ DEFECTS: tuple[Defect, ...] = (
     requests_left_unanswered,
     any_proposal_accepted,
     cancelled_moves_go_on,
-    topics_overwritten,
     removed_topics_live_on,
     isr_changes_unheard,
 )

@@ -533,3 +533,11 @@ def test_a_tool_that_knows_no_moves_drops_neither_the_id_nor_the_move(office: Of
     stored = office.topic("t")
     assert stored.topic_id == topic_id(77)
     assert stored.partitions == {0: moving, 1: ReplicaAssignment((1, 2))}
+
+
+def test_a_topic_that_is_gone_is_forgotten_also_by_a_replica_that_was_to_go(office: Office) -> None:
+    office.lead(T0, (1, 2), leader=1, isr=(1, 2))
+    office.put_replica_state(T0, 3, ReplicaState.ONLINE)  # it could not be stopped
+    office.delete_topic("t")
+    office.topics.on_topic_change()
+    assert set(stop_replica_rows(office.effects())) == {1, 2, 3}

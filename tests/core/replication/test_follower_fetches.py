@@ -174,3 +174,8 @@ def test_a_life_nobody_knows_is_not_checked(leader: Broker) -> None:
     answer = leader.fetched_by(2, 12, replica_epoch=UNKNOWN_BROKER_EPOCH, leader_epoch=5)
     assert answer.error_code is Errors.NONE
     assert leo(leader) == 12
+
+
+def test_who_follows_an_earlier_topic_of_that_name_fences_nobody(leader: Broker) -> None:
+    leader.order({T0: state(2, leader_epoch=6)})
+    assert ask(leader, position(0, 0), id=B).error_code is Errors.INCONSISTENT_TOPIC_ID
