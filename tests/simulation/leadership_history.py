@@ -220,7 +220,7 @@ class LeadershipHistory:
         belief = Belief(now.leader, now.leader_epoch, now.isr, now.partition_epoch)
         self.ever_held.setdefault(partition, set()).add(belief)
         self.ever_led.add((partition, now.leader, now.leader_epoch))
-        self._check_leadership(partition, now, where)
+        self._check_leadership(partition, before, now, where)
         if self._is_of_leader(transaction):
             assert isinstance(operation, SetData), where
             assert before is not None, where
@@ -251,13 +251,21 @@ class LeadershipHistory:
             for op in transaction.operations
         )
 
-    def _check_leadership(self, partition: TopicPartition, now: LeaderAndIsr, where: str) -> None:
+    def _check_leadership(
+        self,
+        partition: TopicPartition,
+        before: LeaderAndIsr | None,
+        now: LeaderAndIsr,
+        where: str,
+    ) -> None:
         assert now.isr, f"IsrNotEmpty, {where}"
         assert len(set(now.isr)) == len(now.isr), f"IsrIsASet, {where}"
         assert now.leader == NO_LEADER or now.leader in now.isr, f"LeaderInIsr, {where}"
         replicas = self._assignments[partition.topic][partition.partition].replicas
-        # A leader that writes itself may not have heard yet that a replica is not wanted any more.
-        is_subset = self.leaders_write_isrs or set(now.isr) <= set(replicas)
+        # Those that a cancelled move leaves unassigned go one by one. A leader that writes itself
+        # may not have heard yet that a replica is not wanted any more.
+        shrinks = before is not None and set(now.isr) < set(before.isr)
+        is_subset = shrinks or self.leaders_write_isrs or set(now.isr) <= set(replicas)
         assert is_subset, f"IsrSubsetOfReplicas, {where}, {replicas}"
 
     def _check_isr_change(
