@@ -34,13 +34,15 @@ _SUPERSEDED = frozenset(
         Errors.UNKNOWN_TOPIC_OR_PARTITION,
         Errors.INVALID_REQUEST,
         Errors.FENCED_LEADER_EPOCH,
-        Errors.UNKNOWN_TOPIC_ID,
         Errors.INCONSISTENT_TOPIC_ID,
         Errors.NEW_LEADER_ELECTED,
     }
 )
-# Nothing was changed; when it is still called for, the next check proposes it anew.
-_REJECTED = frozenset({Errors.INELIGIBLE_REPLICA, Errors.OPERATION_NOT_ATTEMPTED})
+# Nothing was changed; when it is still called for, the next check proposes it anew. A topic that
+# the controller does not know at the moment may have an unreadable znode.
+_REJECTED = frozenset(
+    {Errors.INELIGIBLE_REPLICA, Errors.OPERATION_NOT_ATTEMPTED, Errors.UNKNOWN_TOPIC_ID}
+)
 
 
 @dataclass(slots=True)

@@ -141,8 +141,9 @@ class FakeZooKeeperServer:
         """Cut a session's connection: its writes raise ``ConnectionLossError``, its reads wait."""
         with self._changed:
             session = self._sessions[session_id]
-            session.connected = False
-            session.zxid_at_disconnect = self.zxid
+            if session.connected:  # what it has seen it has seen before it was cut off first
+                session.connected = False
+                session.zxid_at_disconnect = self.zxid
 
     def reconnect(self, session_id: int) -> None:
         """Mend a session's connection; its watches fire for what changed since (SetWatches)."""

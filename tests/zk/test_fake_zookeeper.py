@@ -26,6 +26,7 @@ from zk.operations import (
     Refused,
     SetData,
     WatchEvent,
+    WatchKind,
     ZkError,
     ZooKeeper,
 )
@@ -384,3 +385,17 @@ def test_a_watcher_may_read_and_write(server: FakeZooKeeperServer) -> None:
     other.get("/a", watch=True)
     server.put("/a")
     assert events == [created("/a"), created("/a"), created("/b")]
+
+
+def test_a_connection_cut_twice_has_missed_all_since_the_first_time(
+    server: FakeZooKeeperServer,
+) -> None:
+    seen: list[WatchEvent] = []
+    session = FakeZooKeeper(server, seen.append)
+    server.put("/a")
+    assert session.children("/a", watch=True) == []
+    server.disconnect(session.session_id)
+    server.put("/a/b")
+    server.disconnect(session.session_id)
+    server.reconnect(session.session_id)
+    assert seen == [WatchEvent(WatchKind.CHILDREN, "/a")]
