@@ -17,6 +17,8 @@ from tests.simulation.cluster import Cluster
 
 UNKNOWN = -1
 
+FAR_AHEAD = 1_000  # of any epoch a history reaches: one ahead may be the present one on arrival
+
 
 class Forgeries:
     """Sends them; ``note`` writes the history."""
@@ -56,11 +58,11 @@ class Forgeries:
             case 1:
                 row = row._replace(leader_epoch=row.leader_epoch - 1)
             case 2:
-                row = row._replace(leader_epoch=row.leader_epoch + 1)
+                row = row._replace(leader_epoch=row.leader_epoch + FAR_AHEAD)
             case 3:
                 row = row._replace(partition_epoch=row.partition_epoch - 1)
             case 4:
-                row = row._replace(partition_epoch=row.partition_epoch + 1)
+                row = row._replace(partition_epoch=row.partition_epoch + FAR_AHEAD)
             case 5 if others:
                 broker_id = self._random.choice(others)
                 broker_epoch = self._cluster.brokers[broker_id].broker_epoch
