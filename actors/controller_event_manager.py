@@ -29,15 +29,9 @@ from core.controller.gauges import ControllerGauges, take_gauges
 from core.errors import Errors
 from core.model import BrokerId
 from core.protocol.controller import (
-    AlterPartitionReassignmentsRequest,
-    AlterPartitionRequest,
-    ControlledShutdownRequest,
     ControllerRequest,
     DescribeControllerRequest,
     DescribeControllerResponse,
-    DescribeTopicsRequest,
-    ElectLeadersRequest,
-    ListPartitionReassignmentsRequest,
 )
 
 logger = logging.getLogger(__name__)
@@ -115,7 +109,7 @@ class ControllerEventManager(RegentActor):
             case DescribeControllerRequest():
                 return DescribeControllerResponse(Errors.NOT_CONTROLLER)
             case _ if isinstance(message, ControllerRequest):
-                refused = refusal(_event(message, 0))
+                refused = refusal(events.event_of(message, 0))
                 return None if refused is None else refused.response
             case _:
                 return super().preemption_answer(message)
@@ -192,7 +186,7 @@ class ControllerEventManager(RegentActor):
         request_id = next(self._request_ids)
         if reply is not None:
             self._replies[request_id] = reply
-        return _event(message, request_id)
+        return events.event_of(message, request_id)
 
     def _forget(self, reply: Reply) -> None:
         """Leave a reply to the runtime, which answers it with what was raised."""
@@ -239,21 +233,3 @@ class ControllerEventManager(RegentActor):
             logger.debug("%s has stopped; %s is dropped", self.name, event)
         except InboxFullError as full:
             logger.error("%s; %s is dropped", full, event)
-
-
-def _event(request: ControllerRequest, request_id: RequestId) -> ControllerEvent:
-    match request:
-        case ControlledShutdownRequest(broker_id, broker_epoch):
-            return events.ControlledShutdown(request_id, broker_id, broker_epoch)
-        case DescribeTopicsRequest(topics):
-            return events.DescribeTopics(request_id, topics)
-        case AlterPartitionRequest():
-            return events.AlterPartitionReceived(request_id, request)
-        case ElectLeadersRequest():
-            return events.ReplicaLeaderElection(request_id, request)
-        case AlterPartitionReassignmentsRequest():
-            return events.ApiPartitionReassignment(request_id, request)
-        case ListPartitionReassignmentsRequest():
-            return events.ListPartitionReassignments(request_id, request)
-        case DescribeControllerRequest():
-            raise AssertionError("answered without an event")

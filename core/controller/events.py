@@ -22,6 +22,10 @@ from core.protocol.control import (
 from core.protocol.controller import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionRequest,
+    ControlledShutdownRequest,
+    ControllerRequest,
+    DescribeControllerRequest,
+    DescribeTopicsRequest,
     ElectLeadersRequest,
     ListPartitionReassignmentsRequest,
 )
@@ -318,3 +322,25 @@ def collapse_key(event: object) -> Hashable | None:
     (Kafka queues every instance and can pile up thousands.)
     """
     return event if isinstance(event, _IDEMPOTENT_TRIGGERS) else None
+
+
+def event_of(request: ControllerRequest, request_id: RequestId) -> ControllerEvent:
+    """Return the event that a request to the controller is.
+
+    DescribeControllerRequest is none: whoever owns the queue answers it.
+    """
+    match request:
+        case ControlledShutdownRequest(broker_id, broker_epoch):
+            return ControlledShutdown(request_id, broker_id, broker_epoch)
+        case DescribeTopicsRequest(topics):
+            return DescribeTopics(request_id, topics)
+        case AlterPartitionRequest():
+            return AlterPartitionReceived(request_id, request)
+        case ElectLeadersRequest():
+            return ReplicaLeaderElection(request_id, request)
+        case AlterPartitionReassignmentsRequest():
+            return ApiPartitionReassignment(request_id, request)
+        case ListPartitionReassignmentsRequest():
+            return ListPartitionReassignments(request_id, request)
+        case DescribeControllerRequest():
+            raise AssertionError("answered without an event")

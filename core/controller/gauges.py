@@ -9,10 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from core.controller.context import ControllerContext
+from core.controller.elector import NO_CONTROLLER
 from core.controller.states import ReplicaState
 from core.model import BrokerId
-
-NO_CONTROLLER = -1
 
 
 @dataclass(frozen=True, slots=True)

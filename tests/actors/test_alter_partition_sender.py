@@ -16,7 +16,7 @@ from actors.alter_partition_sender import (
     ControllerUnknownError,
     SendPending,
 )
-from actors.broker import Broker, Registered, StopFetching
+from actors.broker import Broker, Registered
 from actors.runtime import start_actor, stop_actor
 from actors.scheduler import Scheduler
 from core.errors import Errors
@@ -26,7 +26,7 @@ from core.protocol.controller import (
     AlterPartitionResponse,
 )
 from core.replication.replica_manager import ReplicaManager
-from tests.support.replicas import PARTITION, alive, fetch, lead_and_follow
+from tests.support.replicas import PARTITION, alive, fetch, lead_and_follow, leader_of_two
 from tests.support.stage import (
     TIMEOUT_S,
     BrokenChannelError,
@@ -47,15 +47,7 @@ def stage():
 
 @pytest.fixture
 def leader(stage: Stage) -> Broker:
-    """Broker 1, which leads and sees that broker 2 has caught up."""
-    ref = stage.broker(1)
-    ask(ref, StopFetching())
-    ask(ref, alive(ENDPOINTS))
-    ask(ref, lead_and_follow(1, (1, 2), isr=(1,)))
-    actor = ref._actor_weakref()
-    assert actor is not None
-    actor.replica_manager.fetch(fetch(2), 0)
-    return actor
+    return leader_of_two(stage, ENDPOINTS)
 
 
 def isr(leader: Broker) -> tuple[int, ...]:

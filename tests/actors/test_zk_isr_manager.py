@@ -7,13 +7,13 @@ from pykka import ActorRef
 
 import core.replication.isr_change_propagation
 from actors.alter_partition_sender import SendPending
-from actors.broker import Broker, StopFetching
+from actors.broker import Broker
 from actors.runtime import start_actor, stop_actor
 from actors.zk_isr_manager import PropagateIsrChanges, ZkIsrManager
 from core.model import LeaderAndIsr, LeaderIsrAndControllerEpoch
 from tests.support.fake_zookeeper import FakeZooKeeper
-from tests.support.replicas import PARTITION, alive, fetch, lead_and_follow
-from tests.support.stage import TIMEOUT_S, Stage, ask, replication_endpoint
+from tests.support.replicas import PARTITION, leader_of_two
+from tests.support.stage import TIMEOUT_S, Stage, replication_endpoint
 from zk.admin_znodes import IsrChangeNotificationSequenceZNode, IsrChangeNotificationZNode
 from zk.isr_store import ZkIsrStore
 from zk.znodes import TopicPartitionStateZNode
@@ -31,15 +31,7 @@ def stage():
 
 @pytest.fixture
 def leader(stage: Stage) -> Broker:
-    """Broker 1, which leads and sees that broker 2 has caught up."""
-    ref = stage.broker(1)
-    ask(ref, StopFetching())
-    ask(ref, alive(ENDPOINTS))
-    ask(ref, lead_and_follow(1, (1, 2), isr=(1,)))
-    actor = ref._actor_weakref()
-    assert actor is not None
-    actor.replica_manager.fetch(fetch(2), 0)
-    return actor
+    return leader_of_two(stage, ENDPOINTS)
 
 
 @pytest.fixture

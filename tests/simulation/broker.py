@@ -27,6 +27,7 @@ from core.protocol.controller import (
     AlterPartitionResponse,
     ControlledShutdownRequest,
     ControlledShutdownResponse,
+    ControllerRequest,
 )
 from core.replication.metadata_cache import MetadataCache
 from core.replication.replica_manager import ReplicaManager, ReplicationSettings
@@ -34,7 +35,6 @@ from tests.simulation.channel import REQUEST_TIMEOUT_MS, Channel
 from tests.simulation.disk import Disk
 from tests.simulation.isr_writer import IsrWriter
 from tests.simulation.network import AnswerBody, Exchange, Network
-from tests.simulation.requests import event_of
 from tests.simulation.virtual_time import VirtualTime
 from tests.support.fake_zookeeper import FakeZooKeeper, FakeZooKeeperServer
 from zk.operations import WatchEvent
@@ -157,7 +157,8 @@ class SimulatedBroker:
         """Queue a request; it will be answered once."""
         request_id = next(self._request_ids)
         self.unanswered[request_id] = exchange
-        self.tell(event_of(exchange.request, request_id))
+        assert isinstance(exchange.request, ControllerRequest)
+        self.tell(events.event_of(exchange.request, request_id))
 
     def handle_next(self) -> None:
         """Process one event and perform its effects."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from actors.broker import ControlRequestReceived
+from actors.broker import Broker, ControlRequestReceived, StopFetching
 from core.model import BrokerId, TopicPartition
 from core.protocol.broker import FetchPartition, FetchRequest, FetchTopic
 from core.protocol.control import (
@@ -16,6 +16,7 @@ from core.protocol.control import (
     UpdateMetadataBroker,
     UpdateMetadataRequest,
 )
+from tests.support.stage import Stage, ask
 
 PARTITION = TopicPartition("payments", 0)
 CONTROLLER = 9
@@ -59,3 +60,15 @@ def fetch(replica_id: BrokerId, *, max_wait_ms: int = 0, leader_epoch: int = 0) 
     """Return the fetch of a follower with an empty log."""
     row = FetchPartition(PARTITION.partition, leader_epoch, 0, -1, 0)
     return FetchRequest(replica_id, -1, max_wait_ms, (FetchTopic(PARTITION.topic, None, (row,)),))
+
+
+def leader_of_two(stage: Stage, endpoints: Mapping[BrokerId, str]) -> Broker:
+    """Start broker 1, which leads and sees that broker 2 has caught up; it fetches nothing."""
+    ref = stage.broker(1)
+    ask(ref, StopFetching())
+    ask(ref, alive(endpoints))
+    ask(ref, lead_and_follow(1, (1, 2), isr=(1,)))
+    actor = ref._actor_weakref()
+    assert actor is not None
+    actor.replica_manager.fetch(fetch(2), 0)
+    return actor
