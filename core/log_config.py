@@ -1,0 +1,63 @@
+"""The settings of one topic's logs. Mirrors ``kafka.log.LogConfig``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+UNLIMITED = -1
+LOG_APPEND_TIME = "LogAppendTime"
+_DAY_MS = 24 * 60 * 60 * 1000
+
+
+@dataclass(frozen=True, slots=True)
+class LogConfig:
+    """Kafka's topic settings of the same names with ``.`` for ``_``, and Kafka's defaults.
+
+    Sizes in bytes, times in milliseconds; ``retention_*`` -1: no limit.
+    """
+
+    cleanup_policy: str = "delete"
+    file_delete_delay_ms: int = 60_000
+    flush_messages: int = 2**63 - 1
+    flush_ms: int = 2**63 - 1
+    index_interval_bytes: int = 4_096
+    max_message_bytes: int = 1_048_588
+    message_timestamp_difference_max_ms: int = 2**63 - 1
+    message_timestamp_type: str = "CreateTime"
+    min_insync_replicas: int = 1
+    retention_bytes: int = UNLIMITED
+    retention_ms: int = 7 * _DAY_MS
+    segment_bytes: int = 1_073_741_824
+    segment_index_bytes: int = 10_485_760
+    segment_jitter_ms: int = 0
+    segment_ms: int = 7 * _DAY_MS
+
+    @property
+    def stamps_append_time(self) -> bool:
+        """Whether records get the time they are appended at instead of the one they came with."""
+        return self.message_timestamp_type == LOG_APPEND_TIME
+
+    def overridden(self, overrides: Mapping[str, str]) -> LogConfig:
+        """Return these settings with what a topic overrides (``/config/topics/T``).
+
+        Names that are not here are other components' business. A value that is no number, which
+        only a hand can have written, is ignored: the default holds.
+        """
+        changes: dict[str, Any] = {}
+        for field in fields(self):
+            text = overrides.get(field.name.replace("_", "."))
+            if text is None:
+                continue
+            if isinstance(getattr(self, field.name), str):
+                changes[field.name] = text.strip()
+                continue
+            try:
+                changes[field.name] = int(text)
+            except ValueError:
+                continue
+        return replace(self, **changes)
+
+
+DEFAULT_LOG_CONFIG = LogConfig()

@@ -1,0 +1,95 @@
+"""What Kafka clients ask of partitions, whatever version of the protocol they speak."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from core.errors import Errors
+from core.model import NO_EPOCH, TopicPartition
+from core.records import NO_RECORDS, Records
+
+ACKS_NONE = 0
+ACKS_LEADER = 1
+ACKS_ALL = -1
+
+
+class ProducedPartition(NamedTuple):
+    """The outcome of a Produce for one partition."""
+
+    error_code: Errors
+    base_offset: int = -1
+    log_append_time_ms: int = -1
+    log_start_offset: int = -1
+    message: str = ""
+
+
+class ConsumerPosition(NamedTuple):
+    """What a consumer wants of one partition; epochs -1: it does not say."""
+
+    fetch_offset: int
+    max_bytes: int
+    current_leader_epoch: int = NO_EPOCH
+    last_fetched_epoch: int = NO_EPOCH
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerFetch:
+    """A consumer's Fetch: at least ``min_bytes`` in all, or what there is when its time is up."""
+
+    positions: Mapping[TopicPartition, ConsumerPosition]  # in the order of the request
+    min_bytes: int = 1
+    max_bytes: int = 2**31 - 1
+
+
+class ConsumedPartition(NamedTuple):
+    """The answer to a consumer for one partition; never beyond the high watermark.
+
+    ``diverging_epoch`` is as in ``FetchedPartition``.
+    """
+
+    error_code: Errors
+    high_watermark: int = -1
+    log_start_offset: int = -1
+    records: Records = NO_RECORDS
+    diverging_epoch: int = NO_EPOCH
+    diverging_end_offset: int = -1
+
+
+class OffsetQuery(NamedTuple):
+    """ListOffsets for one partition: a time in milliseconds, -1 for the end, -2 for the start."""
+
+    timestamp_ms: int
+    current_leader_epoch: int = NO_EPOCH
+
+
+class ListedOffset(NamedTuple):
+    """The answer to an ``OffsetQuery``; offset -1: no record is that young."""
+
+    error_code: Errors
+    timestamp_ms: int = -1
+    offset: int = -1
+    leader_epoch: int = NO_EPOCH
+
+
+class EpochQuery(NamedTuple):
+    """OffsetForLeaderEpoch for one partition."""
+
+    leader_epoch: int
+    current_leader_epoch: int = NO_EPOCH
+
+
+class EpochEnd(NamedTuple):
+    """The answer to an ``EpochQuery``."""
+
+    error_code: Errors
+    leader_epoch: int = NO_EPOCH
+    end_offset: int = -1
+
+
+class DeletedRecords(NamedTuple):
+    """The outcome of DeleteRecords for one partition."""
+
+    error_code: Errors
+    low_watermark: int = -1

@@ -1,0 +1,73 @@
+"""Record batches on their way: opaque to the core, held where they are until somebody sends them.
+
+The unit on disk, between brokers and to clients is the same record batch of magic 2. A broker reads
+and patches its 61-byte header and never decodes a record.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol, TypeAlias
+
+RecordBytes: TypeAlias = bytes | bytearray | memoryview
+"""Whole record batches in memory, one after the other."""
+
+
+class HasFileno(Protocol):
+    """An open file; holding it keeps what it names, even when the file is deleted."""
+
+    def fileno(self) -> int:
+        """Return its descriptor."""
+        ...
+
+
+class FileRange(NamedTuple):
+    """Where in a file records are, for those who can send them from there (sendfile)."""
+
+    file: HasFileno
+    position: int
+
+
+class Records(Protocol):
+    """``size`` bytes of whole record batches, read from where they are when they are sent.
+
+    The bytes never change: what is in a log above its end is not handed out.
+    """
+
+    @property
+    def size(self) -> int:
+        """How many bytes there are."""
+        ...
+
+    @property
+    def file_range(self) -> FileRange | None:
+        """Where they are in a file; None when they are in memory."""
+        ...
+
+    def read(self) -> RecordBytes:
+        """Return the bytes. Raises ``StorageError``."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryRecords:
+    """Records in memory."""
+
+    data: RecordBytes = b""
+
+    @property
+    def size(self) -> int:
+        """How many bytes there are."""
+        return len(self.data)
+
+    @property
+    def file_range(self) -> FileRange | None:
+        """Return None."""
+        return None
+
+    def read(self) -> RecordBytes:
+        """Return the bytes."""
+        return self.data
+
+
+NO_RECORDS = MemoryRecords()

@@ -1,0 +1,201 @@
+"""The partition data of one broker, as the replica manager sees it.
+
+``storage.log_manager`` implements this on disk. Offsets are of records; an offset range excludes
+its end. Every method of a log may raise ``StorageError``: its directory failed, and is offline from
+then on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple, Protocol
+
+from core.log_config import LogConfig
+from core.model import TopicPartition
+from core.protocol.control import TopicId
+from core.records import RecordBytes, Records
+
+UNKNOWN_OFFSET = -1
+NO_TIMESTAMP = -1
+EARLIEST_TIMESTAMP = -2
+LATEST_TIMESTAMP = -1
+MAX_TIMESTAMP = -3
+
+
+class EpochEndOffset(NamedTuple):
+    """Where a leader epoch ends in a log: the first offset that is not of it; -1, -1 if unknown."""
+
+    leader_epoch: int
+    end_offset: int
+
+
+NO_EPOCH_END_OFFSET = EpochEndOffset(-1, -1)
+
+
+class AppendedRecords(NamedTuple):
+    """What an append did. Of a duplicate (idempotent producers) it tells what the first one did."""
+
+    first_offset: int
+    last_offset: int
+    log_append_time_ms: int  # -1: the records keep the time they came with
+    is_duplicate: bool = False
+
+
+class OffsetOfTimestamp(NamedTuple):
+    """The first record at or after a time: where it is, when it is from, and of which epoch."""
+
+    timestamp_ms: int
+    offset: int
+    leader_epoch: int  # -1: unknown
+
+
+class PartitionLog(Protocol):
+    """One log. Mirrors ``kafka.log.Log``."""
+
+    @property
+    def topic_id(self) -> TopicId | None:
+        """The topic it was created for."""
+        ...
+
+    @property
+    def config(self) -> LogConfig:
+        """The settings of its topic."""
+        ...
+
+    @property
+    def log_start_offset(self) -> int:
+        """The offset of the first record there is."""
+        ...
+
+    @property
+    def log_end_offset(self) -> int:
+        """The offset the next record will have."""
+        ...
+
+    @property
+    def size(self) -> int:
+        """How many bytes its records take."""
+        ...
+
+    # --- leader epochs ---
+
+    @property
+    def latest_epoch(self) -> int:
+        """The newest leader epoch in the log; -1 when there is none."""
+        ...
+
+    def end_offset_for_epoch(self, leader_epoch: int) -> EpochEndOffset:
+        """Return the newest epoch up to ``leader_epoch`` and where it ends.
+
+        An epoch before the first one ends where that begins; one after the latest is unknown.
+        Mirrors ``LeaderEpochFileCache.endOffsetFor``.
+        """
+        ...
+
+    def assign_epoch(self, leader_epoch: int) -> None:
+        """Note durably that a leader epoch begins at the end of the log.
+
+        Before anything is served in it, and although no record may ever be written (KAFKA-7415).
+        """
+        ...
+
+    # --- writing ---
+
+    def append_as_leader(self, records: RecordBytes, leader_epoch: int) -> AppendedRecords:
+        """Check batches from a producer, give them offsets and the epoch, and append them.
+
+        ``records`` is patched in place when it is writable. Raises ``RecordsRefusedError`` with
+        Kafka's error code when they are corrupt, too large, too old, not of magic 2, or out of an
+        idempotent producer's sequence; nothing is appended then.
+        """
+        ...
+
+    def append_as_follower(self, records: RecordBytes) -> None:
+        """Append batches as a leader has them, from our log end offset on.
+
+        Raises ``RecordsRefusedError`` when they are corrupt or do not follow; what comes before the
+        first such batch may have been appended.
+        """
+        ...
+
+    def truncate_to(self, offset: int) -> None:
+        """Drop the records from ``offset`` on, and their epochs and sequences.
+
+        An offset beyond the end drops nothing. A batch that holds ``offset`` in its middle goes as
+        a whole, so the end may be lower.
+        """
+        ...
+
+    def truncate_fully_and_start_at(self, offset: int) -> None:
+        """Drop everything; the next record will have ``offset``."""
+        ...
+
+    def advance_log_start_offset(self, offset: int) -> None:
+        """Raise the log start offset; lower than it is: nothing happens.
+
+        The caller has checked that it is not above the high watermark.
+        """
+        ...
+
+    # --- reading ---
+
+    def read(self, offset: int, max_bytes: int, limit: int, *, at_least_one: bool) -> Records:
+        """Return the whole batches from the one that holds ``offset`` to before ``limit``.
+
+        They fit in ``max_bytes``, except that ``at_least_one`` allows a first batch that does not.
+        The caller has checked that ``offset`` is in log_start_offset..log_end_offset.
+        """
+        ...
+
+    def offset_of_timestamp(self, timestamp_ms: int, limit: int) -> OffsetOfTimestamp | None:
+        """Return the first record at or after a time, before offset ``limit``; None: there is none.
+
+        ``MAX_TIMESTAMP`` asks for the record with the greatest timestamp. A batch is not decoded:
+        its first offset stands for the records in it unless its header says more.
+        """
+        ...
+
+
+class ReplicaLogs(Protocol):
+    """The logs of one broker, in one or several directories. Mirrors ``kafka.log.LogManager``."""
+
+    def hosted(self) -> Mapping[TopicPartition, TopicId | None]:
+        """Return every partition with a log here and the topic id it was created for."""
+        ...
+
+    def get(self, topic_partition: TopicPartition) -> PartitionLog | None:
+        """Return a log; None when there is none here, or its directory failed."""
+        ...
+
+    def get_or_create(
+        self, topic_partition: TopicPartition, topic_id: TopicId | None, *, is_new: bool
+    ) -> PartitionLog:
+        """Make sure a log exists and return it; see its ``topic_id``.
+
+        A log without an id is given ``topic_id``. Raises ``StorageError`` when the partition's
+        directory failed, or when it may live in a failed one and ``is_new`` is false.
+        """
+        ...
+
+    def delete(self, topic_partition: TopicPartition) -> None:
+        """Take a log away at once and delete its files later; absent is fine.
+
+        Raises ``StorageError``.
+        """
+        ...
+
+    def set_aside(self, topic_partition: TopicPartition) -> None:
+        """Move a log nobody assigned to us out of the way; it is deleted, but later than others."""
+        ...
+
+    def is_offline(self, topic_partition: TopicPartition) -> bool:
+        """Whether the log's directory failed."""
+        ...
+
+    def checkpointed_high_watermark(self, topic_partition: TopicPartition) -> int:
+        """Return the high watermark last noted of a log; 0 when none was."""
+        ...
+
+    def checkpoint_high_watermarks(self, high_watermarks: Mapping[TopicPartition, int]) -> None:
+        """Note high watermarks of all hosted logs: one file a directory, replaced atomically."""
+        ...

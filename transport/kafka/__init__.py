@@ -1,0 +1,1 @@
+"""The Kafka protocol on the broker's advertised port."""

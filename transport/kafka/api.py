@@ -1,0 +1,65 @@
+"""What a family of requests gives the listener: which versions it speaks, and who answers."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import TypeAlias
+
+from core.records import RecordBytes, Records
+
+
+class KafkaApiKey(IntEnum):
+    """The requests of the Kafka protocol that are spoken here, by Kafka's numbers."""
+
+    PRODUCE = 0
+    FETCH = 1
+    LIST_OFFSETS = 2
+    METADATA = 3
+    API_VERSIONS = 18
+    CREATE_TOPICS = 19
+    DELETE_TOPICS = 20
+    DELETE_RECORDS = 21
+    INIT_PRODUCER_ID = 22
+    OFFSET_FOR_LEADER_EPOCH = 23
+    DESCRIBE_CONFIGS = 32
+    CREATE_PARTITIONS = 37
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaRequest:
+    """One request as it came: ``body`` is what follows its header, and may be written to."""
+
+    api_key: KafkaApiKey
+    api_version: int
+    correlation_id: int
+    client_id: str | None
+    client_host: str
+    body: memoryview
+
+
+class MalformedRequestError(Exception):
+    """A request that is not what its header says; its connection is closed."""
+
+
+KafkaAnswer: TypeAlias = Sequence[RecordBytes | Records] | None
+"""The answer's body without its header, in pieces; None: nothing is sent (acks=0)."""
+
+KafkaHandler: TypeAlias = Callable[[KafkaRequest], Awaitable[KafkaAnswer]]
+"""Runs on the listener's event loop and must not block it.
+
+The handlers of one connection begin in the order of its requests and answer in that order, but one
+begins before those before it have answered: what must happen in order happens before the first
+``await``. Raises ``MalformedRequestError``.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaApi:
+    """One request kind with the versions that are advertised."""
+
+    key: KafkaApiKey
+    min_version: int
+    max_version: int
+    handle: KafkaHandler
