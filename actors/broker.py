@@ -6,30 +6,40 @@ Control requests pass through here in the order they arrived; mirrors the contro
 
 from __future__ import annotations
 
+import logging
 import threading
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Collection, Hashable
 from dataclasses import dataclass
 from enum import Enum
 from typing import TypeAlias
 
+from actors.fair_lock import FairLock
 from actors.inbox import Reply
 from actors.replica_fetcher_manager import ReplicaFetcherManager
 from actors.replica_fetcher_thread import OpenFetchChannel
 from actors.runtime import RegentActor, Supervisor
 from actors.scheduler import Scheduler
 from actors.timer import monotonic_ms
-from core.errors import Errors
-from core.model import BrokerId
-from core.ports import ReplicaLogs
+from core.errors import Errors, SessionExpiredError
+from core.model import BrokerId, TopicPartition
 from core.protocol.broker import (
     DescribeMetadataRequest,
     DescribeMetadataResponse,
     MetadataPartition,
     ShutdownBrokerRequest,
 )
-from core.protocol.control import ControlHeader, ControlRequest
+from core.protocol.control import (
+    ControlHeader,
+    ControlRequest,
+    LeaderAndIsrRequest,
+    UpdateMetadataRequest,
+)
+from core.replica_logs import ReplicaLogs
+from core.replication.control_orders import refusal
 from core.replication.metadata_cache import MetadataCache
-from core.replication.replica_manager import ReplicaManager, ReplicationSettings, refusal
+from core.replication.replica_manager import ReplicaManager, ReplicationSettings
+
+logger = logging.getLogger(__name__)
 
 
 class BrokerState(Enum):
@@ -88,6 +98,11 @@ class ShrinkIsrs:
 
 
 @dataclass(frozen=True, slots=True)
+class LogDirectoryFailed:
+    """The replicas in a log directory are offline from now on."""
+
+
+@dataclass(frozen=True, slots=True)
 class StopFetching:
     """Follow nobody any more; answered when the last fetcher has ended."""
 
@@ -96,37 +111,48 @@ BrokerMessage: TypeAlias = (
     ControlRequestReceived
     | Registered
     | ShrinkIsrs
+    | LogDirectoryFailed
     | StopFetching
     | DescribeMetadataRequest
     | ShutdownBrokerRequest
 )
 
 
-class Broker(RegentActor):
-    """Owns the ReplicaManager, which has a lock, and the fetchers; everybody may read ``cache``.
+@dataclass(frozen=True, slots=True)
+class BrokerCallbacks:
+    """What the rest of the process does for a Broker actor, on the actor's thread."""
 
-    ``request_shutdown`` is told about a ShutdownBrokerRequest: the process's main thread shuts
-    down, not this actor, which must go on obeying meanwhile. ``on_isrs_proposed`` is called on
-    this actor's thread whenever that may have happened.
-    """
+    request_shutdown: Callable[[Reply | None], None]
+    """Shut down, on another thread: the actor must go on obeying meanwhile."""
+    on_isrs_proposed: Callable[[], None] = lambda: None
+    """ISRs may have been proposed."""
+    on_replicas_offline: Callable[[], None] = lambda: None
+    """A log directory has failed, and its replicas do nothing any more."""
+    on_metadata_changed: Callable[[], None] = lambda: None
+    """The metadata cache has been updated."""
+    load_topic_configs: Callable[[Collection[str]], None] = lambda _: None
+    """Logs of these topics are about to be created. Raises ``SessionExpiredError``."""
+
+
+class Broker(RegentActor):
+    """Owns the ReplicaManager, which has a lock, and the fetchers; everybody may read ``cache``."""
 
     def __init__(
         self,
         broker_id: BrokerId,
         logs: ReplicaLogs,
         status: BrokerStatus,
+        callbacks: BrokerCallbacks,
         *,
-        request_shutdown: Callable[[Reply | None], None],
         open_fetch_channel: OpenFetchChannel,
         scheduler: Scheduler,
         settings: ReplicationSettings,
-        on_isrs_proposed: Callable[[], None] = lambda: None,
         supervisor: Supervisor | None = None,
     ) -> None:
         super().__init__(f"broker-{broker_id}", supervisor=supervisor)
         self.cache = MetadataCache()
         self.replica_manager = ReplicaManager(
-            broker_id, logs, self.cache, settings, threading.RLock()
+            broker_id, logs, self.cache, settings, FairLock()
         )
         self.fetchers = ReplicaFetcherManager(
             self.replica_manager,
@@ -135,27 +161,25 @@ class Broker(RegentActor):
             backoff_ms=settings.replica_fetch_backoff_ms,
             supervisor=supervisor,
         )
+        self._logs = logs
         self._status = status
-        self._request_shutdown = request_shutdown
-        self._on_isrs_proposed = on_isrs_proposed
+        self._callbacks = callbacks
 
     @staticmethod
     def collapse_key(message: BrokerMessage) -> Hashable | None:
-        """One look at the ISRs is enough, however late it comes."""
-        return message if isinstance(message, ShrinkIsrs) else None
+        """One look at the ISRs, or at the logs, is enough, however late it comes."""
+        return message if isinstance(message, ShrinkIsrs | LogDirectoryFailed) else None
 
     def handle(self, message: BrokerMessage, reply: Reply | None) -> None:
         """Obey, or answer."""
         match message:
-            case ControlRequestReceived(header, request):
-                response = self.replica_manager.handle(header, request, monotonic_ms())
-                if reply is not None:
-                    reply.set(response)
-                self.fetchers.update()
-                self._on_isrs_proposed()
+            case ControlRequestReceived():
+                self._obey(message, reply)
             case ShrinkIsrs():
                 self.replica_manager.shrink_isrs(monotonic_ms())
-                self._on_isrs_proposed()
+                self._callbacks.on_isrs_proposed()
+            case LogDirectoryFailed():
+                self._give_up_offline_replicas()
             case StopFetching():
                 self.fetchers.close()
                 if reply is not None:
@@ -166,7 +190,7 @@ class Broker(RegentActor):
                 if reply is not None:
                     reply.set(self._describe(topics))
             case ShutdownBrokerRequest():
-                self._request_shutdown(reply)
+                self._callbacks.request_shutdown(reply)
 
     def on_stop(self) -> None:
         """Follow nobody any more."""
@@ -179,6 +203,43 @@ class Broker(RegentActor):
                 return refusal(request, Errors.UNKNOWN_SERVER_ERROR)
             case _:
                 return super().preemption_answer(message)
+
+    def _obey(self, received: ControlRequestReceived, reply: Reply | None) -> None:
+        header, request = received.header, received.request
+        try:
+            if isinstance(request, LeaderAndIsrRequest):
+                self._callbacks.load_topic_configs(self._topics_to_create_logs_of(request))
+        except SessionExpiredError as expired:
+            # Not obeyed in part either: the controller sends it again (KAFKA-9769).
+            logger.warning("%s: the configurations of new topics are unknown: %s", self, expired)
+            if reply is not None:
+                reply.fail(expired)
+            return
+        response = self.replica_manager.handle(header, request, monotonic_ms())
+        if reply is not None:
+            reply.set(response)
+        self.fetchers.update()
+        self._callbacks.on_isrs_proposed()
+        if isinstance(request, UpdateMetadataRequest):
+            self._callbacks.on_metadata_changed()
+
+    def _topics_to_create_logs_of(self, request: LeaderAndIsrRequest) -> Collection[str]:
+        missing = set()
+        for topic in request.topic_states:
+            for state in topic.partition_states:
+                log = self._logs.get(TopicPartition(topic.topic_name, state.partition_index))
+                if log is None or log.topic_id != topic.topic_id:
+                    missing.add(topic.topic_name)
+                    break
+        return sorted(missing)
+
+    def _give_up_offline_replicas(self) -> None:
+        offline = self.replica_manager.on_log_directory_failed()
+        self.fetchers.update()
+        self._callbacks.on_isrs_proposed()
+        first = f", the first: {offline[0]}" if offline else ""
+        logger.error("%s: %d replicas are offline%s", self, len(offline), first)
+        self._callbacks.on_replicas_offline()
 
     def _describe(self, topics: tuple[str, ...] | None) -> DescribeMetadataResponse:
         snapshot = self.cache.snapshot

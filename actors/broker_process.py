@@ -7,51 +7,50 @@ meanwhile.
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from concurrent.futures import Future
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
-from itertools import count
 from pathlib import Path
 from typing import TypedDict
 
 from pykka import ActorDeadError, ActorRef
 
-from actors.broker import Broker, BrokerState, BrokerStatus, Registered
-from actors.config_listener import ConfigsChanged, start_config_listener
-from actors.controlled_shutdown import (
-    AskableRef,
-    ControlledShutdownSettings,
-    ask_for_controlled_shutdown,
+from actors.broker import (
+    Broker,
+    BrokerCallbacks,
+    BrokerState,
+    BrokerStatus,
+    LogDirectoryFailed,
+    Registered,
 )
-from actors.controller_event_manager import ControllerEventManager, ControllerListener
-from actors.event_journal import EventJournalFile
+from actors.broker_controller import BrokerController
+from actors.broker_registration import register
+from actors.broker_storage import BrokerStorage
+from actors.config_listener import ConfigsChanged, start_config_listener
+from actors.controlled_shutdown import hand_over
+from actors.controller_event_manager import ControllerListener
 from actors.guardian import Guardian
-from actors.inbox import Asked, ClearAndPut, InboxFullError, Reply
-from actors.machine_settings import controller_settings, replication_settings
+from actors.inbox import InboxFullError, Reply
+from actors.kafka_endpoint import KafkaEndpoint, Served
+from actors.listener_metrics import KafkaClientMetrics
+from actors.machine_settings import replication_settings
 from actors.metrics import BrokerMetrics, MetricsServer
-from actors.placeholder_listener import PlaceholderListener
 from actors.replication import Replication
-from actors.request_router import RequestRouter, controller_client_id
-from actors.request_send_thread import DeliverySettings
+from actors.request_router import RequestRouter
 from actors.runtime import start_actor, stop_actor
 from actors.scheduler import Scheduler
+from actors.topic_administration import TopicAdministration
 from actors.topic_ids import RandomTopicIds
+from actors.topic_metrics import TopicMetrics
 from actors.watchdog import Watchdog
 from config.settings import Settings
-from core.controller.controller import Controller
-from core.controller.events import ControllerEvent, Expire, RegisterBrokerAndReelect, Startup
-from core.errors import BrokerIdInUseError, Errors, SessionExpiredError
+from core.controller.events import RegisterBrokerAndReelect, Startup
+from core.errors import Errors, SessionExpiredError, StorageError
 from core.model import UNKNOWN_BROKER_EPOCH, BrokerId, BrokerInfo, EndPoint, TopicPartition
 from core.protocol.broker import ShutdownBrokerResponse
 from core.protocol.controller import ControlledShutdownRequest
-from core.replication.metadata_cache import MetadataSnapshot
-from storage.empty_logs import EmptyLogs
-from storage.log_directory import LogDirectory
-from transport.client import RequestClient
-from transport.remote_ref import RemoteActorRef
 from transport.server import ControlServer, IncomingRequest
 from transport.sockets import new_context
 from zk.admin_znodes import ConfigEntityChangeNotificationZNode
@@ -62,10 +61,7 @@ from zk.session import SessionKeeper
 from zk.store import ZkControllerStore
 from zk.watches import controller_event
 
-logger = logging.getLogger(__name__)
-
 _ACTOR_TIMEOUT_S = 10.0
-_REGISTRATION_RETRY_S = 0.2
 _SESSION_CLOSE_TIMEOUT_S = 3.0
 
 
@@ -103,8 +99,8 @@ class BrokerProcess(ControllerListener):
         self._shutdown_replies: list[Reply] = []
         self._router: RequestRouter | None = None
         self._is_serving = False
+        self._failure: StorageError | None = None  # why it stops by itself
         self._broker_epoch = UNKNOWN_BROKER_EPOCH
-        self._attempts = count(1)  # of this broker's controller to deliver its orders
 
     # --- start ---
 
@@ -123,48 +119,70 @@ class BrokerProcess(ControllerListener):
     def _start(self) -> BrokerAddress:
         broker_id, config = self._options.broker_id, self._settings.broker
         self._status.become(BrokerState.STARTING)
-        log_directory = LogDirectory(self._options.data_dir / "log")
-        log_directory.open(broker_id)
-        self._undo.callback(log_directory.close)
-        port = self._listen(config.port, "kafka-listener").port
+        self._storage = BrokerStorage(broker_id, self._settings, self._options.data_dir)
+        self._storage.open()
+        self._undo.callback(self._storage.close)
         metrics = MetricsServer(config.host, config.metrics_port)
         self._undo.callback(metrics.close)
         self._context = new_context()
         self._undo.callback(self._context.destroy, linger=0)
         self._start_broker_actor()
+        kafka_endpoint = self._open_kafka_endpoint()
         replication_endpoint = self._replication.listen(self._broker)
         server = self._start_control_server()
         info = BrokerInfo(
             broker_id=broker_id,
-            endpoints=(EndPoint("PLAINTEXT", config.host, port),),
+            endpoints=(EndPoint("PLAINTEXT", config.host, kafka_endpoint.port),),
             rack=config.rack or None,
             control_endpoint=server.endpoint,
             replication_endpoint=replication_endpoint,
             timestamp_ms=time.time_ns() // 1_000_000,
         )
-        self._join(info, log_directory)
-        published = self._metrics(server)
-        metrics.publish(published)
-        self._undo.callback(metrics.withdraw, published)
+        self._join(info)
+        kafka_endpoint.serve(
+            Served(
+                self._replica_manager,
+                self._cache,
+                self._topics,
+                self._keeper,
+                lambda: self._cluster_id,
+            )
+        )
+        for published in (
+            self._metrics(server),
+            TopicMetrics(self._topics),
+            KafkaClientMetrics(kafka_endpoint, self._replica_manager),
+        ):
+            metrics.publish(published)
+            self._undo.callback(metrics.withdraw, published)
         return BrokerAddress(
             id=broker_id,
             host=config.host,
-            port=port,
+            port=kafka_endpoint.port,
             control_port=_port(server.endpoint),
             replication_port=_port(replication_endpoint),
             metrics_port=metrics.port,
         )
 
     def _metrics(self, server: ControlServer) -> BrokerMetrics:
-        broker, controller = self._broker._actor_weakref(), self._controller._actor_weakref()
+        broker, controller = self._broker._actor_weakref(), self._controller.ref._actor_weakref()
         assert broker is not None
         assert controller is not None
-        return BrokerMetrics(broker, controller, self._keeper, server, self._status, self._watchdog)
+        return BrokerMetrics(
+            broker,
+            self._storage.logs,
+            controller,
+            self._keeper,
+            server,
+            self._status,
+            self._watchdog,
+        )
 
-    def _listen(self, port: int, name: str) -> PlaceholderListener:
-        listener = PlaceholderListener(self._settings.broker.host, port, name)
-        self._undo.callback(listener.close)
-        return listener
+    def _open_kafka_endpoint(self) -> KafkaEndpoint:
+        """Listen for Kafka clients, who are answered once the broker serves."""
+        endpoint = KafkaEndpoint(self._options.broker_id, self._settings)
+        self._undo.callback(endpoint.close)
+        return endpoint
 
     def _start_broker_actor(self) -> None:
         self._watchdog = Watchdog()
@@ -175,23 +193,31 @@ class BrokerProcess(ControllerListener):
         self._replication = Replication(
             self._context, self._options.broker_id, self._settings, self._scheduler
         )
+        self._topics = TopicAdministration(
+            self._context, self._options.broker_id, self._settings, self._scheduler
+        )
         self._broker: ActorRef[Broker] = start_actor(
             Broker,
             _ACTOR_TIMEOUT_S,
             self._options.broker_id,
-            EmptyLogs(),
+            self._storage.logs,
             self._status,
-            request_shutdown=self.request_stop,
+            BrokerCallbacks(
+                self.request_stop,
+                on_isrs_proposed=self._replication.wake,
+                on_metadata_changed=self._topics.wake,
+                on_replicas_offline=self._on_replicas_offline,
+                load_topic_configs=lambda topics: self._topic_configs.load(topics),
+            ),
             open_fetch_channel=self._replication.open_channel,
             scheduler=self._scheduler,
             settings=replication_settings(self._settings),
-            on_isrs_proposed=self._replication.wake,
         )
         self._undo.callback(stop_actor, self._broker, _ACTOR_TIMEOUT_S)
         self._undo.callback(self._replication.stop)
         actor = self._broker._actor_weakref()
         assert actor is not None
-        self._cache = actor.cache
+        self._cache, self._replica_manager = actor.cache, actor.replica_manager
 
     def _start_control_server(self) -> ControlServer:
         config = self._settings.broker
@@ -205,7 +231,7 @@ class BrokerProcess(ControllerListener):
         self._undo.callback(server.stop)
         return server
 
-    def _join(self, info: BrokerInfo, log_directory: LogDirectory) -> None:
+    def _join(self, info: BrokerInfo) -> None:
         """Open the session, register, and stand for election."""
         guardian = Guardian(self._options.run_path, self._options.zookeeper)
         guardian.start()
@@ -219,72 +245,62 @@ class BrokerProcess(ControllerListener):
             on_expired=self._on_expired,
         )
         store = ZkControllerStore(self._keeper)
-        self._start_controller_actor(info, store)
+        self._topic_configs = self._storage.follow(self._keeper, self._replica_manager)
+        self._start_controller(info, store)
         self._keeper.start(self._settings.zookeeper.connection_timeout_ms / 1000)
         store.create_persistent_paths()
-        log_directory.join_cluster(info.broker_id, join_cluster(self._keeper))
+        self._cluster_id = join_cluster(self._keeper)
+        self._storage.logs.join_cluster(self._cluster_id)
+        self._topic_configs.load({p.topic for p in self._storage.logs.hosted()})
+        self._storage.look_after(self._replica_manager, self._on_log_directory_failed)
         check_end_points(store, info)
-        session_id = self._register(info, store)
+        session_timeout_ms = self._settings.zookeeper.session_timeout_ms
+        broker_epoch, session_id = register(
+            info, self._keeper, store, session_timeout_ms, self._stop_requested
+        )
+        self.on_broker_registered(broker_epoch)
+        self._status.become(BrokerState.RUNNING_AS_BROKER)
         self._is_serving = True
-        self._tell_controller(Startup())
+        self._controller.tell(Startup())
         self._look_at_configs()
         with suppress(SessionExpiredError):
             if self._keeper.session_id == session_id:
                 return
-        self._tell_controller(RegisterBrokerAndReelect())  # the session changed under our feet
+        self._controller.tell(RegisterBrokerAndReelect())  # the session changed under our feet
 
-    def _start_controller_actor(self, info: BrokerInfo, store: ZkControllerStore) -> None:
-        config = self._settings.controller
-        journal = EventJournalFile(self._options.data_dir / "events.jsonl", info.broker_id)
-        self._undo.callback(journal.close)
-        self._controller: ActorRef[ControllerEventManager] = start_actor(
-            ControllerEventManager,
-            _ACTOR_TIMEOUT_S,
-            info.broker_id,
-            Controller(
-                info,
-                store,
-                RandomTopicIds(self._cache),
-                controller_settings(self._settings),
-            ),
-            self._open_channel,
-            scheduler=self._scheduler,
-            journal=journal,
-            listener=self,
-            may_announce=self._may_announce,
-            delivery=DeliverySettings(config.request_timeout_ms, config.retry_backoff_ms),
-        )
+    def _start_controller(self, info: BrokerInfo, store: ZkControllerStore) -> None:
         # Ends the session last: that is the moment the others see this broker die.
         self._undo.callback(self._keeper.close, _SESSION_CLOSE_TIMEOUT_S)
-        self._undo.callback(stop_actor, self._controller, _ACTOR_TIMEOUT_S)
-        self._replication.propose_isrs(self._controller, self._keeper)
+        self._controller = BrokerController(
+            info,
+            store,
+            RandomTopicIds(self._cache, self._storage.logs),
+            self._settings,
+            context=self._context,
+            keeper=self._keeper,
+            scheduler=self._scheduler,
+            journal_file=self._options.data_dir / "events.jsonl",
+            listener=self,
+        )
+        self._undo.callback(self._controller.stop)
+        self._topics.start(self._cache, self._keeper, self._controller.is_active)
+        self._undo.callback(self._topics.stop)
+        self._replication.propose_isrs(self._controller.ref, self._keeper)
         self._undo.callback(self._replication.stop)  # again: before the session ends
         self._configs = start_config_listener(
-            info.broker_id, self._keeper, config, self._tell_controller
+            info.broker_id,
+            self._keeper,
+            self._settings.controller,
+            self._controller.tell,
+            self._topic_configs,
         )
         self._undo.callback(stop_actor, self._configs, _ACTOR_TIMEOUT_S)
-
-    def _register(self, info: BrokerInfo, store: ZkControllerStore) -> int:
-        """Register, waiting for a former life's session to expire; return the session's id."""
-        deadline = time.monotonic() + 1.5 * self._settings.zookeeper.session_timeout_ms / 1000 + 1
-        while True:
-            try:
-                session_id = self._keeper.session_id
-                self.on_broker_registered(store.register_broker(info))
-            except (BrokerIdInUseError, SessionExpiredError) as error:
-                if time.monotonic() > deadline or self._stop_requested.is_set():
-                    raise
-                logger.info("%s; trying again", error)
-                self._stop_requested.wait(_REGISTRATION_RETRY_S)
-            else:
-                self._status.become(BrokerState.RUNNING_AS_BROKER)
-                return session_id
 
     # --- what other threads tell ---
 
     def _dispatch(self, incoming: IncomingRequest) -> None:
         if self._router is None and self._is_serving:
-            self._router = RequestRouter(self._broker, self._controller)
+            self._router = RequestRouter(self._broker, self._controller.ref, self._topics.decisions)
         if self._router is None:
             incoming.reply.fail(Errors.BROKER_NOT_AVAILABLE)
         else:
@@ -293,15 +309,16 @@ class BrokerProcess(ControllerListener):
     def _on_watch(self, watch: WatchEvent) -> None:
         event = controller_event(watch)
         if event is not None:
-            self._tell_controller(event)
+            self._controller.tell(event)
         elif watch.path == ConfigEntityChangeNotificationZNode.PATH:
             self._look_at_configs()
 
     def _on_established(self, client: ZooKeeperClient) -> None:
         del client
         if self._is_serving:
-            self._tell_controller(RegisterBrokerAndReelect())
+            self._controller.tell(RegisterBrokerAndReelect())
             self._look_at_configs()
+            self._storage.on_session()
 
     def _look_at_configs(self) -> None:
         with suppress(ActorDeadError):
@@ -309,35 +326,19 @@ class BrokerProcess(ControllerListener):
 
     def _on_expired(self) -> Future[None]:
         """Have the controller resign; the next session waits for it."""
-        resigned: Future[None] = Future()
-        reply = Reply.of(lambda _: resigned.set_result(None))
-        try:
-            self._controller.tell(ClearAndPut(Asked(Expire(), reply)))
-        except ActorDeadError:
-            resigned.set_result(None)
-        return resigned
+        return self._controller.expire()
 
-    def _tell_controller(self, event: ControllerEvent) -> None:
-        try:
-            self._controller.tell(event)
-        except ActorDeadError:
-            logger.debug("The controller has stopped; %s is dropped", event)
-        except InboxFullError as full:
-            logger.error("%s; %s is dropped", full, event)
+    def _on_log_directory_failed(self) -> None:
+        with suppress(ActorDeadError, InboxFullError):  # who is ordered to use it finds out as well
+            self._broker.tell(LogDirectoryFailed())
 
-    def _open_channel(self, endpoint: str) -> RequestClient:
-        return RequestClient(
-            self._context,
-            endpoint,
-            client_id=controller_client_id(self._options.broker_id),
-            correlation_ids=self._attempts,
-        )
-
-    def _may_announce(self) -> bool:
+    def _on_replicas_offline(self) -> None:
+        """Have the controller find others to lead; without any log directory left, end."""
         try:
-            return self._keeper.client.lease_valid()
-        except SessionExpiredError:
-            return False
+            self._storage.announce_failure()
+        except StorageError as error:
+            self._failure = error
+            self.request_stop(hurry=True)
 
     def on_broker_registered(self, broker_epoch: int) -> None:
         """Learn our broker epoch."""
@@ -376,44 +377,29 @@ class BrokerProcess(ControllerListener):
             pass
 
     def shut_down(self) -> tuple[TopicPartition, ...]:
-        """Hand over, then stop everything; return the partitions nobody could take over."""
+        """Hand over, then stop everything; return the partitions nobody could take over.
+
+        Raises ``StorageError`` at the end when that is why the broker stops.
+        """
         self._status.become(BrokerState.PENDING_CONTROLLED_SHUTDOWN)
         remaining: tuple[TopicPartition, ...] = ()
         if not self._hurry.is_set():
-            remaining = self._hand_over()
+            remaining = hand_over(
+                lambda: ControlledShutdownRequest(self._options.broker_id, self._broker_epoch),
+                lambda: self._cache.snapshot,
+                self._controller.ref,
+                self._context,
+                self._settings.broker,
+                self._hurry,
+            )
         for reply in self._shutdown_replies:
             reply.set(ShutdownBrokerResponse(Errors.NONE, remaining))
         self._status.become(BrokerState.BROKER_SHUTTING_DOWN)
         self._undo.close()
         self._status.become(BrokerState.NOT_RUNNING)
+        if self._failure is not None:
+            raise self._failure
         return remaining
-
-    def _hand_over(self) -> tuple[TopicPartition, ...]:
-        broker_id, config = self._options.broker_id, self._settings.broker
-        with ExitStack() as refs:
-
-            def find_controller(cluster: MetadataSnapshot) -> AskableRef | None:
-                if cluster.controller_id == broker_id:
-                    return self._controller
-                controller = cluster.controller
-                if controller is None or controller.control_endpoint is None:
-                    return None
-                client_id = f"broker-{broker_id}"
-                return refs.enter_context(
-                    RemoteActorRef(self._context, controller.control_endpoint, client_id=client_id)
-                )
-
-            return ask_for_controlled_shutdown(
-                lambda: ControlledShutdownRequest(broker_id, self._broker_epoch),
-                lambda: self._cache.snapshot,
-                find_controller,
-                ControlledShutdownSettings(
-                    config.controlled_shutdown_max_retries,
-                    config.controlled_shutdown_retry_backoff_ms / 1000,
-                    config.controlled_shutdown_timeout_ms / 1000,
-                ),
-                self._hurry,
-            )
 
 
 def _port(endpoint: str) -> int:

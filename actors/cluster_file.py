@@ -96,3 +96,12 @@ def listed_processes(data_dir: Path) -> list[int]:
         return [int(entry["pid"]) for entry in entries if entry is not None]
     except (OSError, ValueError, TypeError, KeyError):
         return []
+
+
+def placement_endpoint(path: Path) -> str | None:
+    """Return where the placement service of a ``cluster.json`` is; None without one."""
+    try:
+        placement = json.loads(path.read_bytes())["placement"]
+        return None if placement is None else str(placement["endpoint"])
+    except (OSError, ValueError, TypeError, KeyError):
+        return None

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from actors.cluster_file import CLUSTER_FILE
 from core.model import BrokerId
 
 HOST = "127.0.0.1"
@@ -62,6 +63,8 @@ class ClusterPlan:
             "session-timeout-ms": self.session_timeout_ms,
             "controlled-shutdown-retry-backoff-ms": self.controlled_shutdown_retry_backoff_ms,
         }
+        if self.placement_service:
+            options["placement-service"] = self.data_dir.absolute() / CLUSTER_FILE
         if self.config is not None:
             options["config"] = self.config.absolute()
         return self._command("broker", options)

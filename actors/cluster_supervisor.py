@@ -30,7 +30,7 @@ from zk.znodes import ControllerZNode
 EXIT_UNCLEAN = 1
 EXIT_INTERRUPTED = 130
 
-_START_TIMEOUT_S = 60.0
+_START_TIMEOUT_S = 600.0  # a broker may have to recover its logs first
 _START_TIMEOUT_PER_BROKER_S = 2.0
 _PLACEMENT_START_TIMEOUT_S = 10.0
 _STOP_TIMEOUT_S = 10.0

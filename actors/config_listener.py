@@ -1,4 +1,4 @@
-"""Listens to changes of configuration and tells the controller of its own broker.
+"""Listens to changes of configuration and tells the controller and the logs of its own broker.
 
 Mirrors ``kafka.server.DynamicConfigManager``.
 """
@@ -14,6 +14,7 @@ from pykka import ActorRef
 
 from actors.inbox import Reply
 from actors.runtime import RegentActor, Supervisor, start_actor
+from actors.topic_configs import TopicConfigs
 from config.settings import ControllerConfig
 from core.config_changes import ConfigChanges
 from core.controller.events import ControllerEvent
@@ -41,12 +42,15 @@ class ConfigListener(RegentActor):
         name: str,
         changes: ConfigChanges,
         tell_controller: Callable[[ControllerEvent], None],
+        topic_configs: TopicConfigs,
         *,
         supervisor: Supervisor | None = None,
     ) -> None:
         super().__init__(name, supervisor=supervisor)
         self._changes = changes
         self._tell_controller = tell_controller
+        self._topic_configs = topic_configs
+        self._changed_topics: set[str] = set()  # and not applied yet
 
     @staticmethod
     def collapse_key(message: object) -> Hashable | None:
@@ -57,14 +61,21 @@ class ConfigListener(RegentActor):
         """Look at what changed."""
         del message
         try:
-            events = self._changes.catch_up(time.time_ns() // 1_000_000)
+            self._catch_up()
         except SessionExpiredError as expired:
             logger.info("%s: %s", self.name, expired)
-            events = []
-        for event in events:
-            self._tell_controller(event)
         if reply is not None:
             reply.set(None)
+
+    def _catch_up(self) -> None:
+        news = self._changes.catch_up(time.time_ns() // 1_000_000)
+        for event in news.events:
+            self._tell_controller(event)
+        if news.broker_config is not None:
+            self._topic_configs.set_broker_config(news.broker_config)
+        self._changed_topics.update(news.topics)
+        self._topic_configs.load(sorted(self._changed_topics))
+        self._changed_topics.clear()
 
 
 def start_config_listener(
@@ -72,6 +83,7 @@ def start_config_listener(
     zookeeper: ZooKeeper,
     config: ControllerConfig,
     tell_controller: Callable[[ControllerEvent], None],
+    topic_configs: TopicConfigs,
 ) -> ActorRef[ConfigListener]:
     """Start a broker's listener; it looks when it is told to."""
     changes = ConfigChanges(
@@ -80,4 +92,6 @@ def start_config_listener(
         unclean_leader_election_enable=config.unclean_leader_election_enable,
     )
     name = f"config-listener-{broker_id}"
-    return start_actor(ConfigListener, _START_TIMEOUT_S, name, changes, tell_controller)
+    return start_actor(
+        ConfigListener, _START_TIMEOUT_S, name, changes, tell_controller, topic_configs
+    )

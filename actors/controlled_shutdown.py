@@ -9,16 +9,20 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from pykka import ActorDeadError
 from pykka import Timeout as AskTimeout
 
+from config.settings import BrokerConfig
 from core.errors import Errors, RegentError
 from core.model import BrokerId, TopicPartition
 from core.protocol.controller import ControlledShutdownRequest, ControlledShutdownResponse
 from core.replication.metadata_cache import MetadataSnapshot
+from transport.remote_ref import RemoteActorRef
+from transport.sockets import Context
 
 logger = logging.getLogger(__name__)
 
@@ -38,6 +42,38 @@ class ControlledShutdownSettings:
     max_retries: int
     retry_backoff_s: float
     timeout_s: float
+
+
+def hand_over(
+    request: Callable[[], ControlledShutdownRequest],
+    snapshot: Callable[[], MetadataSnapshot],
+    own_controller: AskableRef,
+    context: Context,
+    config: BrokerConfig,
+    abort: threading.Event,
+) -> tuple[TopicPartition, ...]:
+    """Find the controller, wherever it is, and have it move everything away."""
+    broker_id = request().broker_id
+    with ExitStack() as refs:
+
+        def find_controller(cluster: MetadataSnapshot) -> AskableRef | None:
+            if cluster.controller_id == broker_id:
+                return own_controller
+            controller = cluster.controller
+            if controller is None or controller.control_endpoint is None:
+                return None
+            return refs.enter_context(
+                RemoteActorRef(
+                    context, controller.control_endpoint, client_id=f"broker-{broker_id}"
+                )
+            )
+
+        settings = ControlledShutdownSettings(
+            config.controlled_shutdown_max_retries,
+            config.controlled_shutdown_retry_backoff_ms / 1000,
+            config.controlled_shutdown_timeout_ms / 1000,
+        )
+        return ask_for_controlled_shutdown(request, snapshot, find_controller, settings, abort)
 
 
 def ask_for_controlled_shutdown(

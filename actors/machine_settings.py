@@ -1,10 +1,14 @@
-"""What the machines of ``core`` are told of the settings."""
+"""What the machines of ``core``, and who else knows no settings, are told of them."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from config.settings import ISR_CHANGES_THROUGH_ZOOKEEPER, Settings
 from core.controller.term import ControllerSettings
+from core.log_config import BROKER_NAMES, LogConfig
 from core.replication.replica_manager import ReplicationSettings
+from transport.kafka.connection import KafkaLimits
 
 
 def controller_settings(settings: Settings) -> ControllerSettings:
@@ -27,6 +31,36 @@ def replication_settings(settings: Settings) -> ReplicationSettings:
         replica_lag_time_max_ms=config.replica_lag_time_max_ms,
         replica_fetch_wait_max_ms=config.replica_fetch_wait_max_ms,
         replica_fetch_backoff_ms=config.replica_fetch_backoff_ms,
+        replica_fetch_min_bytes=config.replica_fetch_min_bytes,
+        replica_fetch_max_bytes=config.replica_fetch_max_bytes,
+        replica_fetch_response_max_bytes=config.replica_fetch_response_max_bytes,
+    )
+
+
+def log_defaults(settings: Settings) -> LogConfig:
+    """Return what holds for topics that do not say otherwise."""
+    return LogConfig(
+        **{
+            field: getattr(settings.log, name.replace(".", "_"))
+            for field, name in BROKER_NAMES.items()
+        }
+    )
+
+
+def log_directories(settings: Settings, data_dir: Path) -> list[Path]:
+    """Return where logs are."""
+    return [data_dir / name.strip() for name in settings.log.log_dirs.split(",")]
+
+
+def kafka_limits(settings: Settings) -> KafkaLimits:
+    """Return what Kafka clients may take."""
+    config = settings.broker
+    return KafkaLimits(
+        config.socket_request_max_bytes,
+        config.max_connections,
+        config.queued_requests_per_connection,
+        config.connections_max_idle_ms,
+        config.queued_max_request_bytes,
     )
 
 

@@ -15,11 +15,12 @@ from prometheus_client.registry import Collector
 from actors.broker import Broker, BrokerStatus
 from actors.controller_event_manager import ControllerEventManager
 from actors.controller_metrics import controller_metrics, timer_metric
-from actors.placeholder_listener import ListenError
 from actors.replication_metrics import fetcher_metrics, replication_metrics
 from actors.watchdog import Watchdog
+from transport.server import PortInUseError
 
 if TYPE_CHECKING:
+    from storage.log_manager import LogManager
     from transport.server import ControlServer
     from zk.session import SessionKeeper
 
@@ -30,6 +31,7 @@ class BrokerMetrics(Collector):
     def __init__(
         self,
         broker: Broker,
+        logs: LogManager,
         controller: ControllerEventManager,
         keeper: SessionKeeper,
         server: ControlServer,
@@ -37,6 +39,7 @@ class BrokerMetrics(Collector):
         watchdog: Watchdog,
     ) -> None:
         self._broker = broker
+        self._logs = logs
         self._keeper = keeper
         self._controller = controller
         self._server = server
@@ -70,6 +73,11 @@ class BrokerMetrics(Collector):
     def _of_the_broker(self) -> Iterable[Metric]:
         yield from replication_metrics(self._broker.replica_manager)
         yield from fetcher_metrics(self._broker.fetchers)
+        yield GaugeMetricFamily(
+            "kafka_log_LogManager_OfflineLogDirectoryCount",
+            "log directories that have failed",
+            value=len(self._logs.failed_directories),
+        )
         state = GaugeMetricFamily("kafka_server_BrokerState", "1 for the state", labels=["state"])
         state.add_metric([self._status.state.value], 1)
         yield state
@@ -97,7 +105,7 @@ class MetricsServer:
         try:
             self._server, self._thread = start_http_server(port, host, self._registry)
         except OSError as error:
-            raise ListenError(
+            raise PortInUseError(
                 f"cannot listen on {host}:{port}: {error.strerror}; stop what uses it or choose"
                 " another port"
             ) from None

@@ -59,6 +59,7 @@ class ReplicaFetcherThread(RegentActor):
     ) -> None:
         super().__init__(f"ReplicaFetcherThread-0-{leader}", supervisor=supervisor)
         self.fetches = 0
+        self.fetched_bytes = 0
         self._leader = leader
         self._endpoint = endpoint
         self._replica_manager = replica_manager
@@ -113,6 +114,7 @@ class ReplicaFetcherThread(RegentActor):
             self._failed(error)
             return False
         assert isinstance(response, FetchResponse)
+        self.fetched_bytes += sum(len(row.records) for _, row in response.partitions())
         self._replica_manager.on_fetch_response(self._leader, request, response, monotonic_ms())
         if response.error_code is not Errors.NONE and response.error_code not in SESSION_ERRORS:
             self._failed(response.error_code.name)

@@ -18,7 +18,7 @@ from actors.broker import Broker, ShrinkIsrs, StopFetching
 from actors.controller_event_manager import ControllerEventManager
 from actors.inbox import InboxFullError
 from actors.machine_settings import isr_changes_through_zookeeper
-from actors.replication_server import FetchRouter, ReplicationServer
+from actors.replication_server import ReplicationServer
 from actors.runtime import start_actor, stop_actor
 from actors.scheduler import Scheduler
 from actors.timer import RepeatingTimer
@@ -48,7 +48,7 @@ class Replication:
         self._settings = settings
         self._scheduler = scheduler
         self._broker: ActorRef[Broker] | None = None
-        self._followers: ActorRef[ReplicationServer] | None = None
+        self._reaper: Scheduler | None = None
         self._server: ControlServer | None = None
         self._sender: ActorRef[Any] | None = None
         self._timers: list[RepeatingTimer] = []
@@ -58,8 +58,8 @@ class Replication:
         return RequestClient(self._context, endpoint, client_id=f"replica-{self._broker_id}")
 
     def wake(self) -> None:
-        """Have proposed ISRs sent; from any thread, at any time."""
-        if self._sender is not None:
+        """Have proposed ISRs sent, if there are any; from any thread, at any time."""
+        if self._sender is not None and self._replica_manager.has_proposals:
             _tell(self._sender, SendPending())
 
     def listen(self, broker: ActorRef[Broker]) -> str:
@@ -69,17 +69,13 @@ class Replication:
         """
         config = self._settings.broker
         self._broker = broker
-        self._followers = start_actor(
-            ReplicationServer,
-            _START_TIMEOUT_S,
-            _actor(broker).replica_manager,
-            self._scheduler,
-            on_fetched=self.wake,
-        )
+        self._replica_manager = _actor(broker).replica_manager
+        # One of its own, as in Kafka: what it expires waits for the lock that appends hold.
+        self._reaper = Scheduler("expiration-reaper")
         self._server = ControlServer(
             self._context,
             f"tcp://{config.host}:{config.replication_port}",
-            FetchRouter(self._followers),
+            ReplicationServer(self._replica_manager, self._reaper, on_fetched=self.wake),
             name="replication-server",
             max_outstanding=_MAX_OUTSTANDING,
         )
@@ -125,11 +121,12 @@ class Replication:
         if self._broker is not None:
             with suppress(ActorDeadError, AskTimeout):
                 self._broker.ask(StopFetching(), timeout=_STOP_TIMEOUT_S)
-        for actor in (self._sender, self._followers):
-            if actor is not None:
-                stop_actor(actor, _STOP_TIMEOUT_S)
+        if self._sender is not None:
+            stop_actor(self._sender, _STOP_TIMEOUT_S)
         if self._server is not None:
             self._server.stop()
+        if self._reaper is not None:
+            self._reaper.shutdown()
 
     def _every(self, interval_ms: float, callback: Callable[[], None]) -> None:
         self._timers.append(RepeatingTimer(self._scheduler, interval_ms, callback))

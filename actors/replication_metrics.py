@@ -1,20 +1,25 @@
-"""The metrics of a broker's replicas by Kafka's names."""
+"""The metrics of a broker's replicas and their logs by Kafka's names."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable
+from contextlib import suppress
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from actors.replica_fetcher_manager import ReplicaFetcherManager
+from core.errors import StorageError
+from core.replica_logs import PartitionLog
 from core.replication.partition import Partition, Role
 from core.replication.replica_manager import ReplicaManager
 
 _MANAGER = "kafka_server_ReplicaManager_"
 _PARTITION = "kafka_cluster_Partition_"
 _FETCHERS = "kafka_server_ReplicaFetcherManager_"
+_STATS = "kafka_server_FetcherStats_"
+_LOG = "kafka_log_Log_"
 
-MAX_PARTITIONS = 2_000  # a broker that leads more has no metrics for each of them
+MAX_PARTITIONS = 2_000  # a broker that has more tells nothing about each of them
 
 
 def replication_metrics(replicas: ReplicaManager) -> Iterable[Metric]:
@@ -27,6 +32,8 @@ def replication_metrics(replicas: ReplicaManager) -> Iterable[Metric]:
         ("LeaderCount", "partitions led", replicas.leader_count),
         ("OfflineReplicaCount", "replicas in failed directories", replicas.offline_replica_count),
         ("UnderReplicatedPartitions", "led with too few in sync", replicas.under_replicated_count),
+        ("UnderMinIsrPartitionCount", "led, refusing acks=all", replicas.under_min_isr_count),
+        ("AtMinIsrPartitionCount", "led, one short of refusing", replicas.at_min_isr_count),
         ("ReassigningPartitions", "led and being moved", moving),
     ):
         yield GaugeMetricFamily(_MANAGER + name, meaning, value=value)
@@ -37,8 +44,11 @@ def replication_metrics(replicas: ReplicaManager) -> Iterable[Metric]:
         ("FailedIsrUpdatesPerSec", "ISR changes refused", counters.failed_isr_updates),
     ):
         yield CounterMetricFamily(_MANAGER + name, meaning, value=count)
+    yield GaugeMetricFamily(_FETCHERS + "MaxLag", "of any follower here", value=replicas.max_lag)
     if len(led) <= MAX_PARTITIONS:
         yield from _of_partitions(led)
+    if len(hosted) <= MAX_PARTITIONS:
+        yield from _of_logs(hosted)
 
 
 def fetcher_metrics(fetchers: ReplicaFetcherManager) -> Iterable[Metric]:
@@ -47,12 +57,14 @@ def fetcher_metrics(fetchers: ReplicaFetcherManager) -> Iterable[Metric]:
     alive = {leader: thread for leader, thread in threads.items() if thread is not None}
     dead = len(threads) - sum(thread.thread.is_alive() for thread in alive.values())
     yield GaugeMetricFamily(_FETCHERS + "DeadThreadCount", "fetchers that have died", value=dead)
-    requests = CounterMetricFamily(
-        "kafka_server_FetcherStats_RequestsPerSec", "fetches sent", labels=["leader_id"]
+    requests = CounterMetricFamily(_STATS + "RequestsPerSec", "fetches sent", labels=["leader_id"])
+    received = CounterMetricFamily(
+        _STATS + "BytesPerSec", "bytes of records received", labels=["leader_id"]
     )
     for leader, thread in sorted(alive.items()):
         requests.add_metric([str(leader)], thread.fetches)
-    yield requests
+        received.add_metric([str(leader)], thread.fetched_bytes)
+    yield from (requests, received)
 
 
 def _of_partitions(led: Iterable[Partition]) -> Iterable[Metric]:
@@ -64,10 +76,31 @@ def _of_partitions(led: Iterable[Partition]) -> Iterable[Metric]:
     under_replicated = GaugeMetricFamily(
         _PARTITION + "UnderReplicated", "1 when too few are in sync", labels=labels
     )
+    under_min_isr = GaugeMetricFamily(
+        _PARTITION + "UnderMinIsr", "1 when acks=all is refused", labels=labels
+    )
     for partition in led:
         topic, number = partition.topic_partition
         of_this = [topic, str(number)]
         in_sync.add_metric(of_this, len(partition.isr))
         replicas.add_metric(of_this, len(partition.assignment.replicas))
         under_replicated.add_metric(of_this, partition.is_under_replicated)
-    yield from (in_sync, replicas, under_replicated)
+        under_min_isr.add_metric(of_this, len(partition.isr) < partition.min_isr)
+    yield from (in_sync, replicas, under_replicated, under_min_isr)
+
+
+def _of_logs(hosted: Collection[Partition]) -> Iterable[Metric]:
+    """Yield where logs begin and end; one whose directory has failed says nothing."""
+    kinds: tuple[tuple[str, str, Callable[[PartitionLog], int]], ...] = (
+        ("LogStartOffset", "the first offset there is", lambda log: log.log_start_offset),
+        ("LogEndOffset", "the next offset to be written", lambda log: log.log_end_offset),
+        ("Size", "bytes of records", lambda log: log.size),
+    )
+    for name, meaning, read in kinds:
+        gauge = GaugeMetricFamily(_LOG + name, meaning, labels=["topic", "partition"])
+        for partition in hosted:
+            if partition.log is not None:
+                topic, number = partition.topic_partition
+                with suppress(StorageError):
+                    gauge.add_metric([topic, str(number)], read(partition.log))
+        yield gauge

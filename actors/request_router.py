@@ -10,7 +10,8 @@ from pykka import ActorDeadError, ActorRef
 from actors.broker import Broker, ControlRequestReceived
 from actors.controller_event_manager import ControllerEventManager
 from actors.inbox import Asked, InboxFullError, Reply
-from core.errors import Errors
+from actors.topic_decisions import TopicDecisions
+from core.errors import Errors, SessionExpiredError
 from core.model import BrokerId
 from core.protocol.broker import DescribeMetadataRequest, ShutdownBrokerRequest
 from core.protocol.control import (
@@ -20,6 +21,7 @@ from core.protocol.control import (
     UpdateMetadataRequest,
 )
 from core.protocol.controller import ControllerRequest
+from core.protocol.topics import TopicsRequest
 from transport.server import IncomingRequest
 
 logger = logging.getLogger(__name__)
@@ -29,10 +31,14 @@ class RequestRouter:
     """Called on the control server's thread: only tells."""
 
     def __init__(
-        self, broker: ActorRef[Broker], controller: ActorRef[ControllerEventManager]
+        self,
+        broker: ActorRef[Broker],
+        controller: ActorRef[ControllerEventManager],
+        topics: ActorRef[TopicDecisions],
     ) -> None:
         self._broker = broker
         self._controller = controller
+        self._topics = topics
 
     def __call__(self, incoming: IncomingRequest) -> None:
         """Tell the actor; one that is too busy, or gone, refuses at once."""
@@ -49,6 +55,8 @@ class RequestRouter:
                 actor, message = self._broker, ControlRequestReceived(numbered, incoming.body)
             case DescribeMetadataRequest() | ShutdownBrokerRequest():
                 actor, message = self._broker, incoming.body
+            case body if isinstance(body, TopicsRequest):
+                actor, message = self._topics, incoming.body
             case body if isinstance(body, ControllerRequest):
                 actor, message = self._controller, incoming.body
             case _:
@@ -63,7 +71,9 @@ class RequestRouter:
 
 def give_answer(incoming: IncomingRequest, answer: Any) -> None:
     """Send an actor's answer to the peer; an exception becomes an error code."""
-    if isinstance(answer, Exception):
+    if isinstance(answer, SessionExpiredError):
+        incoming.reply.fail(Errors.BROKER_NOT_AVAILABLE)  # as things are; it may be asked again
+    elif isinstance(answer, Exception):
         incoming.reply.fail(Errors.UNKNOWN_SERVER_ERROR)
     else:
         incoming.reply(answer)

@@ -19,7 +19,7 @@ from actors.runtime import RegentActor, Supervisor
 from core.errors import Errors
 from core.model import BrokerRegistration
 from core.protocol.control import ControlHeader, ControlRequest, ControlResponse
-from core.replication.replica_manager import refusal
+from core.replication.control_orders import refusal
 from core.timers import Timer
 from transport.client import RequestAbandonedError, RequestError, RequestFailedError
 from transport.codec import EncodedBody, Response

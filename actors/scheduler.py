@@ -1,4 +1,4 @@
-"""Timers: one thread that tells actors something later. Mirrors ``kafka.utils.KafkaScheduler``."""
+"""Timers: one thread that does or tells something later. Mirrors ``kafka.utils.KafkaScheduler``."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ class Handle:
 class Scheduler:
     """Runs callbacks once, after a delay, in order of their due time, on one daemon thread.
 
-    A callback only tells an actor: while it runs no other timer fires. One that raises is logged
-    and counted in ``failures``. A cancelled timer whose callback has begun already told its actor,
-    so the actor still has to check that it wants the message.
+    While a callback runs no other timer fires: where others share the scheduler it only tells an
+    actor. One that raises is logged and counted in ``failures``. A cancelled timer whose callback
+    has begun already told its actor, so the actor still has to check that it wants the message.
     """
 
     def __init__(self, name: str = "scheduler", *, limit: int = 100_000) -> None:

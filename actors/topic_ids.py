@@ -5,20 +5,26 @@ from __future__ import annotations
 import uuid
 
 from core.protocol.control import TopicId
+from core.replica_logs import ReplicaLogs
 from core.replication.metadata_cache import MetadataCache
 from zk.znodes import encode_topic_id
 
 
 class RandomTopicIds:
-    """Implements ``core.ports.TopicIds`` with random UUIDs and the broker's metadata cache."""
+    """Implements ``core.ports.TopicIds`` with random UUIDs, the metadata cache and the logs."""
 
-    def __init__(self, cache: MetadataCache) -> None:
+    def __init__(self, cache: MetadataCache, logs: ReplicaLogs | None = None) -> None:
         self._cache = cache
+        self._logs = logs
 
     def new_topic_id(self) -> TopicId:
         """Return a new id."""
         return encode_topic_id(uuid.uuid4().bytes)
 
     def last_known(self, topic: str) -> TopicId | None:
-        """Return the id the metadata cache has."""
-        return self._cache.snapshot.topic_ids.get(topic)
+        """Return the id the metadata cache has; before it has heard anything, one in a log."""
+        heard_of = self._cache.snapshot.topic_ids.get(topic)
+        if heard_of is not None or self._logs is None:
+            return heard_of
+        ids = (id_ for partition, id_ in self._logs.hosted().items() if partition.topic == topic)
+        return next((topic_id for topic_id in ids if topic_id is not None), None)

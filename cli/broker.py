@@ -39,6 +39,7 @@ def _settings_options(command: Any) -> Any:
         click.option("--replication-port", type=int, help="Port followers fetch from."),
         click.option("--metrics-port", type=int, help="Port of the metrics endpoint."),
         click.option("--rack", help="Rack of this broker."),
+        click.option("--placement-service", help="Endpoint of the placement service, if any."),
         click.option("--controlled-shutdown-retry-backoff-ms", type=int, hidden=True),
         click.option("--session-timeout-ms", type=int, help="ZooKeeper session timeout."),
     ]

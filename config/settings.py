@@ -1,7 +1,7 @@
 """Typed settings with Kafka's names and defaults, read from TOML.
 
-A file has the tables ``[broker]``, ``[controller]`` and ``[zookeeper]``; an unknown table or key,
-or a value of the wrong type or out of range, is an error that names it.
+A file has the tables ``[broker]``, ``[controller]``, ``[log]`` and ``[zookeeper]``; an unknown
+table or key, or a value of the wrong type or out of range, is an error that names it.
 """
 
 from __future__ import annotations
@@ -17,8 +17,33 @@ from core.errors import RegentError
 T = TypeVar("T")
 
 ISR_CHANGES_THROUGH_ZOOKEEPER = "zookeeper"
-_CHOICES = {"isr_change_protocol": {"controller", ISR_CHANGES_THROUGH_ZOOKEEPER}}
+_CHOICES = {
+    "isr_change_protocol": {"controller", ISR_CHANGES_THROUGH_ZOOKEEPER},
+    "log_cleanup_policy": {"delete"},
+    "log_message_timestamp_type": {"CreateTime", "LogAppendTime"},
+}
+_INT_MAX = 2**31 - 1
+_LONG_MAX = 2**63 - 1
 _RANGES = {  # of integers, by the end of their name; the first that fits counts
+    "retention_bytes": (-1, _LONG_MAX),
+    "retention_ms": (-1, _LONG_MAX),
+    "log_segment_bytes": (14, _INT_MAX),
+    "log_roll_ms": (1, _LONG_MAX),
+    "log_flush_interval_messages": (1, _LONG_MAX),
+    "log_flush_interval_ms": (0, _LONG_MAX),
+    "difference_max_ms": (0, _LONG_MAX),
+    # Answers to followers travel in messages of 64 MiB: what they may have, and one batch on top.
+    "replica_fetch_max_bytes": (1, 32 * 1024 * 1024),
+    "replica_fetch_response_max_bytes": (1, 32 * 1024 * 1024),
+    "message_max_bytes": (0, 31 * 1024 * 1024),
+    "_bytes": (0, _INT_MAX),
+    "min_insync_replicas": (1, 32_767),
+    "replication_factor": (1, 32_767),
+    "num_partitions": (1, 1_000_000),
+    "max_connections": (1, 1_000_000),
+    "per_connection": (1, 100_000),
+    "per_data_dir": (1, 1_000),
+    "interval_ms": (1, 86_400_000),
     "port": (0, 65_535),
     "percentage": (0, 100),
     "seconds": (1, 86_400),
@@ -69,7 +94,50 @@ class BrokerConfig:
     replica_lag_time_max_ms: int = 30_000
     replica_fetch_wait_max_ms: int = 500
     replica_fetch_backoff_ms: int = 1_000
+    replica_fetch_min_bytes: int = 1
+    replica_fetch_max_bytes: int = 1_048_576  # of a partition
+    replica_fetch_response_max_bytes: int = 10_485_760
     isr_change_protocol: str = "controller"  # or "zookeeper"
+    auto_create_topics_enable: bool = True
+    num_partitions: int = 1
+    default_replication_factor: int = 1
+    placement_service: str = ""  # endpoint or cluster.json; empty: none
+    socket_request_max_bytes: int = 104_857_600
+    max_connections: int = 1_000
+    queued_requests_per_connection: int = 64
+    queued_max_request_bytes: int = 268_435_456
+    connections_max_idle_ms: int = 600_000
+
+
+@dataclass(frozen=True, slots=True)
+class LogsConfig:
+    """Where logs are, when they are looked after, and what holds for a topic that does not say.
+
+    Times in milliseconds; ``log_retention_*`` -1: no limit.
+    """
+
+    log_dirs: str = "log"  # comma-separated; relative ones are below the data directory
+    num_recovery_threads_per_data_dir: int = 1
+    log_flush_offset_checkpoint_interval_ms: int = 60_000
+    log_flush_start_offset_checkpoint_interval_ms: int = 60_000
+    log_flush_scheduler_interval_ms: int = 3_000
+    log_retention_check_interval_ms: int = 300_000
+    replica_high_watermark_checkpoint_interval_ms: int = 5_000
+    log_cleanup_policy: str = "delete"
+    log_flush_interval_messages: int = _LONG_MAX
+    log_flush_interval_ms: int = _LONG_MAX
+    log_index_interval_bytes: int = 4_096
+    log_index_size_max_bytes: int = 10_485_760
+    log_message_timestamp_difference_max_ms: int = _LONG_MAX
+    log_message_timestamp_type: str = "CreateTime"
+    log_retention_bytes: int = -1
+    log_retention_ms: int = 604_800_000
+    log_roll_jitter_ms: int = 0
+    log_roll_ms: int = 604_800_000
+    log_segment_bytes: int = 1_073_741_824
+    log_segment_delete_delay_ms: int = 60_000
+    message_max_bytes: int = 1_048_588
+    min_insync_replicas: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +146,7 @@ class Settings:
 
     broker: BrokerConfig = field(default_factory=BrokerConfig)
     controller: ControllerConfig = field(default_factory=ControllerConfig)
+    log: LogsConfig = field(default_factory=LogsConfig)
     zookeeper: ZooKeeperConfig = field(default_factory=ZooKeeperConfig)
 
 
@@ -90,7 +159,9 @@ def load_settings(path: Path | None, overrides: Mapping[str, Mapping[str, Any]])
     if path is not None:
         settings = _merged(settings, _read_toml(path), str(path))
     settings = _merged(settings, overrides, "command line")
-    _check_replication(settings.broker, "command line" if path is None else str(path))
+    source = "command line" if path is None else str(path)
+    _check_replication(settings.broker, source)
+    _check_directories(settings.log, source)
     return settings
 
 
@@ -145,3 +216,10 @@ def _check_replication(broker: BrokerConfig, source: str) -> None:
             f"{source}: broker.replica_fetch_wait_max_ms ({wait_ms}) must not exceed"
             f" replica_lag_time_max_ms ({lag_ms})"
         )
+
+
+def _check_directories(log: LogsConfig, source: str) -> None:
+    names = [name.strip() for name in log.log_dirs.split(",")]
+    mistake = "an empty directory" if "" in names else "a directory twice"
+    if "" in names or len(set(names)) < len(names):
+        raise SettingsError(f"{source}: log.log_dirs names {mistake}: {log.log_dirs!r}")

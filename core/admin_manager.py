@@ -8,26 +8,29 @@ others alone. The controller learns of it from ZooKeeper, as of any tool's write
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import NamedTuple, TypeAlias, TypeVar
 
-from core.admin_requests import (
-    UNSET,
-    CreatableTopic,
-    GrowingTopic,
-    NewTopic,
-    PendingAnswer,
-    TopicOutcome,
-    TopicStore,
-)
+from core.admin_requests import NewTopic, TopicPlacer, TopicStore
 from core.errors import BadDataError, Errors
-from core.model import NO_LEADER, BrokerId, ReplicaAssignment, TopicPartition
-from core.placement import IndexScope, PlacementError, Strategy, place
+from core.model import BrokerId, ReplicaAssignment
+from core.placement import IndexScope, PlacementError, Strategy, check, place
 from core.ports import TopicAssignment, TopicIds
-from core.protocol.control import TopicId
 from core.protocol.placement import PlacementBroker, PlacementSpec, PlaceTopicsRequest
-from core.replication.metadata_cache import MetadataCache, MetadataSnapshot
+from core.protocol.topics import (
+    UNSET,
+    AssignedPartition,
+    ConfigEntry,
+    CreatableTopic,
+    CreatePartitionsRequest,
+    CreateTopicsRequest,
+    DeleteTopicsRequest,
+    GrowingTopic,
+    TopicOutcome,
+    TopicsRequest,
+)
+from core.replication.metadata_cache import MetadataCache
 from core.topic_validation import (
     TopicNames,
     assignment_problem,
@@ -35,7 +38,22 @@ from core.topic_validation import (
     topic_name_problem,
 )
 
-Plan = TypeVar("Plan")
+MAX_NEW_PARTITIONS = 200_000
+"""How many partitions one request may have placed: as many as the placement service takes."""
+
+MAX_MESSAGE_LENGTH = 1_000  # it may quote what is as long as a string of the protocol can be
+
+T = TypeVar("T")
+
+
+class _Unplaced(NamedTuple):
+    """Partitions that are still to be placed, and where Kafka's schemes begin with them."""
+
+    spec: PlacementSpec
+    start_index: int = 0
+
+
+_Plan: TypeAlias = dict[int, ReplicaAssignment] | _Unplaced
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +74,11 @@ class _RefusedError(Exception):
         self.error_code = error_code
 
 
-class AdminManager:
-    """Decides what clients ask of topics. ``is_controller`` tells whether this broker rules.
+_Refusal: TypeAlias = _RefusedError | PlacementError
 
-    Every request raises ``SessionExpiredError`` when the session is over.
-    """
+
+class AdminManager:
+    """Decides what clients ask of topics. ``is_controller`` tells whether this broker rules."""
 
     def __init__(
         self,
@@ -69,108 +87,95 @@ class AdminManager:
         topic_ids: TopicIds,
         is_controller: Callable[[], bool],
         settings: AdminSettings | None = None,
+        placer: TopicPlacer = place,
     ) -> None:
         self._cache = cache
         self._store = store
         self._topic_ids = topic_ids
         self._is_controller = is_controller
         self._settings = settings or AdminSettings()
+        self._placer = placer
+
+    def decide(self, request: TopicsRequest) -> tuple[TopicOutcome, ...]:
+        """Decide and write; how far the cluster is with it is for ``PendingAnswer`` to see.
+
+        Raises ``SessionExpiredError`` when the session is over.
+        """
+        match request:
+            case CreateTopicsRequest():
+                return self._create_topics(request)
+            case CreatePartitionsRequest():
+                return self._create_partitions(request)
+            case DeleteTopicsRequest():
+                return self._delete_topics(request)
 
     # --- the three requests ---
 
-    def create_topics(
-        self,
-        topics: Sequence[CreatableTopic],
-        now_ms: int,
-        timeout_ms: int,
-        *,
-        validate_only: bool = False,
-    ) -> PendingAnswer:
-        """Create topics; done when every partition of a topic has a leader."""
-        wanted = {topic.topic: topic for topic in topics}
+    def _create_topics(self, request: CreateTopicsRequest) -> tuple[TopicOutcome, ...]:
+        wanted = {topic.topic: topic for topic in request.topics}
         existing = set(self._store.read_topic_names())
         names = TopicNames(existing)
+        created_before = self._created_before(existing.intersection(wanted), wanted)
+        configs: dict[str, dict[str, str]] = {}
 
-        def plan(topic: str) -> NewTopic:
-            _check_name(topic, existing, names)
-            new = self._new_topic(wanted[topic])
+        def plan(topic: str) -> _Plan:
+            if topic not in created_before:
+                _check_name(topic, existing, names)
+            configs[topic] = _checked_config(wanted[topic].config)
+            planned = created_before.get(topic) or self._new_partitions(wanted[topic])
             names.add(topic)
-            return new
+            return planned
 
-        plans, refusals = self._plan([topic.topic for topic in topics], plan)
-        written = {} if validate_only else self._store.create_topics(plans)
-        counts = {topic: len(new.partitions) for topic, new in plans.items()}
-        return PendingAnswer(
-            _outcomes([topic.topic for topic in topics], refusals, written),
-            lambda snapshot, topic: _is_led(snapshot, topic, counts[topic]),
-            now_ms + timeout_ms,
-            waits=not validate_only,
-        )
+        plans, refusals = self._plan([topic.topic for topic in request.topics], plan)
+        new = {
+            topic: NewTopic(
+                wanted[topic].topic_id or self._topic_ids.new_topic_id(), partitions, configs[topic]
+            )
+            for topic, partitions in self._place(plans, refusals).items()
+        }
+        written = {} if request.validate_only else self._store.create_topics(new)
+        counts = {topic: len(planned.partitions) for topic, planned in new.items()}
+        return _outcomes(wanted, refusals, written, counts)
 
-    def create_partitions(
-        self,
-        topics: Sequence[GrowingTopic],
-        now_ms: int,
-        timeout_ms: int,
-        *,
-        validate_only: bool = False,
-    ) -> PendingAnswer:
-        """Give topics more partitions; done when every partition has a leader."""
-        wanted = {topic.topic: topic for topic in topics}
-        stored = self._store.read_topics(list(wanted))
+    def _create_partitions(self, request: CreatePartitionsRequest) -> tuple[TopicOutcome, ...]:
+        wanted = {topic.topic: topic for topic in request.topics}
+        stored = self._store.read_topics([t for t in wanted if topic_name_problem(t) is None])
         deleting = set(self._store.read_topics_being_deleted())
 
-        def plan(topic: str) -> dict[int, ReplicaAssignment]:
+        def plan(topic: str) -> _Plan:
             current = _growable(topic, stored.get(topic), is_being_deleted=topic in deleting)
             return self._added_partitions(wanted[topic], current)
 
-        plans, refusals = self._plan([topic.topic for topic in topics], plan)
-        written = {} if validate_only else self._store.add_partitions(plans)
-        return PendingAnswer(
-            _outcomes([topic.topic for topic in topics], refusals, written),
-            lambda snapshot, topic: _is_led(snapshot, topic, wanted[topic].total),
-            now_ms + timeout_ms,
-            waits=not validate_only,
-        )
+        plans, refusals = self._plan([topic.topic for topic in request.topics], plan)
+        added = self._place(plans, refusals)
+        written = {} if request.validate_only else self._store.add_partitions(added)
+        return _outcomes(wanted, refusals, written, {t: row.total for t, row in wanted.items()})
 
-    def delete_topics(
-        self,
-        now_ms: int,
-        timeout_ms: int,
-        topics: Sequence[str] = (),
-        topic_ids: Sequence[TopicId] = (),
-    ) -> PendingAnswer:
-        """Delete topics by name or by id; done when this broker knows them no more.
-
-        The outcome of an unknown id names the id.
-        """
-        snapshot = self._cache.snapshot
-        names = {topic_id: name for name, topic_id in snapshot.topic_ids.items()}
-        unknown_ids = {topic_id for topic_id in topic_ids if topic_id not in names}
-        wanted = [*topics, *(names.get(topic_id, topic_id) for topic_id in topic_ids)]
+    def _delete_topics(self, request: DeleteTopicsRequest) -> tuple[TopicOutcome, ...]:
+        """Delete topics; the outcome of an unknown id names the id."""
+        topic_ids = self._cache.snapshot.topic_ids
+        names = {topic_id: name for name, topic_id in topic_ids.items()}
+        unknown_ids = {topic_id for topic_id in request.topic_ids if topic_id not in names}
+        wanted = [*request.topics, *(names.get(id_, id_) for id_ in request.topic_ids)]
 
         def plan(topic: str) -> None:
             if not self._settings.delete_topic_enable:
                 raise _RefusedError(Errors.TOPIC_DELETION_DISABLED, "topics cannot be deleted here")
             if topic in unknown_ids:
                 raise _RefusedError(Errors.UNKNOWN_TOPIC_ID, f"no topic has the id {topic}")
-            if not _is_known(snapshot, topic):
+            if topic not in topic_ids:
                 raise _unknown(topic)
 
         plans, refusals = self._plan(wanted, plan)
         written = self._store.mark_for_deletion(list(plans))
-        return PendingAnswer(
-            _outcomes(wanted, refusals, written),
-            lambda snapshot, topic: not _is_known(snapshot, topic),
-            now_ms + timeout_ms,
-        )
+        return _outcomes(wanted, refusals, written, {})
 
     def _plan(
-        self, topics: Sequence[str], plan: Callable[[str], Plan]
-    ) -> tuple[dict[str, Plan], dict[str, _RefusedError]]:
+        self, topics: Sequence[str], plan: Callable[[str], T]
+    ) -> tuple[dict[str, T], dict[str, _Refusal]]:
         """Return what is to be done for each topic, or why nothing is."""
-        plans: dict[str, Plan] = {}
-        refusals: dict[str, _RefusedError] = {}
+        plans: dict[str, T] = {}
+        refusals: dict[str, _Refusal] = {}
         for topic, count in Counter(topics).items():
             try:
                 if not self._is_controller():
@@ -178,45 +183,53 @@ class AdminManager:
                 if count > 1:
                     raise _RefusedError(Errors.INVALID_REQUEST, f"{topic} is named {count} times")
                 plans[topic] = plan(topic)
-            except _RefusedError as refused:
+            except (_RefusedError, PlacementError) as refused:
                 refusals[topic] = refused
         return plans, refusals
 
     # --- new topics ---
 
-    def _new_topic(self, wanted: CreatableTopic) -> NewTopic:
-        is_counted = (wanted.partitions, wanted.replication_factor) != (UNSET, UNSET)
-        if wanted.assignment is not None and is_counted:
+    def _created_before(
+        self, topics: Collection[str], wanted: Mapping[str, CreatableTopic]
+    ) -> dict[str, dict[int, ReplicaAssignment]]:
+        """Return those that exist because of an earlier attempt at the same request."""
+        return {
+            topic: dict(stored.partitions)
+            for topic, stored in self._store.read_topics(topics).items()
+            if isinstance(stored, TopicAssignment)
+            and stored.topic_id is not None
+            and stored.topic_id == wanted[topic].topic_id
+        }
+
+    def _new_partitions(self, wanted: CreatableTopic) -> _Plan:
+        count, factor = wanted.partitions, wanted.replication_factor
+        if wanted.assignment is None:
+            settings = self._settings
+            spec = PlacementSpec(
+                wanted.topic,
+                settings.num_partitions if count == UNSET else count,
+                settings.default_replication_factor if factor == UNSET else factor,
+                start_partition=0,
+            )
+            return self._unplaced(spec)
+        if (count, factor) != (UNSET, UNSET):
             raise _RefusedError(
                 Errors.INVALID_REQUEST, "numbers and an assignment exclude each other"
             )
-        partitions = (
-            self._placed_topic(wanted)
-            if wanted.assignment is None
-            else self._checked_assignment(wanted.assignment)
-        )
-        return NewTopic(self._topic_ids.new_topic_id(), partitions, _checked_config(wanted.config))
-
-    def _placed_topic(self, wanted: CreatableTopic) -> dict[int, ReplicaAssignment]:
-        count, factor = wanted.partitions, wanted.replication_factor
-        spec = PlacementSpec(
-            wanted.topic,
-            self._settings.num_partitions if count == UNSET else count,
-            self._settings.default_replication_factor if factor == UNSET else factor,
-            start_partition=0,
-        )
-        return self._place(spec, start_index=0)
+        return self._checked_assignment(wanted.assignment)
 
     def _checked_assignment(
-        self, assignment: Mapping[int, tuple[BrokerId, ...]]
+        self, assignment: Sequence[AssignedPartition]
     ) -> dict[int, ReplicaAssignment]:
-        if not assignment or sorted(assignment) != list(range(len(assignment))):
+        if not assignment or sorted(row.partition for row in assignment) != list(
+            range(len(assignment))
+        ):
             raise _RefusedError(
                 Errors.INVALID_REPLICA_ASSIGNMENT, "partition ids must be 0, 1, … without gaps"
             )
-        ordered = [assignment[partition] for partition in sorted(assignment)]
+        ordered = [row.replicas for row in sorted(assignment)]
         self._check_replicas(ordered)
-        return {number: ReplicaAssignment(tuple(row)) for number, row in enumerate(ordered)}
+        return {number: ReplicaAssignment(replicas) for number, replicas in enumerate(ordered)}
 
     def _check_replicas(self, rows: Sequence[Sequence[BrokerId]]) -> None:
         problem = assignment_problem(rows, self._cache.snapshot.brokers)
@@ -225,9 +238,7 @@ class AdminManager:
 
     # --- more partitions ---
 
-    def _added_partitions(
-        self, wanted: GrowingTopic, current: TopicAssignment
-    ) -> dict[int, ReplicaAssignment]:
+    def _added_partitions(self, wanted: GrowingTopic, current: TopicAssignment) -> _Plan:
         count, first = len(current.partitions), current.partitions[0].replicas
         missing = wanted.total - count
         if missing <= 0:
@@ -237,7 +248,7 @@ class AdminManager:
             )
         if wanted.assignments is None:
             spec = PlacementSpec(wanted.topic, missing, len(first), start_partition=count)
-            return self._place(spec, self._start_index(first[0]))
+            return self._unplaced(spec, self._start_index(first[0]))
         if len(wanted.assignments) != missing:
             raise _RefusedError(
                 Errors.INVALID_REPLICA_ASSIGNMENT,
@@ -249,7 +260,7 @@ class AdminManager:
                 Errors.INVALID_REPLICA_ASSIGNMENT, f"partition 0 has {len(first)} replicas"
             )
         return {
-            count + number: ReplicaAssignment(tuple(replicas))
+            count + number: ReplicaAssignment(replicas)
             for number, replicas in enumerate(wanted.assignments)
         }
 
@@ -260,20 +271,47 @@ class AdminManager:
         brokers = sorted(self._cache.snapshot.brokers)
         return next((i for i, broker in enumerate(brokers) if broker >= first_replica), 0)
 
-    def _place(self, spec: PlacementSpec, start_index: int) -> dict[int, ReplicaAssignment]:
+    # --- placement ---
+
+    def _unplaced(self, spec: PlacementSpec, start_index: int = 0) -> _Unplaced:
+        """Put off placing, once it is certain that it can be done; raises ``PlacementError``."""
+        check(self._placement_request([spec], start_index))
+        return _Unplaced(spec, start_index)
+
+    def _place(
+        self, plans: Mapping[str, _Plan], refusals: dict[str, _Refusal]
+    ) -> dict[str, dict[int, ReplicaAssignment]]:
+        """Place what no client placed: in one job all that begin at the same broker."""
+        partitions: dict[str, dict[int, ReplicaAssignment]] = {}
+        jobs: dict[int, list[PlacementSpec]] = {}
+        left = MAX_NEW_PARTITIONS
+        for topic, plan in plans.items():
+            if not isinstance(plan, _Unplaced):
+                partitions[topic] = plan
+            elif plan.spec.partitions > left:
+                message = f"more than {MAX_NEW_PARTITIONS} new partitions in one request"
+                refusals[topic] = _RefusedError(Errors.POLICY_VIOLATION, message)
+            else:
+                left -= plan.spec.partitions
+                partitions[topic] = {}  # in the order of the request
+                jobs.setdefault(plan.start_index, []).append(plan.spec)
+        for start_index, specs in jobs.items():
+            for row in self._placer(self._placement_request(specs, start_index)):
+                partitions[row.topic][row.partition] = ReplicaAssignment(row.replicas)
+        return partitions
+
+    def _placement_request(
+        self, specs: Sequence[PlacementSpec], start_index: int
+    ) -> PlaceTopicsRequest:
         brokers = sorted(self._cache.snapshot.brokers.items())
-        request = PlaceTopicsRequest(
-            topics=(spec,),
+        return PlaceTopicsRequest(
+            topics=tuple(specs),
             brokers=tuple(PlacementBroker(number, broker.rack, 0) for number, broker in brokers),
             strategy=self._settings.placement,
             start_index=str(start_index),
             index=IndexScope.PER_TOPIC,
             seed=0,
         )
-        try:
-            return {row.partition: ReplicaAssignment(row.replicas) for row in place(request)}
-        except PlacementError as error:
-            raise _RefusedError(error.error_code, str(error)) from None
 
 
 # --- what speaks against it -----------------------------------------------------------------------
@@ -281,7 +319,7 @@ class AdminManager:
 
 def _check_name(topic: str, existing: set[str], names: TopicNames) -> None:
     if topic in existing:
-        raise _RefusedError(Errors.TOPIC_ALREADY_EXISTS, f"{topic} exists")
+        raise _RefusedError(Errors.TOPIC_ALREADY_EXISTS, f"topic {topic} already exists")
     problem = topic_name_problem(topic)
     if problem is not None:
         raise _RefusedError(Errors.INVALID_TOPIC_EXCEPTION, f"the name {problem}")
@@ -290,9 +328,9 @@ def _check_name(topic: str, existing: set[str], names: TopicNames) -> None:
         raise _RefusedError(Errors.INVALID_TOPIC_EXCEPTION, f"{topic} collides with {other}")
 
 
-def _checked_config(config: Mapping[str, str | None]) -> dict[str, str]:
+def _checked_config(config: Sequence[ConfigEntry]) -> dict[str, str]:
     checked: dict[str, str] = {}
-    for name, value in config.items():
+    for name, value in config:
         if value is None:
             raise _RefusedError(Errors.INVALID_REQUEST, f"{name} has no value")
         problem = topic_config_problem(name, value)
@@ -323,24 +361,17 @@ def _unknown(topic: str) -> _RefusedError:
 
 
 def _outcomes(
-    topics: Sequence[str], refusals: Mapping[str, _RefusedError], written: Mapping[str, Errors]
-) -> list[TopicOutcome]:
+    topics: Iterable[str],
+    refusals: Mapping[str, _Refusal],
+    written: Mapping[str, Errors],
+    counts: Mapping[str, int],
+) -> tuple[TopicOutcome, ...]:
     """Return an outcome for each topic, named once, in the order of the request."""
-    return [
-        TopicOutcome(topic, refusals[topic].error_code, str(refusals[topic]))
+    return tuple(
+        TopicOutcome(topic, refusals[topic].error_code, str(refusals[topic])[:MAX_MESSAGE_LENGTH])
         if topic in refusals
-        else TopicOutcome(topic, written.get(topic, Errors.NONE))
+        else TopicOutcome(
+            topic, written.get(topic, Errors.NONE), partitions=counts.get(topic, UNSET)
+        )
         for topic in dict.fromkeys(topics)
-    ]
-
-
-# --- whether it is done ---------------------------------------------------------------------------
-
-
-def _is_led(snapshot: MetadataSnapshot, topic: str, count: int) -> bool:
-    rows = (snapshot.partitions.get(TopicPartition(topic, number)) for number in range(count))
-    return all(row is not None and row.leader != NO_LEADER for row in rows)
-
-
-def _is_known(snapshot: MetadataSnapshot, topic: str) -> bool:
-    return topic in snapshot.topic_ids
+    )

@@ -1,4 +1,4 @@
-"""What clients ask of topics, and what they are told: CreateTopics, CreatePartitions, DeleteTopics.
+"""How clients are answered that ask something of topics.
 
 A request is decided at once and answered later: when this broker's metadata cache shows what was
 asked for, or when the client's patience is over. Mirrors ``DelayedCreatePartitions`` and
@@ -8,45 +8,49 @@ asked for, or when the client's patience is over. Mirrors ``DelayedCreatePartiti
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeAlias
 
 from core.errors import BadDataError, Errors
-from core.model import BrokerId, ReplicaAssignment
+from core.model import NO_LEADER, ReplicaAssignment, TopicPartition
 from core.ports import TopicAssignment
 from core.protocol.control import TopicId
+from core.protocol.placement import PlacedPartition, PlaceTopicsRequest
+from core.protocol.topics import (
+    DeleteTopicsRequest,
+    TopicOutcome,
+    TopicsRequest,
+    TopicsResponse,
+)
 from core.replication.metadata_cache import MetadataSnapshot
 
-UNSET = -1
-"""A number of partitions or replicas that is left to the broker."""
+TopicPlacer: TypeAlias = Callable[[PlaceTopicsRequest], Sequence[PlacedPartition]]
+"""Places every partition of a request that ``core.placement.check`` accepts."""
+
+RespondToClient: TypeAlias = Callable[[Sequence[TopicOutcome]], None]
 
 
-@dataclass(frozen=True, slots=True)
-class CreatableTopic:
-    """A topic somebody wants; either numbers or an assignment by partition id."""
-
-    topic: str
-    partitions: int = UNSET
-    replication_factor: int = UNSET
-    assignment: Mapping[int, tuple[BrokerId, ...]] | None = None
-    config: Mapping[str, str | None] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class GrowingTopic:
-    """A topic that shall have ``total`` partitions; the new ones are placed unless assigned."""
-
-    topic: str
-    total: int
-    assignments: Sequence[tuple[BrokerId, ...]] | None = None
+def refuse(request: TopicsRequest, error_code: Errors, message: str) -> TopicsResponse:
+    """Return the answer that refuses every topic of a request for the same reason."""
+    topics: list[str]
+    if isinstance(request, DeleteTopicsRequest):
+        topics = [*request.topics, *request.topic_ids]
+    else:
+        topics = [row.topic for row in request.topics]
+    return TopicsResponse(
+        tuple(TopicOutcome(topic, error_code, message) for topic in dict.fromkeys(topics))
+    )
 
 
-class TopicOutcome(NamedTuple):
-    """What became of one topic of a request."""
+class ClientAdmin(Protocol):
+    """Takes what clients ask of topics, from any thread and without delay."""
 
-    topic: str
-    error_code: Errors
-    message: str = ""
+    def ask(self, request: TopicsRequest, respond: RespondToClient) -> None:
+        """Have ``respond`` called exactly once, with an outcome a topic, from any thread."""
+        ...
+
+    def create_missing(self, topics: Collection[str]) -> None:
+        """Have topics created as the settings say that somebody asked about; tells nobody."""
+        ...
 
 
 class NewTopic(NamedTuple):
@@ -73,7 +77,7 @@ class TopicStore(Protocol):
         ...
 
     def create_topics(self, topics: Mapping[str, NewTopic]) -> Mapping[str, Errors]:
-        """Create topics; TOPIC_ALREADY_EXISTS for one that does."""
+        """Create topics; TOPIC_ALREADY_EXISTS for one that does, unless it has the same id."""
         ...
 
     def add_partitions(
@@ -88,39 +92,43 @@ class TopicStore(Protocol):
 
 
 class PendingAnswer:
-    """The answer to one request, as far as it is known.
+    """The answer to ``request``, of which ``decided`` is what has been written so far.
 
-    ``is_done`` says of a topic whether a metadata snapshot shows what was asked for. Poll after
-    every change of the metadata cache, and when ``deadline_ms`` has come.
+    Poll after every change of the metadata cache, and when ``deadline_ms`` has come.
     """
 
     def __init__(
-        self,
-        decided: Sequence[TopicOutcome],
-        is_done: Callable[[MetadataSnapshot, str], bool],
-        deadline_ms: int,
-        *,
-        waits: bool = True,
+        self, request: TopicsRequest, decided: Sequence[TopicOutcome], deadline_ms: int
     ) -> None:
         self.deadline_ms = deadline_ms
         self._outcomes = list(decided)
-        self._is_done = is_done
-        self._waits = waits
+        self._is_done = _is_gone if isinstance(request, DeleteTopicsRequest) else _is_led
+        self._waits = isinstance(request, DeleteTopicsRequest) or not request.validate_only
 
     def poll(self, snapshot: MetadataSnapshot, now_ms: int) -> list[TopicOutcome] | None:
         """Return the answer, in the order of the request; None while it may still get better."""
-        late = [
+        late = {
             outcome.topic
             for outcome in self._outcomes
             if self._waits
             and outcome.error_code is Errors.NONE
-            and not self._is_done(snapshot, outcome.topic)
-        ]
+            and not self._is_done(snapshot, outcome)
+        }
         if late and now_ms < self.deadline_ms:
             return None
         return [
-            TopicOutcome(outcome.topic, Errors.REQUEST_TIMED_OUT, "it goes on nevertheless")
+            outcome._replace(error_code=Errors.REQUEST_TIMED_OUT, message="it goes on nevertheless")
             if outcome.topic in late
             else outcome
             for outcome in self._outcomes
         ]
+
+
+def _is_led(snapshot: MetadataSnapshot, outcome: TopicOutcome) -> bool:
+    partitions = (TopicPartition(outcome.topic, n) for n in range(outcome.partitions))
+    rows = map(snapshot.partitions.get, partitions)
+    return all(row is not None and row.leader != NO_LEADER for row in rows)
+
+
+def _is_gone(snapshot: MetadataSnapshot, outcome: TopicOutcome) -> bool:
+    return outcome.topic not in snapshot.topic_ids

@@ -1,8 +1,8 @@
 """Configuration that changes while a broker runs.
 
-Mirrors ``kafka.common.ZkNodeChangeNotificationListener`` and ``kafka.server.ConfigHandler``, as far
-as the controller is concerned: who may be elected uncleanly. A change is only a trigger; what holds
-is read from the entity itself.
+Mirrors ``kafka.common.ZkNodeChangeNotificationListener`` and ``kafka.server.ConfigHandler``: the
+controller learns who may be elected uncleanly, logs what their topics and their broker override. A
+change is only a trigger; what holds is read from the entity itself.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ log = logging.getLogger(__name__)
 UNCLEAN_LEADER_ELECTION = "unclean.leader.election.enable"
 CHANGE_EXPIRATION_MS = 15 * 60 * 1000
 DEFAULT_BROKER = "brokers/<default>"
+_TOPICS = "topics/"
 
 
 class ConfigChange(NamedTuple):
@@ -32,6 +33,14 @@ class ConfigChange(NamedTuple):
     sequence: int
     entity: str | None
     created_ms: int  # wall clock of the ZooKeeper server
+
+
+class ConfigNews(NamedTuple):
+    """What is different since the last look."""
+
+    events: Sequence[ControllerEvent] = ()  # what the controller must know
+    topics: Sequence[str] = ()  # whose configuration may have changed
+    broker_config: Mapping[str, str] | None = None  # this broker's, as a whole; None: as before
 
 
 class ConfigStore(Protocol):
@@ -64,8 +73,8 @@ class ConfigChanges:
         self._broker_configs: dict[str, Mapping[str, str]] = {}
         self._is_first = True
 
-    def catch_up(self, now_ms: int) -> list[ControllerEvent]:
-        """Look at what changed since the last time; return what the controller must know.
+    def catch_up(self, now_ms: int) -> ConfigNews:
+        """Look at what changed since the last time.
 
         ``now_ms`` is wall-clock time: notifications older than a quarter of an hour are deleted.
         Raises ``SessionExpiredError``; what was not looked at then is looked at the next time.
@@ -83,25 +92,25 @@ class ConfigChanges:
         ignored = [c.name for c in news if c.entity is None]
         if ignored:
             log.warning("%d changes cannot be understood, the first: %s", len(ignored), ignored[0])
-        events = self._of_brokers(entities, configs)
-        events += [
-            TopicUncleanLeaderElectionEnable(entity.removeprefix("topics/"))
-            for entity in sorted(entities)
-            if entity.startswith("topics/") and _allows_unclean(configs.get(entity, {}), False)
-        ]
-        return events
-
-    def _of_brokers(
-        self, entities: Collection[str], configs: Mapping[str, Mapping[str, str]]
-    ) -> list[ControllerEvent]:
+        before = self._broker_config()
         for entity in (DEFAULT_BROKER, self._own_entity):
             if entity in entities:
                 self._broker_configs[entity] = configs.get(entity, {})
-        merged = {
+        now = self._broker_config()
+        topics = [e.removeprefix(_TOPICS) for e in sorted(entities) if e.startswith(_TOPICS)]
+        unclean = [t for t in topics if _allows_unclean(configs.get(_TOPICS + t, {}), False)]
+        events = [*self._default_of_elections(now), *map(TopicUncleanLeaderElectionEnable, unclean)]
+        return ConfigNews(events, topics, None if now == before else now)
+
+    def _broker_config(self) -> Mapping[str, str]:
+        return {
             **self._broker_configs.get(DEFAULT_BROKER, {}),
             **self._broker_configs.get(self._own_entity, {}),
         }
-        before, self._default = self._default, _allows_unclean(merged, self._static_default)
+
+    def _default_of_elections(self, broker_config: Mapping[str, str]) -> list[ControllerEvent]:
+        before = self._default
+        self._default = _allows_unclean(broker_config, self._static_default)
         if self._default == before:
             return []
         log.info("%s is %s by default now", UNCLEAN_LEADER_ELECTION, self._default)

@@ -10,6 +10,25 @@ UNLIMITED = -1
 LOG_APPEND_TIME = "LogAppendTime"
 _DAY_MS = 24 * 60 * 60 * 1000
 
+BROKER_NAMES: Mapping[str, str] = {
+    "cleanup_policy": "log.cleanup.policy",
+    "file_delete_delay_ms": "log.segment.delete.delay.ms",
+    "flush_messages": "log.flush.interval.messages",
+    "flush_ms": "log.flush.interval.ms",
+    "index_interval_bytes": "log.index.interval.bytes",
+    "max_message_bytes": "message.max.bytes",
+    "message_timestamp_difference_max_ms": "log.message.timestamp.difference.max.ms",
+    "message_timestamp_type": "log.message.timestamp.type",
+    "min_insync_replicas": "min.insync.replicas",
+    "retention_bytes": "log.retention.bytes",
+    "retention_ms": "log.retention.ms",
+    "segment_bytes": "log.segment.bytes",
+    "segment_index_bytes": "log.index.size.max.bytes",
+    "segment_jitter_ms": "log.roll.jitter.ms",
+    "segment_ms": "log.roll.ms",
+}
+"""What Kafka calls each setting when it is a broker's: the default of its topics."""
+
 
 @dataclass(frozen=True, slots=True)
 class LogConfig:
@@ -45,16 +64,23 @@ class LogConfig:
         Names that are not here are other components' business. A value that is no number, which
         only a hand can have written, is ignored: the default holds.
         """
+        names = [field.name for field in fields(self)]
+        return self._with({name: overrides.get(name.replace("_", ".")) for name in names})
+
+    def with_broker_config(self, config: Mapping[str, str]) -> LogConfig:
+        """Return these settings with what a broker overrides (``/config/brokers/N``)."""
+        return self._with({field: config.get(name) for field, name in BROKER_NAMES.items()})
+
+    def _with(self, texts: Mapping[str, str | None]) -> LogConfig:
         changes: dict[str, Any] = {}
-        for field in fields(self):
-            text = overrides.get(field.name.replace("_", "."))
+        for name, text in texts.items():
             if text is None:
                 continue
-            if isinstance(getattr(self, field.name), str):
-                changes[field.name] = text.strip()
+            if isinstance(getattr(self, name), str):
+                changes[name] = text.strip()
                 continue
             try:
-                changes[field.name] = int(text)
+                changes[name] = int(text)
             except ValueError:
                 continue
         return replace(self, **changes)

@@ -185,7 +185,10 @@ class ReplicaLogs(Protocol):
         ...
 
     def set_aside(self, topic_partition: TopicPartition) -> None:
-        """Move a log nobody assigned to us out of the way; it is deleted, but later than others."""
+        """Move a log nobody assigned to us out of the way; it is deleted, but later than others.
+
+        One that cannot be reached stays. Raises ``StorageError``.
+        """
         ...
 
     def is_offline(self, topic_partition: TopicPartition) -> bool:

@@ -1,32 +1,88 @@
-"""A broker's log directory: one owner at a time, of one broker and one cluster.
+"""A broker's log directory: one owner at a time, of one broker and one cluster; sound, or offline.
 
-Files as Kafka's: ``.lock`` and ``meta.properties`` (``version``, ``broker.id``, ``cluster.id``).
+Files as Kafka's: ``.lock``, ``meta.properties`` (``version``, ``broker.id``, ``cluster.id``) and
+``.kafka_cleanshutdown``. Mirrors ``kafka.server.LogDirFailureChannel`` as well.
 """
 
 from __future__ import annotations
 
 import fcntl
+import logging
+import threading
+from collections.abc import Callable
 from pathlib import Path
+from types import TracebackType
 from typing import IO
 
 from core.errors import StorageError
 from core.model import BrokerId
 from storage.atomic_file import write_atomically
+from storage.log_file import CorruptSegmentError
 
 _VERSION = "0"
+_CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
+_log = logging.getLogger(__name__)
+
+
+class ForeignDirectoryError(StorageError):
+    """A log directory that is in use, or of another broker or cluster: no broken disk."""
+
+
+def _ignore(path: Path) -> None:
+    del path
 
 
 class LogDirectory:
-    """Locked from ``open`` to ``close``."""
+    """Locked from ``open`` to ``close``; a context in which errors of its disk take it offline.
 
-    def __init__(self, path: Path) -> None:
+    Whatever touches its files does so inside ``with directory:``. The first ``OSError`` there takes
+    it offline for good, as a disk that failed once cannot be trusted with what it said before, and
+    is told to ``on_failed`` once, on the thread that met it; from then on ``with`` raises
+    ``StorageError``. A ``CorruptSegmentError`` passes: it is about one log.
+    """
+
+    def __init__(self, path: Path, on_failed: Callable[[Path], None] = _ignore) -> None:
         self.path = path
         self._lock: IO[bytes] | None = None
+        self._on_failed = on_failed
+        self.failure = ""  # one line; nothing: it works
+        self._failure_lock = threading.Lock()
+
+    def __enter__(self) -> None:
+        if self.failure:
+            raise StorageError(self.failure)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if isinstance(error, OSError):
+            self.fail(f"{error.filename}: {error.strerror}" if error.filename else str(error))
+            raise StorageError(self.failure) from error
+        if isinstance(error, StorageError) and not isinstance(error, CorruptSegmentError):
+            self.fail(str(error))
+
+    @property
+    def is_offline(self) -> bool:
+        """Whether it failed."""
+        return bool(self.failure)
+
+    def fail(self, reason: str) -> None:
+        """Take it offline, whatever was the matter before."""
+        with self._failure_lock:
+            if self.failure:
+                return
+            self.failure = f"log directory {self.path} is offline: {reason}"
+        _log.error("%s", self.failure)
+        self._on_failed(self.path)
 
     def open(self, broker_id: BrokerId) -> None:
         """Create the directory if need be and lock it.
 
-        Raises ``StorageError`` when it cannot be written, belongs to another broker, or is in use.
+        Raises ``StorageError`` when it cannot be written; ``ForeignDirectoryError`` when it belongs
+        to another broker, or is in use.
         """
         try:
             self.path.mkdir(parents=True, exist_ok=True)
@@ -37,7 +93,7 @@ class LogDirectory:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             lock.close()
-            raise StorageError(
+            raise ForeignDirectoryError(
                 f"log directory {self.path} is in use by another process; give this broker its own"
                 " --data-dir or stop the other one"
             ) from None
@@ -51,16 +107,30 @@ class LogDirectory:
     def join_cluster(self, broker_id: BrokerId, cluster_id: str) -> None:
         """Bind the directory to a cluster.
 
-        Raises ``StorageError`` when it is bound to another one, or cannot be written.
+        Raises ``ForeignDirectoryError`` when it is bound to another one, ``StorageError`` when it
+        cannot be written.
         """
-        stored = self._read_meta().get("cluster.id")
-        if stored not in (None, cluster_id):
-            raise StorageError(
-                f"log directory {self.path} belongs to cluster {stored}, but ZooKeeper says"
+        stored = self._read_meta()
+        bound_to = stored.get("cluster.id")
+        if bound_to not in (None, cluster_id):
+            raise ForeignDirectoryError(
+                f"log directory {self.path} belongs to cluster {bound_to}, but ZooKeeper says"
                 f" {cluster_id}: the ZooKeeper data was replaced, or --zookeeper is wrong"
             )
         text = f"version={_VERSION}\nbroker.id={broker_id}\ncluster.id={cluster_id}\n"
         write_atomically(self.path / "meta.properties", text.encode())
+
+    def was_closed_cleanly(self) -> bool:
+        """Whether everything in it was flushed and checkpointed when it was used last."""
+        return (self.path / _CLEAN_SHUTDOWN).exists()
+
+    def mark_clean(self) -> None:
+        """Note that everything in it is flushed and checkpointed."""
+        write_atomically(self.path / _CLEAN_SHUTDOWN, b"")
+
+    def mark_in_use(self) -> None:
+        """Remove the note, before anything is written."""
+        (self.path / _CLEAN_SHUTDOWN).unlink(missing_ok=True)
 
     def close(self) -> None:
         """Unlock the directory."""
@@ -71,7 +141,7 @@ class LogDirectory:
     def _check_owner(self, broker_id: BrokerId) -> None:
         stored = self._read_meta().get("broker.id")
         if stored is not None and stored != str(broker_id):
-            raise StorageError(
+            raise ForeignDirectoryError(
                 f"log directory {self.path} belongs to broker {stored}, not to broker {broker_id}"
             )
 

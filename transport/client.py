@@ -27,6 +27,7 @@ import zmq
 
 from core.errors import BadDataError, Errors, RegentError
 from core.protocol.control import ControlHeader
+from core.records import RecordBytes
 from transport import codec
 from transport.codec import EncodedBody, Request, RequestHeader, Response
 from transport.sockets import (
@@ -112,9 +113,9 @@ class _Link:
         self._poller.register(self.dealer, zmq.POLLIN)
         self._poller.register(self._monitor, zmq.POLLIN)
 
-    def send(self, frames: Sequence[bytes]) -> None:
+    def send(self, frames: Sequence[RecordBytes]) -> None:
         """Send a message; raises zmq.Again when there is no connection to send it on."""
-        self.dealer.send_multipart(frames, zmq.NOBLOCK)
+        self.dealer.send_multipart(frames, zmq.NOBLOCK, copy=False)
         self.unanswered += 1
 
     def receive(self) -> Message | None:
@@ -185,13 +186,13 @@ class RequestClient:
         try:
             link = self._connected_link(patience)
             correlation_id = self._send(link, encoded, control_header)
-            error_code, data = self._await_reply(link, correlation_id, patience)
+            error_code, frames = self._await_reply(link, correlation_id, patience)
         except RequestError:
             self._drop_link()
             raise
         except zmq.ZMQError as error:
             raise self._broken(error) from error
-        return self._decode_reply(encoded, error_code, data)
+        return self._decode_reply(encoded, error_code, frames)
 
     def send(
         self,
@@ -260,7 +261,7 @@ class RequestClient:
             self._client_id,
             *(() if control is None else control[:3]),
         )
-        frames = (b"", codec.encode_request_header(header), body.data)
+        frames = (b"", codec.encode_request_header(header), *body.frames)
         try:
             link.send(frames)
         except zmq.Again:
@@ -269,8 +270,8 @@ class RequestClient:
 
     def _await_reply(
         self, link: _Link, correlation_id: int, patience: _Patience
-    ) -> tuple[Errors, bytes | None]:
-        """Return the error code and the body of the reply to ``correlation_id``."""
+    ) -> tuple[Errors, Sequence[RecordBytes]]:
+        """Return the error code and the body's frames, if any, of the reply."""
         disconnected = False
         while True:
             # Asked first, so that an answer which came just before is not overlooked.
@@ -290,8 +291,8 @@ class RequestClient:
                 link.poll(timeout_ms)
 
     def _match(
-        self, frames: list[bytes], correlation_id: int
-    ) -> tuple[Errors, bytes | None] | None:
+        self, frames: list[RecordBytes], correlation_id: int
+    ) -> tuple[Errors, Sequence[RecordBytes]] | None:
         """Return error code and body if ``frames`` are the awaited reply, else ``None``."""
         try:
             header = codec.decode_reply_header(frames[1] if len(frames) > 1 else b"")
@@ -301,15 +302,15 @@ class RequestClient:
         if header.correlation_id != correlation_id:
             logger.debug("Discarding late reply %d of %s", header.correlation_id, self.endpoint)
             return None
-        return header.error_code, frames[2] if len(frames) == 3 else None
+        return header.error_code, frames[2:]
 
     def _decode_reply(
-        self, request: EncodedBody, error_code: Errors, data: bytes | None
+        self, request: EncodedBody, error_code: Errors, frames: Sequence[RecordBytes]
     ) -> Response:
         name = request.api_key.name
         try:
-            if data is not None:
-                return codec.decode_response_body(request.api_key, data)
+            if frames:
+                return codec.decode_response_body(request.api_key, *frames)
             reason = f"{name} was answered with {error_code.name} and no body"
         except BadDataError as error:
             reason = f"the answer to {name} cannot be understood: {error}"

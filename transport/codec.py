@@ -1,6 +1,7 @@
-"""The bytes of a request: header and body, each one frame of msgpack.
+"""The bytes of a request: header and body, each one frame of msgpack, and the records it carries.
 
-A message is ``b""``, header, body. The request header is the array ``[1, api_key, api_version,
+A message is ``b""``, header, body, and the frames of records that the body speaks of
+(``transport.record_frames``). The request header is the array ``[1, api_key, api_version,
 correlation_id, client_id, controller_id | nil, controller_epoch | nil, broker_epoch | nil]`` (1 is
 the header's own version; the last three are there for the control requests, all or none); the
 reply header is ``[1, correlation_id, error_code]``. A reply that carries a body has error code 0,
@@ -22,13 +23,16 @@ import msgpack
 
 from core.errors import BadDataError, Errors
 from core.model import BrokerId
-from core.protocol import broker, control, controller, placement
+from core.protocol import broker, control, controller, placement, topics
 from core.protocol.api import ActorRequest, ActorResponse, ApiKey
 from core.protocol.control import ControlHeader, ControlRequest, ControlResponse
-from transport.schema import decoder
+from core.records import RecordBytes
+from transport.record_frames import Detach, detacher, join_small
+from transport.schema import Decoder, decoder
 
 Request: TypeAlias = ControlRequest | ActorRequest
 Response: TypeAlias = ControlResponse | ActorResponse
+Frames: TypeAlias = tuple[RecordBytes, ...]
 T = TypeVar("T")
 
 HEADER_VERSION: Final = 1
@@ -59,6 +63,9 @@ _APIS: Final = {
     ApiKey.CONTROLLED_SHUTDOWN: _Api(
         controller.ControlledShutdownRequest, controller.ControlledShutdownResponse
     ),
+    ApiKey.CREATE_TOPICS: _Api(topics.CreateTopicsRequest, topics.TopicsResponse),
+    ApiKey.DELETE_TOPICS: _Api(topics.DeleteTopicsRequest, topics.TopicsResponse),
+    ApiKey.CREATE_PARTITIONS: _Api(topics.CreatePartitionsRequest, topics.TopicsResponse),
     ApiKey.ELECT_LEADERS: _Api(controller.ElectLeadersRequest, controller.ElectLeadersResponse),
     ApiKey.ALTER_PARTITION_REASSIGNMENTS: _Api(
         controller.AlterPartitionReassignmentsRequest,
@@ -87,6 +94,9 @@ _APIS: Final = {
 _API_KEYS: Final = {api.request: key for key, api in _APIS.items()}
 _REQUEST_DECODERS: Final = {key: decoder(api.request) for key, api in _APIS.items()}
 _RESPONSE_DECODERS: Final = {key: decoder(api.response) for key, api in _APIS.items()}
+_DETACHERS: Final[dict[type, Detach]] = {
+    cls: detach for api in _APIS.values() for cls in api if (detach := detacher(cls)) is not None
+}
 KNOWN_APIS: Final[frozenset[int]] = frozenset(_APIS)
 # The requests that only a controller sends; without its epoch nobody could fence them.
 CONTROL_APIS: Final = frozenset(
@@ -128,10 +138,10 @@ _decode_reply_header: Final = decoder(ReplyHeader)
 
 @dataclass(frozen=True, slots=True)
 class EncodedBody:
-    """A request body as bytes, so that one encoding serves every broker it is sent to."""
+    """A request body as frames, so that one encoding serves every broker it is sent to."""
 
     api_key: ApiKey
-    data: bytes
+    frames: Frames
 
 
 def request_class(api_key: ApiKey) -> type[Request]:
@@ -152,27 +162,34 @@ def encode_request(request: Request) -> EncodedBody:
     return EncodedBody(api_key, encode_body(request))
 
 
-def encode_body(value: object) -> bytes:
-    """Return a request or response as msgpack; raises BadDataError when that is impossible."""
+def encode_body(value: object) -> Frames:
+    """Return a request or response as msgpack, and behind it the records it carries.
+
+    Raises BadDataError when that is impossible.
+    """
+    records: list[RecordBytes] = []
     try:
-        data: bytes = msgpack.packb(value, default=_as_map)
+        detach = _DETACHERS.get(type(value))
+        plain = detach(value, records) if detach else value
+        data: bytes = msgpack.packb(plain, default=_as_map)
     except Exception as error:  # msgpack's errors have no common base
         raise BadDataError(f"{type(value).__name__} cannot be encoded: {error}") from error
-    if len(data) > MAX_BODY_BYTES:
+    size = len(data) + sum(map(len, records))
+    if size > MAX_BODY_BYTES:
         raise BadDataError(
-            f"{type(value).__name__} of {len(data)} bytes exceeds {MAX_BODY_BYTES}: split it"
+            f"{type(value).__name__} of {size} bytes exceeds {MAX_BODY_BYTES}: split it"
         )
-    return data
+    return data, *join_small(records)
 
 
-def decode_request_body(api_key: ApiKey, data: bytes) -> Request:
-    """Return the request in ``data``; raises BadDataError."""
-    return _decode_body(_APIS[api_key].request, _REQUEST_DECODERS[api_key], data)
+def decode_request_body(api_key: ApiKey, data: RecordBytes, *records: RecordBytes) -> Request:
+    """Return the request in the frames of a body; raises BadDataError."""
+    return _decode_body(_APIS[api_key].request, _REQUEST_DECODERS[api_key], data, records)
 
 
-def decode_response_body(api_key: ApiKey, data: bytes) -> Response:
-    """Return the response in ``data``; raises BadDataError."""
-    return _decode_body(_APIS[api_key].response, _RESPONSE_DECODERS[api_key], data)
+def decode_response_body(api_key: ApiKey, data: RecordBytes, *records: RecordBytes) -> Response:
+    """Return the response in the frames of a body; raises BadDataError."""
+    return _decode_body(_APIS[api_key].response, _RESPONSE_DECODERS[api_key], data, records)
 
 
 def encode_request_header(header: RequestHeader) -> bytes:
@@ -181,7 +198,7 @@ def encode_request_header(header: RequestHeader) -> bytes:
     return data
 
 
-def decode_request_header(data: bytes) -> RequestHeader:
+def decode_request_header(data: RecordBytes) -> RequestHeader:
     """Return the header of a request, whatever its versions and api key; raises BadDataError."""
     header = _decode_request_header(_unpack_header(data))
     control = (header.controller_id, header.controller_epoch, header.broker_epoch)
@@ -190,7 +207,7 @@ def decode_request_header(data: bytes) -> RequestHeader:
     return header
 
 
-def peek_correlation_id(data: bytes) -> int | None:
+def peek_correlation_id(data: RecordBytes) -> int | None:
     """Return the correlation id of a header that is otherwise wrong, if it can be found."""
     try:
         header = _unpack_header(data)
@@ -207,7 +224,7 @@ def encode_reply_header(correlation_id: int, error_code: Errors = Errors.NONE) -
     return data
 
 
-def decode_reply_header(data: bytes) -> ReplyHeader:
+def decode_reply_header(data: RecordBytes) -> ReplyHeader:
     """Return the header of a reply; raises BadDataError."""
     header = _decode_reply_header(_unpack_header(data))
     if header.header_version != HEADER_VERSION:
@@ -215,23 +232,23 @@ def decode_reply_header(data: bytes) -> ReplyHeader:
     return header
 
 
-def _decode_body(cls: type[T], decode: Callable[[object], T], data: bytes) -> T:
+def _decode_body(cls: type[T], decode: Decoder[T], data: RecordBytes, records: Frames) -> T:
     if len(data) > MAX_BODY_BYTES:
         raise BadDataError(f"{cls.__name__}: {len(data)} bytes exceed {MAX_BODY_BYTES}")
     try:
         with _collector_paused(len(data)):
-            return decode(_unpack(cls.__name__, data))
+            return decode(_unpack(cls.__name__, data), records)
     except MemoryError:
         raise BadDataError(f"{cls.__name__}: no memory for {len(data)} bytes") from None
 
 
-def _unpack_header(data: bytes) -> object:
+def _unpack_header(data: RecordBytes) -> object:
     if len(data) > MAX_HEADER_BYTES:
         raise BadDataError(f"header: {len(data)} bytes exceed {MAX_HEADER_BYTES}")
     return _unpack("header", data)
 
 
-def _unpack(name: str, data: bytes) -> object:
+def _unpack(name: str, data: RecordBytes) -> object:
     """Return ``data`` as maps, tuples and scalars, within limits that grow with its length only."""
     try:
         return msgpack.unpackb(

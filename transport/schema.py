@@ -9,9 +9,10 @@ Rules:
 - Every decoder raises ``BadDataError`` naming class and field, never the value: values come from
   strangers and may be huge.
 
-Understood hints: ``int``, ``bool``, ``str``, ``IntEnum``, ``X | None``, ``tuple[X, ...]``,
-dataclass (a map; unknown keys are ignored, missing ones take their default) and ``NamedTuple``
-(an array of exactly its fields).
+Understood hints: ``int``, ``bool``, ``str``, ``IntEnum``, ``RecordBytes`` (a length; the bytes are
+taken from the frames behind the body), ``X | None``, ``tuple[X, ...]``, dataclass (a map; unknown
+keys are ignored, missing ones take their default) and ``NamedTuple`` (an array of exactly its
+fields).
 """
 
 from __future__ import annotations
@@ -24,14 +25,17 @@ from collections.abc import Callable, Sequence
 from enum import IntEnum
 from itertools import chain, islice
 from operator import itemgetter
-from typing import Any, Final, TypeAlias, TypeVar, cast
+from typing import Any, Final, Protocol, TypeAlias, TypeVar, cast
 
 from core.errors import BadDataError, Errors
+from core.records import RecordBytes
+from transport.record_frames import RecordFrames
 
 Column: TypeAlias = Sequence[Any]
-ColumnDecoder: TypeAlias = Callable[[Column], Column]
+ColumnDecoder: TypeAlias = Callable[[Column, RecordFrames], Column]
 
 T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 
 INT64_MIN: Final = -(2**63)
 INT64_MAX: Final = 2**63 - 1
@@ -44,16 +48,26 @@ class _Absent:
 _ABSENT: Final = _Absent()
 
 
-def decoder(cls: type[T]) -> Callable[[object], T]:
+class Decoder(Protocol[T_co]):
+    """Makes one object of an unpacked value. Raises BadDataError."""
+
+    def __call__(self, value: object, frames: Sequence[RecordBytes] = ()) -> T_co:
+        """Return the object; ``frames`` are those behind the body."""
+        ...
+
+
+def decoder(cls: type[T]) -> Decoder[T]:
     """Return the function that makes one ``cls`` of an unpacked value.
 
-    Tuples are expected for arrays (``use_list=False``). The function raises BadDataError; a hint
-    that is not understood raises TypeError here, when it is compiled.
+    Tuples are expected for arrays (``use_list=False``). A hint that is not understood raises
+    TypeError here, when it is compiled.
     """
     decode = _column_decoder(cls, cls.__name__)
 
-    def decode_one(value: object) -> T:
-        (decoded,) = decode((value,))
+    def decode_one(value: object, frames: Sequence[RecordBytes] = ()) -> T:
+        records = RecordFrames(frames)
+        (decoded,) = decode((value,), records)
+        records.check_all_taken()
         return cast("T", decoded)
 
     return decode_one
@@ -64,6 +78,8 @@ def _column_decoder(hint: Any, path: str) -> ColumnDecoder:
         return functools.partial(_decode_ints, path)
     if hint is bool or hint is str:
         return functools.partial(_decode_plain, path, hint)
+    if hint == RecordBytes:
+        return functools.partial(_decode_records, path)
     if isinstance(hint, types.UnionType):
         (inner,) = (arg for arg in typing.get_args(hint) if arg is not types.NoneType)
         return _filling(_column_decoder(inner, path), absent=None, filler=None)
@@ -95,12 +111,20 @@ def _require(path: str, expected: type, values: Column) -> None:
         raise BadDataError(f"{path}: expected {expected.__name__}, found {found}")
 
 
-def _decode_plain(path: str, expected: type, values: Column) -> Column:
+def _decode_plain(path: str, expected: type, values: Column, _records: RecordFrames) -> Column:
     _require(path, expected, values)
     return values
 
 
-def _decode_ints(path: str, values: Column) -> Column:
+def _decode_records(path: str, values: Column, records: RecordFrames) -> Column:
+    _require(path, int, values)
+    try:
+        return records.take(values)
+    except BadDataError as error:
+        raise BadDataError(f"{path}: {error}") from None
+
+
+def _decode_ints(path: str, values: Column, _records: RecordFrames) -> Column:
     _require(path, int, values)
     if values and (max(values) > INT64_MAX or min(values) < INT64_MIN):
         raise BadDataError(f"{path}: a number is out of the 64-bit range")
@@ -112,8 +136,8 @@ def _enum_decoder(cls: type[IntEnum], path: str) -> ColumnDecoder:
     # An error code of a newer peer is an error all the same; any other enum decides behaviour.
     fallback = Errors.UNKNOWN_SERVER_ERROR if cls is Errors else None
 
-    def decode(values: Column) -> Column:
-        decoded = [members.get(value, fallback) for value in _decode_ints(path, values)]
+    def decode(values: Column, records: RecordFrames) -> Column:
+        decoded = [members.get(value, fallback) for value in _decode_ints(path, values, records)]
         if None in decoded:
             raise BadDataError(f"{path}: a number is not a {cls.__name__}")
         return decoded
@@ -124,21 +148,21 @@ def _enum_decoder(cls: type[IntEnum], path: str) -> ColumnDecoder:
 def _filling(decode: ColumnDecoder, *, absent: object, filler: object) -> ColumnDecoder:
     """Decode what is not ``absent`` and put ``filler`` where it is."""
 
-    def decode_present(values: Column) -> Column:
+    def decode_present(values: Column, records: RecordFrames) -> Column:
         present = [value for value in values if value is not absent]
         if len(present) == len(values):
-            return decode(values)
-        decoded = iter(decode(present))
+            return decode(values, records)
+        decoded = iter(decode(present, records))
         return [filler if value is absent else next(decoded) for value in values]
 
     return decode_present
 
 
 def _array_decoder(decode_items: ColumnDecoder, path: str) -> ColumnDecoder:
-    def decode(values: Column) -> Column:
+    def decode(values: Column, records: RecordFrames) -> Column:
         _require(path, tuple, values)
         items = tuple(chain.from_iterable(values))
-        decoded = decode_items(items)
+        decoded = decode_items(items, records)
         if decoded is items:
             return values
         remaining = iter(decoded)
@@ -153,12 +177,12 @@ def _row_decoder(cls: type[Any], path: str) -> ColumnDecoder:
     decoders = [_column_decoder(hints[name], f"{cls.__name__}.{name}") for name in names]
     build = functools.partial(tuple.__new__, cls)
 
-    def decode(values: Column) -> Column:
+    def decode(values: Column, records: RecordFrames) -> Column:
         _require(path, tuple, values)
         if set(map(len, values)) - {len(names)}:
             raise BadDataError(f"{path}: a {cls.__name__} has {len(names)} fields")
         columns = [tuple(map(itemgetter(i), values)) for i in range(len(names))]
-        decoded = [decode(column) for decode, column in zip(decoders, columns, strict=True)]
+        decoded = [decode(c, records) for decode, c in zip(decoders, columns, strict=True)]
         unchanged = all(new is old for new, old in zip(decoded, columns, strict=True))
         return list(map(build, values if unchanged else zip(*decoded, strict=True)))
 
@@ -174,10 +198,10 @@ def _map_decoder(cls: type[Any], path: str) -> ColumnDecoder:
             decode_field = _filling(decode_field, absent=_ABSENT, filler=field.default)
         fields.append((field.name, decode_field))
 
-    def decode(values: Column) -> Column:
+    def decode(values: Column, records: RecordFrames) -> Column:
         _require(path, dict, values)
         columns = [
-            decode_field([value.get(name, _ABSENT) for value in values])
+            decode_field([value.get(name, _ABSENT) for value in values], records)
             for name, decode_field in fields
         ]
         return list(map(cls, *columns)) if columns else [cls() for _ in values]

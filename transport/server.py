@@ -1,7 +1,7 @@
 """Receives requests from other processes and hands them to an actor.
 
-One thread owns the ROUTER socket. It decodes, dispatches (which only enqueues) and sends; answers
-may come from any thread at any time later and reach it through a queue. Nothing a peer sends ends
+One thread owns the ROUTER socket. It decodes, dispatches and sends; answers may come from any
+thread, at once or later, and reach it through a queue. Nothing a peer sends ends
 the loop: what cannot be understood is counted, answered with an error code when it says to which
 correlation id, and dropped otherwise.
 """
@@ -25,8 +25,9 @@ import zmq
 from core.errors import BadDataError, Errors, RegentError
 from core.protocol.api import ApiKey
 from core.protocol.control import ControlHeader
+from core.records import RecordBytes
 from transport import codec
-from transport.codec import Request, RequestHeader, Response
+from transport.codec import Frames, Request, RequestHeader, Response
 from transport.sockets import Context, Message, Socket, open_monitor, open_socket, receive_message
 from transport.wakeup import Wakeup
 
@@ -95,7 +96,7 @@ class Reply:
     """Answers one request, once, from any thread; one that is forgotten answers with an error."""
 
     def __init__(
-        self, api_key: ApiKey, correlation_id: int, deliver: Callable[[tuple[bytes, ...]], None]
+        self, api_key: ApiKey, correlation_id: int, deliver: Callable[[Frames], None]
     ) -> None:
         self._api_key = api_key
         self._correlation_id = correlation_id
@@ -110,18 +111,18 @@ class Reply:
                 raise BadDataError(
                     f"expected a {expected.__name__}, found {type(response).__name__}"
                 )
-            body = codec.encode_body(response)
+            frames = codec.encode_body(response)
         except BadDataError:
             logger.exception("Cannot answer %s", self._api_key.name)
             self.fail(Errors.UNKNOWN_SERVER_ERROR)
             return
-        self._answer(codec.encode_reply_header(self._correlation_id), body)
+        self._answer(codec.encode_reply_header(self._correlation_id), *frames)
 
     def fail(self, error: Errors) -> None:
         """Refuse the request: the answer is ``error`` without a body."""
         self._answer(codec.encode_reply_header(self._correlation_id, error))
 
-    def _answer(self, *frames: bytes) -> None:
+    def _answer(self, *frames: RecordBytes) -> None:
         if self._unanswered.acquire(blocking=False):
             self._deliver(frames)
         else:
@@ -163,7 +164,7 @@ class _RefusalError(Exception):
 class ControlServer:
     """Listens on ``bind`` (``tcp://host:port``, port 0 for a free one) with a thread of its own.
 
-    ``dispatch`` runs on that thread and must only enqueue. Beyond ``max_outstanding`` requests
+    ``dispatch`` runs on that thread and must not block. Beyond ``max_outstanding`` requests
     without an answer, more are refused with BROKER_NOT_AVAILABLE.
     """
 
@@ -185,7 +186,7 @@ class ControlServer:
         self._max_outstanding = max_outstanding
         self._outstanding = 0  # this and the next: read and written by the I/O thread alone
         self._last_answer_at = -_LAST_WORDS_S
-        self._outbox: deque[tuple[bytes, tuple[bytes, ...]]] = deque()  # route and frames
+        self._outbox: deque[tuple[RecordBytes, Frames]] = deque()  # route and frames
         self._stopping = threading.Event()
         self._wakeup = Wakeup()
         self._thread: threading.Thread | None = None
@@ -234,6 +235,7 @@ class ControlServer:
                 self._wakeup.clear()
                 self._send_answers(router)
                 self._receive(router)
+                self._send_answers(router)  # what dispatch answered itself
                 self._count_strangers(monitor)
             self._send_answers(router)
             time.sleep(max(0.0, self._last_answer_at + _LAST_WORDS_S - time.monotonic()))
@@ -279,10 +281,10 @@ class ControlServer:
 
     def _accept(self, message: Message) -> None:
         """Dispatch the request in ``message``; raises _RefusalError."""
-        header, body_frame = self._open(message)
+        header, frames = self._open(message)
         api_key = ApiKey(header.api_key)
         try:
-            body = codec.decode_request_body(api_key, body_frame)
+            body = codec.decode_request_body(api_key, *frames)
         except BadDataError as error:
             raise _RefusalError(Rejection.BAD_BODY, error, Errors.INVALID_REQUEST) from None
         reply = Reply(
@@ -304,12 +306,12 @@ class ControlServer:
             self.rejected.add(Rejection.DISPATCH_FAILED, error)
             reply.fail(Errors.UNKNOWN_SERVER_ERROR)
 
-    def _open(self, message: Message) -> tuple[RequestHeader, bytes]:
-        """Return the header, acceptable, and the body frame; raises _RefusalError."""
+    def _open(self, message: Message) -> tuple[RequestHeader, list[RecordBytes]]:
+        """Return the header, acceptable, and the body's frames; raises _RefusalError."""
         frames = message.frames
         if not message.is_complete:
             raise _RefusalError(Rejection.TOO_LARGE, "message", Errors.INVALID_REQUEST)
-        if len(frames) != 4 or frames[1]:
+        if len(frames) < 4 or len(frames[1]):
             detail = f"{len(frames)} frames"
             raise _RefusalError(Rejection.BAD_ENVELOPE, detail, Errors.INVALID_REQUEST)
         try:
@@ -327,7 +329,7 @@ class ControlServer:
         if self._outstanding >= self._max_outstanding:
             detail = f"{self._outstanding} requests"
             raise _RefusalError(Rejection.OVERLOADED, detail, Errors.BROKER_NOT_AVAILABLE)
-        return header, frames[3]
+        return header, frames[3:]
 
     def _refuse(self, router: Socket, message: Message, error_code: Errors) -> None:
         """Answer a message that was not accepted, if it says to which correlation id."""
@@ -337,14 +339,15 @@ class ControlServer:
             header = codec.encode_reply_header(correlation_id, error_code)
             self._send(router, frames[0], (header,))
 
-    def _deliver(self, route: bytes, frames: tuple[bytes, ...]) -> None:
+    def _deliver(self, route: RecordBytes, frames: Frames) -> None:
         """Hand an answer to the I/O thread; called from any thread, even after the end."""
         self._outbox.append((route, frames))
-        self._wakeup.set()
+        if threading.current_thread() is not self._thread:  # which looks by itself
+            self._wakeup.set()
 
-    def _send(self, router: Socket, route: bytes, frames: tuple[bytes, ...]) -> None:
+    def _send(self, router: Socket, route: RecordBytes, frames: Frames) -> None:
         try:
-            router.send_multipart((route, b"", *frames), zmq.NOBLOCK)
+            router.send_multipart((route, b"", *frames), zmq.NOBLOCK, copy=False)
         except zmq.ContextTerminated:
             raise
         except zmq.ZMQError as error:  # EHOSTUNREACH: the peer left; EAGAIN: it does not read

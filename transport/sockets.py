@@ -12,11 +12,16 @@ from typing import Final, NamedTuple, TypeAlias
 
 import zmq
 
+from core.records import RecordBytes
+from transport.record_frames import LARGE_BYTES
+
 Context: TypeAlias = zmq.Context[zmq.Socket[bytes]]
 Socket: TypeAlias = zmq.Socket[bytes]
 
-MAX_FRAMES: Final = 8
-MAX_MESSAGE_BYTES: Final = 64 * 1024 * 1024
+MAX_FRAME_BYTES: Final = 64 * 1024 * 1024
+MAX_MESSAGE_BYTES: Final = MAX_FRAME_BYTES + 8 * 1024  # of a body and its records; and a header
+# The envelope, and records: as many large ones as a message has room for, small ones in between.
+MAX_FRAMES: Final = 4 + 2 * MAX_FRAME_BYTES // LARGE_BYTES
 QUEUED_MESSAGES: Final = 100
 """How many messages wait at most, for each peer and in each direction."""
 FLUSH_MS: Final = 200
@@ -28,7 +33,7 @@ _monitor_ids: Final = itertools.count()
 
 _OPTIONS: Final = {
     zmq.LINGER: 0,
-    zmq.MAXMSGSIZE: MAX_MESSAGE_BYTES,
+    zmq.MAXMSGSIZE: MAX_FRAME_BYTES,
     zmq.SNDHWM: QUEUED_MESSAGES,
     zmq.RCVHWM: QUEUED_MESSAGES,
     zmq.HEARTBEAT_IVL: 1000,
@@ -51,9 +56,12 @@ _OPTIONS_OF_KIND: Final = {
 
 
 class Message(NamedTuple):
-    """The frames of a message; the first few only, when it is beyond the limits."""
+    """The frames of a message, large ones where ZeroMQ has them.
 
-    frames: list[bytes]
+    The first few only, when it is beyond the limits.
+    """
+
+    frames: list[RecordBytes]
     is_complete: bool
 
 
@@ -96,17 +104,17 @@ def open_monitor(context: Context, socket: Socket, events: int) -> Socket:
 
 def receive_message(socket: Socket) -> Message | None:
     """Return the next message that has arrived, ``None`` if there is none; never blocks."""
-    frames: list[bytes] = []
+    frames: list[RecordBytes] = []
     size = 0
     is_complete = True
     try:
         while True:
-            frame = socket.recv(zmq.NOBLOCK)
+            frame = socket.recv(zmq.NOBLOCK, copy=False)
             size += len(frame)
             is_complete = is_complete and len(frames) < MAX_FRAMES and size <= MAX_MESSAGE_BYTES
             if is_complete:
-                frames.append(frame)
-            if not socket.getsockopt(zmq.RCVMORE):
+                frames.append(frame.bytes if len(frame) < LARGE_BYTES else frame.buffer)
+            if not frame.more:
                 return Message(frames, is_complete)
     except zmq.Again:
         return None

@@ -14,8 +14,9 @@ from zk.admin_znodes import (
     LogDirEventNotificationSequenceZNode,
     LogDirEventNotificationZNode,
 )
-from zk.fenced_writes import write_fenced
-from zk.operations import ANY_VERSION, Delete
+from zk.fenced_writes import WriteRefused, write_fenced, write_unfenced
+from zk.operations import ANY_VERSION, Create, Delete, ZooKeeper
+from zk.requests import RequestRefusedError
 from zk.watching_store import WatchingStore
 
 log = logging.getLogger(__name__)
@@ -73,3 +74,16 @@ class ZkNotificationStore(WatchingStore):
     ) -> None:
         deletions = [[Delete(f"{path}/{name}", ANY_VERSION)] for name in names]
         write_fenced(self._zookeeper, deletions, epoch_zk_version)
+
+
+def notify_log_dir_failure(zookeeper: ZooKeeper, broker_id: BrokerId) -> None:
+    """Have the controller ask a broker which of its replicas are offline.
+
+    After a lost answer there may be two nodes, which is harmless. Raises ``SessionExpiredError``,
+    and ``RequestRefusedError`` when ZooKeeper does not want it.
+    """
+    path = LogDirEventNotificationSequenceZNode.PATH_PREFIX
+    data = LogDirEventNotificationSequenceZNode.encode(broker_id)
+    (outcome,) = write_unfenced(zookeeper, [[Create(path, data, sequential=True)]])
+    if isinstance(outcome, WriteRefused):
+        raise RequestRefusedError(f"cannot create {path}…: {outcome.error.name}")

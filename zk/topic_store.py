@@ -50,10 +50,16 @@ class ZkTopicStore:
         return self._admin.read_topics(topics)
 
     def create_topics(self, topics: Mapping[str, NewTopic]) -> Mapping[str, Errors]:
-        """Create topics. Raises ``TopicTooLargeError`` before anything is written."""
-        outcomes = self._admin.create_topics(
-            {topic: admin.NewTopic(*new) for topic, new in topics.items()}
-        )
+        """Create topics; INVALID_PARTITIONS for one that does not fit into a znode."""
+        try:
+            outcomes = self._admin.create_topics(
+                {topic: admin.NewTopic(*new) for topic, new in topics.items()}
+            )
+        except admin.TopicTooLargeError as error:  # nothing has been written
+            if len(topics) == 1:
+                return dict.fromkeys(topics, _code_of(error))
+            one_by_one = [self.create_topics({topic: new}) for topic, new in topics.items()]
+            return {topic: error for outcome in one_by_one for topic, error in outcome.items()}
         return {topic: _CREATED[outcome] for topic, outcome in outcomes.items()}
 
     def add_partitions(

@@ -20,6 +20,7 @@ from core.protocol.placement import (
     PlaceTopicsRequest,
     PlaceTopicsResponse,
 )
+from core.protocol.topics import TopicsRequest, TopicsResponse
 
 
 class ApiKey(IntEnum):
@@ -30,6 +31,9 @@ class ApiKey(IntEnum):
     STOP_REPLICA = 5
     UPDATE_METADATA = 6
     CONTROLLED_SHUTDOWN = 7
+    CREATE_TOPICS = 19
+    DELETE_TOPICS = 20
+    CREATE_PARTITIONS = 37
     ELECT_LEADERS = 43
     ALTER_PARTITION_REASSIGNMENTS = 45
     LIST_PARTITION_REASSIGNMENTS = 46
@@ -44,6 +48,7 @@ class ApiKey(IntEnum):
 
 ActorRequest: TypeAlias = (
     ControllerRequest
+    | TopicsRequest
     | DescribeMetadataRequest
     | ShutdownBrokerRequest
     | FetchRequest
@@ -52,6 +57,7 @@ ActorRequest: TypeAlias = (
 )
 ActorResponse: TypeAlias = (
     ControllerResponse
+    | TopicsResponse
     | DescribeMetadataResponse
     | ShutdownBrokerResponse
     | FetchResponse

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from core.errors import Errors
 from core.model import NO_EPOCH, UNKNOWN_BROKER_EPOCH, BrokerId, TopicPartition
 from core.protocol.control import TopicId, UpdateMetadataBroker
+from core.records import RecordBytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +104,9 @@ class FetchRequest:
 
     ``replica_epoch`` is the follower's broker epoch: which life of it has the log (KIP-903). In a
     session (KIP-227) ``topics`` are only those partitions that are new or stand elsewhere since the
-    fetch before; ``session_epoch`` counts its fetches, so that a lost one is noticed.
+    fetch before; ``session_epoch`` counts its fetches, so that a lost one is noticed. The answer
+    may be held for ``max_wait_ms`` while there are fewer than ``min_bytes`` of records; it has at
+    most ``max_bytes`` in all and ``partition_max_bytes`` of one partition, or one batch.
     """
 
     replica_id: BrokerId
@@ -113,6 +116,9 @@ class FetchRequest:
     session_id: int = NO_SESSION_ID
     session_epoch: int = SESSIONLESS_EPOCH
     forgotten_topics: tuple[ForgottenTopic, ...] = ()
+    min_bytes: int = 1
+    max_bytes: int = 10 * 1024 * 1024
+    partition_max_bytes: int = 1024 * 1024
 
     @property
     def is_incremental(self) -> bool:
@@ -136,7 +142,8 @@ class FetchedPartition(NamedTuple):
     """The leader's answer for one partition.
 
     ``diverging_epoch`` is not -1 when the follower's log leaves the leader's: it must truncate to
-    ``diverging_end_offset`` (KIP-595).
+    ``diverging_end_offset`` (KIP-595). With OFFSET_OUT_OF_RANGE ``log_start_offset`` and
+    ``log_end_offset`` tell what the leader has.
     """
 
     partition_index: int
@@ -145,6 +152,8 @@ class FetchedPartition(NamedTuple):
     log_start_offset: int
     diverging_epoch: int = NO_EPOCH
     diverging_end_offset: int = -1
+    log_end_offset: int = -1
+    records: RecordBytes = b""
 
 
 @dataclass(frozen=True, slots=True)

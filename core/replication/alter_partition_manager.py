@@ -23,6 +23,9 @@ class AlterPartitionManager:
         self._items: dict[TopicPartition, AlterPartitionRow] = {}
         self._in_flight: AlterPartitionRequest | None = None
 
+    def __len__(self) -> int:
+        return len(self._items)
+
     def submit(self, row: AlterPartitionRow) -> bool:
         """Queue a proposal; False, and nothing is done, while another of its partition waits."""
         return self._items.setdefault(row.topic_partition, row) is row

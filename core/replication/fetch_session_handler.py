@@ -7,9 +7,10 @@ Mirrors ``org.apache.kafka.clients.FetchSessionHandler`` and the partition state
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 
 from core.errors import Errors
-from core.model import BrokerId, TopicPartition
+from core.model import TopicPartition
 from core.protocol.broker import (
     INITIAL_SESSION_EPOCH,
     NO_SESSION_ID,
@@ -23,13 +24,15 @@ from core.replication.partition import Partition
 
 
 class FetchSessionHandler:
-    """The partitions followed of one leader; ``position`` says where a replica stands.
+    """The partitions followed of one leader.
+
+    ``position`` says where a replica stands; None: its log cannot be read.
 
     A fetch is incremental only when the one before was answered: else nobody knows what the leader
     heard, and everything is listed anew.
     """
 
-    def __init__(self, position: Callable[[Partition], FetchPartition]) -> None:
+    def __init__(self, position: Callable[[Partition], FetchPartition | None]) -> None:
         self._position = position
         self._partitions: dict[TopicPartition, Partition] = {}
         self._delayed_until_ms: dict[TopicPartition, int] = {}
@@ -71,9 +74,9 @@ class FetchSessionHandler:
     # --- fetches ---
 
     def request(
-        self, broker_id: BrokerId, broker_epoch: int, max_wait_ms: int, now_ms: int
+        self, template: FetchRequest, broker_epoch: int, now_ms: int
     ) -> FetchRequest | None:
-        """Return the next fetch; None when every partition is left out."""
+        """Return the next fetch, like ``template``; None when every partition is left out."""
         self._end_delays(now_ms)
         if len(self._delayed_until_ms) == len(self._partitions):
             return None
@@ -82,22 +85,24 @@ class FetchSessionHandler:
             self._held = {}
         listed: list[Partition] = []
         forgotten: list[TopicPartition] = []
-        for name in list(self._partitions) if is_full else self._changed:
+        for name in self._partitions if is_full else self._changed:
             partition = self._partitions.get(name)
+            position = None
             if partition is not None and name not in self._delayed_until_ms:
-                self._held[name] = self._position(partition)
+                position = self._position(partition)
+            if partition is not None and position is not None:
+                self._held[name] = position
                 listed.append(partition)
             elif self._held.pop(name, None) is not None:
                 forgotten.append(name)
         self._changed = {}
-        self._in_flight = FetchRequest(
-            broker_id,
-            broker_epoch,
-            max_wait_ms,
-            self._topics(listed),
-            self._session_id,
-            self._next_epoch,
-            _forgotten_topics(forgotten),
+        self._in_flight = replace(
+            template,
+            replica_epoch=broker_epoch,
+            topics=self._topics(listed),
+            session_id=self._session_id,
+            session_epoch=self._next_epoch,
+            forgotten_topics=_forgotten_topics(forgotten),
         )
         self._next_epoch = INITIAL_SESSION_EPOCH  # unless it is answered
         return self._in_flight

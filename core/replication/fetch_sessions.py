@@ -14,11 +14,13 @@ from core.errors import Errors
 from core.model import NO_EPOCH, BrokerId, TopicPartition
 from core.protocol.broker import (
     INITIAL_SESSION_EPOCH,
+    NO_SESSION_ID,
     FetchedPartition,
     FetchPartition,
     FetchRequest,
 )
 from core.protocol.control import TopicId
+from core.replication.delayed_operations import DelayedOperation, DelayedOperations
 from core.replication.remote_replica import LastFetch
 
 
@@ -29,12 +31,13 @@ class Position(NamedTuple):
     row: FetchPartition
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class FetchSession:
     """The partitions a follower fetches.
 
-    ``unsettled`` are those to be looked at again at the next fetch although it need not list them:
-    something happened to them here, or the follower is not in sync yet.
+    ``unsettled`` are those to be looked at again at the next fetch although it need not list them,
+    in that order: something happened to them here, or the follower is not in sync yet, or there was
+    no room for their records. ``held`` is the fetch that waits for something to happen.
     """
 
     session_id: int
@@ -43,7 +46,21 @@ class FetchSession:
     next_epoch: int = INITIAL_SESSION_EPOCH + 1
     positions: dict[TopicPartition, Position] = field(default_factory=dict)
     unsettled: dict[TopicPartition, None] = field(default_factory=dict)
+    held: DelayedOperation | None = None
     _told: dict[TopicPartition, tuple[int, int]] = field(default_factory=dict)
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether the leader remembers it: otherwise every fetch lists everything."""
+        return self.session_id != NO_SESSION_ID
+
+    def note(self, request: FetchRequest) -> None:
+        """Note where the partitions stand that a fetch lists; they are looked at last."""
+        for topic in request.topics:
+            for row in topic.partitions:
+                name = TopicPartition(topic.topic_name, row.partition_index)
+                self.positions[name] = Position(topic.topic_id, row)
+                self.unsettled[name] = None
 
     def forget(self, name: TopicPartition) -> None:
         """Drop a partition the follower does not fetch any more."""
@@ -57,29 +74,35 @@ class FetchSession:
             self._told.pop(name, None)
             return True
         said = (answer.high_watermark, answer.log_start_offset)
-        is_news = self._told.get(name) != said
+        is_news = self._told.get(name) != said or len(answer.records) > 0
         self._told[name] = said
         return is_news
 
 
 class FetchSessions:
-    """The session of each follower. Not thread-safe."""
+    """The session of each follower. Not thread-safe.
 
-    def __init__(self) -> None:
+    Who is not known alive has none that lasts; what it fetches is remembered while its fetch waits.
+    """
+
+    def __init__(self, delayed: DelayedOperations) -> None:
+        self._delayed = delayed
         self._sessions: dict[BrokerId, FetchSession] = {}
+        self._passing: dict[FetchSession, None] = {}
         self._last_id = 0
 
-    def begin(
-        self, request: FetchRequest, live: Collection[BrokerId], now_ms: int
-    ) -> FetchSession | None:
-        """Replace the follower's session by a new one; None for who is not a live broker."""
+    def begin(self, request: FetchRequest, live: Collection[BrokerId], now_ms: int) -> FetchSession:
+        """Return a session that lists everything; the follower's new one, if it may have one."""
         self._sessions = {b: s for b, s in self._sessions.items() if b in live}
-        if request.session_epoch != INITIAL_SESSION_EPOCH or request.replica_id not in live:
-            return None
-        # The time keeps the ids of a leader that started again from being those it gave before.
-        self._last_id = max(self._last_id + 1, now_ms)
-        session = FetchSession(self._last_id, request.replica_epoch, LastFetch(now_ms))
-        self._sessions[request.replica_id] = session
+        session = FetchSession(NO_SESSION_ID, request.replica_epoch, LastFetch(now_ms))
+        session.note(request)
+        if request.session_epoch == INITIAL_SESSION_EPOCH and request.replica_id in live:
+            # The time keeps the ids of a leader that started again from being those it gave before.
+            session.session_id = self._last_id = max(self._last_id + 1, now_ms)
+            former = self._sessions.get(request.replica_id)
+            self._sessions[request.replica_id] = session
+            if former is not None:
+                self._release(former)
         return session
 
     def resume(self, request: FetchRequest) -> FetchSession | Errors:
@@ -94,14 +117,39 @@ class FetchSessions:
         if session.next_epoch != request.session_epoch:
             return Errors.INVALID_FETCH_SESSION_EPOCH
         session.next_epoch += 1
+        self._release(session)
         return session
 
-    def on_change(self, name: TopicPartition) -> None:
-        """Have a partition looked at again in the sessions it is in.
+    def hold(self, session: FetchSession, fetch: DelayedOperation) -> DelayedOperation | None:
+        """Let a fetch wait until something happens to a partition of its session."""
+        session.held = fetch
+        if not session.is_kept:
+            self._passing[session] = None
+        return self._delayed.hold(fetch)
 
-        To be called when its leadership, its ISR, its high watermark or its log changed: nobody
-        compares what nobody lists.
+    def on_answer(self, session: FetchSession) -> None:
+        """Note that the fetch that waited does so no longer."""
+        session.held = None
+        self._passing.pop(session, None)
+
+    def _release(self, session: FetchSession) -> None:
+        # Whoever fetches again does not wait for the answer to the fetch before.
+        if session.held is not None:
+            self._delayed.complete(session.held)
+
+    def on_change(self, name: TopicPartition) -> None:
+        """Have a partition looked at again at the next fetch of the sessions it is in.
+
+        To be called when its ISR or its high watermark changed: nobody compares what nobody lists,
+        and nobody who waits for records is to be troubled with that.
         """
         for session in self._sessions.values():
             if name in session.positions:
                 session.unsettled[name] = None
+
+    def on_news(self, name: TopicPartition) -> None:
+        """Have it looked at again now, where a fetch waits: it has records, or another leader."""
+        self.on_change(name)
+        for session in (*self._sessions.values(), *self._passing):
+            if session.held is not None and name in session.positions:
+                self._delayed.wake(session.held, name)

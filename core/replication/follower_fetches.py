@@ -3,98 +3,164 @@
 In a session a follower lists only what changed. The rest it fetches silently, and nobody looks at
 it until something happens to it here.
 
-Mirrors ``kafka.cluster.Partition.fetchRecords`` for followers.
+Mirrors ``kafka.cluster.Partition.fetchRecords`` for followers and ``DelayedFetch``. Where a
+follower stands counts when it says so, not when its fetch is answered (KAFKA-15221).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
+from functools import partial
+from typing import TypeAlias
 
-from core.errors import Errors
+from core.errors import Errors, StorageError
 from core.model import NO_EPOCH, UNKNOWN_BROKER_EPOCH, BrokerId, TopicPartition
-from core.ports import ReplicaLogs
 from core.protocol.broker import (
-    NO_SESSION_ID,
     FetchedPartition,
     FetchedTopic,
     FetchPartition,
     FetchRequest,
     FetchResponse,
 )
-from core.protocol.control import TopicId
-from core.replication.fetch_sessions import FetchSession, FetchSessions, Position
+from core.records import RecordBytes
+from core.replica_logs import PartitionLog
+from core.replication.delayed_operations import Answer, DelayedOperation, DelayedOperations
+from core.replication.fetch_sessions import FetchSession, FetchSessions
+from core.replication.hosted_partitions import HostedPartitions
 from core.replication.led_partitions import LedPartitions
+from core.replication.log_reads import check_position
 from core.replication.metadata_cache import MetadataCache
-from core.replication.partition import Partition, Role
+from core.replication.partition import Partition
+from core.replication.remote_replica import RemoteReplica
+from core.replication.replication_quota import ReplicationQuota
+
+RespondToFollower: TypeAlias = Callable[[FetchResponse], None]
 
 
-class FollowerFetches:
-    """Reads for followers. ``hosted`` is every replica of this broker, led or not."""
+class FollowerFetch(DelayedOperation):
+    """One fetch of a follower; the sessions wake it.
+
+    ``starved`` are the partitions with records for which there was no room: they come first the
+    next time, so that busy ones do not keep the others waiting for ever.
+    """
 
     def __init__(
         self,
-        logs: ReplicaLogs,
-        cache: MetadataCache,
-        hosted: Mapping[TopicPartition, Partition],
-        led: LedPartitions,
-        sessions: FetchSessions,
+        fetches: FollowerFetches,
+        request: FetchRequest,
+        session: FetchSession,
+        respond: RespondToFollower,
+        now_ms: int,
     ) -> None:
-        self._logs = logs
-        self._cache = cache
+        super().__init__(())
+        self.began_ms = now_ms
+        self.request = request
+        self.session = session
+        self.starved: dict[TopicPartition, None] = {}
+        self.size = 0
+        self.answers: dict[TopicPartition, FetchedPartition] = {}
+        self._fetches = fetches
+        self._respond = respond
+        self._is_urgent = False
+
+    def on_changes(self, names: Collection[TopicPartition]) -> bool:
+        """Look at partitions again; return whether there is something to tell."""
+        for name in names:
+            self._fetches.look_again(self, name)
+        return self.is_due
+
+    def answer(self) -> Answer:
+        """Tell what there is, and what is committed by now."""
+        self._fetches.on_answer(self)
+        return partial(self._respond, _response(self.answers, self.session))
+
+    def take(self, name: TopicPartition, answer: FetchedPartition) -> None:
+        """Keep what is to be told of a partition.
+
+        A new high watermark alone can wait; records that are to be dropped cannot, for people wait
+        for that (DeleteRecords).
+        """
+        self.size += len(answer.records)
+        if not self.session.is_news(name, answer):
+            return
+        self.answers[name] = answer
+        row = self.session.positions[name].row
+        if not _is_plain(answer) or answer.log_start_offset > row.log_start_offset:
+            self._is_urgent = True
+
+    def room(self) -> int:
+        """Return how many more bytes it may have of one partition."""
+        return min(self.request.max_bytes - self.size, self.request.partition_max_bytes)
+
+    @property
+    def is_due(self) -> bool:
+        """Whether it is to be answered now."""
+        return self._is_urgent or self.size >= self.request.min_bytes
+
+
+class FollowerFetches:
+    """Reads for followers, of the partitions this broker leads. Not thread-safe."""
+
+    def __init__(
+        self,
+        hosted: HostedPartitions,
+        led: LedPartitions,
+        cache: MetadataCache,
+        sessions: FetchSessions,
+        delayed: DelayedOperations,
+        quota: ReplicationQuota,
+    ) -> None:
         self._hosted = hosted
         self._led = led
+        self._cache = cache
         self._sessions = sessions
+        self._delayed = delayed
+        self._quota = quota
         self._fetching_epochs: dict[BrokerId, int] = {}  # the newest life seen of each follower
 
-    def fetch(self, request: FetchRequest, now_ms: int) -> FetchResponse:
-        """Answer a follower; refused as a whole when a newer life of it is known (KIP-903)."""
+    def fetch(
+        self, request: FetchRequest, now_ms: int, respond: RespondToFollower
+    ) -> DelayedOperation | None:
+        """Answer a follower, or return what waits until there is something to tell.
+
+        Refused as a whole when a newer life of it is known (KIP-903).
+        """
+        session = self._session(request, now_ms)
+        if isinstance(session, Errors):
+            self._delayed.answer(partial(respond, FetchResponse(session)))
+            return None
+        fetch = FollowerFetch(self, request, session, respond, now_ms)
+        unsettled, session.unsettled = session.unsettled, {}
+        for name in unsettled:
+            fetch.take(name, self._fetch(fetch, name, now_ms))
+        session.unsettled = {**fetch.starved, **session.unsettled}
+        session.last_fetch.at_ms = now_ms  # of all the others
+        if fetch.is_due or request.max_wait_ms <= 0 or not session.positions:
+            self._delayed.answer(partial(respond, _response(fetch.answers, session)))
+            return None
+        return self._sessions.hold(session, fetch)
+
+    def _session(self, request: FetchRequest, now_ms: int) -> FetchSession | Errors:
         if self._is_of_earlier_life(request):
-            return FetchResponse(Errors.STALE_BROKER_EPOCH)
+            return Errors.STALE_BROKER_EPOCH
         if not request.is_incremental:
-            return self._fetch_all(request, now_ms)
+            return self._sessions.begin(request, self._cache.snapshot.brokers.keys(), now_ms)
         session = self._sessions.resume(request)
         if isinstance(session, Errors):
-            return FetchResponse(session)
-        return self._fetch_changes(request, session, now_ms)
-
-    def _fetch_all(self, request: FetchRequest, now_ms: int) -> FetchResponse:
-        session = self._sessions.begin(request, self._cache.snapshot.brokers.keys(), now_ms)
-        answers: dict[TopicPartition, FetchedPartition] = {}
-        for topic in request.topics:
-            for row in topic.partitions:
-                name = TopicPartition(topic.topic_name, row.partition_index)
-                position = Position(topic.topic_id, row)
-                answers[name] = self._fetch(name, position, request, session, now_ms)
-                if session is not None:
-                    session.positions[name] = position
-                    session.is_news(name, answers[name])
-        return _response(answers, session)
-
-    def _fetch_changes(
-        self, request: FetchRequest, session: FetchSession, now_ms: int
-    ) -> FetchResponse:
+            return session
         for name in request.forgotten():
             session.forget(name)
-            self._end_silence(name, request.replica_id)
-        for topic in request.topics:
-            for row in topic.partitions:
-                name = TopicPartition(topic.topic_name, row.partition_index)
-                session.positions[name] = Position(topic.topic_id, row)
-                session.unsettled[name] = None
-        unsettled, session.unsettled = session.unsettled, {}
-        answers: dict[TopicPartition, FetchedPartition] = {}
-        for name in unsettled:
-            answer = self._fetch(name, session.positions[name], request, session, now_ms)
-            if session.is_news(name, answer):
-                answers[name] = answer
-        session.last_fetch.at_ms = now_ms  # of all the others
-        return _response(answers, session)
+            self._hear_of(name, request.replica_id)
+        session.note(request)
+        return session
 
-    def _end_silence(self, name: TopicPartition, replica: BrokerId) -> None:
-        partition = self._led.get(name)
+    def _hear_of(self, name: TopicPartition, replica: BrokerId) -> RemoteReplica | None:
+        """Return what is known of a follower, which is silent about the partition no longer."""
+        partition = self._hosted.get(name)
         follower = None if partition is None else partition.followers.get(replica)
         if follower is not None:
             follower.end_silence()
+        return follower
 
     def _is_of_earlier_life(self, request: FetchRequest) -> bool:
         if request.replica_epoch == UNKNOWN_BROKER_EPOCH:
@@ -106,87 +172,136 @@ class FollowerFetches:
             self._fetching_epochs[request.replica_id] = max(seen, request.replica_epoch)
         return request.replica_epoch < newest
 
+    def look_again(self, fetch: FollowerFetch, name: TopicPartition) -> None:
+        """Read a partition for a fetch that waits: something happened to it."""
+        position = fetch.session.positions.get(name)
+        if position is not None:
+            before = fetch.answers.get(name)
+            fetch.size -= 0 if before is None else len(before.records)
+            fetch.take(name, self._fetch(fetch, name, None))
+
+    def on_answer(self, fetch: FollowerFetch) -> None:
+        """Let a fetch that waited tell what was committed meanwhile."""
+        session = fetch.session
+        self._sessions.on_answer(session)
+        for name in tuple(session.unsettled):
+            row = session.positions[name].row
+            answer = fetch.answers.get(name) or _nothing_new(row)
+            partition = self._hosted.led(name, row.current_leader_epoch)
+            if _is_plain(answer) and isinstance(partition, Partition):
+                try:
+                    answer = answer._replace(
+                        high_watermark=partition.high_watermark,
+                        log_start_offset=partition.local_log.log_start_offset,
+                    )
+                except StorageError as error:
+                    answer = _failed(row, self._hosted.fail(name, error))
+                if session.is_news(name, answer):
+                    fetch.answers[name] = answer
+
     def _fetch(
-        self,
-        name: TopicPartition,
-        position: Position,
-        request: FetchRequest,
-        session: FetchSession | None,
-        now_ms: int,
+        self, fetch: FollowerFetch, name: TopicPartition, now_ms: int | None
     ) -> FetchedPartition:
+        """Return the answer for a partition; ``now_ms`` None: the fetch was counted before."""
+        position = fetch.session.positions[name]
         row = position.row
-        partition = self._led.get(name)
-        if partition is None:
-            return _failed(row, self._why_not_led(name, position.topic_id, row))
-        follower = partition.followers.get(request.replica_id)
-        error = _check_fetch(partition, position.topic_id, row)
-        if error is Errors.NONE and follower is None:
-            # Its leader epoch is right, so it may know of an assignment we do not (KAFKA-13837).
-            error = Errors.UNKNOWN_LEADER_EPOCH
+        follower = self._hear_of(name, fetch.request.replica_id)
+        partition = self._hosted.led(name, row.current_leader_epoch, position.topic_id)
+        if isinstance(partition, Errors):
+            return _failed(row, partition)
         if follower is None:
-            return _failed(row, error)
-        follower.end_silence()
+            # Its leader epoch is right, so it may know of an assignment we do not (KAFKA-13837).
+            return _failed(row, Errors.UNKNOWN_LEADER_EPOCH)
+        try:
+            return self._read(fetch, partition, follower, row, now_ms)
+        except StorageError as error:
+            return _failed(row, self._hosted.fail(name, error))
+
+    def _read(
+        self,
+        fetch: FollowerFetch,
+        partition: Partition,
+        follower: RemoteReplica,
+        row: FetchPartition,
+        now_ms: int | None,
+    ) -> FetchedPartition:
+        log = partition.local_log
+        error, leaves = check_position(log, row.fetch_offset, row.last_fetched_epoch)
         if error is not Errors.NONE:
-            return _failed(row, error)
-        answer = self._read(partition, row)
-        if answer.error_code is not Errors.NONE or answer.diverging_epoch != NO_EPOCH:
-            return answer  # where its log stands is not known yet (KAFKA-13141)
+            start, end = log.log_start_offset, log.log_end_offset
+            return _failed(row, error)._replace(log_start_offset=start, log_end_offset=end)
+        records: RecordBytes = b""
+        if leaves.leader_epoch == NO_EPOCH:  # else nobody knows where its log stands (KAFKA-13141)
+            if now_ms is not None:
+                self._note(fetch, partition, follower, row, now_ms)
+            records = self._throttled(fetch, partition, row.fetch_offset)
+        return FetchedPartition(
+            row.partition_index,
+            Errors.NONE,
+            partition.high_watermark,
+            log.log_start_offset,
+            *leaves,
+            records=records,
+        )
+
+    def _throttled(self, fetch: FollowerFetch, partition: Partition, offset: int) -> RecordBytes:
+        """Read, unless the follower must wait: who is in sync never does."""
+        name, now_ms = partition.topic_partition, fetch.began_ms
+        if not self._quota.is_throttled(name):
+            return _records(fetch, name, partition.local_log, offset)
+        is_in_sync = fetch.request.replica_id in partition.isr
+        if not is_in_sync and self._quota.pause_ms(now_ms) > 0:
+            return b""
+        records = _records(fetch, name, partition.local_log, offset)
+        self._quota.record(len(records), now_ms)
+        return records
+
+    def _note(
+        self,
+        fetch: FollowerFetch,
+        partition: Partition,
+        follower: RemoteReplica,
+        row: FetchPartition,
+        now_ms: int,
+    ) -> None:
+        """Take note of where a follower stands, with all that follows from it."""
+        name, session, request = partition.topic_partition, fetch.session, fetch.request
+        if row.log_start_offset != follower.log_start_offset:
+            self._delayed.on_change(name)
         got_on = follower.on_fetch(
             row.fetch_offset,
             row.log_start_offset,
             request.replica_epoch,
-            self._logs.log_end_offset(name),
+            partition.local_log.log_end_offset,
             now_ms,
-            None if session is None else session.last_fetch,
+            session.last_fetch if session.is_kept else None,
         )
         self._led.on_fetch(partition, request.replica_id, got_on=got_on, now_ms=now_ms)
-        if session is not None and request.replica_id not in partition.isr:
+        if session.is_kept and request.replica_id not in partition.isr:
             session.unsettled[name] = None  # until it may join: others decide when that is
-        return answer._replace(high_watermark=partition.high_watermark)
-
-    def _why_not_led(
-        self, name: TopicPartition, topic_id: TopicId | None, row: FetchPartition
-    ) -> Errors:
-        hosted = self._hosted.get(name)
-        if hosted is None:
-            is_known = name in self._cache.snapshot.partitions
-            return Errors.NOT_LEADER_OR_FOLLOWER if is_known else Errors.UNKNOWN_TOPIC_OR_PARTITION
-        if hosted.role is Role.OFFLINE:
-            return Errors.KAFKA_STORAGE_ERROR
-        error = _check_fetch(hosted, topic_id, row)
-        return Errors.NOT_LEADER_OR_FOLLOWER if error is Errors.NONE else error
-
-    def _read(self, partition: Partition, row: FetchPartition) -> FetchedPartition:
-        name = partition.topic_partition
-        start, end = self._logs.log_start_offset(name), self._logs.log_end_offset(name)
-        is_diverging = False
-        epoch, end_of_epoch = NO_EPOCH, -1
-        if row.last_fetched_epoch != NO_EPOCH:
-            epoch, end_of_epoch = self._logs.end_offset_for_epoch(name, row.last_fetched_epoch)
-            if end_of_epoch < 0 or row.fetch_offset < start:
-                return _failed(row, Errors.OFFSET_OUT_OF_RANGE)
-            is_diverging = epoch < row.last_fetched_epoch or end_of_epoch < row.fetch_offset
-        if not is_diverging:
-            if not start <= row.fetch_offset <= end:
-                return _failed(row, Errors.OFFSET_OUT_OF_RANGE)
-            epoch, end_of_epoch = NO_EPOCH, -1
-        return FetchedPartition(
-            row.partition_index, Errors.NONE, partition.high_watermark, start, epoch, end_of_epoch
-        )
 
 
-def _check_fetch(partition: Partition, topic_id: TopicId | None, row: FetchPartition) -> Errors:
-    if None not in (topic_id, partition.topic_id) and topic_id != partition.topic_id:
-        return Errors.INCONSISTENT_TOPIC_ID
-    return _check_leader_epoch(partition, row)
+def _records(
+    fetch: FollowerFetch, name: TopicPartition, log: PartitionLog, offset: int
+) -> RecordBytes:
+    end, room, is_first = log.log_end_offset, fetch.room(), fetch.size == 0
+    if offset >= end:
+        return b""
+    if room > 0 or is_first:
+        records = log.read(offset, room, end, at_least_one=is_first)
+        if records.size > 0:
+            return records.read()
+    fetch.starved[name] = None
+    return b""
 
 
-def _check_leader_epoch(partition: Partition, row: FetchPartition) -> Errors:
-    if row.current_leader_epoch < partition.leader_epoch:
-        return Errors.FENCED_LEADER_EPOCH
-    if row.current_leader_epoch > partition.leader_epoch:
-        return Errors.UNKNOWN_LEADER_EPOCH
-    return Errors.NONE
+def _is_plain(answer: FetchedPartition) -> bool:
+    """Whether the follower's log agrees with the leader's, and all is well."""
+    return answer.error_code is Errors.NONE and answer.diverging_epoch == NO_EPOCH
+
+
+def _nothing_new(row: FetchPartition) -> FetchedPartition:
+    return FetchedPartition(row.partition_index, Errors.NONE, -1, -1)
 
 
 def _failed(row: FetchPartition, error: Errors) -> FetchedPartition:
@@ -194,7 +309,7 @@ def _failed(row: FetchPartition, error: Errors) -> FetchedPartition:
 
 
 def _response(
-    answers: Mapping[TopicPartition, FetchedPartition], session: FetchSession | None
+    answers: Mapping[TopicPartition, FetchedPartition], session: FetchSession
 ) -> FetchResponse:
     topics: dict[str, list[FetchedPartition]] = {}
     for name, answer in answers.items():
@@ -202,5 +317,5 @@ def _response(
     return FetchResponse(
         Errors.NONE,
         tuple(FetchedTopic(topic, tuple(rows)) for topic, rows in topics.items()),
-        NO_SESSION_ID if session is None else session.session_id,
+        session.session_id,
     )

@@ -7,12 +7,11 @@ shrink timer looks through all of them.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-from core.errors import Errors
+from core.errors import Errors, StorageError
 from core.model import UNKNOWN_BROKER_EPOCH, BrokerId, LeaderRecoveryState, TopicPartition
-from core.ports import ReplicaLogs
 from core.protocol.controller import (
     AlteredPartition,
     AlterPartitionRequest,
@@ -20,6 +19,9 @@ from core.protocol.controller import (
     AlterPartitionRow,
 )
 from core.replication.alter_partition_manager import AlterPartitionManager
+from core.replication.delayed_operations import DelayedOperations
+from core.replication.fetch_sessions import FetchSessions
+from core.replication.hosted_partitions import HostedPartitions
 from core.replication.isr import has_reached_isr, out_of_sync_members
 from core.replication.metadata_cache import MetadataCache
 from core.replication.partition import Partition
@@ -57,42 +59,56 @@ class IsrCounters:
 class LedPartitions:
     """The leaderships of this broker. Not thread-safe.
 
-    ``on_change`` hears of each whose followers may have to be told, or looked at again.
+    What waits for a partition hears from here of whatever happens to it: ``sessions`` of what
+    followers are to be told, ``delayed`` of what is committed, dropped, or led no longer.
     """
 
     def __init__(
         self,
-        broker_id: BrokerId,
-        logs: ReplicaLogs,
+        hosted: HostedPartitions,
         cache: MetadataCache,
+        sessions: FetchSessions,
+        delayed: DelayedOperations,
+        *,
+        broker_id: BrokerId,
         max_lag_ms: int,
-        on_change: Callable[[TopicPartition], None],
     ) -> None:
         self.counters = IsrCounters()
-        self._broker_id = broker_id
-        self._logs = logs
+        self._hosted = hosted
         self._cache = cache
+        self._sessions = sessions
+        self._delayed = delayed
+        self._broker_id = broker_id
         self._max_lag_ms = max_lag_ms
-        self._on_change = on_change
         self._led: dict[TopicPartition, Partition] = {}
         self._proposals = AlterPartitionManager()
 
     def __len__(self) -> int:
         return len(self._led)
 
-    def get(self, name: TopicPartition) -> Partition | None:
-        """Return the partition if this broker leads it."""
-        return self._led.get(name)
+    # --- what there is; looks through all of them ---
 
     @property
     def under_replicated_count(self) -> int:
         """How many of them miss replicas in their ISR."""
         return sum(partition.is_under_replicated for partition in self._led.values())
 
+    @property
+    def under_min_isr_count(self) -> int:
+        """How many of them have fewer in sync than ``acks=all`` takes."""
+        return sum(len(p.isr) < p.min_isr for p in self._led.values())
+
+    @property
+    def at_min_isr_count(self) -> int:
+        """How many of them would take no ``acks=all`` if one more fell behind."""
+        return sum(len(p.isr) == p.min_isr for p in self._led.values())
+
+    # --- what happens ---
+
     def lead(self, partition: Partition, now_ms: int) -> None:
         """Look after a partition that has just been made a leader."""
         self._led[partition.topic_partition] = partition
-        self._on_change(partition.topic_partition)
+        self._on_leadership(partition.topic_partition)
         self._advance_high_watermark(partition, now_ms)
         if partition.is_recovering:
             self._propose_recovered(partition)
@@ -100,8 +116,21 @@ class LedPartitions:
     def cede(self, name: TopicPartition) -> None:
         """Forget a leadership with all it proposed; none is fine."""
         if self._led.pop(name, None) is not None:
-            self._on_change(name)
+            self._on_leadership(name)
         self._proposals.withdraw(name)
+
+    def _on_leadership(self, name: TopicPartition) -> None:
+        self._sessions.on_news(name)
+        self._delayed.on_change(name)
+
+    def on_append(self, partition: Partition, now_ms: int) -> None:
+        """Let followers have what was appended, and commit it if there are none."""
+        self._sessions.on_news(partition.topic_partition)
+        self._advance_high_watermark(partition, now_ms)
+
+    def on_log_start(self, partition: Partition) -> None:
+        """Let followers drop what the leader dropped."""
+        self._on_leadership(partition.topic_partition)
 
     def on_fetch(
         self, partition: Partition, replica: BrokerId, *, got_on: bool, now_ms: int
@@ -111,31 +140,33 @@ class LedPartitions:
         if got_on:
             self._advance_high_watermark(partition, now_ms)
 
+    def advance_high_watermarks(self, names: Iterable[TopicPartition], now_ms: int) -> None:
+        """Look again who must be waited for: who fell silent is not, after a while."""
+        for name in names:
+            partition = self._led.get(name)
+            try:
+                if partition is not None and not partition.is_all_committed:
+                    self._advance_high_watermark(partition, now_ms)
+            except StorageError as error:
+                self._hosted.fail(name, error)
+
     def _advance_high_watermark(self, partition: Partition, now_ms: int) -> None:
-        before = partition.high_watermark
-        end = self._logs.log_end_offset(partition.topic_partition)
-        partition.advance_high_watermark(end, now_ms, self._max_lag_ms, self._is_eligible)
-        if partition.high_watermark != before:
-            self._on_change(partition.topic_partition)
+        if partition.advance_high_watermark(now_ms, self._max_lag_ms, self._is_eligible):
+            self._sessions.on_change(partition.topic_partition)
+            self._delayed.on_change(partition.topic_partition)
 
     # --- proposals ---
 
     def shrink_isrs(self, now_ms: int) -> None:
         """Propose ISRs without those out of sync, and again what was rejected before."""
+        self.advance_high_watermarks(list(self._led), now_ms)
         shrunk: list[TopicPartition] = []
-        for name, partition in self._led.items():
-            if partition.proposal is not None:
-                continue
-            if partition.is_recovering:
-                self._propose_recovered(partition)
-                continue
-            end = self._logs.log_end_offset(name)
-            gone = out_of_sync_members(
-                partition.isr, self._broker_id, partition.followers, end, now_ms, self._max_lag_ms
-            )
-            if gone:
-                self._propose(partition, tuple(r for r in partition.isr if r not in gone))
-                shrunk.append(name)
+        for name, partition in list(self._led.items()):
+            try:
+                if self._shrink_isr(partition, now_ms):
+                    shrunk.append(name)
+            except StorageError as error:
+                self._hosted.fail(name, error)
         if shrunk:
             log.info(
                 "[Broker id=%d] proposes to shrink %d ISRs by replicas that are out of sync, the"
@@ -144,6 +175,37 @@ class LedPartitions:
                 len(shrunk),
                 shrunk[0],
             )
+
+    def _shrink_isr(self, partition: Partition, now_ms: int) -> bool:
+        if partition.proposal is not None:
+            return False
+        if partition.is_recovering:
+            self._propose_recovered(partition)
+            return False
+        gone = out_of_sync_members(
+            partition.isr,
+            self._broker_id,
+            partition.followers,
+            partition.local_log.log_end_offset,
+            now_ms,
+            self._max_lag_ms,
+        )
+        kept = tuple(r for r in partition.isr if r not in (*gone, *self._dead(partition, now_ms)))
+        if kept != partition.isr:
+            self._propose(partition, kept)
+        return kept != partition.isr
+
+    def _dead(self, partition: Partition, now_ms: int) -> list[BrokerId]:
+        """Return who died and has all there is: while nothing is written it does not fall behind.
+
+        A leader that changes ISRs in ZooKeeper may let it in after the controller let it go.
+        """
+        return [
+            replica
+            for replica, follower in partition.followers.items()
+            if now_ms - follower.caught_up_ms() > self._max_lag_ms
+            and not self._is_eligible(replica, follower)
+        ]
 
     def _expand_isr(self, partition: Partition, replica: BrokerId) -> None:
         follower = partition.followers[replica]
@@ -187,6 +249,11 @@ class LedPartitions:
             UNKNOWN_BROKER_EPOCH in (registered.broker_epoch, follower.broker_epoch)
             or registered.broker_epoch == follower.broker_epoch
         )
+
+    @property
+    def has_proposals(self) -> bool:
+        """Whether any is waiting, or in flight."""
+        return len(self._proposals) > 0
 
     def alter_partition_request(self, broker_epoch: int) -> AlterPartitionRequest | None:
         """Put what is proposed in flight; None when nothing is, or a request is in flight."""
@@ -235,11 +302,13 @@ class LedPartitions:
             if partition.is_current(answer):
                 self._commit(partition, answer, now_ms)
         elif error in _REJECTED:
-            partition.proposal = None
+            partition.proposal = None  # and who is not let in is waited for no longer
+            self.advance_high_watermarks((partition.topic_partition,), now_ms)
         elif error not in _SUPERSEDED:
             self._proposals.submit(row)
 
     def _commit(self, partition: Partition, answer: AlteredPartition, now_ms: int) -> None:
         partition.commit(answer)
-        self._on_change(partition.topic_partition)  # who left may come back
-        self._advance_high_watermark(partition, now_ms)  # a shrunk ISR may let it (KAFKA-13091)
+        self._sessions.on_change(partition.topic_partition)  # who left may come back
+        # A shrunk ISR may let it (KAFKA-13091).
+        self.advance_high_watermarks((partition.topic_partition,), now_ms)

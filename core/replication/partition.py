@@ -1,6 +1,6 @@
 """One replica on this broker: the role the controller gave it, and what that role needs to know.
 
-Mirrors ``kafka.cluster.Partition``. A partition knows no log; offsets are handed in.
+Mirrors ``kafka.cluster.Partition``.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from core.model import (
 )
 from core.protocol.control import LeaderAndIsrPartition, TopicId
 from core.protocol.controller import AlteredPartition, AlterPartitionRow
+from core.replica_logs import PartitionLog
 from core.replication.isr import high_watermark_candidate, is_under_replicated, maximal_isr
 from core.replication.remote_replica import RemoteReplica
 
@@ -42,6 +43,8 @@ class Partition:
 
     topic_partition: TopicPartition
     topic_id: TopicId | None = None
+    # None: it has failed.
+    log: PartitionLog | None = field(default=None, repr=False, compare=False)
     role: Role = Role.NONE
     leader: BrokerId = NO_LEADER
     leader_epoch: int = -1
@@ -56,6 +59,23 @@ class Partition:
     leader_epoch_start_offset: int | None = None  # of a leader
     followers: dict[BrokerId, RemoteReplica] = field(default_factory=dict)  # of a leader
     proposal: AlterPartitionRow | None = None  # of a leader
+    lag: int = 0  # of a follower: how many committed records it had not when last answered
+
+    @property
+    def local_log(self) -> PartitionLog:
+        """The log of a replica in service."""
+        assert self.log is not None, f"{self.topic_partition} is out of service"
+        return self.log
+
+    @property
+    def is_all_committed(self) -> bool:
+        """Whether the high watermark is where the log ends."""
+        return self.high_watermark >= self.local_log.log_end_offset
+
+    @property
+    def min_isr(self) -> int:
+        """How many must be in sync for ``acks=all``: ``min.insync.replicas``."""
+        return self.local_log.config.min_insync_replicas
 
     @property
     def maximal_isr(self) -> tuple[BrokerId, ...]:
@@ -72,10 +92,25 @@ class Partition:
         """Whether this is a leader that misses replicas in its ISR."""
         return self.role is Role.LEADER and is_under_replicated(self.isr, self.assignment)
 
+    # --- the log ---
+
+    def open(self, log: PartitionLog, checkpointed_high_watermark: int) -> None:
+        """Take a log into service; what it lost since the checkpoint is not committed any more."""
+        self.log = log
+        self.high_watermark = checkpointed_high_watermark
+        self.on_truncation()
+
+    def on_truncation(self) -> None:
+        """Keep the high watermark inside the log, of which some went (KAFKA-9491)."""
+        log = self.local_log
+        end = min(self.high_watermark, log.log_end_offset)
+        self.high_watermark = max(log.log_start_offset, end)
+
     # --- the controller's orders ---
 
-    def make_leader(self, state: LeaderAndIsrPartition, log_end_offset: int, now_ms: int) -> None:
-        """Lead from ``log_end_offset`` on; who led before keeps what it knows of followers."""
+    def make_leader(self, state: LeaderAndIsrPartition, now_ms: int) -> None:
+        """Lead from the end of the log on; who led before keeps what it knows of followers."""
+        log_end_offset = self.local_log.log_end_offset
         self._take(state)
         self.role = Role.LEADER
         self.leader_epoch_start_offset = log_end_offset
@@ -106,10 +141,14 @@ class Partition:
         )
         self.leader_recovery_state = state.leader_recovery_state
         self.proposal = None
+        self.lag = 0
 
     def stop(self, role: Role) -> None:
         """Neither lead nor follow any longer; ``role`` says why."""
         self.role = role
+        if role is Role.OFFLINE:
+            self.log = None
+        self.lag = 0
         self.leader_epoch_start_offset = None
         self.followers = {}
         self.proposal = None
@@ -135,30 +174,48 @@ class Partition:
 
     def advance_high_watermark(
         self,
-        log_end_offset: int,
         now_ms: int,
         max_lag_ms: int,
         is_eligible: Callable[[BrokerId, RemoteReplica], bool],
-    ) -> None:
-        """Raise the high watermark if everybody it waits for has got on.
+    ) -> bool:
+        """Raise the high watermark if everybody it waits for has got on; True if it was raised.
 
         It waits for the maximal ISR, and for followers that are about to join it: otherwise it
-        could run ahead of them for ever.
+        could run ahead of them for ever. While fewer are in sync than records must be on, none is
+        committed (KAFKA-15583); where fewer are assigned than that, all of them are enough. A
+        member that is not assigned tells nobody how far it got, and will leave soon (KAFKA-9672).
         """
         maximal = self.maximal_isr
+        if len(self.isr) < min(self.min_isr, len(self.assignment.replicas)) or any(
+            member not in self.followers for member in maximal if member != self.leader
+        ):
+            return False
         awaited = (
             follower
             for replica, follower in self.followers.items()
             if replica in maximal
             or (now_ms - follower.caught_up_ms() <= max_lag_ms and is_eligible(replica, follower))
         )
-        candidate = high_watermark_candidate(log_end_offset, awaited)
-        self.high_watermark = max(self.high_watermark, candidate)
+        candidate = high_watermark_candidate(self.local_log.log_end_offset, awaited)
+        if candidate <= self.high_watermark:
+            return False
+        self.high_watermark = candidate
+        return True
+
+    def low_watermark(self, is_alive: Callable[[BrokerId], bool]) -> int:
+        """Return the offset up to which the leader and the living followers dropped records."""
+        starts = (
+            follower.log_start_offset
+            for replica, follower in self.followers.items()
+            if is_alive(replica)
+        )
+        return min([self.local_log.log_start_offset, *starts])
 
     # --- what a follower learns ---
 
-    def follow_high_watermark(
-        self, leaders: int, log_start_offset: int, log_end_offset: int
-    ) -> None:
+    def follow_high_watermark(self, leaders: int) -> None:
         """Take over the leader's high watermark, as far as the log goes."""
-        self.high_watermark = max(log_start_offset, min(leaders, log_end_offset))
+        log = self.local_log
+        end = log.log_end_offset
+        self.high_watermark = max(log.log_start_offset, min(leaders, end))
+        self.lag = max(0, leaders - end)

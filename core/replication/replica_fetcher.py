@@ -9,9 +9,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 
-from core.errors import Errors, StorageError
+from core.errors import Errors, RecordsRefusedError, StorageError
 from core.model import NO_EPOCH, BrokerId, TopicPartition
-from core.ports import NO_EPOCH_END_OFFSET, EpochEndOffset, ReplicaLogs
 from core.protocol.broker import (
     SESSION_ERRORS,
     FetchedPartition,
@@ -19,32 +18,39 @@ from core.protocol.broker import (
     FetchRequest,
     FetchResponse,
 )
+from core.replica_logs import NO_EPOCH_END_OFFSET, UNKNOWN_OFFSET, EpochEndOffset
 from core.replication.fetch_session_handler import FetchSessionHandler
+from core.replication.hosted_partitions import HostedPartitions
 from core.replication.metadata_cache import MetadataCache
-from core.replication.partition import Partition, Role
+from core.replication.partition import Partition
+from core.replication.replication_quota import ReplicationQuota
 
 log = logging.getLogger("state.change")
 
 
 class ReplicaFetcher:
-    """The partitions this broker follows, by leader. Not thread-safe."""
+    """The partitions this broker follows, by leader; ``template`` is what its fetches are like.
+
+    Not thread-safe.
+    """
 
     def __init__(
         self,
-        broker_id: BrokerId,
-        logs: ReplicaLogs,
+        hosted: HostedPartitions,
         cache: MetadataCache,
+        quota: ReplicationQuota,
+        template: FetchRequest,
         *,
-        max_wait_ms: int,
         backoff_ms: int,
     ) -> None:
-        self._broker_id = broker_id
-        self._logs = logs
+        self._hosted = hosted
         self._cache = cache
-        self._max_wait_ms = max_wait_ms
+        self._quota = quota
+        self._template = template
         self._backoff_ms = backoff_ms
         self._followed: dict[BrokerId, FetchSessionHandler] = {}
         self._leaders: dict[TopicPartition, BrokerId] = {}
+        self._unreadable: dict[TopicPartition, StorageError] = {}
 
     def follow(self, partition: Partition) -> None:
         """Fetch a partition that has just been made a follower."""
@@ -74,12 +80,36 @@ class ReplicaFetcher:
             if (broker := brokers.get(leader)) is not None and broker.replication_endpoint
         }
 
+    @property
+    def max_lag(self) -> int:
+        """How many committed records the replica lacks that lacks most; looks through them all."""
+        partitions = map(self._hosted.get, self._leaders)
+        return max((p.lag for p in partitions if p is not None), default=0)
+
     def request(self, leader: BrokerId, broker_epoch: int, now_ms: int) -> FetchRequest | None:
         """Return what to ask ``leader`` for; None when nothing is to be asked right now."""
         followed = self._followed.get(leader)
         if followed is None or leader not in self._cache.snapshot.brokers:
             return None
-        return followed.request(self._broker_id, broker_epoch, self._max_wait_ms, now_ms)
+        request = followed.request(self._template, broker_epoch, now_ms)
+        unreadable, self._unreadable = self._unreadable, {}
+        for name, error in unreadable.items():
+            self._hosted.fail(name, error)
+        return request
+
+    def _position(self, partition: Partition) -> FetchPartition | None:
+        name, log = partition.topic_partition, partition.local_log
+        try:
+            return FetchPartition(
+                name.partition,
+                partition.leader_epoch,
+                log.log_end_offset,
+                log.latest_epoch,
+                log.log_start_offset,
+            )
+        except StorageError as error:
+            self._unreadable[name] = error
+            return None
 
     def on_response(
         self, leader: BrokerId, request: FetchRequest, response: FetchResponse, now_ms: int
@@ -93,78 +123,152 @@ class ReplicaFetcher:
             return  # the next request lists everything
         answers = dict(response.partitions())
         is_silence_assent = request.is_incremental and response.error_code is Errors.NONE
-        errors: list[tuple[TopicPartition, Errors]] = []
+        errors: dict[TopicPartition, Errors] = {}
+        moved: list[str] = []
         for name in answers if is_silence_assent else asked:
             partition, row = followed.get(name), asked.get(name)
             if partition is None or row is None:
                 continue
-            if not self._is_expected(partition, row):
-                followed.on_change(name)
-                continue
-            error = response.error_code
-            if error is Errors.NONE:
-                error = self._take(followed, partition, answers.get(name))
-            if error is Errors.NONE:
-                continue
-            errors.append((name, error))
-            if error is Errors.FENCED_LEADER_EPOCH:
-                self.unfollow(name)  # a LeaderAndIsr with the new epoch is on its way
-            else:
-                followed.delay(name, now_ms + self._backoff_ms)
-        if errors:
-            log.info(
-                "[Broker id=%d] cannot fetch %d partitions from leader %d, the first: %s, %s",
-                self._broker_id,
-                len(errors),
-                leader,
-                errors[0][0],
-                errors[0][1].name,
+            error = self._take(
+                followed, partition, row, response.error_code, answers.get(name), moved
             )
-
-    def _is_expected(self, partition: Partition, row: FetchPartition) -> bool:
-        """Whether nothing has happened to a replica since it asked."""
-        end = self._logs.log_end_offset(partition.topic_partition)
-        return (row.current_leader_epoch, row.fetch_offset) == (partition.leader_epoch, end)
-
-    def _position(self, partition: Partition) -> FetchPartition:
-        name = partition.topic_partition
-        return FetchPartition(
-            name.partition,
-            partition.leader_epoch,
-            self._logs.log_end_offset(name),
-            self._logs.latest_epoch(name),
-            self._logs.log_start_offset(name),
-        )
+            if error is not Errors.NONE:
+                errors[name] = error
+            else:
+                self._throttle(followed, partition, answers.get(name), now_ms)
+        self._back_off(leader, followed, errors, now_ms)
+        if moved:
+            log.warning(
+                "[Broker id=%d] moved %d logs to where those of leader %d are, the first: %s",
+                self._template.replica_id,
+                len(moved),
+                leader,
+                moved[0],
+            )
 
     def _take(
         self,
         followed: FetchSessionHandler,
         partition: Partition,
+        row: FetchPartition,
+        error: Errors,
         answer: FetchedPartition | None,
+        moved: list[str],
     ) -> Errors:
-        if answer is None:
-            return Errors.UNKNOWN_SERVER_ERROR
-        if answer.error_code is not Errors.NONE:
-            return answer.error_code
-        name = partition.topic_partition
-        if answer.diverging_epoch != NO_EPOCH:
-            leaders = EpochEndOffset(answer.diverging_epoch, answer.diverging_end_offset)
-            own = self._logs.end_offset_for_epoch(name, leaders.leader_epoch)
-            end = self._logs.log_end_offset(name)
-            try:
-                self._logs.truncate_to(name, truncation_offset(leaders, own, end))
-                followed.on_change(name)
-            except StorageError as error:
-                log.error("%s: %s", name, error)
-                self.unfollow(name)
-                partition.stop(Role.OFFLINE)
+        """Take the answer to ``row``, if it is still one; return why it must wait."""
+        try:
+            if not _is_expected(partition, row):
+                followed.on_change(partition.topic_partition)
                 return Errors.NONE
-        partition.follow_high_watermark(
-            answer.high_watermark,
-            self._logs.log_start_offset(name),
-            self._logs.log_end_offset(name),
-        )
+            if error is not Errors.NONE:
+                return error
+            return _follow(followed, partition, answer, moved)
+        except RecordsRefusedError as refused:
+            return refused.error_code
+        except StorageError as failure:
+            self._hosted.fail(partition.topic_partition, failure)
+            return Errors.NONE
+
+    def _throttle(
+        self,
+        followed: FetchSessionHandler,
+        partition: Partition,
+        answer: FetchedPartition | None,
+        now_ms: int,
+    ) -> None:
+        """Let a throttled replica wait that got more than its share, and is still behind."""
+        name = partition.topic_partition
+        size = 0 if answer is None else len(answer.records)
+        if not size or not self._quota.is_throttled(name):
+            return
+        self._quota.record(size, now_ms)
+        pause_ms = self._quota.pause_ms(now_ms)
+        if pause_ms > 0 and partition.lag > 0 and followed.get(name) is not None:
+            followed.delay(name, now_ms + pause_ms)
+
+    def _back_off(
+        self,
+        leader: BrokerId,
+        followed: FetchSessionHandler,
+        errors: Mapping[TopicPartition, Errors],
+        now_ms: int,
+    ) -> None:
+        for name, error in errors.items():
+            if error is Errors.FENCED_LEADER_EPOCH:
+                self.unfollow(name)  # a LeaderAndIsr with the new epoch is on its way
+            else:
+                followed.delay(name, now_ms + self._backoff_ms)
+        if errors:
+            name, error = next(iter(errors.items()))
+            log.info(
+                "[Broker id=%d] cannot fetch %d partitions from leader %d, the first: %s, %s",
+                self._template.replica_id,
+                len(errors),
+                leader,
+                name,
+                error.name,
+            )
+
+
+def _is_expected(partition: Partition, row: FetchPartition) -> bool:
+    """Whether nothing has happened to a replica since it asked."""
+    end = partition.local_log.log_end_offset
+    return (row.current_leader_epoch, row.fetch_offset) == (partition.leader_epoch, end)
+
+
+def _follow(
+    followed: FetchSessionHandler,
+    partition: Partition,
+    answer: FetchedPartition | None,
+    moved: list[str],
+) -> Errors:
+    """Do to a log what its leader says; return why not, if nothing was done.
+
+    What loses records although no epoch says so is ``moved``. Raises ``RecordsRefusedError`` and
+    ``StorageError``.
+    """
+    if answer is None:
+        return Errors.UNKNOWN_SERVER_ERROR
+    name, replica_log = partition.topic_partition, partition.local_log
+    end = replica_log.log_end_offset
+    if answer.error_code is Errors.OFFSET_OUT_OF_RANGE and _go_where_leader_is(partition, answer):
+        offsets = f"{answer.log_start_offset} to {answer.log_end_offset}"
+        moved.append(f"{name} ended at {end}, its leader has offsets {offsets}")
+        followed.on_change(name)
         return Errors.NONE
+    if answer.error_code is not Errors.NONE:
+        return answer.error_code
+    if answer.diverging_epoch != NO_EPOCH:
+        leaders = EpochEndOffset(answer.diverging_epoch, answer.diverging_end_offset)
+        own = replica_log.end_offset_for_epoch(leaders.leader_epoch)
+        replica_log.truncate_to(truncation_offset(leaders, own, end))
+        # Not more than that: what is left of the log may still not be the leader's.
+        partition.on_truncation()
+        followed.on_change(name)
+        return Errors.NONE
+    if len(answer.records) > 0:
+        replica_log.append_as_follower(answer.records)
+        followed.on_change(name)
+    partition.follow_high_watermark(answer.high_watermark)
+    start = min(answer.log_start_offset, partition.high_watermark)
+    if start > replica_log.log_start_offset:
+        replica_log.advance_log_start_offset(start)
+        followed.on_change(name)
+    return Errors.NONE
+
+
+def _go_where_leader_is(partition: Partition, answer: FetchedPartition) -> bool:
+    """Move a log that ends where its leader's is not; False: nobody knows what is wrong."""
+    replica_log = partition.local_log
+    end = replica_log.log_end_offset
+    if UNKNOWN_OFFSET != answer.log_end_offset < end:
+        replica_log.truncate_to(answer.log_end_offset)
+    elif answer.log_start_offset > end:
+        replica_log.truncate_fully_and_start_at(answer.log_start_offset)
+    else:
+        return False
+    partition.on_truncation()
+    return True
 
 
 def truncation_offset(leaders: EpochEndOffset, own: EpochEndOffset, log_end_offset: int) -> int:

@@ -165,7 +165,7 @@ def test_nothing_proposed_is_nothing_sent(stage: Stage, leader: Broker):
         ref.tell(SendPending())
     sender.accepted.get(timeout=TIMEOUT_S)
     ask(leader.actor_ref, lead_and_follow(1, (1, 2), isr=(1,), leader_epoch=1, partition_epoch=1))
-    leader.replica_manager.fetch(fetch(2, leader_epoch=1), 0)
+    leader.replica_manager.fetch(fetch(2, leader_epoch=1), 0, lambda _: None)
     ref.tell(SendPending())
     sender.accepted.get(timeout=TIMEOUT_S)
     assert stop_actor(ref, TIMEOUT_S)

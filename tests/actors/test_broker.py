@@ -1,17 +1,21 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Collection
 
 import pytest
 
 from actors.broker import (
+    BrokerCallbacks,
     BrokerState,
     BrokerStatus,
     ControlRequestReceived,
+    LogDirectoryFailed,
     Registered,
     ShrinkIsrs,
 )
-from core.errors import Errors
+from core.errors import Errors, SessionExpiredError
+from core.model import TopicPartition
 from core.protocol.broker import (
     DescribeMetadataRequest,
     ShutdownBrokerRequest,
@@ -29,7 +33,8 @@ from core.protocol.control import (
 )
 from core.protocol.controller import AlterPartitionRequest
 from core.replication.replica_manager import ReplicationSettings
-from tests.support.replicas import lead_and_follow
+from tests.support.memory_logs import MemoryLogs
+from tests.support.replicas import PARTITION, lead_and_follow
 from tests.support.stage import TIMEOUT_S, Stage, ask
 
 
@@ -86,7 +91,8 @@ def test_a_shutdown_request_is_left_to_the_main_thread(stage: Stage):
 
 def test_whatever_may_propose_an_isr_is_followed_by_a_call(stage: Stage):
     proposed = threading.Semaphore(0)
-    broker = stage.broker(3, on_isrs_proposed=proposed.release)
+    callbacks = BrokerCallbacks(lambda _: None, on_isrs_proposed=proposed.release)
+    broker = stage.broker(3, callbacks=callbacks)
     broker.tell(ControlRequestReceived(ControlHeader(0, 1, -1), become_leader(0)))
     assert proposed.acquire(timeout=TIMEOUT_S)
     broker.tell(ShrinkIsrs())
@@ -118,3 +124,74 @@ def test_a_broker_that_shuts_down_never_runs_again():
     status.become(BrokerState.PENDING_CONTROLLED_SHUTDOWN)
     status.become(BrokerState.RUNNING_AS_BROKER)
     assert status.state is BrokerState.PENDING_CONTROLLED_SHUTDOWN
+
+
+# --- logs ---
+
+
+class Configs:
+    """What a broker reads of configurations; each entry is the topics of one read."""
+
+    def __init__(self) -> None:
+        self.reads: list[list[str]] = []
+        self.is_session_over = False
+
+    def load(self, topics: Collection[str]) -> None:
+        if self.is_session_over:
+            raise SessionExpiredError("there is no session")
+        self.reads.append(list(topics))
+
+
+def order(*topics: str, topic_id: str | None = None) -> ControlRequestReceived:
+    """The order to lead two partitions of each topic, in the first epoch."""
+    rows = tuple(
+        LeaderAndIsrPartition(number, 1, 3, 0, (3,), 0, (3,), (), (), True, 0)
+        for number in range(2)
+    )
+    request = LeaderAndIsrRequest(
+        LeaderAndIsrType.INCREMENTAL,
+        tuple(LeaderAndIsrTopic(topic, topic_id, rows) for topic in topics),
+        (),
+    )
+    return ControlRequestReceived(ControlHeader(0, 1, -1), request)
+
+
+def test_configurations_are_read_in_bulk_before_logs_are_created_and_never_after(stage: Stage):
+    configs, logs = Configs(), MemoryLogs()
+    logs.get_or_create(TopicPartition("orders", 0), "id-1", is_new=True)
+    logs.get_or_create(TopicPartition("orders", 1), "id-1", is_new=True)
+    callbacks = BrokerCallbacks(lambda _: None, load_topic_configs=configs.load)
+    broker = stage.broker(3, logs=logs, callbacks=callbacks)
+    ask(broker, order("refunds", "orders", "payments", topic_id="id-1"))
+    ask(broker, order("refunds", "orders", topic_id="id-1"))
+    assert configs.reads == [["payments", "refunds"], []]
+    ask(broker, order("orders", topic_id="id-2"))
+    assert configs.reads[2:] == [["orders"]], "a new topic of an old name"
+
+
+def test_an_order_that_needs_configurations_nobody_can_read_is_not_obeyed(stage: Stage):
+    configs, logs = Configs(), MemoryLogs()
+    configs.is_session_over = True
+    callbacks = BrokerCallbacks(lambda _: None, load_topic_configs=configs.load)
+    broker = stage.broker(3, logs=logs, callbacks=callbacks)
+    with pytest.raises(SessionExpiredError):
+        ask(broker, order("orders"))
+    assert logs.hosted() == {}
+    configs.is_session_over = False
+    obeyed = ask(broker, order("orders"))
+    assert {e.error_code for e in obeyed.partition_errors} == {Errors.NONE}
+
+
+def test_when_a_log_directory_fails_its_replicas_stop_and_it_is_told(stage: Stage):
+    logs, told = MemoryLogs(), threading.Event()
+    callbacks = BrokerCallbacks(lambda _: None, on_replicas_offline=told.set)
+    broker = stage.broker(3, logs=logs, callbacks=callbacks)
+    ask(broker, lead_and_follow(3, (3, 4), isr=(3, 4)))
+    actor = broker._actor_weakref()
+    assert actor is not None
+    assert actor.replica_manager.leader_count == 1
+    logs.fail([PARTITION])
+    broker.tell(LogDirectoryFailed())
+    assert told.wait(TIMEOUT_S)
+    assert actor.replica_manager.leader_count == 0
+    assert actor.replica_manager.offline_replica_count == 1

@@ -10,13 +10,22 @@ from pykka import ActorRef
 
 from actors.config_listener import ConfigListener, ConfigsChanged, start_config_listener
 from actors.runtime import stop_actor
+from actors.topic_configs import TopicConfigs
 from config.settings import ControllerConfig
 from core.controller.events import ControllerEvent, TopicUncleanLeaderElectionEnable
-from tests.support.fake_zookeeper import FakeZooKeeper, FakeZooKeeperServer
+from core.log_config import DEFAULT_LOG_CONFIG, LogConfig
+from core.model import TopicPartition
+from core.replication.replication_quota import ReplicationQuotas
+from tests.support.fake_zookeeper import Call, FakeZooKeeper, FakeZooKeeperServer, Moment
+from tests.support.memory_logs import MemoryLogs
 from tests.support.stage import TIMEOUT_S, ask
+from tests.support.term import KeptSession
 from zk.admin_znodes import ConfigEntityChangeNotificationSequenceZNode, ConfigEntityZNode
+from zk.config_store import ZkConfigStore
 
-Listening: TypeAlias = tuple[ActorRef[ConfigListener], FakeZooKeeper]
+UNCLEAN = {"unclean.leader.election.enable": "true"}
+
+Listening: TypeAlias = tuple[ActorRef[ConfigListener], KeptSession]
 
 
 @pytest.fixture
@@ -32,18 +41,46 @@ def told() -> list[ControllerEvent]:
 
 
 @pytest.fixture
-def listener(server: FakeZooKeeperServer, told: list[ControllerEvent]) -> Iterator[Listening]:
-    session = FakeZooKeeper(server)
-    ref = start_config_listener(1, session, ControllerConfig(), told.append)
+def logs() -> MemoryLogs:
+    return MemoryLogs()
+
+
+@pytest.fixture
+def quotas() -> ReplicationQuotas:
+    return ReplicationQuotas(1)
+
+
+@pytest.fixture
+def listener(
+    server: FakeZooKeeperServer,
+    told: list[ControllerEvent],
+    logs: MemoryLogs,
+    quotas: ReplicationQuotas,
+) -> Iterator[Listening]:
+    session = KeptSession(server)
+    configs = TopicConfigs(logs, quotas, ZkConfigStore(session), DEFAULT_LOG_CONFIG)
+    ref = start_config_listener(1, session, ControllerConfig(), told.append, configs)
     yield ref, session
     stop_actor(ref, TIMEOUT_S)
 
 
+def configure(
+    server: FakeZooKeeperServer, entity: str, config: dict[str, str], number: int = 7
+) -> None:
+    """Change a configuration as Kafka's own tools do."""
+    entity_type, _, name = entity.partition("/")
+    server.put(ConfigEntityZNode.path(entity_type, name), ConfigEntityZNode.encode(config))
+    notification = ConfigEntityChangeNotificationSequenceZNode.encode(entity)
+    prefix = ConfigEntityChangeNotificationSequenceZNode.PATH_PREFIX
+    server.put(f"{prefix}{number:010d}", notification)
+
+
 def allow_unclean_elections(server: FakeZooKeeperServer, topic: str) -> None:
-    config = ConfigEntityZNode.encode({"unclean.leader.election.enable": "true"})
-    server.put(ConfigEntityZNode.path("topics", topic), config)
-    notification = ConfigEntityChangeNotificationSequenceZNode.encode(f"topics/{topic}")
-    server.put(ConfigEntityChangeNotificationSequenceZNode.PATH_PREFIX + "0000000007", notification)
+    configure(server, f"topics/{topic}", UNCLEAN)
+
+
+def retention_ms(logs: MemoryLogs, topic: str) -> int:
+    return logs.get_or_create(TopicPartition(topic, 0), None, is_new=True).config.retention_ms
 
 
 def test_what_the_listener_learns_it_tells_the_controller_once(
@@ -65,3 +102,87 @@ def test_between_sessions_the_listener_learns_nothing_and_lives(
     ask(ref, ConfigsChanged())
     assert told == []
     assert ref.is_alive()
+
+
+def test_logs_follow_the_configuration_of_their_topic(
+    server: FakeZooKeeperServer, logs: MemoryLogs, listener: Listening
+) -> None:
+    ref, _ = listener
+    configure(server, "topics/orders", {"retention.ms": "5"})
+    ask(ref, ConfigsChanged())
+    assert retention_ms(logs, "orders") == 5
+    configure(server, "topics/orders", {}, number=8)
+    ask(ref, ConfigsChanged())
+    assert retention_ms(logs, "orders") == DEFAULT_LOG_CONFIG.retention_ms
+
+
+def test_logs_follow_the_configuration_of_their_broker_unless_their_topic_says_otherwise(
+    server: FakeZooKeeperServer, logs: MemoryLogs, listener: Listening
+) -> None:
+    ref, _ = listener
+    configure(server, "topics/orders", {"retention.ms": "5"}, number=1)
+    configure(server, "topics/payments", {}, number=2)
+    configure(server, "brokers/<default>", {"log.retention.ms": "77"}, number=3)
+    ask(ref, ConfigsChanged())
+    assert [retention_ms(logs, topic) for topic in ("orders", "payments")] == [5, 77]
+    configure(server, "brokers/1", {"log.retention.ms": "88"}, number=4)
+    ask(ref, ConfigsChanged())
+    assert [retention_ms(logs, topic) for topic in ("orders", "payments")] == [5, 88]
+
+
+def test_a_change_that_could_not_be_read_is_read_in_the_next_session(
+    server: FakeZooKeeperServer,
+    told: list[ControllerEvent],
+    logs: MemoryLogs,
+    listener: Listening,
+) -> None:
+    ref, session = listener
+    configure(server, "topics/orders", {"retention.ms": "5", **UNCLEAN})
+    reads = iter(range(10))
+
+    def expire_before_the_logs_are_told(call: Call) -> None:
+        is_read = call.method == "get_many" and call.moment is Moment.BEFORE
+        if is_read and next(reads) == 2:  # after the changes and what they are about
+            server.expire(session.session_id)
+
+    session.hook = expire_before_the_logs_are_told
+    ask(ref, ConfigsChanged())
+    assert told == [TopicUncleanLeaderElectionEnable("orders")]
+    assert retention_ms(logs, "orders") == DEFAULT_LOG_CONFIG.retention_ms
+    session.hook = None
+    session.renew(lambda _: None)
+    ask(ref, ConfigsChanged())
+    assert told == [TopicUncleanLeaderElectionEnable("orders")]
+    assert retention_ms(logs, "orders") == 5
+
+
+def test_a_throttle_holds_until_it_is_taken_back(
+    server: FakeZooKeeperServer, listener: Listening, quotas: ReplicationQuotas
+) -> None:
+    ref, _ = listener
+    partition = TopicPartition("orders", 0)
+    configure(server, "brokers/1", {"follower.replication.throttled.rate": "1000"}, number=1)
+    replicas = {"follower.replication.throttled.replicas": "0:1,0:2"}
+    configure(server, "topics/orders", replicas, number=2)
+    ask(ref, ConfigsChanged())
+    assert quotas.follower.is_throttled(partition)
+    assert not quotas.leader.is_throttled(partition)
+    configure(server, "topics/orders", {}, number=3)
+    ask(ref, ConfigsChanged())
+    assert not quotas.follower.is_throttled(partition)
+
+
+def test_topics_are_loaded_in_one_read_and_those_without_a_configuration_have_the_defaults(
+    server: FakeZooKeeperServer,
+) -> None:
+    configure(server, "topics/orders", {"retention.ms": "5"})
+    logs, session = MemoryLogs(), FakeZooKeeper(server)
+    calls: list[str] = []
+    session.hook = lambda call: calls.append(call.method)
+    configs = TopicConfigs(
+        logs, ReplicationQuotas(1), ZkConfigStore(session), LogConfig(retention_ms=9)
+    )
+    configs.load(["orders", "payments"])
+    configs.load([])
+    assert set(calls) == {"get_many"}
+    assert [retention_ms(logs, topic) for topic in ("orders", "payments")] == [5, 9]

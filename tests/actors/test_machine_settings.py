@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+from pathlib import Path
+
 from actors.machine_settings import (
     controller_settings,
     isr_changes_through_zookeeper,
+    kafka_limits,
+    log_defaults,
+    log_directories,
     replication_settings,
 )
 from config.settings import Settings, load_settings
 from core.controller.term import ControllerSettings
+from core.log_config import LogConfig
 from core.replication.replica_manager import ReplicationSettings
+from transport.kafka.connection import KafkaLimits
 
 
 def test_the_defaults_are_those_of_the_machines():
     assert controller_settings(Settings()) == ControllerSettings()
     assert replication_settings(Settings()) == ReplicationSettings()
+    assert log_defaults(Settings()) == LogConfig()
+    assert kafka_limits(Settings()) == KafkaLimits()
     assert not isr_changes_through_zookeeper(Settings())
 
 
@@ -26,6 +36,9 @@ def test_every_setting_arrives():
                 "replica_lag_time_max_ms": 2_000,
                 "replica_fetch_wait_max_ms": 30,
                 "replica_fetch_backoff_ms": 40,
+                "replica_fetch_min_bytes": 50,
+                "replica_fetch_max_bytes": 60,
+                "replica_fetch_response_max_bytes": 70,
                 "isr_change_protocol": "zookeeper",
             },
             "controller": {
@@ -37,7 +50,14 @@ def test_every_setting_arrives():
             },
         },
     )
-    assert replication_settings(settings) == ReplicationSettings(2_000, 30, 40)
+    assert replication_settings(settings) == ReplicationSettings(
+        replica_lag_time_max_ms=2_000,
+        replica_fetch_wait_max_ms=30,
+        replica_fetch_backoff_ms=40,
+        replica_fetch_min_bytes=50,
+        replica_fetch_max_bytes=60,
+        replica_fetch_response_max_bytes=70,
+    )
     assert isr_changes_through_zookeeper(settings)
     assert controller_settings(settings) == ControllerSettings(
         unclean_leader_election_enable=True,
@@ -47,3 +67,42 @@ def test_every_setting_arrives():
         leader_imbalance_check_interval_ms=3_000,
         isr_changes_through_zookeeper=True,
     )
+
+
+def test_every_setting_of_logs_arrives():
+    numbers = {
+        "log_segment_delete_delay_ms": 1_001,
+        "log_flush_interval_messages": 1_002,
+        "log_flush_interval_ms": 1_003,
+        "log_index_interval_bytes": 1_004,
+        "message_max_bytes": 1_005,
+        "log_message_timestamp_difference_max_ms": 1_006,
+        "min_insync_replicas": 1_007,
+        "log_retention_bytes": 1_008,
+        "log_retention_ms": 1_009,
+        "log_segment_bytes": 1_010,
+        "log_index_size_max_bytes": 1_011,
+        "log_roll_jitter_ms": 1_012,
+        "log_roll_ms": 1_013,
+    }
+    words = {"log_message_timestamp_type": "LogAppendTime"}
+    config = log_defaults(load_settings(None, {"log": {**numbers, **words}}))
+    values = [getattr(config, field.name) for field in fields(config)]
+    assert values == ["delete", *range(1_001, 1_007), "LogAppendTime", *range(1_007, 1_014)]
+
+
+def test_log_directories_are_below_the_data_directory_or_where_they_say():
+    assert log_directories(Settings(), Path("/data/broker-1")) == [Path("/data/broker-1/log")]
+    settings = load_settings(None, {"log": {"log_dirs": "one, /disk2/logs"}})
+    assert log_directories(settings, Path("/data")) == [Path("/data/one"), Path("/disk2/logs")]
+
+
+def test_every_limit_of_clients_arrives():
+    limits = {
+        "socket_request_max_bytes": 1,
+        "max_connections": 2,
+        "queued_requests_per_connection": 3,
+        "connections_max_idle_ms": 4,
+        "queued_max_request_bytes": 5,
+    }
+    assert kafka_limits(load_settings(None, {"broker": limits})) == KafkaLimits(1, 2, 3, 4, 5)

@@ -2,23 +2,34 @@
 
 from __future__ import annotations
 
+import queue
+import shutil
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
+from pathlib import Path
 from time import monotonic
+from typing import Any
 
 import pytest
 from pykka import ActorRef
 
-from actors.broker import Broker, BrokerStatus
+from actors.broker import Broker, BrokerCallbacks, BrokerStatus
 from actors.machine_settings import replication_settings
 from actors.replication import Replication
 from actors.runtime import start_actor, stop_actor
 from actors.scheduler import Scheduler
+from actors.timer import monotonic_ms
 from config.settings import Settings, load_settings
-from core.model import LeaderAndIsr, LeaderIsrAndControllerEpoch
-from storage.empty_logs import EmptyLogs
+from core.errors import Errors
+from core.model import LeaderAndIsr, LeaderIsrAndControllerEpoch, TopicPartition
+from core.protocol.client import ACKS_ALL, ProducedPartition
+from core.replica_logs import ReplicaLogs
+from core.replication.replica_manager import ReplicaManager
+from storage.log_manager import LogManager
 from tests.support.fake_zookeeper import FakeZooKeeper
+from tests.support.memory_logs import MemoryLogs
+from tests.support.record_batches import batch, values_of
 from tests.support.replicas import PARTITION, alive, lead_and_follow
 from tests.support.stage import TIMEOUT_S, Stage, ask
 from transport.server import PortInUseError
@@ -27,8 +38,8 @@ from zk.znodes import TopicPartitionStateZNode
 
 STOPS_AT_ONCE_S = 1.0
 LAG_MS = 200
-QUICK = {"replica_lag_time_max_ms": LAG_MS, "replica_fetch_wait_max_ms": 20}
-PATIENT = {"replica_fetch_wait_max_ms": 2_000}
+QUICK: dict[str, Any] = {"replica_lag_time_max_ms": LAG_MS, "replica_fetch_wait_max_ms": 20}
+PATIENT: dict[str, Any] = {"replica_fetch_wait_max_ms": 2_000}
 
 
 class Replicas:
@@ -41,16 +52,20 @@ class Replicas:
         self._brokers: dict[int, ActorRef[Broker]] = {}
         self._endpoints: dict[int, str] = {}
 
-    def start(self, broker_id: int, **settings: object) -> Replication:
+    def start(
+        self, broker_id: int, logs: ReplicaLogs | None = None, **settings: object
+    ) -> Replication:
         config = load_settings(None, {"broker": {"isr_change_protocol": "zookeeper", **settings}})
-        replication, broker = self._start(broker_id, config)
+        replication, broker = self._start(broker_id, logs or MemoryLogs(), config)
         self._endpoints[broker_id] = replication.listen(broker)
         replication.propose_isrs(
             self._stage.controller(broker_id), FakeZooKeeper(self._stage.zookeeper)
         )
         return replication
 
-    def _start(self, broker_id: int, config: Settings) -> tuple[Replication, ActorRef[Broker]]:
+    def _start(
+        self, broker_id: int, logs: ReplicaLogs, config: Settings
+    ) -> tuple[Replication, ActorRef[Broker]]:
         scheduler = Scheduler(f"scheduler-{broker_id}")
         self._undo.callback(scheduler.shutdown)
         replication = Replication(self._context, broker_id, config, scheduler)
@@ -58,13 +73,12 @@ class Replicas:
             Broker,
             TIMEOUT_S,
             broker_id,
-            EmptyLogs(),
+            logs,
             BrokerStatus(),
-            request_shutdown=lambda _: None,
+            BrokerCallbacks(lambda _: None, on_isrs_proposed=replication.wake),
             open_fetch_channel=replication.open_channel,
             scheduler=scheduler,
             settings=replication_settings(config),
-            on_isrs_proposed=replication.wake,
         )
         self._undo.callback(stop_actor, broker, TIMEOUT_S)
         self._undo.callback(replication.stop)
@@ -82,9 +96,20 @@ class Replicas:
 
     def isr(self) -> tuple[int, ...]:
         """Return the ISR as the leader knows it."""
-        leader = self._brokers[1]._actor_weakref()
-        assert leader is not None
-        return leader.replica_manager.partitions[PARTITION].isr
+        return self.manager(1).partitions[PARTITION].isr
+
+    def manager(self, broker_id: int) -> ReplicaManager:
+        """Return the replicas of a broker."""
+        broker = self._brokers[broker_id]._actor_weakref()
+        assert broker is not None
+        return broker.replica_manager
+
+    def produce(self, *values: bytes) -> ProducedPartition:
+        """Have the leader append a batch and wait until everybody in sync has it."""
+        outcomes: queue.Queue[Mapping[TopicPartition, ProducedPartition]] = queue.Queue()
+        records = {PARTITION: batch(*values)}
+        self.manager(1).produce(ACKS_ALL, records, monotonic_ms(), outcomes.put)
+        return outcomes.get(timeout=TIMEOUT_S)[PARTITION]
 
 
 @pytest.fixture
@@ -113,6 +138,60 @@ def test_a_member_of_the_isr_that_never_fetches_leaves_it(stage: Stage, replicas
     replicas.start(2, **QUICK).stop()
     replicas.order(isr=(1, 2))
     stage.wait_for(lambda: replicas.isr() == (1,))
+
+
+def test_what_everybody_in_sync_has_is_acknowledged(stage: Stage, replicas: Replicas):
+    logs = {1: MemoryLogs(), 2: MemoryLogs()}
+    for broker_id, its_logs in logs.items():
+        replicas.start(broker_id, its_logs, **PATIENT)
+    replicas.order(isr=(1, 2))
+    large = bytes(300_000)
+    for number, value in enumerate([b"one", large, b"three"]):
+        outcome = replicas.produce(value)
+        assert (outcome.error_code, outcome.base_offset) == (Errors.NONE, number)
+    copies = [its_logs.log(PARTITION) for its_logs in logs.values()]
+    assert [log.log_end_offset for log in copies] == [3, 3]
+    everything = [log.read(0, 2**31, 3, at_least_one=True).read() for log in copies]
+    assert [values_of(data) for data in everything] == [[b"one", large, b"three"]] * 2
+
+
+def test_a_held_fetch_is_answered_by_the_append_and_not_by_a_timer(
+    stage: Stage, replicas: Replicas
+):
+    replicas.start(1, **PATIENT)
+    replicas.start(2, **PATIENT)
+    replicas.order(isr=(1, 2))
+    replicas.produce(b"the fetcher is on its way from here on")
+    started = monotonic()
+    for _ in range(20):
+        assert replicas.produce(b"x").error_code is Errors.NONE
+    assert monotonic() - started < PATIENT["replica_fetch_wait_max_ms"] / 1000
+
+
+def test_after_a_crash_of_both_what_was_acknowledged_is_on_both_disks(
+    stage: Stage, replicas: Replicas, tmp_path: Path
+):
+    disks = [tmp_path / "1", tmp_path / "2"]
+    managers = [LogManager([disk], number) for number, disk in enumerate(disks, start=1)]
+    for number, logs in enumerate(managers, start=1):
+        logs.open()
+        replicas.start(number, logs, **PATIENT)
+    replicas.order(isr=(1, 2))
+    values = [bytes([number]) * (100 if number % 5 else 100_000) for number in range(20)]
+    assert [replicas.produce(value).base_offset for value in values] == list(range(20))
+    crashed = [shutil.copytree(disk, tmp_path / f"crashed-{disk.name}") for disk in disks]
+    for logs in managers:
+        logs.close(is_clean=False)
+
+    segment = f"{PARTITION}/{0:020d}.log"
+    assert (crashed[0] / segment).read_bytes() == (crashed[1] / segment).read_bytes()
+    for number, disk in enumerate(crashed, start=1):
+        recovered = LogManager([disk], number)
+        recovered.open()
+        log = recovered.get(PARTITION)
+        assert log is not None
+        assert values_of(log.read(0, 2**31, 20, at_least_one=True).read()) == values
+        recovered.close(is_clean=False)
 
 
 def test_replication_stops_at_once_while_a_fetch_is_held(stage: Stage, replicas: Replicas):

@@ -7,18 +7,19 @@ import threading
 from collections.abc import Iterator
 from time import monotonic
 
-import pykka
 import pytest
 from pykka import ActorRef
 
 import actors.replication_server
 from actors.broker import Broker
-from actors.replication_server import FetchRouter, ReplicationServer
-from actors.runtime import stop_actor
+from actors.replication_server import ReplicationServer
+from actors.scheduler import Scheduler
 from core.errors import Errors
 from core.protocol.broker import DescribeMetadataRequest, FetchResponse
+from core.replication.replica_manager import ReplicaManager
+from tests.support.record_batches import batch
 from tests.support.replicas import PARTITION, fetch, lead_and_follow
-from tests.support.stage import TIMEOUT_S, Stage, ask
+from tests.support.stage import TIMEOUT_S, Stage, ask, fetch_from
 from transport.client import RequestClient, RequestFailedError
 from transport.server import ControlServer
 from transport.sockets import new_context
@@ -40,6 +41,12 @@ def leader(stage: Stage) -> ActorRef[Broker]:
     return broker
 
 
+def replica_manager(broker: ActorRef[Broker]) -> ReplicaManager:
+    actor = broker._actor_weakref()
+    assert actor is not None
+    return actor.replica_manager
+
+
 def errors(response: FetchResponse) -> dict[object, Errors]:
     return {partition: row.error_code for partition, row in response.partitions()}
 
@@ -49,20 +56,44 @@ def test_a_follower_that_has_everything_waits_as_long_as_it_said(
 ):
     server = stage.replication_server(leader)
     started = monotonic()
-    response = ask(server, fetch(2, max_wait_ms=50))
+    response = fetch_from(server, fetch(2, max_wait_ms=50)).get(timeout=TIMEOUT_S)
     assert monotonic() - started >= 0.05
     assert errors(response) == {PARTITION: Errors.NONE}
 
 
 def test_nobody_waits_who_does_not_want_to(stage: Stage, leader: ActorRef[Broker]):
     server = stage.replication_server(leader)
-    assert errors(ask(server, fetch(2))) == {PARTITION: Errors.NONE}
+    assert errors(fetch_from(server, fetch(2)).get(timeout=0)) == {PARTITION: Errors.NONE}
 
 
 def test_an_error_is_told_at_once(stage: Stage, leader: ActorRef[Broker]):
     server = stage.replication_server(leader)
-    response = ask(server, fetch(2, max_wait_ms=LONG_MS, leader_epoch=7))
+    response = fetch_from(server, fetch(2, max_wait_ms=LONG_MS, leader_epoch=7)).get(timeout=0)
     assert errors(response) == {PARTITION: Errors.UNKNOWN_LEADER_EPOCH}
+
+
+def test_what_is_held_is_answered_as_soon_as_there_are_records(
+    stage: Stage, leader: ActorRef[Broker]
+):
+    fetched = threading.Event()
+    server = stage.replication_server(leader, fetched.set)
+    answer = fetch_from(server, fetch(2, max_wait_ms=LONG_MS))
+    assert fetched.is_set()  # before the answer: there may be an ISR to be proposed
+    assert answer.empty()
+    records = batch(b"hello")
+    replica_manager(leader).produce(1, {PARTITION: records}, 0, lambda _: None)
+    ((_, row),) = answer.get(timeout=0).partitions()
+    assert bytes(row.records) == bytes(records)
+
+
+def test_nothing_is_left_of_what_was_answered_early(stage: Stage, leader: ActorRef[Broker]):
+    reaper = stage.scheduler("reaper")
+    server = ReplicationServer(replica_manager(leader), reaper, on_fetched=lambda: None)
+    answer = fetch_from(server, fetch(2, max_wait_ms=LONG_MS))
+    assert reaper.size == 1
+    replica_manager(leader).produce(1, {PARTITION: batch(b"hello")}, 0, lambda _: None)
+    assert answer.qsize() == 1
+    assert reaper.size == 0
 
 
 def test_no_follower_makes_an_answer_wait_for_ever(
@@ -70,18 +101,21 @@ def test_no_follower_makes_an_answer_wait_for_ever(
 ):
     monkeypatch.setattr(actors.replication_server, "MAX_WAIT_MS", 20)
     server = stage.replication_server(leader)
-    assert errors(ask(server, fetch(2, max_wait_ms=2**31))) == {PARTITION: Errors.NONE}
+    response = fetch_from(server, fetch(2, max_wait_ms=2**31)).get(timeout=TIMEOUT_S)
+    assert errors(response) == {PARTITION: Errors.NONE}
 
 
-def test_what_is_held_is_answered_when_the_broker_stops(stage: Stage, leader: ActorRef[Broker]):
-    fetched = threading.Event()
-    server = stage.replication_server(leader, fetched.set)
-    held = server.ask(fetch(2, max_wait_ms=2_000), block=False)
-    assert fetched.wait(TIMEOUT_S)
-    with pytest.raises(pykka.Timeout):
-        held.get(timeout=0)
-    assert stop_actor(server, TIMEOUT_S)
-    assert held.get(timeout=0) == FetchResponse(Errors.BROKER_NOT_AVAILABLE)
+def test_only_so_many_answers_are_held(stage: Stage, leader: ActorRef[Broker]):
+    reaper = Scheduler("small", limit=2)
+    try:
+        server = ReplicationServer(replica_manager(leader), reaper, on_fetched=lambda: None)
+        held = [fetch_from(server, fetch(2, max_wait_ms=LONG_MS)) for _ in range(2)]
+        assert errors(fetch_from(server, fetch(2, max_wait_ms=LONG_MS)).get(timeout=0)) == {
+            PARTITION: Errors.NONE
+        }
+        assert all(answer.empty() for answer in held)
+    finally:
+        reaper.shutdown()
 
 
 # --- on the wire ---
@@ -91,8 +125,8 @@ def test_what_is_held_is_answered_when_the_broker_stops(stage: Stage, leader: Ac
 def client(stage: Stage, leader: ActorRef[Broker]) -> Iterator[RequestClient]:
     """A follower that is connected to the leader."""
     context = new_context()
-    router = FetchRouter(stage.replication_server(leader))
-    server = ControlServer(context, "tcp://127.0.0.1:0", router, name="replication-server")
+    dispatch = stage.replication_server(leader)
+    server = ControlServer(context, "tcp://127.0.0.1:0", dispatch, name="replication-server")
     server.start()
     client = RequestClient(context, server.endpoint, client_id="follower")
     yield client
@@ -118,27 +152,3 @@ def test_garbage_on_the_replication_port_hurts_nobody(client: RequestClient):
     with socket.create_connection((host, int(port)), timeout=5) as stranger:
         stranger.sendall(b"\x00" * 4096)
     assert isinstance(client.request(fetch(2), timeout_ms=5000), FetchResponse)
-
-
-def test_only_so_many_answers_are_held(
-    stage: Stage, leader: ActorRef[Broker], monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr(ReplicationServer, "inbox_limit", 2)
-    context = new_context()
-    held = threading.Semaphore(0)
-    router = FetchRouter(stage.replication_server(leader, held.release))
-    server = ControlServer(context, "tcp://127.0.0.1:0", router, name="replication-server")
-    server.start()
-    clients = [RequestClient(context, server.endpoint, client_id="follower") for _ in range(3)]
-    try:
-        for waiting in clients[:2]:
-            waiting.send(fetch(2, max_wait_ms=2_000))
-            assert held.acquire(timeout=TIMEOUT_S)
-        with pytest.raises(RequestFailedError) as refused:
-            clients[2].request(fetch(2), timeout_ms=5000)
-        assert refused.value.error_code is Errors.BROKER_NOT_AVAILABLE
-    finally:
-        for waiting in clients:
-            waiting.close()
-        server.stop()
-        context.destroy(linger=0)

@@ -1,4 +1,4 @@
-"""What becomes of a controller's order that arrives late."""
+"""Who is told what arrives, and what becomes of a controller's order that arrives late."""
 
 from __future__ import annotations
 
@@ -7,13 +7,20 @@ from collections.abc import Iterator
 
 import pytest
 
-from actors.request_router import RequestRouter, controller_client_id
-from core.errors import Errors
+from actors.request_router import RequestRouter, controller_client_id, give_answer
+from actors.runtime import start_actor, stop_actor
+from actors.topic_decisions import TopicDecisions
+from core.admin_manager import AdminManager
+from core.errors import Errors, SessionExpiredError
 from core.protocol.api import ApiKey
 from core.protocol.control import ControlHeader, UpdateMetadataRequest, UpdateMetadataResponse
-from tests.support.stage import TIMEOUT_S, Stage
+from core.protocol.topics import DeleteTopicsRequest, TopicsResponse
+from core.replication.metadata_cache import MetadataCache
+from tests.support.fake_zookeeper import FakeZooKeeper
+from tests.support.stage import TIMEOUT_S, FixedTopicIds, Stage
 from transport import codec
 from transport.server import IncomingRequest, Reply
+from zk.topic_store import ZkTopicStore
 
 HEADER = ControlHeader(controller_id=3, controller_epoch=5, broker_epoch=-1)
 
@@ -21,23 +28,38 @@ HEADER = ControlHeader(controller_id=3, controller_epoch=5, broker_epoch=-1)
 @pytest.fixture
 def router() -> Iterator[RequestRouter]:
     with Stage() as stage:
-        yield RequestRouter(stage.broker(0), stage.controller(0))
+        nobody_rules = AdminManager(
+            MetadataCache(),
+            ZkTopicStore(FakeZooKeeper(stage.zookeeper)),
+            FixedTopicIds(),
+            lambda: False,
+        )
+        topics = start_actor(TopicDecisions, TIMEOUT_S, 0, nobody_rules)
+        yield RequestRouter(stage.broker(0), stage.controller(0), topics)
+        stop_actor(topics, TIMEOUT_S)
+
+
+def answer(
+    router: RequestRouter, client_id: str, correlation_id: int, body: codec.Request
+) -> codec.Response:
+    """Have a request arrive, and return its answer."""
+    answered = threading.Event()
+    frames: list[codec.Frames] = []
+
+    def deliver(answer: codec.Frames) -> None:
+        frames.append(answer)
+        answered.set()
+
+    api_key = codec.encode_request(body).api_key
+    reply = Reply(api_key, correlation_id, deliver)
+    router(IncomingRequest(api_key, HEADER, correlation_id, client_id, body, reply))
+    assert answered.wait(TIMEOUT_S)
+    return codec.decode_response_body(api_key, *frames[0][1:])
 
 
 def order(router: RequestRouter, client_id: str, correlation_id: int) -> Errors:
     """Have an order arrive, and return how it is answered."""
-    answered = threading.Event()
-    frames: list[tuple[bytes, ...]] = []
-
-    def deliver(answer: tuple[bytes, ...]) -> None:
-        frames.append(answer)
-        answered.set()
-
-    reply = Reply(ApiKey.UPDATE_METADATA, correlation_id, deliver)
-    body = UpdateMetadataRequest((), ())
-    router(IncomingRequest(ApiKey.UPDATE_METADATA, HEADER, correlation_id, client_id, body, reply))
-    assert answered.wait(TIMEOUT_S)
-    response = codec.decode_response_body(ApiKey.UPDATE_METADATA, frames[0][1])
+    response = answer(router, client_id, correlation_id, UpdateMetadataRequest((), ()))
     assert isinstance(response, UpdateMetadataResponse)
     return response.error_code
 
@@ -52,3 +74,24 @@ def test_an_earlier_attempt_of_the_same_controller_is_refused(router: RequestRou
 def test_the_numbers_of_somebody_else_say_nothing(router: RequestRouter) -> None:
     assert order(router, controller_client_id(3), 8) is Errors.NONE
     assert order(router, "somebody else", 1) is Errors.NONE
+
+
+def test_who_cannot_answer_between_sessions_is_asked_again() -> None:
+    answers: list[codec.Frames] = []
+    request = IncomingRequest(
+        ApiKey.UPDATE_METADATA,
+        HEADER,
+        1,
+        "controller-3",
+        UpdateMetadataRequest((), ()),
+        Reply(ApiKey.UPDATE_METADATA, 1, answers.append),
+    )
+    give_answer(request, SessionExpiredError("there is no session"))
+    ((header,),) = answers  # and no body: such a request is sent again as it is
+    assert codec.decode_reply_header(header).error_code is Errors.BROKER_NOT_AVAILABLE
+
+
+def test_what_another_brokers_client_asks_of_topics_is_decided_here(router: RequestRouter) -> None:
+    response = answer(router, "broker-1", 1, DeleteTopicsRequest(("t",), 1_000))
+    assert isinstance(response, TopicsResponse)
+    assert [outcome.error_code for outcome in response.outcomes] == [Errors.NOT_CONTROLLER]

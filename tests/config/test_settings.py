@@ -56,6 +56,18 @@ def test_the_defaults_of_replication_and_administration_are_kafkas() -> None:
     assert controller.leader_imbalance_check_interval_seconds == 300
 
 
+def test_the_defaults_of_logs_are_kafkas() -> None:
+    log, broker = Settings().log, Settings().broker
+    assert (log.log_retention_ms, log.log_retention_bytes) == (7 * 24 * 3_600_000, -1)
+    assert (log.log_segment_bytes, log.log_roll_ms) == (1024**3, 7 * 24 * 3_600_000)
+    assert (log.message_max_bytes, log.min_insync_replicas) == (1_048_588, 1)
+    assert log.replica_high_watermark_checkpoint_interval_ms == 5_000
+    assert log.log_retention_check_interval_ms == 300_000
+    assert broker.replica_fetch_response_max_bytes == 10 * 1024 * 1024
+    assert broker.socket_request_max_bytes == 100 * 1024 * 1024
+    assert broker.auto_create_topics_enable
+
+
 def test_a_follower_may_not_be_kept_waiting_until_it_is_out_of_sync(write: Write) -> None:
     path = write("[broker]\nreplica_lag_time_max_ms = 499\n")
     assert refused(path) == (
@@ -97,10 +109,13 @@ def test_every_setting_can_be_set_to_its_default(write: Write) -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("[brokr]\n", "unknown table [brokr]; there are ['broker', 'controller', 'zookeeper']"),
+        (
+            "[brokr]\n",
+            "unknown table [brokr]; there are ['broker', 'controller', 'log', 'zookeeper']",
+        ),
         ("port = 1\n", "unknown table [port]"),
         ("broker = 1\n", "[broker] must be a table"),
-        ("[broker]\nprot = 1\n", "broker.prot is unknown; there are ['control_port'"),
+        ("[broker]\nprot = 1\n", "broker.prot is unknown; there are ['auto_create"),
         ('[broker]\nport = "9092"\n', "broker.port must be of type int: '9092'"),
         ("[broker]\nport = true\n", "broker.port must be of type int: True"),
         ("[broker]\nport = 1.5\n", "broker.port must be of type int: 1.5"),
@@ -124,6 +139,14 @@ def test_every_setting_can_be_set_to_its_default(write: Write) -> None:
             "[controller]\nleader_imbalance_check_interval_seconds = 0\n",
             "leader_imbalance_check_interval_seconds must be in 1..86400: 0",
         ),
+        ("[log]\nlog_retention_ms = -2\n", "log.log_retention_ms must be in -1.."),
+        ("[log]\nlog_segment_bytes = 13\n", "log.log_segment_bytes must be in 14..2147483647"),
+        ("[log]\nmin_insync_replicas = 0\n", "log.min_insync_replicas must be in 1.."),
+        ("[log]\nmessage_max_bytes = 33554432\n", "message_max_bytes must be in 0..32505856"),
+        ('[log]\nlog_cleanup_policy = "compact"\n', "must be one of ['delete']: 'compact'"),
+        ('[log]\nlog_dirs = "a,,b"\n', "log.log_dirs names an empty directory: 'a,,b'"),
+        ('[log]\nlog_dirs = "a,b, a"\n', "log.log_dirs names a directory twice: 'a,b, a'"),
+        ("[broker]\nreplica_fetch_max_bytes = 0\n", "replica_fetch_max_bytes must be in 1.."),
         ("[broker\n", "not valid TOML"),
         ("[broker]\nport = 1\nport = 2\n", "not valid TOML"),
     ],

@@ -9,7 +9,6 @@ from core.controller.events import TopicUncleanLeaderElectionEnable
 from core.errors import Errors
 from core.model import NO_LEADER, BrokerId, ReplicaAssignment, TopicPartition
 from core.ports import ControllerEpoch
-from core.protocol.broker import FetchRequest
 from core.protocol.controller import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
@@ -18,10 +17,10 @@ from core.protocol.controller import (
     ReassignablePartition,
 )
 from core.topic_validation import INTERNAL_TOPICS
-from tests.conformance.fields import Fields, UnknownInCaseError, one_of, partition
+from tests.conformance.fields import Fields, one_of, partition
+from tests.conformance.record_clients import RecordClient, throttle
 from tests.conformance.stage import Stage
 from tests.conformance.waits import Waits
-from tests.simulation.network import Fate, Packet, usual_fate
 from tests.support.fake_zookeeper import FakeZooKeeper
 from zk.admin import CreateTopicOutcome, DeleteTopicOutcome, NewTopic
 from zk.admin_znodes import (
@@ -35,6 +34,7 @@ from zk.store import ZkControllerStore
 from zk.znodes import ControllerZNode, TopicZNode
 
 OTHER_CONTROLLER = 12345
+RECORDS_TO_MOVE = 10
 
 _DELETION_ERRORS = {
     DeleteTopicOutcome.MARKED: None,
@@ -53,6 +53,7 @@ class Actions(Waits):
 
     def __init__(self, stage: Stage, *, reassigns_by_znode: bool = False) -> None:
         super().__init__(stage)
+        self.records = RecordClient(stage.cluster)
         self.moved: list[TopicPartition] = []
         self._reassigns_by_znode = reassigns_by_znode
         self.by_op: Mapping[str, Callable[[Fields], None]] = {
@@ -103,7 +104,7 @@ class Actions(Waits):
         broker = self.cluster.brokers[self.broker(step.take("broker"))]
         hosted = partition(step.take("hosting"))
         self.stage.eventually(f"{hosted} is there", lambda: hosted in broker.disk.hosted())
-        broker.disk.fail()
+        broker.notice_failed_directory()
         assert broker.disk.is_offline(hosted)
         prefix = LogDirEventNotificationSequenceZNode.PATH_PREFIX
         data = LogDirEventNotificationSequenceZNode.encode(broker.broker_id)
@@ -274,24 +275,16 @@ class Actions(Waits):
         assert set(errors.values()) <= {"NONE", "NO_REASSIGNMENT_IN_PROGRESS"}
 
     def do_throttle(self, step: Fields) -> None:
-        """Replicate so slowly that a replica being added does not catch up meanwhile."""
-        assert step.take("bytes_per_sec") > 0
-
-        def fate(packet: Packet) -> Fate:
-            request = packet.exchange.request
-            if isinstance(request, FetchRequest) and self._is_being_added(request):
-                return Fate.LOST
-            return usual_fate(packet)
-
-        self.cluster.network.fate = fate
-
-    def _is_being_added(self, request: FetchRequest) -> bool:
-        for name, _ in request.partitions():
-            stored = self.stage.topic(name.topic)
-            assignment = None if stored is None else stored.partitions.get(name.partition)
-            if assignment is not None and request.replica_id in assignment.adding_replicas:
-                return True
-        return False
+        """Replicate slowly what has records."""
+        rate = step.take("bytes_per_sec")
+        for topic in self.stage.topics:
+            stored = self.stage.topic(topic)
+            assert stored is not None
+            for number in stored.partitions:
+                for record in range(RECORDS_TO_MOVE):
+                    self.records.produce(TopicPartition(topic, number), f"{record}")
+        every = dict.fromkeys(self.stage.topics, "*")
+        throttle(self.cluster, {"leader": every, "follower": every}, rate)
 
     def do_preferred_zk(self, step: Fields) -> None:
         """Write which partitions their preferred replicas shall lead."""
@@ -323,5 +316,9 @@ class Actions(Waits):
             self.stage.names[name] = self.stage.broker(meaning) if is_name else next(others)
 
     def do_produce(self, step: Fields) -> None:
-        """Produce a record, when there is a log."""
-        raise UnknownInCaseError("there is no log to produce to yet")
+        """Produce a record to the first topic."""
+        name = TopicPartition(self.stage.topics[0], 0)
+        for error in step.expected("expect_error"):
+            assert self.records.try_to_produce(name, step.take("value")).name == error
+            return
+        self.records.produce(name, step.take("value"))

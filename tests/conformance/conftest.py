@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from tests.conformance.groups import expected_failure
 from tests.conformance.tables import OWN_TABLES, read_table
 
 
@@ -29,6 +28,4 @@ def _cases(tables: Iterable[Path]) -> Iterator[Any]:
             name = f"{group}/{case.get('name', 'nameless')}"
             seen[name] += 1
             count = f"#{seen[name]}" if seen[name] > 1 else ""
-            reason = expected_failure(group, case)
-            marks = [pytest.mark.xfail(reason=reason, strict=True)] if reason else []
-            yield pytest.param(group, case, id=name + count, marks=marks)
+            yield pytest.param(group, case, id=name + count)

@@ -269,8 +269,11 @@ class Expectations:
         )
 
     def expect_records(self, step: Fields) -> None:
-        """Consumers read these records, when there is a log."""
-        raise UnknownInCaseError("there is no log to consume from yet")
+        """Consumers read these records of the first topic."""
+        name, values = TopicPartition(self.stage.topics[0], 0), step.take("values")
+        self.stage.eventually(
+            f"{name} holds {values}", lambda: self.actions.records.values(name) == values
+        )
 
 
 def _shows(row: UpdateMetadataPartition, wanted: Mapping[str, Any]) -> bool:

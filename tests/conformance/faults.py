@@ -1,10 +1,8 @@
 """Faults of whole processes: the fault modes of Kafka's system tests, on a simulated cluster.
 
-Upstream every record that was acknowledged must be consumed. Which records there are is the
-business of the log; that none can be lost or out of reach is the business of what is tested here:
-after every step the invariants hold (each leader was in sync, under one controller, in its own
-epoch), and in the end every partition is led by a broker that can be reached, with everybody in
-sync who can be. What needs records, clients or a rate has to wait for the log.
+Every record that was acknowledged is consumed in the end, and after every step the invariants hold:
+each leader was in sync, under one controller, in its own epoch, with all that was committed. In the
+end every partition is led by a broker that can be reached, with everybody in sync who can be.
 """
 
 from __future__ import annotations
@@ -13,6 +11,8 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from core.errors import Errors
+from core.log_config import LogConfig
 from core.model import BrokerId, TopicPartition
 from core.protocol.controller import (
     AlterPartitionReassignmentsRequest,
@@ -22,6 +22,7 @@ from core.protocol.controller import (
 )
 from core.replication.partition import Role
 from tests.conformance.fields import Case, Fields, UnknownInCaseError
+from tests.conformance.record_clients import RecordClient, throttle
 from tests.conformance.stage import MovedLog, Stage
 from tests.simulation.convergence import assert_converged
 from tests.simulation.invariants import Invariants
@@ -33,9 +34,11 @@ TOPIC = "test-topic"
 ROUNDS = 5
 SECOND_DIRECTORY = 0  # the simulated disk's second directory has the even partitions
 
-_NEEDS_RECORDS = re.compile(
-    "throttl|truncat|transaction|consumer|producer|clients|cut client|client cut|upgrade|security"
-    "|migrat|acl|degrade|latency|rate|offset|application|library|resum|unclean|revive"
+RECORD = "x" * 1_000
+
+_NOT_OF_BROKERS = re.compile(
+    "truncat|transaction|consumer|producer|clients|cut client|client cut|upgrade|security"
+    "|migrat|acl|degrade|latency|offset|application|library|resum|unclean|revive"
 )
 
 
@@ -48,17 +51,22 @@ class Field:
             factor = fields.take("rf", min(3, count))
             partitions = fields.take("partitions", 3)
             replicas: Sequence[BrokerId] = fields.take("replicas", [])
-            for ignored in ("min_isr", "zookeeper", "log_dirs"):
-                fields.take(ignored, None)  # nothing is written, and ZooKeeper does not fail
-        with Fields({}, "config") as config:
-            self.stage = Stage(list(range(count)), config, log, starts_itself=False)
+            self.min_isr: int = fields.take("min_isr", 1)
+            for ignored in ("zookeeper", "log_dirs"):
+                fields.take(ignored, None)  # ZooKeeper does not fail, and directories are two
+        with Fields({}, "config") as settings:
+            self.stage = Stage(list(range(count)), settings, log, starts_itself=False)
         self.cluster = self.stage.cluster
+        for disk in self.cluster.disks.values():
+            disk.configure({TOPIC: LogConfig(min_insync_replicas=self.min_isr)})
         ring = [*range(count), *range(count)]
         self.names = [TopicPartition(TOPIC, number) for number in range(partitions)]
         assigned = {n: tuple(replicas or ring[n % count :][:factor]) for n in range(partitions)}
         self.cluster.put_topic(TOPIC, assigned)
         self.stage.settle()
         self.invariants = Invariants(self.cluster)
+        self.records = RecordClient(self.cluster)
+        self.produce()
         self.cut_off: set[BrokerId] = set()
 
     def targets(self, names: Sequence[str]) -> list[BrokerId]:
@@ -92,17 +100,20 @@ class Field:
         assert leads is not None, f"{name} has no state"
         return leads[0]
 
+    def produce(self) -> None:
+        """Write to every partition, unless there are fewer in sync than must be."""
+        for name in self.names:
+            value = f"{len(self.records.acked.get(name, ()))} {RECORD}"
+            if len(self.cluster.brokers) < self.min_isr:
+                assert self.records.try_to_produce(name, value) is Errors.NOT_ENOUGH_REPLICAS
+            else:
+                self.records.produce(name, value)
+
     # --- faults ---
 
     def stop(self, broker_id: BrokerId, mode: str) -> None:
         """End a process."""
         self.stage.shut_down(broker_id, mode)
-        self.stage.settle()
-
-    def bounce(self, broker_id: BrokerId, mode: str) -> None:
-        """End a process and start it again."""
-        self.stop(broker_id, mode)
-        self.stage.start(broker_id)
         self.stage.settle()
 
     def pause(self, broker_id: BrokerId) -> None:
@@ -131,7 +142,7 @@ class Field:
     def lose_second_directory(self, broker_id: BrokerId) -> None:
         """Make a log directory unusable."""
         broker = self.cluster.brokers[broker_id]
-        broker.disk.fail()
+        broker.notice_failed_directory()
         prefix = LogDirEventNotificationSequenceZNode.PATH_PREFIX
         data = LogDirEventNotificationSequenceZNode.encode(broker_id)
         assert isinstance(broker.session.multi([Create(prefix, data, sequential=True)]), Committed)
@@ -148,7 +159,17 @@ class Field:
         ]
         self.cluster.request(AlterPartitionReassignmentsRequest(tuple(rows)))
 
+    def throttle(self, bytes_per_second: int) -> None:
+        """Move slowly, whatever is moved."""
+        every = {TOPIC: "*"}
+        throttle(self.cluster, {"leader": every, "follower": every}, bytes_per_second)
+
     # --- what must come of it ---
+
+    def assert_nothing_is_lost(self) -> None:
+        """Every acknowledged record is consumed, where and as often as it was written."""
+        for name in self.names:
+            assert self.records.values(name) == self.records.acked[name], name
 
     def assert_available(self) -> None:
         """Every partition is led by somebody who can be reached, and all of those are in sync."""
@@ -190,6 +211,7 @@ def _stop(mode: str) -> Callable[[Field, Sequence[str]], None]:
         for broker_id in field.targets(targets):
             field.stop(broker_id, mode)
         field.assert_available()
+        field.produce()
 
     return attack
 
@@ -198,7 +220,9 @@ def _bounce(mode: str) -> Callable[[Field, Sequence[str]], None]:
     def attack(field: Field, targets: Sequence[str]) -> None:
         for _ in range(ROUNDS):
             for broker_id in field.targets(targets):
-                field.bounce(broker_id, mode)
+                field.stop(broker_id, mode)
+                field.produce()
+                field.stage.start(broker_id)
                 field.assert_whole()
 
     return attack
@@ -207,12 +231,14 @@ def _bounce(mode: str) -> Callable[[Field, Sequence[str]], None]:
 def _pause(field: Field, targets: Sequence[str]) -> None:
     for broker_id in field.targets(targets):
         field.pause(broker_id)
+    field.produce()
     field.assert_available()
 
 
 def _isolate(field: Field, targets: Sequence[str]) -> None:
     for broker_id in field.targets(targets):
         field.isolate(broker_id)
+    field.produce()
     field.assert_available()
 
 
@@ -222,18 +248,24 @@ def _kill_all_and_restart(field: Field, targets: Sequence[str]) -> None:
         field.stage.shut_down(broker_id, "hard")
     for broker_id in killed:
         field.stage.start(broker_id)
+    field.produce()
     field.assert_whole()
 
 
 def _lose_directory(field: Field, targets: Sequence[str]) -> None:
     (broker_id,) = field.targets(targets)
     field.lose_second_directory(broker_id)
+    field.produce()
+    field.assert_nothing_is_lost()
     field.assert_without_directory(broker_id)
 
 
-def _reassign(*, bounces: bool) -> Callable[[Field, Sequence[str]], None]:
+def _reassign(*, bounces: bool, rate: int | None = None) -> Callable[[Field, Sequence[str]], None]:
     def attack(field: Field, targets: Sequence[str]) -> None:
+        if rate is not None:
+            field.throttle(rate)
         field.reassign()
+        field.produce()
         if bounces:
             for broker_id in field.targets(targets):
                 field.stage.shut_down(broker_id, "controlled")
@@ -253,14 +285,14 @@ def _nothing(field: Field, targets: Sequence[str]) -> None:
 
 
 def attacks(how: str) -> list[Callable[[Field, Sequence[str]], None]]:
-    """Return what a description describes; nothing when it is about records or clients."""
+    """Return what a description describes; nothing when it is not about brokers."""
     text = how.lower()
-    if _NEEDS_RECORDS.search(text):
+    if _NOT_OF_BROKERS.search(text):
         return []
     if "write permission" in text or "director" in text:
         return [_lose_directory]
-    if "reassign" in text:
-        return [_reassign(bounces=False), _reassign(bounces=True)]
+    if "reassign" in text or "rotate assignments" in text:
+        return _reassignments(text)
     if "cut from" in text or "isolat" in text:
         return [_isolate]
     if "signal" in text or "pause" in text or "sigstop" in text:
@@ -286,29 +318,18 @@ def _bounces(text: str) -> bool:
     return not is_denied and any(word in text for word in ("bounce", "restart", "round", "roll"))
 
 
-_TARGET = re.compile(
-    r"(leader|follower|controller)\b.*|every other broker|several brokers|(all|every) brokers?"
-    r"|broker node \d+"
-)
-_CLUSTER = {"brokers", "partitions", "rf", "min_isr", "zookeeper", "log_dirs", "replicas"}
-
-
-def is_understood(case: Mapping[str, Any]) -> bool:
-    """Whether a fault is one of brokers, and nothing else is part of it."""
-    cluster, targets = case.get("cluster", {}), case.get("targets", [])
-    return (
-        bool(attacks(str(case.get("how", ""))))
-        and set(cluster) <= _CLUSTER
-        and all(isinstance(cluster.get(key, 1), int) for key in ("brokers", "partitions", "rf"))
-        and all(_TARGET.fullmatch(str(target)) for target in targets)
-    )
+def _reassignments(text: str) -> list[Callable[[Field, Sequence[str]], None]]:
+    throttle = re.search(r"under a (?P<megabytes>\d+) mb/s throttle", text)
+    if throttle is not None:
+        return [_reassign(bounces=False, rate=int(throttle["megabytes"]) * 10**6)]
+    return [_reassign(bounces=False), _reassign(bounces=True)]
 
 
 def fault_mode(case: Case) -> None:
     """Every target under every fault that the case describes, each on a fresh cluster."""
     found = attacks(str(case.take("how", "")))
     if not found:
-        raise UnknownInCaseError("this fault is about records or clients")
+        raise UnknownInCaseError("this fault is not about brokers")
     cluster, targets = case.take("cluster"), case.take("targets", [])
     assert isinstance(case.take("expect"), str)
     groups = [[target] for target in targets] or [[]]
@@ -317,4 +338,6 @@ def fault_mode(case: Case) -> None:
             with MovedLog() as log:
                 field = Field(log, cluster)
                 attack(field, group)
+                if attack is not _lose_directory:  # which looked before it stopped the others
+                    field.assert_nothing_is_lost()
                 field.invariants.check()

@@ -1,9 +1,8 @@
-"""Which runner a group of cases has, and which cases have to wait."""
+"""Which runner a group of cases has."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from tests.conformance import (
     codec,
@@ -72,21 +71,3 @@ RUNNERS: Mapping[str, Callable[[Case], None]] = {
     "zk_operation": zookeeper.zk_operation,
     "znode_codec": codec.znode_codec,
 }
-
-
-NEEDS_LOG = "needs the replicated log, which the next issue brings"
-
-_RECORD_OPS = frozenset({"produce", "expect_records"})
-
-
-def expected_failure(group: str, case: Mapping[str, Any]) -> str | None:
-    """Return why a case cannot pass yet: only those may wait that are about records."""
-    steps = case.get("steps", [])
-    if any(step.get("op") in _RECORD_OPS for step in steps if isinstance(step, Mapping)):
-        return NEEDS_LOG
-    if group == "isr_change":
-        keys = {key for step in steps for key in step} - replication.ISR_STEP_KEYS
-        return NEEDS_LOG if keys or "epochs" in case.get("in", {}) else None
-    if group == "fault_mode" and not faults.is_understood(case):
-        return NEEDS_LOG
-    return None

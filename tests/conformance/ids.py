@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from core.admin_requests import CreatableTopic
 from core.errors import Errors
 from core.model import TopicPartition
+from core.protocol.topics import ConfigEntry, CreatableTopic
 from tests.conformance.fields import Case, Fields, UnknownInCaseError
 from tests.conformance.scenarios import run
 from tests.conformance.stage import MovedLog, Stage
-from tests.conformance.topic_requests import Desk
+from tests.conformance.topic_requests import Desk, assigned
 from zk.admin_znodes import DeleteTopicsTopicZNode
 
 UNCLEAN = "unclean.leader.election.enable"
@@ -182,7 +182,9 @@ def _refuse_topic(steps: list[Mapping[str, Any]], setting: Any) -> None:
         assert fields.take("op") == "create_topic"
         replicas = tuple(fields.take("replicas"))
         name = fields.take("tp").rpartition("-")[0]
-        wanted = CreatableTopic(name, assignment={0: replicas}, config={UNCLEAN: str(setting)})
+        wanted = CreatableTopic(
+            name, assignment=assigned({0: replicas}), config=(ConfigEntry(UNCLEAN, str(setting)),)
+        )
         desk = Desk({0, *replicas})
         assert desk.create(wanted) is Errors[fields.take("expect_error")]
         assert desk.topic(name) is None

@@ -7,7 +7,7 @@ from types import MappingProxyType
 
 from core.errors import Errors, StorageError
 from core.model import NO_EPOCH, BrokerId, TopicPartition
-from core.protocol.broker import FetchPartition, FetchRequest, FetchTopic
+from core.protocol.broker import FetchPartition, FetchRequest, FetchResponse, FetchTopic
 from core.protocol.control import (
     ControlHeader,
     LeaderAndIsrPartition,
@@ -22,20 +22,28 @@ from core.protocol.controller import AlteredPartition, AlterPartitionRequest, Al
 from core.replication.metadata_cache import MetadataCache
 from core.replication.partition import Partition
 from core.replication.replica_manager import ReplicaManager, ReplicationSettings
-from storage.empty_logs import EmptyLogs
+from tests.core.replication.numbered_logs import NumberedLogs
 
 NAME = TopicPartition("t", 0)
 LAG_MS = 30_000
 
 
-class CountedLogs(EmptyLogs):
+class CountedLogs(NumberedLogs):
     """Logs whose end is a number, in a directory that may fail."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.end = 0
         self.fails_to_delete = False
         self._has_failed = False
+
+    @property
+    def end(self) -> int:
+        """Where the log of the partition ends."""
+        return self.ends.get(NAME, 0)
+
+    @end.setter
+    def end(self, end: int) -> None:
+        self.ends[NAME] = end
 
     def fail(self) -> None:
         """Let the directory of all logs fail."""
@@ -56,11 +64,6 @@ class CountedLogs(EmptyLogs):
         """Whether the directory has failed."""
         del topic_partition
         return self._has_failed
-
-    def log_end_offset(self, topic_partition: TopicPartition) -> int:
-        """Return the number."""
-        del topic_partition
-        return self.end
 
 
 def fresh_manager(
@@ -179,6 +182,7 @@ class Follower:
         epoch = self._leader.partition.leader_epoch
         row = FetchPartition(NAME.partition, epoch, offset, NO_EPOCH, 0)
         request = FetchRequest(self._broker_id, topics=(FetchTopic(NAME.topic, None, (row,)),))
-        response = self._leader.manager.fetch(request, self._leader.now_ms)
-        ((_, answer),) = response.partitions()
+        responses: list[FetchResponse] = []
+        self._leader.manager.fetch(request, self._leader.now_ms, responses.append)
+        ((_, answer),) = responses[0].partitions()
         assert answer.error_code is Errors.NONE

@@ -30,6 +30,7 @@ from tests.conformance.fields import Case, Fields, UnknownInCaseError, one_of
 from tests.conformance.leading import (
     LAG_MS,
     NAME,
+    CountedLogs,
     Follower,
     Leader,
     fresh_manager,
@@ -260,11 +261,10 @@ def under_replicated(case: Case) -> None:
 def _assert_replication(given: Fields, expect: Fields) -> None:
     local, isr = given.take("local", 0), given.take("isr")
     partition = Partition(NAME)
+    partition.open(CountedLogs().get_or_create(NAME, None, is_new=True), 0)
     original: Sequence[int] = given.take("original", [])
     if original:
-        partition.make_leader(
-            leader_and_isr_row(local, original, original, leader_epoch=0), 0, now_ms=0
-        )
+        partition.make_leader(leader_and_isr_row(local, original, original), now_ms=0)
     state = leader_and_isr_row(
         local,
         isr,
@@ -273,7 +273,7 @@ def _assert_replication(given: Fields, expect: Fields) -> None:
         removing=given.take("removing", ()),
         leader_epoch=1,
     )
-    partition.make_leader(state, 0, now_ms=0)
+    partition.make_leader(state, now_ms=0)
     for is_missing in expect.expected("under_replicated"):
         assert partition.is_under_replicated is is_missing
     for reassigning in expect.expected("reassigning"):

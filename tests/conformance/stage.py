@@ -14,8 +14,9 @@ from core.controller.context import ControllerContext
 from core.errors import ControllerMovedError
 from core.model import BrokerId, TopicPartition
 from tests.conformance.fields import Fields, UnknownInCaseError
-from tests.simulation.broker import FETCH_INTERVAL_MS, SimulatedBroker
+from tests.simulation.broker import SimulatedBroker
 from tests.simulation.cluster import Cluster, short_settings
+from tests.simulation.fetchers import FETCH_INTERVAL_MS
 from tests.support.fake_zookeeper import FakeZooKeeper
 from zk.admin import ZkAdminStore
 from zk.znodes import BrokerIdZNode, ControllerZNode, TopicZNode, TopicZNodeData

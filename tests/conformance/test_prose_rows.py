@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from actors.runtime import stop_actor
-from core.admin_requests import CreatableTopic
 from core.controller.events import LeaderAndIsrResponseReceived
 from core.controller.states import ReplicaState
 from core.errors import BrokerIdInUseError, Errors
@@ -29,6 +28,7 @@ from core.protocol.controller import (
     ListPartitionReassignmentsResponse,
     ReassignablePartition,
 )
+from core.protocol.topics import CreatableTopic, CreateTopicsRequest
 from core.replication.partition import Role
 from tests.conformance.leading import NAME, CountedLogs, fresh_manager, leader_and_isr_row
 from tests.conformance.topic_requests import Desk
@@ -70,8 +70,8 @@ def test_ap_10_a_name_that_differs_in_dots_only_is_refused():
 
 def test_ap_22_of_two_colliding_names_in_one_request_one_is_created():
     desk = Desk([0])
-    wanted = [CreatableTopic("test.topic"), CreatableTopic("test_topic")]
-    errors = desk.answer(desk.manager.create_topics(wanted, 0, 10_000))
+    wanted = (CreatableTopic("test.topic"), CreatableTopic("test_topic"))
+    errors = desk.answer(CreateTopicsRequest(wanted, 10_000))
     assert errors == [Errors.NONE, Errors.INVALID_TOPIC_EXCEPTION]
     assert desk.topic("test_topic") is None
 
@@ -107,7 +107,7 @@ def test_ra_14_a_partition_whose_new_replica_lags_is_not_under_replicated(cluste
 
 def _fail_directory(cluster: Cluster, broker_id: int) -> None:
     broker = cluster.brokers[broker_id]
-    broker.disk.fail()
+    broker.notice_failed_directory()
     data = LogDirEventNotificationSequenceZNode.encode(broker_id)
     prefix = LogDirEventNotificationSequenceZNode.PATH_PREFIX
     broker.session.multi([Create(prefix, data, sequential=True)])

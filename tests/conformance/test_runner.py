@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.conformance.fields import Case, Fields, UnknownInCaseError
-from tests.conformance.groups import RUNNERS, expected_failure
+from tests.conformance.groups import RUNNERS
 from tests.conformance.scenarios import run
 from tests.conformance.test_conformance import test_case as play
 
@@ -51,12 +51,10 @@ def test_what_never_comes_true_fails():
         run(["C"], {}, [{"op": "expect_controller_epoch", "value": 7}])
 
 
-def test_only_cases_about_records_may_wait():
-    produce = {"steps": [{"op": "produce", "value": "first"}]}
-    assert expected_failure("unclean_scenario", produce) is not None
-    assert expected_failure("unclean_scenario", {"steps": [{"op": "create_topic"}]}) is None
-    assert expected_failure("fault_mode", {"how": "throttled to 4 MB/s"}) is not None
-    assert expected_failure("leader_election", {"in": ELECTION}) is None
+def test_a_fault_of_something_else_than_brokers_fails():
+    for how in ("upgrade to 3.0", "the consumer is paused", "it rains"):
+        with pytest.raises(UnknownInCaseError, match="not about brokers"):
+            play("fault_mode", {"name": "n", "how": how, "cluster": {"brokers": 3}})
 
 
 def test_fields_that_were_not_read_are_named():

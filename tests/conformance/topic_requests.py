@@ -10,15 +10,25 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from core.admin_manager import AdminManager, AdminSettings
-from core.admin_requests import CreatableTopic, GrowingTopic, PendingAnswer
+from core.admin_requests import PendingAnswer
 from core.errors import Errors
 from core.model import BrokerId, TopicPartition
 from core.placement import Strategy
+from core.protocol.topics import (
+    AssignedPartition,
+    ConfigEntry,
+    CreatableTopic,
+    CreatePartitionsRequest,
+    CreateTopicsRequest,
+    DeleteTopicsRequest,
+    GrowingTopic,
+    TopicsRequest,
+)
 from core.replication.metadata_cache import MetadataCache
 from tests.conformance.fields import Case, Fields, UnknownInCaseError, one_of
 from tests.conformance.rules import ERRORS
-from tests.simulation.broker import FETCH_INTERVAL_MS
 from tests.simulation.cluster import Cluster
+from tests.simulation.fetchers import FETCH_INTERVAL_MS
 from tests.support.fake_zookeeper import FakeZooKeeper
 from tests.support.term import KnownTopicIds
 from zk.admin_znodes import DeleteTopicsTopicZNode
@@ -46,8 +56,10 @@ class Desk:
             AdminSettings(placement=Strategy.KAFKA),
         )
 
-    def answer(self, pending: PendingAnswer, now_ms: int = 0) -> list[Errors]:
+    def answer(self, request: TopicsRequest) -> list[Errors]:
         """Go on until a request is answered."""
+        pending = PendingAnswer(request, self.manager.decide(request), request.timeout_ms)
+        now_ms = 0
         while (outcomes := pending.poll(self.cache.snapshot, now_ms)) is None:
             steps = self.cluster.steps()
             if steps:
@@ -59,7 +71,7 @@ class Desk:
 
     def create(self, topic: CreatableTopic, timeout_ms: int = TIMEOUT_MS) -> Errors:
         """Create one topic."""
-        (error,) = self.answer(self.manager.create_topics([topic], 0, timeout_ms))
+        (error,) = self.answer(CreateTopicsRequest((topic,), timeout_ms))
         return error
 
     def put_topic(self, topic: str, partitions: Mapping[int, tuple[BrokerId, ...]]) -> None:
@@ -115,11 +127,11 @@ def create_topics_request(case: Case) -> None:
             "topic",
             given.take("partitions", usual),
             given.take("rf", usual),
-            None if assignment is None else _tuples(assignment),
-            {
-                name: None if value is None else str(value)
+            None if assignment is None else assigned(_tuples(assignment)),
+            tuple(
+                ConfigEntry(name, None if value is None else str(value))
                 for name, value in given.take("config", {}).items()
-            },
+            ),
         )
         error = desk.create(wanted, given.take("timeout_ms", TIMEOUT_MS))
         assert error is _named(expect.take("error", None))
@@ -134,12 +146,17 @@ def _tuples(assignment: Mapping[str, Any]) -> dict[int, tuple[BrokerId, ...]]:
     return {number: tuple(row) for number, row in _by_partition(assignment).items()}
 
 
+def assigned(assignment: Mapping[int, tuple[BrokerId, ...]]) -> tuple[AssignedPartition, ...]:
+    """Return an assignment as a request has it."""
+    return tuple(AssignedPartition(number, row) for number, row in assignment.items())
+
+
 def topic_assignment_validation(case: Case) -> None:
     assignment = _tuples(case.take("in"))
     named = {replica for row in assignment.values() for replica in row if replica >= 0}
     with case.nested("expect") as expect:
         desk = Desk(named | {0})
-        error = desk.create(CreatableTopic("topic", assignment=assignment))
+        error = desk.create(CreatableTopic("topic", assignment=assigned(assignment)))
         assert (error is Errors.NONE) is expect.take("valid")
         for name in expect.expected("error"):
             assert error is _named(name)
@@ -161,10 +178,9 @@ def add_partitions(case: Case) -> None:
         added = None
         if manual is not None:
             rows = sorted(_tuples(manual).items())
-            added = [row for number, row in rows if number not in existing]
+            added = tuple(row for number, row in rows if number not in existing)
         growing = GrowingTopic("topic", given.take("total"), added)
-        pending = desk.manager.create_partitions([growing], 0, TIMEOUT_MS)
-        (error,) = desk.answer(pending)
+        (error,) = desk.answer(CreatePartitionsRequest((growing,), TIMEOUT_MS))
         assert error is _named(expect.take("error", None))
         if error is not Errors.NONE:
             assert desk.replicas("topic") == {n: list(row) for n, row in existing.items()}
@@ -209,14 +225,12 @@ def create_partitions_validation(case: Case) -> None:
         for topic in wanted:
             _have(desk, topic, currents.get(topic))
         before = {topic: desk.replicas(topic) for topic in wanted}
-        growing = [
-            GrowingTopic(t, total, None if rows.get(t) is None else list(map(tuple, rows[t])))
+        growing = tuple(
+            GrowingTopic(t, total, None if rows.get(t) is None else tuple(map(tuple, rows[t])))
             for t, total in wanted.items()
-        ]
-        pending = desk.manager.create_partitions(
-            growing, 0, TIMEOUT_MS, validate_only=given.take("validate_only", False)
         )
-        errors = dict(zip(wanted, desk.answer(pending), strict=True))
+        request = CreatePartitionsRequest(growing, TIMEOUT_MS, given.take("validate_only", False))
+        errors = dict(zip(wanted, desk.answer(request), strict=True))
         expected = expect.take("error", None)
         for topic, error in errors.items():
             one = expected.get(topic) if isinstance(expected, Mapping) else expected
@@ -274,8 +288,8 @@ def delete_topics_request(case: Case) -> None:
         if {*topics, *wanted_ids} - {"known", "unknown"}:
             raise UnknownInCaseError(f"topics {topics}, ids {wanted_ids}")
         timeout_ms = given.take("timeout_ms", TIMEOUT_MS)
-        names = [str(ids[name]) for name in wanted_ids]
-        errors = desk.answer(desk.manager.delete_topics(0, timeout_ms, topics, names))
+        names = tuple(str(ids[name]) for name in wanted_ids)
+        errors = desk.answer(DeleteTopicsRequest(tuple(topics), timeout_ms, names))
         named = dict(zip([*topics, *wanted_ids], (error.name for error in errors), strict=True))
         for expected in expect.expected("error"):
             if isinstance(expected, Mapping):

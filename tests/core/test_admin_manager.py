@@ -1,14 +1,19 @@
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 import pytest
 
-from core.admin_manager import AdminManager, AdminSettings
-from core.admin_requests import CreatableTopic, GrowingTopic, NewTopic
+from core.admin_manager import (
+    MAX_MESSAGE_LENGTH,
+    MAX_NEW_PARTITIONS,
+    AdminManager,
+    AdminSettings,
+)
+from core.admin_requests import NewTopic, PendingAnswer
 from core.errors import BadDataError, Errors
 from core.model import BrokerId, ReplicaAssignment
-from core.placement import Strategy
+from core.placement import Strategy, place
 from core.ports import TopicAssignment
 from core.protocol.control import (
     ControlHeader,
@@ -16,6 +21,18 @@ from core.protocol.control import (
     UpdateMetadataPartition,
     UpdateMetadataRequest,
     UpdateMetadataTopic,
+)
+from core.protocol.placement import PlacedPartition, PlaceTopicsRequest
+from core.protocol.topics import (
+    AssignedPartition,
+    ConfigEntry,
+    CreatableTopic,
+    CreatePartitionsRequest,
+    CreateTopicsRequest,
+    DeleteTopicsRequest,
+    GrowingTopic,
+    TopicOutcome,
+    TopicsRequest,
 )
 from core.replication.metadata_cache import MetadataCache
 from tests.support.term import KnownTopicIds, topic_id
@@ -32,7 +49,10 @@ class Desk:
         self.topics: dict[str, dict[int, ReplicaAssignment]] = {}
         self.configs: dict[str, Mapping[str, str]] = {}
         self.deleting: set[str] = set()
-        self.manager = AdminManager(self.cache, self, KnownTopicIds(), lambda: self.rules, settings)
+        self.jobs: list[PlaceTopicsRequest] = []
+        self.manager = AdminManager(
+            self.cache, self, KnownTopicIds(), lambda: self.rules, settings, self.place
+        )
         self.tell()
 
     def read_topic_names(self) -> Collection[str]:
@@ -42,6 +62,7 @@ class Desk:
         return self.deleting
 
     def read_topics(self, topics: Collection[str]) -> dict[str, TopicAssignment | BadDataError]:
+        assert not any("/" in topic for topic in topics), "it would be part of a path"
         return {
             topic: TopicAssignment(topic_id(1), self.topics[topic], 0, 1)
             for topic in topics
@@ -63,6 +84,10 @@ class Desk:
     def mark_for_deletion(self, topics: Collection[str]) -> Mapping[str, Errors]:
         self.deleting |= set(topics)
         return dict.fromkeys(topics, Errors.NONE)
+
+    def place(self, request: PlaceTopicsRequest) -> Sequence[PlacedPartition]:
+        self.jobs.append(request)
+        return place(request)
 
     # --- what tests do ---
 
@@ -86,21 +111,27 @@ class Desk:
         states = (UpdateMetadataTopic(topic, None, rows),)
         self.cache.update(ControlHeader(0, 1, 1), UpdateMetadataRequest(states, ()))
 
+    def decide(self, request: TopicsRequest) -> list[Errors]:
+        """Have a request decided; return its outcomes."""
+        return [outcome.error_code for outcome in self.manager.decide(request)]
+
     def create(self, *topics: CreatableTopic) -> list[Errors]:
-        """Create topics, and wait for nothing."""
-        pending = self.manager.create_topics(topics, NOW, 0, validate_only=True)
-        outcomes = pending.poll(self.cache.snapshot, NOW)
-        assert outcomes is not None
-        return [outcome.error_code for outcome in outcomes]
+        """Create topics."""
+        return self.decide(CreateTopicsRequest(topics, PATIENCE))
 
     def grow(self, topic: str, total: int, *assignments: tuple[BrokerId, ...]) -> Errors:
-        """Give a topic more partitions, and wait for nothing."""
+        """Give a topic more partitions."""
         growing = GrowingTopic(topic, total, assignments or None)
-        pending = self.manager.create_partitions([growing], NOW, 0)
-        outcomes = pending.poll(self.cache.snapshot, NOW)
-        assert outcomes is not None
-        error = outcomes[0].error_code
-        return Errors.NONE if error is Errors.REQUEST_TIMED_OUT else error
+        (error,) = self.decide(CreatePartitionsRequest((growing,), PATIENCE))
+        return error
+
+    def delete(self, *topics: str) -> list[Errors]:
+        """Delete topics."""
+        return self.decide(DeleteTopicsRequest(topics, PATIENCE))
+
+    def ask(self, request: TopicsRequest) -> PendingAnswer:
+        """Have a request decided and wait for the cluster."""
+        return PendingAnswer(request, self.manager.decide(request), NOW + PATIENCE)
 
     def replicas(self, topic: str) -> list[tuple[BrokerId, ...]]:
         """Return the assignment of a topic."""
@@ -130,18 +161,19 @@ def _rows(
 
 def test_a_topic_is_created_when_every_partition_is_led():
     desk = Desk()
-    pending = desk.manager.create_topics([CreatableTopic("t", 2, 3)], NOW, PATIENCE)
+    pending = desk.ask(CreateTopicsRequest((CreatableTopic("t", 2, 3),), PATIENCE))
     assert desk.replicas("t") == [(0, 1, 2), (1, 2, 0)]
     assert pending.poll(desk.cache.snapshot, NOW) is None
     desk.tell(leaderless=True)
     assert pending.poll(desk.cache.snapshot, NOW) is None
     desk.tell()
-    assert pending.poll(desk.cache.snapshot, NOW) == [("t", Errors.NONE, "")]
+    created = TopicOutcome("t", Errors.NONE, partitions=2)
+    assert pending.poll(desk.cache.snapshot, NOW) == [created]
 
 
 def test_whose_patience_is_over_is_told_so_and_the_topic_stays():
     desk = Desk()
-    pending = desk.manager.create_topics([CreatableTopic("t")], NOW, PATIENCE)
+    pending = desk.ask(CreateTopicsRequest((CreatableTopic("t"),), PATIENCE))
     outcomes = pending.poll(desk.cache.snapshot, NOW + PATIENCE)
     assert outcomes is not None
     assert outcomes[0].error_code is Errors.REQUEST_TIMED_OUT
@@ -150,18 +182,22 @@ def test_whose_patience_is_over_is_told_so_and_the_topic_stays():
 
 def test_numbers_left_out_are_the_brokers_own():
     desk = Desk(AdminSettings(num_partitions=3, default_replication_factor=2))
-    desk.manager.create_topics([CreatableTopic("t")], NOW, 0)
+    assert desk.create(CreatableTopic("t")) == [Errors.NONE]
     assert desk.replicas("t") == [(0, 1), (1, 2), (2, 0)]
 
 
 def test_an_assignment_and_a_configuration_are_stored_as_given():
     desk = Desk()
-    wanted = CreatableTopic(
-        "t", assignment={1: (2, 0), 0: (1, 2)}, config={"cleanup.policy": "compact"}
-    )
-    desk.manager.create_topics([wanted], NOW, 0)
+    assignment = (AssignedPartition(1, (2, 0)), AssignedPartition(0, (1, 2)))
+    config = (ConfigEntry("cleanup.policy", "compact"),)
+    desk.create(CreatableTopic("t", assignment=assignment, config=config))
+    assert not desk.jobs
     assert desk.replicas("t") == [(1, 2), (2, 0)]
     assert desk.configs["t"] == {"cleanup.policy": "compact"}
+
+
+def assigned(*rows: tuple[int, BrokerId]) -> tuple[AssignedPartition, ...]:
+    return tuple(AssignedPartition(number, (replica,)) for number, replica in rows)
 
 
 @pytest.mark.parametrize(
@@ -172,12 +208,20 @@ def test_an_assignment_and_a_configuration_are_stored_as_given():
         (CreatableTopic("no spaces"), Errors.INVALID_TOPIC_EXCEPTION),
         (CreatableTopic("t", 0), Errors.INVALID_PARTITIONS),
         (CreatableTopic("t", 1, 4), Errors.INVALID_REPLICATION_FACTOR),
-        (CreatableTopic("t", 1, -1, {0: (0,)}), Errors.INVALID_REQUEST),
-        (CreatableTopic("t", assignment={}), Errors.INVALID_REPLICA_ASSIGNMENT),
-        (CreatableTopic("t", assignment={1: (0,)}), Errors.INVALID_REPLICA_ASSIGNMENT),
-        (CreatableTopic("t", assignment={0: (9,)}), Errors.INVALID_REPLICA_ASSIGNMENT),
-        (CreatableTopic("t", config={"cleanup.policy": "burn"}), Errors.INVALID_CONFIG),
-        (CreatableTopic("t", config={"cleanup.policy": None}), Errors.INVALID_REQUEST),
+        (CreatableTopic("t", MAX_NEW_PARTITIONS + 1), Errors.POLICY_VIOLATION),
+        (CreatableTopic("t", 1, -1, assigned((0, 0))), Errors.INVALID_REQUEST),
+        (CreatableTopic("t", assignment=()), Errors.INVALID_REPLICA_ASSIGNMENT),
+        (CreatableTopic("t", assignment=assigned((1, 0))), Errors.INVALID_REPLICA_ASSIGNMENT),
+        (CreatableTopic("t", assignment=assigned((0, 9))), Errors.INVALID_REPLICA_ASSIGNMENT),
+        (
+            CreatableTopic("t", assignment=assigned((0, 0), (0, 1))),
+            Errors.INVALID_REPLICA_ASSIGNMENT,
+        ),
+        (CreatableTopic("t", config=(ConfigEntry("cleanup.policy", "x"),)), Errors.INVALID_CONFIG),
+        (
+            CreatableTopic("t", config=(ConfigEntry("cleanup.policy", None),)),
+            Errors.INVALID_REQUEST,
+        ),
     ],
 )
 def test_what_cannot_be_is_refused_before_anything_is_written(
@@ -190,10 +234,16 @@ def test_what_cannot_be_is_refused_before_anything_is_written(
     assert set(desk.topics) == {"there", "t_a"}
 
 
+def test_a_refusal_that_quotes_a_long_name_is_cut_short():
+    request = DeleteTopicsRequest(("t" * 32_767,), PATIENCE)
+    (outcome,) = Desk().manager.decide(request)
+    assert (len(outcome.topic), len(outcome.message)) == (32_767, MAX_MESSAGE_LENGTH)
+
+
 def test_one_bad_topic_leaves_the_others_alone():
     desk = Desk()
-    topics = [CreatableTopic("bad", 0), CreatableTopic("good")]
-    desk.manager.create_topics(topics, NOW, 0)
+    topics = CreatableTopic("bad", 0), CreatableTopic("good")
+    assert desk.create(*topics) == [Errors.INVALID_PARTITIONS, Errors.NONE]
     assert set(desk.topics) == {"good"}
 
 
@@ -206,8 +256,33 @@ def test_a_topic_named_twice_or_colliding_with_another_of_the_request_is_refused
 
 def test_validation_alone_writes_nothing():
     desk = Desk()
-    assert desk.create(CreatableTopic("t")) == [Errors.NONE]
+    request = CreateTopicsRequest((CreatableTopic("t", 2),), PATIENCE, validate_only=True)
+    valid = TopicOutcome("t", Errors.NONE, partitions=2)
+    assert desk.ask(request).poll(desk.cache.snapshot, NOW) == [valid]
     assert not desk.topics
+
+
+def test_what_is_created_together_is_placed_in_one_job():
+    desk = Desk()
+    desk.create(CreatableTopic("a", 2, 1), CreatableTopic("bad", 0), CreatableTopic("b", 1, 2))
+    assert [[spec.topic for spec in job.topics] for job in desk.jobs] == [["a", "b"]]
+    assert desk.replicas("a") == [(0,), (1,)]
+    assert desk.replicas("b") == [(0, 1)]
+
+
+def test_the_partitions_of_a_request_are_bounded_together():
+    desk = Desk()
+    topics = CreatableTopic("a", MAX_NEW_PARTITIONS), CreatableTopic("b", 1)
+    request = CreateTopicsRequest(topics, PATIENCE, validate_only=True)
+    assert desk.decide(request) == [Errors.NONE, Errors.POLICY_VIOLATION]
+
+
+def test_an_earlier_attempt_at_the_same_topic_counts_as_done():
+    desk = Desk()
+    desk.have("t", (0,))  # the desk gives every topic the id 1
+    again = desk.create(CreatableTopic("t", topic_id=topic_id(1)))
+    another = desk.create(CreatableTopic("t", topic_id=topic_id(2)))
+    assert [*again, *another] == [Errors.NONE, Errors.TOPIC_ALREADY_EXISTS]
 
 
 # --- growing --------------------------------------------------------------------------------------
@@ -242,6 +317,7 @@ def test_what_cannot_grow_is_refused():
     desk.topics["moving"] = {0: ReplicaAssignment((0, 1), (1,))}
     desk.topics["torn"] = {1: ReplicaAssignment((0,))}
     assert desk.grow("nobody", 2) is Errors.UNKNOWN_TOPIC_OR_PARTITION
+    assert desk.grow("t/partitions/0", 2) is Errors.UNKNOWN_TOPIC_OR_PARTITION
     assert desk.grow("t", 1) is Errors.INVALID_PARTITIONS
     assert desk.grow("t", 3, (0, 1)) is Errors.INVALID_REPLICA_ASSIGNMENT
     assert desk.grow("t", 2, (0,)) is Errors.INVALID_REPLICA_ASSIGNMENT
@@ -258,11 +334,11 @@ def test_a_topic_is_deleted_when_this_broker_knows_it_no_more():
     desk = Desk()
     desk.have("t", (0,))
     desk.tell()
-    pending = desk.manager.delete_topics(NOW, PATIENCE, ["t"])
+    pending = desk.ask(DeleteTopicsRequest(("t",), PATIENCE))
     assert desk.deleting == {"t"}
     assert pending.poll(desk.cache.snapshot, NOW) is None
     desk.forget("t")
-    assert pending.poll(desk.cache.snapshot, NOW) == [("t", Errors.NONE, "")]
+    assert pending.poll(desk.cache.snapshot, NOW) == [TopicOutcome("t", Errors.NONE)]
 
 
 def test_a_topic_may_be_named_by_its_id():
@@ -270,28 +346,20 @@ def test_a_topic_may_be_named_by_its_id():
     desk.have("t", (0,))
     desk.tell()
     unknown = topic_id(9)
-    pending = desk.manager.delete_topics(NOW, 0, topic_ids=[topic_id(1), unknown])
-    outcomes = pending.poll(desk.cache.snapshot, NOW)
-    assert outcomes is not None
+    outcomes = desk.manager.decide(DeleteTopicsRequest((), PATIENCE, (topic_id(1), unknown)))
     assert [(o.topic, o.error_code) for o in outcomes] == [
-        ("t", Errors.REQUEST_TIMED_OUT),
+        ("t", Errors.NONE),
         (unknown, Errors.UNKNOWN_TOPIC_ID),
     ]
     assert desk.deleting == {"t"}
 
 
 def test_unknown_topics_and_disabled_deletion_are_refused():
-    desk = Desk()
-    pending = desk.manager.delete_topics(NOW, PATIENCE, ["nobody"])
-    outcomes = pending.poll(desk.cache.snapshot, NOW)
-    assert outcomes is not None
-    assert outcomes[0].error_code is Errors.UNKNOWN_TOPIC_OR_PARTITION
+    assert Desk().delete("nobody") == [Errors.UNKNOWN_TOPIC_OR_PARTITION]
     desk = Desk(AdminSettings(delete_topic_enable=False))
     desk.have("t", (0,))
     desk.tell()
-    outcomes = desk.manager.delete_topics(NOW, PATIENCE, ["t"]).poll(desk.cache.snapshot, NOW)
-    assert outcomes is not None
-    assert outcomes[0].error_code is Errors.TOPIC_DELETION_DISABLED
+    assert desk.delete("t") == [Errors.TOPIC_DELETION_DISABLED]
     assert not desk.deleting
 
 
@@ -301,7 +369,5 @@ def test_only_the_broker_that_rules_accepts():
     desk.tell()
     assert desk.create(CreatableTopic("new")) == [Errors.NOT_CONTROLLER]
     assert desk.grow("t", 2) is Errors.NOT_CONTROLLER
-    outcomes = desk.manager.delete_topics(NOW, PATIENCE, ["t"]).poll(desk.cache.snapshot, NOW)
-    assert outcomes is not None
-    assert outcomes[0].error_code is Errors.NOT_CONTROLLER
+    assert desk.delete("t") == [Errors.NOT_CONTROLLER]
     assert not desk.deleting

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from core.config_changes import CHANGE_EXPIRATION_MS, ConfigChanges
+from core.config_changes import CHANGE_EXPIRATION_MS, ConfigChanges, ConfigNews
 from core.controller.events import (
     ControllerEvent,
     TopicUncleanLeaderElectionEnable,
@@ -44,6 +44,10 @@ class Cluster:
         assert isinstance(self.tool.multi([Create(prefix, data, sequential=True)]), Committed)
 
     def catch_up(self) -> list[ControllerEvent]:
+        """Look at what changed and return what the controller must know."""
+        return list(self.look().events)
+
+    def look(self) -> ConfigNews:
         """Look at what changed."""
         return self.changes.catch_up(self.now_ms)
 
@@ -157,3 +161,23 @@ def test_after_a_session_that_ended_in_between_nothing_is_missed(cluster: Cluste
         cluster.catch_up()
     cluster.session._session_id = cluster.server.open_session(cluster.watches.append)
     assert cluster.catch_up() == [TopicUncleanLeaderElectionEnable("orders")]
+
+
+def test_topics_whose_configuration_may_have_changed_are_named(cluster: Cluster):
+    cluster.configure("topics/payments", {"retention.ms": "1"})
+    cluster.configure("topics/orders", {})
+    cluster.configure("clients/somebody", {"producer_byte_rate": "1"})
+    assert cluster.look().topics == ["orders", "payments"]
+    assert cluster.look() == ConfigNews([], [])
+
+
+def test_what_holds_for_this_broker_is_told_when_it_changes(cluster: Cluster):
+    assert cluster.look().broker_config is None
+    cluster.configure("brokers/<default>", {"min.insync.replicas": "2", "log.retention.ms": "5"})
+    cluster.configure("brokers/1", {"min.insync.replicas": "3"})
+    cluster.configure("brokers/2", {"min.insync.replicas": "4"})
+    assert cluster.look().broker_config == {"min.insync.replicas": "3", "log.retention.ms": "5"}
+    cluster.configure("brokers/2", {})
+    assert cluster.look().broker_config is None
+    cluster.configure("brokers/1", {})
+    assert cluster.look().broker_config == {"min.insync.replicas": "2", "log.retention.ms": "5"}

@@ -15,7 +15,7 @@ from core.controller.events import ControllerEvent, RequestId
 from core.controller.term import ControllerSettings
 from core.errors import Errors, SessionExpiredError
 from core.model import BrokerId, BrokerInfo, EndPoint
-from core.protocol.broker import FetchRequest, FetchResponse
+from core.protocol.broker import FetchRequest
 from core.protocol.control import (
     ControlResponse,
     LeaderAndIsrRequest,
@@ -32,16 +32,24 @@ from core.protocol.controller import (
 from core.replication.metadata_cache import MetadataCache
 from core.replication.replica_manager import ReplicaManager, ReplicationSettings
 from tests.simulation.channel import REQUEST_TIMEOUT_MS, Channel
+from tests.simulation.client_requests import (
+    ConsumeRequest,
+    DeleteRecordsRequest,
+    ProduceRequest,
+)
 from tests.simulation.disk import Disk
+from tests.simulation.fetchers import Fetchers
 from tests.simulation.isr_writer import IsrWriter
 from tests.simulation.network import AnswerBody, Exchange, Network
+from tests.simulation.record_server import RecordServer
+from tests.simulation.records import RecordObserver
 from tests.simulation.virtual_time import VirtualTime
 from tests.support.fake_zookeeper import FakeZooKeeper, FakeZooKeeperServer
 from zk.operations import WatchEvent
 from zk.store import ZkControllerStore
 from zk.watches import controller_event
 
-FETCH_INTERVAL_MS = 1_000
+CHECKPOINT_INTERVAL_MS = 5_000
 PROPOSAL_BACKOFF_MS = 100
 SHUTDOWN_ATTEMPTS = 3
 SHUTDOWN_BACKOFF_MS = 500
@@ -59,6 +67,7 @@ class World:
     topic_numbers: Iterator[int]
     stop: Callable[[SimulatedBroker], None]
     obey: Callable[[SimulatedBroker, Exchange], ControlResponse]
+    observer: RecordObserver
     orders_received: int = 0  # by replicas, whatever came of them
 
 
@@ -104,6 +113,7 @@ class SimulatedBroker:
         self.port = port
         self.control_endpoint = f"tcp://broker-{broker_id}:{port}"
         self.replication_endpoint = f"tcp://broker-{broker_id}:{port}/replication"
+        self.client_endpoint = f"tcp://broker-{broker_id}:{port}/clients"
         self.is_paused = False
         self.is_dead = False
         self.is_leaving = False  # asked to hand over
@@ -130,7 +140,8 @@ class SimulatedBroker:
         store = ZkControllerStore(self.session)
         self.controller = Controller(info, store, topic_ids, self.settings)
         self._request_ids = itertools.count(1)
-        self._fetches: dict[BrokerId, Exchange] = {}
+        self.record_server = RecordServer(self)
+        self._fetchers = Fetchers(self)
         self._proposal: Exchange | None = None
         self._may_propose_from_ms = 0
         self._isr_writer = IsrWriter(self)
@@ -139,8 +150,10 @@ class SimulatedBroker:
         """Listen, register, and do what is done every now and then."""
         self.world.network.listen(self.control_endpoint, self)
         self.world.network.listen(self.replication_endpoint, self)
+        self.world.network.listen(self.client_endpoint, self)
         self.tell(events.RegisterBrokerAndReelect())
-        self._fetch_again_and_again()
+        self._fetchers.fetch_again_and_again()
+        self._checkpoint_again_and_again()
         self._shrink_again_and_again()
         if self.settings.isr_changes_through_zookeeper:
             self._isr_writer.propagate_again_and_again()
@@ -229,16 +242,21 @@ class SimulatedBroker:
 
     def receive(self, exchange: Exchange) -> None:
         """Obey, answer a fetch, or leave it to the controller."""
-        now_ms, request = self.world.time.now_ms, exchange.request
+        request = exchange.request
         match request:
-            case FetchRequest():
-                self.world.network.answer(exchange, self.replica_manager.fetch(request, now_ms))
+            case FetchRequest() | ProduceRequest() | ConsumeRequest() | DeleteRecordsRequest():
+                self.record_server.serve(exchange)
             case LeaderAndIsrRequest() | StopReplicaRequest() | UpdateMetadataRequest():
                 # A leader that is refused may ask again for ever, and every time all are told.
                 self.world.orders_received += not isinstance(request, UpdateMetadataRequest)
                 self.world.network.answer(exchange, self.world.obey(self, exchange))
             case _:
                 self.ask(exchange)
+        self.acted()
+
+    def acted(self) -> None:
+        """Let it be seen what replicas have come to, and send what they propose."""
+        self.world.observer.on_acted(self)
         self._propose()
 
     def obey(self, exchange: Exchange) -> ControlResponse:
@@ -250,35 +268,21 @@ class SimulatedBroker:
 
     # --- replication ---
 
-    def _fetch_again_and_again(self) -> None:
-        self.world.time.schedule(self, FETCH_INTERVAL_MS, self._fetch_again_and_again)
-        leaders = self.replica_manager.leaders_to_fetch_from()
-        for leader, endpoint in sorted(leaders.items()):
-            self._fetch(leader, endpoint)
-
-    def _fetch(self, leader: BrokerId, endpoint: str) -> None:
-        now_ms = self.world.time.now_ms
-        waiting = self._fetches.get(leader)
-        if waiting is not None and not waiting.is_over:
-            if now_ms - waiting.sent_ms < REQUEST_TIMEOUT_MS:
-                return
-            waiting.give_up()
-        request = self.replica_manager.fetch_request(leader, now_ms)
-        if request is None:
-            return
-
-        def on_answer(answer: AnswerBody) -> None:
-            assert isinstance(answer, FetchResponse)
-            now_ms = self.world.time.now_ms
-            self.replica_manager.on_fetch_response(leader, request, answer, now_ms)
-
-        self._fetches[leader] = self.world.network.ask(self, endpoint, request, on_answer)
-
     def _shrink_again_and_again(self) -> None:
         lag_ms = self.world.replication_settings.replica_lag_time_max_ms
         self.world.time.schedule(self, lag_ms // 2, self._shrink_again_and_again)
         self.replica_manager.shrink_isrs(self.world.time.now_ms)
-        self._propose()
+        self.acted()
+
+    def _checkpoint_again_and_again(self) -> None:
+        self.world.time.schedule(self, CHECKPOINT_INTERVAL_MS, self._checkpoint_again_and_again)
+        self.replica_manager.checkpoint_high_watermarks()
+
+    def notice_failed_directory(self) -> None:
+        """Do what a broker does whose log directory failed, but for telling the controller."""
+        self.disk.fail_directory()
+        self.replica_manager.on_log_directory_failed()
+        self.acted()
 
     def _propose(self) -> None:
         """Send what is proposed to the controller, one request at a time."""
@@ -318,6 +322,7 @@ class SimulatedBroker:
         now_ms = self.world.time.now_ms
         self._may_propose_from_ms = now_ms + PROPOSAL_BACKOFF_MS
         self.replica_manager.on_alter_partition_response(request, answer, now_ms)
+        self.world.observer.on_acted(self)
         self.world.time.schedule(self, PROPOSAL_BACKOFF_MS, self._propose)
 
     # --- the end ---

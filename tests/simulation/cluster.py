@@ -21,9 +21,11 @@ from core.model import (
 from core.protocol.control import ControlResponse
 from core.protocol.controller import ControllerRequest, ControllerResponse
 from core.replication.replica_manager import ReplicationSettings
-from tests.simulation.broker import FETCH_INTERVAL_MS, SimulatedBroker, World
+from tests.simulation.broker import SimulatedBroker, World
 from tests.simulation.disk import Disk
+from tests.simulation.fetchers import FETCH_INTERVAL_MS
 from tests.simulation.network import Exchange, Network
+from tests.simulation.records import RecordObserver
 from tests.simulation.virtual_time import VirtualTime
 from tests.support.fake_zookeeper import FakeZooKeeperServer, Hook
 from zk.znodes import TopicPartitionStateZNode, TopicZNode
@@ -33,7 +35,11 @@ Step: TypeAlias = tuple[str, int]
 
 QUIET_MS = 16_000
 REPLICATION = ReplicationSettings(
-    replica_lag_time_max_ms=6_000, replica_fetch_wait_max_ms=500, replica_fetch_backoff_ms=500
+    replica_lag_time_max_ms=6_000,
+    replica_fetch_wait_max_ms=500,
+    replica_fetch_backoff_ms=500,
+    replica_fetch_max_bytes=150,  # a batch or two: who is behind stays so for some time
+    replica_fetch_response_max_bytes=300,
 )
 
 
@@ -83,10 +89,17 @@ class Cluster:
             topic_numbers=itertools.count(1),
             stop=self._stop,
             obey=lambda broker, exchange: self.obey(broker, exchange),
+            observer=RecordObserver(),
         )
         self._ports = itertools.count(20_000)
         for broker_id in range(brokers) if isinstance(brokers, int) else brokers:
             self.start(broker_id)
+
+    def observe(self, observer: RecordObserver) -> None:
+        """Have somebody look on as records are written, committed and answered."""
+        self._world.observer = observer
+        for disk in self.disks.values():
+            disk.observer = observer
 
     @property
     def now_ms(self) -> int:
@@ -97,7 +110,10 @@ class Cluster:
 
     def start(self, broker_id: BrokerId, *, port: int | None = None) -> SimulatedBroker:
         """Start a broker process, on a port of its own unless one is given."""
-        disk = self.disks.setdefault(broker_id, Disk())
+        if broker_id not in self.disks:
+            self.disks[broker_id] = Disk(broker_id, lambda: self.now_ms)
+        disk = self.disks[broker_id]
+        disk.observer = self._world.observer
         broker = SimulatedBroker(self._world, broker_id, port or next(self._ports), disk)
         self.brokers[broker_id] = broker
         broker.session.hook = self.hook_for(broker)
@@ -124,6 +140,7 @@ class Cluster:
         if broker.broker_id in self.in_call:  # its controller is stopped first
             self.time.schedule(broker, FETCH_INTERVAL_MS, lambda: self._stop(broker))
             return
+        broker.replica_manager.checkpoint_high_watermarks()
         self.kill(broker.broker_id)
         self.expire(broker.session.session_id)
 

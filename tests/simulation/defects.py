@@ -30,8 +30,9 @@ from core.errors import Errors
 from core.model import LeaderAndIsr, ReplicaAssignment
 from core.ports import ControllerEpoch
 from core.protocol.controller import ControlledShutdownResponse
-from core.replication import replica_manager
-from core.replication.replica_manager import ReplicaManager
+from core.replication import control_orders
+from core.replication.control_orders import ControlOrders
+from tests.simulation.record_defects import RECORD_DEFECTS
 from zk import fenced_writes
 from zk.store import ZkControllerStore
 from zk.watching_store import WatchingStore
@@ -222,41 +223,41 @@ def imbalance_counted_once() -> Any:
 def no_broker_epoch_check() -> Any:
     """An order to an earlier life of a broker is obeyed (KIP-380)."""
 
-    def by_controller_epoch(self: ReplicaManager, header: Any) -> Errors:
+    def by_controller_epoch(self: ControlOrders, header: Any) -> Errors:
         is_stale = header.controller_epoch < self.controller_epoch
         return Errors.STALE_CONTROLLER_EPOCH if is_stale else Errors.NONE
 
-    return patch.object(ReplicaManager, "_check_epochs", by_controller_epoch)
+    return patch.object(ControlOrders, "_check_epochs", by_controller_epoch)
 
 
 def deposed_controllers_obeyed() -> Any:
     """An order of a controller that was deposed is obeyed (KAFKA-1188)."""
 
-    def by_broker_epoch(self: ReplicaManager, header: Any) -> Errors:
+    def by_broker_epoch(self: ControlOrders, header: Any) -> Errors:
         is_stale = -1 < header.broker_epoch < self.broker_epoch
         return Errors.STALE_BROKER_EPOCH if is_stale else Errors.NONE
 
-    return patch.object(ReplicaManager, "_check_epochs", by_broker_epoch)
+    return patch.object(ControlOrders, "_check_epochs", by_broker_epoch)
 
 
 def old_leader_epochs_obeyed() -> Any:
     """A late order undoes a newer one."""
-    obey = ReplicaManager._obey
+    obey = ControlOrders._obey
 
     def whatever_its_epoch(
-        self: ReplicaManager, name: Any, topic_id: Any, state: Any, now_ms: int
+        self: ControlOrders, name: Any, topic_id: Any, state: Any, now_ms: int
     ) -> Any:
-        partition = self._partitions.get(name)
+        partition = self._hosted.get(name)
         if partition is not None:
             partition.leader_epoch = min(partition.leader_epoch, state.leader_epoch - 1)
         return obey(self, name, topic_id, state, now_ms)
 
-    return patch.object(ReplicaManager, "_obey", whatever_its_epoch)
+    return patch.object(ControlOrders, "_obey", whatever_its_epoch)
 
 
 def topic_ids_ignored() -> Any:
     """The log of a deleted topic is taken for that of the next one of its name."""
-    return patch.object(replica_manager, "_differ", lambda one, other: False)
+    return patch.object(control_orders, "differ", lambda one, other: False)
 
 
 def orders_before_the_write() -> Any:
@@ -375,6 +376,7 @@ DEFECTS: tuple[Defect, ...] = (
     cancelled_moves_go_on,
     removed_topics_live_on,
     isr_changes_unheard,
+    *RECORD_DEFECTS,
 )
 
 SEARCH_FROM: dict[Defect, int] = {

@@ -2,52 +2,67 @@
 
 from __future__ import annotations
 
-from core.errors import StorageError
-from core.model import TopicPartition
+from collections.abc import Callable
+
+from core.log_config import LogConfig
+from core.model import BrokerId, TopicPartition
 from core.protocol.control import TopicId
-from storage.empty_logs import EmptyLogs
+from core.records import RecordBytes
+from core.replica_logs import AppendedRecords
+from tests.simulation.records import RecordObserver
+from tests.support.memory_logs import MemoryLog, MemoryLogs
+
+CAREFUL_TOPICS = ("topic-1", "topic-3", "topic-5")
+TOPIC_CONFIGS = {topic: LogConfig(min_insync_replicas=2) for topic in CAREFUL_TOPICS}
 
 
-class Disk(EmptyLogs):
-    """Two directories; every other log is in the one that may fail."""
+class ObservedLog(MemoryLog):
+    """Tells what is written to it."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.has_failed = False
-        self._lost: set[TopicPartition] = set()
+    disk: Disk
 
-    def fail(self) -> None:
+    def append_as_leader(self, records: RecordBytes, leader_epoch: int) -> AppendedRecords:
+        """Append, and tell."""
+        appended = super().append_as_leader(records, leader_epoch)
+        if not appended.is_duplicate:
+            self.disk.observer.on_led(self.disk.broker_id, self, self.batches[-1])
+        return appended
+
+    def append_as_follower(self, records: RecordBytes) -> None:
+        """Append, and tell."""
+        first = len(self.batches)
+        super().append_as_follower(records)
+        self.disk.observer.on_followed(self.disk.broker_id, self, first)
+
+
+class Disk(MemoryLogs):
+    """Two directories; the logs of even partitions are in the one that may fail."""
+
+    def __init__(self, broker_id: BrokerId, now_ms: Callable[[], int]) -> None:
+        super().__init__(TOPIC_CONFIGS, wall_clock_ms=now_ms)
+        self.broker_id = broker_id
+        self.observer = RecordObserver()
+
+    def make_log(self, topic_partition: TopicPartition, topic_id: TopicId | None) -> MemoryLog:
+        """Return a new log that tells what is written to it."""
+        topic = topic_partition.topic
+        log = ObservedLog(
+            topic_partition, topic_id, lambda: self.config_of(topic), self.wall_clock_ms
+        )
+        log.disk = self
+        return log
+
+    def fail_directory(self) -> None:
         """Lose a directory and the logs in it."""
-        self.has_failed = True
-        self._lost = {p for p in self.hosted() if p.partition % 2 == 0}
+        lost = [name for name in self.hosted() if name.partition % 2 == 0]
+        for name in lost:
+            self.observer.on_lost(self.broker_id, self.log(name))
+        self.fail(lost)
 
-    def repair(self) -> None:
-        """Put an empty directory in the place of the failed one."""
-        for partition in self._lost:
-            super().delete(partition)
-        self.has_failed = False
-        self._lost = set()
-
-    def get_or_create(
-        self, topic_partition: TopicPartition, topic_id: TopicId | None, *, is_new: bool
-    ) -> TopicId | None:
-        """Create the log unless it exists, or may exist where nobody can look."""
-        may_be_lost = topic_partition not in self.hosted() and not is_new
-        if topic_partition in self._lost or (self.has_failed and may_be_lost):
-            raise StorageError(f"{topic_partition}: its log directory has failed")
-        return super().get_or_create(topic_partition, topic_id, is_new=is_new)
-
-    def delete(self, topic_partition: TopicPartition) -> None:
-        """Forget the log, if it can be reached."""
-        if topic_partition in self._lost:
-            raise StorageError(f"{topic_partition}: its log directory has failed")
-        super().delete(topic_partition)
-
-    def set_aside(self, topic_partition: TopicPartition) -> None:
-        """Forget the log, if it can be reached."""
-        if topic_partition not in self._lost:
-            super().delete(topic_partition)
-
-    def is_offline(self, topic_partition: TopicPartition) -> bool:
-        """Whether the log was in the directory that failed."""
-        return topic_partition in self._lost
+    def lose_power(self, lost_batches: Callable[[], int]) -> None:
+        """Lose the end of every log: what was not on the platters yet."""
+        for name in self.hosted():
+            log, count = self.log(name), lost_batches()
+            if count and log.batches and not log.is_offline:
+                self.observer.on_lost(self.broker_id, log)
+                log.truncate_to(log.batches[-count:][0].base_offset)

@@ -6,6 +6,7 @@ from tests.simulation.answers import Answers
 from tests.simulation.cluster import Cluster
 from tests.simulation.leadership_history import LeadershipHistory
 from tests.simulation.obedience import Obedience
+from tests.simulation.record_history import RecordHistory
 from tests.simulation.terms import Terms
 
 
@@ -18,6 +19,11 @@ class Invariants:
         self.history = LeadershipHistory(cluster)
         self._terms = Terms(cluster, self.history)
         obedience = Obedience(cluster, self.history)
+        self.records = RecordHistory(cluster, self.history)
+        self.history.on_given_up = self.records.on_given_up
+        self.history.on_unclean_election = self.records.on_unclean_election
+        self.history.on_state = self.records.on_state
+        cluster.observe(self.records)
         cluster.network.on_sent = self.history.note_sent
         cluster.network.on_answered = Answers(cluster, self.history).check
         cluster.obey = obedience.obey

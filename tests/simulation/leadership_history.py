@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from typing import NamedTuple
 
 from core.errors import BadDataError
@@ -25,7 +26,7 @@ from tests.simulation.broker import SimulatedBroker
 from tests.simulation.cluster import Cluster
 from tests.simulation.network import Exchange
 from tests.support.fake_zookeeper import Transaction
-from zk.admin_znodes import ConfigEntityZNode
+from zk.admin_znodes import ConfigEntityZNode, DeleteTopicsZNode
 from zk.operations import Check, Create, Delete, Operation, SetData
 from zk.znodes import (
     ControllerEpochZNode,
@@ -62,6 +63,11 @@ class LeadershipHistory:
         self.leaders_write_isrs = False
         self.leave_requests: Counter[ControlledShutdownRequest] = Counter()
         self.second_ids = 0  # topics whose id was lost, and who got another one
+        self.on_given_up: Callable[[str], None] = lambda topic: None
+        self.on_unclean_election: Callable[[TopicPartition, str, int], None] = lambda *election: (
+            None
+        )
+        self.on_state: Callable[[TopicPartition, LeaderAndIsr], None] = lambda *told: None
         self._cluster = cluster
         self._read = 0
         self._ruling_session = 0
@@ -97,6 +103,10 @@ class LeadershipHistory:
         is_its_term = broker.controller.context.epoch == self.controller_epoch
         return is_its_term and broker.session.session_id == self._ruling_session
 
+    def topic_id(self, topic: str) -> str:
+        """Return the id of a topic; empty when it has none, or is not there."""
+        return self._topic_ids.get(topic, "")
+
     def assignment(self, partition: TopicPartition) -> ReplicaAssignment | None:
         """Return where a partition is assigned, if that can be read."""
         is_readable = partition.topic not in self._unreadable
@@ -127,10 +137,15 @@ class LeadershipHistory:
             parent, _, name = operation.path.rpartition("/")
             if parent == "/brokers/topics":
                 self._note_topic(name, operation, is_brokers=is_brokers)
+            elif parent == DeleteTopicsZNode.PATH and isinstance(operation, Create):
+                self.on_given_up(name)
             elif parent + "/" == TOPIC_CONFIGS and isinstance(operation, Create | SetData):
                 self._note_config(name, operation.data)
             elif name == "state":
                 self._check_state(transaction, operation)
+                partition = TopicPartitionStateZNode.partition_of(operation.path)
+                if partition in self.current:
+                    self.on_state(partition, self.current[partition])
 
     # --- elections and fences ---
 
@@ -170,6 +185,7 @@ class LeadershipHistory:
         if isinstance(operation, Delete):
             if is_brokers:  # others do not ask who has logs
                 self._check_logs_are_gone(topic)
+            self.on_given_up(topic)
             self._assignments.pop(topic, None)
             self._topic_ids.pop(topic, None)
         elif isinstance(operation, Create | SetData):
@@ -182,7 +198,9 @@ class LeadershipHistory:
             self._assignments[topic] = dict(stored.partitions)
             if stored.topic_id is not None:
                 first = self._topic_ids.setdefault(topic, stored.topic_id)
-                self.second_ids += first != stored.topic_id
+                if first != stored.topic_id:
+                    self.second_ids += 1
+                    self.on_given_up(topic)
                 self._topic_ids[topic] = stored.topic_id
 
     def _check_logs_are_gone(self, topic: str) -> None:
@@ -317,6 +335,8 @@ class LeadershipHistory:
             assert now.leader in usable, f"LeaderIsAlive, {where}"
         if now.leader in before.isr:
             return
+        topic_id = self.topic_id(partition.topic)
+        self.on_unclean_election(partition, topic_id, now.leader_epoch)
         assert (
             self.allow_unclean_everywhere
             or partition.topic in self._unclean_topics

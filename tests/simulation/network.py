@@ -16,9 +16,10 @@ from typing import NamedTuple, Protocol, TypeAlias
 from core.protocol.broker import FetchRequest, FetchResponse
 from core.protocol.control import ControlHeader, ControlRequest, ControlResponse
 from core.protocol.controller import ControllerRequest, ControllerResponse
+from tests.simulation.client_requests import ClientRequest, ClientResponse
 
-RequestBody: TypeAlias = ControlRequest | FetchRequest | ControllerRequest
-AnswerBody: TypeAlias = ControlResponse | FetchResponse | ControllerResponse
+RequestBody: TypeAlias = ControlRequest | FetchRequest | ControllerRequest | ClientRequest
+AnswerBody: TypeAlias = ControlResponse | FetchResponse | ControllerResponse | ClientResponse
 
 
 class Fate(Enum):
@@ -180,5 +181,6 @@ class Network:
 
 
 def usual_fate(packet: Packet) -> Fate:
-    """Fetches, of which there is no end, take no time; everything else waits for its turn."""
-    return Fate.AT_ONCE if isinstance(packet.exchange.request, FetchRequest) else Fate.LATER
+    """Fetches, of which there is no end, and clients take no time; all others wait their turn."""
+    is_of_data = isinstance(packet.exchange.request, FetchRequest | ClientRequest)
+    return Fate.AT_ONCE if is_of_data else Fate.LATER

@@ -17,10 +17,13 @@ from core.protocol.control import StopReplicaRequest
 from core.protocol.controller import AlterPartitionRequest
 from tests.simulation.admins import Admins
 from tests.simulation.broker import SimulatedBroker
+from tests.simulation.client_requests import ClientRequest
+from tests.simulation.clients import Clients
 from tests.simulation.cluster import Cluster, SimulatedCrashError, short_settings
 from tests.simulation.convergence import assert_converged
 from tests.simulation.forgeries import Forgeries
 from tests.simulation.invariants import Invariants
+from tests.simulation.log_convergence import assert_logs_converged
 from tests.simulation.network import Fate, Packet, RequestBody, usual_fate
 from tests.support.fake_zookeeper import Call, Hook, Moment
 from zk.admin_znodes import LogDirEventNotificationSequenceZNode
@@ -30,6 +33,8 @@ BROKERS = 4
 STEPS = 320
 FAULT_PROBABILITY = 0.1
 ADMIN_PROBABILITY = 0.08
+CLIENT_PROBABILITY = 0.12
+POWER_LOSS_PROBABILITY = 0.2
 CALL_FAULT_PROBABILITY = 0.02
 PACKET_LOSS_PROBABILITY = 0.04
 PACKET_DUPLICATE_PROBABILITY = 0.06
@@ -74,6 +79,7 @@ class Simulation:
             self._ports[broker_id] = self.cluster.start(broker_id).port
         self.invariants = Invariants(self.cluster)
         self.invariants.history.leaders_write_isrs = self._leaders_write_isrs
+        self.clients = Clients(self.cluster, self.random, self.invariants.records, self._note)
         self._admins = Admins(
             self.cluster, BROKERS, self.random, self.invariants.history, self._note
         )
@@ -127,7 +133,9 @@ class Simulation:
         if self.invariants.history.second_ids > second_ids:
             self._restart_all()
             self.cluster.run_until_quiet()
+        self.clients.finish()
         assert_converged(self.cluster)
+        assert_logs_converged(self.cluster, self.invariants.records)
 
     def _live_on(self) -> None:
         dice = self.random.random()
@@ -135,6 +143,8 @@ class Simulation:
             self.random.choice(self._faults)()
         elif dice < FAULT_PROBABILITY + ADMIN_PROBABILITY:
             self.random.choice(self._admins.actions)()
+        elif dice < FAULT_PROBABILITY + ADMIN_PROBABILITY + CLIENT_PROBABILITY:
+            self.clients.act()
         else:
             self._step()
         self.invariants.check()
@@ -207,7 +217,7 @@ class Simulation:
         dice = self.random.random()
         if packet.exchange.endpoint in self._cut_off or dice < PACKET_LOSS_PROBABILITY:
             return Fate.LOST
-        if isinstance(packet.exchange.request, FetchRequest):
+        if isinstance(packet.exchange.request, FetchRequest | ClientRequest):
             return Fate.LATER if dice < FETCH_DELAY_PROBABILITY else Fate.AT_ONCE
         is_proposal = isinstance(packet.exchange.request, AlterPartitionRequest)
         doubled = PROPOSAL_DUPLICATE_PROBABILITY if is_proposal else PACKET_DUPLICATE_PROBABILITY
@@ -297,6 +307,9 @@ class Simulation:
         if broker is not None:
             self._note("kill %d", broker.broker_id)
             self._end(broker)
+            if self.random.random() < POWER_LOSS_PROBABILITY:
+                self._note("  and its machine")
+                broker.disk.lose_power(lambda: self.random.randrange(3))
 
     def _end(self, broker: SimulatedBroker) -> None:
         self._forgotten_sessions.append(broker.session.session_id)
@@ -380,7 +393,7 @@ class Simulation:
 
     def _fail_a_log_directory_of(self, broker: SimulatedBroker) -> None:
         self._note("a log directory of %d fails", broker.broker_id)
-        broker.disk.fail()
+        broker.notice_failed_directory()
         self._log_dir_events += 1
         path = f"{LogDirEventNotificationSequenceZNode.PATH_PREFIX}{self._log_dir_events:010d}"
         data = LogDirEventNotificationSequenceZNode.encode(broker.broker_id)

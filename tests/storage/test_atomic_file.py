@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from core.errors import StorageError
-from storage.atomic_file import write_atomically
+from storage.atomic_file import overwrite, write_atomically
 
 
 def test_a_file_is_replaced_whole(tmp_path: Path) -> None:
@@ -29,3 +29,12 @@ def test_what_a_crash_left_behind_is_written_over(tmp_path: Path) -> None:
 def test_a_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match=r"missing/checkpoint: No such file"):
         write_atomically(tmp_path / "missing" / "checkpoint", b"")
+
+
+def test_a_file_is_written_over(tmp_path: Path) -> None:
+    file = tmp_path / "checkpoint"
+    for data in (b"first", b"a longer one", b"short", b""):
+        overwrite(file, data)
+        assert file.read_bytes() == data
+    with pytest.raises(StorageError, match=r"missing/checkpoint: No such file"):
+        overwrite(tmp_path / "missing" / "checkpoint", b"")

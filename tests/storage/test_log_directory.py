@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from core.errors import StorageError
-from storage.log_directory import LogDirectory
+from storage.log_directory import ForeignDirectoryError, LogDirectory
+from storage.log_file import CorruptSegmentError
 
 META = "meta.properties"
 CLUSTER = "Yx3F9Jk0T1-abcdefghij_"
@@ -119,3 +120,54 @@ def test_what_kafka_wrote_is_understood(path: Path) -> None:
         directory.join_cluster(3, "another")
     directory.join_cluster(3, CLUSTER)
     directory.close()
+
+
+# --- failures -------------------------------------------------------------------------------------
+
+
+def test_the_first_error_takes_a_directory_offline_for_good(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    failed: list[Path] = []
+    directory = LogDirectory(path, failed.append)
+    with directory:
+        assert not directory.is_offline
+    with pytest.raises(StorageError, match=r"is offline: .*nothing/here: No such file"), directory:
+        (path / "nothing" / "here").read_bytes()
+    with pytest.raises(StorageError, match=r"nothing/here: No such file"), directory:
+        raise AssertionError("not reached")
+    directory.fail("something else")
+    assert directory.is_offline
+    assert failed == [path]
+    assert [record.getMessage() for record in caplog.records] == [directory.failure]
+
+
+def test_an_error_of_a_file_of_one_log_takes_no_directory_offline(directory: LogDirectory) -> None:
+    with pytest.raises(CorruptSegmentError), directory:
+        raise CorruptSegmentError("a batch is damaged")
+    with pytest.raises(ValueError, match="ours"), directory:
+        raise ValueError("ours")
+    assert not directory.is_offline
+
+
+def test_an_orderly_end_is_noted_until_the_next_use(directory: LogDirectory, path: Path) -> None:
+    assert not directory.was_closed_cleanly()
+    directory.mark_clean()
+    assert directory.was_closed_cleanly()
+    assert (path / ".kafka_cleanshutdown").exists()
+    directory.mark_in_use()
+    directory.mark_in_use()
+    assert not directory.was_closed_cleanly()
+
+
+def test_a_directory_of_somebody_else_is_not_a_broken_one(
+    directory: LogDirectory, path: Path
+) -> None:
+    directory.join_cluster(3, CLUSTER)
+    with pytest.raises(ForeignDirectoryError):
+        directory.join_cluster(3, "another")
+    with pytest.raises(ForeignDirectoryError):
+        LogDirectory(path).open(3)
+    directory.close()
+    with pytest.raises(ForeignDirectoryError):
+        LogDirectory(path).open(4)

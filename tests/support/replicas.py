@@ -70,5 +70,5 @@ def leader_of_two(stage: Stage, endpoints: Mapping[BrokerId, str]) -> Broker:
     ask(ref, lead_and_follow(1, (1, 2), isr=(1,)))
     actor = ref._actor_weakref()
     assert actor is not None
-    actor.replica_manager.fetch(fetch(2), 0)
+    actor.replica_manager.fetch(fetch(2), 0, lambda _: None)
     return actor

@@ -122,6 +122,11 @@ class RunningCluster:
         description: dict[str, Any] = json.loads(text)
         return description
 
+    @property
+    def bootstrap(self) -> str:
+        """Where Kafka's clients begin: ``host:port,…``."""
+        return ",".join(f"{b['host']}:{b['port']}" for b in self.description["brokers"])
+
     def pid(self, broker_id: BrokerId) -> int:
         """Return the process id of a broker."""
         if broker_id in self._restarted:

@@ -10,6 +10,7 @@ Three lines inject any message into any actor::
 
 from __future__ import annotations
 
+import queue
 import threading
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
@@ -17,9 +18,8 @@ from time import monotonic
 from typing import Any, NamedTuple, Self
 
 from pykka import ActorRef
-from pykka import Timeout as AskTimeout
 
-from actors.broker import Broker, BrokerStatus
+from actors.broker import Broker, BrokerCallbacks, BrokerStatus
 from actors.controller_event_manager import ControllerEventManager, ControllerListener
 from actors.event_journal import HandledEvent
 from actors.inbox import Reply
@@ -31,6 +31,7 @@ from core.controller.controller import Controller
 from core.controller.events import ControllerEvent, RegisterBrokerAndReelect
 from core.errors import Errors
 from core.model import BrokerId, BrokerInfo, BrokerRegistration, EndPoint
+from core.protocol.api import ApiKey
 from core.protocol.broker import FetchRequest, FetchResponse
 from core.protocol.control import (
     ControlHeader,
@@ -38,11 +39,21 @@ from core.protocol.control import (
     ControlResponse,
     UpdateMetadataRequest,
 )
-from core.replication.replica_manager import DEFAULTS, ReplicationSettings, refusal
-from storage.empty_logs import EmptyLogs
+from core.replica_logs import ReplicaLogs
+from core.replication.control_orders import refusal
+from core.replication.replica_manager import DEFAULTS, ReplicationSettings
 from tests.support.fake_zookeeper import FakeZooKeeper, FakeZooKeeperServer
+from tests.support.memory_logs import MemoryLogs
 from transport.client import RequestError
-from transport.codec import EncodedBody, decode_request_body
+from transport.codec import (
+    EncodedBody,
+    Frames,
+    decode_reply_header,
+    decode_request_body,
+    decode_response_body,
+)
+from transport.server import IncomingRequest
+from transport.server import Reply as WireReply
 from zk.operations import WatchEvent
 from zk.store import ZkControllerStore
 from zk.watches import controller_event
@@ -84,7 +95,7 @@ class RecordingChannel:
         """Record the request as its receiver would decode it."""
         del timeout_ms, closing
         assert control_header is not None
-        request: Any = decode_request_body(body.api_key, body.data)
+        request: Any = decode_request_body(body.api_key, *body.frames)
         sent = Sent(self._broker_id, control_header, request)
         return self._stage.record(sent)
 
@@ -106,16 +117,29 @@ class StageFetchChannel:
         server = self._stage.replication_servers.get(self._endpoint)
         if server is None:
             raise BrokenChannelError
-        answer = server.ask(body, block=False)
+        answer = fetch_from(server, body)
         deadline = monotonic() + timeout_ms / 1000
         while monotonic() < deadline and not (closing and closing.is_set()):
-            with suppress(AskTimeout):
-                response: FetchResponse = answer.get(timeout=0.02)
-                return response
+            with suppress(queue.Empty):
+                return answer.get(timeout=0.02)
         raise BrokenChannelError
 
     def close(self) -> None:
         """Nothing to close."""
+
+
+def fetch_from(server: ReplicationServer, request: FetchRequest) -> queue.Queue[FetchResponse]:
+    """Fetch as over the wire; the queue gets the answer, or stays empty when it is refused."""
+    answers: queue.Queue[FetchResponse] = queue.Queue()
+
+    def deliver(frames: Frames) -> None:
+        if decode_reply_header(frames[0]).error_code is Errors.NONE:
+            response: Any = decode_response_body(ApiKey.FETCH, *frames[1:])
+            answers.put(response)
+
+    reply = WireReply(ApiKey.FETCH, 1, deliver)
+    server(IncomingRequest(ApiKey.FETCH, None, 1, "follower", request, reply))
+    return answers
 
 
 class RecordingJournal:
@@ -172,7 +196,7 @@ class Stage:
         self.answer: Callable[[Sent], ControlResponse] = accept
         self.unexpected: list[Exception] = []
         self.shutdown_requests: list[Reply | None] = []
-        self.replication_servers: dict[str, ActorRef[ReplicationServer]] = {}
+        self.replication_servers: dict[str, ReplicationServer] = {}
         self._changed = threading.Condition()
         self._undo = ExitStack()
         self._sessions: dict[BrokerId, FakeZooKeeper] = {}
@@ -242,21 +266,21 @@ class Stage:
         self,
         broker_id: BrokerId,
         *,
+        logs: ReplicaLogs | None = None,
         settings: ReplicationSettings = DEFAULTS,
-        on_isrs_proposed: Callable[[], None] = lambda: None,
+        callbacks: BrokerCallbacks | None = None,
     ) -> ActorRef[Broker]:
-        """Start a Broker actor."""
+        """Start a Broker actor; by default its logs are new."""
         ref = start_actor(
             Broker,
             TIMEOUT_S,
             broker_id,
-            EmptyLogs(),
+            logs or MemoryLogs(),
             BrokerStatus(),
-            request_shutdown=self.shutdown_requests.append,
+            callbacks or BrokerCallbacks(self.shutdown_requests.append),
             open_fetch_channel=self.open_fetch_channel,
             scheduler=self.scheduler(f"scheduler-{broker_id}"),
             settings=settings,
-            on_isrs_proposed=on_isrs_proposed,
         )
         self._undo.callback(stop_actor, ref, TIMEOUT_S)
         return ref
@@ -284,21 +308,15 @@ class Stage:
 
     def replication_server(
         self, broker: ActorRef[Broker], on_fetched: Callable[[], None] = lambda: None
-    ) -> ActorRef[ReplicationServer]:
-        """Start what answers the fetches of a broker's followers on this stage."""
+    ) -> ReplicationServer:
+        """Return what answers the fetches of a broker's followers on this stage."""
         actor = broker._actor_weakref()
         assert actor is not None
         broker_id = actor.replica_manager.broker_id
-        ref = start_actor(
-            ReplicationServer,
-            TIMEOUT_S,
-            actor.replica_manager,
-            self.scheduler(f"replication-scheduler-{broker_id}"),
-            on_fetched=on_fetched,
-        )
-        self._undo.callback(stop_actor, ref, TIMEOUT_S)
-        self.replication_servers[replication_endpoint(broker_id)] = ref
-        return ref
+        reaper = self.scheduler(f"expiration-reaper-{broker_id}")
+        server = ReplicationServer(actor.replica_manager, reaper, on_fetched=on_fetched)
+        self.replication_servers[replication_endpoint(broker_id)] = server
+        return server
 
     def open_fetch_channel(self, endpoint: str) -> StageFetchChannel:
         """Return the channel to the replication server at ``endpoint``."""

@@ -31,7 +31,11 @@ KAFKA_NAMES = [
     "kafka_server_SessionExpireListener_ZooKeeperExpiresPerSec_total",
     "kafka_server_ZooKeeperClientMetrics_ZooKeeperRequestLatencyMs_count",
     "kafka_server_ReplicaManager_UnderReplicatedPartitions",
+    "kafka_server_ReplicaManager_UnderMinIsrPartitionCount",
+    "kafka_server_ReplicaManager_AtMinIsrPartitionCount",
     "kafka_server_ReplicaManager_IsrShrinksPerSec_total",
+    "kafka_server_ReplicaFetcherManager_MaxLag",
+    "kafka_log_LogManager_OfflineLogDirectoryCount",
     "kafka_server_ReplicaFetcherManager_DeadThreadCount",
 ]
 
@@ -54,6 +58,8 @@ def test_every_broker_has_kafkas_metrics_and_one_of_them_rules(cluster: RunningC
     assert sum(metrics[leaders] for metrics in told.values()) == 3
     in_sync = 'kafka_cluster_Partition_InSyncReplicasCount{partition="0",topic="payments"}'
     assert [m[in_sync] for m in told.values() if in_sync in m] == [3.0]
+    ends = 'kafka_log_Log_LogEndOffset{partition="0",topic="payments"}'
+    assert [metrics[ends] for metrics in told.values()] == [0.0, 0.0, 0.0]
     fetches = "kafka_server_FetcherStats_RequestsPerSec_total"
     eventually(
         lambda: sum(v for k, v in cluster.metrics(0).items() if k.startswith(fetches)) > 0,

@@ -49,4 +49,4 @@ class RawPeer:
         return self.socket.recv_multipart()[1:]
 
 
-ANSWER_999 = [msgpack.packb([1, 999, 0]), encode_body(READY)]
+ANSWER_999 = [msgpack.packb([1, 999, 0]), *encode_body(READY)]

@@ -25,6 +25,7 @@ from core.protocol.control import (
     PartitionError,
 )
 from core.protocol.placement import PlacementStatusResponse
+from core.records import RecordBytes
 from tests.transport.conftest import Connect, Serve
 from tests.transport.raw_peer import READY, STATUS
 from transport.client import (
@@ -40,7 +41,7 @@ from transport.sockets import Context, new_context, open_socket
 
 WARMING = PlacementStatusResponse(Errors.NONE, "warming")
 
-Respond = Callable[[int], list[list[bytes]]]
+Respond = Callable[[int], list[list[RecordBytes]]]
 
 
 @contextmanager
@@ -67,20 +68,20 @@ def scripted_peer(context: Context, respond: Respond) -> Iterator[str]:
         router.close()
 
 
-def reply(correlation_id: int, response: PlacementStatusResponse) -> list[bytes]:
-    return [b"", encode_reply_header(correlation_id), encode_body(response)]
+def reply(correlation_id: int, response: PlacementStatusResponse) -> list[RecordBytes]:
+    return [b"", encode_reply_header(correlation_id), *encode_body(response)]
 
 
 def test_answers_to_other_requests_and_noise_are_discarded(
     context: Context, connect: Connect
 ) -> None:
-    def respond(correlation_id: int) -> list[list[bytes]]:
+    def respond(correlation_id: int) -> list[list[RecordBytes]]:
         return [
             reply(correlation_id - 1, WARMING),
             reply(correlation_id + 1, WARMING),
             [b"noise"],
-            [b"", b"\xc1", encode_body(WARMING)],
-            [b"", msgpack.packb([2, correlation_id, 0]), encode_body(WARMING)],
+            [b"", b"\xc1", *encode_body(WARMING)],
+            [b"", msgpack.packb([2, correlation_id, 0]), *encode_body(WARMING)],
             [b""] * 100,
             reply(correlation_id, READY),
             reply(correlation_id, WARMING),
@@ -95,14 +96,14 @@ def test_answers_to_other_requests_and_noise_are_discarded(
 @pytest.mark.parametrize(
     ("frames", "error"),
     [
-        ([encode_body(READY)[:-1]], Errors.UNKNOWN_SERVER_ERROR),
+        ([encode_body(READY)[0][:-1]], Errors.UNKNOWN_SERVER_ERROR),
         ([b"\x91" * 1500], Errors.UNKNOWN_SERVER_ERROR),
         ([], Errors.UNKNOWN_SERVER_ERROR),
-        ([encode_body(READY)] * 2, Errors.UNKNOWN_SERVER_ERROR),
+        ([*encode_body(READY)] * 2, Errors.UNKNOWN_SERVER_ERROR),
     ],
 )
 def test_an_answer_that_cannot_be_understood_is_a_failed_request(
-    context: Context, connect: Connect, frames: list[bytes], error: Errors
+    context: Context, connect: Connect, frames: list[RecordBytes], error: Errors
 ) -> None:
     with scripted_peer(context, lambda id_: [[b"", encode_reply_header(id_), *frames]]) as endpoint:
         client = connect(endpoint)
@@ -225,7 +226,7 @@ def test_one_encoded_body_serves_many_brokers(serve: Serve, connect: Connect) ->
 def test_correlation_ids_are_never_used_twice(context: Context, connect: Connect) -> None:
     seen: list[int] = []
 
-    def respond(correlation_id: int) -> list[list[bytes]]:
+    def respond(correlation_id: int) -> list[list[RecordBytes]]:
         seen.append(correlation_id)
         return [reply(correlation_id, READY)] if len(seen) % 2 else []
 

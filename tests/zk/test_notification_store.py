@@ -13,7 +13,9 @@ from tests.support.fake_zookeeper import Call, FakeZooKeeperServer, Moment
 from tests.support.term import KeptSession
 from zk.admin_znodes import IsrChangeNotificationSequenceZNode as IsrChange
 from zk.admin_znodes import LogDirEventNotificationSequenceZNode as LogDirEvent
+from zk.notification_store import notify_log_dir_failure
 from zk.operations import Committed, ConnectionLossError, Create, WatchEvent, WatchKind
+from zk.requests import RequestRefusedError
 from zk.store import ZkControllerStore
 
 ISR_CHANGES, LOG_DIR_EVENTS = "/isr_change_notification", "/log_dir_event_notification"
@@ -191,3 +193,34 @@ def test_a_real_zookeeper_gives_and_deletes_the_same(connect: Connect) -> None:
     assert session.events.get(timeout=5.0) == WatchEvent(WatchKind.CHILDREN, LOG_DIR_EVENTS)
     assert list(store.read_log_dir_events().values()) == [3]
     assert store.read_isr_changes() == {}
+
+
+# --- a broker's side ---
+
+
+def test_a_failed_log_directory_is_notified_as_kafka_does(ruler: Ruler) -> None:
+    notify_log_dir_failure(ruler.zookeeper, 3)
+    node = ruler.server.snapshot()[f"{LOG_DIR_EVENTS}/log_dir_event_0000000000"]
+    assert node.data == b'{"version":1,"broker":3,"event":1}'
+    assert list(ruler.store.read_log_dir_events().values()) == [3]
+
+
+@pytest.mark.parametrize("moment", [Moment.BEFORE, Moment.AFTER])
+def test_a_failure_is_notified_although_the_answer_is_lost(ruler: Ruler, moment: Moment) -> None:
+    def hook(call: Call) -> None:
+        if call.method == "multi_many" and call.moment is moment:
+            ruler.zookeeper.hook = None
+            raise ConnectionLossError("lost")
+
+    ruler.zookeeper.hook = hook
+    notify_log_dir_failure(ruler.zookeeper, 3)
+    assert set(ruler.store.read_log_dir_events().values()) == {3}
+
+
+def test_a_failure_that_cannot_be_notified_is_raised(ruler: Ruler) -> None:
+    ruler.server.remove(LOG_DIR_EVENTS)
+    with pytest.raises(RequestRefusedError, match="NO_NODE"):
+        notify_log_dir_failure(ruler.zookeeper, 3)
+    ruler.zookeeper.expire()
+    with pytest.raises(SessionExpiredError):
+        notify_log_dir_failure(ruler.zookeeper, 3)

@@ -36,6 +36,17 @@ def test_topics_are_created_once(tree: Tree, store: ZkTopicStore):
     assert set(store.read_topics(["t", "nobody"])) == {"t"}
 
 
+def test_a_topic_that_is_too_large_leaves_the_others_alone(tree: Tree, store: ZkTopicStore):
+    too_many = {n: ReplicaAssignment((0,)) for n in range(100_000)}
+    wanted = {
+        "large": NewTopic(topic_id(1), too_many, {}),
+        "small": NewTopic(topic_id(2), ON_0, {}),
+    }
+    created = store.create_topics(wanted)
+    assert created == {"large": Errors.INVALID_PARTITIONS, "small": Errors.NONE}
+    assert list(store.read_topic_names()) == ["small"]
+
+
 def test_partitions_are_added_to_each_topic_that_takes_them(tree: Tree, store: ZkTopicStore):
     tree.put_topic("t", {0: (0,)})
     tree.put_topic("deleting", {0: (0,)})

@@ -24,7 +24,9 @@ class KafkaApiKey(IntEnum):
     INIT_PRODUCER_ID = 22
     OFFSET_FOR_LEADER_EPOCH = 23
     DESCRIBE_CONFIGS = 32
+    ALTER_CONFIGS = 33
     CREATE_PARTITIONS = 37
+    INCREMENTAL_ALTER_CONFIGS = 44
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +43,13 @@ class KafkaRequest:
 
 class MalformedRequestError(Exception):
     """A request that is not what its header says; its connection is closed."""
+
+
+class UnansweredRequestError(Exception):
+    """A request that failed and has no answer: all that says so is that its connection is closed.
+
+    So a producer with acks=0 learns that it writes to the wrong broker.
+    """
 
 
 KafkaAnswer: TypeAlias = Sequence[RecordBytes | Records] | None

@@ -20,7 +20,7 @@ from core.controller.responses import response_event
 from core.errors import Errors
 from core.model import BrokerId
 from core.protocol.control import PartitionError, StopReplicaRequest, StopReplicaResponse
-from core.replication.replica_manager import refusal
+from core.replication.control_orders import refusal
 from tests.support.fake_zookeeper import Call
 from tests.support.term import (
     T0,

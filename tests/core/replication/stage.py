@@ -1,12 +1,11 @@
-"""A broker's replicas on a stage: logs whose ends the test sets, and short ways to order about."""
+"""A broker's replicas on a stage, and short ways to order about."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from core.errors import Errors, StorageError
+from core.errors import Errors
 from core.model import NO_EPOCH, LeaderRecoveryState, TopicPartition
-from core.ports import NO_EPOCH_END_OFFSET, EpochEndOffset
 from core.protocol.broker import (
     FetchedPartition,
     FetchPartition,
@@ -39,7 +38,7 @@ from core.protocol.controller import (
 from core.replication.metadata_cache import MetadataCache
 from core.replication.partition import Partition, Role
 from core.replication.replica_manager import ReplicaManager, ReplicationSettings
-from storage.empty_logs import EmptyLogs
+from tests.core.replication.numbered_logs import NumberedLogs
 from tests.support.term import topic_id
 
 ME = 1
@@ -51,93 +50,11 @@ LAG_MS = 30_000
 SETTINGS = ReplicationSettings(replica_lag_time_max_ms=LAG_MS)
 
 
-class FakeLogs(EmptyLogs):
-    """Logs of which the test says how long they are and which of them fail.
-
-    ``aside`` are those that were set aside, in order.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.offline: set[TopicPartition] = set()
-        self.failing: set[TopicPartition] = set()
-        self.unwritable: set[TopicPartition] = set()
-        self.aside: list[TopicPartition] = []
-        self.starts: dict[TopicPartition, int] = {}
-        self.ends: dict[TopicPartition, int] = {}
-        self.epochs: dict[TopicPartition, list[tuple[int, int]]] = {}  # epoch, start offset
-
-    def is_offline(self, topic_partition: TopicPartition) -> bool:
-        """Whether the directory is known to have failed."""
-        return topic_partition in self.offline
-
-    def get_or_create(
-        self, topic_partition: TopicPartition, topic_id: TopicId | None, *, is_new: bool
-    ) -> TopicId | None:
-        """Fail where the log may be in a failed directory, unless it is new."""
-        if topic_partition in self.failing and not is_new:
-            raise StorageError("the log may be in a failed directory")
-        return super().get_or_create(topic_partition, topic_id, is_new=is_new)
-
-    def delete(self, topic_partition: TopicPartition) -> None:
-        """Fail where the disk does."""
-        if topic_partition in self.failing:
-            raise StorageError("the disk failed")
-        super().delete(topic_partition)
-
-    def set_aside(self, topic_partition: TopicPartition) -> None:
-        """Remember what is stray."""
-        self.aside.append(topic_partition)
-        super().set_aside(topic_partition)
-
-    def log_start_offset(self, topic_partition: TopicPartition) -> int:
-        """Return what the test says."""
-        return self.starts.get(topic_partition, 0)
-
-    def log_end_offset(self, topic_partition: TopicPartition) -> int:
-        """Return what the test says."""
-        return self.ends.get(topic_partition, 0)
-
-    def latest_epoch(self, topic_partition: TopicPartition) -> int:
-        """Return the last epoch that was assigned."""
-        epochs = self.epochs.get(topic_partition)
-        return epochs[-1][0] if epochs else NO_EPOCH
-
-    def end_offset_for_epoch(
-        self, topic_partition: TopicPartition, leader_epoch: int
-    ) -> EpochEndOffset:
-        """Look the epoch up."""
-        epochs = self.epochs.get(topic_partition, [])
-        if not epochs or leader_epoch > epochs[-1][0]:
-            return NO_EPOCH_END_OFFSET
-        if leader_epoch < epochs[0][0]:
-            return EpochEndOffset(leader_epoch, epochs[0][1])
-        found = max(epoch for epoch, _ in epochs if epoch <= leader_epoch)
-        later = [start for epoch, start in epochs if epoch > leader_epoch]
-        end = later[0] if later else self.log_end_offset(topic_partition)
-        return EpochEndOffset(found, end)
-
-    def assign_epoch(self, topic_partition: TopicPartition, leader_epoch: int) -> None:
-        """Remember where the epoch begins."""
-        if topic_partition in self.unwritable:
-            raise StorageError("the disk failed")
-        epochs = self.epochs.setdefault(topic_partition, [])
-        epochs.append((leader_epoch, self.log_end_offset(topic_partition)))
-
-    def truncate_to(self, topic_partition: TopicPartition, offset: int) -> None:
-        """Shorten the log."""
-        if topic_partition in self.unwritable:
-            raise StorageError("the disk failed")
-        self.ends[topic_partition] = offset
-        epochs = self.epochs.get(topic_partition, [])
-        self.epochs[topic_partition] = [(e, start) for e, start in epochs if start < offset]
-
-
 class Broker:
     """A replica manager with epoch 100 and controller epoch 7."""
 
     def __init__(self, broker_id: int = ME) -> None:
-        self.logs = FakeLogs()
+        self.logs = NumberedLogs()
         self.cache = MetadataCache()
         self.manager = ReplicaManager(broker_id, self.logs, self.cache, SETTINGS)
         self.manager.broker_epoch = 100
@@ -196,13 +113,21 @@ class Broker:
         self, replica: int, offset: int = 0, *, replica_epoch: int = 100, leader_epoch: int = 1
     ) -> FetchedPartition:
         """Let a follower fetch t-0 and return the answer for it."""
-        response = self.manager.fetch(
-            fetch(replica, position(leader_epoch, offset), replica_epoch=replica_epoch),
-            self.now_ms,
+        response = self.fetched(
+            fetch(replica, position(leader_epoch, offset), replica_epoch=replica_epoch)
         )
         assert response.error_code is Errors.NONE
         ((_, answer),) = response.partitions()
         return answer
+
+    def fetched(self, request: FetchRequest) -> FetchResponse:
+        """Answer a follower at once, whether there is something to tell or not."""
+        responses: list[FetchResponse] = []
+        held = self.manager.fetch(request, self.now_ms, responses.append)
+        if held is not None:
+            self.manager.expire(held, self.now_ms)
+        (response,) = responses
+        return response
 
     def proposals(self) -> list[AlterPartitionRow]:
         """Return what is proposed now, as after a request that was not answered."""

@@ -40,7 +40,7 @@ class Pair:
 
     def answer(self, request: FetchRequest) -> FetchResponse:
         """Return what the leader answers."""
-        return self.leader.manager.fetch(request, self.leader.now_ms)
+        return self.leader.fetched(request)
 
     def take(self, request: FetchRequest, response: FetchResponse) -> None:
         """Give the follower an answer."""

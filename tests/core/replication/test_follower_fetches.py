@@ -39,7 +39,7 @@ def leader() -> Broker:
 
 
 def ask(broker: Broker, row: FetchPartition, *, replica: int = 2, id: str = A) -> FetchedPartition:
-    response = broker.manager.fetch(fetch(replica, row, id=id), broker.now_ms)
+    response = broker.fetched(fetch(replica, row, id=id))
     ((name, answer),) = response.partitions()
     assert name == TopicPartition("t", row.partition_index)
     return answer
@@ -132,7 +132,7 @@ def test_what_the_leader_does_not_have_is_out_of_range(
 def test_each_partition_is_answered_for_itself(leader: Broker) -> None:
     leader.handle(leader_and_isr({T1: state(2)}))
     rows = (position(5, 12), position(0, 0, partition=1), position(0, 0, partition=2))
-    response = leader.manager.fetch(fetch(2, *rows), 0)
+    response = leader.fetched(fetch(2, *rows))
     assert [(name.partition, answer.error_code) for name, answer in response.partitions()] == [
         (0, Errors.NONE),
         (1, Errors.NOT_LEADER_OR_FOLLOWER),
@@ -141,7 +141,7 @@ def test_each_partition_is_answered_for_itself(leader: Broker) -> None:
 
 
 def test_an_empty_request_has_an_empty_answer(leader: Broker) -> None:
-    assert leader.manager.fetch(FetchRequest(2), 0).error_code is Errors.NONE
+    assert leader.fetched(FetchRequest(2)).error_code is Errors.NONE
 
 
 # --- which life of the follower -------------------------------------------------------------------
@@ -150,7 +150,7 @@ def test_an_empty_request_has_an_empty_answer(leader: Broker) -> None:
 def test_an_earlier_life_is_refused_once_a_newer_one_fetched(leader: Broker) -> None:  # KIP-903
     leader.fetched_by(2, 3, replica_epoch=150, leader_epoch=5)
     late = fetch(2, position(5, 12), replica_epoch=100)
-    assert no_answer(leader.manager.fetch(late, 0)) is Errors.STALE_BROKER_EPOCH
+    assert no_answer(leader.fetched(late)) is Errors.STALE_BROKER_EPOCH
     assert leo(leader) == 3
     assert leader.hosted().followers[2].broker_epoch == 150
 
@@ -158,15 +158,15 @@ def test_an_earlier_life_is_refused_once_a_newer_one_fetched(leader: Broker) -> 
 def test_an_earlier_life_is_refused_once_a_newer_one_is_registered(leader: Broker) -> None:
     leader.meet({2: 200})
     late = fetch(2, position(5, 12), replica_epoch=100)
-    assert no_answer(leader.manager.fetch(late, 0)) is Errors.STALE_BROKER_EPOCH
+    assert no_answer(leader.fetched(late)) is Errors.STALE_BROKER_EPOCH
     assert leo(leader) == -1
     assert leader.fetched_by(2, 12, replica_epoch=201, leader_epoch=5).error_code is Errors.NONE
 
 
 def test_lives_of_brokers_that_do_not_exist_are_not_remembered(leader: Broker) -> None:
     for replica in range(1000, 1100):
-        leader.manager.fetch(fetch(replica, position(5, 12), replica_epoch=7), 0)
-    leader.manager.fetch(fetch(2, position(5, 12), replica_epoch=100), 0)
+        leader.fetched(fetch(replica, position(5, 12), replica_epoch=7))
+    leader.fetched(fetch(2, position(5, 12), replica_epoch=100))
     assert leader.manager._fetches._fetching_epochs == {2: 100}
 
 

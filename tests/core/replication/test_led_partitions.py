@@ -160,6 +160,27 @@ def test_who_is_not_assigned_any_more_leaves_at_once(leader: Broker) -> None:
     assert [row.new_isr for row in leader.proposals()] == [(1, 2)]
 
 
+def test_nothing_is_committed_before_who_is_not_assigned_any_more_has_left(full: Broker) -> None:
+    full.order({T0: state(leader_epoch=3, isr=(1, 3, 2), replicas=(1, 2))})
+    full.fetched_by(2, 10, leader_epoch=3)
+    assert full.hosted().high_watermark == 0, "3 does not have it, and could be elected"
+    full.manager.shrink_isrs(0)
+    request = full.send()
+    full.answer(request, accepted(request.partitions[0]))
+    assert full.hosted().isr == (1, 2)
+    assert full.hosted().high_watermark == 10
+
+
+def test_who_died_with_all_there_is_leaves_after_the_limit(full: Broker) -> None:
+    for replica in (2, 3):
+        full.fetched_by(replica, 10, leader_epoch=2)
+    full.meet({1: 100, 3: 100})
+    full.manager.shrink_isrs(LAG_MS)
+    assert full.proposals() == []
+    full.manager.shrink_isrs(LAG_MS + 1)
+    assert [row.new_isr for row in full.proposals()] == [(1, 3)]
+
+
 def test_only_what_is_led_is_looked_through(full: Broker) -> None:
     full.order({T1: state(2, isr=(1, 2)), T2: state(ME, isr=(1, 2))})
     full.logs.ends.update({T1: 5, T2: 5})

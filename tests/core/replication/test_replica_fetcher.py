@@ -6,7 +6,6 @@ import pytest
 
 from core.errors import Errors
 from core.model import NO_LEADER, TopicPartition
-from core.ports import EpochEndOffset
 from core.protocol.broker import (
     FetchedPartition,
     FetchedTopic,
@@ -14,6 +13,7 @@ from core.protocol.broker import (
     FetchRequest,
     FetchResponse,
 )
+from core.replica_logs import EpochEndOffset
 from core.replication.partition import Role
 from core.replication.replica_fetcher import truncation_offset
 from tests.core.replication.stage import (
@@ -243,11 +243,19 @@ def test_a_log_that_left_the_leaders_is_cut_where_they_agree(follower: Broker) -
     follower.logs.epochs[T0] = [(2, 0), (4, 6)]
     take(follower, ask(follower), answer(row(0, high_watermark=7, diverging=(3, 5)), row(1)))
     assert follower.logs.ends[T0] == 6, "epoch 3 is unknown here: ask again with epoch 2"
-    assert follower.hosted(T0).high_watermark == 6
+    assert follower.hosted(T0).high_watermark == 0, "what is left may not be the leader's either"
     request = ask(follower)
     assert request.topics[0].partitions[0] == FetchPartition(0, 5, 6, 2, 0)
     take(follower, request, answer(row(0, high_watermark=5, diverging=(2, 5)), row(1)))
     assert follower.logs.ends[T0] == 5
+
+
+def test_what_was_cut_off_is_not_committed(follower: Broker) -> None:  # KAFKA-9491
+    follower.logs.ends[T0] = 8
+    take(follower, ask(follower), answer(row(0, high_watermark=7), row(1)))
+    follower.logs.ends[T0] = 9
+    take(follower, ask(follower), answer(row(0, high_watermark=7, diverging=(3, 5)), row(1)))
+    assert (follower.logs.ends[T0], follower.hosted(T0).high_watermark) == (5, 5)
 
 
 @pytest.mark.parametrize(

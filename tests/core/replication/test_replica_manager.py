@@ -17,6 +17,7 @@ from core.model import (
     TopicPartition,
 )
 from core.protocol.broker import FetchRequest, FetchResponse
+from core.protocol.client import ConsumerFetch
 from core.protocol.control import (
     ControlRequest,
     LeaderAndIsrPartition,
@@ -26,9 +27,11 @@ from core.protocol.control import (
     UpdateMetadataResponse,
 )
 from core.protocol.controller import AlterPartitionRequest
+from core.replication.control_orders import refusal
 from core.replication.metadata_cache import MetadataCache
 from core.replication.partition import Partition, Role
-from core.replication.replica_manager import ReplicaManager, refusal
+from core.replication.replica_manager import ReplicaManager
+from tests.core.replication.numbered_logs import NumberedLogs
 from tests.core.replication.stage import (
     FULL,
     HEADER,
@@ -41,7 +44,6 @@ from tests.core.replication.stage import (
     A,
     B,
     Broker,
-    FakeLogs,
     leader_and_isr,
     state,
     stop_replica,
@@ -244,6 +246,14 @@ def test_what_a_full_request_does_not_list_is_set_aside(broker: Broker) -> None:
     assert broker.order({T1: state()}, type=FULL) == {T1: Errors.STALE_CONTROLLER_EPOCH}
     assert broker.logs.aside == [stray, T0]
     assert list(broker.manager.partitions) == [T1]
+
+
+def test_a_stray_whose_disk_fails_stays_and_the_others_go(broker: Broker) -> None:
+    broker.order({T0: state(), T1: state(), T2: state()})
+    broker.logs.failing.add(T0)
+    broker.order({T2: state()}, type=FULL)
+    assert broker.logs.aside == [T1]
+    assert list(broker.manager.partitions) == [T2]
 
 
 def test_an_empty_full_request_leaves_nothing(leader: Broker) -> None:
@@ -449,12 +459,23 @@ class CountedLock:
 
 def test_every_method_takes_the_lock_once_and_gives_it_back() -> None:
     lock = CountedLock()
-    manager = ReplicaManager(ME, FakeLogs(), MetadataCache(), SETTINGS, lock)
+    manager = ReplicaManager(ME, NumberedLogs(), MetadataCache(), SETTINGS, lock)
     fetch = FetchRequest(2)
     proposals = AlterPartitionRequest(ME, 100, ())
+
+    def ignore(response: object) -> None:
+        assert not lock.is_held
+
     uses: list[Callable[[], object]] = [
         lambda: manager.handle(HEADER, leader_and_isr({T0: state(2)}), 0),
-        lambda: manager.fetch(fetch, 0),
+        lambda: manager.fetch(fetch, 0, ignore),
+        lambda: manager.produce(-1, {}, 0, ignore),
+        lambda: manager.fetch_for_consumer(ConsumerFetch({}), 0, ignore),
+        lambda: manager.delete_records({}, 0, ignore),
+        lambda: manager.list_offsets({}),
+        lambda: manager.offsets_for_leader_epoch({}),
+        manager.on_log_directory_failed,
+        manager.checkpoint_high_watermarks,
         lambda: manager.shrink_isrs(0),
         manager.leaders_to_fetch_from,
         lambda: manager.fetch_request(2, 0),
@@ -464,6 +485,10 @@ def test_every_method_takes_the_lock_once_and_gives_it_back() -> None:
         lambda: manager.leader_count,
         lambda: manager.under_replicated_count,
         lambda: manager.offline_replica_count,
+        lambda: manager.under_min_isr_count,
+        lambda: manager.at_min_isr_count,
+        lambda: manager.max_lag,
+        lambda: manager.delayed_count,
         lambda: manager.counters,
     ]
     for count, use in enumerate(uses, start=1):

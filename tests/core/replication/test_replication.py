@@ -81,7 +81,7 @@ class Net:
             for leader in broker.manager.leaders_to_fetch_from():
                 request = broker.manager.fetch_request(leader, broker.now_ms)
                 if request is not None and self.coin.random() >= loss:
-                    response = self.brokers[leader].manager.fetch(request, broker.now_ms)
+                    response = self.brokers[leader].fetched(request)
                     if self.coin.random() >= loss:
                         broker.manager.on_fetch_response(leader, request, response, broker.now_ms)
             assert broker_id not in broker.manager.leaders_to_fetch_from()

@@ -1,0 +1,112 @@
+"""The controller of one broker process: started with all it needs, and told what happens."""
+
+from __future__ import annotations
+
+import logging
+from concurrent.futures import Future
+from contextlib import ExitStack
+from itertools import count
+from pathlib import Path
+
+from pykka import ActorDeadError, ActorRef
+
+from actors.controller_event_manager import ControllerEventManager, ControllerListener
+from actors.event_journal import EventJournalFile
+from actors.inbox import Asked, ClearAndPut, InboxFullError, Reply
+from actors.machine_settings import controller_settings
+from actors.request_router import controller_client_id
+from actors.request_send_thread import DeliverySettings
+from actors.runtime import start_actor, stop_actor
+from actors.scheduler import Scheduler
+from actors.topic_ids import RandomTopicIds
+from config.settings import Settings
+from core.controller.controller import Controller
+from core.controller.events import ControllerEvent, Expire
+from core.errors import SessionExpiredError
+from core.model import BrokerInfo
+from transport.client import RequestClient
+from transport.sockets import Context
+from zk.session import SessionKeeper
+from zk.store import ZkControllerStore
+
+logger = logging.getLogger(__name__)
+
+_ACTOR_TIMEOUT_S = 10.0
+
+
+class BrokerController:
+    """Runs from its making to ``stop``; any thread may tell it something."""
+
+    def __init__(
+        self,
+        info: BrokerInfo,
+        store: ZkControllerStore,
+        topic_ids: RandomTopicIds,
+        settings: Settings,
+        *,
+        context: Context,
+        keeper: SessionKeeper,
+        scheduler: Scheduler,
+        journal_file: Path,
+        listener: ControllerListener,
+    ) -> None:
+        self._context = context
+        self._keeper = keeper
+        self._client_id = controller_client_id(info.broker_id)
+        self._attempts = count(1)  # to deliver its orders
+        self._undo = ExitStack()
+        journal = EventJournalFile(journal_file, info.broker_id)
+        self._undo.callback(journal.close)
+        config = settings.controller
+        self.ref: ActorRef[ControllerEventManager] = start_actor(
+            ControllerEventManager,
+            _ACTOR_TIMEOUT_S,
+            info.broker_id,
+            Controller(info, store, topic_ids, controller_settings(settings)),
+            self._open_channel,
+            scheduler=scheduler,
+            journal=journal,
+            listener=listener,
+            may_announce=self._may_announce,
+            delivery=DeliverySettings(config.request_timeout_ms, config.retry_backoff_ms),
+        )
+        self._undo.callback(stop_actor, self.ref, _ACTOR_TIMEOUT_S)
+
+    def is_active(self) -> bool:
+        """Whether it rules; for any thread to ask."""
+        manager = self.ref._actor_weakref()
+        return manager is not None and manager.controller.is_active
+
+    def tell(self, event: ControllerEvent) -> None:
+        """Tell it what happened, if it still listens."""
+        try:
+            self.ref.tell(event)
+        except ActorDeadError:
+            logger.debug("The controller has stopped; %s is dropped", event)
+        except InboxFullError as full:
+            logger.error("%s; %s is dropped", full, event)
+
+    def expire(self) -> Future[None]:
+        """Have it resign before anything else; done when it has."""
+        resigned: Future[None] = Future()
+        reply = Reply.of(lambda _: resigned.set_result(None))
+        try:
+            self.ref.tell(ClearAndPut(Asked(Expire(), reply)))
+        except ActorDeadError:
+            resigned.set_result(None)
+        return resigned
+
+    def stop(self) -> None:
+        """End it. Idempotent."""
+        self._undo.close()
+
+    def _open_channel(self, endpoint: str) -> RequestClient:
+        return RequestClient(
+            self._context, endpoint, client_id=self._client_id, correlation_ids=self._attempts
+        )
+
+    def _may_announce(self) -> bool:
+        try:
+            return self._keeper.client.lease_valid()
+        except SessionExpiredError:
+            return False

@@ -1,0 +1,128 @@
+"""A broker's logs on disk: recovered before anything listens, looked after, closed last.
+
+Mirrors what ``kafka.server.KafkaServer`` does with its ``LogManager``.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from time import monotonic
+
+from pykka import ActorDeadError, ActorRef
+
+from actors.log_dir_event_notifier import DirectoryFailed, LogDirEventNotifier, SessionBegun
+from actors.machine_settings import log_defaults, log_directories
+from actors.runtime import start_actor, stop_actor
+from actors.scheduler import Scheduler
+from actors.timer import RepeatingTimer
+from actors.topic_configs import ThrottledReplication, TopicConfigs
+from config.settings import Settings
+from core.errors import StorageError
+from core.model import BrokerId
+from core.replication.replica_manager import ReplicaManager
+from storage.log_manager import LogManager
+from zk.config_store import ZkConfigStore
+from zk.operations import ZooKeeper
+
+logger = logging.getLogger(__name__)
+
+_ACTOR_TIMEOUT_S = 10.0
+
+
+class BrokerStorage:
+    """Belongs to the thread that starts and stops the broker."""
+
+    def __init__(self, broker_id: BrokerId, settings: Settings, data_dir: Path) -> None:
+        self._broker_id = broker_id
+        self._settings = settings.log
+        self._defaults = log_defaults(settings)
+        self._directories = log_directories(settings, data_dir)
+        self._on_directory_failed: Callable[[], None] = lambda: None
+        self._undo = ExitStack()
+        self._notifier: ActorRef[LogDirEventNotifier] | None = None
+        self.logs = LogManager(
+            self._directories,
+            broker_id,
+            defaults=self._defaults,
+            on_directory_failed=lambda _: self._on_directory_failed(),
+            recovery_threads=self._settings.num_recovery_threads_per_data_dir,
+        )
+
+    def open(self) -> None:
+        """Lock the directories, load and recover every log.
+
+        Raises ``StorageError`` of one line when no directory can be used.
+        """
+        started = monotonic()
+        logger.info("Loading logs from %s", ", ".join(map(str, self._directories)))
+        self.logs.open()
+        self._undo.callback(self.logs.close, is_clean=True)
+        logger.info(
+            "%d logs are loaded after %.1f s", len(self.logs.hosted()), monotonic() - started
+        )
+
+    def follow(self, zookeeper: ZooKeeper, replication: ThrottledReplication) -> TopicConfigs:
+        """Return who has logs and replication follow the configurations of topics and broker.
+
+        Failures of directories are announced in this ZooKeeper from now on.
+        """
+        self._notifier = start_actor(
+            LogDirEventNotifier, _ACTOR_TIMEOUT_S, self._broker_id, zookeeper
+        )
+        self._undo.callback(stop_actor, self._notifier, _ACTOR_TIMEOUT_S)
+        store = ZkConfigStore(zookeeper)
+        return TopicConfigs(self.logs, replication, store, self._defaults)
+
+    def look_after(
+        self, replica_manager: ReplicaManager, on_directory_failed: Callable[[], None]
+    ) -> None:
+        """Have the logs checkpointed, flushed and cleaned up, on a thread of their own.
+
+        ``on_directory_failed`` is called from any thread, whatever it is in the middle of. It does
+        not hear of what failed before: nobody has been ordered to use that yet.
+        """
+        self._on_directory_failed = on_directory_failed
+        settings, logs = self._settings, self.logs
+        self._undo.callback(replica_manager.checkpoint_high_watermarks)
+        upkeep = Scheduler("log-upkeep")
+        self._undo.callback(upkeep.shutdown)
+        for interval_ms, task in (
+            (
+                settings.replica_high_watermark_checkpoint_interval_ms,
+                replica_manager.checkpoint_high_watermarks,
+            ),
+            (settings.log_flush_scheduler_interval_ms, logs.flush),
+            (settings.log_flush_offset_checkpoint_interval_ms, logs.checkpoint_recovery_points),
+            (
+                settings.log_flush_start_offset_checkpoint_interval_ms,
+                logs.checkpoint_log_start_offsets,
+            ),
+            (settings.log_retention_check_interval_ms, logs.clean_up),
+        ):
+            RepeatingTimer(upkeep, interval_ms, task)
+
+    def announce_failure(self) -> None:
+        """Have the controller find others to lead what was in a failed directory.
+
+        Raises ``StorageError`` instead when every directory has failed.
+        """
+        if not self.logs.live_directories:
+            failed = ", ".join(map(str, self._directories))
+            raise StorageError(f"every log directory has failed: {failed}")
+        self._tell_notifier(DirectoryFailed())
+
+    def on_session(self) -> None:
+        """Say in a new session what could not be said in the one before."""
+        self._tell_notifier(SessionBegun())
+
+    def close(self) -> None:
+        """Write everything down that a start without recovery needs, and unlock. Idempotent."""
+        self._undo.close()
+
+    def _tell_notifier(self, message: DirectoryFailed | SessionBegun) -> None:
+        if self._notifier is not None:
+            with suppress(ActorDeadError):
+                self._notifier.tell(message)

@@ -1,0 +1,78 @@
+"""Takes to the broker that rules what clients ask of another.
+
+Mirrors ``kafka.server.ForwardingManager``, except that only a decision is waited for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+from actors.alter_partition_sender import ControllerUnknownError
+from actors.inbox import Reply
+from actors.request_channel import RequestChannel
+from actors.runtime import RegentActor, Supervisor
+from actors.topic_decisions import DECISION_TIMEOUT_MS
+from core.admin_requests import refuse
+from core.errors import BadDataError, Errors
+from core.model import BrokerId
+from core.protocol.topics import TopicsRequest
+from core.replication.metadata_cache import MetadataCache
+from transport.client import RequestError
+
+OpenForwardChannel: TypeAlias = Callable[[str], RequestChannel[TopicsRequest]]
+
+
+class ControllerForwarder(RegentActor):
+    """Answers with the TopicsResponse, a ``RequestError``, or ``ControllerUnknownError``.
+
+    The controller is looked for in the metadata cache, anew for every request.
+    """
+
+    inbox_limit = 1_000
+
+    def __init__(
+        self,
+        broker_id: BrokerId,
+        cache: MetadataCache,
+        open_channel: OpenForwardChannel,
+        *,
+        supervisor: Supervisor | None = None,
+    ) -> None:
+        super().__init__(f"broker-{broker_id}-to-controller-forwarder", supervisor=supervisor)
+        self._broker_id = broker_id
+        self._cache = cache
+        self._open_channel = open_channel
+        self._channel: tuple[str, RequestChannel[TopicsRequest]] | None = None
+
+    def handle(self, message: TopicsRequest, reply: Reply | None) -> None:
+        """Ask the controller's broker once."""
+        if reply is None:
+            return
+        left_ms = round(DECISION_TIMEOUT_MS - self.queue_ms)
+        controller = self._cache.snapshot.controller
+        if left_ms <= 0 or controller is None or controller.control_endpoint is None:
+            reply.fail(ControllerUnknownError("no controller can be asked"))
+            return
+        channel = self._channel_to(controller.control_endpoint)
+        try:
+            reply.set(channel.request(message, timeout_ms=left_ms, closing=self.closing))
+        except RequestError as error:
+            reply.fail(error)
+        except BadDataError as error:
+            reply.set(refuse(message, Errors.INVALID_REQUEST, str(error)))
+
+    def on_stop(self) -> None:
+        """Disconnect."""
+        self._disconnect()
+
+    def _channel_to(self, endpoint: str) -> RequestChannel[TopicsRequest]:
+        if self._channel is None or self._channel[0] != endpoint:
+            self._disconnect()
+            self._channel = (endpoint, self._open_channel(endpoint))
+        return self._channel[1]
+
+    def _disconnect(self) -> None:
+        channel, self._channel = self._channel, None
+        if channel is not None:
+            channel[1].close()

@@ -1,0 +1,115 @@
+"""Where Kafka clients connect to a broker: everything it tells and does for them, put together.
+
+The port is taken before the broker registers, which says it; whoever connects by then is answered
+once the broker serves. Mirrors ``kafka.server.KafkaApis`` as the list of who handles what.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from actors.broker_settings import broker_settings
+from actors.topic_administration import TopicAdministration
+from config.settings import Settings
+from core.model import BrokerId
+from core.replication.metadata_cache import MetadataCache
+from core.replication.replica_manager import ReplicaManager
+from transport.kafka.api import KafkaApi
+from transport.kafka.config_changes import config_change_apis
+from transport.kafka.configs import ConfigView, config_apis
+from transport.kafka.connection import KafkaLimits
+from transport.kafka.delete_records import delete_records_apis
+from transport.kafka.fetch import fetch_apis
+from transport.kafka.listener import KafkaListener, listen
+from transport.kafka.metadata import metadata_apis
+from transport.kafka.metrics import ListenerMetrics
+from transport.kafka.offsets import offset_apis
+from transport.kafka.produce import produce_apis
+from transport.kafka.producer_ids import producer_id_apis
+from transport.kafka.topics import topic_apis
+from zk.config_store import ZkConfigStore
+from zk.operations import ZooKeeper
+from zk.producer_ids import ZkProducerIds
+from zk.topic_config_admin import TopicConfigAdmin
+
+LISTENER = "PLAINTEXT"
+_ZOOKEEPER_CALLS = 2  # at a time; the event loop must not wait for any
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """What of a broker its clients reach."""
+
+    replica_manager: ReplicaManager
+    cache: MetadataCache
+    topics: TopicAdministration
+    zookeeper: ZooKeeper
+    cluster_id: Callable[[], str | None]
+
+
+class KafkaEndpoint:
+    """Belongs to the thread that starts and stops the broker."""
+
+    def __init__(self, broker_id: BrokerId, settings: Settings) -> None:
+        """Take the port. Raises ``PortInUseError``, or ``RegentError`` for an address of no use."""
+        self._broker_id = broker_id
+        self._settings = settings
+        self._listening = listen(settings.broker.host, settings.broker.port)
+        self.port: int = self._listening.getsockname()[1]
+        self._calls = ThreadPoolExecutor(_ZOOKEEPER_CALLS, thread_name_prefix="zookeeper-calls")
+        self._listener: KafkaListener | None = None
+
+    @property
+    def metrics(self) -> ListenerMetrics | None:
+        """What the clients do; None before they are served."""
+        return None if self._listener is None else self._listener.metrics
+
+    def serve(self, served: Served) -> None:
+        """Answer clients from now on."""
+        config = self._settings.broker
+        self._listener = KafkaListener(
+            config.host,
+            self.port,
+            self._apis(served),
+            KafkaLimits(
+                socket_request_max_bytes=config.socket_request_max_bytes,
+                max_connections=config.max_connections,
+                requests_per_connection=config.queued_requests_per_connection,
+                connections_max_idle_ms=config.connections_max_idle_ms,
+            ),
+        )
+        self._listener.start(self._listening)
+
+    def close(self) -> None:
+        """Let requests under way be answered, then close every connection. Idempotent."""
+        if self._listener is None:
+            self._listening.close()
+        else:
+            self._listener.close()
+        self._calls.shutdown(wait=False, cancel_futures=True)
+
+    def _apis(self, served: Served) -> Sequence[KafkaApi]:
+        replicas, cache, zookeeper = served.replica_manager, served.cache, served.zookeeper
+        view = ConfigView(
+            self._broker_id,
+            cache,
+            broker_settings(self._settings, self._broker_id),
+            ZkConfigStore(zookeeper).read_configs,
+        )
+        may_create = self._settings.broker.auto_create_topics_enable
+        create_missing = served.topics.create_missing if may_create else None
+        producer_ids = ZkProducerIds(zookeeper, self._broker_id)
+        alter_config = TopicConfigAdmin(zookeeper).alter_topic_config
+        return [
+            *metadata_apis(cache, LISTENER, served.cluster_id, create_missing),
+            *produce_apis(replicas),
+            *fetch_apis(replicas),
+            *offset_apis(replicas),
+            *delete_records_apis(replicas),
+            *topic_apis(served.topics),
+            *config_apis(view, self._calls),
+            *config_change_apis(view, alter_config, self._calls),
+            *producer_id_apis(producer_ids.take_block, self._calls),
+        ]

@@ -1,0 +1,59 @@
+"""The metrics of the port that Kafka clients connect to, by Kafka's names where it has them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from actors.kafka_endpoint import KafkaEndpoint
+from core.replication.replica_manager import ReplicaManager
+
+_TOPICS = "kafka_server_BrokerTopicMetrics_"
+
+
+class KafkaClientMetrics(Collector):
+    """What clients send, get and wait for."""
+
+    def __init__(self, endpoint: KafkaEndpoint, replicas: ReplicaManager) -> None:
+        self._endpoint = endpoint
+        self._replicas = replicas
+
+    def collect(self) -> Iterable[Metric]:
+        """Yield every metric, as of now."""
+        yield GaugeMetricFamily(
+            "kafka_server_DelayedOperationPurgatory_PurgatorySize",
+            "requests for records, of clients and followers, that wait",
+            value=self._replicas.delayed_count,
+        )
+        metrics = self._endpoint.metrics
+        if metrics is None:
+            return
+        yield GaugeMetricFamily(
+            "kafka_server_socket_server_metrics_connection_count",
+            "connections of clients",
+            value=metrics.connections,
+        )
+        for name, meaning, count in (
+            (_TOPICS + "BytesInPerSec", "bytes received from clients", metrics.bytes_in),
+            (_TOPICS + "BytesOutPerSec", "bytes sent to clients", metrics.bytes_out),
+            ("regent_client_throttles", "pauses in reading from a client", metrics.throttled),
+        ):
+            yield CounterMetricFamily(name, meaning, value=count)
+        requests = CounterMetricFamily(
+            "kafka_network_RequestMetrics_RequestsPerSec", "requests", labels=["request"]
+        )
+        for api_key, count in metrics.requests.items():
+            requests.add_metric([_kafka_name(api_key.name)], count)
+        yield requests
+        closed = CounterMetricFamily(
+            "regent_closed_client_connections", "closed from this side", labels=["reason"]
+        )
+        for reason, count in metrics.closed.items():
+            closed.add_metric([reason.value], count)
+        yield closed
+
+
+def _kafka_name(name: str) -> str:
+    return "".join(map(str.capitalize, name.split("_")))

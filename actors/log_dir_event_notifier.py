@@ -1,0 +1,56 @@
+"""Tells the controller, through ZooKeeper, that a log directory of this broker has failed.
+
+Mirrors the ZooKeeper half of ``kafka.server.ReplicaManager.LogDirFailureHandler``.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from actors.inbox import Reply
+from actors.runtime import RegentActor, Supervisor
+from core.errors import RegentError
+from core.model import BrokerId
+from zk.notification_store import notify_log_dir_failure
+from zk.operations import ZooKeeper
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class DirectoryFailed:
+    """The controller must be told once more."""
+
+
+@dataclass(frozen=True, slots=True)
+class SessionBegun:
+    """What could not be told in the session before can be told now."""
+
+
+NotifierMessage: TypeAlias = DirectoryFailed | SessionBegun
+
+
+class LogDirEventNotifier(RegentActor):
+    """Tells until it has been told, session after session."""
+
+    def __init__(
+        self, broker_id: BrokerId, zookeeper: ZooKeeper, *, supervisor: Supervisor | None = None
+    ) -> None:
+        super().__init__(f"log-dir-event-notifier-{broker_id}", supervisor=supervisor)
+        self._broker_id = broker_id
+        self._zookeeper = zookeeper
+        self._is_due = False
+
+    def handle(self, message: NotifierMessage, reply: Reply | None) -> None:
+        """Create the notification if one is due."""
+        self._is_due = self._is_due or isinstance(message, DirectoryFailed)
+        if self._is_due:
+            try:
+                notify_log_dir_failure(self._zookeeper, self._broker_id)
+                self._is_due = False
+            except RegentError as error:
+                logger.warning("%s: not told yet: %s", self.name, error)
+        if reply is not None:
+            reply.set(None)

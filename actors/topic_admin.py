@@ -1,0 +1,320 @@
+"""Answers what clients ask of topics, in every broker.
+
+A request is taken to the broker that rules, which decides and writes, as often as it takes to find
+it. Then the answer waits until this broker's own metadata cache shows what was asked for, so that a
+client that is told of a topic can ask the same broker where it is. Mirrors the purgatory of
+``kafka.server.ZkAdminManager`` and ``kafka.server.AutoTopicCreationManager``.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Hashable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from itertools import count
+from typing import Any, TypeAlias
+
+from pykka import ActorDeadError, ActorRef
+
+from actors.alter_partition_sender import ControllerUnknownError
+from actors.controller_forwarder import ControllerForwarder
+from actors.inbox import Asked, InboxFullError, Reply
+from actors.runtime import RegentActor, Supervisor
+from actors.scheduler import Scheduler
+from actors.timer import Timer, monotonic_ms
+from core.admin_requests import PendingAnswer, refuse
+from core.errors import Errors
+from core.model import BrokerId, TopicPartition
+from core.ports import TopicIds
+from core.protocol.topics import (
+    CreatableTopic,
+    CreatePartitionsRequest,
+    CreateTopicsRequest,
+    DeleteTopicsRequest,
+    TopicOutcome,
+    TopicsRequest,
+    TopicsResponse,
+)
+from core.replication.metadata_cache import MetadataCache, MetadataSnapshot
+from transport.client import PeerUnreachableError
+
+logger = logging.getLogger(__name__)
+
+MAX_PENDING = 1_000
+MAX_WAIT_MS = 300_000
+MIN_PATIENCE_MS = 10_000  # for a decision, of clients that do not wait for the cluster
+CREATION_TIMEOUT_MS = 1_000  # of topics that are created because somebody asked about them
+MAX_MISSING = 1_000
+RETRY_BACKOFF_MS = 100
+MAX_RETRY_BACKOFF_MS = 1_000
+
+_CREATED = (Errors.NONE, Errors.REQUEST_TIMED_OUT, Errors.TOPIC_ALREADY_EXISTS)
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataChanged:
+    """The metadata cache may show what somebody waits for."""
+
+
+@dataclass(frozen=True, slots=True)
+class CreateMissing:
+    """Somebody asked about topics that do not exist."""
+
+    topics: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Decided:
+    """The controller's broker answered request ``number``; or why it did not."""
+
+    number: int
+    answer: object
+
+
+@dataclass(frozen=True, slots=True)
+class _TryAgain:
+    """It is time for another attempt at request ``number``."""
+
+    number: int
+
+
+_Message: TypeAlias = TopicsRequest | MetadataChanged | CreateMissing | _Decided | _TryAgain
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """A request that is not answered yet; ``undone``: topics it had not been done to before."""
+
+    request: TopicsRequest
+    reply: Reply
+    undone: frozenset[str]
+    deadline_ms: int
+    decide_until_ms: int
+    attempts: int = 0
+    pending: PendingAnswer | None = None
+
+
+class TopicAdmin(RegentActor):
+    """Takes ``TopicsRequest`` and ``CreateMissing`` from anybody; never waits for anything."""
+
+    def __init__(
+        self,
+        broker_id: BrokerId,
+        cache: MetadataCache,
+        topic_ids: TopicIds,
+        forwarder: ActorRef[ControllerForwarder],
+        scheduler: Scheduler,
+        *,
+        min_patience_ms: int = MIN_PATIENCE_MS,
+        supervisor: Supervisor | None = None,
+    ) -> None:
+        super().__init__(f"broker-{broker_id}-topic-admin", supervisor=supervisor)
+        self._min_patience_ms = min_patience_ms
+        self._cache = cache
+        self._topic_ids = topic_ids
+        self._forwarder = forwarder
+        self._scheduler = scheduler
+        self._numbers = count(1)
+        self._waiting: dict[int, _Waiting] = {}
+        self._missing: dict[str, None] = {}  # in the order they were asked about
+        self._being_created: tuple[str, ...] = ()
+        self._is_failing = False
+        self._deadline = Timer(scheduler, lambda: self._tell(MetadataChanged()))
+
+    @property
+    def pending_count(self) -> int:
+        """How many requests are not answered yet."""
+        return len(self._waiting)
+
+    @staticmethod
+    def collapse_key(message: object) -> Hashable | None:
+        """One look at the metadata is enough however much has changed."""
+        return message if isinstance(message, MetadataChanged) else None
+
+    def handle(self, message: _Message, reply: Reply | None) -> None:
+        """Take a request, or go on with those there are."""
+        match message:
+            case MetadataChanged():
+                self._poll(list(self._waiting))
+            case CreateMissing(topics):
+                self._want(topics)
+            case _Decided(number, answer):
+                self._on_decided(number, answer)
+            case _TryAgain(number):
+                self._forward(number)
+            case CreateTopicsRequest() | CreatePartitionsRequest() | DeleteTopicsRequest():
+                if reply is not None:
+                    self._take(message, reply)
+
+    def preemption_answer(self, message: object) -> object:
+        """Have clients ask another broker when this one ends."""
+        if isinstance(message, TopicsRequest):
+            return refuse(message, Errors.NOT_CONTROLLER, "the broker is shutting down")
+        return super().preemption_answer(message)
+
+    def on_stop(self) -> None:
+        """Wait for nothing any more."""
+        self._deadline.cancel()
+
+    # --- from the request to the decision ---
+
+    def _take(self, request: TopicsRequest, reply: Reply) -> None:
+        if len(self._waiting) >= MAX_PENDING:
+            message = f"{MAX_PENDING} requests are waiting already"
+            reply.set(refuse(request, Errors.REQUEST_TIMED_OUT, message))
+            return
+        now_ms, timeout_ms = monotonic_ms(), min(request.timeout_ms, MAX_WAIT_MS)
+        number = next(self._numbers)
+        self._waiting[number] = _Waiting(
+            self._with_topic_ids(request),
+            reply,
+            _undone(request, self._cache.snapshot),
+            now_ms + timeout_ms,
+            now_ms + max(timeout_ms, self._min_patience_ms),
+        )
+        self._forward(number)
+
+    def _with_topic_ids(self, request: TopicsRequest) -> TopicsRequest:
+        """Name the topics to create, so that another attempt knows them again."""
+        if not isinstance(request, CreateTopicsRequest):
+            return request
+        topics = (t._replace(topic_id=self._topic_ids.new_topic_id()) for t in request.topics)
+        return replace(request, topics=tuple(topics))
+
+    def _forward(self, number: int) -> None:
+        waiting = self._waiting.get(number)
+        if waiting is None:
+            return
+        waiting.attempts += 1
+        reply = Reply.of(lambda answer: self._tell(_Decided(number, answer)))
+        try:
+            self._forwarder.tell(Asked(waiting.request, reply))
+        except (ActorDeadError, InboxFullError) as error:
+            self._on_decided(number, error)
+
+    def _on_decided(self, number: int, answer: object) -> None:
+        waiting = self._waiting.get(number)
+        if waiting is None:
+            return
+        if isinstance(answer, TopicsResponse) and not _is_elsewhere(answer):
+            self._is_failing = False
+            outcomes = [_excused(waiting, outcome) for outcome in answer.outcomes]
+            waiting.pending = PendingAnswer(waiting.request, outcomes, waiting.deadline_ms)
+            self._poll([number])
+        elif monotonic_ms() >= waiting.decide_until_ms:
+            self._finish(number, _given_up(waiting.request, answer))
+        else:
+            log = logger.debug if self._is_failing else logger.warning
+            log("%s: %s; trying again", self.name, _reason(answer))
+            self._is_failing = True
+            backoff_ms = min(RETRY_BACKOFF_MS * waiting.attempts, MAX_RETRY_BACKOFF_MS)
+            self._scheduler.schedule(backoff_ms, lambda: self._tell(_TryAgain(number)))
+
+    # --- from the decision to the answer ---
+
+    def _poll(self, numbers: Collection[int]) -> None:
+        snapshot, now_ms = self._cache.snapshot, monotonic_ms()
+        for number in numbers:
+            pending = self._waiting[number].pending
+            outcomes = None if pending is None else pending.poll(snapshot, now_ms)
+            if outcomes is not None:
+                self._finish(number, TopicsResponse(tuple(outcomes)))
+        pendings = [waiting.pending for waiting in self._waiting.values() if waiting.pending]
+        self._deadline.cancel()
+        if pendings:
+            first_ms = min(pending.deadline_ms for pending in pendings)
+            self._deadline.set(max(first_ms - now_ms, 0))
+
+    def _finish(self, number: int, response: TopicsResponse) -> None:
+        self._waiting.pop(number).reply.set(response)
+
+    def _tell(self, message: _Message) -> None:
+        with suppress(ActorDeadError):
+            self.actor_ref.tell(message)
+
+    # --- topics somebody asked about ---
+
+    def _want(self, topics: Collection[str]) -> None:
+        """Have topics created, together with those that others want meanwhile."""
+        for topic in topics:
+            if len(self._missing) < MAX_MISSING and topic not in self._being_created:
+                self._missing[topic] = None
+        if not self._being_created:
+            self._create_missing()
+
+    def _create_missing(self) -> None:
+        known = self._cache.snapshot.topic_ids
+        wanted = tuple(topic for topic in self._missing if topic not in known)
+        self._missing.clear()
+        self._being_created = wanted
+        if wanted:
+            request = CreateTopicsRequest(tuple(map(CreatableTopic, wanted)), CREATION_TIMEOUT_MS)
+            self._take(request, Reply.of(self._on_created))
+
+    def _on_created(self, answer: Any) -> None:
+        """Go on with the next; runs on this actor's thread, as nobody else answers its requests."""
+        failed = [o for o in answer.outcomes if o.error_code not in _CREATED]
+        created = len(answer.outcomes) - len(failed)
+        if created:
+            first = next(o.topic for o in answer.outcomes if o.error_code in _CREATED)
+            logger.info("%s: created %d topics on demand, the first %s", self.name, created, first)
+        if failed:
+            logger.warning(
+                "%s: %d topics cannot be created on demand, the first %s: %s: %s",
+                self.name,
+                len(failed),
+                failed[0].topic,
+                failed[0].error_code.name,
+                failed[0].message,
+            )
+        self._being_created = ()
+        if self._missing:
+            self._tell(CreateMissing(()))
+
+
+def _is_elsewhere(response: TopicsResponse) -> bool:
+    return any(outcome.error_code is Errors.NOT_CONTROLLER for outcome in response.outcomes)
+
+
+def _reason(answer: object) -> str:
+    if isinstance(answer, TopicsResponse):
+        return "whoever was asked rules no more"
+    return str(answer)
+
+
+def _given_up(request: TopicsRequest, answer: object) -> TopicsResponse:
+    """Return the answer after the last attempt: it failed, or nobody knows whether it did."""
+    if isinstance(answer, TopicsResponse):
+        return answer
+    was_not_sent = isinstance(answer, ControllerUnknownError | PeerUnreachableError)
+    error_code = Errors.NOT_CONTROLLER if was_not_sent else Errors.REQUEST_TIMED_OUT
+    return refuse(request, error_code, str(answer))
+
+
+def _undone(request: TopicsRequest, snapshot: MetadataSnapshot) -> frozenset[str]:
+    """Return the topics that are still to be deleted or to grow; those to create have an id."""
+    match request:
+        case DeleteTopicsRequest(topics):
+            return frozenset(snapshot.topic_ids.keys() & set(topics))
+        case CreatePartitionsRequest(growing):
+            known = snapshot.partitions
+            return frozenset(
+                row.topic
+                for row in growing
+                if row.total > 0
+                and TopicPartition(row.topic, 0) in known
+                and TopicPartition(row.topic, row.total - 1) not in known
+            )
+        case CreateTopicsRequest():
+            return frozenset()
+
+
+def _excused(waiting: _Waiting, outcome: TopicOutcome) -> TopicOutcome:
+    """Take for done what an earlier attempt, whose answer was lost, has done."""
+    is_deletion = isinstance(waiting.request, DeleteTopicsRequest)
+    done = Errors.UNKNOWN_TOPIC_OR_PARTITION if is_deletion else Errors.INVALID_PARTITIONS
+    is_repeated = waiting.attempts > 1 and outcome.topic in waiting.undone
+    if is_repeated and outcome.error_code is done:
+        return outcome._replace(error_code=Errors.NONE, message="")
+    return outcome

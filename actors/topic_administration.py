@@ -1,0 +1,142 @@
+"""What a broker needs to do what clients ask of topics, started and stopped in order.
+
+Everybody's requests go to the TopicAdmin of the broker they were sent to, from there through the
+ControllerForwarder to the TopicDecisions of the broker that rules, which may be the same::
+
+    listener ─► TopicAdmin ─► ControllerForwarder ═► RequestRouter ─► TopicDecisions ─► ZooKeeper
+                  ▲   │                                                     └─ placement service
+    metadata ─────┘   └─► answer
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from contextlib import suppress
+from typing import Any
+
+from pykka import ActorDeadError, ActorRef
+
+from actors.controller_forwarder import ControllerForwarder
+from actors.inbox import Asked, InboxFullError, Reply
+from actors.placement_client import PlacementClient, placement_finder
+from actors.runtime import start_actor, stop_actor
+from actors.scheduler import Scheduler
+from actors.topic_admin import CreateMissing, MetadataChanged, TopicAdmin
+from actors.topic_decisions import TopicDecisions
+from actors.topic_ids import RandomTopicIds
+from config.settings import Settings
+from core.admin_manager import AdminManager, AdminSettings
+from core.admin_requests import RespondToClient, refuse
+from core.errors import Errors
+from core.model import BrokerId
+from core.protocol.topics import TopicsRequest, TopicsResponse
+from core.replication.metadata_cache import MetadataCache
+from transport.client import RequestClient
+from transport.sockets import Context
+from zk.operations import ZooKeeper
+from zk.topic_store import ZkTopicStore
+
+_START_TIMEOUT_S = 10.0
+_STOP_TIMEOUT_S = 2.0
+
+
+class TopicAdministration:
+    """Implements ``core.admin_requests.ClientAdmin``, from ``start`` to ``stop``."""
+
+    def __init__(
+        self, context: Context, broker_id: BrokerId, settings: Settings, scheduler: Scheduler
+    ) -> None:
+        self._context = context
+        self._broker_id = broker_id
+        self._settings = settings
+        self._scheduler = scheduler
+        self._admin: ActorRef[TopicAdmin] | None = None
+        self._forwarder: ActorRef[ControllerForwarder] | None = None
+        self._decisions: ActorRef[TopicDecisions] | None = None
+        self.placement = PlacementClient(
+            context,
+            placement_finder(settings.broker.placement_service),
+            client_id=f"broker-{broker_id}",
+        )
+
+    def start(
+        self, cache: MetadataCache, zookeeper: ZooKeeper, is_controller: Callable[[], bool]
+    ) -> None:
+        """Start the actors; ``is_controller`` tells, on any thread, whether this broker rules."""
+        broker, controller = self._settings.broker, self._settings.controller
+        topic_ids = RandomTopicIds(cache)
+        manager = AdminManager(
+            cache,
+            ZkTopicStore(zookeeper),
+            topic_ids,
+            is_controller,
+            AdminSettings(
+                broker.num_partitions,
+                broker.default_replication_factor,
+                controller.delete_topic_enable,
+            ),
+            self.placement,
+        )
+        self._decisions = start_actor(TopicDecisions, _START_TIMEOUT_S, self._broker_id, manager)
+        self._forwarder = start_actor(
+            ControllerForwarder, _START_TIMEOUT_S, self._broker_id, cache, self._open_channel
+        )
+        self._admin = start_actor(
+            TopicAdmin,
+            _START_TIMEOUT_S,
+            self._broker_id,
+            cache,
+            topic_ids,
+            self._forwarder,
+            self._scheduler,
+        )
+
+    def stop(self) -> None:
+        """Refuse what waits. Idempotent."""
+        actors: tuple[ActorRef[Any] | None, ...] = (self._admin, self._forwarder, self._decisions)
+        for actor in actors:
+            if actor is not None:
+                stop_actor(actor, _STOP_TIMEOUT_S)
+
+    @property
+    def decisions(self) -> ActorRef[TopicDecisions]:
+        """The actor that the requests of other brokers are for."""
+        assert self._decisions is not None
+        return self._decisions
+
+    @property
+    def pending_count(self) -> int:
+        """How many requests of clients are not answered yet."""
+        actor = None if self._admin is None else self._admin._actor_weakref()
+        return 0 if actor is None else actor.pending_count
+
+    def wake(self) -> None:
+        """Look at the metadata cache, which has changed; from any thread, at any time."""
+        self._tell(MetadataChanged())
+
+    def ask(self, request: TopicsRequest, respond: RespondToClient) -> None:
+        """See ``ClientAdmin.ask``."""
+
+        def deliver(answer: object) -> None:
+            if not isinstance(answer, TopicsResponse):
+                answer = refuse(request, Errors.UNKNOWN_SERVER_ERROR, str(answer))
+            respond(answer.outcomes)
+
+        try:
+            assert self._admin is not None
+            self._admin.tell(Asked(request, Reply.of(deliver)))
+        except (ActorDeadError, InboxFullError) as error:
+            deliver(refuse(request, Errors.NOT_CONTROLLER, str(error)))
+
+    def create_missing(self, topics: Collection[str]) -> None:
+        """See ``ClientAdmin.create_missing``."""
+        if topics:
+            self._tell(CreateMissing(tuple(topics)))
+
+    def _tell(self, message: MetadataChanged | CreateMissing) -> None:
+        if self._admin is not None:
+            with suppress(ActorDeadError, InboxFullError):
+                self._admin.tell(message)
+
+    def _open_channel(self, endpoint: str) -> RequestClient:
+        return RequestClient(self._context, endpoint, client_id=f"broker-{self._broker_id}")

@@ -1,0 +1,31 @@
+"""The metrics of what clients ask of topics."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from actors.topic_administration import TopicAdministration
+
+
+class TopicMetrics(Collector):
+    """How many requests wait, and how often new topics were placed without the service."""
+
+    def __init__(self, topics: TopicAdministration) -> None:
+        self._topics = topics
+
+    def collect(self) -> Iterable[Metric]:
+        """Yield every metric, as of now."""
+        yield GaugeMetricFamily(
+            "kafka_server_DelayedOperationPurgatory_topic_PurgatorySize",
+            "requests about topics that are not answered yet",
+            value=self._topics.pending_count,
+        )
+        placement = self._topics.placement
+        for name, meaning, count in (
+            ("placements", "placements of topics for clients", placement.placements),
+            ("placement_fallbacks", "those without the placement service", placement.fallbacks),
+        ):
+            yield CounterMetricFamily(f"regent_topic_{name}", meaning, value=count)

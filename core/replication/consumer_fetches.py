@@ -1,0 +1,95 @@
+"""Reads for consumers: what is committed, as soon as there is enough of it.
+
+Mirrors ``kafka.server.ReplicaManager.fetchMessages`` for consumers and ``DelayedFetch``. What a
+fetch that waits has found it keeps: when something happens to a partition only that is read again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from functools import partial
+from typing import TypeAlias
+
+from core.errors import Errors, StorageError
+from core.model import NO_EPOCH, TopicPartition
+from core.protocol.client import ConsumedPartition, ConsumerFetch, ConsumerPosition
+from core.records import NO_RECORDS, Records
+from core.replication.delayed_operations import Answer, DelayedOperation, DelayedOperations
+from core.replication.hosted_partitions import HostedPartitions
+from core.replication.log_reads import check_position
+from core.replication.partition import Partition
+
+RespondToConsumer: TypeAlias = Callable[[Mapping[TopicPartition, ConsumedPartition]], None]
+
+
+class DelayedConsumerFetch(DelayedOperation):
+    """Waits for ``min_bytes`` of committed records, or for something a consumer must know."""
+
+    def __init__(
+        self, hosted: HostedPartitions, request: ConsumerFetch, respond: RespondToConsumer
+    ) -> None:
+        super().__init__(request.positions)
+        self._hosted = hosted
+        self._positions = request.positions
+        self._min_bytes = min(request.min_bytes, request.max_bytes)
+        self._max_bytes = request.max_bytes
+        self._respond = respond
+        self._answers: dict[TopicPartition, ConsumedPartition] = {}
+        self._size = 0
+        self._is_urgent = False  # there is an error, or a log that leaves the leader's
+
+    def on_changes(self, names: Collection[TopicPartition]) -> bool:
+        """Read partitions, again or for the first time, in this order."""
+        for name in names:
+            before = self._answers.get(name)
+            if before is not None:
+                self._size -= before.records.size
+            answer = self._answers[name] = self._read(name, self._positions[name])
+            self._size += answer.records.size
+            if answer.error_code is not Errors.NONE or answer.diverging_epoch != NO_EPOCH:
+                self._is_urgent = True
+        return self._is_urgent or self._size >= self._min_bytes
+
+    def answer(self) -> Answer:
+        """Tell what was found."""
+        return partial(self._respond, self._answers)
+
+    def _read(self, name: TopicPartition, position: ConsumerPosition) -> ConsumedPartition:
+        partition = self._hosted.led(name, position.current_leader_epoch)
+        if isinstance(partition, Errors):
+            return ConsumedPartition(partition)
+        try:
+            return self._read_log(partition, position)
+        except StorageError as error:
+            return ConsumedPartition(self._hosted.fail(name, error))
+
+    def _read_log(self, partition: Partition, position: ConsumerPosition) -> ConsumedPartition:
+        log, limit = partition.local_log, partition.high_watermark
+        error, leaves = check_position(log, position.fetch_offset, position.last_fetched_epoch)
+        if error is not Errors.NONE:
+            return ConsumedPartition(error)
+        records: Records = NO_RECORDS
+        if leaves.leader_epoch == NO_EPOCH and position.fetch_offset < limit:
+            room = min(position.max_bytes, self._max_bytes - self._size)
+            is_first = self._size == 0
+            if room > 0 or is_first:
+                records = log.read(position.fetch_offset, room, limit, at_least_one=is_first)
+        return ConsumedPartition(Errors.NONE, limit, log.log_start_offset, records, *leaves)
+
+
+class ConsumerFetches:
+    """Answers consumers, at once or when there is something. Not thread-safe."""
+
+    def __init__(self, hosted: HostedPartitions, delayed: DelayedOperations) -> None:
+        self._hosted = hosted
+        self._delayed = delayed
+
+    def fetch(
+        self, request: ConsumerFetch, respond: RespondToConsumer, *, waits: bool
+    ) -> DelayedOperation | None:
+        """Read all partitions in order; return what waits for more, if that was not enough."""
+        fetch = DelayedConsumerFetch(self._hosted, request, respond)
+        if fetch.on_changes(request.positions) or not waits or not request.positions:
+            self._delayed.answer(fetch.answer())
+            return None
+        return self._delayed.hold(fetch)

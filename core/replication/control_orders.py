@@ -1,0 +1,280 @@
+"""The controller's orders: LeaderAndIsr, StopReplica and UpdateMetadata with every epoch check.
+
+Every request may be repeated, late, or from a controller that does not know yet that it was
+deposed. What protects whom:
+
+* ``broker_epoch``: a request for an earlier life of this broker changes nothing (KIP-380). A
+  greater one is accepted: the controller may learn of our registration before we do.
+* ``controller_epoch``: a request of a deposed controller changes nothing (KAFKA-1188).
+* ``sequence``: a late copy of an order that was followed by others changes nothing.
+* ``leader_epoch``: an order for a partition is obeyed once, and never after a newer one.
+
+Mirrors ``becomeLeaderOrFollower``, ``stopReplicas`` and ``maybeUpdateMetadataCache`` of
+``kafka.server.ReplicaManager``.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from core.errors import Errors, StorageError
+from core.model import EPOCH_DURING_DELETE, NO_EPOCH, UNKNOWN_BROKER_EPOCH, BrokerId, TopicPartition
+from core.protocol.control import (
+    ControlHeader,
+    ControlRequest,
+    ControlResponse,
+    LeaderAndIsrPartition,
+    LeaderAndIsrRequest,
+    LeaderAndIsrResponse,
+    LeaderAndIsrType,
+    PartitionError,
+    StopReplicaPartition,
+    StopReplicaRequest,
+    StopReplicaResponse,
+    TopicId,
+    UpdateMetadataRequest,
+    UpdateMetadataResponse,
+)
+from core.replica_logs import ReplicaLogs
+from core.replication.hosted_partitions import HostedPartitions
+from core.replication.led_partitions import LedPartitions
+from core.replication.log_reads import differ
+from core.replication.metadata_cache import MetadataCache
+from core.replication.partition import Partition, Role
+from core.replication.replica_fetcher import ReplicaFetcher
+
+log = logging.getLogger("state.change")
+
+
+class ControlOrders:
+    """Obeys controllers; roles of replicas change only here. Not thread-safe."""
+
+    def __init__(
+        self,
+        broker_id: BrokerId,
+        logs: ReplicaLogs,
+        cache: MetadataCache,
+        hosted: HostedPartitions,
+        led: LedPartitions,
+        fetcher: ReplicaFetcher,
+    ) -> None:
+        self.broker_epoch = UNKNOWN_BROKER_EPOCH
+        self.controller_epoch = 0  # the highest seen
+        self._broker_id = broker_id
+        self._sequence = 0  # of the newest order of that controller
+        self._ordered_in = (0, UNKNOWN_BROKER_EPOCH)  # controller and broker epoch of that order
+        self._full_of = (-1, -1)  # controller and broker epoch of the newest FULL
+        self._logs = logs
+        self._cache = cache
+        self._hosted = hosted
+        self._led = led
+        self._fetcher = fetcher
+
+    def handle(
+        self, header: ControlHeader, request: ControlRequest, now_ms: int
+    ) -> ControlResponse:
+        """Obey a request, or refuse it as a whole when its epochs are stale."""
+        refused = self._check_epochs(header)
+        if refused is not Errors.NONE:
+            log.warning(
+                "[Broker id=%d epoch=%d] refused %s of controller %d, epoch %d: %s",
+                self._broker_id,
+                self.broker_epoch,
+                type(request).__name__,
+                header.controller_id,
+                header.controller_epoch,
+                refused.name,
+            )
+            return refusal(request, refused)
+        self.controller_epoch = header.controller_epoch
+        self._sequence = header.sequence or self._sequence
+        self._ordered_in = (header.controller_epoch, header.broker_epoch)
+        match request:
+            case LeaderAndIsrRequest():
+                return self._become_leader_or_follower(header, request, now_ms)
+            case StopReplicaRequest():
+                return self._stop_replicas(request)
+            case UpdateMetadataRequest():
+                self._cache.update(header, request)
+                return UpdateMetadataResponse(Errors.NONE)
+
+    def _check_epochs(self, header: ControlHeader) -> Errors:
+        if UNKNOWN_BROKER_EPOCH != header.broker_epoch < self.broker_epoch:
+            return Errors.STALE_BROKER_EPOCH
+        if header.controller_epoch < self.controller_epoch:
+            return Errors.STALE_CONTROLLER_EPOCH
+        if header.controller_epoch > self.controller_epoch:
+            self._sequence = 0
+        elif 0 < header.sequence < self._sequence:
+            return Errors.STALE_CONTROLLER_EPOCH  # its sender has sent it again, and more since
+        return Errors.NONE
+
+    # --- LeaderAndIsr ---
+
+    def _become_leader_or_follower(
+        self, header: ControlHeader, request: LeaderAndIsrRequest, now_ms: int
+    ) -> LeaderAndIsrResponse:
+        # Where late copies cannot be told only the first FULL of a term counts: another may be a
+        # copy of it, which does not list what was created since.
+        term = (header.controller_epoch, header.broker_epoch)
+        is_news = header.sequence > 0 or term > self._full_of
+        if request.type is LeaderAndIsrType.FULL and is_news:
+            self._full_of = term
+            self._set_strays_aside(request)
+        errors: list[PartitionError] = []
+        for topic in request.topic_states:
+            for state in topic.partition_states:
+                name = TopicPartition(topic.topic_name, state.partition_index)
+                errors.append(
+                    PartitionError(*name, self._obey(name, topic.topic_id, state, now_ms))
+                )
+        obeyed = sum(e.error_code is Errors.NONE for e in errors)
+        log.info(
+            "[Broker id=%d epoch=%d] LeaderAndIsr %s: obeyed %d of %d partitions",
+            self._broker_id,
+            self.broker_epoch,
+            request.type.name,
+            obeyed,
+            len(errors),
+        )
+        return LeaderAndIsrResponse(Errors.NONE, tuple(errors))
+
+    def _obey(
+        self,
+        name: TopicPartition,
+        topic_id: TopicId | None,
+        state: LeaderAndIsrPartition,
+        now_ms: int,
+    ) -> Errors:
+        if self._logs.is_offline(name):
+            return self._hosted.mark_offline(name)
+        partition = self._hosted.get(name) or Partition(name)
+        if differ(partition.topic_id, topic_id):
+            return Errors.INCONSISTENT_TOPIC_ID
+        is_same_epoch = state.leader_epoch == partition.leader_epoch
+        # An id may be given later, without a new epoch (KAFKA-13132).
+        gets_id = is_same_epoch and partition.topic_id is None is not topic_id
+        # Nor is there one for who was stopped to shut down, and stayed till another rules, or
+        # till it registered again.
+        stopped_in = partition.stopped_in
+        resumes = is_same_epoch and stopped_in is not None and stopped_in < self._ordered_in
+        if state.leader_epoch <= partition.leader_epoch and not (gets_id or resumes):
+            return Errors.STALE_CONTROLLER_EPOCH
+        if self._broker_id not in state.replicas:
+            return Errors.UNKNOWN_TOPIC_OR_PARTITION
+        try:
+            replica_log = self._logs.get_or_create(name, topic_id, is_new=state.is_new)
+            if differ(replica_log.topic_id, topic_id):
+                return Errors.INCONSISTENT_TOPIC_ID
+            if partition.log is not replica_log:
+                partition.open(replica_log, self._logs.checkpointed_high_watermark(name))
+            if not is_same_epoch or resumes:
+                self._take_role(partition, state, now_ms)
+        except StorageError as error:
+            return self._hosted.fail(name, error)
+        partition.topic_id = replica_log.topic_id
+        self._hosted.by_name[name] = partition
+        return Errors.NONE
+
+    def _take_role(self, partition: Partition, state: LeaderAndIsrPartition, now_ms: int) -> None:
+        name = partition.topic_partition
+        if state.leader == self._broker_id:
+            partition.local_log.assign_epoch(state.leader_epoch)
+            self._hosted.retire(name)
+            partition.make_leader(state, now_ms)
+            self._led.lead(partition, now_ms)
+        else:
+            self._hosted.retire(name)
+            partition.make_follower(state)
+            if partition.role is Role.FOLLOWER:
+                self._fetcher.follow(partition)
+
+    def _set_strays_aside(self, request: LeaderAndIsrRequest) -> None:
+        """Make room: what is not listed is not ours, nor is a log of an earlier topic.
+
+        The topic may have been deleted and created anew while this broker was away.
+        """
+        listed = {
+            TopicPartition(topic.topic_name, state.partition_index): topic.topic_id
+            for topic in request.topic_states
+            for state in topic.partition_states
+        }
+        by_name = self._hosted.by_name
+        hosted = {name: partition.topic_id for name, partition in by_name.items()}
+        hosted.update(self._logs.hosted())
+        strays = sorted(
+            name
+            for name, topic_id in hosted.items()
+            if name not in listed or differ(topic_id, listed[name])
+        )
+        for name in strays:
+            self._hosted.retire(name)
+            by_name.pop(name, None)
+            try:
+                self._logs.set_aside(name)
+            except StorageError as error:
+                log.error("%s stays where it is: %s", name, error)
+        if strays:
+            log.warning(
+                "[Broker id=%d epoch=%d] set %d partitions aside that are not assigned to it, the"
+                " first: %s",
+                self._broker_id,
+                self.broker_epoch,
+                len(strays),
+                strays[0],
+            )
+
+    # --- StopReplica ---
+
+    def _stop_replicas(self, request: StopReplicaRequest) -> StopReplicaResponse:
+        errors: list[PartitionError] = []
+        for topic in request.topic_states:
+            for stop in topic.partition_states:
+                name = TopicPartition(topic.topic_name, stop.partition_index)
+                errors.append(PartitionError(*name, self._stop(name, topic.topic_id, stop)))
+        log.info(
+            "[Broker id=%d epoch=%d] StopReplica: stopped %d of %d partitions",
+            self._broker_id,
+            self.broker_epoch,
+            sum(e.error_code is Errors.NONE for e in errors),
+            len(errors),
+        )
+        return StopReplicaResponse(Errors.NONE, tuple(errors))
+
+    def _stop(
+        self, name: TopicPartition, topic_id: TopicId | None, stop: StopReplicaPartition
+    ) -> Errors:
+        if self._logs.is_offline(name):
+            return self._hosted.mark_offline(name)
+        partition = self._hosted.get(name)
+        if partition is not None and differ(partition.topic_id, topic_id):
+            return Errors.INCONSISTENT_TOPIC_ID  # meant for an earlier topic of that name
+        is_checked = stop.leader_epoch not in (NO_EPOCH, EPOCH_DURING_DELETE)
+        # An equal epoch is accepted (KAFKA-13972): the ISR may not have changed on the way out.
+        if partition is not None and is_checked and stop.leader_epoch < partition.leader_epoch:
+            return Errors.FENCED_LEADER_EPOCH
+        if not stop.delete_partition:
+            if partition is not None and partition.role is Role.FOLLOWER:
+                self._fetcher.unfollow(name)
+                partition.stop(Role.NONE)
+                partition.stopped_in = self._ordered_in
+            return Errors.NONE
+        self._hosted.retire(name)
+        try:
+            self._logs.delete(name)
+        except StorageError as error:
+            return self._hosted.fail(name, error)
+        self._hosted.by_name.pop(name, None)
+        return Errors.NONE
+
+
+def refusal(request: ControlRequest, error: Errors) -> ControlResponse:
+    """Return the answer that refuses ``request`` as a whole."""
+    match request:
+        case LeaderAndIsrRequest():
+            errors = tuple(PartitionError(*name, error) for name, _ in request.partitions())
+            return LeaderAndIsrResponse(error, errors)
+        case StopReplicaRequest():
+            return StopReplicaResponse(error)
+        case UpdateMetadataRequest():
+            return UpdateMetadataResponse(error)

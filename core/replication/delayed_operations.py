@@ -1,0 +1,130 @@
+"""Requests that wait for something to happen to partitions, each answered exactly once.
+
+Mirrors ``kafka.server.DelayedOperationPurgatory``. What happens during one call from outside is
+collected, and what waits looks at it once, at the end of the call. Answers are given after the lock
+is released (KAFKA-13254): whoever gets one may call again at once, on the same thread.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection
+from contextlib import AbstractContextManager, ExitStack
+from typing import TypeAlias
+
+from core.model import TopicPartition
+
+MAX_DELAYED = 100_000
+"""What waits beyond that is answered as if its time were up."""
+
+Answer: TypeAlias = Callable[[], None]
+
+
+class DelayedOperation(ABC):
+    """A request that waits. ``partitions`` are those it wants to hear of."""
+
+    def __init__(self, partitions: Collection[TopicPartition]) -> None:
+        self.partitions = partitions
+        self.is_completed = False
+
+    @abstractmethod
+    def on_changes(self, names: Collection[TopicPartition]) -> bool:
+        """Look at partitions something happened to; return whether there is an answer now."""
+
+    @abstractmethod
+    def answer(self) -> Answer:
+        """Return the call that answers with what there is, complete or not."""
+
+
+class DelayedOperations:
+    """Everything that waits. Not thread-safe."""
+
+    def __init__(self, limit: int = MAX_DELAYED) -> None:
+        self._limit = limit
+        self._count = 0
+        self._watching: dict[TopicPartition, dict[DelayedOperation, None]] = {}
+        self._woken: dict[DelayedOperation, dict[TopicPartition, None]] = {}
+        self._answers: list[Answer] = []
+
+    def __len__(self) -> int:
+        return self._count
+
+    def hold(self, operation: DelayedOperation) -> DelayedOperation | None:
+        """Let it wait and return it; None when too many do, and it is answered."""
+        if self._count >= self._limit:
+            self._finish(operation)
+            return None
+        self._count += 1
+        for name in operation.partitions:
+            self._watching.setdefault(name, {})[operation] = None
+        return operation
+
+    def on_change(self, name: TopicPartition) -> None:
+        """Have those who wait for a partition look at it again."""
+        for operation in self._watching.get(name, ()):
+            self.wake(operation, name)
+
+    def wake(self, operation: DelayedOperation, name: TopicPartition) -> None:
+        """Have one look at a partition again."""
+        self._woken.setdefault(operation, {})[name] = None
+
+    def complete(self, operation: DelayedOperation) -> None:
+        """Answer now with what there is; what was answered before is let be."""
+        if operation.is_completed:
+            return
+        self._count -= 1
+        for name in operation.partitions:
+            watching = self._watching[name]
+            del watching[operation]
+            if not watching:
+                del self._watching[name]
+        self._finish(operation)
+
+    def answer(self, answer: Answer) -> None:
+        """Give an answer to what need not wait."""
+        self._answers.append(answer)
+
+    def _finish(self, operation: DelayedOperation) -> None:
+        operation.is_completed = True
+        self._answers.append(operation.answer())
+
+    def settle(self) -> None:
+        """Let what happened complete what waits for it."""
+        while self._woken:
+            woken, self._woken = self._woken, {}
+            for operation, names in woken.items():
+                if not operation.is_completed and operation.on_changes(names):
+                    self.complete(operation)
+
+    def take_answers(self) -> list[Answer]:
+        """Return the answers to be given, once."""
+        answers, self._answers = self._answers, []
+        return answers
+
+
+class Turn:
+    """A call from outside: what it does under the lock, then the answers it led to, without it.
+
+    An answer that raises does not keep the others from being given.
+    """
+
+    def __init__(
+        self, lock: AbstractContextManager[object], end: Callable[[], list[Answer]]
+    ) -> None:
+        self._lock = lock
+        self._end = end
+
+    def __enter__(self) -> None:
+        self._lock.__enter__()
+
+    def __exit__(self, *exc_info: object) -> None:
+        try:
+            answers = self._end()
+        finally:
+            self._lock.__exit__(None, None, None)
+        if len(answers) == 1:
+            answers[0]()
+        elif answers:
+            with ExitStack() as stack:
+                for answer in reversed(answers):
+                    stack.callback(answer)

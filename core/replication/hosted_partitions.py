@@ -1,0 +1,114 @@
+"""The replicas of this broker, and what becomes of those whose log directory fails.
+
+Mirrors the partition map of ``kafka.server.ReplicaManager`` and its log-directory failure handler.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from core.errors import Errors, StorageError
+from core.model import NO_EPOCH, BrokerId, TopicPartition
+from core.protocol.control import TopicId
+from core.replica_logs import ReplicaLogs
+from core.replication.log_reads import check_reader
+from core.replication.metadata_cache import MetadataCache
+from core.replication.partition import Partition, Role
+
+log = logging.getLogger("state.change")
+
+
+class HostedPartitions:
+    """Every replica, led, followed or neither. Not thread-safe.
+
+    ``retire`` ends what a replica does: nobody leads or follows it after that.
+    """
+
+    def __init__(
+        self,
+        broker_id: BrokerId,
+        logs: ReplicaLogs,
+        cache: MetadataCache,
+        retire: Callable[[TopicPartition], None],
+    ) -> None:
+        self.by_name: dict[TopicPartition, Partition] = {}
+        self.retire = retire
+        self._broker_id = broker_id
+        self._logs = logs
+        self._cache = cache
+        self._failures: list[tuple[TopicPartition, StorageError]] = []
+
+    def get(self, name: TopicPartition) -> Partition | None:
+        """Return a replica if it is hosted."""
+        return self.by_name.get(name)
+
+    def led(
+        self,
+        name: TopicPartition,
+        leader_epoch: int = NO_EPOCH,
+        topic_id: TopicId | None = None,
+    ) -> Partition | Errors:
+        """Return a partition this broker leads, in the epoch the caller believes in, or why not."""
+        partition = self.by_name.get(name)
+        if partition is None:
+            is_known = name in self._cache.snapshot.partitions
+            return Errors.NOT_LEADER_OR_FOLLOWER if is_known else Errors.UNKNOWN_TOPIC_OR_PARTITION
+        if partition.role is Role.OFFLINE:
+            return Errors.KAFKA_STORAGE_ERROR
+        error = check_reader(partition, leader_epoch, topic_id)
+        if error is not Errors.NONE:
+            return error
+        return partition if partition.role is Role.LEADER else Errors.NOT_LEADER_OR_FOLLOWER
+
+    # --- failed directories ---
+
+    def mark_offline(self, name: TopicPartition) -> Errors:
+        """Take a replica out of service until the broker starts again."""
+        self.retire(name)
+        self.by_name.setdefault(name, Partition(name)).stop(Role.OFFLINE)
+        return Errors.KAFKA_STORAGE_ERROR
+
+    def fail(self, name: TopicPartition, error: StorageError) -> Errors:
+        """Take a replica out of service because its log just said so."""
+        self._failures.append((name, error))
+        return self.mark_offline(name)
+
+    def on_log_directory_failed(self) -> list[TopicPartition]:
+        """Take out of service whatever is in a failed directory by now; return what was not yet."""
+        failed = [
+            name
+            for name, partition in self.by_name.items()
+            if partition.role is not Role.OFFLINE and self._logs.is_offline(name)
+        ]
+        for name in failed:
+            self.mark_offline(name)
+        return failed
+
+    def report_failures(self) -> None:
+        """Log in one line what failed since the last time."""
+        if self._failures:
+            failures, self._failures = self._failures, []
+            log.error(
+                "[Broker id=%d] %d replicas are out of service, the first: %s: %s",
+                self._broker_id,
+                len(failures),
+                *failures[0],
+            )
+
+    # --- high watermarks ---
+
+    def high_watermarks(self) -> dict[TopicPartition, int]:
+        """Return what is to be checkpointed: also of logs nobody has given orders for yet.
+
+        They would lose theirs otherwise, when the file is replaced (KAFKA-1647).
+        """
+        noted = {
+            name: self._logs.checkpointed_high_watermark(name)
+            for name in self._logs.hosted()
+            if name not in self.by_name
+        }
+        for name, partition in self.by_name.items():
+            if partition.log is not None:
+                noted[name] = partition.high_watermark
+        return noted

@@ -1,0 +1,50 @@
+"""What holds for whoever reads a log, consumer or follower: which epochs, which offsets.
+
+Mirrors the checks of ``kafka.cluster.Partition.fetchRecords`` and ``readRecords``.
+"""
+
+from __future__ import annotations
+
+from core.errors import Errors
+from core.model import NO_EPOCH
+from core.protocol.control import TopicId
+from core.replica_logs import NO_EPOCH_END_OFFSET, EpochEndOffset, PartitionLog
+from core.replication.partition import Partition
+
+
+def check_reader(partition: Partition, leader_epoch: int, topic_id: TopicId | None) -> Errors:
+    """Return what is wrong with what a reader believes; it need not say which epoch, which topic.
+
+    A reader of an earlier topic of that name is told so first: its epochs are of no use.
+    """
+    if differ(topic_id, partition.topic_id):
+        return Errors.INCONSISTENT_TOPIC_ID
+    if NO_EPOCH != leader_epoch < partition.leader_epoch:
+        return Errors.FENCED_LEADER_EPOCH
+    if leader_epoch > partition.leader_epoch:
+        return Errors.UNKNOWN_LEADER_EPOCH
+    return Errors.NONE
+
+
+def check_position(
+    log: PartitionLog, fetch_offset: int, last_fetched_epoch: int
+) -> tuple[Errors, EpochEndOffset]:
+    """Return whether a log can be read from there, or where the reader's own leaves it (KIP-595).
+
+    The epoch of the second is -1 unless it does. Raises ``StorageError``.
+    """
+    start, end = log.log_start_offset, log.log_end_offset
+    if last_fetched_epoch != NO_EPOCH:
+        leaves = log.end_offset_for_epoch(last_fetched_epoch)
+        if leaves.end_offset < 0 or fetch_offset < start:
+            return Errors.OFFSET_OUT_OF_RANGE, NO_EPOCH_END_OFFSET
+        if leaves.leader_epoch < last_fetched_epoch or leaves.end_offset < fetch_offset:
+            return Errors.NONE, leaves
+    if not start <= fetch_offset <= end:
+        return Errors.OFFSET_OUT_OF_RANGE, NO_EPOCH_END_OFFSET
+    return Errors.NONE, NO_EPOCH_END_OFFSET
+
+
+def differ(one: TopicId | None, other: TopicId | None) -> bool:
+    """Whether two topic ids are of different topics; an unknown one may be any."""
+    return None not in (one, other) and one != other

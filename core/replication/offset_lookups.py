@@ -1,0 +1,82 @@
+"""Where something is in a log: its ends, a time, a leader epoch.
+
+Mirrors ``kafka.cluster.Partition.fetchOffsetForTimestamp`` and ``lastOffsetForLeaderEpoch``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import TypeVar
+
+from core.errors import Errors, StorageError
+from core.model import TopicPartition
+from core.protocol.client import EpochEnd, EpochQuery, ListedOffset, OffsetQuery
+from core.replica_logs import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, NO_TIMESTAMP
+from core.replication.hosted_partitions import HostedPartitions
+from core.replication.partition import Partition
+
+T = TypeVar("T")
+
+
+class OffsetLookups:
+    """Answers from the logs this broker leads. Not thread-safe."""
+
+    def __init__(self, hosted: HostedPartitions) -> None:
+        self._hosted = hosted
+
+    def list_offsets(
+        self, queries: Mapping[TopicPartition, OffsetQuery]
+    ) -> Mapping[TopicPartition, ListedOffset]:
+        """Return, as far as consumers may read, where the logs start and end, and where times are.
+
+        OFFSET_NOT_AVAILABLE while a new leader does not know yet what is committed (KIP-207).
+        """
+        return {
+            name: self._ask(name, query.current_leader_epoch, ListedOffset, partial(_listed, query))
+            for name, query in queries.items()
+        }
+
+    def offsets_for_leader_epoch(
+        self, queries: Mapping[TopicPartition, EpochQuery]
+    ) -> Mapping[TopicPartition, EpochEnd]:
+        """Return where leader epochs end; -1, -1 where that is not known."""
+        return {
+            name: self._ask(name, query.current_leader_epoch, EpochEnd, partial(_epoch_end, query))
+            for name, query in queries.items()
+        }
+
+    def _ask(
+        self,
+        name: TopicPartition,
+        leader_epoch: int,
+        failed: Callable[[Errors], T],
+        look_up: Callable[[Partition], T],
+    ) -> T:
+        partition = self._hosted.led(name, leader_epoch)
+        if isinstance(partition, Errors):
+            return failed(partition)
+        try:
+            return look_up(partition)
+        except StorageError as error:
+            return failed(self._hosted.fail(name, error))
+
+
+def _listed(query: OffsetQuery, partition: Partition) -> ListedOffset:
+    log, limit = partition.local_log, partition.high_watermark
+    start_of_epoch = partition.leader_epoch_start_offset
+    knows_committed = start_of_epoch is not None and limit >= start_of_epoch
+    if query.timestamp_ms == EARLIEST_TIMESTAMP:
+        return ListedOffset(Errors.NONE, NO_TIMESTAMP, log.log_start_offset)
+    if query.timestamp_ms == LATEST_TIMESTAMP:
+        if not knows_committed:
+            return ListedOffset(Errors.OFFSET_NOT_AVAILABLE)
+        return ListedOffset(Errors.NONE, NO_TIMESTAMP, limit, partition.leader_epoch)
+    found = log.offset_of_timestamp(query.timestamp_ms, limit)
+    if found is not None:
+        return ListedOffset(Errors.NONE, *found)
+    return ListedOffset(Errors.NONE if knows_committed else Errors.OFFSET_NOT_AVAILABLE)
+
+
+def _epoch_end(query: EpochQuery, partition: Partition) -> EpochEnd:
+    return EpochEnd(Errors.NONE, *partition.local_log.end_offset_for_epoch(query.leader_epoch))

@@ -1,0 +1,162 @@
+"""What producers append, and when they are told that it is committed.
+
+Mirrors ``kafka.server.ReplicaManager.appendRecords`` and ``DelayedProduce``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from functools import partial
+from typing import NamedTuple, TypeAlias
+
+from core.errors import Errors, RecordsRefusedError, StorageError
+from core.model import TopicPartition
+from core.protocol.client import ACKS_ALL, ACKS_LEADER, ACKS_NONE, ProducedPartition
+from core.records import RecordBytes
+from core.replication.delayed_operations import Answer, DelayedOperation, DelayedOperations
+from core.replication.hosted_partitions import HostedPartitions
+from core.replication.led_partitions import LedPartitions
+from core.replication.partition import Partition, Role
+
+RespondToProduce: TypeAlias = Callable[[Mapping[TopicPartition, ProducedPartition]], None]
+
+
+APPENDS_PER_TURN = 64
+"""To how many partitions is appended before others, the controller above all, have their turn."""
+
+
+class Awaited(NamedTuple):
+    """What an ``acks=all`` waits for: a high watermark, of the leadership that appended."""
+
+    partition: Partition
+    leader_epoch: int
+    required_offset: int
+
+
+class DelayedProduce(DelayedOperation):
+    """Waits until everything it appended is committed, or will never be by this leader.
+
+    ``outcomes`` are what the producer is told when the high watermark gets there.
+    """
+
+    def __init__(
+        self,
+        hosted: HostedPartitions,
+        outcomes: dict[TopicPartition, ProducedPartition],
+        awaited: dict[TopicPartition, Awaited],
+        respond: RespondToProduce,
+    ) -> None:
+        super().__init__(tuple(awaited))
+        self._hosted = hosted
+        self._outcomes = outcomes
+        self._awaited = awaited
+        self._respond = respond
+
+    def on_changes(self, names: Collection[TopicPartition]) -> bool:
+        """Look at high watermarks; return whether all are where they must be."""
+        for name in names:
+            awaited = self._awaited.get(name)
+            error = None if awaited is None else self._outcome(awaited)
+            if error is not None:
+                del self._awaited[name]
+                if error is not Errors.NONE:
+                    self._outcomes[name] = ProducedPartition(error)
+        return not self._awaited
+
+    def answer(self) -> Answer:
+        """Tell the outcomes; what is not committed yet has timed out."""
+        for name in self._awaited:
+            self._outcomes[name] = ProducedPartition(Errors.REQUEST_TIMED_OUT)
+        return partial(self._respond, self._outcomes)
+
+    def _outcome(self, awaited: Awaited) -> Errors | None:
+        partition = awaited.partition
+        if partition.role is Role.OFFLINE:
+            return Errors.KAFKA_STORAGE_ERROR
+        if (
+            partition.role is not Role.LEADER
+            or partition.leader_epoch != awaited.leader_epoch
+            or self._hosted.get(partition.topic_partition) is not partition
+        ):
+            return Errors.NOT_LEADER_OR_FOLLOWER
+        if partition.high_watermark < awaited.required_offset:
+            return None
+        is_enough = len(partition.maximal_isr) >= partition.min_isr
+        return Errors.NONE if is_enough else Errors.NOT_ENOUGH_REPLICAS_AFTER_APPEND
+
+
+class Produce:
+    """One request on its way into the logs. Not thread-safe."""
+
+    def __init__(
+        self,
+        hosted: HostedPartitions,
+        led: LedPartitions,
+        delayed: DelayedOperations,
+        *,
+        acks: int,
+        records: Mapping[TopicPartition, RecordBytes],
+        respond: RespondToProduce,
+    ) -> None:
+        self._hosted = hosted
+        self._led = led
+        self._delayed = delayed
+        self._acks = acks
+        self._records = records
+        self._respond = respond
+        self._outcomes: dict[TopicPartition, ProducedPartition] = {}
+        self._awaited: dict[TopicPartition, Awaited] = {}
+
+    def turns(self) -> list[list[TopicPartition]]:
+        """Return what to append while nobody else may do anything: not too much at once."""
+        names = list(self._records)
+        starts = range(0, len(names), APPENDS_PER_TURN)
+        return [names[start : start + APPENDS_PER_TURN] for start in starts] or [[]]
+
+    def append(self, names: Iterable[TopicPartition], now_ms: int) -> None:
+        """Append to some of the partitions."""
+        for name in names:
+            partition = self._hosted.led(name)
+            if self._acks not in (ACKS_NONE, ACKS_LEADER, ACKS_ALL):
+                self._outcomes[name] = ProducedPartition(Errors.INVALID_REQUIRED_ACKS)
+            elif isinstance(partition, Errors):
+                self._outcomes[name] = ProducedPartition(partition)
+            else:
+                try:
+                    self._outcomes[name] = self._append(partition, self._records[name], now_ms)
+                except RecordsRefusedError as refused:
+                    self._outcomes[name] = ProducedPartition(
+                        refused.error_code, message=str(refused)
+                    )
+                except StorageError as error:
+                    self._outcomes[name] = ProducedPartition(self._hosted.fail(name, error))
+
+    def _append(self, partition: Partition, batches: RecordBytes, now_ms: int) -> ProducedPartition:
+        """Return what became of a partition's records; a duplicate's fate is its original's.
+
+        Raises ``RecordsRefusedError`` and ``StorageError``.
+        """
+        log, is_awaited = partition.local_log, self._acks == ACKS_ALL
+        if is_awaited and len(partition.isr) < partition.min_isr:
+            return ProducedPartition(Errors.NOT_ENOUGH_REPLICAS)
+        appended = log.append_as_leader(batches, partition.leader_epoch)
+        self._led.on_append(partition, now_ms)
+        if is_awaited:
+            required_offset = appended.last_offset + 1
+            awaited = Awaited(partition, partition.leader_epoch, required_offset)
+            self._awaited[partition.topic_partition] = awaited
+        return ProducedPartition(
+            Errors.NONE,
+            appended.first_offset,
+            appended.log_append_time_ms,
+            log.log_start_offset,
+        )
+
+    def finish(self) -> DelayedOperation | None:
+        """Answer if all is committed that must be; otherwise return what waits for that."""
+        if self._awaited:
+            operation = DelayedProduce(self._hosted, self._outcomes, self._awaited, self._respond)
+            if not operation.on_changes(operation.partitions):
+                return self._delayed.hold(operation)
+        self._delayed.answer(partial(self._respond, self._outcomes))
+        return None

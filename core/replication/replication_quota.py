@@ -1,0 +1,102 @@
+"""Throttled replication: how many bytes a second moved partitions may cost (KIP-73).
+
+Mirrors ``kafka.server.ReplicationQuotaManager``. ``{leader,follower}.replication.throttled.rate``
+of the broker say how much, ``….throttled.replicas`` of topics say of which replicas. Replicas in
+sync are never throttled: they would fall out of the ISR.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+
+from core.model import BrokerId, TopicPartition
+
+SAMPLE_MS = 1_000
+SAMPLES = 11
+WINDOW_MS = SAMPLE_MS * SAMPLES
+ALL_REPLICAS = "*"
+
+
+class ReplicationQuota:
+    """The quota of one direction. ``now_ms`` is monotonic. Not thread-safe."""
+
+    def __init__(self, broker_id: BrokerId) -> None:
+        self._broker_id = broker_id
+        self._bytes_per_second: int | None = None
+        self._throttled: dict[str, frozenset[int] | None] = {}  # None: all of the topic's
+        self._samples: deque[tuple[int, int]] = deque()  # begin, bytes
+
+    def limit(self, bytes_per_second: int | None) -> None:
+        """Set the rate; None: there is no limit."""
+        self._bytes_per_second = bytes_per_second
+
+    def throttle(self, topic: str, replicas: str) -> None:
+        """Set which replicas of a topic are throttled: ``*``, or ``partition:broker,…``."""
+        entries = [entry.strip() for entry in replicas.split(",")]
+        if ALL_REPLICAS in entries:
+            self._throttled[topic] = None
+            return
+        pairs = (entry.partition(":") for entry in entries)
+        own = frozenset(
+            int(partition)
+            for partition, _, broker in pairs
+            if partition.isdecimal() and broker == str(self._broker_id)
+        )
+        if own:
+            self._throttled[topic] = own
+        else:
+            self._throttled.pop(topic, None)
+
+    def is_throttled(self, name: TopicPartition) -> bool:
+        """Whether the bytes of a partition count and are limited."""
+        if not self._bytes_per_second or name.topic not in self._throttled:
+            return False
+        partitions = self._throttled[name.topic]
+        return partitions is None or name.partition in partitions
+
+    def record(self, size: int, now_ms: int) -> None:
+        """Count the bytes of a throttled partition."""
+        if self._samples and now_ms - self._samples[-1][0] < SAMPLE_MS:
+            begin, counted = self._samples.pop()
+            self._samples.append((begin, counted + size))
+        else:
+            self._samples.append((now_ms, size))
+
+    def pause_ms(self, now_ms: int) -> int:
+        """Return how long the throttled partitions must wait until the rate is kept; 0: no time."""
+        while self._samples and now_ms - self._samples[0][0] >= WINDOW_MS:
+            self._samples.popleft()
+        if not self._bytes_per_second or not self._samples:
+            return 0
+        since_ms = self._samples[0][0]
+        counted = sum(size for _, size in self._samples)
+        # The first second of a burst counts as a whole one: it may use up what a second has.
+        takes_ms = max(counted * 1_000 // self._bytes_per_second, SAMPLE_MS)
+        is_over = counted * 1_000 > self._bytes_per_second * max(now_ms - since_ms, SAMPLE_MS)
+        return since_ms + min(takes_ms, WINDOW_MS) - now_ms if is_over else 0
+
+
+class ReplicationQuotas:
+    """What a broker sends as leader and fetches as follower. Not thread-safe."""
+
+    def __init__(self, broker_id: BrokerId) -> None:
+        self.leader = ReplicationQuota(broker_id)
+        self.follower = ReplicationQuota(broker_id)
+
+    def on_broker_config(self, overrides: Mapping[str, str]) -> None:
+        """Take the broker's settings (``/config/brokers/N``); garbage limits nothing."""
+        for quota, key in self._keys("rate"):
+            rate = overrides.get(key, "").strip()
+            quota.limit(int(rate) if rate.isdecimal() else None)
+
+    def on_topic_config(self, topic: str, overrides: Mapping[str, str]) -> None:
+        """Take a topic's settings (``/config/topics/T``)."""
+        for quota, key in self._keys("replicas"):
+            quota.throttle(topic, overrides.get(key, ""))
+
+    def _keys(self, what: str) -> tuple[tuple[ReplicationQuota, str], ...]:
+        return (
+            (self.leader, f"leader.replication.throttled.{what}"),
+            (self.follower, f"follower.replication.throttled.{what}"),
+        )

@@ -1,0 +1,95 @@
+"""What a log takes: batches from producers, and batches from leaders.
+
+Mirrors ``kafka.log.LogValidator`` and ``Log.analyzeAndValidateRecords``, as far as that goes
+without decoding records: a batch's header speaks for them, and its CRC for the header.
+"""
+
+from __future__ import annotations
+
+from core.errors import Errors, RecordsRefusedError
+from core.log_config import LogConfig
+from core.records import RecordBytes
+from storage.record_batch import BatchHeader, PlacedBatch, batches, check_crc
+
+_NO_TIMESTAMP = -1
+
+
+def batches_of_producer(records: RecordBytes, config: LogConfig, now_ms: int) -> list[PlacedBatch]:
+    """Return the batches of a producer. Raises ``RecordsRefusedError`` if one is not acceptable."""
+    found = []
+    for position, header in batches(records):
+        if header.size > config.max_message_bytes:
+            raise RecordsRefusedError(
+                Errors.MESSAGE_TOO_LARGE,
+                f"a batch of {header.size} bytes: max.message.bytes is {config.max_message_bytes}",
+            )
+        check_crc(records, position, header)
+        _check_contents(header)
+        _check_time(header, config, now_ms)
+        found.append((position, header))
+    if len(records) > config.segment_bytes:
+        raise RecordsRefusedError(
+            Errors.RECORD_LIST_TOO_LARGE,
+            f"{len(records)} bytes of records: segment.bytes is {config.segment_bytes}",
+        )
+    if not found:
+        raise RecordsRefusedError(Errors.INVALID_RECORD, "no records")
+    return found
+
+
+def batches_of_leader(
+    records: RecordBytes, log_end_offset: int, *, may_overlap: bool
+) -> list[PlacedBatch]:
+    """Return batches as a leader has them, which go on at or after ``log_end_offset``.
+
+    ``may_overlap``: the first one may hold the end in its middle. Raises ``RecordsRefusedError``
+    when one does not follow, or is corrupt.
+    """
+    found: list[PlacedBatch] = []
+    expected = log_end_offset
+    for position, header in batches(records):
+        check_crc(records, position, header)
+        overlaps = may_overlap and not found and header.last_offset >= expected
+        if header.base_offset < expected and not overlaps:
+            raise RecordsRefusedError(
+                Errors.CORRUPT_MESSAGE,
+                f"offsets {header.base_offset} to {header.last_offset} do not follow: the next"
+                f" offset is {expected}",
+            )
+        expected = header.next_offset
+        found.append((position, header))
+    return found
+
+
+def _check_contents(header: BatchHeader) -> None:
+    """Refuse what only brokers write, and what cannot be what it says it is."""
+    problem = None
+    if header.is_control:
+        problem = "control records are not for producers to write"
+    elif header.is_transactional:
+        problem = "transactions are not supported"
+    elif header.record_count <= 0:
+        problem = "a batch without records"
+    elif header.last_offset_delta != header.record_count - 1:
+        problem = f"{header.record_count} records but offsets up to +{header.last_offset_delta}"
+    elif header.producer_id >= 0 and header.base_sequence < 0:
+        problem = f"producer {header.producer_id} gives no sequence number"
+    if problem is not None:
+        raise RecordsRefusedError(Errors.INVALID_RECORD, problem)
+
+
+def _check_time(header: BatchHeader, config: LogConfig, now_ms: int) -> None:
+    """Refuse records that claim a broker's time, or one too far from it."""
+    if header.stamps_append_time:
+        raise RecordsRefusedError(
+            Errors.INVALID_TIMESTAMP, "LogAppendTime is not for producers to set"
+        )
+    if config.stamps_append_time:
+        return
+    limit = config.message_timestamp_difference_max_ms
+    for timestamp in (header.base_timestamp, header.max_timestamp):
+        if timestamp != _NO_TIMESTAMP and abs(timestamp - now_ms) > limit:
+            raise RecordsRefusedError(
+                Errors.INVALID_TIMESTAMP,
+                f"timestamp {timestamp} is more than {limit} ms from {now_ms}",
+            )

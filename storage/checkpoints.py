@@ -1,0 +1,115 @@
+"""Small text files that say how far things got. Mirrors ``kafka.server.checkpoints``.
+
+A checkpoint is ``0`` (its version), how many lines follow, and these lines. Whoever reads one has a
+safe default for a file that is missing or that a crash tore.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from core.errors import BadDataError
+from core.model import TopicPartition
+from core.protocol.control import TopicId
+from storage.atomic_file import overwrite, write_atomically
+from storage.file_errors import storage_error
+
+RECOVERY_POINTS = "recovery-point-offset-checkpoint"
+HIGH_WATERMARKS = "replication-offset-checkpoint"
+LOG_START_OFFSETS = "log-start-offset-checkpoint"
+LEADER_EPOCHS = "leader-epoch-checkpoint"
+PARTITION_METADATA = "partition.metadata"
+
+_VERSION = "0"
+_METADATA = re.compile(rf"version: {_VERSION}\ntopic_id: ([\w-]{{22}})\n?")
+
+
+def read_rows(path: Path, columns: int) -> list[list[str]] | None:
+    """Return the lines of a checkpoint, each split into ``columns`` words; None: no such file.
+
+    Raises ``BadDataError`` when it is not whole, ``StorageError`` when it cannot be read.
+    """
+    text = _read(path)
+    if text is None:
+        return None
+    lines = text.splitlines()
+    if len(lines) < 2 or lines[0] != _VERSION:
+        raise BadDataError(f"{path}: not a checkpoint of version {_VERSION}")
+    rows = [line.split(" ") for line in lines[2:]]
+    if not text.endswith("\n") or lines[1] != str(len(rows)):
+        raise BadDataError(f"{path}: {len(rows)} lines instead of {lines[1][:20]}")
+    for row in rows:
+        if len(row) != columns:
+            raise BadDataError(f"{path}: {' '.join(row)[:80]!r} has not {columns} words")
+    return rows
+
+
+def write_rows(path: Path, rows: Sequence[str], *, is_synced: bool = True) -> None:
+    """Replace a checkpoint, atomically if ``is_synced``. Raises ``StorageError``."""
+    text = "\n".join((_VERSION, str(len(rows)), *rows, ""))
+    write = write_atomically if is_synced else overwrite
+    write(path, text.encode())
+
+
+def read_offsets(path: Path) -> dict[TopicPartition, int]:
+    """Return an offset of each partition; nothing when there is no such file.
+
+    Raises ``BadDataError`` when it is not whole, ``StorageError`` when it cannot be read.
+    """
+    offsets = {}
+    for topic, partition, offset in read_rows(path, columns=3) or ():
+        numbers = parse_numbers(path, (partition, offset))
+        offsets[TopicPartition(topic, numbers[0])] = numbers[1]
+    return offsets
+
+
+def write_offsets(path: Path, offsets: Mapping[TopicPartition, int]) -> None:
+    """Replace a checkpoint of offsets: one file for all partitions of a directory.
+
+    Raises ``StorageError``.
+    """
+    write_rows(path, [f"{tp.topic} {tp.partition} {offset}" for tp, offset in offsets.items()])
+
+
+def parse_numbers(path: Path, words: Iterable[str]) -> list[int]:
+    """Return non-negative numbers. Raises ``BadDataError``."""
+    numbers = []
+    for word in words:
+        if not (word.isascii() and word.isdigit() and len(word) <= 19):
+            raise BadDataError(f"{path}: {word[:80]!r} is no number")
+        numbers.append(int(word))
+    return numbers
+
+
+def read_topic_id(directory: Path) -> TopicId | None:
+    """Return the topic a log was created for (``partition.metadata``); None: nobody said.
+
+    Raises ``BadDataError`` when the file is not whole, ``StorageError`` when it cannot be read.
+    """
+    path = directory / PARTITION_METADATA
+    text = _read(path)
+    if text is None:
+        return None
+    match = _METADATA.fullmatch(text)
+    if match is None:
+        raise BadDataError(f"{path}: not partition metadata of version {_VERSION}")
+    return match[1]
+
+
+def write_topic_id(directory: Path, topic_id: TopicId, *, is_synced: bool = True) -> None:
+    """Note which topic a log is created for. Raises ``StorageError``."""
+    text = f"version: {_VERSION}\ntopic_id: {topic_id}"
+    write_atomically(directory / PARTITION_METADATA, text.encode(), is_synced=is_synced)
+
+
+def _read(path: Path) -> str | None:
+    try:
+        return path.read_text(encoding="ascii")
+    except FileNotFoundError:
+        return None
+    except UnicodeDecodeError:
+        raise BadDataError(f"{path}: not text") from None
+    except OSError as error:
+        raise storage_error(path, error) from None

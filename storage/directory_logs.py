@@ -1,0 +1,292 @@
+"""The logs of one log directory, and its checkpoints."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Callable, Collection, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import NamedTuple, TypeVar
+
+from core.errors import BadDataError, StorageError
+from core.log_config import LogConfig
+from core.model import TopicPartition
+from core.protocol.control import TopicId
+from storage.checkpoints import (
+    HIGH_WATERMARKS,
+    LOG_START_OFFSETS,
+    RECOVERY_POINTS,
+    read_offsets,
+    read_topic_id,
+    write_offsets,
+    write_topic_id,
+)
+from storage.log import Log
+from storage.log_contents import LogContents
+from storage.log_directory import LogDirectory
+from storage.log_file import CorruptSegmentError
+from storage.log_names import is_moved, log_of_directory
+from storage.log_recovery import CheckpointedOffsets, LoadedLog, load_log
+from storage.removed_logs import purge, take_out
+
+_CLEANED = "cleaner-offset-checkpoint"  # of Kafka's log cleaner
+_FLUSHING_THREADS = 8  # they wait: the file system makes one write of what several ask for
+_T = TypeVar("_T")
+_R = TypeVar("_R")
+_log = logging.getLogger(__name__)
+
+
+class LogSettings(NamedTuple):
+    """What logs need of the broker."""
+
+    config_of: Callable[[str], LogConfig]  # by topic
+    wall_clock_ms: Callable[[], int]
+    on_damaged: Callable[[Log], None]
+    recovery_threads: int
+
+
+class DirectoryLogs:
+    """``logs`` are in use. ``refused`` are there but of no use, and why; so are ``logs`` that are
+    not ``is_usable``. Whoever adds or takes out logs holds a lock of its own.
+    """
+
+    def __init__(self, directory: LogDirectory, settings: LogSettings) -> None:
+        self.directory = directory
+        self.logs: dict[TopicPartition, Log] = {}
+        self.refused: dict[TopicPartition, str] = {}
+        self.high_watermarks: dict[TopicPartition, int] = {}
+        self._settings = settings
+        self._written: dict[str, Mapping[TopicPartition, int]] = {}
+        self._checkpoint_lock = threading.Lock()  # the last of all locks to be taken
+
+    @property
+    def is_offline(self) -> bool:
+        """Whether the directory failed."""
+        return self.directory.is_offline
+
+    # --- opening ---
+
+    def load(self) -> None:
+        """Open every log. A directory that cannot be read is offline then, and nothing raised."""
+        try:
+            with self.directory:
+                was_clean = self.directory.was_closed_cleanly()
+                self._load(was_closed_cleanly=was_clean)
+                self.directory.mark_in_use()
+        except StorageError:
+            return  # the directory has said so
+
+    def _load(self, *, was_closed_cleanly: bool) -> None:
+        recovery_points = self._read(RECOVERY_POINTS)
+        starts = self._read(LOG_START_OFFSETS)
+        high_watermarks = self._read(HIGH_WATERMARKS)
+        compacted = self._read(_CLEANED)
+        now_ms = self._settings.wall_clock_ms()
+
+        def load(name: TopicPartition) -> tuple[LoadedLog, TopicId | None] | str:
+            path = self.directory.path / str(name)
+            try:
+                loaded = load_log(
+                    path,
+                    self._settings.config_of(name.topic),
+                    CheckpointedOffsets(
+                        starts.get(name, 0), recovery_points.get(name, 0), name in compacted
+                    ),
+                    was_closed_cleanly=was_closed_cleanly,
+                    now_ms=now_ms,
+                )
+            except (BadDataError, CorruptSegmentError) as error:
+                return str(error)
+            try:
+                return loaded, read_topic_id(path)
+            except BadDataError:  # a crash tore it; the topic that claims the log gives it an id
+                return loaded, None
+
+        names = self._find()
+        cut: dict[TopicPartition, int] = {}
+        outcomes = _each(names, load, threads=self._settings.recovery_threads)
+        for name, outcome in zip(names, outcomes, strict=True):
+            if isinstance(outcome, str):
+                self.refused[name] = outcome
+                continue
+            (contents, cut_bytes), topic_id = outcome
+            if cut_bytes:
+                cut[name] = cut_bytes
+            self.logs[name] = self._add(name, contents, topic_id)
+            high_watermark = min(high_watermarks.get(name, 0), contents.log_end_offset)
+            self.high_watermarks[name] = high_watermark
+            self.logs[name].retention_limit = high_watermark
+        self._report(cut, high_watermarks, was_closed_cleanly=was_closed_cleanly)
+
+    def _find(self) -> list[TopicPartition]:
+        """Return the logs there are."""
+        found, foreign = [], []
+        with os.scandir(self.directory.path) as entries:
+            for entry in entries:
+                if is_moved(entry.name) or not entry.is_dir():
+                    continue
+                name = log_of_directory(entry.name)
+                if name is None:
+                    foreign.append(entry.name)
+                else:
+                    found.append(name)
+        if foreign:
+            text = "%s: %d directories are no logs and left alone, %s first"
+            _log.warning(text, self.directory.path, len(foreign), min(foreign))
+        return sorted(found)
+
+    def _report(
+        self,
+        cut: Mapping[TopicPartition, int],
+        high_watermarks: Mapping[TopicPartition, int],
+        *,
+        was_closed_cleanly: bool,
+    ) -> None:
+        """Say what was found: in one line what is normal, in one more each what is not."""
+        path = self.directory.path
+        how = "closed cleanly" if was_closed_cleanly else "recovered after an unclean end"
+        _log.info("%s: %d logs, %s", path, len(self.logs), how)
+        if cut:
+            first = next(iter(cut))
+            text = "%s: the ends of %d logs were not whole; %d bytes cut off, %d of them of %s"
+            _log.warning(text, path, len(cut), sum(cut.values()), cut[first], first)
+        lost = [n for n in cut if self.logs[n].log_end_offset < high_watermarks.get(n, 0)]
+        if lost:
+            text = "%s: %d logs lost committed records that only other replicas have, %s first"
+            _log.error(text, path, len(lost), lost[0])
+        if self.refused:
+            name, reason = next(iter(self.refused.items()))
+            text = "%s: %d logs cannot be used, %s first: %s"
+            _log.error(text, path, len(self.refused), name, reason)
+
+    def _read(self, checkpoint: str) -> Mapping[TopicPartition, int]:
+        """Return a checkpoint; nothing, which is safe, if it is torn."""
+        try:
+            return read_offsets(self.directory.path / checkpoint)
+        except BadDataError as error:
+            _log.warning("%s; every log is checked, or caught up with, from its start", error)
+            return {}
+
+    # --- logs that come and go ---
+
+    def create(self, name: TopicPartition, topic_id: TopicId | None) -> Log:
+        """Make an empty log. Raises ``StorageError``."""
+        path = self.directory.path / str(name)
+        config = self._settings.config_of(name.topic)
+        with self.directory:
+            path.mkdir()
+            if topic_id is not None:
+                write_topic_id(path, topic_id, is_synced=False)
+            contents = LogContents.create(path, config, self._settings.wall_clock_ms())
+        log = self.logs[name] = self._add(name, contents, topic_id)
+        return log
+
+    def remove(self, name: TopicPartition, suffix: str) -> None:
+        """Take a log out of use; its directory gets another name. Raises ``StorageError``."""
+        with self.directory:
+            log = self.logs.get(name)
+            if log is not None:
+                log.retire()
+            take_out(self.directory.path, name, suffix, self._settings.wall_clock_ms())
+        self.logs.pop(name, None)
+        self.refused.pop(name, None)
+        self.high_watermarks.pop(name, None)
+
+    def _add(self, name: TopicPartition, contents: LogContents, topic_id: TopicId | None) -> Log:
+        return Log(
+            name,
+            self.directory,
+            contents,
+            topic_id,
+            wall_clock_ms=self._settings.wall_clock_ms,
+            on_damaged=self._settings.on_damaged,
+            on_truncated=lambda log: self.checkpoint_recovery_points(),
+        )
+
+    # --- checkpoints ---
+
+    def checkpoint_high_watermarks(self) -> None:
+        """Write ``high_watermarks`` as they are. Raises ``StorageError``."""
+        self._write(HIGH_WATERMARKS, dict(self.high_watermarks))
+
+    def checkpoint_recovery_points(self) -> None:
+        """Write up to where the logs are on the disk. Raises ``StorageError``."""
+        logs = list(self.logs.values())
+        self._write(RECOVERY_POINTS, {log.topic_partition: log.recovery_point for log in logs})
+
+    def checkpoint_log_start_offsets(self) -> None:
+        """Write where the logs begin. Raises ``StorageError``."""
+        logs = list(self.logs.values())
+        self._write(LOG_START_OFFSETS, {log.topic_partition: log.log_start_offset for log in logs})
+
+    def _write(self, checkpoint: str, offsets: Mapping[TopicPartition, int]) -> None:
+        with self._checkpoint_lock, self.directory:
+            if self._written.get(checkpoint) != offsets:
+                write_offsets(self.directory.path / checkpoint, offsets)
+                self._written[checkpoint] = offsets
+
+    # --- in the background ---
+
+    def clean_up(self, file_delete_delay_ms: int) -> None:
+        """Drop old segments, and delete what was dropped and is due. Raises ``StorageError``."""
+        now_ms = self._settings.wall_clock_ms()
+        dropped: dict[TopicPartition, int] = {}
+        for log in self._usable():
+            with suppress(StorageError):  # who raises it has dealt with it
+                count = log.delete_old_segments(now_ms)
+                if count:
+                    dropped[log.topic_partition] = count
+                log.delete_dropped_files()
+        if dropped:
+            text = "%s: %d segments of %d logs are no longer kept, %s first"
+            first = next(iter(dropped))
+            _log.info(text, self.directory.path, sum(dropped.values()), len(dropped), first)
+        with self.directory:
+            purged = purge(self.directory.path, now_ms, file_delete_delay_ms)
+        if purged:
+            _log.info("%s: the files of %d removed logs deleted", self.directory.path, purged)
+
+    def flush(self) -> None:
+        """Flush the logs that are due."""
+        now_ms = self._settings.wall_clock_ms()
+        for log in self._usable():
+            with suppress(StorageError):  # who raises it has dealt with it
+                log.flush_if_due(now_ms)
+
+    def close(self, *, is_clean: bool) -> None:
+        """Flush everything, checkpoint, and unlock the directory. Raises ``StorageError``.
+
+        ``is_clean``, unless one of the logs cannot be closed: note that there is nothing to check.
+        """
+        try:
+            outcomes = _each(list(self._usable()), _has_closed, threads=_FLUSHING_THREADS)
+            self.checkpoint_recovery_points()
+            self.checkpoint_log_start_offsets()
+            self.checkpoint_high_watermarks()
+            if is_clean and all(outcomes):
+                with self.directory:
+                    self.directory.mark_clean()
+        finally:
+            self.directory.close()
+
+    def _usable(self) -> Iterator[Log]:
+        return (log for log in list(self.logs.values()) if log.is_usable)
+
+
+def _has_closed(log: Log) -> bool:
+    """Close a log; return whether that went well."""
+    try:
+        log.close()
+    except StorageError:
+        return False
+    return True
+
+
+def _each(items: Collection[_T], act: Callable[[_T], _R], *, threads: int) -> list[_R]:
+    """Return what ``act`` makes of each, in order; raises what it raises."""
+    if threads == 1:
+        return [act(item) for item in items]
+    with ThreadPoolExecutor(threads, "logs") as executor:
+        return list(executor.map(act, items))

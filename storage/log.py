@@ -1,0 +1,372 @@
+"""One partition's log on disk. Mirrors ``kafka.log.Log``.
+
+Every method takes the log's own lock, as retention and flushing run on another thread than
+appending. What may take long, waiting for the disk and deleting files, is done outside of it.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from core.errors import StorageError
+from core.log_config import LogConfig
+from core.model import TopicPartition
+from core.protocol.control import TopicId
+from core.records import NO_RECORDS, RecordBytes, Records
+from core.replica_logs import (
+    MAX_TIMESTAMP,
+    NO_TIMESTAMP,
+    AppendedRecords,
+    EpochEndOffset,
+    OffsetOfTimestamp,
+)
+from storage.batch_validation import batches_of_leader, batches_of_producer
+from storage.checkpoints import PARTITION_METADATA, write_topic_id
+from storage.log_contents import LogContents
+from storage.log_directory import LogDirectory
+from storage.log_file import CorruptSegmentError
+from storage.record_batch import PlacedBatch, assign, stamp_append_time, writable
+from storage.retention import SegmentSpan, segments_to_delete
+from storage.segment import Segment
+from storage.timestamps import first_at_or_after, greatest
+
+
+class Log:
+    """Implements ``core.replica_logs.PartitionLog``.
+
+    ``retention_limit`` is the high watermark as last noted: retention keeps what is beyond it.
+    ``on_damaged`` is told, once, that bytes in the middle of the log are not what was written; it
+    is of no use from then on. ``on_truncated`` is called when a truncation dropped segments that
+    the directory's checkpoint says are on the disk, before anything takes their place.
+    """
+
+    def __init__(
+        self,
+        topic_partition: TopicPartition,
+        directory: LogDirectory,
+        contents: LogContents,
+        topic_id: TopicId | None,
+        *,
+        wall_clock_ms: Callable[[], int],
+        on_damaged: Callable[[Log], None],
+        on_truncated: Callable[[Log], None],
+    ) -> None:
+        self.topic_partition = topic_partition
+        self.directory = directory
+        self.retention_limit = 0
+        self._contents = contents
+        self._topic_id = topic_id
+        self._wall_clock_ms = wall_clock_ms
+        self._on_damaged = on_damaged
+        self._on_truncated = on_truncated
+        self._lock = threading.RLock()
+        self._unusable = ""  # why; while it is in use, nothing
+        self._truncations = 0  # flushing needs no lock: did what is flushed stay in the log?
+        self._dropped: list[Segment] = []  # their files are still there, under other names
+        self._flushed_at_ms = wall_clock_ms()
+
+    def __repr__(self) -> str:
+        return f"Log({self.topic_partition}, {self.directory.path})"
+
+    @property
+    def path(self) -> Path:
+        """Its directory."""
+        return self._contents.path
+
+    @property
+    def topic_id(self) -> TopicId | None:
+        """The topic it was created for."""
+        return self._topic_id
+
+    @property
+    def config(self) -> LogConfig:
+        """The settings of its topic."""
+        return self._contents.config
+
+    @property
+    def log_start_offset(self) -> int:
+        """The offset of the first record there is."""
+        return self._contents.log_start_offset
+
+    @property
+    def log_end_offset(self) -> int:
+        """The offset the next record will have."""
+        return self._contents.log_end_offset
+
+    @property
+    def recovery_point(self) -> int:
+        """Up to which offset everything is on the disk."""
+        return self._contents.recovery_point
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether its directory works, it is not damaged, and nobody closed it."""
+        return not self._unusable and not self.directory.is_offline
+
+    @property
+    def size(self) -> int:
+        """How many bytes its records take."""
+        with self._lock:
+            return self._contents.size
+
+    def configure(self, config: LogConfig) -> None:
+        """Change the settings."""
+        with self._lock:
+            self._contents.configure(config)
+
+    def assign_topic_id(self, topic_id: TopicId) -> None:
+        """Note which topic a log is for that nobody noted it of. Raises ``StorageError``."""
+        with self._exclusively():
+            write_topic_id(self.path, topic_id, is_synced=False)
+            self._topic_id = topic_id
+            self._contents.has_new_files = True
+
+    # --- leader epochs ---
+
+    @property
+    def latest_epoch(self) -> int:
+        """The newest leader epoch in the log; -1 when there is none."""
+        with self._lock:
+            return self._contents.epochs.latest_epoch
+
+    def end_offset_for_epoch(self, leader_epoch: int) -> EpochEndOffset:
+        """Return the newest epoch up to ``leader_epoch`` and where it ends."""
+        with self._exclusively() as contents:
+            return contents.epochs.end_offset_for(leader_epoch, contents.log_end_offset)
+
+    def assign_epoch(self, leader_epoch: int) -> None:
+        """Note that a leader epoch begins at the end of the log."""
+        with self._exclusively() as contents:
+            contents.epochs.assign(leader_epoch, contents.log_end_offset)
+            contents.epochs.save()
+
+    # --- writing ---
+
+    def append_as_leader(self, records: RecordBytes, leader_epoch: int) -> AppendedRecords:
+        """Check batches from a producer, give them offsets and the epoch, and append them."""
+        now_ms = self._wall_clock_ms()
+        config = self.config
+        batches = batches_of_producer(records, config, now_ms)
+        with self._exclusively() as contents:
+            duplicate = contents.producers.check([header for _, header in batches])
+            if duplicate is not None:
+                time_ms = duplicate.timestamp if config.stamps_append_time else NO_TIMESTAMP
+                return AppendedRecords(
+                    duplicate.first_offset, duplicate.last_offset, time_ms, is_duplicate=True
+                )
+            first_offset = contents.log_end_offset
+            buffer = writable(records)
+            time_ms = now_ms if config.stamps_append_time else NO_TIMESTAMP
+            placed = _placed(buffer, batches, first_offset, leader_epoch, time_ms)
+            contents.append(buffer, placed, now_ms)
+            result = AppendedRecords(first_offset, contents.log_end_offset - 1, time_ms)
+        self._flush_if_many()
+        return result
+
+    def append_as_follower(self, records: RecordBytes) -> None:
+        """Append batches as a leader has them, all of them or, if one is refused, none."""
+        with self._exclusively() as contents:
+            end = contents.log_end_offset
+            is_empty = end == contents.log_start_offset
+            batches = batches_of_leader(records, end, may_overlap=is_empty)
+            if not batches:
+                return
+            now_ms = self._wall_clock_ms()
+            if batches[0][1].base_offset < end:
+                # The leader's log starts in a batch: Kafka's UnexpectedAppendOffsetException.
+                self._drop(lambda: contents.restart_at(batches[0][1].base_offset, now_ms))
+            contents.append(records, batches, now_ms)
+        self._flush_if_many()
+
+    def truncate_to(self, offset: int) -> None:
+        """Drop the records from ``offset`` on, and their epochs and sequences."""
+        with self._exclusively() as contents:
+            now_ms = self._wall_clock_ms()
+            self._drop(lambda: contents.truncate_to(max(offset, 0), now_ms))
+
+    def truncate_fully_and_start_at(self, offset: int) -> None:
+        """Drop everything; the next record will have ``offset``."""
+        with self._exclusively() as contents:
+            now_ms = self._wall_clock_ms()
+            self._drop(lambda: contents.restart_at(offset, now_ms))
+            contents.log_start_offset = offset
+
+    def advance_log_start_offset(self, offset: int) -> None:
+        """Raise the log start offset; lower than it is: nothing happens."""
+        with self._exclusively() as contents:
+            if offset > contents.log_start_offset:
+                contents.advance_log_start_offset(min(offset, contents.log_end_offset))
+
+    # --- reading ---
+
+    def read(self, offset: int, max_bytes: int, limit: int, *, at_least_one: bool) -> Records:
+        """Return the whole batches from the one that holds ``offset`` to before ``limit``."""
+        with self._exclusively() as contents:
+            for segment in contents.segments_from(offset):
+                records = segment.read(offset, max_bytes, limit, at_least_one=at_least_one)
+                if records is not None:
+                    return records
+        return NO_RECORDS
+
+    def offset_of_timestamp(self, timestamp_ms: int, limit: int) -> OffsetOfTimestamp | None:
+        """Return the first record at or after a time, or with the greatest, before ``limit``."""
+        with self._exclusively() as contents:
+            start = contents.log_start_offset
+            segments = contents.segments_from(start)
+            if timestamp_ms == MAX_TIMESTAMP:
+                return greatest(segments, start, limit)
+            return first_at_or_after(segments, timestamp_ms, start, limit)
+
+    # --- in the background ---
+
+    def delete_old_segments(self, now_ms: int) -> int:
+        """Drop the segments that need not be kept; return how many."""
+        with self._exclusively() as contents:
+            contents.producers.remove_expired(now_ms)
+            ends = [*(s.base_offset for s in contents.segments[1:]), contents.log_end_offset]
+            count = segments_to_delete(
+                [
+                    SegmentSpan(end, segment.size, segment.largest_timestamp)
+                    for end, segment in zip(ends, contents.segments, strict=True)
+                ],
+                contents.config,
+                log_start_offset=contents.log_start_offset,
+                limit=self.retention_limit,
+                now_ms=now_ms,
+            )
+            if count:
+                self._dropped += contents.drop_first(count, now_ms)
+            return count
+
+    def delete_dropped_files(self) -> None:
+        """Delete the files of segments that were dropped, however long that takes."""
+        with self._lock:
+            dropped, self._dropped = self._dropped, []
+        with self.directory:
+            for segment in dropped:
+                segment.delete()
+
+    def flush_if_due(self, now_ms: int) -> None:
+        """Flush what ``flush.ms`` and complete segments ask for."""
+        contents = self._contents
+        if contents.recovery_point >= contents.log_end_offset:
+            return
+        if now_ms - self._flushed_at_ms >= contents.config.flush_ms:
+            self.flush()
+        elif contents.recovery_point < contents.active.base_offset:
+            self.flush(is_active_too=False)
+
+    def flush(self, *, is_active_too: bool = True) -> None:
+        """Wait until what was appended is on the disk; then raise the recovery point.
+
+        Only complete segments unless ``is_active_too``. Appending goes on meanwhile.
+        """
+        with self._exclusively() as contents:
+            truncations = self._truncations
+            end = contents.log_end_offset if is_active_too else contents.active.base_offset
+            segments = list(contents.segments_from(contents.recovery_point))
+            if not is_active_too:
+                segments.remove(contents.active)
+            has_new_files, contents.has_new_files = contents.has_new_files, False
+            contents.epochs.flush()
+        for segment in segments:
+            self._flush_segment(segment)
+        if has_new_files:
+            self._flush_names()
+        with self._lock:
+            self._flushed_at_ms = self._wall_clock_ms()
+            if truncations == self._truncations:
+                contents.recovery_point = max(contents.recovery_point, end)
+
+    def close(self) -> None:
+        """Flush, write what makes opening it quick, and let go of the files.
+
+        Whoever uses the log from then on gets ``StorageError``. Raises ``StorageError``.
+        """
+        if self.recovery_point < self.log_end_offset:
+            self.flush()
+        with self._exclusively() as contents:
+            contents.close()
+            self._unusable = "closed"
+
+    def retire(self) -> None:
+        """Let nobody use it any more: its directory is about to get another name."""
+        with self._lock:
+            self._unusable = "deleted"
+
+    # --- inside ---
+
+    @contextmanager
+    def _exclusively(self) -> Iterator[LogContents]:
+        """Hold the lock, and find out what an error means: for this log, or for its directory."""
+        with self._lock:
+            if self._unusable:
+                raise StorageError(f"{self.topic_partition}: the log is {self._unusable}")
+            try:
+                with self.directory:
+                    yield self._contents
+            except CorruptSegmentError as error:
+                self._unusable = f"damaged: {error}"
+                self._on_damaged(self)
+                raise
+
+    def _flush_if_many(self) -> None:
+        contents = self._contents
+        unflushed = contents.log_end_offset - contents.recovery_point
+        if unflushed >= contents.config.flush_messages:
+            self.flush()
+
+    def _drop(self, cut: Callable[[], list[Segment]]) -> None:
+        """Let ``cut`` drop records; segments it drops must not be believed to be on the disk."""
+        contents = self._contents
+        recovery_point = contents.recovery_point
+        dropped = cut()
+        self._truncations += 1
+        self._dropped += dropped
+        self.retention_limit = min(self.retention_limit, contents.log_end_offset)
+        if dropped and contents.recovery_point < recovery_point:
+            self._on_truncated(self)
+
+    def _flush_segment(self, segment: Segment) -> None:
+        try:
+            segment.flush()
+        except StorageError as error:
+            with self._lock:
+                if self._unusable or segment not in self._contents.segments:
+                    return  # its files went meanwhile
+            self.directory.fail(str(error))
+            raise
+
+    def _flush_names(self) -> None:
+        """Make the disk know of new files, of the log itself and which topic it is for."""
+        with self.directory:
+            for path in (self.path / PARTITION_METADATA, self.path, self.path.parent):
+                try:
+                    file = os.open(path, os.O_RDONLY)
+                except FileNotFoundError:
+                    continue  # no topic id, or the log was deleted meanwhile
+                try:
+                    os.fsync(file)
+                finally:
+                    os.close(file)
+
+
+def _placed(
+    buffer: bytearray | memoryview,
+    batches: list[PlacedBatch],
+    offset: int,
+    leader_epoch: int,
+    append_time_ms: int,
+) -> list[PlacedBatch]:
+    """Write into batches where they are in the log, who put them there and maybe when."""
+    placed = []
+    for position, header in batches:
+        if append_time_ms != NO_TIMESTAMP:
+            stamp_append_time(buffer, position, header, append_time_ms)
+        placed.append((position, assign(buffer, position, offset, leader_epoch)))
+        offset += header.last_offset_delta + 1
+    return placed

@@ -1,0 +1,185 @@
+"""What a log consists of: its segments, leader epochs and producers, kept in step.
+
+Mirrors ``kafka.log.LocalLog`` with what ``kafka.log.Log`` keeps beside it. Nothing here is
+thread-safe, checks what is appended or knows of failures: ``storage.log`` does.
+"""
+
+from __future__ import annotations
+
+import random
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from core.log_config import LogConfig
+from core.records import RecordBytes
+from storage.leader_epochs import LeaderEpochs
+from storage.log_names import DELETED_SUFFIX
+from storage.producer_state import ProducerState
+from storage.record_batch import BatchHeader, PlacedBatch
+from storage.segment import Segment
+
+
+@dataclass(slots=True)
+class LogContents:
+    """The segments are never none, oldest first; the last one is written.
+
+    What is before ``recovery_point`` is on the disk whatever happens to the machine. Methods that
+    drop segments return them, renamed, so that the caller deletes them when it has the time.
+    """
+
+    path: Path
+    config: LogConfig
+    segments: list[Segment]
+    epochs: LeaderEpochs
+    producers: ProducerState
+    log_start_offset: int = 0
+    log_end_offset: int = 0
+    recovery_point: int = 0
+    has_new_files: bool = False  # which the directory on disk may not know yet
+
+    @classmethod
+    def create(cls, path: Path, config: LogConfig, now_ms: int) -> LogContents:
+        """Return an empty log. Raises ``StorageError``."""
+        segment = Segment.create(path, 0, with_jitter(config), now_ms)
+        epochs, producers = LeaderEpochs(path), ProducerState(path)
+        return cls(path, config, [segment], epochs, producers, has_new_files=True)
+
+    @property
+    def active(self) -> Segment:
+        """The segment that is written."""
+        return self.segments[-1]
+
+    @property
+    def size(self) -> int:
+        """The bytes of all records."""
+        return sum(segment.size for segment in self.segments)
+
+    def segments_from(self, offset: int) -> Sequence[Segment]:
+        """Return the segment that may hold ``offset``, or else the first one, and all later."""
+        return self.segments[max(0, self._count_up_to(offset) - 1) :]
+
+    def configure(self, config: LogConfig) -> None:
+        """Change the settings."""
+        self.config = config
+        for segment in self.segments:
+            segment.config = with_jitter(config)
+
+    def append(self, records: RecordBytes, batches: Sequence[PlacedBatch], now_ms: int) -> None:
+        """Write batches that follow the log end offset, in a new segment if it is time for one."""
+        first, last = batches[0][1], batches[-1][1]
+        newest = max(header.max_timestamp for _, header in batches)
+        if self.active.should_roll(len(records), last.last_offset, newest, now_ms):
+            self.roll(first.base_offset, now_ms)
+        self.active.append(records, batches)
+        for _, header in batches:
+            self.note(header)
+        self.epochs.save()
+        self.log_end_offset = last.next_offset
+
+    def note(self, header: BatchHeader) -> None:
+        """Remember the epoch and the producer of a batch that is in the log."""
+        self.producers.update(header)
+        if header.partition_leader_epoch >= 0:
+            offset = max(header.base_offset, self.log_start_offset)
+            self.epochs.assign(header.partition_leader_epoch, offset)
+
+    def roll(self, base_offset: int, now_ms: int) -> None:
+        """Go on in a new segment, unless the present one is empty and begins there itself."""
+        if self.active.size == 0 and self.active.base_offset == base_offset:
+            return
+        self.active.seal()
+        self.producers.take_snapshot(base_offset)
+        self.segments.append(
+            Segment.create(self.path, base_offset, with_jitter(self.config), now_ms)
+        )
+        self.has_new_files = True
+
+    def truncate_to(self, offset: int, now_ms: int) -> list[Segment]:
+        """Drop the batches with records from ``offset`` on; return the segments that went."""
+        self.epochs.truncate_from_end(offset)
+        dropped: list[Segment] = []
+        if offset < self.segments[0].base_offset:
+            dropped = self.restart_at(offset, now_ms)
+        elif offset < self.log_end_offset:
+            dropped = self._take(self._count_up_to(offset), len(self.segments))
+            self.active.truncate_to(offset)
+            self.log_end_offset = self.active.next_offset
+            self.epochs.truncate_from_end(self.log_end_offset)
+            self.replay_producers(now_ms)
+        self.log_start_offset = min(self.log_start_offset, self.log_end_offset)
+        self.recovery_point = min(self.recovery_point, self.log_end_offset)
+        self.epochs.save()
+        return dropped
+
+    def restart_at(self, offset: int, now_ms: int) -> list[Segment]:
+        """Drop everything and go on at ``offset``; the log start offset is not touched."""
+        dropped = self._take(0, len(self.segments))
+        self.segments.append(Segment.create(self.path, offset, with_jitter(self.config), now_ms))
+        self.has_new_files = True
+        self.epochs.clear()
+        self.epochs.save()
+        self.producers.clear()
+        self.log_end_offset = offset
+        self.recovery_point = min(self.recovery_point, offset)
+        return dropped
+
+    def drop_after(self, segment: Segment) -> list[Segment]:
+        """Drop the segments after one."""
+        return self._take(self.segments.index(segment) + 1, len(self.segments))
+
+    def advance_log_start_offset(self, offset: int) -> None:
+        """Hide the records before ``offset``."""
+        self.log_start_offset = offset
+        self.epochs.truncate_from_start(offset)
+        self.epochs.save()
+
+    def drop_first(self, count: int, now_ms: int) -> list[Segment]:
+        """Drop the oldest segments; when these are all, the log goes on in a new one."""
+        if count == len(self.segments):
+            self.roll(self.log_end_offset, now_ms)
+        dropped = self._take(0, count)
+        first = self.segments[0].base_offset
+        if first > self.log_start_offset:
+            self.advance_log_start_offset(first)
+        self.producers.delete_snapshots_before(first)
+        return dropped
+
+    def replay_producers(self, now_ms: int) -> None:
+        """Find out what the producers of these records did, from a snapshot and what follows."""
+        known = self.producers.restore(self.log_start_offset, self.log_end_offset, now_ms)
+        if known >= self.log_end_offset:
+            return
+        for segment in self.segments_from(known):
+            for header in segment.headers(known):
+                self.producers.update(header)
+
+    def close(self) -> None:
+        """Write what makes it quick to open, and let go of the files."""
+        if self.log_end_offset not in self.producers.snapshot_offsets():
+            self.producers.take_snapshot(self.log_end_offset)
+        self.epochs.save()
+        for segment in self.segments:
+            segment.close()
+
+    def _count_up_to(self, offset: int) -> int:
+        return bisect_right(self.segments, offset, key=lambda segment: segment.base_offset)
+
+    def _take(self, start: int, end: int) -> list[Segment]:
+        taken = self.segments[start:end]
+        del self.segments[start:end]
+        for segment in reversed(taken):  # a crash on the way leaves no hole before later ones
+            segment.rename_suffix(DELETED_SUFFIX)
+        return taken
+
+
+def with_jitter(config: LogConfig) -> LogConfig:
+    """Return the settings of one segment: ``segment.ms`` less a random part of the jitter.
+
+    So that segments of many logs which began together do not end together.
+    """
+    jitter_ms = min(config.segment_jitter_ms, config.segment_ms)
+    if jitter_ms <= 0:
+        return config
+    return replace(config, segment_ms=config.segment_ms - random.randrange(jitter_ms))

@@ -1,0 +1,141 @@
+"""The file of a segment: bytes at its end, and the batches in it, read where they are.
+
+Mirrors ``org.apache.kafka.common.record.FileRecords``.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from core.errors import RecordsRefusedError, StorageError
+from core.records import FileRange, RecordBytes
+from storage.file_errors import storage_error
+from storage.record_batch import HEADER_SIZE, PlacedBatch, check_crc, next_header
+
+_CHUNK_BYTES = 8 * 1024  # what a search reads at once: more than what lies between index entries
+_BLOCK_BYTES = 1024 * 1024  # what a check of everything reads at once
+
+
+class CorruptSegmentError(StorageError):
+    """Bytes in the middle of a segment are not what was written: its log is damaged."""
+
+
+class LogFile:
+    """An open file, closed when the last who holds it lets go.
+
+    So a segment that is deleted or closed stays readable for an answer that is on its way.
+    """
+
+    __slots__ = ("_fd", "path")
+
+    def __init__(self, path: Path, *, is_new: bool = False) -> None:
+        """Open a file; ``is_new``: make it, or empty what a crash left of it.
+
+        Raises ``StorageError``.
+        """
+        self.path = path
+        self._fd = -1
+        flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT | os.O_TRUNC if is_new else 0)
+        try:
+            self._fd = os.open(path, flags, 0o644)
+        except OSError as error:
+            raise storage_error(path, error) from None
+
+    def __del__(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+
+    def fileno(self) -> int:
+        """Return its descriptor."""
+        return self._fd
+
+    def read(self, position: int, size: int) -> bytes:
+        """Return up to ``size`` bytes; fewer at the end. Raises ``StorageError``."""
+        try:
+            return os.pread(self._fd, size, position)
+        except OSError as error:
+            raise storage_error(self.path, error) from None
+
+    def write(self, position: int, data: RecordBytes) -> None:
+        """Write all of ``data`` at ``position``, which is the end; or leave nothing of it there.
+
+        Raises ``StorageError``.
+        """
+        size = len(data)
+        try:
+            written = os.pwrite(self._fd, data, position)
+            while written < size:  # the disk is nearly full, most likely: let it say so
+                written += os.pwrite(self._fd, memoryview(data)[written:], position + written)
+        except OSError as error:
+            self._cut(position)
+            raise storage_error(self.path, error) from None
+
+    def truncate(self, size: int) -> None:
+        """Cut the file. Raises ``StorageError``."""
+        try:
+            os.ftruncate(self._fd, size)
+        except OSError as error:
+            raise storage_error(self.path, error) from None
+
+    def flush(self) -> None:
+        """Wait until the bytes are on the disk. Raises ``StorageError``."""
+        try:
+            os.fsync(self._fd)
+        except OSError as error:
+            raise storage_error(self.path, error) from None
+
+    def batches(
+        self, position: int, end: int, *, is_checked: bool = False
+    ) -> Iterator[PlacedBatch]:
+        """Yield the batches between two boundaries of batches; ``is_checked``: with their CRC.
+
+        Raises ``CorruptSegmentError`` at the first one that is not whole or not well-formed.
+        """
+        at_once = _BLOCK_BYTES if is_checked else _CHUNK_BYTES
+        chunk, chunk_at = b"", position
+        while position < end:
+            left = end - position
+            if position + HEADER_SIZE > chunk_at + len(chunk):
+                chunk, chunk_at = self.read(position, min(at_once, left)), position
+            try:
+                header = next_header(chunk, position - chunk_at, left)
+                if is_checked:
+                    if position + header.size > chunk_at + len(chunk):
+                        chunk = self.read(position, min(max(at_once, header.size), left))
+                        chunk_at = position
+                    check_crc(chunk, position - chunk_at, header)
+            except RecordsRefusedError as error:
+                raise CorruptSegmentError(f"{self.path}: at {position}: {error}") from None
+            yield position, header
+            position += header.size
+
+    def _cut(self, size: int) -> None:
+        """Drop what a failed write left. If that fails too, recovery will find it."""
+        try:
+            os.ftruncate(self._fd, size)
+        except OSError:
+            return
+
+
+@dataclass(frozen=True, slots=True)
+class FileRecords:
+    """Implements ``core.records.Records``: a piece of a segment, not read yet."""
+
+    file: LogFile
+    position: int
+    size: int
+
+    @property
+    def file_range(self) -> FileRange:
+        """Where the piece is."""
+        return FileRange(self.file, self.position)
+
+    def read(self) -> bytes:
+        """Return the bytes. Raises ``StorageError``, also when the segment was cut meanwhile."""
+        data = self.file.read(self.position, self.size)
+        if len(data) < self.size:
+            raise StorageError(f"{self.file.path}: cut below {self.position + self.size}")
+        return data

@@ -1,0 +1,280 @@
+"""All logs of a broker, in one or several directories. Mirrors ``kafka.log.LogManager``."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from core.errors import StorageError
+from core.log_config import DEFAULT_LOG_CONFIG, LogConfig
+from core.model import BrokerId, TopicPartition
+from core.protocol.control import TopicId
+from storage.directory_logs import DirectoryLogs, LogSettings
+from storage.log import Log
+from storage.log_directory import ForeignDirectoryError, LogDirectory
+from storage.log_names import STRAY, TO_DELETE
+
+_log = logging.getLogger(__name__)
+
+
+def _ignore(path: Path) -> None:
+    del path
+
+
+def _wall_clock_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+class LogManager:
+    """Implements ``core.replica_logs.ReplicaLogs``.
+
+    Thread-safe: retention, flushing and checkpoints run on another thread than appending, and take
+    no lock while they wait for the disk. ``on_directory_failed`` is called with a directory that
+    failed while the manager was open, or in which a log turned out to be damaged, on the thread
+    that found out, whatever locks that holds.
+    """
+
+    def __init__(
+        self,
+        directories: Sequence[Path],
+        broker_id: BrokerId,
+        *,
+        defaults: LogConfig = DEFAULT_LOG_CONFIG,
+        on_directory_failed: Callable[[Path], None] = _ignore,
+        recovery_threads: int = 1,
+        wall_clock_ms: Callable[[], int] = _wall_clock_ms,
+    ) -> None:
+        self._broker_id = broker_id
+        self._defaults = defaults
+        self._configs: dict[str, LogConfig] = {}
+        self._on_directory_failed = on_directory_failed
+        self._is_open = False
+        self._lock = threading.RLock()  # over which logs there are; taken before that of a log
+        self._homes: dict[TopicPartition, DirectoryLogs] = {}
+        settings = LogSettings(self._config_of, wall_clock_ms, self._log_damaged, recovery_threads)
+        self._directories = [
+            DirectoryLogs(LogDirectory(path, self._directory_failed), settings)
+            for path in directories
+        ]
+
+    # --- the directories ---
+
+    def open(self) -> None:
+        """Lock the directories and open every log, checking those that were not closed cleanly.
+
+        Raises ``StorageError`` when no directory can be used, ``ForeignDirectoryError`` when one is
+        not ours.
+        """
+        for logs in self._directories:
+            try:
+                logs.directory.open(self._broker_id)
+            except ForeignDirectoryError:
+                self._unlock()
+                raise
+            except StorageError as error:
+                logs.directory.fail(str(error))
+        for logs in self._live():
+            logs.load()
+        self._check_any_live()
+        for logs in self._directories:
+            for name in (*logs.logs, *logs.refused):
+                other = self._homes.setdefault(name, logs)
+                if other is not logs:
+                    self._refuse_twice(name, other, logs)
+        self._is_open = True
+
+    def join_cluster(self, cluster_id: str) -> None:
+        """Bind the directories to a cluster.
+
+        Raises ``ForeignDirectoryError`` when one is bound to another, ``StorageError`` when none
+        can be written.
+        """
+        for logs in self._live():
+            try:
+                logs.directory.join_cluster(self._broker_id, cluster_id)
+            except ForeignDirectoryError:
+                raise
+            except StorageError as error:
+                logs.directory.fail(str(error))
+        self._check_any_live()
+
+    @property
+    def failed_directories(self) -> frozenset[Path]:
+        """The directories that are offline until the next start."""
+        return frozenset(d.directory.path for d in self._directories if d.is_offline)
+
+    @property
+    def live_directories(self) -> frozenset[Path]:
+        """The directories that work."""
+        return frozenset(logs.directory.path for logs in self._live())
+
+    def close(self, *, is_clean: bool) -> None:
+        """Flush and checkpoint everything, and unlock the directories.
+
+        ``is_clean``: the next ``open`` may believe what it finds. A directory that fails meanwhile
+        is not believed.
+        """
+        self._is_open = False
+        self._for_each_live(lambda logs: logs.close(is_clean=is_clean))
+        self._unlock()
+
+    # --- settings ---
+
+    def configure(self, configs: Mapping[str, LogConfig]) -> None:
+        """Set the settings of topics, of their logs and of those they will have."""
+        with self._lock:
+            self._configs.update(configs)
+            logs = [log for d in self._directories for log in d.logs.values()]
+        for log in logs:
+            config = configs.get(log.topic_partition.topic)
+            if config is not None:
+                log.configure(config)
+
+    # --- ReplicaLogs ---
+
+    def hosted(self) -> Mapping[TopicPartition, TopicId | None]:
+        """Return every log that can be used, and the topic id it was created for."""
+        with self._lock:
+            return {
+                name: log.topic_id
+                for logs in self._live()
+                for name, log in logs.logs.items()
+                if log.is_usable
+            }
+
+    def get(self, topic_partition: TopicPartition) -> Log | None:
+        """Return a log; None when there is none here, or it cannot be used."""
+        home = self._homes.get(topic_partition)
+        log = None if home is None else home.logs.get(topic_partition)
+        return log if log is not None and log.is_usable else None
+
+    def get_or_create(
+        self, topic_partition: TopicPartition, topic_id: TopicId | None, *, is_new: bool
+    ) -> Log:
+        """Make sure a log exists and return it. Raises ``StorageError``."""
+        with self._lock:
+            home = self._homes.get(topic_partition)
+            if home is None:
+                return self._create(topic_partition, topic_id, is_new=is_new)
+            log = self.get(topic_partition)
+            if log is None:
+                reason = home.refused.get(topic_partition, "its log directory failed")
+                raise StorageError(f"{topic_partition}: {reason}")
+            if log.topic_id is None and topic_id is not None:
+                log.assign_topic_id(topic_id)
+            return log
+
+    def delete(self, topic_partition: TopicPartition) -> None:
+        """Take a log away at once and delete its files later; absent is fine."""
+        with self._lock:
+            home = self._homes.get(topic_partition)
+            if home is not None:
+                home.remove(topic_partition, TO_DELETE)
+                del self._homes[topic_partition]
+
+    def set_aside(self, topic_partition: TopicPartition) -> None:
+        """Move a log out of the way; one that cannot be reached is left where it is."""
+        with self._lock:
+            home = self._homes.get(topic_partition)
+            if home is None or home.is_offline:
+                return
+            home.remove(topic_partition, STRAY)
+            del self._homes[topic_partition]
+
+    def is_offline(self, topic_partition: TopicPartition) -> bool:
+        """Whether there is a log that cannot be used: its directory failed, or it is damaged."""
+        return topic_partition in self._homes and self.get(topic_partition) is None
+
+    def checkpointed_high_watermark(self, topic_partition: TopicPartition) -> int:
+        """Return the high watermark last noted of a log; 0 when none was."""
+        home = self._homes.get(topic_partition)
+        return 0 if home is None else home.high_watermarks.get(topic_partition, 0)
+
+    def checkpoint_high_watermarks(self, high_watermarks: Mapping[TopicPartition, int]) -> None:
+        """Note high watermarks: one file a directory, if any of its logs moved.
+
+        Retention keeps what is beyond them. Logs that are not named keep what they have.
+        """
+        with self._lock:
+            for name, high_watermark in high_watermarks.items():
+                home = self._homes.get(name)
+                log = None if home is None else home.logs.get(name)
+                if home is not None and log is not None:
+                    home.high_watermarks[name] = high_watermark
+                    log.retention_limit = high_watermark
+        self._for_each_live(DirectoryLogs.checkpoint_high_watermarks)
+
+    # --- in the background ---
+
+    def clean_up(self) -> None:
+        """Drop what need not be kept, and delete the files of what was dropped before."""
+        delay_ms = self._defaults.file_delete_delay_ms
+        self._for_each_live(lambda logs: logs.clean_up(delay_ms))
+
+    def flush(self) -> None:
+        """Flush the logs that are due: a segment is complete, or ``flush.ms`` have passed."""
+        self._for_each_live(DirectoryLogs.flush)
+
+    def checkpoint_recovery_points(self) -> None:
+        """Note up to where the logs are on the disk."""
+        self._for_each_live(DirectoryLogs.checkpoint_recovery_points)
+
+    def checkpoint_log_start_offsets(self) -> None:
+        """Note where the logs begin."""
+        self._for_each_live(DirectoryLogs.checkpoint_log_start_offsets)
+
+    # --- inside ---
+
+    def _live(self) -> list[DirectoryLogs]:
+        return [logs for logs in self._directories if not logs.is_offline]
+
+    def _for_each_live(self, act: Callable[[DirectoryLogs], None]) -> None:
+        for logs in self._live():
+            try:
+                act(logs)
+            except StorageError:
+                continue  # the directory has said so
+
+    def _config_of(self, topic: str) -> LogConfig:
+        return self._configs.get(topic, self._defaults)
+
+    def _create(
+        self, topic_partition: TopicPartition, topic_id: TopicId | None, *, is_new: bool
+    ) -> Log:
+        live = self._live()
+        if not live or (len(live) < len(self._directories) and not is_new):
+            raise StorageError(f"{topic_partition} may be in a log directory that is offline")
+        home = min(live, key=lambda logs: len(logs.logs))
+        log = home.create(topic_partition, topic_id)
+        self._homes[topic_partition] = home
+        return log
+
+    def _refuse_twice(
+        self, name: TopicPartition, first: DirectoryLogs, second: DirectoryLogs
+    ) -> None:
+        """Use neither of two logs of one partition: nobody knows which is the right one."""
+        paths = f"{first.directory.path} and {second.directory.path}"
+        for logs in (first, second):
+            logs.logs.pop(name, None)
+            logs.refused[name] = f"there is a log of it in {paths}; take one of them away"
+        _log.error("%s: %s", name, first.refused[name])
+
+    def _check_any_live(self) -> None:
+        if not self._live():
+            self._unlock()
+            raise StorageError("; ".join(logs.directory.failure for logs in self._directories))
+
+    def _unlock(self) -> None:
+        for logs in self._directories:
+            logs.directory.close()
+
+    def _directory_failed(self, path: Path) -> None:
+        if self._is_open:
+            self._on_directory_failed(path)
+
+    def _log_damaged(self, log: Log) -> None:
+        _log.error("%s in %s cannot be used: it is damaged", log, log.path)
+        self._on_directory_failed(log.directory.path)

@@ -1,0 +1,54 @@
+"""What the directories and files of logs are called. Mirrors the names of ``kafka.log.Log``.
+
+``topic-3`` is a log; ``topic-3.<32 hex digits>-delete`` one that is to be deleted, ``…-stray`` one
+that nobody assigned to this broker, ``…-future`` one that Kafka was moving between directories.
+"""
+
+from __future__ import annotations
+
+import re
+from uuid import uuid4
+
+from core.model import TopicPartition
+
+LOG_SUFFIX = ".log"
+INDEX_SUFFIXES = (".index", ".timeindex", ".txnindex")
+DELETED_SUFFIX = ".deleted"
+CLEANED_SUFFIX = ".cleaned"
+SWAP_SUFFIX = ".swap"
+
+TO_DELETE = "-delete"
+STRAY = "-stray"
+
+_MAX_NAME_BYTES = 255
+_LOG = re.compile(r"(?P<topic>[a-zA-Z0-9._-]{1,249})-(?P<partition>0|[1-9][0-9]{0,9})", re.ASCII)
+_MOVED = re.compile(r".+-[0-9]+\.[0-9a-f]{32}-(?P<kind>delete|stray|future)", re.ASCII)
+_SEGMENT = re.compile(r"(?P<base_offset>[0-9]{20})\.log", re.ASCII)
+
+
+def log_of_directory(name: str) -> TopicPartition | None:
+    """Return the partition whose log a directory of this name is; None: it is no log in use."""
+    if is_moved(name):
+        return None
+    match = _LOG.fullmatch(name)
+    return TopicPartition(match["topic"], int(match["partition"])) if match else None
+
+
+def is_moved(name: str) -> bool:
+    """Whether a directory is a log that is out of use, or not in use yet."""
+    return _MOVED.fullmatch(name) is not None
+
+
+def out_of_use(topic_partition: TopicPartition, suffix: str) -> str:
+    """Return a name nothing else has for a log that is taken out of use.
+
+    ``suffix`` is ``TO_DELETE`` or ``STRAY``. A long topic is cut, as in Kafka (KAFKA-8022).
+    """
+    end = f"-{topic_partition.partition}.{uuid4().hex}{suffix}"
+    return topic_partition.topic[: _MAX_NAME_BYTES - len(end)] + end
+
+
+def base_offset_of(file_name: str) -> int | None:
+    """Return where the segment with a ``.log`` file of this name begins; None: it is none."""
+    match = _SEGMENT.fullmatch(file_name)
+    return int(match["base_offset"]) if match else None

@@ -1,0 +1,181 @@
+"""A log as it is found on the disk, after an orderly end or a crash.
+
+Mirrors ``kafka.log.LogLoader``.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import zlib
+from pathlib import Path
+from typing import NamedTuple
+
+from core.errors import BadDataError
+from core.log_config import LogConfig
+from storage.leader_epochs import LeaderEpochs
+from storage.log_contents import LogContents, with_jitter
+from storage.log_file import CorruptSegmentError
+from storage.log_leftovers import tidy_up
+from storage.producer_state import ProducerState
+from storage.record_batch import BatchHeader
+from storage.segment import Segment
+
+_OLD_MESSAGE = struct.Struct(">qiIb")  # offset, size, CRC-32, magic: formats 0 and 1
+_OLD_CHECKED_FROM = 16
+
+
+class CheckpointedOffsets(NamedTuple):
+    """What the checkpoints of the log directory say of one log.
+
+    ``was_compacted``: Kafka's log cleaner took records out of it, also from the ends of segments.
+    """
+
+    log_start_offset: int = 0
+    recovery_point: int = 0
+    was_compacted: bool = False
+
+
+class LoadedLog(NamedTuple):
+    """A log, and how many bytes at its end were not what was written."""
+
+    contents: LogContents
+    bytes_cut: int
+
+
+def load_log(
+    path: Path,
+    config: LogConfig,
+    checkpointed: CheckpointedOffsets,
+    *,
+    was_closed_cleanly: bool,
+    now_ms: int,
+) -> LoadedLog:
+    """Open a log; unless it was closed cleanly, check what is beyond its recovery point.
+
+    Whatever is missing or torn beside the records is made again from them. Raises ``BadDataError``
+    or ``CorruptSegmentError`` when this log cannot be used; ``OSError`` and other ``StorageError``
+    when its directory cannot.
+    """
+    offsets = tidy_up(path)
+    segments = [Segment.open(path, offset, with_jitter(config), now_ms) for offset in offsets]
+    for segment in segments:
+        _refuse_old_format(segment)
+    start = max(checkpointed.log_start_offset, *offsets[:1], 0)
+    contents = LogContents(
+        path,
+        config,
+        segments or [Segment.create(path, start, with_jitter(config), now_ms)],
+        LeaderEpochs(path),
+        ProducerState(path),
+        log_start_offset=start,
+    )
+    knows_epochs = contents.epochs.load()
+    cut, agrees = 0, True
+    if not was_closed_cleanly:
+        cut, agrees = _recover(contents, checkpointed)
+    try:
+        contents.log_end_offset = contents.active.next_offset
+    except CorruptSegmentError:  # somebody was at it after the orderly end
+        end = CheckpointedOffsets(recovery_point=contents.active.base_offset)
+        cut, agrees = _recover(contents, end)
+        contents.log_end_offset = contents.active.next_offset
+    contents.recovery_point = contents.log_end_offset
+    if cut or not was_closed_cleanly:
+        contents.recovery_point = min(checkpointed.recovery_point, contents.log_end_offset)
+    if contents.log_end_offset < start:
+        for segment in contents.restart_at(start, now_ms):
+            segment.delete()
+    _settle_epochs(contents, is_rebuild=not (knows_epochs and agrees))
+    contents.replay_producers(now_ms)
+    return LoadedLog(contents, cut)
+
+
+class _Witness:
+    """Is told of every batch of a recovered segment, and what it is that the records prove.
+
+    ``agrees``: the epochs that are known are theirs. ``is_dense``: none is missing in between.
+    """
+
+    def __init__(self, contents: LogContents) -> None:
+        self.agrees = True
+        self.is_dense = True
+        self.next_offset = 0
+        self._epochs = contents.epochs
+        self._log_start_offset = contents.log_start_offset
+
+    def begin(self, segment: Segment) -> None:
+        """Expect the batches of a segment."""
+        self.is_dense, self.next_offset = True, segment.base_offset
+
+    def note(self, header: BatchHeader) -> None:
+        """Take in the next batch."""
+        epoch, start = header.partition_leader_epoch, self._log_start_offset
+        if epoch > self._epochs.latest_epoch:
+            self._epochs.assign(epoch, header.base_offset)
+        elif header.last_offset >= start:
+            known = self._epochs.epoch_for(max(header.base_offset, start))
+            self.agrees = self.agrees and known == epoch
+        is_full = header.record_count == header.last_offset_delta + 1
+        self.is_dense &= is_full and header.base_offset == self.next_offset
+        self.next_offset = header.next_offset
+
+
+def _recover(contents: LogContents, checkpointed: CheckpointedOffsets) -> tuple[int, bool]:
+    """Check the segments from the recovery point on.
+
+    Return how many bytes are dropped, and whether the epochs that are known agree with the records;
+    after a loss of power what is beside the records may be newer, or older, than they are. What
+    follows the first bad batch is dropped as well, for nobody knows what was between them, and so
+    is what follows a segment that ends before the next one begins.
+    """
+    segments = contents.segments_from(checkpointed.recovery_point)
+    known = contents.producers.snapshot_offsets()
+    contents.producers.retain_snapshots([o for o in known if o <= segments[0].base_offset])
+    witness = _Witness(contents)
+    for segment, following in zip(segments, [*segments[1:], None], strict=True):
+        witness.begin(segment)
+        cut = segment.recover(witness.note)
+        if following is None:
+            return cut, witness.agrees
+        segment.close()
+        is_torn_off = witness.is_dense and witness.next_offset < following.base_offset
+        if cut or (is_torn_off and not checkpointed.was_compacted):
+            beyond = contents.drop_after(segment)
+            for dropped in beyond:
+                dropped.delete()
+            return cut + sum(dropped.size for dropped in beyond), witness.agrees
+    raise AssertionError("the last segment has no following one")
+
+
+def _settle_epochs(contents: LogContents, *, is_rebuild: bool) -> None:
+    epochs = contents.epochs
+    if is_rebuild:
+        epochs.clear()
+        for segment in contents.segments:
+            for header in segment.headers():
+                if header.partition_leader_epoch > epochs.latest_epoch:
+                    epochs.assign(header.partition_leader_epoch, header.base_offset)
+    epochs.truncate_from_end(
+        contents.log_end_offset + 1
+    )  # one may begin where the next record goes
+    epochs.truncate_from_start(contents.log_start_offset)
+    epochs.save()
+
+
+def _refuse_old_format(segment: Segment) -> None:
+    """Raise ``BadDataError`` when a segment begins with a message of format 0 or 1.
+
+    They are no garbage that recovery may cut off, which their CRC proves.
+    """
+    if segment.size < _OLD_MESSAGE.size:
+        return
+    file = os.open(segment.path, os.O_RDONLY)
+    try:
+        _, size, crc, magic = _OLD_MESSAGE.unpack(os.pread(file, _OLD_MESSAGE.size, 0))
+        if magic not in (0, 1) or not 0 < size <= segment.size:
+            return
+        if zlib.crc32(os.pread(file, size - 4, _OLD_CHECKED_FROM)) == crc:
+            raise BadDataError(f"{segment.path}: messages of format {magic} are not supported")
+    finally:
+        os.close(file)

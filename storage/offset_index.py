@@ -1,0 +1,104 @@
+"""Where in a segment an offset is, roughly: one entry about every ``index.interval.bytes``.
+
+Mirrors ``kafka.log.OffsetIndex``. On disk an entry is 8 bytes: the last offset of a batch, relative
+to the base offset of the segment, and the position of that batch.
+"""
+
+from __future__ import annotations
+
+import sys
+from array import array
+from bisect import bisect_left, bisect_right
+from itertools import islice
+from operator import lt
+from typing import NamedTuple
+
+from core.errors import BadDataError
+
+ENTRY_BYTES = 8
+
+
+class OffsetPosition(NamedTuple):
+    """The last offset of a batch, and where in the file that batch begins."""
+
+    offset: int
+    position: int
+
+
+class OffsetIndex:
+    """The whole index in memory. Invariant: both columns grow from entry to entry."""
+
+    __slots__ = ("_offsets", "_positions", "base_offset")
+
+    def __init__(self, base_offset: int) -> None:
+        self.base_offset = base_offset
+        self._offsets = array("i")  # relative to the base offset
+        self._positions = array("i")
+
+    @classmethod
+    def decode(cls, base_offset: int, data: bytes, segment_size: int) -> OffsetIndex:
+        """Return the index of a file. Raises ``BadDataError`` when it cannot be one."""
+        if len(data) % ENTRY_BYTES:
+            raise BadDataError(f"{len(data)} bytes are no whole number of entries")
+        columns = array("i", data)
+        to_or_from_big_endian(columns)
+        index = cls(base_offset)
+        index._offsets, index._positions = columns[0::2], columns[1::2]
+        for column in (index._offsets, index._positions):
+            if column and (column[0] < 0 or not all(map(lt, column, islice(column, 1, None)))):
+                raise BadDataError("entries are not in order")
+        if columns and index._positions[-1] >= segment_size:
+            raise BadDataError(f"position {index._positions[-1]} is beyond the end")
+        return index
+
+    def encode(self) -> bytes:
+        """Return what the file holds."""
+        columns = array("i", bytes(ENTRY_BYTES * len(self)))
+        columns[0::2], columns[1::2] = self._offsets, self._positions
+        to_or_from_big_endian(columns)
+        return columns.tobytes()
+
+    def __len__(self) -> int:
+        return len(self._offsets)
+
+    def append(self, offset: int, position: int) -> None:
+        """Add an entry for a batch that ends with ``offset``."""
+        self._offsets.append(offset - self.base_offset)
+        self._positions.append(position)
+
+    def look_up(self, offset: int) -> OffsetPosition:
+        """Return the last entry up to ``offset``: the batch that holds it is there or after it."""
+        return self._entry(bisect_right(self._offsets, offset - self.base_offset) - 1)
+
+    def last_below(self, position: int, offset: int) -> OffsetPosition:
+        """Return the last entry up to ``position`` of a batch that ends before ``offset``."""
+        return self._entry(
+            min(
+                bisect_right(self._positions, position),
+                bisect_left(self._offsets, offset - self.base_offset),
+            )
+            - 1
+        )
+
+    @property
+    def last(self) -> OffsetPosition:
+        """The last entry."""
+        return self._entry(len(self._offsets) - 1)
+
+    def _entry(self, number: int) -> OffsetPosition:
+        """Return an entry; before the first one, the begin of the segment."""
+        if number < 0:
+            return OffsetPosition(self.base_offset, 0)
+        return OffsetPosition(self.base_offset + self._offsets[number], self._positions[number])
+
+    def truncate_to(self, offset: int) -> None:
+        """Drop the entries of batches that end at or after ``offset``."""
+        keep = bisect_left(self._offsets, offset - self.base_offset)
+        del self._offsets[keep:]
+        del self._positions[keep:]
+
+
+def to_or_from_big_endian(numbers: array[int]) -> None:
+    """Turn numbers as files hold them into ours, or back."""
+    if sys.byteorder == "little":
+        numbers.byteswap()

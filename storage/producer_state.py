@@ -1,0 +1,277 @@
+"""What each idempotent producer wrote last: so that a record sent twice is written once.
+
+Mirrors ``ProducerStateManager``. Producers number their records; a batch that does not go on where
+its producer left off is refused, and one of the last five that came again is answered, not
+appended. The state is a function of the log: it is replayed from the batches after the newest
+snapshot. Transactions are not supported, but logs that hold them can be read.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Container, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from crc32c import crc32c
+
+from core.errors import BadDataError, Errors, RecordsRefusedError
+from storage.atomic_file import write_atomically
+from storage.file_errors import storage_error
+from storage.record_batch import INT32_MAX, NO_PRODUCER_EPOCH, NO_SEQUENCE, BatchHeader
+
+SNAPSHOT_SUFFIX = ".snapshot"
+PRODUCER_EXPIRATION_MS = 7 * 24 * 60 * 60 * 1000
+BATCHES_TO_RETAIN = 5  # of each producer: it may have as many requests in flight
+
+_VERSION = 1
+_NO_OFFSET = -1
+_PREFIX = struct.Struct(">hI")  # version, CRC-32C of what follows
+_COUNT = struct.Struct(">i")
+_ENTRY = struct.Struct(">qhiqiqiq")
+
+
+class AppendedBatch(NamedTuple):
+    """A batch of a producer as it is in the log; timestamp in milliseconds."""
+
+    last_sequence: int
+    last_offset: int
+    offset_delta: int
+    timestamp: int
+
+    @property
+    def first_offset(self) -> int:
+        """The offset of its first record."""
+        return self.last_offset - self.offset_delta
+
+    def is_repeated_by(self, header: BatchHeader) -> bool:
+        """Whether a batch of the same producer and epoch has the same numbers."""
+        return (
+            header.last_sequence == self.last_sequence
+            and header.last_offset_delta == self.offset_delta
+        )
+
+
+@dataclass(slots=True)
+class ProducerEntry:
+    """What is known of one producer."""
+
+    epoch: int
+    batches: tuple[AppendedBatch, ...]  # oldest first, all of ``epoch``
+    last_timestamp: int
+    coordinator_epoch: int = -1
+    first_offset_of_transaction: int = _NO_OFFSET
+
+    @property
+    def last_sequence(self) -> int:
+        """The sequence number of its last record; -1 when none is known."""
+        return self.batches[-1].last_sequence if self.batches else NO_SEQUENCE
+
+
+class ProducerState:
+    """The producers of one log. Not thread-safe."""
+
+    def __init__(self, directory: Path, expiration_ms: int = PRODUCER_EXPIRATION_MS) -> None:
+        self.directory = directory
+        self._expiration_ms = expiration_ms
+        self._producers: dict[int, ProducerEntry] = {}
+
+    def __len__(self) -> int:
+        return len(self._producers)
+
+    def entry(self, producer_id: int) -> ProducerEntry | None:
+        """Return what is known of a producer."""
+        return self._producers.get(producer_id)
+
+    # --- appending ---
+
+    def check(self, headers: Iterable[BatchHeader]) -> AppendedBatch | None:
+        """Check batches that a client sends, before they are appended; return a duplicate's first.
+
+        Raises ``RecordsRefusedError``: INVALID_PRODUCER_EPOCH or OUT_OF_ORDER_SEQUENCE_NUMBER.
+        """
+        ahead: dict[int, tuple[int, int]] = {}  # epoch and last sequence after the batches so far
+        for header in headers:
+            if header.producer_id < 0:
+                continue
+            known = self._producers.get(header.producer_id)
+            if known is not None and known.epoch == header.producer_epoch:
+                for batch in known.batches:
+                    if batch.is_repeated_by(header):
+                        return batch
+            epoch, last_sequence = ahead.get(header.producer_id) or (
+                (known.epoch, known.last_sequence) if known else (NO_PRODUCER_EPOCH, NO_SEQUENCE)
+            )
+            _check_next(header, epoch, last_sequence)
+            ahead[header.producer_id] = header.producer_epoch, header.last_sequence
+        return None
+
+    def update(self, header: BatchHeader) -> None:
+        """Take in a batch that was appended: just now, by a leader, or long ago."""
+        if header.producer_id < 0:
+            return
+        entry = self._producers.get(header.producer_id)
+        if entry is None:
+            entry = ProducerEntry(header.producer_epoch, (), header.max_timestamp)
+            self._producers[header.producer_id] = entry
+        elif entry.epoch != header.producer_epoch:
+            entry.epoch, entry.batches = header.producer_epoch, ()
+        entry.last_timestamp = header.max_timestamp
+        if header.is_control:
+            entry.first_offset_of_transaction = _NO_OFFSET
+            return
+        batch = AppendedBatch(
+            header.last_sequence,
+            header.last_offset,
+            header.last_offset_delta,
+            header.max_timestamp,
+        )
+        entry.batches = (*entry.batches[1 - BATCHES_TO_RETAIN :], batch)
+        if header.is_transactional and entry.first_offset_of_transaction < 0:
+            entry.first_offset_of_transaction = header.base_offset
+
+    def remove_expired(self, now_ms: int) -> None:
+        """Forget producers that wrote nothing for long."""
+        expired = [
+            producer_id
+            for producer_id, entry in self._producers.items()
+            if entry.first_offset_of_transaction < 0
+            and now_ms - entry.last_timestamp >= self._expiration_ms
+        ]
+        for producer_id in expired:
+            del self._producers[producer_id]
+
+    # --- snapshots ---
+
+    def restore(self, log_start_offset: int, log_end_offset: int, now_ms: int) -> int:
+        """Load the newest snapshot of an offset that is in the log.
+
+        Return the offset from which the batches are to be replayed with ``update``. Snapshots
+        outside of the log, and damaged ones, are deleted. Raises ``StorageError``.
+        """
+        self._producers = {}
+        usable = self.retain_snapshots(range(log_start_offset, log_end_offset + 1))
+        for offset in reversed(usable):
+            try:
+                self._producers = _decode(_read(self._path(offset)))
+            except BadDataError:
+                self._delete(offset)
+                continue
+            self.remove_expired(now_ms)
+            return offset
+        return log_start_offset
+
+    def take_snapshot(self, offset: int) -> None:
+        """Write what is known when all batches up to ``offset`` were taken in.
+
+        Nobody waits for the disk: a snapshot that a loss of power tears is recognized by its CRC,
+        and an older one does. Raises ``StorageError``.
+        """
+        write_atomically(self._path(offset), _encode(self._producers), is_synced=False)
+
+    def snapshot_offsets(self) -> list[int]:
+        """Return the offsets of all snapshots, in order. Raises ``StorageError``."""
+        try:
+            names = [path.name for path in self.directory.iterdir()]
+        except OSError as error:
+            raise storage_error(self.directory, error) from None
+        stems = [
+            name.removesuffix(SNAPSHOT_SUFFIX) for name in names if name.endswith(SNAPSHOT_SUFFIX)
+        ]
+        return sorted(int(stem) for stem in stems if stem.isdigit())
+
+    def retain_snapshots(self, offsets: Container[int]) -> list[int]:
+        """Delete all snapshots but those at ``offsets``; return which are left.
+
+        Raises ``StorageError``.
+        """
+        retained = []
+        for offset in self.snapshot_offsets():
+            if offset in offsets:
+                retained.append(offset)
+            else:
+                self._delete(offset)
+        return retained
+
+    def delete_snapshots_before(self, offset: int) -> None:
+        """Delete the snapshots below ``offset``. Raises ``StorageError``."""
+        for found in self.snapshot_offsets():
+            if found < offset:
+                self._delete(found)
+
+    def clear(self) -> None:
+        """Forget all producers and snapshots. Raises ``StorageError``."""
+        self._producers = {}
+        self.retain_snapshots(())
+
+    def _path(self, offset: int) -> Path:
+        return self.directory / f"{offset:020d}{SNAPSHOT_SUFFIX}"
+
+    def _delete(self, offset: int) -> None:
+        path = self._path(offset)
+        try:
+            path.unlink(missing_ok=True)
+        except OSError as error:
+            raise storage_error(path, error) from None
+
+
+def _check_next(header: BatchHeader, epoch: int, last_sequence: int) -> None:
+    """Raise unless a batch is what its producer has to send next (``ProducerAppendInfo``)."""
+    if header.producer_epoch < epoch:
+        raise RecordsRefusedError(
+            Errors.INVALID_PRODUCER_EPOCH,
+            f"producer {header.producer_id} has epoch {epoch} by now, not {header.producer_epoch}",
+        )
+    if epoch == NO_PRODUCER_EPOCH:
+        return  # its records were deleted, or it is new: any number begins
+    expected = 0 if header.producer_epoch > epoch else (last_sequence + 1) & INT32_MAX
+    if header.base_sequence != expected:
+        raise RecordsRefusedError(
+            Errors.OUT_OF_ORDER_SEQUENCE_NUMBER,
+            f"producer {header.producer_id} sends sequence number {header.base_sequence},"
+            f" but {expected} is next",
+        )
+
+
+def _encode(producers: dict[int, ProducerEntry]) -> bytes:
+    entries: Sequence[bytes] = [
+        _ENTRY.pack(
+            producer_id,
+            entry.epoch,
+            *(entry.batches[-1] if entry.batches else (NO_SEQUENCE, _NO_OFFSET, 0))[:3],
+            entry.last_timestamp,
+            entry.coordinator_epoch,
+            entry.first_offset_of_transaction,
+        )
+        for producer_id, entry in producers.items()
+    ]
+    body = _COUNT.pack(len(entries)) + b"".join(entries)
+    return _PREFIX.pack(_VERSION, crc32c(body)) + body
+
+
+def _decode(data: bytes) -> dict[int, ProducerEntry]:
+    head = _PREFIX.size + _COUNT.size
+    if len(data) < head:
+        raise BadDataError(f"a producer snapshot of {len(data)} bytes")
+    version, crc = _PREFIX.unpack_from(data)
+    body = memoryview(data)[_PREFIX.size :]
+    (count,) = _COUNT.unpack_from(body)
+    if version != _VERSION or crc != crc32c(body) or len(data) != head + count * _ENTRY.size:
+        raise BadDataError(f"a damaged producer snapshot of {count} producers")
+    producers = {}
+    for fields in _ENTRY.iter_unpack(body[_COUNT.size :]):
+        producer_id, epoch, *last, timestamp, coordinator_epoch, first_offset = fields
+        sequence, offset, delta = last
+        batches = (AppendedBatch(sequence, offset, delta, timestamp),) if offset >= 0 else ()
+        producers[producer_id] = ProducerEntry(
+            epoch, batches, timestamp, coordinator_epoch, first_offset
+        )
+    return producers
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise storage_error(path, error) from None

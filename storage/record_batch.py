@@ -1,0 +1,185 @@
+"""The header of a record batch (magic 2): all of it that a broker reads, and the little it writes.
+
+Mirrors ``org.apache.kafka.common.record.DefaultRecordBatch``. Records are never decoded. The CRC
+covers everything from ``attributes`` on, so that the base offset and the leader epoch, which a
+broker sets, can change without it.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import NamedTuple, TypeAlias
+
+from crc32c import crc32c
+
+from core.errors import Errors, RecordsRefusedError
+from core.records import RecordBytes
+
+HEADER_SIZE = 61
+MAGIC = 2
+NO_PRODUCER_ID = -1
+NO_PRODUCER_EPOCH = -1
+NO_SEQUENCE = -1
+INT32_MAX = 2**31 - 1
+
+_HEADER = struct.Struct(">qiibIhiqqqhii")
+_LENGTH_END = 12  # what `batch_length` does not count: the base offset and itself
+_LEADER_EPOCH_AT = 12
+_CRC_AT = 17
+_CHECKED_FROM = 21  # `attributes`
+_MAX_TIMESTAMP_AT = 35
+_INT64 = struct.Struct(">q")
+_INT32 = struct.Struct(">i")
+_UINT32 = struct.Struct(">I")
+_INT16 = struct.Struct(">h")
+
+_COMPRESSION = 0x07
+_APPEND_TIME = 0x08
+_TRANSACTIONAL = 0x10
+_CONTROL = 0x20
+
+
+class BatchHeader(NamedTuple):
+    """The 61 bytes before the records; times in milliseconds, lengths in bytes."""
+
+    base_offset: int
+    batch_length: int
+    partition_leader_epoch: int
+    magic: int
+    crc: int
+    attributes: int
+    last_offset_delta: int
+    base_timestamp: int
+    max_timestamp: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    record_count: int
+
+    @property
+    def size(self) -> int:
+        """How many bytes the batch takes, with its header."""
+        return _LENGTH_END + self.batch_length
+
+    @property
+    def last_offset(self) -> int:
+        """The offset of its last record; compaction may have removed that one."""
+        return self.base_offset + self.last_offset_delta
+
+    @property
+    def next_offset(self) -> int:
+        """The offset after its last record."""
+        return self.base_offset + self.last_offset_delta + 1
+
+    @property
+    def last_sequence(self) -> int:
+        """The sequence number of its last record; -1 when it has none."""
+        if self.base_sequence == NO_SEQUENCE:
+            return NO_SEQUENCE
+        return (self.base_sequence + self.last_offset_delta) & INT32_MAX  # after 2^31 - 1 comes 0
+
+    @property
+    def compression(self) -> int:
+        """0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd."""
+        return self.attributes & _COMPRESSION
+
+    @property
+    def stamps_append_time(self) -> bool:
+        """Whether ``max_timestamp`` is the time of all records: when they were appended."""
+        return bool(self.attributes & _APPEND_TIME)
+
+    @property
+    def is_transactional(self) -> bool:
+        """Whether it is part of a transaction."""
+        return bool(self.attributes & _TRANSACTIONAL)
+
+    @property
+    def is_control(self) -> bool:
+        """Whether it is a marker that ends a transaction instead of records."""
+        return bool(self.attributes & _CONTROL)
+
+
+PlacedBatch: TypeAlias = tuple[int, BatchHeader]
+"""Where in a buffer or file a batch begins, and its header."""
+
+
+def read_header(buffer: RecordBytes, position: int = 0) -> BatchHeader:
+    """Return the header at ``position``, unchecked.
+
+    Raises ``struct.error`` when there are fewer than 61 bytes.
+    """
+    return BatchHeader._make(_HEADER.unpack_from(buffer, position))
+
+
+def batches(buffer: RecordBytes, position: int = 0) -> Iterator[PlacedBatch]:
+    """Yield where each batch begins, and its header; the CRC is not checked here.
+
+    Raises ``RecordsRefusedError`` at the first batch that is not whole or not well-formed.
+    """
+    end = len(buffer)
+    while position < end:
+        header = next_header(buffer, position, end - position)
+        yield position, header
+        position += header.size
+
+
+def next_header(buffer: RecordBytes, position: int, room: int) -> BatchHeader:
+    """Return the header at ``position`` of a batch that ends within ``room`` bytes.
+
+    Raises ``RecordsRefusedError`` when it does not, or when no batch of magic 2 begins so.
+    """
+    if room < HEADER_SIZE or len(buffer) - position < HEADER_SIZE:
+        raise _corrupt("its header is cut")
+    header = read_header(buffer, position)
+    if header.magic != MAGIC:
+        if header.magic in (0, 1):
+            text = f"a batch of the old message format {header.magic}"
+            raise RecordsRefusedError(Errors.UNSUPPORTED_FOR_MESSAGE_FORMAT, text)
+        raise _corrupt(f"its magic is {header.magic}")
+    if not HEADER_SIZE <= header.size <= room:
+        raise _corrupt(f"its size is {header.size}, and {room} bytes are left")
+    if header.base_offset < 0 or header.last_offset_delta < 0 or header.record_count < 0:
+        text = f"a batch of {header.record_count} records, offsets {header.base_offset} to"
+        raise RecordsRefusedError(Errors.INVALID_RECORD, f"{text} {header.last_offset}")
+    return header
+
+
+def check_crc(buffer: RecordBytes, position: int, header: BatchHeader) -> None:
+    """Raise ``RecordsRefusedError`` (CORRUPT_MESSAGE) when the bytes are not what was written."""
+    if _checksum(buffer, position, header) != header.crc:
+        raise _corrupt("its CRC does not match")
+
+
+def writable(records: RecordBytes) -> bytearray | memoryview:
+    """Return the same memory if it can be patched, otherwise a copy that can."""
+    if isinstance(records, bytearray) or (isinstance(records, memoryview) and not records.readonly):
+        return records
+    return bytearray(records)
+
+
+def assign(
+    buffer: bytearray | memoryview, position: int, base_offset: int, leader_epoch: int
+) -> BatchHeader:
+    """Give the batch at ``position`` its place in a log: its offset and who wrote it there."""
+    _INT64.pack_into(buffer, position, base_offset)
+    _INT32.pack_into(buffer, position + _LEADER_EPOCH_AT, leader_epoch)
+    return read_header(buffer, position)
+
+
+def stamp_append_time(
+    buffer: bytearray | memoryview, position: int, header: BatchHeader, now_ms: int
+) -> BatchHeader:
+    """Give all records of a batch the time they are appended at, and the batch its new CRC."""
+    _INT16.pack_into(buffer, position + _CHECKED_FROM, header.attributes | _APPEND_TIME)
+    _INT64.pack_into(buffer, position + _MAX_TIMESTAMP_AT, now_ms)
+    _UINT32.pack_into(buffer, position + _CRC_AT, _checksum(buffer, position, header))
+    return read_header(buffer, position)
+
+
+def _checksum(buffer: RecordBytes, position: int, header: BatchHeader) -> int:
+    return crc32c(memoryview(buffer)[position + _CHECKED_FROM : position + header.size])
+
+
+def _corrupt(why: str) -> RecordsRefusedError:
+    return RecordsRefusedError(Errors.CORRUPT_MESSAGE, f"a corrupt batch: {why}")

@@ -1,0 +1,387 @@
+"""One segment of a log: a file of record batches and what is known about them.
+
+Mirrors ``kafka.log.LogSegment``. The files are named for the offset of the first record they may
+hold. Nothing is opened or read before it is needed, for a broker has thousands of segments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
+from pathlib import Path
+
+from core.log_config import LogConfig
+from core.model import NO_EPOCH
+from core.records import NO_RECORDS, RecordBytes, Records
+from storage.file_errors import storage_error
+from storage.log_file import CorruptSegmentError, FileRecords, LogFile
+from storage.log_names import INDEX_SUFFIXES, LOG_SUFFIX
+from storage.offset_index import ENTRY_BYTES as OFFSET_ENTRY_BYTES
+from storage.offset_index import OffsetIndex, OffsetPosition
+from storage.record_batch import INT32_MAX, BatchHeader, PlacedBatch
+from storage.segment_indexes import SegmentIndexes, flush_index, last_entry, write_index
+from storage.time_index import ENTRY_BYTES as TIME_ENTRY_BYTES
+from storage.time_index import NO_TIMESTAMP_OFFSET, TimestampOffset
+
+_INDEX, _TIME_INDEX, _ = INDEX_SUFFIXES  # the third, of aborted transactions, Kafka may have left
+_BOUNDARIES = 8  # one for each follower and a few consumers
+
+
+class Segment:
+    """Only ``flush`` may be called while another thread calls something else.
+
+    Every method may raise ``StorageError``.
+    """
+
+    def __init__(
+        self, directory: Path, base_offset: int, config: LogConfig, *, size: int, created_ms: int
+    ) -> None:
+        """Use ``create`` or ``open``."""
+        self.directory = directory
+        self.base_offset = base_offset
+        self.config = config
+        self.size = size
+        self._created_ms = created_ms
+        self._suffix = ""
+        self._file: LogFile | None = None
+        self._indexes: SegmentIndexes | None = None
+        self._first_timestamp: int | None = None
+        self._are_indexes_flushed = True
+        self._is_used = False
+        # Where recent reads ended: who reads on begins there, and the high watermark is one.
+        self._boundaries: dict[int, int] = {}
+
+    @classmethod
+    def create(cls, directory: Path, base_offset: int, config: LogConfig, now_ms: int) -> Segment:
+        """Make the files of an empty segment."""
+        segment = cls(directory, base_offset, config, size=0, created_ms=now_ms)
+        segment._file = LogFile(segment.path, is_new=True)
+        write_index(segment._path(_INDEX))
+        write_index(segment._path(_TIME_INDEX))
+        return segment
+
+    @classmethod
+    def open(cls, directory: Path, base_offset: int, config: LogConfig, now_ms: int) -> Segment:
+        """Take over a segment as it is on the disk."""
+        segment = cls(directory, base_offset, config, size=0, created_ms=now_ms)
+        try:
+            segment.size = segment.path.stat().st_size
+        except OSError as error:
+            raise storage_error(segment.path, error) from None
+        return segment
+
+    def __repr__(self) -> str:
+        return f"Segment({self.path}, size={self.size})"
+
+    @property
+    def path(self) -> Path:
+        """The file of the records."""
+        return self._path(LOG_SUFFIX)
+
+    @property
+    def next_offset(self) -> int:
+        """The offset after the last record; the base offset when there is none."""
+        return self._known.next_offset
+
+    @property
+    def largest(self) -> TimestampOffset:
+        """The greatest timestamp, and the last offset of the first batch with it; -1, -1: none.
+
+        Retention and searches by time ask this of all segments, most of them sealed: of one that
+        nobody has read no more than that entry is.
+        """
+        if self._indexes is None and self.size:
+            last = last_entry(self._path(_TIME_INDEX), self.base_offset)
+            if last != NO_TIMESTAMP_OFFSET:
+                return last
+        return self._known.largest
+
+    @property
+    def largest_timestamp(self) -> int:
+        """How young the segment is: the greatest timestamp, or else when it was last written."""
+        timestamp = self.largest.timestamp
+        if timestamp >= 0:
+            return timestamp
+        try:
+            return self.path.stat().st_mtime_ns // 1_000_000
+        except OSError as error:
+            raise storage_error(self.path, error) from None
+
+    # --- writing ---
+
+    def can_hold(self, offset: int) -> bool:
+        """Whether the indexes can express an offset: relative ones have 31 bits."""
+        return 0 <= offset - self.base_offset <= INT32_MAX
+
+    def should_roll(
+        self, incoming_bytes: int, largest_offset: int, max_timestamp: int, now_ms: int
+    ) -> bool:
+        """Whether batches are to go to a new segment. Mirrors ``LogSegment.shouldRoll``."""
+        if self.size == 0:
+            return not self.can_hold(largest_offset)
+        config, known = self.config, self._known
+        return (
+            self.size > config.segment_bytes - incoming_bytes
+            or not self.can_hold(largest_offset)
+            or self._waited(max_timestamp, now_ms) > config.segment_ms
+            or len(known.offsets) >= config.segment_index_bytes // OFFSET_ENTRY_BYTES
+            or len(known.times) >= config.segment_index_bytes // TIME_ENTRY_BYTES
+        )
+
+    def append(self, data: RecordBytes, batches: Sequence[PlacedBatch]) -> None:
+        """Append all of ``data``, or nothing; ``batches`` are those in it, as they are now."""
+        known = self._known
+        assert self.can_hold(batches[-1][1].last_offset), f"{self} must be rolled first"
+        start = self.size
+        self._open_file().write(start, data)
+        if start == 0:
+            self._first_timestamp = batches[0][1].max_timestamp
+        for position, header in batches:
+            known.note(start + position, header)
+        self.size = start + len(data)
+
+    def truncate_to(self, offset: int) -> int:
+        """Drop the batches that end at or after ``offset``; return how many bytes that were."""
+        found = self._find(offset)
+        if found is None:
+            return 0
+        known, file = self._known, self._open_file()
+        dropped = self.size - found[0]
+        file.truncate(found[0])
+        self.size = found[0]
+        self._boundaries.clear()
+        self._first_timestamp = None if self.size == 0 else self._first_timestamp
+        known.truncate_to(offset, file, self.size)
+        self.seal()
+        return dropped
+
+    # --- reading ---
+
+    def read(
+        self, offset: int, max_bytes: int, limit: int, *, at_least_one: bool
+    ) -> Records | None:
+        """Return the batches from the one that holds ``offset`` on, to before offset ``limit``.
+
+        As many as fit in ``max_bytes``; ``at_least_one``: the first one in any case. None: every
+        batch here ends before ``offset``.
+        """
+        found = self._find(offset)
+        if found is None:
+            return None
+        start, first = found
+        if first.next_offset > limit or (first.size > max_bytes and not at_least_one):
+            return NO_RECORDS
+        end = max(start + first.size, self._end_of(found, start + max_bytes, limit))
+        return FileRecords(self._open_file(), start, end - start)
+
+    def find_timestamp(self, timestamp_ms: int, from_offset: int) -> BatchHeader | None:
+        """Return the first batch that is so young and ends at or after ``from_offset``."""
+        known = self._known
+        offset = max(from_offset, known.times.offset_before(timestamp_ms))
+        for header in self.headers(offset):
+            if header.max_timestamp >= timestamp_ms:
+                return header
+        return None
+
+    def headers(self, from_offset: int = 0) -> Iterator[BatchHeader]:
+        """Yield the headers from the batch that holds ``from_offset`` on."""
+        if self.size == 0:
+            return
+        for _, header in self._from_entry(lambda index: index.look_up(from_offset)):
+            if header.last_offset >= from_offset:
+                yield header
+
+    # --- the life of its files ---
+
+    def recover(self, on_batch: Callable[[BatchHeader], None]) -> int:
+        """Keep the batches before the first bad one, and make the indexes again.
+
+        Return how many bytes are cut off. ``on_batch`` is told of every batch that stays. The CRC
+        does not cover where a batch belongs (base offset, leader epoch): when two do not follow
+        each other, nobody can tell which of them is wrong, and both go.
+        """
+        file = self._open_file()
+        known = SegmentIndexes(self.base_offset, self.config.index_interval_bytes)
+        known.is_changed = True
+        held: PlacedBatch | None = None  # sound, but not yet followed by another
+        end = 0
+        try:
+            for placed in file.batches(0, self.size, is_checked=True):
+                position, header = placed
+                if not self._may_belong_here(header):
+                    break
+                if held is not None:
+                    if not _follows(header, held[1]):
+                        held = None
+                        break
+                    known.note(*held)
+                    on_batch(held[1])
+                held, end = placed, position
+        except CorruptSegmentError:
+            pass
+        if held is not None:
+            known.note(*held)
+            on_batch(held[1])
+            end = held[0] + held[1].size
+        cut = self.size - end
+        if cut:
+            file.truncate(end)
+        self.size = end
+        self._boundaries.clear()
+        self._first_timestamp = None
+        self._indexes = known
+        self.seal()
+        return cut
+
+    def seal(self) -> None:
+        """Write the indexes, as they are complete now; they may grow again."""
+        paths = self._path(_INDEX), self._path(_TIME_INDEX)
+        if self._indexes is not None and self._indexes.write(*paths):
+            self._are_indexes_flushed = False
+
+    def flush(self) -> None:
+        """Wait until all that was appended, and the indexes if sealed, are on the disk."""
+        self._open_file().flush()
+        if not self._are_indexes_flushed:
+            self._are_indexes_flushed = True
+            flush_index(self._path(_INDEX))
+            flush_index(self._path(_TIME_INDEX))
+
+    def close(self) -> None:
+        """Write the indexes and let go of everything."""
+        self.seal()
+        self._file = self._indexes = None
+
+    def rest(self) -> None:
+        """Let go of what can be read again, if nobody used it since the last call.
+
+        For sealed segments, now and then: a consumer that reads a long history would leave an open
+        file and indexes of some megabytes behind for each of them.
+        """
+        if not self._is_used:
+            self.seal()
+            self._file = self._indexes = None
+        self._is_used = False
+
+    def rename_suffix(self, suffix: str) -> None:
+        """Put ``suffix`` behind the names of the files: nobody will load them any more."""
+        for kind in (LOG_SUFFIX, *INDEX_SUFFIXES):
+            path = self._path(kind)
+            try:
+                path.rename(self._path(kind, suffix))
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                raise storage_error(path, error) from None
+        self._suffix = suffix
+
+    def delete(self) -> None:
+        """Delete the files; who holds records of it can still read them."""
+        self._file = None
+        for kind in (LOG_SUFFIX, *INDEX_SUFFIXES):
+            path = self._path(kind)
+            try:
+                path.unlink(missing_ok=True)
+            except OSError as error:
+                raise storage_error(path, error) from None
+
+    # --- inside ---
+
+    @property
+    def _known(self) -> SegmentIndexes:
+        self._is_used = True
+        if self._indexes is None:
+            interval = self.config.index_interval_bytes
+            if self.size == 0:
+                self._indexes = SegmentIndexes(self.base_offset, interval)
+            else:
+                paths = self._path(_INDEX), self._path(_TIME_INDEX)
+                self._indexes = SegmentIndexes.load(
+                    *paths, self.base_offset, interval, self._open_file(), self.size
+                )
+        return self._indexes
+
+    def _open_file(self) -> LogFile:
+        if self._file is None:
+            self._file = LogFile(self.path)
+        return self._file
+
+    def _path(self, kind: str, suffix: str | None = None) -> Path:
+        ending = self._suffix if suffix is None else suffix
+        return self.directory / f"{self.base_offset:020d}{kind}{ending}"
+
+    def _may_belong_here(self, header: BatchHeader) -> bool:
+        return (
+            self.can_hold(header.base_offset)
+            and self.can_hold(header.last_offset)
+            and header.partition_leader_epoch >= NO_EPOCH
+        )
+
+    def _find(self, offset: int) -> PlacedBatch | None:
+        """Return the first batch that ends at or after ``offset``."""
+        known = self._known
+        if offset >= known.next_offset:
+            return None
+        start = self._boundaries.get(offset)
+        if start is None:
+            batches = self._from_entry(lambda index: index.look_up(offset))
+        else:
+            batches = self._open_file().batches(start, self.size)
+        for placed in batches:
+            if placed[1].last_offset >= offset:
+                return placed
+        return None
+
+    def _end_of(self, start: PlacedBatch, furthest: int, limit: int) -> int:
+        """Return the last boundary up to ``furthest`` with all before it below ``limit``."""
+        known = self._known
+        if furthest >= self.size and limit >= known.next_offset:
+            return self._remember(known.next_offset, self.size)
+        remembered = self._boundaries.get(limit)
+        if remembered is not None and remembered <= furthest:
+            return remembered
+        begin = OffsetPosition(start[1].last_offset, start[0])
+        for position, header in self._from_entry(
+            lambda index: max(begin, index.last_below(furthest, limit))
+        ):
+            if position + header.size > furthest or header.next_offset > limit:
+                return self._remember(header.base_offset, position)
+        return self.size
+
+    def _from_entry(self, find: Callable[[OffsetIndex], OffsetPosition]) -> Iterator[PlacedBatch]:
+        """Yield the batches from an index entry on; an index that names no batch is made again."""
+        file, entry = self._open_file(), find(self._known.offsets)
+        batches = file.batches(entry.position, self.size)
+        if entry.position == 0:
+            return batches
+        try:
+            first = next(batches)
+            if first[1].last_offset == entry.offset:
+                return chain((first,), batches)
+        except CorruptSegmentError:
+            pass
+        interval = self.config.index_interval_bytes
+        self._indexes = SegmentIndexes.rebuilt(self.base_offset, interval, file, self.size)
+        return file.batches(find(self._indexes.offsets).position, self.size)
+
+    def _remember(self, offset: int, position: int) -> int:
+        if offset not in self._boundaries and len(self._boundaries) >= _BOUNDARIES:
+            del self._boundaries[next(iter(self._boundaries))]
+        self._boundaries[offset] = position
+        return position
+
+    def _waited(self, max_timestamp: int, now_ms: int) -> int:
+        """Return how old the oldest record is, by the time of records if they have one."""
+        if self._first_timestamp is None:
+            first = next(self.headers())
+            self._first_timestamp = first.max_timestamp
+        if self._first_timestamp >= 0:
+            return max_timestamp - self._first_timestamp
+        return now_ms - self._created_ms
+
+
+def _follows(header: BatchHeader, before: BatchHeader) -> bool:
+    return (
+        header.base_offset >= before.next_offset
+        and header.partition_leader_epoch >= before.partition_leader_epoch
+    )

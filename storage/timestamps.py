@@ -1,0 +1,51 @@
+"""Records by their time. Mirrors ``kafka.log.Log.fetchOffsetByTimestamp``.
+
+Batches are not decoded: the first offset of a batch stands for the record that was looked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from core.replica_logs import OffsetOfTimestamp
+from storage.record_batch import BatchHeader
+from storage.segment import Segment
+
+
+def first_at_or_after(
+    segments: Sequence[Segment], timestamp_ms: int, start: int, limit: int
+) -> OffsetOfTimestamp | None:
+    """Return the first record from offset ``start`` on at or after a time; before ``limit``."""
+    for segment in segments:
+        if segment.largest.timestamp < timestamp_ms:
+            continue
+        header = segment.find_timestamp(timestamp_ms, start)
+        if header is not None:
+            return _found(header, timestamp_ms, start) if header.last_offset < limit else None
+    return None
+
+
+def greatest(segments: Sequence[Segment], start: int, limit: int) -> OffsetOfTimestamp | None:
+    """Return the first record with the greatest time from ``start`` to before ``limit``."""
+    best: BatchHeader | None = None
+    for segment in sorted(segments, key=lambda segment: -segment.largest.timestamp):
+        if best is not None and segment.largest.timestamp <= best.max_timestamp:
+            break
+        found = _newest(segment.headers(start), start, limit)
+        if found is not None and (best is None or found.max_timestamp > best.max_timestamp):
+            best = found
+    return None if best is None else _found(best, best.max_timestamp, start)
+
+
+def _newest(headers: Iterable[BatchHeader], start: int, limit: int) -> BatchHeader | None:
+    visible = (h for h in headers if start <= h.last_offset < limit)
+    return max(visible, key=lambda header: header.max_timestamp, default=None)
+
+
+def _found(header: BatchHeader, timestamp_ms: int, start: int) -> OffsetOfTimestamp:
+    is_first = header.base_timestamp >= timestamp_ms and not header.stamps_append_time
+    return OffsetOfTimestamp(
+        header.base_timestamp if is_first else header.max_timestamp,
+        max(header.base_offset, start),
+        header.partition_leader_epoch,
+    )

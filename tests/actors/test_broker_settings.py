@@ -1,0 +1,22 @@
+from __future__ import annotations
+
+from actors.broker_settings import broker_settings
+from config.settings import BrokerConfig, Settings
+from core.config_descriptions import BrokerSetting, ConfigType
+from core.log_config import BROKER_NAMES
+
+
+def test_settings_have_kafkas_names_and_say_what_they_would_be_by_default():
+    described = broker_settings(Settings(broker=BrokerConfig(num_partitions=3)), 7)
+    assert described["broker.id"] == BrokerSetting("7", "-1", ConfigType.INT)
+    assert described["num.partitions"] == BrokerSetting("3", "1", ConfigType.INT)
+    assert described["auto.create.topics.enable"] == BrokerSetting(
+        "true", "true", ConfigType.BOOLEAN
+    )
+    assert described["log.flush.interval.ms"].type is ConfigType.LONG
+    assert described["log.dirs"].type is ConfigType.STRING
+    assert "zookeeper.session.timeout.ms" in described
+
+
+def test_whatever_topics_can_override_is_a_setting_of_brokers():
+    assert broker_settings(Settings(), 0).keys() >= set(BROKER_NAMES.values())

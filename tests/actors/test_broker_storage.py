@@ -1,0 +1,179 @@
+"""A broker's logs on a real disk: what is on it after a stop, a crash, and a failure."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pykka import ActorRef
+
+from actors.broker import Broker, BrokerCallbacks, LogDirectoryFailed
+from actors.broker_storage import BrokerStorage
+from actors.timer import monotonic_ms
+from config.settings import load_settings
+from core.errors import StorageError
+from core.model import TopicPartition
+from core.protocol.client import ACKS_LEADER
+from core.replica_logs import ReplicaLogs
+from core.replication.replica_manager import ReplicaManager
+from core.replication.replication_quota import ReplicationQuotas
+from tests.support.fake_zookeeper import FakeZooKeeper, FakeZooKeeperServer
+from tests.support.record_batches import batch, values_of
+from tests.support.replicas import PARTITION, lead_and_follow
+from tests.support.stage import Stage, ask
+from zk.store import ZkControllerStore
+
+BROKER_ID = 1
+SEGMENT = f"{PARTITION}/{0:020d}.log"
+CLEAN = ".kafka_cleanshutdown"
+HIGH_WATERMARKS = "replication-offset-checkpoint"
+OTHER = TopicPartition("another", 0)
+SELDOM = {"replica_high_watermark_checkpoint_interval_ms": 3_600_000}
+
+
+class Disk:
+    """A data directory, and the storages that are opened on it, one after the other."""
+
+    def __init__(self, path: Path, undo: ExitStack) -> None:
+        self.path = path
+        self._undo = undo
+
+    def open(self, data_dir: Path | None = None, **settings: Any) -> BrokerStorage:
+        loaded = load_settings(None, {"log": {**SELDOM, **settings}})
+        storage = BrokerStorage(BROKER_ID, loaded, data_dir or self.path)
+        storage.open()
+        self._undo.callback(storage.close)
+        return storage
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Disk]:
+    with ExitStack() as undo:
+        yield Disk(tmp_path / "broker-1", undo)
+
+
+@pytest.fixture
+def stage() -> Iterator[Stage]:
+    with Stage() as stage:
+        yield stage
+
+
+def replica_manager(broker: ActorRef[Broker]) -> ReplicaManager:
+    actor = broker._actor_weakref()
+    assert actor is not None
+    return actor.replica_manager
+
+
+def lead(stage: Stage, logs: ReplicaLogs) -> ReplicaManager:
+    """Start a broker that leads ``PARTITION`` alone."""
+    broker = stage.broker(BROKER_ID, logs=logs)
+    ask(broker, lead_and_follow(BROKER_ID, (BROKER_ID,), isr=(BROKER_ID,)))
+    return replica_manager(broker)
+
+
+def produce(manager: ReplicaManager, *values: bytes) -> None:
+    manager.produce(ACKS_LEADER, {PARTITION: batch(*values)}, monotonic_ms(), lambda _: None)
+
+
+def values_in(logs: ReplicaLogs) -> list[bytes | None]:
+    log = logs.get(PARTITION)
+    assert log is not None
+    return values_of(log.read(0, 2**31, log.log_end_offset, at_least_one=True).read())
+
+
+def test_after_an_orderly_stop_everything_is_there_and_nothing_is_recovered(
+    stage: Stage, disk: Disk
+) -> None:
+    storage = disk.open()
+    manager = lead(stage, storage.logs)
+    storage.look_after(manager, lambda: None)
+    produce(manager, b"one", b"two")
+    storage.close()
+    assert (disk.path / "log" / CLEAN).exists()
+    again = disk.open()
+    assert not (disk.path / "log" / CLEAN).exists()
+    assert values_in(again.logs) == [b"one", b"two"]
+    assert again.logs.checkpointed_high_watermark(PARTITION) == 2
+
+
+def test_after_a_crash_what_was_written_whole_is_there(stage: Stage, disk: Disk) -> None:
+    storage = disk.open()
+    produce(lead(stage, storage.logs), b"one", b"two")
+    crashed = disk.path.with_name("crashed")
+    shutil.copytree(disk.path, crashed)
+    with (crashed / "log" / SEGMENT).open("ab") as segment:
+        segment.write(bytes(batch(b"three", base_offset=2))[:-1])
+    assert values_in(disk.open(crashed).logs) == [b"one", b"two"]
+
+
+def test_high_watermarks_are_noted_in_the_background(stage: Stage, disk: Disk) -> None:
+    storage = disk.open(replica_high_watermark_checkpoint_interval_ms=5)
+    manager = lead(stage, storage.logs)
+    storage.look_after(manager, lambda: None)
+    produce(manager, b"one", b"two")
+    noted = disk.path / "log" / HIGH_WATERMARKS
+    line = f"{PARTITION.topic} {PARTITION.partition} 2\n"
+    stage.wait_for(lambda: noted.exists() and line in noted.read_text())
+
+
+def test_old_segments_go_in_the_background(stage: Stage, disk: Disk) -> None:
+    storage = disk.open(
+        log_retention_check_interval_ms=5,
+        replica_high_watermark_checkpoint_interval_ms=5,
+        log_segment_bytes=200,  # one batch each
+        log_retention_bytes=300,
+    )
+    manager = lead(stage, storage.logs)
+    storage.look_after(manager, lambda: None)
+    for _ in range(5):
+        produce(manager, bytes(100))
+    log = storage.logs.get(PARTITION)
+    assert log is not None
+    stage.wait_for(lambda: log.log_start_offset > 0)
+
+
+def test_a_directory_that_fails_takes_only_its_replicas_offline_and_the_controller_is_told(
+    stage: Stage, disk: Disk
+) -> None:
+    zookeeper = FakeZooKeeperServer()
+    zookeeper.put("/log_dir_event_notification")
+    storage = disk.open(log_dirs="one,two")
+    storage.follow(FakeZooKeeper(zookeeper), ReplicationQuotas(BROKER_ID))
+    callbacks = BrokerCallbacks(lambda _: None, on_replicas_offline=storage.announce_failure)
+    broker = stage.broker(BROKER_ID, logs=storage.logs, callbacks=callbacks)
+    storage.look_after(replica_manager(broker), lambda: broker.tell(LogDirectoryFailed()))
+    for partition in (PARTITION, OTHER):
+        storage.logs.get_or_create(partition, None, is_new=True)
+    failed = disk.path / ("one" if (disk.path / "one" / str(PARTITION)).exists() else "two")
+    ask(broker, lead_and_follow(BROKER_ID, (BROKER_ID,), isr=(BROKER_ID,)))
+
+    shutil.rmtree(failed)
+    storage.logs.checkpoint_log_start_offsets()
+
+    reader = ZkControllerStore(FakeZooKeeper(zookeeper))
+    stage.wait_for(lambda: list(reader.read_log_dir_events().values()) == [BROKER_ID])
+    assert replica_manager(broker).offline_replica_count == 1
+    assert storage.logs.is_offline(PARTITION)
+    assert not storage.logs.is_offline(OTHER)
+
+
+def test_without_any_directory_left_there_is_nothing_to_announce(stage: Stage, disk: Disk) -> None:
+    storage = disk.open()
+    storage.look_after(lead(stage, storage.logs), lambda: None)
+    storage.announce_failure()
+    shutil.rmtree(disk.path / "log")
+    storage.logs.checkpoint_log_start_offsets()
+    with pytest.raises(StorageError, match=f"every log directory has failed: {disk.path}/log"):
+        storage.announce_failure()
+
+
+def test_a_broker_without_a_usable_directory_does_not_start(disk: Disk) -> None:
+    disk.path.mkdir()
+    (disk.path / "log").write_text("not a directory")
+    with pytest.raises(StorageError) as refused:
+        disk.open()
+    assert "\n" not in str(refused.value)

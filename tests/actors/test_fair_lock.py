@@ -1,0 +1,61 @@
+"""The lock of the replicas: one at a time, and in the order in which they came."""
+
+from __future__ import annotations
+
+import threading
+
+from actors.fair_lock import FairLock
+
+TIMEOUT_S = 10.0
+
+
+def test_one_thread_at_a_time_has_it():
+    lock, inside, most = FairLock(), 0, 0
+
+    def use() -> None:
+        nonlocal inside, most
+        for _ in range(500):
+            with lock:
+                inside += 1
+                most = max(most, inside)
+                inside -= 1
+
+    threads = [threading.Thread(target=use) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(TIMEOUT_S)
+    assert (inside, most) == (0, 1)
+    with lock:
+        pass
+
+
+def test_who_came_first_gets_it_first_and_who_gave_it_away_comes_last():
+    lock, order = FairLock(), list[str]()
+
+    def use(name: str) -> None:
+        with lock:
+            order.append(name)
+
+    threads = [threading.Thread(target=use, args=(name,)) for name in ("a", "b", "c")]
+    with lock:
+        for number, thread in enumerate(threads, start=1):
+            thread.start()
+            while len(lock._waiting) < number:
+                pass
+    use("again")
+    for thread in threads:
+        thread.join(TIMEOUT_S)
+    assert order == ["a", "b", "c", "again"]
+
+
+def test_a_failure_gives_it_back():
+    lock = FairLock()
+    try:
+        with lock:
+            raise ConnectionError
+    except ConnectionError:
+        pass
+    with lock:
+        assert lock._is_held
+    assert not lock._is_held

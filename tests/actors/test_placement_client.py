@@ -1,0 +1,216 @@
+"""Topics of clients are placed by the placement service, and without it when it is not there."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from actors.cluster_plan import ClusterPlan
+from actors.placement_client import PAUSE_S, PlacementClient, placement_finder
+from core.errors import Errors
+from core.placement import place
+from core.protocol.placement import (
+    PlacedPartition,
+    PlacementBroker,
+    PlacementSpec,
+    PlacementStatusRequest,
+    PlacementStatusResponse,
+    PlaceTopicsRequest,
+    PlaceTopicsResponse,
+)
+from transport.server import ControlServer, IncomingRequest
+from transport.sockets import Context, new_context
+
+REQUEST = PlaceTopicsRequest(
+    (PlacementSpec("t", 2, 2, 0), PlacementSpec("u", 1, 1, 3)),
+    tuple(PlacementBroker(broker_id, None, 0) for broker_id in (0, 1, 2)),
+    "ring",
+    "0",
+    "per-topic",
+    0,
+)
+BY_THE_RULE = place(REQUEST)
+BY_THE_SERVICE = [row._replace(replicas=row.replicas[::-1]) for row in BY_THE_RULE]
+assert BY_THE_RULE != BY_THE_SERVICE
+
+
+class Service:
+    """A placement service that turns replicas round, so that it can be told from the rule."""
+
+    def __init__(self, context: Context, stack: ExitStack) -> None:
+        self.state = "ready"
+        self.answer: Callable[[IncomingRequest], None] = self.place
+        self.asked = 0
+        self._server = ControlServer(context, "tcp://127.0.0.1:0", self._dispatch, name="placement")
+        stack.callback(self._server.stop)
+        self._server.start()
+        self.endpoint = self._server.endpoint
+
+    def place(self, incoming: IncomingRequest) -> None:
+        incoming.reply(PlaceTopicsResponse(Errors.NONE, partitions=tuple(BY_THE_SERVICE)))
+
+    def stop(self) -> None:
+        self._server.stop()
+
+    def _dispatch(self, incoming: IncomingRequest) -> None:
+        self.asked += 1
+        if isinstance(incoming.body, PlacementStatusRequest):
+            incoming.reply(PlacementStatusResponse(Errors.NONE, self.state))
+        else:
+            assert incoming.body == REQUEST
+            self.answer(incoming)
+
+
+class Stage:
+    """A client, the service it asks, and the clock it looks at."""
+
+    def __init__(self, stack: ExitStack) -> None:
+        context = new_context()
+        stack.callback(context.destroy, linger=0)
+        self.service = Service(context, stack)
+        self.endpoint: str | None = self.service.endpoint
+        self.now = 0.0
+        self.client = PlacementClient(
+            context, lambda: self.endpoint, client_id="b", timeout_s=0.2, clock=lambda: self.now
+        )
+
+    def place(self) -> list[PlacedPartition]:
+        return list(self.client(REQUEST))
+
+
+@pytest.fixture
+def stage() -> Iterator[Stage]:
+    with ExitStack() as stack:
+        yield Stage(stack)
+
+
+def test_the_service_places_when_it_is_warm(stage: Stage):
+    assert stage.place() == BY_THE_SERVICE
+    assert (stage.client.placements, stage.client.fallbacks) == (1, 0)
+
+
+def refuse(incoming: IncomingRequest) -> None:
+    incoming.reply(PlaceTopicsResponse(Errors.OPERATION_NOT_ATTEMPTED, "100 requests wait already"))
+
+
+def be_silent(incoming: IncomingRequest) -> None:
+    del incoming
+
+
+def answer(*rows: PlacedPartition) -> Callable[[IncomingRequest], None]:
+    return lambda incoming: incoming.reply(PlaceTopicsResponse(Errors.NONE, partitions=rows))
+
+
+T0, T1, U3 = BY_THE_SERVICE
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        refuse,
+        be_silent,
+        answer(),
+        answer(T0, T1),
+        answer(T0, T1, U3, U3),
+        answer(T0, T1, U3._replace(partition=0)),
+        answer(T0._replace(replicas=(1, 1)), T1, U3),
+        answer(T0._replace(replicas=(1,)), T1, U3),
+        answer(T0._replace(replicas=(1, 9)), T1, U3),
+    ],
+    ids=[
+        "a refusal",
+        "silence",
+        "nothing",
+        "too little",
+        "something twice",
+        "another partition",
+        "two replicas on one broker",
+        "too few replicas",
+        "an unknown broker",
+    ],
+)
+def test_an_answer_of_no_use_is_replaced_by_the_rule(
+    stage: Stage, reply: Callable[[IncomingRequest], None]
+):
+    stage.service.answer = reply
+    assert stage.place() == BY_THE_RULE
+    assert (stage.client.placements, stage.client.fallbacks) == (1, 1)
+
+
+@pytest.mark.parametrize("state", ["starting", "warming", "failed"])
+def test_a_cold_service_is_not_asked_to_place(stage: Stage, state: str):
+    stage.service.state = state
+    assert stage.place() == BY_THE_RULE
+    assert stage.service.asked == 1, "how it is"
+
+
+def test_without_a_service_the_rule_places(stage: Stage):
+    stage.endpoint = None
+    assert stage.place() == BY_THE_RULE
+    stage.endpoint = stage.service.endpoint
+    stage.now += PAUSE_S
+    stage.service.stop()
+    assert stage.place() == BY_THE_RULE
+    assert stage.client.fallbacks == 2
+
+
+def test_a_service_that_failed_is_left_alone_for_a_while_and_that_is_said_once(
+    stage: Stage, caplog: pytest.LogCaptureFixture
+):
+    caplog.set_level(logging.INFO)
+    stage.service.answer = refuse
+    for _ in range(3):
+        assert stage.place() == BY_THE_RULE
+    assert stage.service.asked == 2, "how it is, and to place"
+    stage.now += PAUSE_S
+    stage.place()
+    assert stage.service.asked == 4
+    stage.service.answer = stage.service.place
+    assert stage.place() == BY_THE_RULE
+    stage.now += PAUSE_S
+    assert stage.place() == BY_THE_SERVICE
+    said = [record.levelname for record in caplog.records]
+    assert said == ["WARNING", "INFO"]
+
+
+def test_the_service_is_found_by_its_endpoint_or_in_the_file_of_the_cluster(tmp_path: Path):
+    assert placement_finder("")() is None
+    assert placement_finder("tcp://host:1")() == "tcp://host:1"
+    file = tmp_path / "cluster.json"
+    find = placement_finder(str(file))
+    assert find() is None
+    for content, endpoint in (
+        ({"placement": {"pid": 1, "endpoint": "tcp://host:2"}}, "tcp://host:2"),
+        ({"placement": None}, None),
+        ({}, None),
+        ([], None),
+    ):
+        file.write_text(json.dumps(content))
+        assert find() == endpoint
+    file.write_text("{")
+    assert find() is None
+
+
+@pytest.mark.parametrize("has_service", [True, False])
+def test_a_cluster_tells_its_brokers_where_the_service_is(tmp_path: Path, has_service: bool):
+    plan = ClusterPlan(
+        program=("regent",),
+        data_dir=tmp_path,
+        broker_count=1,
+        base_port=0,
+        zookeeper=None,
+        zookeeper_nodes=1,
+        session_timeout_ms=6_000,
+        controlled_shutdown_retry_backoff_ms=200,
+        config=None,
+        placement_service=has_service,
+        restart=False,
+    )
+    command = plan.broker_command(0, plan.broker_ports(0), "127.0.0.1:2181")
+    assert ("--placement-service" in command) is has_service
+    assert (str(tmp_path / "cluster.json") in command) is has_service

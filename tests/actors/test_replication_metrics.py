@@ -1,0 +1,96 @@
+"""What a broker tells of its replicas and their logs."""
+
+from __future__ import annotations
+
+import pytest
+from pykka import ActorRef
+
+import actors.replication_metrics
+from actors.broker import Broker, LogDirectoryFailed
+from actors.replication_metrics import fetcher_metrics, replication_metrics
+from core.log_config import LogConfig
+from core.protocol.broker import DescribeMetadataRequest
+from core.protocol.client import ACKS_LEADER
+from tests.support.memory_logs import MemoryLogs
+from tests.support.record_batches import batch
+from tests.support.replicas import PARTITION, alive, lead_and_follow
+from tests.support.stage import Stage, ask, replication_endpoint
+
+MANAGER = "kafka_server_ReplicaManager_"
+LOG_END = "kafka_log_Log_LogEndOffset"
+
+
+@pytest.fixture
+def stage():
+    with Stage() as stage:
+        yield stage
+
+
+def told(broker: ActorRef[Broker]) -> dict[str, list[float]]:
+    """The values of every metric, by its name."""
+    actor = broker._actor_weakref()
+    assert actor is not None
+    metrics = [*replication_metrics(actor.replica_manager), *fetcher_metrics(actor.fetchers)]
+    return {metric.name: [sample.value for sample in metric.samples] for metric in metrics}
+
+
+def test_a_leader_tells_of_its_isrs_and_of_its_log(stage: Stage):
+    logs = MemoryLogs(defaults=LogConfig(min_insync_replicas=2))
+    broker = stage.broker(1, logs=logs)
+    ask(broker, lead_and_follow(1, (1, 2), isr=(1, 2)))
+    actor = broker._actor_weakref()
+    assert actor is not None
+    records = {PARTITION: batch(b"one", b"two")}
+    actor.replica_manager.produce(ACKS_LEADER, records, 0, lambda _: None)
+    metrics = told(broker)
+    assert metrics[MANAGER + "LeaderCount"] == [1]
+    assert metrics[MANAGER + "UnderMinIsrPartitionCount"] == [0]
+    assert metrics[MANAGER + "AtMinIsrPartitionCount"] == [1]
+    assert metrics["kafka_cluster_Partition_UnderMinIsr"] == [0]
+    assert metrics[LOG_END] == [2]
+    assert metrics["kafka_log_Log_LogStartOffset"] == [0]
+    assert metrics["kafka_log_Log_Size"] == [len(records[PARTITION])]
+
+    ask(broker, lead_and_follow(1, (1, 2), isr=(1,), leader_epoch=1, partition_epoch=1))
+    metrics = told(broker)
+    assert metrics[MANAGER + "UnderMinIsrPartitionCount"] == [1]
+    assert metrics["kafka_cluster_Partition_UnderMinIsr"] == [1]
+
+
+def test_a_log_in_a_failed_directory_says_nothing_and_harms_nobody(stage: Stage):
+    logs = MemoryLogs()
+    broker = stage.broker(1, logs=logs)
+    ask(broker, lead_and_follow(1, (1, 2), isr=(1, 2)))
+    logs.fail([PARTITION])
+    assert told(broker)[LOG_END] == []
+    broker.tell(LogDirectoryFailed())
+    ask(broker, DescribeMetadataRequest())
+    assert told(broker)[MANAGER + "OfflineReplicaCount"] == [1]
+
+
+def test_a_follower_tells_what_it_fetched(stage: Stage):
+    leader, follower = stage.broker(1), stage.broker(2)
+    stage.replication_server(leader)
+    endpoints = {1: replication_endpoint(1), 2: replication_endpoint(2)}
+    for broker in (leader, follower):
+        ask(broker, alive(endpoints))
+        ask(broker, lead_and_follow(1, (1, 2), isr=(1, 2)))
+    actor = leader._actor_weakref()
+    assert actor is not None
+    records = batch(b"one", b"two")
+    actor.replica_manager.produce(ACKS_LEADER, {PARTITION: records}, 0, lambda _: None)
+    fetched = "kafka_server_FetcherStats_BytesPerSec"
+    stage.wait_for(lambda: told(follower)[fetched] == [len(records)])
+    assert told(follower)["kafka_server_ReplicaFetcherManager_MaxLag"] == [0]
+
+
+def test_a_broker_with_very_many_partitions_tells_nothing_about_each(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(actors.replication_metrics, "MAX_PARTITIONS", 0)
+    broker = stage.broker(1)
+    ask(broker, lead_and_follow(1, (1, 2), isr=(1, 2)))
+    metrics = told(broker)
+    assert metrics[MANAGER + "LeaderCount"] == [1]
+    assert LOG_END not in metrics
+    assert "kafka_cluster_Partition_UnderMinIsr" not in metrics

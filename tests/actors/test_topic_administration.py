@@ -1,0 +1,145 @@
+"""Brokers that forward to each other over ZeroMQ what their clients ask of topics."""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+
+import pytest
+
+from actors.request_router import RequestRouter
+from actors.scheduler import Scheduler
+from actors.topic_administration import TopicAdministration
+from actors.topic_metrics import TopicMetrics
+from config.settings import BrokerConfig, Settings
+from core.errors import Errors
+from core.model import BrokerId
+from core.protocol.control import (
+    ControlHeader,
+    UpdateMetadataBroker,
+    UpdateMetadataPartition,
+    UpdateMetadataRequest,
+    UpdateMetadataTopic,
+)
+from core.protocol.topics import (
+    CreatableTopic,
+    CreateTopicsRequest,
+    DeleteTopicsRequest,
+    TopicOutcome,
+    TopicsRequest,
+)
+from core.replication.metadata_cache import MetadataCache
+from tests.support.fake_zookeeper import FakeZooKeeper
+from tests.support.stage import TIMEOUT_S, Stage
+from tests.support.term import Tree
+from transport.server import ControlServer
+from transport.sockets import new_context
+
+SETTINGS = Settings(broker=BrokerConfig(num_partitions=2))
+BROKERS = (0, 1)
+RULES = 1
+
+
+class Town:
+    """Two whole administrations, of which one rules, over one tree."""
+
+    def __init__(self, stack: ExitStack) -> None:
+        context = new_context()
+        stack.callback(context.destroy, linger=0)
+        self.stage = stage = stack.enter_context(Stage())
+        self.tree = Tree()
+        self.caches = {broker_id: MetadataCache() for broker_id in BROKERS}
+        self.brokers: dict[BrokerId, TopicAdministration] = {}
+        self.endpoints: dict[BrokerId, str] = {}
+        self._epoch = 0
+        for broker_id in BROKERS:
+            scheduler = Scheduler(f"scheduler-{broker_id}")
+            stack.callback(scheduler.shutdown)
+            self.tree.register(broker_id)
+            topics = TopicAdministration(context, broker_id, SETTINGS, scheduler)
+            stack.callback(topics.stop)
+            topics.start(
+                self.caches[broker_id],
+                FakeZooKeeper(self.tree.server),
+                lambda broker_id=broker_id: broker_id == RULES,  # type: ignore[misc]
+            )
+            router = RequestRouter(
+                stage.broker(broker_id), stage.controller(broker_id), topics.decisions
+            )
+            server = ControlServer(context, "tcp://127.0.0.1:0", router, name="control")
+            stack.callback(server.stop)
+            server.start()
+            self.brokers[broker_id], self.endpoints[broker_id] = topics, server.endpoint
+        self.tell()
+
+    def tell(self, *topics: str) -> None:
+        """Let every broker know these topics, led, and no others."""
+        self._epoch += 1
+        states = []
+        for topic in topics:
+            stored = self.tree.topic(topic)
+            rows = tuple(
+                UpdateMetadataPartition(n, 1, 0, 0, (0,), 0, a.replicas, ())
+                for n, a in stored.partitions.items()
+            )
+            states.append(UpdateMetadataTopic(topic, stored.topic_id, rows))
+        brokers = tuple(
+            UpdateMetadataBroker(broker_id, 1, (), None, endpoint, None)
+            for broker_id, endpoint in self.endpoints.items()
+        )
+        request = UpdateMetadataRequest(tuple(states), brokers, is_full=True)
+        for broker_id, cache in self.caches.items():
+            cache.update(ControlHeader(RULES, self._epoch, 1), request)
+            self.brokers[broker_id].wake()
+
+    def ask(
+        self, broker_id: BrokerId, request: TopicsRequest
+    ) -> queue.Queue[Sequence[TopicOutcome]]:
+        answers: queue.Queue[Sequence[TopicOutcome]] = queue.Queue()
+        self.brokers[broker_id].ask(request, answers.put)
+        return answers
+
+    def await_node(self, path: str) -> None:
+        self.stage.wait_for(lambda: path in self.tree.server.snapshot())
+
+
+@pytest.fixture
+def town() -> Iterator[Town]:
+    with ExitStack() as stack:
+        yield Town(stack)
+
+
+@pytest.mark.parametrize("asked", BROKERS)
+def test_any_broker_can_be_asked(town: Town, asked: BrokerId):
+    at_once = CreateTopicsRequest((CreatableTopic("t"),), 0)
+    (late,) = town.ask(asked, at_once).get(timeout=TIMEOUT_S)
+    assert late.error_code is Errors.REQUEST_TIMED_OUT
+    assert sorted(town.tree.topic("t").partitions) == [0, 1], "as the settings say"
+    town.tell("t")
+    deleting = town.ask(asked, DeleteTopicsRequest(("t",), 60_000))
+    town.await_node("/admin/delete_topics/t")
+    town.brokers[asked].wake()
+    assert deleting.empty()
+    town.tell()
+    assert deleting.get(timeout=TIMEOUT_S) == (TopicOutcome("t", Errors.NONE),)
+
+
+def test_a_topic_somebody_asked_about_is_created_without_a_placement_service(town: Town):
+    town.brokers[0].create_missing(["t"])
+    town.await_node("/brokers/topics/t")
+    counted = {
+        sample.name: sample.value
+        for metric in TopicMetrics(town.brokers[RULES]).collect()
+        for sample in metric.samples
+    }
+    assert counted["regent_topic_placements_total"] == 1
+    assert counted["regent_topic_placement_fallbacks_total"] == 1
+
+
+def test_who_asks_after_the_end_is_sent_on(town: Town):
+    town.brokers[0].stop()
+    town.brokers[0].create_missing(["t"])
+    request = CreateTopicsRequest((CreatableTopic("t"),), 60_000)
+    (refused,) = town.ask(0, request).get(timeout=TIMEOUT_S)
+    assert refused.error_code is Errors.NOT_CONTROLLER

@@ -1,0 +1,117 @@
+"""A producer and a consumer of a simulated cluster, and throttles on its replication."""
+
+from __future__ import annotations
+
+import itertools
+
+from core.errors import Errors
+from core.model import BrokerId, TopicPartition
+from core.protocol.client import ACKS_ALL, ConsumerFetch, ConsumerPosition
+from tests.simulation.client_requests import (
+    ConsumeRequest,
+    ConsumeResponse,
+    ProduceRequest,
+    ProduceResponse,
+)
+from tests.simulation.cluster import Cluster
+from tests.simulation.network import AnswerBody
+from tests.support.record_batches import batch, records_of
+
+TIMEOUT_MS = 120_000
+ATTEMPT_MS = 5_000
+STEP_MS = 100
+EVERYTHING = 2**31 - 1
+_PRODUCER_IDS = itertools.count(1_000)
+
+
+class RecordClient:
+    """Idempotent producers that try until they succeed, and a consumer.
+
+    ``acked`` is what it was told is there, by partition.
+    """
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self.acked: dict[TopicPartition, list[str]] = {}
+        self._producer_ids: dict[tuple[TopicPartition, str], int] = {}
+
+    def produce(self, name: TopicPartition, value: str) -> None:
+        """Have a record appended, and acknowledged."""
+        until_ms = self._cluster.now_ms + TIMEOUT_MS
+        error = Errors.LEADER_NOT_AVAILABLE
+        while self._cluster.now_ms < until_ms:
+            error = self.try_to_produce(name, value)
+            if error is Errors.NONE:
+                return
+            self._go_on_for(STEP_MS)
+        raise AssertionError(f"{name}: {value} was not acknowledged: {error.name}")
+
+    def try_to_produce(self, name: TopicPartition, value: str) -> Errors:
+        """Ask the leader once."""
+        acked = self.acked.setdefault(name, [])
+        # A producer for each: none can lose its place to an unclean election.
+        producer_id = self._producer_ids.setdefault((name, value), next(_PRODUCER_IDS))
+        data = batch(value.encode(), producer_id=producer_id, producer_epoch=0, base_sequence=0)
+        answer = self._ask(self._leader(name), ProduceRequest(name, ACKS_ALL, data))
+        if answer is None:
+            return Errors.REQUEST_TIMED_OUT
+        assert isinstance(answer, ProduceResponse)
+        if answer.outcome.error_code is Errors.NONE:
+            acked.append(value)
+        return answer.outcome.error_code
+
+    def values(self, name: TopicPartition) -> list[str]:
+        """Return what a consumer reads, from the first record to the high watermark."""
+        found: list[str] = []
+        offset, end = 0, 1
+        while offset < end:
+            position = ConsumerPosition(offset, EVERYTHING)
+            request = ConsumeRequest(ConsumerFetch({name: position}), waits=False)
+            answer = self._ask(self._leader(name), request)
+            assert isinstance(answer, ConsumeResponse), f"{name} cannot be read"
+            outcome = answer.partitions[name]
+            assert outcome.error_code is Errors.NONE, outcome
+            records = records_of(outcome.records.read())
+            found += [(record.value or b"").decode() for record in records]
+            offset = records[-1].offset + 1 if records else outcome.high_watermark
+            end = outcome.high_watermark
+        return found
+
+    def _leader(self, name: TopicPartition) -> BrokerId | None:
+        state = self._cluster.leadership(name)
+        return None if state is None else state.leader_and_isr.leader
+
+    def _ask(
+        self, broker_id: BrokerId | None, request: ProduceRequest | ConsumeRequest
+    ) -> AnswerBody | None:
+        broker = None if broker_id is None else self._cluster.brokers.get(broker_id)
+        if broker is None:
+            return None
+        answers: list[AnswerBody] = []
+        self._cluster.network.ask(None, broker.client_endpoint, request, answers.append)
+        until_ms = self._cluster.now_ms + ATTEMPT_MS
+        while not answers and self._cluster.now_ms < until_ms:
+            self._go_on_for(STEP_MS)
+        return answers[0] if answers else None
+
+    def _go_on_for(self, ms: int) -> None:
+        steps = self._cluster.steps()
+        if steps:
+            self._cluster.take(steps[0])
+        else:
+            self._cluster.time.advance(ms)
+
+
+def throttle(cluster: Cluster, replicas: dict[str, dict[str, str]], bytes_per_second: int) -> None:
+    """Throttle replicas on all brokers: of each side ("leader", "follower") those of each topic."""
+    rates = {f"{side}.replication.throttled.rate": str(bytes_per_second) for side in replicas}
+    topics = {topic for side in replicas.values() for topic in side}
+    for broker in cluster.brokers.values():
+        broker.replica_manager.on_broker_config(rates)
+        for topic in topics:
+            named = {
+                f"{side}.replication.throttled.replicas": of[topic]
+                for side, of in replicas.items()
+                if topic in of
+            }
+            broker.replica_manager.on_topic_config(topic, named)

@@ -1,0 +1,165 @@
+"""Logs without records, of which the test says where they start and end and which of them fail."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from core.errors import StorageError
+from core.log_config import DEFAULT_LOG_CONFIG, LogConfig
+from core.model import NO_EPOCH, TopicPartition
+from core.protocol.control import TopicId
+from core.records import NO_RECORDS, RecordBytes, Records
+from core.replica_logs import (
+    NO_EPOCH_END_OFFSET,
+    AppendedRecords,
+    EpochEndOffset,
+    OffsetOfTimestamp,
+    PartitionLog,
+)
+
+
+class NumberedLogs:
+    """Implements ``core.replica_logs.ReplicaLogs``.
+
+    ``aside`` are those that were set aside, in order; ``epochs`` are pairs of an epoch and where it
+    starts; ``checkpointed`` the high watermarks.
+    """
+
+    def __init__(self) -> None:
+        self.offline: set[TopicPartition] = set()
+        self.failing: set[TopicPartition] = set()
+        self.unwritable: set[TopicPartition] = set()
+        self.aside: list[TopicPartition] = []
+        self.starts: dict[TopicPartition, int] = {}
+        self.ends: dict[TopicPartition, int] = {}
+        self.epochs: dict[TopicPartition, list[tuple[int, int]]] = {}
+        self.checkpointed: dict[TopicPartition, int] = {}
+        self._logs: dict[TopicPartition, NumberedLog] = {}
+
+    def hosted(self) -> Mapping[TopicPartition, TopicId | None]:
+        """Return every log and the topic id it was created for."""
+        return {name: log.topic_id for name, log in self._logs.items()}
+
+    def get(self, topic_partition: TopicPartition) -> PartitionLog | None:
+        """Return a log."""
+        return self._logs.get(topic_partition)
+
+    def get_or_create(
+        self, topic_partition: TopicPartition, topic_id: TopicId | None, *, is_new: bool
+    ) -> PartitionLog:
+        """Fail where the log may be in a failed directory, unless it is new."""
+        if topic_partition in self.failing and not is_new:
+            raise StorageError("the log may be in a failed directory")
+        log = self._logs.get(topic_partition)
+        if log is None:
+            log = self._logs[topic_partition] = NumberedLog(self, topic_partition)
+        log.topic_id = log.topic_id or topic_id
+        return log
+
+    def delete(self, topic_partition: TopicPartition) -> None:
+        """Fail where the disk does."""
+        if topic_partition in self.failing:
+            raise StorageError("the disk failed")
+        self._logs.pop(topic_partition, None)
+
+    def set_aside(self, topic_partition: TopicPartition) -> None:
+        """Remember what is stray; fail where the disk does."""
+        if topic_partition in self.failing:
+            raise StorageError("the disk failed")
+        self.aside.append(topic_partition)
+        self._logs.pop(topic_partition, None)
+
+    def is_offline(self, topic_partition: TopicPartition) -> bool:
+        """Whether the directory is known to have failed."""
+        return topic_partition in self.offline
+
+    def checkpointed_high_watermark(self, topic_partition: TopicPartition) -> int:
+        """Return what was noted."""
+        return self.checkpointed.get(topic_partition, 0)
+
+    def checkpoint_high_watermarks(self, high_watermarks: Mapping[TopicPartition, int]) -> None:
+        """Note them."""
+        self.checkpointed = dict(high_watermarks)
+
+
+class NumberedLog:
+    """Implements ``core.replica_logs.PartitionLog``."""
+
+    config: LogConfig = DEFAULT_LOG_CONFIG
+    size = 0
+
+    def __init__(self, logs: NumberedLogs, name: TopicPartition) -> None:
+        self.topic_id: TopicId | None = None
+        self._logs = logs
+        self._name = name
+
+    @property
+    def log_start_offset(self) -> int:
+        """Return what the test says."""
+        return self._logs.starts.get(self._name, 0)
+
+    @property
+    def log_end_offset(self) -> int:
+        """Return what the test says."""
+        return self._logs.ends.get(self._name, 0)
+
+    @property
+    def _epochs(self) -> list[tuple[int, int]]:
+        return self._logs.epochs.setdefault(self._name, [])
+
+    @property
+    def latest_epoch(self) -> int:
+        """Return the last epoch that was assigned."""
+        return self._epochs[-1][0] if self._epochs else NO_EPOCH
+
+    def end_offset_for_epoch(self, leader_epoch: int) -> EpochEndOffset:
+        """Look the epoch up."""
+        if not self._epochs or leader_epoch > self._epochs[-1][0]:
+            return NO_EPOCH_END_OFFSET
+        if leader_epoch < self._epochs[0][0]:
+            return EpochEndOffset(leader_epoch, self._epochs[0][1])
+        found = max(epoch for epoch, _ in self._epochs if epoch <= leader_epoch)
+        later = [start for epoch, start in self._epochs if epoch > leader_epoch]
+        return EpochEndOffset(found, later[0] if later else self.log_end_offset)
+
+    def assign_epoch(self, leader_epoch: int) -> None:
+        """Remember where the epoch begins."""
+        self._check()
+        self._epochs.append((leader_epoch, self.log_end_offset))
+
+    def append_as_leader(self, records: RecordBytes, leader_epoch: int) -> AppendedRecords:
+        """Raise."""
+        raise NotImplementedError("it has no records")
+
+    def append_as_follower(self, records: RecordBytes) -> None:
+        """Raise."""
+        raise NotImplementedError("it has no records")
+
+    def truncate_to(self, offset: int) -> None:
+        """Shorten the log."""
+        self._check()
+        self._logs.ends[self._name] = min(offset, self.log_end_offset)
+        self._logs.epochs[self._name] = [(e, start) for e, start in self._epochs if start < offset]
+
+    def truncate_fully_and_start_at(self, offset: int) -> None:
+        """Begin anew."""
+        self._check()
+        self._logs.starts[self._name] = self._logs.ends[self._name] = offset
+        self._logs.epochs[self._name] = []
+
+    def advance_log_start_offset(self, offset: int) -> None:
+        """Drop what is before."""
+        self._check()
+        self._logs.starts[self._name] = max(offset, self.log_start_offset)
+
+    def read(self, offset: int, max_bytes: int, limit: int, *, at_least_one: bool) -> Records:
+        """Return nothing."""
+        return NO_RECORDS
+
+    def offset_of_timestamp(self, timestamp_ms: int, limit: int) -> OffsetOfTimestamp | None:
+        """Return that there is none."""
+        return None
+
+    def _check(self) -> None:
+        if self._name in self._logs.unwritable:
+            raise StorageError("the disk failed")

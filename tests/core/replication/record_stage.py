@@ -1,0 +1,228 @@
+"""Brokers with logs of real batches on a stage: they follow each other as the test says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from typing import Generic, TypeVar
+
+from core.errors import Errors
+from core.log_config import LogConfig
+from core.model import BrokerId, TopicPartition
+from core.protocol.broker import FetchedPartition, FetchRequest, FetchResponse
+from core.protocol.client import (
+    ConsumedPartition,
+    ConsumerFetch,
+    ConsumerPosition,
+    DeletedRecords,
+    ProducedPartition,
+)
+from core.protocol.control import (
+    LeaderAndIsrRequest,
+    LeaderAndIsrTopic,
+    LeaderAndIsrType,
+    UpdateMetadataRequest,
+)
+from core.protocol.controller import AlterPartitionResponse
+from core.records import RecordBytes
+from core.replication.delayed_operations import DelayedOperation
+from core.replication.metadata_cache import MetadataCache
+from core.replication.partition import Partition
+from core.replication.replica_manager import ReplicaManager, ReplicationSettings
+from tests.core.replication.stage import HEADER, LAG_MS, T0, A, accepted, live, state
+from tests.support.memory_logs import MemoryLog, MemoryLogs
+from tests.support.record_batches import batch, values_of
+from tests.support.term import topic_id
+
+T = TypeVar("T")
+TWO_IN_SYNC = LogConfig(min_insync_replicas=2)
+
+
+class Asked(Generic[T]):
+    """A request, what waits for it if it does, and its answer once it is there."""
+
+    def __init__(
+        self, manager: ReplicaManager, ask: Callable[[Callable[[T], None]], DelayedOperation | None]
+    ) -> None:
+        self._manager = manager
+        self._answers: list[T] = []
+        self._operation = ask(self._answers.append)
+        assert (self._operation is None) is (len(self._answers) == 1), "it waits or is answered"
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether there is no answer yet."""
+        assert self._operation is None or self._operation.is_completed is bool(self._answers)
+        return not self._answers
+
+    @property
+    def answer(self) -> T:
+        """The answer, of which there must be one."""
+        (answer,) = self._answers
+        return answer
+
+    def expire(self, now_ms: int = 0) -> T:
+        """Let its time be up."""
+        if self._operation is not None:
+            self._manager.expire(self._operation, now_ms)
+        return self.answer
+
+
+class RecordBroker:
+    """One broker, with epoch 100, at a time the test sets."""
+
+    def __init__(
+        self,
+        broker_id: BrokerId = 1,
+        config: LogConfig | None = None,
+        settings: ReplicationSettings | None = None,
+        lock: AbstractContextManager[object] | None = None,
+    ) -> None:
+        self.broker_id = broker_id
+        self.logs = MemoryLogs({"t": config} if config else None)
+        self.cache = MetadataCache()
+        self.manager = ReplicaManager(
+            broker_id,
+            self.logs,
+            self.cache,
+            settings or ReplicationSettings(replica_lag_time_max_ms=LAG_MS),
+            lock,
+        )
+        self.manager.broker_epoch = 100
+        self.now_ms = 0
+        self.meet(1, 2, 3)
+
+    def meet(self, *brokers: BrokerId) -> None:
+        """Tell which brokers live."""
+        request = UpdateMetadataRequest((), tuple(live(b, 100) for b in brokers))
+        self.manager.handle(HEADER, request, self.now_ms)
+
+    def order(
+        self,
+        leader: BrokerId,
+        leader_epoch: int,
+        *partitions: TopicPartition,
+        isr: tuple[BrokerId, ...] = (1, 2),
+        replicas: tuple[BrokerId, ...] = (1, 2),
+    ) -> None:
+        """Say who leads partitions, T0 if none are named."""
+        topics: dict[str, list[int]] = {}
+        for topic, number in partitions or (T0,):
+            topics.setdefault(topic, []).append(number)
+        row = state(leader, leader_epoch, isr=isr, replicas=replicas)
+        request = LeaderAndIsrRequest(
+            LeaderAndIsrType.INCREMENTAL,
+            tuple(
+                LeaderAndIsrTopic(
+                    topic,
+                    A if topic == "t" else topic_id(9),
+                    tuple(row._replace(partition_index=number) for number in numbers),
+                )
+                for topic, numbers in topics.items()
+            ),
+            (),
+        )
+        self.manager.handle(HEADER, request, self.now_ms)
+
+    def hosted(self, partition: TopicPartition = T0) -> Partition:
+        """Return a replica."""
+        return self.manager.partitions[partition]
+
+    def log(self, partition: TopicPartition = T0) -> MemoryLog:
+        """Return a log."""
+        return self.logs.log(partition)
+
+    def values(self, partition: TopicPartition = T0) -> list[bytes | None]:
+        """Return what the records of a log say."""
+        return [record.value for record in self.log(partition).records()]
+
+    # --- clients ---
+
+    def produce_to(
+        self, records: Mapping[TopicPartition, RecordBytes], acks: int = -1
+    ) -> Asked[Mapping[TopicPartition, ProducedPartition]]:
+        """Produce to several partitions."""
+        return Asked(self.manager, lambda r: self.manager.produce(acks, records, self.now_ms, r))
+
+    def produce(
+        self, *values: bytes, acks: int = -1, partition: TopicPartition = T0
+    ) -> Asked[Mapping[TopicPartition, ProducedPartition]]:
+        """Produce one batch."""
+        return self.produce_to({partition: batch(*values)}, acks)
+
+    def consume(
+        self,
+        positions: Mapping[TopicPartition, int | ConsumerPosition],
+        *,
+        min_bytes: int = 1,
+        max_bytes: int = 2**31 - 1,
+        waits: bool = True,
+    ) -> Asked[Mapping[TopicPartition, ConsumedPartition]]:
+        """Consume from some offsets on."""
+        request = ConsumerFetch(
+            {
+                name: ConsumerPosition(at, 2**20) if isinstance(at, int) else at
+                for name, at in positions.items()
+            },
+            min_bytes,
+            max_bytes,
+        )
+        return Asked(
+            self.manager,
+            lambda r: self.manager.fetch_for_consumer(request, self.now_ms, r, waits=waits),
+        )
+
+    def delete_records(
+        self, offsets: Mapping[TopicPartition, int]
+    ) -> Asked[Mapping[TopicPartition, DeletedRecords]]:
+        """Delete records."""
+        return Asked(self.manager, lambda r: self.manager.delete_records(offsets, self.now_ms, r))
+
+    # --- replication ---
+
+    def fetch_from(self, leader: RecordBroker) -> tuple[FetchRequest, Asked[FetchResponse]]:
+        """Send a fetch, and leave it waiting if it waits."""
+        request = self.manager.fetch_request(leader.broker_id, self.now_ms)
+        assert request is not None
+        return request, leader.serve(request)
+
+    def serve(self, request: FetchRequest) -> Asked[FetchResponse]:
+        """Take a follower's fetch."""
+        return Asked(self.manager, lambda r: self.manager.fetch(request, self.now_ms, r))
+
+    def take(self, leader: RecordBroker, request: FetchRequest, response: FetchResponse) -> None:
+        """Take a leader's answer."""
+        self.manager.on_fetch_response(leader.broker_id, request, response, self.now_ms)
+
+    def follow(self, leader: RecordBroker, times: int = 1) -> FetchResponse:
+        """Fetch, and take the answer; what would wait is answered at once."""
+        for _ in range(times):
+            request, asked = self.fetch_from(leader)
+            response = asked.expire(leader.now_ms)
+            self.take(leader, request, response)
+        return response
+
+    def commit_isr(self) -> None:
+        """Let the controller accept what is proposed."""
+        request = self.manager.alter_partition_request()
+        assert request is not None
+        answers = tuple(accepted(row, leader=self.broker_id) for row in request.partitions)
+        response = AlterPartitionResponse(Errors.NONE, answers)
+        self.manager.on_alter_partition_response(request, response, self.now_ms)
+
+
+def rows(response: FetchResponse) -> dict[TopicPartition, FetchedPartition]:
+    """Return the answers by partition."""
+    return dict(response.partitions())
+
+
+def fetched_values(response: FetchResponse) -> dict[TopicPartition, list[bytes | None]]:
+    """Return what the records in an answer say."""
+    return {
+        name: values_of(row.records) for name, row in response.partitions() if len(row.records) > 0
+    }
+
+
+def consumed(answer: ConsumedPartition) -> list[bytes | None]:
+    """Return what the records for a consumer say."""
+    return values_of(answer.records.read())

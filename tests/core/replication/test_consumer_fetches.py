@@ -1,0 +1,235 @@
+"""What consumers read, and how long they wait for it."""
+
+from __future__ import annotations
+
+import pytest
+
+from core.errors import Errors
+from core.model import NO_LEADER, TopicPartition
+from core.protocol.client import ConsumedPartition, ConsumerPosition
+from core.replication.partition import Role
+from tests.core.replication.record_stage import RecordBroker, consumed
+from tests.core.replication.stage import T0, T1, T2
+from tests.support.record_batches import batch
+
+EPOCH = 5
+
+
+@pytest.fixture
+def leader() -> RecordBroker:
+    """Leads t-0 with records 0 to 3, of which broker 2 has 0 and 1, and t-1 and t-2 alone."""
+    leader = RecordBroker()
+    leader.order(1, EPOCH)
+    leader.order(1, EPOCH, T1, T2, isr=(1,), replicas=(1,))
+    leader.produce(b"a", b"b", acks=1)
+    follower = RecordBroker(2)
+    follower.order(1, EPOCH)
+    follower.follow(leader, times=2)
+    leader.produce(b"c", b"d", acks=1)
+    return leader
+
+
+def commit(leader: RecordBroker) -> None:
+    """Let broker 2 have everything of t-0."""
+    follower = RecordBroker(2)
+    follower.order(1, EPOCH)
+    follower.follow(leader, times=2)
+
+
+# --- what is committed ----------------------------------------------------------------------------
+
+
+def test_only_what_is_committed_is_read(leader: RecordBroker) -> None:
+    answer = leader.consume({T0: 0}).answer[T0]
+    assert answer == ConsumedPartition(Errors.NONE, 2, 0, answer.records)
+    assert consumed(answer) == [b"a", b"b"]
+    commit(leader)
+    assert consumed(leader.consume({T0: 2}).answer[T0]) == [b"c", b"d"]
+
+
+@pytest.mark.parametrize("offset", [2, 3, 4])
+def test_from_the_high_watermark_to_the_end_there_is_nothing_yet(
+    leader: RecordBroker, offset: int
+) -> None:
+    answer = leader.consume({T0: offset}, waits=False).answer[T0]
+    assert (answer.error_code, answer.high_watermark, consumed(answer)) == (Errors.NONE, 2, [])
+
+
+@pytest.mark.parametrize("offset", [-1, 0, 5])
+def test_outside_of_the_log_nothing_is_read(leader: RecordBroker, offset: int) -> None:
+    leader.log().advance_log_start_offset(1)
+    assert leader.consume({T0: offset}).answer[T0].error_code is Errors.OFFSET_OUT_OF_RANGE
+
+
+# --- epochs ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("epoch", "error"),
+    [
+        (-1, Errors.NONE),
+        (4, Errors.FENCED_LEADER_EPOCH),
+        (5, Errors.NONE),
+        (6, Errors.UNKNOWN_LEADER_EPOCH),
+    ],
+)
+def test_who_says_an_epoch_must_say_the_right_one(
+    leader: RecordBroker, epoch: int, error: Errors
+) -> None:
+    answer = leader.consume({T0: ConsumerPosition(0, 2**20, epoch)}).answer
+    assert answer[T0].error_code is error
+
+
+def test_a_consumer_whose_log_leaves_the_leaders_is_told_where(leader: RecordBroker) -> None:
+    leader.produce(b"a", partition=T1)
+    leader.order(1, EPOCH + 2, T1, isr=(1,), replicas=(1,))
+    leader.produce(b"b", partition=T1)
+    position = ConsumerPosition(2, 2**20, -1, last_fetched_epoch=EPOCH + 1)
+    answer = leader.consume({T1: position}).answer[T1]
+    assert (answer.diverging_epoch, answer.diverging_end_offset) == (EPOCH, 1)
+    assert consumed(answer) == []
+
+
+def test_who_does_not_lead_says_so(leader: RecordBroker) -> None:
+    leader.order(2, 6)
+    leader.order(NO_LEADER, 6, T1)
+    unknown = TopicPartition("u", 0)
+    answer = leader.consume({T0: 0, T1: 0, unknown: 0}).answer
+    assert {name: a.error_code for name, a in answer.items()} == {
+        T0: Errors.NOT_LEADER_OR_FOLLOWER,
+        T1: Errors.NOT_LEADER_OR_FOLLOWER,
+        unknown: Errors.UNKNOWN_TOPIC_OR_PARTITION,
+    }
+
+
+# --- how much -------------------------------------------------------------------------------------
+
+
+def fill(leader: RecordBroker, *partitions: TopicPartition) -> int:
+    """Write three batches to each; return the size of one."""
+    for partition in partitions:
+        for _ in range(3):
+            leader.produce(b"x" * 100, partition=partition)
+    return len(batch(b"x" * 100))
+
+
+def test_the_first_batch_comes_however_large_it_is(leader: RecordBroker) -> None:
+    fill(leader, T1, T2)
+    answer = leader.consume({T0: 2, T1: ConsumerPosition(0, 1), T2: 0}, max_bytes=1).answer
+    assert [len(consumed(answer[name])) for name in (T0, T1, T2)] == [0, 1, 0]
+
+
+def test_what_there_is_room_for_is_shared_in_the_order_of_the_request(
+    leader: RecordBroker,
+) -> None:
+    size = fill(leader, T1, T2)
+    for order in ((T1, T2), (T2, T1)):
+        answer = leader.consume(dict.fromkeys(order, 0), max_bytes=4 * size).answer
+        assert [len(consumed(answer[name])) for name in order] == [3, 1]
+
+
+def test_one_partition_has_no_more_than_its_own_limit(leader: RecordBroker) -> None:
+    size = fill(leader, T1, T2)
+    answer = leader.consume({T1: ConsumerPosition(0, 2 * size), T2: 0}).answer
+    assert [len(consumed(answer[name])) for name in (T1, T2)] == [2, 3]
+
+
+# --- waiting --------------------------------------------------------------------------------------
+
+
+def test_who_has_everything_waits_for_the_next_record(leader: RecordBroker) -> None:
+    asked = leader.consume({T0: 2, T1: 0})
+    assert asked.is_waiting
+    leader.produce(b"x", acks=1)
+    assert asked.is_waiting, "it is not committed"
+    leader.produce(b"y", partition=T1)
+    assert [consumed(asked.answer[name]) for name in (T0, T1)] == [[], [b"y"]]
+    assert asked.answer[T1].high_watermark == 1
+
+
+def test_a_high_watermark_that_moves_wakes_who_waits(leader: RecordBroker) -> None:
+    asked = leader.consume({T0: 2})
+    commit(leader)
+    assert consumed(asked.answer[T0]) == [b"c", b"d"]
+
+
+def test_who_wants_more_waits_for_more(leader: RecordBroker) -> None:
+    size = len(batch(b"x"))
+    asked = leader.consume({T1: 0, T2: 0}, min_bytes=3 * size)
+    leader.produce(b"x", partition=T1)
+    leader.produce(b"y", partition=T1)
+    assert asked.is_waiting
+    leader.produce(b"z", partition=T2)
+    assert [consumed(asked.answer[name]) for name in (T1, T2)] == [[b"x", b"y"], [b"z"]]
+
+
+def test_what_one_request_appends_to_many_is_read_at_once(leader: RecordBroker) -> None:
+    asked = leader.consume({T1: 0, T2: 0})
+    leader.produce_to({T1: batch(b"x"), T2: batch(b"y")})
+    assert [consumed(asked.answer[name]) for name in (T1, T2)] == [[b"x"], [b"y"]]
+
+
+def test_when_time_is_up_there_is_what_there_is(leader: RecordBroker) -> None:
+    asked = leader.consume({T0: 0, T1: 0}, min_bytes=10_000)
+    leader.produce(b"x", partition=T1)
+    answer = asked.expire()
+    assert [consumed(answer[name]) for name in (T0, T1)] == [[b"a", b"b"], [b"x"]]
+
+
+def test_nobody_waits_for_more_than_fits(leader: RecordBroker) -> None:
+    assert not leader.consume({T0: 0}, min_bytes=10_000, max_bytes=10).is_waiting
+
+
+def test_who_asks_for_nothing_or_does_not_wait_is_answered_at_once(leader: RecordBroker) -> None:
+    assert leader.consume({}).answer == {}
+    assert consumed(leader.consume({T1: 0}, waits=False).answer[T1]) == []
+
+
+def test_an_error_ends_the_wait_of_all(leader: RecordBroker) -> None:
+    answer = leader.consume({T1: 0, TopicPartition("u", 0): 0}).answer
+    assert answer[T1].error_code is Errors.NONE
+
+
+@pytest.mark.parametrize(
+    ("next_leader", "error"), [(2, Errors.NOT_LEADER_OR_FOLLOWER), (1, Errors.FENCED_LEADER_EPOCH)]
+)
+def test_a_leadership_that_ends_ends_the_wait(
+    leader: RecordBroker, next_leader: int, error: Errors
+) -> None:
+    position = ConsumerPosition(2, 2**20, EPOCH if next_leader == 1 else -1)
+    asked = leader.consume({T0: position})
+    leader.order(next_leader, EPOCH + 1)
+    assert asked.answer[T0].error_code is error
+
+
+def test_who_says_no_epoch_waits_on_with_the_same_leader(leader: RecordBroker) -> None:
+    asked = leader.consume({T1: 0})
+    leader.order(1, EPOCH + 1, T1, isr=(1,), replicas=(1,))
+    assert asked.is_waiting
+    leader.produce(b"x", partition=T1)
+    assert consumed(asked.answer[T1]) == [b"x"]
+
+
+def test_what_is_deleted_from_under_a_waiting_consumer_is_out_of_range(
+    leader: RecordBroker,
+) -> None:
+    leader.produce(b"x", partition=T1)
+    leader.produce(b"y", partition=T1)
+    asked = leader.consume({T1: 0}, min_bytes=10_000)
+    leader.delete_records({T1: 1})
+    assert asked.answer[T1].error_code is Errors.OFFSET_OUT_OF_RANGE
+
+
+# --- disks ----------------------------------------------------------------------------------------
+
+
+def test_a_log_that_cannot_be_read_is_out_of_service(leader: RecordBroker) -> None:
+    waiting = leader.consume({T1: 0, T0: 2})
+    leader.log().is_offline = True
+    answer = leader.consume({T0: 0, T1: 0}).answer
+    assert {name: a.error_code for name, a in answer.items()} == {
+        T0: Errors.KAFKA_STORAGE_ERROR,
+        T1: Errors.NONE,
+    }
+    assert leader.hosted().role is Role.OFFLINE
+    assert waiting.answer[T0].error_code is Errors.KAFKA_STORAGE_ERROR

@@ -1,0 +1,341 @@
+"""What producers are told, and when: acks, high watermarks, ISRs that are too small."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from core.errors import Errors
+from core.log_config import LogConfig
+from core.model import TopicPartition
+from core.protocol.client import ProducedPartition
+from core.protocol.controller import AlterPartitionResponse
+from core.replication.partition import Role
+from core.replication.produces import APPENDS_PER_TURN
+from tests.core.replication.record_stage import TWO_IN_SYNC, RecordBroker
+from tests.core.replication.stage import HEADER, LAG_MS, T0, T1, T2, refused, stop_replica
+from tests.support.record_batches import TIMESTAMP_MS, batch
+
+OK = Errors.NONE
+
+
+@pytest.fixture
+def leader() -> RecordBroker:
+    """Leads t-0 in leader epoch 1 with broker 2 in sync; two must be."""
+    leader = RecordBroker(1, TWO_IN_SYNC)
+    leader.order(1, 1)
+    return leader
+
+
+@pytest.fixture
+def follower() -> RecordBroker:
+    """Follows it."""
+    follower = RecordBroker(2, TWO_IN_SYNC)
+    follower.order(1, 1)
+    return follower
+
+
+# --- acks -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("acks", [0, 1])
+def test_who_does_not_wait_for_replicas_is_answered_at_once(
+    leader: RecordBroker, acks: int
+) -> None:
+    leader.produce(b"a", b"b", acks=acks)
+    answer = leader.produce(b"c", acks=acks).answer
+    assert answer == {T0: ProducedPartition(OK, 2, -1, 0)}
+    assert leader.values() == [b"a", b"b", b"c"]
+    assert {record.leader_epoch for record in leader.log().records()} == {1}
+
+
+def test_acks_all_waits_until_every_member_of_the_isr_has_it(
+    leader: RecordBroker, follower: RecordBroker
+) -> None:
+    produced = leader.produce(b"a", b"b")
+    follower.follow(leader)
+    assert follower.values() == [b"a", b"b"]
+    assert produced.is_waiting, "the leader learns of it by the next fetch"
+    follower.follow(leader)
+    assert produced.answer == {T0: ProducedPartition(OK, 0, -1, 0)}
+    assert leader.hosted().high_watermark == 2
+
+
+def test_alone_in_the_isr_a_leader_commits_at_once() -> None:
+    leader = RecordBroker()
+    leader.order(1, 1, isr=(1,))
+    assert leader.produce(b"a").answer[T0].error_code is OK
+    assert leader.hosted().high_watermark == 1
+
+
+@pytest.mark.parametrize("acks", [2, -2, 32767])
+def test_other_acks_are_refused(leader: RecordBroker, acks: int) -> None:
+    answer = leader.produce_to({T0: batch(b"a"), T1: batch(b"a")}, acks).answer
+    assert {a.error_code for a in answer.values()} == {Errors.INVALID_REQUIRED_ACKS}
+    assert set(answer) == {T0, T1}
+    assert leader.values() == []
+
+
+def test_records_that_come_later_do_not_keep_earlier_ones_waiting(
+    leader: RecordBroker, follower: RecordBroker
+) -> None:
+    first = leader.produce(b"a")
+    follower.follow(leader)
+    second = leader.produce(b"b")
+    follower.follow(leader)
+    assert (first.is_waiting, second.is_waiting) == (False, True)
+
+
+def test_each_partition_is_answered_for_itself(
+    leader: RecordBroker, follower: RecordBroker
+) -> None:
+    leader.order(2, 1, T1)
+    leader.order(1, 1, T2, isr=(1, 2), replicas=(1, 2))
+    follower.order(1, 1, T2)
+    unknown = TopicPartition("u", 0)
+    produced = leader.produce_to({name: batch(b"a") for name in (T0, T1, T2, unknown)})
+    follower.follow(leader, times=2)
+    assert {name: a.error_code for name, a in produced.answer.items()} == {
+        T0: OK,
+        T1: Errors.NOT_LEADER_OR_FOLLOWER,
+        T2: OK,
+        unknown: Errors.UNKNOWN_TOPIC_OR_PARTITION,
+    }
+
+
+def test_nothing_is_produced_to_nothing(leader: RecordBroker) -> None:
+    assert leader.produce_to({}).answer == {}
+
+
+def test_where_the_leader_stamps_the_time_the_producer_is_told_it() -> None:
+    leader = RecordBroker(1, LogConfig(message_timestamp_type="LogAppendTime"))
+    leader.order(1, 1, isr=(1,))
+    assert leader.produce(b"a").answer[T0].log_append_time_ms == TIMESTAMP_MS
+
+
+# --- too few in sync ------------------------------------------------------------------------------
+
+
+def test_with_too_few_in_sync_nothing_is_appended_for_all_but_for_one(
+    leader: RecordBroker,
+) -> None:
+    leader.order(1, 2, isr=(1,))
+    assert leader.produce(b"a").answer == {T0: ProducedPartition(Errors.NOT_ENOUGH_REPLICAS)}
+    assert leader.values() == []
+    assert leader.produce(b"a", acks=1).answer[T0].error_code is OK
+
+
+def test_a_proposed_member_does_not_count_for_admission(
+    leader: RecordBroker, follower: RecordBroker
+) -> None:
+    leader.order(1, 2, isr=(1,))
+    follower.order(1, 2)
+    follower.follow(leader)
+    assert leader.hosted().maximal_isr == (1, 2)
+    assert leader.produce(b"a").answer[T0].error_code is Errors.NOT_ENOUGH_REPLICAS
+    leader.commit_isr()
+    assert leader.produce(b"a").is_waiting
+
+
+def test_records_of_too_few_replicas_are_not_committed(leader: RecordBroker) -> None:
+    produced = leader.produce(b"a")  # KAFKA-15583
+    leader.now_ms = LAG_MS + 1
+    leader.manager.shrink_isrs(leader.now_ms)
+    leader.commit_isr()
+    assert leader.hosted().isr == (1,)
+    assert (produced.is_waiting, leader.hosted().high_watermark) == (True, 0)
+    assert produced.expire(leader.now_ms)[T0].error_code is Errors.REQUEST_TIMED_OUT
+
+
+def test_records_of_too_few_replicas_are_committed_when_there_are_enough_again(
+    leader: RecordBroker, follower: RecordBroker
+) -> None:
+    produced = leader.produce(b"a")
+    leader.now_ms = LAG_MS + 1
+    leader.manager.shrink_isrs(leader.now_ms)
+    leader.commit_isr()
+    follower.follow(leader, times=2)
+    assert produced.is_waiting, "it is proposed for the ISR, not in it"
+    leader.commit_isr()
+    assert produced.answer[T0].error_code is OK
+
+
+def test_where_fewer_are_assigned_than_must_be_in_sync_all_of_them_commit() -> None:
+    leader = RecordBroker(1, TWO_IN_SYNC)
+    leader.order(1, 1, isr=(1,), replicas=(1,))
+    leader.produce(b"a", acks=1)
+    assert leader.hosted().high_watermark == 1
+    assert leader.produce(b"a").answer[T0].error_code is Errors.NOT_ENOUGH_REPLICAS
+
+
+def test_when_more_must_be_in_sync_by_the_time_of_the_commit_the_producer_hears_it() -> None:
+    leader = RecordBroker(1, LogConfig())
+    leader.order(1, 1, isr=(1, 2), replicas=(1, 2))
+    follower = RecordBroker(2)
+    follower.order(1, 1)
+    produced = leader.produce(b"a")
+    leader.logs.configure({"t": LogConfig(min_insync_replicas=3)})
+    follower.follow(leader, times=2)
+    assert produced.answer[T0].error_code is Errors.NOT_ENOUGH_REPLICAS_AFTER_APPEND
+
+
+# --- leaders that are none any more ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("next_leader", [1, 2, -1])
+def test_a_leadership_that_ends_tells_those_who_wait(
+    leader: RecordBroker, next_leader: int
+) -> None:
+    produced = leader.produce(b"a")
+    leader.order(next_leader, 2)
+    assert produced.answer[T0].error_code is Errors.NOT_LEADER_OR_FOLLOWER
+
+
+def test_a_partition_that_is_deleted_tells_those_who_wait(leader: RecordBroker) -> None:
+    produced = leader.produce(b"a")
+    leader.manager.handle(HEADER, stop_replica(T0, 1, delete=True), 0)
+    leader.order(1, 1)
+    assert produced.answer[T0].error_code is Errors.NOT_LEADER_OR_FOLLOWER
+    assert leader.values() == []
+
+
+# --- what a log does not take ---------------------------------------------------------------------
+
+
+def test_records_a_log_refuses_are_their_producers_business(leader: RecordBroker) -> None:
+    torn = batch(b"a")[:-1]
+    produced = leader.produce_to({T0: torn}).answer[T0]
+    assert produced.error_code is Errors.CORRUPT_MESSAGE
+    assert produced.message
+    assert leader.hosted().role is Role.LEADER
+
+
+def test_a_disk_that_fails_takes_the_replica_out_of_service(leader: RecordBroker) -> None:
+    waiting = leader.produce(b"a")
+    leader.log().is_unwritable = True
+    assert leader.produce(b"b").answer[T0].error_code is Errors.KAFKA_STORAGE_ERROR
+    assert waiting.answer[T0].error_code is Errors.KAFKA_STORAGE_ERROR
+    assert leader.hosted().role is Role.OFFLINE
+    assert leader.produce(b"c").answer[T0].error_code is Errors.KAFKA_STORAGE_ERROR
+    assert (leader.manager.leader_count, leader.manager.offline_replica_count) == (0, 1)
+
+
+# --- idempotent producers -------------------------------------------------------------------------
+
+
+def test_a_duplicate_waits_for_what_was_appended_first(
+    leader: RecordBroker, follower: RecordBroker
+) -> None:
+    records = batch(b"a", b"b", producer_id=7, producer_epoch=0, base_sequence=0)
+    first = leader.produce_to({T0: records})
+    again = leader.produce_to({T0: records})
+    later = leader.produce(b"c")
+    assert (first.is_waiting, again.is_waiting) == (True, True)
+    request, asked = follower.fetch_from(leader)
+    cut = len(batch(b"a", b"b"))
+    answer = asked.answer
+    ((_, row),) = answer.partitions()
+    assert len(row.records) > cut
+    follower.take(leader, request, answer)
+    follower.follow(leader)
+    assert first.answer == again.answer == {T0: ProducedPartition(OK, 0, -1, 0)}
+    assert later.answer[T0].base_offset == 2
+    assert leader.values() == [b"a", b"b", b"c"], "once"
+
+
+def test_a_duplicate_of_what_is_committed_is_answered_at_once(
+    leader: RecordBroker, follower: RecordBroker
+) -> None:
+    records = batch(b"a", producer_id=7, producer_epoch=0, base_sequence=0)
+    leader.produce_to({T0: records})
+    follower.follow(leader, times=2)
+    assert leader.produce_to({T0: records}).answer[T0] == ProducedPartition(OK, 0, -1, 0)
+
+
+# --- time -----------------------------------------------------------------------------------------
+
+
+def test_what_is_not_committed_in_time_has_timed_out(
+    leader: RecordBroker, follower: RecordBroker
+) -> None:
+    leader.order(1, 1, T1, isr=(1, 2, 3), replicas=(1, 2, 3))
+    follower.order(1, 1, T1, isr=(1, 2, 3), replicas=(1, 2, 3))
+    produced = leader.produce_to({T0: batch(b"a"), T1: batch(b"a")})
+    follower.follow(leader, times=2)
+    assert produced.is_waiting, "broker 3 has not fetched t-1"
+    answer = produced.expire()
+    assert {name: a.error_code for name, a in answer.items()} == {
+        T0: OK,
+        T1: Errors.REQUEST_TIMED_OUT,
+    }
+    produced.expire()
+
+
+def test_a_follower_that_falls_silent_before_it_joins_is_waited_for_no_longer() -> None:
+    leader = RecordBroker()
+    leader.order(1, 1, isr=(1,))
+    follower = RecordBroker(2)
+    follower.order(1, 1)
+    follower.follow(leader)
+    leader.order(1, 2, isr=(1,))  # what was proposed is void, and it does not ask again
+    leader.hosted().followers[2].last_caught_up_ms = 0
+    produced = leader.produce(b"a")
+    assert produced.is_waiting, "it could be in the ISR at any time"
+    leader.now_ms = LAG_MS + 1
+    leader.manager.shrink_isrs(leader.now_ms)
+    assert produced.answer[T0].error_code is OK
+
+
+def test_a_follower_that_is_not_let_into_the_isr_is_waited_for_no_longer() -> None:
+    leader = RecordBroker()
+    leader.order(1, 1, isr=(1,))
+    follower = RecordBroker(2)
+    follower.order(1, 1)
+    follower.follow(leader)
+    produced = leader.produce(b"a")
+    assert produced.is_waiting, "it may be in the ISR by now"
+    request = leader.manager.alter_partition_request()
+    assert request is not None
+    leader.meet(1, 3)
+    refusal = refused(request.partitions[0], Errors.INELIGIBLE_REPLICA)
+    response = AlterPartitionResponse(Errors.NONE, (refusal,))
+    leader.manager.on_alter_partition_response(request, response, leader.now_ms)
+    assert produced.answer[T0].error_code is OK
+
+
+# --- many partitions ------------------------------------------------------------------------------
+
+
+class InterruptedLock:
+    """A lock that lets somebody else do something when it is given back for the first time."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.interrupt: Callable[[], None] | None = None
+
+    def __enter__(self) -> None:
+        self.count += 1
+
+    def __exit__(self, *failure: object) -> None:
+        interrupt, self.interrupt = self.interrupt, None
+        if interrupt is not None:
+            interrupt()
+
+
+def test_others_have_their_turn_while_many_partitions_are_appended_to() -> None:
+    lock = InterruptedLock()
+    names = [TopicPartition("t", number) for number in range(2 * APPENDS_PER_TURN + 1)]
+    leader = RecordBroker(lock=lock)
+    leader.order(1, 1, *names)
+    lock.count, lock.interrupt = 0, lambda: leader.order(2, 2, T0, names[-1])
+    produced = leader.produce_to({name: batch(b"a") for name in names})
+    assert lock.count == 4, "three turns, and the controller's order after the first"
+    follower = RecordBroker(2)
+    follower.order(1, 1, *names[1:-1])
+    follower.follow(leader, times=2)
+    refused = {name for name, a in produced.answer.items() if a.error_code is not OK}
+    assert refused == {T0, names[-1]}
+    assert {produced.answer[name].error_code for name in refused} == {Errors.NOT_LEADER_OR_FOLLOWER}
+    assert list(produced.answer) == names
+    assert leader.values(names[-1]) == []

@@ -1,0 +1,499 @@
+"""Records on their way to followers: what a leader gives, what a follower does with it."""
+
+from __future__ import annotations
+
+import pytest
+
+from core.errors import Errors
+from core.model import TopicPartition
+from core.protocol.broker import FetchedPartition, FetchedTopic, FetchRequest, FetchResponse
+from core.replication.partition import Role
+from core.replication.replica_manager import ReplicationSettings
+from tests.core.replication.record_stage import (
+    TWO_IN_SYNC,
+    RecordBroker,
+    fetched_values,
+    rows,
+)
+from tests.core.replication.stage import LAG_MS, T0, T1, T2
+from tests.support.record_batches import batch
+
+SIZE = len(batch(b"x" * 100))
+
+
+@pytest.fixture
+def leader() -> RecordBroker:
+    """Leads three partitions with brokers 1 and 2 in sync."""
+    leader = RecordBroker(1)
+    leader.order(1, 1, T0, T1, T2)
+    return leader
+
+
+@pytest.fixture
+def follower() -> RecordBroker:
+    """Follows it."""
+    follower = RecordBroker(2)
+    follower.order(1, 1, T0, T1, T2)
+    return follower
+
+
+def limited(max_bytes: int, partition_max_bytes: int = 2**20, min_bytes: int = 1) -> RecordBroker:
+    """Return a follower that takes no more than that."""
+    settings = ReplicationSettings(
+        replica_fetch_min_bytes=min_bytes,
+        replica_fetch_max_bytes=partition_max_bytes,
+        replica_fetch_response_max_bytes=max_bytes,
+    )
+    follower = RecordBroker(2, settings=settings)
+    follower.order(1, 1, T0, T1, T2)
+    return follower
+
+
+def fill(leader: RecordBroker, count: int, *partitions: TopicPartition) -> None:
+    for partition in partitions:
+        for _ in range(count):
+            leader.produce(b"x" * 100, acks=1, partition=partition)
+
+
+# --- what a leader gives --------------------------------------------------------------------------
+
+
+def test_a_follower_reads_to_the_end_although_nothing_is_committed(
+    leader: RecordBroker, follower: RecordBroker
+) -> None:
+    leader.produce(b"a", b"b", acks=1)
+    leader.produce(b"c", acks=1, partition=T2)
+    response = follower.follow(leader)
+    assert fetched_values(response) == {T0: [b"a", b"b"], T2: [b"c"]}
+    assert follower.log().batches == leader.log().batches
+    assert follower.log().epochs == leader.log().epochs
+
+
+def test_records_are_given_once_and_then_asked_for_no_more(
+    leader: RecordBroker, follower: RecordBroker
+) -> None:
+    leader.produce(b"a", acks=1)
+    follower.follow(leader)
+    request, asked = follower.fetch_from(leader)
+    assert [name for name, _ in request.partitions()] == [T0], "its position moved"
+    assert fetched_values(asked.expire()) == {}
+
+
+def test_a_follower_has_the_leaders_high_watermark_as_far_as_its_log_goes(
+    leader: RecordBroker, follower: RecordBroker
+) -> None:
+    leader.produce(b"a", acks=1)
+    follower.follow(leader)
+    assert follower.hosted().high_watermark == 0
+    follower.follow(leader)
+    assert (leader.hosted().high_watermark, follower.hosted().high_watermark) == (1, 1)
+
+
+# --- how much -------------------------------------------------------------------------------------
+
+
+def test_an_answer_has_no_more_than_the_follower_takes(leader: RecordBroker) -> None:
+    follower = limited(4 * SIZE, partition_max_bytes=3 * SIZE)
+    fill(leader, 5, T0, T1)
+    assert {n: len(v) for n, v in fetched_values(follower.follow(leader)).items()} == {T0: 3, T1: 1}
+
+
+def test_a_batch_that_is_too_large_comes_all_the_same(leader: RecordBroker) -> None:
+    follower = limited(1, partition_max_bytes=1)
+    fill(leader, 1, T0, T1)
+    assert list(fetched_values(follower.follow(leader))) == [T0]
+    assert list(fetched_values(follower.follow(leader))) == [T1], "what had no room is not lost"
+
+
+def test_a_busy_partition_keeps_no_other_waiting(leader: RecordBroker) -> None:
+    follower = limited(2 * SIZE, partition_max_bytes=2 * SIZE)
+    follower.follow(leader, times=2)
+    fill(leader, 2, T1, T2)
+    for _ in range(5):
+        fill(leader, 2, T0)
+        follower.follow(leader)
+    assert [follower.log(name).log_end_offset for name in (T0, T1, T2)] == [6, 2, 2]
+
+
+def test_who_is_not_in_sync_starves_nobody_either(leader: RecordBroker) -> None:
+    leader.order(1, 2, T0, T1, T2, isr=(1,))
+    follower = limited(SIZE, partition_max_bytes=SIZE)
+    follower.order(1, 2, T0, T1, T2)
+    fill(leader, 4, T0, T1, T2)
+    follower.follow(leader, times=6)
+    assert [follower.log(name).log_end_offset for name in (T0, T1, T2)] == [2, 2, 2]
+
+
+def test_what_has_no_room_counts_all_the_same(leader: RecordBroker) -> None:
+    follower = limited(1)
+    follower.follow(leader)
+    fill(leader, 3, T0, T1)
+    leader.now_ms = follower.now_ms = 7
+    follower.follow(leader)
+    assert leader.hosted(T1).followers[2].last_fetch_ms == 7
+
+
+# --- waiting --------------------------------------------------------------------------------------
+
+
+def test_a_fetch_waits_for_records(leader: RecordBroker, follower: RecordBroker) -> None:
+    follower.follow(leader)
+    request, asked = follower.fetch_from(leader)
+    assert asked.is_waiting
+    leader.produce(b"a", acks=1, partition=T1)
+    assert fetched_values(asked.answer) == {T1: [b"a"]}
+    follower.take(leader, request, asked.answer)
+    assert follower.values(T1) == [b"a"]
+
+
+def test_what_one_request_appends_to_many_is_given_at_once(
+    leader: RecordBroker, follower: RecordBroker
+) -> None:
+    follower.follow(leader)
+    _, asked = follower.fetch_from(leader)
+    leader.produce_to({T0: batch(b"a"), T2: batch(b"b")})
+    assert fetched_values(asked.answer) == {T0: [b"a"], T2: [b"b"]}
+
+
+def test_a_high_watermark_alone_wakes_nobody_and_is_told_when_time_is_up() -> None:
+    leader, second, third = (RecordBroker(number) for number in (1, 2, 3))
+    for broker in (leader, second, third):
+        broker.order(1, 1, isr=(1, 2, 3), replicas=(1, 2, 3))
+    leader.produce(b"a", acks=1)
+    second.follow(leader)
+    third.follow(leader)
+    request, asked = second.fetch_from(leader)
+    assert asked.is_waiting
+    third.follow(leader)
+    assert leader.hosted().high_watermark == 1
+    assert asked.is_waiting
+    assert rows(asked.expire())[T0].high_watermark == 1
+    second.take(leader, request, asked.answer)
+    assert second.hosted().high_watermark == 1
+
+
+def test_a_follower_that_wants_more_waits_for_more(leader: RecordBroker) -> None:
+    follower = limited(2**20, min_bytes=2 * SIZE)
+    follower.follow(leader)
+    _, asked = follower.fetch_from(leader)
+    fill(leader, 1, T0)
+    assert asked.is_waiting
+    fill(leader, 1, T0)
+    assert {n: len(v) for n, v in fetched_values(asked.answer).items()} == {T0: 2}
+
+
+@pytest.mark.parametrize("is_deleted", [False, True])
+def test_a_leadership_that_ends_is_told_at_once(
+    leader: RecordBroker, follower: RecordBroker, is_deleted: bool
+) -> None:
+    follower.follow(leader)
+    _, asked = follower.fetch_from(leader)
+    leader.order(1 if is_deleted else 2, 2, T1)
+    assert {n: r.error_code for n, r in rows(asked.answer).items()} == {
+        T1: Errors.FENCED_LEADER_EPOCH
+    }
+
+
+def test_a_follower_that_fetches_again_waits_no_longer(
+    leader: RecordBroker, follower: RecordBroker
+) -> None:
+    follower.follow(leader)
+    _, lost = follower.fetch_from(leader)
+    _, asked = follower.fetch_from(leader)
+    assert (lost.is_waiting, asked.is_waiting) == (False, True)
+    assert lost.answer.error_code is Errors.NONE
+    assert leader.manager.delayed_count == 1
+
+
+def test_who_is_not_known_alive_waits_too(leader: RecordBroker, follower: RecordBroker) -> None:
+    leader.meet(1)
+    follower.follow(leader)
+    request, asked = follower.fetch_from(leader)
+    assert (len(list(request.partitions())), asked.is_waiting) == (3, True)
+    leader.produce(b"a", acks=1)
+    assert fetched_values(asked.answer) == {T0: [b"a"]}
+    assert asked.answer.session_id == 0
+
+
+def test_who_does_not_wait_is_answered_at_once(leader: RecordBroker) -> None:
+    assert leader.serve(FetchRequest(2)).answer.error_code is Errors.NONE
+    follower = RecordBroker(2, settings=ReplicationSettings(replica_fetch_wait_max_ms=0))
+    follower.order(1, 1)
+    assert not follower.fetch_from(leader)[1].is_waiting
+
+
+def test_being_answered_late_is_no_sign_of_life(
+    leader: RecordBroker, follower: RecordBroker
+) -> None:
+    follower.follow(leader)
+    _, asked = follower.fetch_from(leader)
+    leader.now_ms = LAG_MS + 1
+    leader.produce(b"a", acks=1)
+    assert not asked.is_waiting
+    assert leader.hosted().followers[2].caught_up_ms() == 0  # KAFKA-15221
+
+
+# --- what a follower does -------------------------------------------------------------------------
+
+
+def test_records_that_are_corrupt_are_fetched_again_after_a_while(
+    leader: RecordBroker, follower: RecordBroker
+) -> None:
+    leader.produce(b"a", acks=1)
+    request, asked = follower.fetch_from(leader)
+    row = rows(asked.answer)[T0]
+    bad = row._replace(records=bytes(row.records)[:-1] + b"?", high_watermark=1)
+    follower.take(leader, request, answer_with(asked.answer, bad))
+    assert (follower.values(), follower.hosted().high_watermark) == ([], 0)
+    assert follower.hosted().role is Role.FOLLOWER
+    assert T0 not in [name for name, _ in follower.fetch_from(leader)[0].partitions()]
+    follower.now_ms += 1_000
+    follower.follow(leader)
+    assert follower.values() == [b"a"]
+
+
+def test_records_of_an_answer_that_comes_too_late_are_not_appended(
+    leader: RecordBroker, follower: RecordBroker
+) -> None:
+    leader.produce(b"a", acks=1)
+    request, asked = follower.fetch_from(leader)
+    follower.order(1, 2)
+    follower.take(leader, request, asked.answer)
+    assert follower.values() == []
+    request, asked = follower.fetch_from(leader)
+    leader.order(1, 2)
+    follower.follow(leader, times=2)
+    follower.take(leader, request, asked.answer)
+    assert follower.values() == [b"a"]
+
+
+def test_an_answer_that_comes_twice_is_appended_once(
+    leader: RecordBroker, follower: RecordBroker
+) -> None:
+    leader.produce(b"a", acks=1)
+    request, asked = follower.fetch_from(leader)
+    follower.take(leader, request, asked.answer)
+    follower.take(leader, request, asked.answer)
+    assert follower.values() == [b"a"]
+
+
+def test_a_follower_whose_disk_fails_is_out_of_service_and_the_others_go_on(
+    leader: RecordBroker, follower: RecordBroker
+) -> None:
+    leader.produce_to({T0: batch(b"a"), T1: batch(b"b")}, acks=1)
+    follower.log().is_unwritable = True
+    follower.follow(leader)
+    assert (follower.hosted().role, follower.values(T1)) == (Role.OFFLINE, [b"b"])
+
+
+def test_a_follower_whose_disk_failed_unseen_asks_for_the_others(
+    leader: RecordBroker, follower: RecordBroker
+) -> None:
+    follower.log(T1).is_offline = True
+    request, _ = follower.fetch_from(leader)
+    assert [name for name, _ in request.partitions()] == [T0, T2]
+    assert follower.hosted(T1).role is Role.OFFLINE
+
+
+def test_a_follower_knows_how_far_it_is_behind(leader: RecordBroker) -> None:
+    follower = limited(SIZE, partition_max_bytes=SIZE)
+    leader.order(1, 2, isr=(1,))
+    follower.order(1, 2)
+    fill(leader, 5, T0)
+    leader.now_ms = LAG_MS + 1
+    leader.manager.shrink_isrs(leader.now_ms)
+    assert leader.hosted().high_watermark == 5
+    for lag in (4, 3, 2, 1, 0):
+        follower.follow(leader)
+        assert follower.manager.max_lag == lag
+
+
+# --- logs that are not where the leader's is ------------------------------------------------------
+
+
+def test_records_only_a_former_leader_has_are_cut_off(
+    leader: RecordBroker, follower: RecordBroker
+) -> None:
+    leader.produce(b"a", acks=1)
+    follower.follow(leader, times=2)
+    leader.produce(b"lost", acks=1)
+    for broker in (leader, follower):
+        broker.order(2, 2)
+    follower.produce(b"b", acks=1)
+    leader.follow(follower, times=3)
+    assert leader.values() == follower.values() == [b"a", b"b"]
+    assert leader.log().epochs == follower.log().epochs == [(1, 0), (2, 1)]
+    assert leader.hosted().high_watermark == 2
+
+
+def test_fast_elections_of_both_leave_equal_logs(
+    leader: RecordBroker, follower: RecordBroker
+) -> None:  # KIP-279
+    leader.produce(b"a", acks=1)
+    follower.follow(leader, times=2)
+    for leader_epoch, who in ((2, follower), (3, leader), (4, follower), (5, leader)):
+        who.order(who.broker_id, leader_epoch, isr=(who.broker_id,))
+        who.produce(b"of %d" % leader_epoch, acks=1)
+    for broker in (leader, follower):
+        broker.order(1, 6)
+    leader.produce(b"of 6", acks=1)
+    follower.follow(leader, times=6)
+    assert leader.log().batches == follower.log().batches
+    assert leader.log().epochs == follower.log().epochs
+
+
+def test_a_follower_that_is_behind_the_leaders_start_begins_anew_there(
+    leader: RecordBroker, follower: RecordBroker
+) -> None:
+    leader.produce(b"a", acks=1)
+    follower.follow(leader)
+    leader.order(1, 2, isr=(1,), replicas=(1,))
+    for value in (b"b", b"c", b"d"):
+        leader.produce(value)
+    leader.delete_records({T0: 3})
+    for broker in (leader, follower):
+        broker.order(1, 3, isr=(1,))
+    follower.follow(leader)
+    log = follower.log()
+    assert (log.log_start_offset, log.log_end_offset, follower.hosted().high_watermark) == (3, 3, 3)
+    follower.follow(leader, times=2)
+    assert follower.values() == leader.values() == [b"d"]
+
+
+def test_a_follower_that_is_beyond_the_leaders_end_goes_back_to_it() -> None:
+    follower = RecordBroker(2)
+    follower.order(2, 1, isr=(2,), replicas=(2,))
+    for value in (b"a", b"b", b"c"):
+        follower.produce(value)
+    follower.order(1, 2)
+    request = follower.manager.fetch_request(1, 0)
+    assert request is not None
+    far = FetchedPartition(0, Errors.OFFSET_OUT_OF_RANGE, -1, 0, log_end_offset=2)
+    follower.take(
+        RecordBroker(1), request, FetchResponse(Errors.NONE, (FetchedTopic("t", (far,)),))
+    )
+    assert (follower.log().log_end_offset, follower.hosted().high_watermark) == (2, 2)
+    request = follower.manager.fetch_request(1, 0)
+    assert request is not None
+    assert [row.fetch_offset for _, row in request.partitions()] == [2], "without a wait"
+
+
+def test_a_leader_says_what_it_has_to_whom_it_has_nothing_for(
+    leader: RecordBroker, follower: RecordBroker
+) -> None:
+    leader.order(1, 2, isr=(1,), replicas=(1,))
+    for value in (b"b", b"c", b"d"):
+        leader.produce(value)
+    leader.delete_records({T0: 2})
+    for broker in (leader, follower):
+        broker.order(1, 3, isr=(1,))
+    row = rows(follower.fetch_from(leader)[1].answer)[T0]
+    assert row.error_code is Errors.OFFSET_OUT_OF_RANGE
+    assert (row.log_start_offset, row.log_end_offset) == (2, 3)
+
+
+def test_a_follower_starts_where_its_leader_does_as_far_as_is_committed(
+    leader: RecordBroker, follower: RecordBroker
+) -> None:
+    for value in (b"a", b"b", b"c"):
+        leader.produce(value, acks=1)
+    follower.follow(leader, times=2)
+    leader.log().advance_log_start_offset(2)  # retention tells nobody
+    leader.produce(b"d", acks=1)
+    follower.follow(leader)
+    assert follower.log().log_start_offset == 2
+
+
+# --- high watermarks and restarts -----------------------------------------------------------------
+
+
+def restarted(broker: RecordBroker) -> RecordBroker:
+    """Return the broker as it comes back with its logs."""
+    again = RecordBroker(broker.broker_id, TWO_IN_SYNC)
+    again.logs._logs = broker.logs._logs
+    again.logs.high_watermarks = broker.logs.high_watermarks
+    return again
+
+
+def test_a_high_watermark_survives_when_it_was_noted(
+    leader: RecordBroker, follower: RecordBroker
+) -> None:
+    for value in (b"a", b"b"):
+        leader.produce(value, acks=1)
+    follower.follow(leader, times=2)
+    follower.manager.checkpoint_high_watermarks()
+    assert follower.logs.high_watermarks == {T0: 2, T1: 0, T2: 0}
+    again = restarted(follower)
+    again.order(1, 2)
+    assert again.hosted().high_watermark == 2
+    again.manager.checkpoint_high_watermarks()
+    assert again.logs.high_watermarks == {T0: 2, T1: 0, T2: 0}, "of T1 it has not heard yet"
+
+
+@pytest.mark.parametrize(("noted", "expected"), [(9, 2), (0, 1), (2, 2)])
+def test_a_high_watermark_is_in_the_log(leader: RecordBroker, noted: int, expected: int) -> None:
+    for value in (b"a", b"b"):
+        leader.produce(value, acks=1)
+    leader.log().advance_log_start_offset(1)
+    leader.logs.high_watermarks = {T0: noted}
+    again = restarted(leader)
+    again.order(2, 2)
+    assert again.hosted().high_watermark == expected
+
+
+def test_a_leader_that_starts_again_commits_what_all_have(
+    leader: RecordBroker, follower: RecordBroker
+) -> None:
+    leader.produce(b"a", acks=1)
+    follower.follow(leader)
+    again = restarted(leader)
+    again.order(1, 2)
+    follower.order(1, 2)
+    assert again.hosted().high_watermark == 0
+    follower.follow(again, times=2)  # the first time it finds no session
+    assert again.hosted().high_watermark == 1
+
+
+# --- log directories ------------------------------------------------------------------------------
+
+
+def test_what_is_in_a_failed_directory_goes_out_of_service_once(
+    leader: RecordBroker, follower: RecordBroker
+) -> None:
+    produced = leader.produce(b"a")
+    leader.logs.fail([T0, T1])
+    assert leader.manager.on_log_directory_failed() == [T0, T1]
+    assert leader.manager.on_log_directory_failed() == []
+    assert produced.answer[T0].error_code is Errors.KAFKA_STORAGE_ERROR
+    assert (leader.manager.leader_count, leader.manager.offline_replica_count) == (1, 2)
+    leader.manager.checkpoint_high_watermarks()
+    assert set(leader.logs.high_watermarks) == {T2}
+    follower.logs.fail([T2])
+    assert follower.manager.on_log_directory_failed() == [T2]
+    assert [name for name, _ in follower.fetch_from(leader)[0].partitions()] == [T0, T1]
+
+
+def test_a_disk_that_fails_unseen_does_not_stop_the_timers(leader: RecordBroker) -> None:
+    leader.produce(b"a", acks=1, partition=T1)
+    leader.log(T1).is_offline = True
+    leader.now_ms = LAG_MS + 1
+    leader.manager.shrink_isrs(leader.now_ms)
+    assert leader.hosted(T1).role is Role.OFFLINE
+    assert leader.hosted(T0).role is Role.LEADER
+
+
+def test_how_many_are_in_sync_is_counted_against_how_many_must_be() -> None:
+    leader = RecordBroker(1, TWO_IN_SYNC)
+    leader.order(1, 1, T0, isr=(1,))
+    leader.order(1, 1, T1, isr=(1, 2))
+    leader.order(1, 1, T2, isr=(1, 2, 3), replicas=(1, 2, 3))
+    assert (leader.manager.under_min_isr_count, leader.manager.at_min_isr_count) == (1, 1)
+
+
+def answer_with(response: FetchResponse, row: FetchedPartition) -> FetchResponse:
+    """Return an answer in which one row is another."""
+    (topic,) = response.topics
+    others = tuple(r for r in topic.partitions if r.partition_index != row.partition_index)
+    return FetchResponse(
+        Errors.NONE, (FetchedTopic(topic.topic_name, (row, *others)),), response.session_id
+    )

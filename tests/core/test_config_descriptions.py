@@ -1,0 +1,86 @@
+"""Where the value of a setting comes from, and what would hold without it."""
+
+from __future__ import annotations
+
+from core.config_descriptions import (
+    BrokerSetting,
+    BrokerSettings,
+    ConfigDescription,
+    ConfigSource,
+    ConfigType,
+    describe_all_brokers,
+    describe_broker,
+    describe_topic,
+)
+from core.log_config import BROKER_NAMES
+
+STATIC = {
+    "log.retention.ms": BrokerSetting("100", "604800000", ConfigType.INT),
+    "min.insync.replicas": BrokerSetting("1", "1", ConfigType.INT),
+    "num.partitions": BrokerSetting("3", "1", ConfigType.INT),
+    **{
+        name: BrokerSetting("1", "1", ConfigType.INT)
+        for name in BROKER_NAMES.values()
+        if name not in ("log.retention.ms", "min.insync.replicas")
+    },
+    "unclean.leader.election.enable": BrokerSetting("false", "false", ConfigType.BOOLEAN),
+}
+
+
+def one(described: list[ConfigDescription], name: str) -> ConfigDescription:
+    (found,) = [config for config in described if config.name == name]
+    return found
+
+
+def test_what_a_topic_overrides_holds_before_everything_else():
+    own, of_all = {"log.retention.ms": "30"}, {"log.retention.ms": "20"}
+    broker = BrokerSettings(STATIC, own, of_all)
+    config = one(describe_topic({"retention.ms": "40"}, broker), "retention.ms")
+    assert (config.value, config.source, config.is_read_only) == ("40", ConfigSource.TOPIC, False)
+    assert config.type is ConfigType.LONG
+    assert config.synonyms == (
+        ("retention.ms", "40", ConfigSource.TOPIC),
+        ("log.retention.ms", "30", ConfigSource.DYNAMIC_BROKER),
+        ("log.retention.ms", "20", ConfigSource.DYNAMIC_DEFAULT_BROKER),
+        ("log.retention.ms", "100", ConfigSource.STATIC_BROKER),
+        ("log.retention.ms", "604800000", ConfigSource.DEFAULT),
+    )
+
+
+def test_without_an_override_the_brokers_setting_holds():
+    described = describe_topic({}, BrokerSettings(STATIC, {}, {}))
+    retention, in_sync = (one(described, n) for n in ("retention.ms", "min.insync.replicas"))
+    assert (retention.value, retention.source) == ("100", ConfigSource.STATIC_BROKER)
+    assert (in_sync.value, in_sync.source) == ("1", ConfigSource.DEFAULT)
+    compression = one(described, "compression.type")
+    assert (compression.value, compression.source) == ("producer", ConfigSource.DEFAULT)
+
+
+def test_overrides_without_an_effect_are_shown_as_they_are_and_others_names_are_not():
+    overrides = {"preallocate": "true", "made.up": "1"}
+    described = describe_topic(overrides, BrokerSettings(STATIC, {}, {}))
+    config = one(described, "preallocate")
+    assert (config.value, config.source, config.type) == ("true", 1, ConfigType.BOOLEAN)
+    names = [config.name for config in described]
+    assert "made.up" not in names
+    assert names == sorted(names)
+
+
+def test_a_running_broker_takes_some_settings_from_zookeeper_and_not_others():
+    own = {
+        "log.retention.ms": "30",
+        "num.partitions": "9",
+        "leader.replication.throttled.rate": "1",
+    }
+    described = describe_broker(BrokerSettings(STATIC, own, {"log.retention.ms": "20"}))
+    retention, partitions = (one(described, n) for n in ("log.retention.ms", "num.partitions"))
+    assert (retention.value, retention.source, retention.is_read_only) == ("30", 2, False)
+    assert (partitions.value, partitions.source, partitions.is_read_only) == ("3", 4, True)
+    rate = one(described, "leader.replication.throttled.rate")
+    assert (rate.value, rate.source) == ("1", ConfigSource.DYNAMIC_BROKER)
+
+
+def test_all_brokers_together_have_only_what_is_set_for_them_all():
+    (config,) = describe_all_brokers({"log.retention.ms": "20"})
+    assert (config.name, config.value) == ("log.retention.ms", "20")
+    assert config.source is ConfigSource.DYNAMIC_DEFAULT_BROKER

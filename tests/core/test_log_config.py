@@ -1,0 +1,38 @@
+"""What holds for a topic: its own settings, its broker's, Kafka's defaults."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+
+from core.log_config import BROKER_NAMES, DEFAULT_LOG_CONFIG, LogConfig
+
+
+def test_a_topic_overrides_by_kafkas_names():
+    config = DEFAULT_LOG_CONFIG.overridden(
+        {"retention.ms": "-1", "segment.bytes": " 1024 ", "message.timestamp.type": "LogAppendTime"}
+    )
+    assert config == replace(
+        DEFAULT_LOG_CONFIG,
+        retention_ms=-1,
+        segment_bytes=1024,
+        message_timestamp_type="LogAppendTime",
+    )
+    assert config.stamps_append_time
+
+
+def test_a_broker_overrides_by_its_own_names_and_a_topic_overrides_the_broker():
+    broker = DEFAULT_LOG_CONFIG.with_broker_config(
+        {"log.retention.ms": "5", "min.insync.replicas": "2", "message.max.bytes": "77"}
+    )
+    assert broker == LogConfig(retention_ms=5, min_insync_replicas=2, max_message_bytes=77)
+    assert broker.overridden({"min.insync.replicas": "3"}).min_insync_replicas == 3
+
+
+def test_what_is_no_number_or_nobodys_setting_changes_nothing():
+    overrides = {"retention.ms": "a week", "segment.bytes": "", "leader.colour": "blue"}
+    assert DEFAULT_LOG_CONFIG.overridden(overrides) == DEFAULT_LOG_CONFIG
+    assert DEFAULT_LOG_CONFIG.with_broker_config({"log.roll.ms": "x"}) == DEFAULT_LOG_CONFIG
+
+
+def test_every_setting_has_a_name_for_brokers():
+    assert set(BROKER_NAMES) == {field.name for field in fields(LogConfig)}

@@ -1,0 +1,65 @@
+"""What clients ask of brokers in a simulation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from core.model import TopicPartition
+from core.protocol.client import (
+    ConsumedPartition,
+    ConsumerFetch,
+    DeletedRecords,
+    ProducedPartition,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ProduceRequest:
+    """One batch for one partition."""
+
+    name: TopicPartition
+    acks: int
+    batch: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class ProduceResponse:
+    """What became of it."""
+
+    outcome: ProducedPartition
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumeRequest:
+    """A consumer's fetch."""
+
+    fetch: ConsumerFetch
+    waits: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumeResponse:
+    """Its answer."""
+
+    partitions: Mapping[TopicPartition, ConsumedPartition]
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteRecordsRequest:
+    """Drop what is below an offset; -1: below the high watermark."""
+
+    name: TopicPartition
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteRecordsResponse:
+    """What became of it."""
+
+    outcome: DeletedRecords
+
+
+ClientRequest: TypeAlias = ProduceRequest | ConsumeRequest | DeleteRecordsRequest
+ClientResponse: TypeAlias = ProduceResponse | ConsumeResponse | DeleteRecordsResponse

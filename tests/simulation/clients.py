@@ -1,0 +1,284 @@
+"""Producers and consumers at random, as people run them: most of them retry, some do not care.
+
+Which producers a partition has depends on its topic. Those of topic-0 want one broker to have a
+record (``acks=1``), those of topic-1 all in sync, and send again what was not acknowledged: there
+records are deleted, too. All others are idempotent: each record is there once, in their order.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from core.errors import Errors
+from core.model import BrokerId, TopicPartition
+from core.protocol.client import ACKS_ALL, ACKS_LEADER, ConsumerFetch, ConsumerPosition
+from tests.simulation.broker import SimulatedBroker
+from tests.simulation.client_requests import (
+    ConsumeRequest,
+    ConsumeResponse,
+    DeleteRecordsRequest,
+    ProduceRequest,
+    ProduceResponse,
+)
+from tests.simulation.cluster import Cluster
+from tests.simulation.network import AnswerBody, Exchange
+from tests.simulation.record_history import RecordHistory
+from tests.support.record_batches import batch
+from zk.admin_znodes import DeleteTopicsTopicZNode
+
+CARELESS_TOPIC, PLAIN_TOPIC = "topic-0", "topic-1"
+REQUEST_TIMEOUT_MS = 3_000
+MAX_BATCHES = 150  # of a history: it shall not take for ever
+MAX_BYTES = (100, 200, 1_000_000)
+MAX_BURST = 6
+FAVOURITE_PROBABILITY = 0.6
+FAVOURITES = 3
+MISTAKE_PROBABILITY = 0.1
+LATEST = 2**62
+
+LOST_PLACES = (
+    Errors.OUT_OF_ORDER_SEQUENCE_NUMBER,
+    Errors.INVALID_PRODUCER_EPOCH,
+    Errors.UNKNOWN_PRODUCER_ID,
+)
+
+
+@dataclass(slots=True)
+class Batch:
+    """What a producer has to send."""
+
+    values: tuple[bytes, ...]
+    sequence: int
+
+
+class Producer:
+    """What one process writes to one partition: one batch at a time, until it is acknowledged."""
+
+    def __init__(self, name: TopicPartition, producer_id: int, acks: int) -> None:
+        self.name = name
+        self.acks = acks
+        self.pending: Batch | None = None
+        self.exchange: Exchange | None = None
+        self.sequence = 0
+        self.producer_id = producer_id  # -1: it is not idempotent
+
+    def take(self, values: tuple[bytes, ...]) -> None:
+        """Have something to send."""
+        self.pending = Batch(values, self.sequence if self.producer_id >= 0 else -1)
+
+    def request(self) -> ProduceRequest:
+        """Return what to send."""
+        assert self.pending is not None
+        data = batch(
+            *self.pending.values,
+            producer_id=self.producer_id,
+            producer_epoch=0 if self.producer_id >= 0 else -1,
+            base_sequence=self.pending.sequence,
+        )
+        return ProduceRequest(self.name, self.acks, data)
+
+    def done(self) -> None:
+        """It is there, or given up."""
+        assert self.pending is not None
+        self.sequence += len(self.pending.values)
+        self.pending = None
+
+    def begin_anew(self, producer_id: int) -> None:
+        """Send what is to be sent under another id, from sequence 0 on."""
+        assert self.pending is not None
+        self.producer_id, self.sequence = producer_id, 0
+        self.pending.sequence = 0
+
+
+class Clients:
+    """All of them; ``note`` writes the history."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        dice: random.Random,
+        records: RecordHistory,
+        note: Callable[..., None],
+    ) -> None:
+        self._cluster = cluster
+        self._random = dice
+        self._records = records
+        self._note = note
+        self._numbers = itertools.count(1)
+        self._producer_ids = itertools.count(1_000)
+        self._batches = 0
+        self._producers: dict[TopicPartition, Producer] = {}
+        self._positions: dict[TopicPartition, int] = {}
+        self._actions = [
+            *[self._produce] * 6,
+            *[self._consume] * 3,
+            self._delete_records,
+        ]
+
+    def act(self) -> None:
+        """Let somebody do something, and a few others, too."""
+        for _ in range(self._random.randrange(1, MAX_BURST + 1)):
+            self._random.choice(self._actions)()
+
+    # --- producers ---
+
+    def _produce(self) -> None:
+        found = self._a_partition()
+        if found is None:
+            return
+        name, leader = found
+        producer = self._producers.get(name)
+        if producer is None:
+            producer = self._producers[name] = self._new_producer(name)
+        if producer.pending is None:
+            if self._batches >= MAX_BATCHES:
+                return
+            self._batches += 1
+            count = self._random.choice((1, 1, 1, 2, 3))
+            producer.take(tuple(b"%d" % next(self._numbers) for _ in range(count)))
+        self._send(producer, leader)
+
+    def _new_producer(self, name: TopicPartition) -> Producer:
+        if name.topic == CARELESS_TOPIC:
+            return Producer(name, -1, ACKS_LEADER)
+        is_plain = name.topic == PLAIN_TOPIC
+        return Producer(name, -1 if is_plain else next(self._producer_ids), ACKS_ALL)
+
+    def _send(self, producer: Producer, leader: BrokerId) -> None:
+        waiting = producer.exchange
+        if waiting is not None and not waiting.is_over:
+            if self._cluster.now_ms - waiting.sent_ms < REQUEST_TIMEOUT_MS:
+                return
+            waiting.give_up()
+        pending = producer.pending
+        assert pending is not None
+        broker = self._cluster.brokers[leader]
+        self._note("produce %s to %s of %d", pending, producer.name, leader)
+
+        def on_answer(answer: AnswerBody) -> None:
+            assert isinstance(answer, ProduceResponse)
+            self._on_produced(producer, leader, answer)
+
+        producer.exchange = self._cluster.network.ask(
+            None, broker.client_endpoint, producer.request(), on_answer
+        )
+
+    def _on_produced(self, producer: Producer, asked: BrokerId, answer: ProduceResponse) -> None:
+        error = answer.outcome.error_code
+        self._note("  %s: %s at %d", producer.name, error.name, answer.outcome.base_offset)
+        is_careless = producer.acks == ACKS_LEADER
+        if error is Errors.NONE or is_careless:
+            producer.done()
+        elif error in LOST_PLACES and self._leads(asked, producer.name):
+            known = self._records.latest(producer.name)
+            is_excused = known is None or known.is_excused(producer.producer_id)
+            assert is_excused, f"{producer.name}: producer {producer.producer_id}: {error.name}"
+            producer.begin_anew(next(self._producer_ids))
+
+    def _leads(self, broker_id: BrokerId, name: TopicPartition) -> bool:
+        """Whether a broker knows what was written last: a deposed leader may not."""
+        state = self._cluster.leadership(name)
+        broker = self._cluster.brokers.get(broker_id)
+        partition = None if broker is None else broker.replica_manager.partitions.get(name)
+        return (
+            state is not None
+            and partition is not None
+            and state.leader_and_isr.leader == broker_id
+            and state.leader_and_isr.leader_epoch == partition.leader_epoch
+        )
+
+    # --- consumers and others ---
+
+    def _consume(self) -> None:
+        found = self._a_partition()
+        if found is None:
+            return
+        name, leader = found
+        offset = self._positions.get(name, 0)
+        if self._random.random() < MISTAKE_PROBABILITY:
+            offset = self._random.randrange(20)
+        position = ConsumerPosition(offset, self._random.choice(MAX_BYTES))
+        request = ConsumeRequest(ConsumerFetch({name: position}), self._random.random() < 0.5)
+
+        def on_answer(answer: AnswerBody) -> None:
+            assert isinstance(answer, ConsumeResponse)
+            self._on_consumed(name, offset, answer)
+
+        endpoint = self._cluster.brokers[leader].client_endpoint
+        self._cluster.network.ask(None, endpoint, request, on_answer)
+
+    def _on_consumed(self, name: TopicPartition, offset: int, answer: ConsumeResponse) -> None:
+        outcome = answer.partitions[name]
+        if outcome.error_code is Errors.OFFSET_OUT_OF_RANGE:
+            self._positions.pop(name, None)
+        elif outcome.error_code is Errors.NONE:
+            self._positions[name] = max(offset, min(outcome.high_watermark, offset + 5))
+
+    def _delete_records(self) -> None:
+        found = self._a_partition()
+        if found is None or found[0].topic not in (CARELESS_TOPIC, PLAIN_TOPIC):
+            return
+        name, leader = found
+        offset = self._random.choice((-1, self._random.randrange(20)))
+        self._note("delete records of %s below %d", name, offset)
+        endpoint = self._cluster.brokers[leader].client_endpoint
+        request = DeleteRecordsRequest(name, offset)
+        self._cluster.network.ask(None, endpoint, request, lambda answer: None)
+
+    def _a_partition(self) -> tuple[TopicPartition, BrokerId] | None:
+        """Return a partition and a broker that leads it, as some broker tells."""
+        brokers = [b for _, b in sorted(self._cluster.brokers.items())]
+        if not brokers:
+            return None
+        snapshot = self._random.choice(brokers).cache.snapshot
+        led = [
+            (name, row.leader)
+            for name, row in sorted(snapshot.partitions.items())
+            if row.leader in self._cluster.brokers
+        ]
+        if not led:
+            return None
+        is_favourite = self._random.random() < FAVOURITE_PROBABILITY
+        name, leader = self._random.choice(led[:FAVOURITES] if is_favourite else led)
+        if self._random.random() < MISTAKE_PROBABILITY:
+            leader = self._random.choice(brokers).broker_id
+        return name, leader
+
+    # --- the end ---
+
+    def finish(self) -> None:
+        """Send what is still to be sent, in peace; then nobody waits who need not."""
+        for _ in range(3):
+            for producer in self._producers.values():
+                leader = self._leader(producer)
+                if producer.pending is not None and leader is not None:
+                    self._send(producer, leader.broker_id)
+            self._cluster.run_until_quiet()
+        for producer in self._producers.values():
+            leader = self._leader(producer)
+            if producer.pending is not None and leader is not None:
+                partition = leader.replica_manager.partitions[producer.name]
+                is_allowed = len(partition.isr) >= self._min_isr(leader, producer.name)
+                assert not is_allowed, f"{producer.name}: nobody takes {producer.pending}"
+        for broker in self._cluster.brokers.values():
+            overdue = {
+                exchange: until_ms
+                for exchange, until_ms in broker.record_server.waiting.items()
+                if until_ms < self._cluster.now_ms
+            }
+            assert not overdue, f"broker {broker.broker_id} owes {overdue}"
+
+    def _leader(self, producer: Producer) -> SimulatedBroker | None:
+        """Return who leads, unless the topic is to be deleted: nobody cares for it any more."""
+        if DeleteTopicsTopicZNode.path(producer.name.topic) in self._cluster.zookeeper.snapshot():
+            return None
+        state = self._cluster.leadership(producer.name)
+        return None if state is None else self._cluster.brokers.get(state.leader_and_isr.leader)
+
+    @staticmethod
+    def _min_isr(leader: SimulatedBroker, name: TopicPartition) -> int:
+        log = leader.disk.get(name)
+        return 0 if log is None else log.config.min_insync_replicas

@@ -1,0 +1,150 @@
+"""What is known to be written and committed in one partition of one topic, batch by batch.
+
+S5: in one leader epoch one broker appends. S7: what was committed stays where it is, unless an
+unclean election lies between. S8: the same offset of the same epoch is the same batch, behind the
+same batches.
+"""
+
+from __future__ import annotations
+
+import bisect
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from core.model import BrokerId, TopicPartition
+from tests.support.memory_logs import MemoryLog, StoredBatch
+from tests.support.record_checks import headers_of
+
+
+class LogKey(NamedTuple):
+    """A partition of a topic that may be deleted and created anew."""
+
+    name: TopicPartition
+    topic_id: str
+
+
+class Position(NamedTuple):
+    """Where a batch is."""
+
+    leader_epoch: int
+    base_offset: int
+
+
+@dataclass(slots=True)
+class CommittedRecords:
+    """``is_tainted``: disks lost what nobody else has, so that nothing is promised any more."""
+
+    key: LogKey
+    is_tainted: bool = False
+    unclean_epochs: list[int] = field(default_factory=list)
+    deleted_to: int = 0  # as somebody asked for
+    committed: dict[int, StoredBatch] = field(default_factory=dict)  # by base offset
+    _appenders: dict[int, BrokerId] = field(default_factory=dict)
+    _written: dict[Position, tuple[StoredBatch, Position | None]] = field(default_factory=dict)
+    _last_sequences: dict[int, tuple[int, int]] = field(default_factory=dict)  # and where it is
+
+    def is_covered(self, one_epoch: int, other_epoch: int) -> bool:
+        """Whether an unclean election between two epochs, or a lost disk, explains a loss."""
+        low, high = sorted((one_epoch, other_epoch))
+        return self.is_tainted or any(low < epoch <= high for epoch in self.unclean_epochs)
+
+    def is_excused(self, producer_id: int) -> bool:
+        """Whether an idempotent producer may have lost its place: the log does not know it."""
+        is_known = producer_id in self._last_sequences
+        return self.is_tainted or bool(self.unclean_epochs) or not is_known
+
+    # --- writing ---
+
+    def on_led(self, broker_id: BrokerId, log: MemoryLog, batch: StoredBatch) -> None:
+        """A leader appended a batch."""
+        where = f"{self.key.name}: broker {broker_id} appended {_told(batch)}"
+        appender = self._appenders.setdefault(batch.leader_epoch, broker_id)
+        assert appender == broker_id, f"OneAppenderPerEpoch: {where}, as {appender} did"
+        position = Position(batch.leader_epoch, batch.base_offset)
+        before = position_before(log, len(log.batches) - 1)
+        is_new = position not in self._written or self.is_tainted
+        assert is_new, f"{where} in the place of another"
+        assert before is None or before.leader_epoch <= batch.leader_epoch, f"an old epoch, {where}"
+        self._written[position] = batch, before
+
+    def on_followed(self, broker_id: BrokerId, log: MemoryLog, index: int) -> None:
+        """A follower appended a batch: it is one that a leader wrote, behind the same batch."""
+        if self.is_tainted:
+            return
+        batch = log.batches[index]
+        where = f"{self.key.name}: broker {broker_id} copied {_told(batch)}"
+        written = self._written.get(Position(batch.leader_epoch, batch.base_offset))
+        assert written is not None, f"LogMatching: {where}, which no leader wrote"
+        assert written[0].data == batch.data, f"LogMatching: {where}, the leader {written[0]}"
+        before = position_before(log, index)
+        assert before in (None, written[1]) or written[1] is None, (
+            f"LogMatching: {where} behind {before}, its leader has it behind {written[1]}"
+        )
+
+    # --- committing ---
+
+    def on_committed(self, broker_id: BrokerId, batch: StoredBatch, leader_epoch: int) -> None:
+        """The high watermark of a leader passed a batch."""
+        known = self.committed.get(batch.base_offset)
+        if known is not None and known.data == batch.data:
+            return
+        if known is not None:
+            assert self.is_covered(known.leader_epoch, leader_epoch), (
+                f"CommittedStays: {self.key.name}: {_told(known)} was committed, and broker"
+                f" {broker_id} commits {_told(batch)} in epoch {leader_epoch}"
+            )
+        self.committed[batch.base_offset] = batch
+        self._check_sequence(batch)
+
+    def _check_sequence(self, batch: StoredBatch) -> None:
+        """Exactly once, and in order: what an idempotent producer wrote."""
+        ((_, header),) = headers_of(batch.data)
+        if header.producer_id < 0 or self.unclean_epochs or self.is_tainted:
+            return
+        where = f"{self.key.name}: producer {header.producer_id}: {_told(batch)}"
+        last = self._last_sequences.get(header.producer_id, (-1, -1))
+        assert header.base_sequence > last[0], f"OnceAndInOrder: {where}, {last[0]} is at {last[1]}"
+        self._last_sequences[header.producer_id] = header.base_sequence, batch.base_offset
+
+    def check_leader(self, broker_id: BrokerId, log: MemoryLog, leader_epoch: int) -> None:
+        """A new leader has everything that was committed; what it lacks with an excuse is gone."""
+        for batch in self.check_member(broker_id, log, leader_epoch):
+            del self.committed[batch.base_offset]
+
+    def check_member(
+        self, broker_id: BrokerId, log: MemoryLog, leader_epoch: int
+    ) -> list[StoredBatch]:
+        """Who is in the ISR has everything that was committed; return what it lacks, excused."""
+        there = {batch.base_offset: batch for batch in log.batches}
+        start = min(self.deleted_to, log.log_start_offset)
+        lacking: list[StoredBatch] = []
+        for base_offset, batch in self.committed.items():
+            own = there.get(base_offset)
+            is_there = own is not None and own.data == batch.data
+            if is_there or batch.last_offset < start or batch.leader_epoch > leader_epoch:
+                continue  # the last: it does not know yet that it was succeeded
+            assert self.is_covered(batch.leader_epoch, leader_epoch), (
+                f"LeaderCompleteness: {self.key.name}: broker {broker_id} may lead in epoch"
+                f" {leader_epoch} and has {own and _told(own)} for {_told(batch)}"
+            )
+            lacking.append(batch)
+        return lacking
+
+
+def position_before(log: MemoryLog, index: int) -> Position | None:
+    """Return where the batch before another is; None: it is the first one from the start on."""
+    before = log.batches[index - 1] if index else None
+    if before is None or before.last_offset < log.log_start_offset:
+        return None
+    return Position(before.leader_epoch, before.base_offset)
+
+
+def batch_at(log: MemoryLog, base_offset: int) -> StoredBatch | None:
+    """Return the batch that begins at an offset."""
+    index = bisect.bisect_left(log.batches, base_offset, key=lambda batch: batch.base_offset)
+    found = log.batches[index] if index < len(log.batches) else None
+    return found if found is not None and found.base_offset == base_offset else None
+
+
+def _told(batch: StoredBatch) -> str:
+    return f"{batch.base_offset}..{batch.last_offset} of epoch {batch.leader_epoch}"

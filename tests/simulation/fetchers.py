@@ -1,0 +1,64 @@
+"""A broker's fetchers, as ``actors.replica_fetcher`` does it: one request a leader at a time."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from core.model import NO_EPOCH, BrokerId
+from core.protocol.broker import FetchResponse
+from tests.simulation.channel import REQUEST_TIMEOUT_MS
+from tests.simulation.network import AnswerBody, Exchange
+
+if TYPE_CHECKING:
+    from tests.simulation.broker import SimulatedBroker
+
+FETCH_INTERVAL_MS = 1_000
+SOON_MS = 1
+
+
+class Fetchers:
+    """Fetches every now and then, and at once after an answer that says something."""
+
+    def __init__(self, broker: SimulatedBroker) -> None:
+        self._broker = broker
+        self._world = broker.world
+        self._fetches: dict[BrokerId, Exchange] = {}
+
+    def fetch_again_and_again(self) -> None:
+        """Fetch from every leader, forever."""
+        self._world.time.schedule(self._broker, FETCH_INTERVAL_MS, self.fetch_again_and_again)
+        leaders = self._broker.replica_manager.leaders_to_fetch_from()
+        for leader, endpoint in sorted(leaders.items()):
+            self._fetch(leader, endpoint)
+
+    def _fetch(self, leader: BrokerId, endpoint: str) -> None:
+        now_ms, manager = self._world.time.now_ms, self._broker.replica_manager
+        waiting = self._fetches.get(leader)
+        if waiting is not None and not waiting.is_over:
+            if now_ms - waiting.sent_ms < REQUEST_TIMEOUT_MS:
+                return
+            waiting.give_up()
+        request = manager.fetch_request(leader, now_ms)
+        if request is None:
+            return
+
+        def on_answer(answer: AnswerBody) -> None:
+            assert isinstance(answer, FetchResponse)
+            manager.on_fetch_response(leader, request, answer, self._world.time.now_ms)
+            self._broker.acted()
+            if _says_something(answer):
+                self._world.time.schedule(
+                    self._broker, SOON_MS, lambda: self._fetch_more(leader, endpoint)
+                )
+
+        self._fetches[leader] = self._world.network.ask(self._broker, endpoint, request, on_answer)
+
+    def _fetch_more(self, leader: BrokerId, endpoint: str) -> None:
+        if self._broker.replica_manager.leaders_to_fetch_from().get(leader) == endpoint:
+            self._fetch(leader, endpoint)
+
+
+def _says_something(answer: FetchResponse) -> bool:
+    return any(
+        len(row.records) > 0 or row.diverging_epoch != NO_EPOCH for _, row in answer.partitions()
+    )

@@ -1,0 +1,75 @@
+"""What must be true of the records of a cluster that was left in peace: S7 and S8, to the end."""
+
+from __future__ import annotations
+
+from core.model import TopicPartition
+from core.protocol.client import ConsumerFetch, ConsumerPosition
+from core.replication.partition import Partition, Role
+from tests.simulation.broker import SimulatedBroker
+from tests.simulation.client_requests import ConsumeRequest, ConsumeResponse
+from tests.simulation.cluster import Cluster
+from tests.simulation.network import AnswerBody
+from tests.simulation.record_history import RecordHistory
+from tests.support.memory_logs import MemoryLog
+from tests.support.record_batches import records_of
+from zk.admin_znodes import DeleteTopicsTopicZNode
+
+EVERYTHING = 2**31 - 1
+
+
+def assert_logs_converged(cluster: Cluster, records: RecordHistory) -> None:
+    """Check the logs of all replicas in sync; raises ``AssertionError``."""
+    nodes = cluster.zookeeper.snapshot()
+    for broker in cluster.brokers.values():
+        for name, partition in broker.replica_manager.partitions.items():
+            is_wished = DeleteTopicsTopicZNode.path(name.topic) in nodes
+            if partition.role is Role.LEADER and not is_wished:
+                _assert_followed(cluster, broker, partition, records)
+                _assert_readable(cluster, broker, name)
+
+
+def _assert_followed(
+    cluster: Cluster, leader: SimulatedBroker, led: Partition, records: RecordHistory
+) -> None:
+    name = led.topic_partition
+    log = leader.disk.log(name)
+    where = f"{name}, led by {leader.broker_id} in epoch {led.leader_epoch}"
+    is_committing = len(led.isr) >= log.config.min_insync_replicas
+    assert led.high_watermark == log.log_end_offset or not is_committing, f"{where}: {led}"
+    known = records.of(log)
+    if known is not None and not known.is_tainted:
+        known.check_leader(leader.broker_id, log, led.leader_epoch)
+    for follower in led.isr:
+        broker = cluster.brokers.get(follower)
+        if broker is None or broker is leader:
+            continue
+        other, partition = broker.disk.log(name), broker.replica_manager.partitions[name]
+        assert partition.high_watermark == led.high_watermark, f"{where}: {partition}"
+        # Records that a former leader was told to delete, and could not tell everybody, stay.
+        start = max(log.log_start_offset, other.log_start_offset)
+        if known is None or not known.is_tainted:
+            is_same = _batches(other, start) == _batches(log, start)
+            assert is_same, f"{where}: broker {follower} has other records"
+
+
+def _batches(log: MemoryLog, start: int) -> list[bytes]:
+    """Return what can be read; below the start there may be more, here or there."""
+    return [batch.data for batch in log.batches if batch.last_offset >= start]
+
+
+def _assert_readable(cluster: Cluster, leader: SimulatedBroker, name: TopicPartition) -> None:
+    log = leader.disk.log(name)
+    answers: list[AnswerBody] = []
+    position = ConsumerPosition(log.log_start_offset, EVERYTHING)
+    request = ConsumeRequest(ConsumerFetch({name: position}), waits=False)
+    cluster.network.ask(None, leader.client_endpoint, request, answers.append)
+    for _ in range(100):
+        if answers:
+            break
+        cluster.take(cluster.steps()[0])
+    (answer,) = answers
+    assert isinstance(answer, ConsumeResponse)
+    read = records_of(answer.partitions[name].records.read())
+    high_watermark = leader.replica_manager.partitions[name].high_watermark
+    committed = [record for record in log.records() if record.offset < high_watermark]
+    assert [r for r in read if r.offset >= log.log_start_offset] == committed

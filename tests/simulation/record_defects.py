@@ -1,0 +1,283 @@
+"""Defects of replication to put into the core on purpose: they test the simulation.
+
+Each is a function that breaks one protection while the returned context lasts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+from unittest.mock import patch
+
+from core.errors import Errors
+from core.model import NO_EPOCH
+from core.replication import (
+    consumer_fetches,
+    follower_fetches,
+    hosted_partitions,
+    led_partitions,
+    log_reads,
+    replica_fetcher,
+)
+from core.replication.delayed_operations import DelayedOperations
+from core.replication.partition import Partition, Role
+from core.replication.produces import DelayedProduce, Produce
+from core.replication.record_deletions import RecordDeletions
+from core.replication.remote_replica import RemoteReplica
+from tests.simulation.disk import ObservedLog
+from tests.support.memory_logs import MemoryLog
+from tests.support.producer_sequences import ProducerSequences
+
+Defect: TypeAlias = Callable[[], Any]
+
+
+# --- what followers do ----------------------------------------------------------------------------
+
+
+def followers_truncate_to_the_high_watermark() -> Any:
+    """Who begins to follow drops what it does not know to be committed (KIP-101)."""
+    make = Partition.make_follower
+
+    def and_truncate(self: Partition, state: Any) -> None:
+        make(self, state)
+        self.local_log.truncate_to(self.high_watermark)
+
+    return patch.object(Partition, "make_follower", and_truncate)
+
+
+def logs_that_diverge_unnoticed() -> Any:
+    """Where a follower stands is compared by offset, and not by epoch (KIP-279)."""
+    check = log_reads.check_position
+
+    def by_offset(log: Any, fetch_offset: int, last_fetched_epoch: int) -> Any:
+        return check(log, fetch_offset, NO_EPOCH)
+
+    return patch.object(follower_fetches, "check_position", by_offset)
+
+
+def late_answers_appended() -> Any:
+    """An answer is appended, whatever the follower was told since it asked."""
+    return patch.object(replica_fetcher, "_is_expected", lambda partition, row: True)
+
+
+def follower_high_watermark_beyond_its_log() -> Any:
+    """A follower takes the leader's high watermark, whatever it has of the log."""
+
+    def as_it_is(self: Partition, leaders: int) -> None:
+        self.high_watermark = max(self.high_watermark, leaders)
+
+    return patch.object(Partition, "follow_high_watermark", as_it_is)
+
+
+def out_of_range_at_its_own_end() -> Any:
+    """A follower whose leader does not have what follows truncates to its own end, for ever."""
+
+    def to_its_own_end(partition: Partition, answer: Any) -> bool:
+        partition.local_log.truncate_to(partition.local_log.log_end_offset)
+        return True
+
+    return patch.object(replica_fetcher, "_go_where_leader_is", to_its_own_end)
+
+
+def followers_append_elsewhere() -> Any:
+    """A follower appends without looking where its log ends."""
+    append = MemoryLog.append_as_follower
+
+    def but_the_last(self: MemoryLog, records: Any) -> None:
+        if len(self.batches) > 1:
+            self._cut(self.batches[-1].base_offset)
+            self._end = self.batches[-1].last_offset + 2
+            records = b""
+        append(self, records)
+
+    return patch.object(MemoryLog, "append_as_follower", but_the_last)
+
+
+# --- what is committed ----------------------------------------------------------------------------
+
+
+def newcomers_are_not_waited_for() -> Any:
+    """The high watermark passes a follower that is about to join the ISR (KIP-497)."""
+
+    def of_the_committed(self: Partition, now_ms: int, max_lag_ms: int, is_eligible: Any) -> bool:
+        awaited = [f.log_end_offset for r, f in self.followers.items() if r in self.isr]
+        candidate = min([self.local_log.log_end_offset, *awaited])
+        is_higher = candidate > self.high_watermark
+        self.high_watermark = max(self.high_watermark, candidate)
+        return is_higher
+
+    return patch.object(Partition, "advance_high_watermark", of_the_committed)
+
+
+def followers_join_below_the_epoch_start() -> Any:
+    """Who has all up to the high watermark joins, though that is behind (KAFKA-7128)."""
+
+    def at_the_high_watermark(follower: RemoteReplica, high_watermark: int, start: int) -> bool:
+        return follower.log_end_offset >= high_watermark
+
+    return patch.object(led_partitions, "has_reached_isr", at_the_high_watermark)
+
+
+def everybody_joins_the_isr() -> Any:
+    """Who fetches joins, wherever it is."""
+    return patch.object(led_partitions, "has_reached_isr", lambda *where: True)
+
+
+def one_replica_is_enough() -> Any:
+    """Nobody looks how many must be in sync."""
+    return patch.object(Partition, "min_isr", 1)
+
+
+def acknowledged_when_appended() -> Any:
+    """``acks=all`` does not wait."""
+    outcome = DelayedProduce._outcome
+
+    def at_once(self: DelayedProduce, awaited: Any) -> Any:
+        return outcome(self, awaited._replace(required_offset=0))
+
+    return patch.object(DelayedProduce, "_outcome", at_once)
+
+
+def leaders_commit_what_they_have() -> Any:
+    """Who begins to lead takes its whole log for committed."""
+    make = Partition.make_leader
+
+    def and_commit(self: Partition, state: Any, now_ms: int) -> None:
+        make(self, state, now_ms)
+        self.high_watermark = self.local_log.log_end_offset
+
+    return patch.object(Partition, "make_leader", and_commit)
+
+
+def high_watermark_may_fall() -> Any:
+    """The high watermark is what all in sync have, be it less than before."""
+
+    def as_it_is(self: Partition, now_ms: int, max_lag_ms: int, is_eligible: Any) -> bool:
+        ends = [f.log_end_offset for r, f in self.followers.items() if r in self.maximal_isr]
+        before = self.high_watermark
+        self.high_watermark = max(0, min([self.local_log.log_end_offset, *ends]))
+        return self.high_watermark != before
+
+    return patch.object(Partition, "advance_high_watermark", as_it_is)
+
+
+# --- who may ask for what -------------------------------------------------------------------------
+
+
+def any_replica_appends() -> Any:
+    """Producers may write to a replica that does not lead, or does not any more."""
+
+    def as_leader(self: Produce, names: Any, now_ms: int) -> None:
+        for name in names:
+            replica = self._hosted.get(name)
+            if replica is not None and replica.role is Role.FOLLOWER:
+                replica.local_log.append_as_leader(self._records[name], replica.leader_epoch)
+        append(self, names, now_ms)
+
+    append = Produce.append
+    return patch.object(Produce, "append", as_leader)
+
+
+def fetches_of_any_epoch_count() -> Any:
+    """A follower's position in an earlier leadership counts in this one."""
+    return patch.object(hosted_partitions, "check_reader", lambda *reader: Errors.NONE)
+
+
+def what_is_sent_twice_is_appended_twice() -> Any:
+    """Sequence numbers are not looked at."""
+    return patch.object(ProducerSequences, "check", lambda self, headers: None)
+
+
+def sequences_forgotten_by_followers() -> Any:
+    """Only who led knows what an idempotent producer sent last."""
+    append = ObservedLog.append_as_follower
+
+    def and_forget(self: ObservedLog, records: Any) -> None:
+        append(self, records)
+        self._sequences = ProducerSequences()
+
+    return patch.object(ObservedLog, "append_as_follower", and_forget)
+
+
+def consumers_read_to_the_log_end() -> Any:
+    """Consumers see what is not committed."""
+    read = consumer_fetches.DelayedConsumerFetch._read_log
+
+    def everything(self: Any, partition: Partition, position: Any) -> Any:
+        known = partition.high_watermark
+        partition.high_watermark = partition.local_log.log_end_offset
+        try:
+            return read(self, partition, position)._replace(high_watermark=known)
+        finally:
+            partition.high_watermark = known
+
+    return patch.object(consumer_fetches.DelayedConsumerFetch, "_read_log", everything)
+
+
+def records_deleted_beyond_the_high_watermark() -> Any:
+    """People delete what is not committed."""
+    drop = RecordDeletions._drop
+
+    def to_the_end(self: RecordDeletions, partition: Partition, offset: int) -> Any:
+        partition.local_log.advance_log_start_offset(partition.local_log.log_end_offset)
+        return drop(self, partition, offset)
+
+    return patch.object(RecordDeletions, "_drop", to_the_end)
+
+
+# --- who waits ------------------------------------------------------------------------------------
+
+
+def nobody_is_woken() -> Any:
+    """What waits hears of nothing until its time is up."""
+    return patch.object(DelayedOperations, "on_change", lambda self, name: None)
+
+
+def answered_twice() -> Any:
+    """What was answered is answered again when its time is up."""
+    complete = DelayedOperations.complete
+
+    def again(self: DelayedOperations, operation: Any) -> None:
+        if operation.is_completed:
+            self._finish(operation)
+        else:
+            complete(self, operation)
+
+    return patch.object(DelayedOperations, "complete", again)
+
+
+def waits_that_never_end() -> Any:
+    """When time is up nobody is told."""
+    complete = DelayedOperations.complete
+
+    def not_now(self: DelayedOperations, operation: Any) -> None:
+        if operation in self._woken:
+            complete(self, operation)
+
+    return patch.object(DelayedOperations, "complete", not_now)
+
+
+RECORD_DEFECTS: tuple[Defect, ...] = (
+    followers_truncate_to_the_high_watermark,
+    logs_that_diverge_unnoticed,
+    late_answers_appended,
+    follower_high_watermark_beyond_its_log,
+    out_of_range_at_its_own_end,
+    followers_append_elsewhere,
+    newcomers_are_not_waited_for,
+    followers_join_below_the_epoch_start,
+    everybody_joins_the_isr,
+    one_replica_is_enough,
+    acknowledged_when_appended,
+    leaders_commit_what_they_have,
+    high_watermark_may_fall,
+    any_replica_appends,
+    fetches_of_any_epoch_count,
+    what_is_sent_twice_is_appended_twice,
+    sequences_forgotten_by_followers,
+    consumers_read_to_the_log_end,
+    records_deleted_beyond_the_high_watermark,
+    nobody_is_woken,
+    answered_twice,
+    waits_that_never_end,
+)

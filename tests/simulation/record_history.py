@@ -1,0 +1,232 @@
+"""What happens to records: written by whom, committed when, answered how. S5, S7 and S8."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from core.errors import Errors
+from core.model import BrokerId, LeaderAndIsr, TopicPartition
+from core.protocol.client import ACKS_ALL, ConsumedPartition, ProducedPartition
+from core.replication.partition import Partition, Role
+from tests.simulation.broker import SimulatedBroker
+from tests.simulation.client_requests import ProduceRequest
+from tests.simulation.cluster import Cluster
+from tests.simulation.committed_records import CommittedRecords, LogKey, batch_at
+from tests.simulation.leadership_history import LeadershipHistory
+from tests.simulation.records import RecordObserver
+from tests.support.memory_logs import MemoryLog, StoredBatch
+from tests.support.record_batches import records_of, values_of
+from tests.support.record_checks import headers_of
+
+
+class RecordHistory(RecordObserver):
+    """Looks on; raises ``AssertionError`` out of what breaks a promise."""
+
+    def __init__(self, cluster: Cluster, leaderships: LeadershipHistory) -> None:
+        self._cluster = cluster
+        self._leaderships = leaderships
+        self._known: dict[LogKey, CommittedRecords] = {}
+        self._seen: dict[tuple[SimulatedBroker, LogKey], tuple[int, int]] = {}  # epoch, watermark
+        # Replicas whose disks lost records while they were in the ISR: until they have left it,
+        # they may be elected all the same.
+        self._lossy: set[tuple[BrokerId, TopicPartition]] = set()
+
+    def of(self, log: MemoryLog) -> CommittedRecords | None:
+        """Return what is known of a log; None for a topic without an id."""
+        if log.topic_id is None:
+            return None
+        key = LogKey(log.topic_partition, log.topic_id)
+        known = self._known.get(key)
+        if known is None:
+            known = self._known[key] = CommittedRecords(key)
+        return known
+
+    def latest(self, name: TopicPartition) -> CommittedRecords | None:
+        """Return what is known of a partition of the topic that has the name now."""
+        return self._known.get(LogKey(name, self._leaderships.topic_id(name.topic)))
+
+    # --- what excuses a loss ---
+
+    def on_unclean_election(self, name: TopicPartition, topic_id: str, leader_epoch: int) -> None:
+        """A leader was elected that was not in sync."""
+        key = LogKey(name, topic_id)
+        self._known.setdefault(key, CommittedRecords(key)).unclean_epochs.append(leader_epoch)
+
+    def on_given_up(self, topic: str) -> None:
+        """A topic is to be deleted, or got another id: brokers drop what they have of it."""
+        for key, known in self._known.items():
+            known.is_tainted |= key.name.topic == topic
+
+    def on_state(self, name: TopicPartition, now: LeaderAndIsr) -> None:
+        """ZooKeeper holds a new leadership."""
+        if self._lossy:
+            self._lossy = {
+                (broker_id, lost)
+                for broker_id, lost in self._lossy
+                if lost != name or broker_id in now.isr
+            }
+        for member, log in self._replicas(name, self._leaderships.topic_id(name.topic)):
+            known = self.of(log)
+            if member in now.isr and known is not None and (member, name) not in self._lossy:
+                known.check_member(member, log, now.leader_epoch)
+
+    def on_lost(self, broker_id: BrokerId, log: MemoryLog) -> None:
+        """A disk lost records, be it all of them."""
+        self._leaderships.check()
+        now = self._leaderships.current.get(log.topic_partition)
+        if now is not None and broker_id in now.isr:
+            self._lossy.add((broker_id, log.topic_partition))
+
+    # --- what is written ---
+
+    def on_led(self, broker_id: BrokerId, log: MemoryLog, batch: StoredBatch) -> None:
+        """A broker appended as leader: it was elected to."""
+        self._leaderships.check()
+        led = (log.topic_partition, broker_id, batch.leader_epoch)
+        assert led in self._leaderships.ever_led, f"who appended does not lead: {led}"
+        known = self.of(log)
+        if known is not None:
+            known.on_led(broker_id, log, batch)
+
+    def on_followed(self, broker_id: BrokerId, log: MemoryLog, first: int) -> None:
+        """A broker appended as follower."""
+        known = self.of(log)
+        if known is not None:
+            for index in range(first, len(log.batches)):
+                known.on_followed(broker_id, log, index)
+
+    # --- what is committed ---
+
+    def on_acted(self, broker: SimulatedBroker) -> None:
+        """Look at the high watermarks of a broker."""
+        for name, partition in broker.replica_manager.partitions.items():
+            log = broker.disk.get(name)
+            if log is None or partition.role not in (Role.LEADER, Role.FOLLOWER):
+                continue
+            high_watermark = partition.high_watermark
+            assert high_watermark <= log.log_end_offset, (
+                f"broker {broker.broker_id}: the log ends at {log.log_end_offset}: {partition}"
+            )
+            known = self.of(log)
+            if partition.role is Role.LEADER and known is not None:
+                self._on_leader(broker, partition, log, known)
+
+    def _on_leader(
+        self,
+        broker: SimulatedBroker,
+        partition: Partition,
+        log: MemoryLog,
+        known: CommittedRecords,
+    ) -> None:
+        name, epoch = partition.topic_partition, partition.leader_epoch
+        present = (epoch, partition.high_watermark)
+        before = self._seen.get((broker, known.key))
+        if before == present:
+            return
+        self._seen[broker, known.key] = present
+        known.is_tainted |= (broker.broker_id, name) in self._lossy
+        checked = 0
+        if before is None or before[0] != epoch:
+            known.check_leader(broker.broker_id, log, epoch)
+        else:
+            checked = before[1]
+            assert present > before, f"HighWatermarkFalls: from {before[1]}: {partition}"
+        if log.log_start_offset > known.deleted_to and not known.is_tainted:
+            raise AssertionError(f"{name} starts at {log.log_start_offset}, and nobody asked")
+        for batch in log.batches:
+            if checked <= batch.last_offset < partition.high_watermark:
+                known.on_committed(broker.broker_id, batch, epoch)
+        if checked and not known.is_tainted:
+            self._check_isr_has(broker, partition, log, known)
+
+    def _check_isr_has(
+        self,
+        broker: SimulatedBroker,
+        partition: Partition,
+        log: MemoryLog,
+        known: CommittedRecords,
+    ) -> None:
+        """Whoever may be elected next has what is committed."""
+        self._leaderships.check()
+        name = partition.topic_partition
+        now = self._leaderships.current.get(name)
+        led = (broker.broker_id, partition.leader_epoch, log.topic_id)
+        topic_id = self._leaderships.topic_id(name.topic)
+        if now is None or (now.leader, now.leader_epoch, topic_id) != led:
+            return
+        for member, other in self._replicas(name, topic_id):
+            is_lossy = (member, name) in self._lossy
+            if member in now.isr and not is_lossy:
+                assert other.log_end_offset >= partition.high_watermark, (
+                    f"HighWatermarkAheadOfIsr: broker {member} ends at {other.log_end_offset}:"
+                    f" {partition}"
+                )
+
+    def _replicas(
+        self, name: TopicPartition, topic_id: str | None
+    ) -> Iterator[tuple[BrokerId, MemoryLog]]:
+        for broker_id, disk in self._cluster.disks.items():
+            log = disk.get(name)
+            if log is not None and log.topic_id == topic_id:
+                yield broker_id, log
+
+    # --- what is answered ---
+
+    def on_produced(
+        self,
+        broker: SimulatedBroker,
+        request: ProduceRequest,
+        log: MemoryLog | None,
+        outcome: ProducedPartition,
+    ) -> None:
+        """What is acknowledged is committed, and with as many as the topic wants."""
+        if outcome.error_code is not Errors.NONE or request.acks != ACKS_ALL:
+            return
+        self.on_acted(broker)
+        where = f"broker {broker.broker_id} acknowledged {request.name} {outcome}"
+        assert log is not None, where
+        known = self.of(log)
+        if known is None or known.is_tainted:
+            return
+        batch = known.committed.get(outcome.base_offset)
+        assert batch is not None, f"AckedIsCommitted: {where}"
+        assert values_of(batch.data) == values_of(request.batch), f"AckedIsCommitted: {where}"
+        holders = {broker_id for broker_id, name in self._lossy if name == request.name}
+        holders |= {b for b, disk in self._cluster.disks.items() if disk.has_failed}
+        for broker_id, other in self._replicas(request.name, log.topic_id):
+            held = batch_at(other, outcome.base_offset)
+            if held is not None and held.data == batch.data:
+                holders.add(broker_id)
+        enough = log.config.min_insync_replicas
+        assert len(holders) >= enough, f"AckedByMinIsr: {where}, and {holders} have it"
+
+    def on_consumed(
+        self,
+        broker: SimulatedBroker,
+        logs: Mapping[TopicPartition, MemoryLog | None],
+        partitions: Mapping[TopicPartition, ConsumedPartition],
+    ) -> None:
+        """What is read is committed."""
+        self.on_acted(broker)
+        for name, outcome in partitions.items():
+            data, log = outcome.records.read(), logs.get(name)
+            if not data:
+                continue
+            where = f"broker {broker.broker_id} let {name} be read up to"
+            assert log is not None, where
+            last = records_of(data)[-1].offset
+            assert last < outcome.high_watermark, f"ReadsBelowHighWatermark: {where} {last}"
+            known = self.of(log)
+            if known is None or known.is_tainted:
+                continue
+            for position, header in headers_of(data):
+                batch = known.committed.get(header.base_offset)
+                read = data[position : position + header.size]
+                assert batch is not None, f"ReadIsCommitted: {where} {last}"
+                assert batch.data == read, f"ReadIsCommitted: {where} {last}, not {batch}"
+
+    def on_delete_records(self, log: MemoryLog | None, offset: int) -> None:
+        """From now on what is below an offset may be missing."""
+        known = None if log is None else self.of(log)
+        if known is not None and log is not None:
+            known.deleted_to = max(known.deleted_to, log.log_end_offset if offset < 0 else offset)

@@ -1,0 +1,116 @@
+"""What a broker does with requests about records: ask the replica manager, wait, answer once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from core.model import TopicPartition
+from core.protocol.broker import FetchRequest
+from core.protocol.client import ConsumedPartition, DeletedRecords, ProducedPartition
+from core.replication.delayed_operations import DelayedOperation
+from tests.simulation.client_requests import (
+    ConsumeRequest,
+    ConsumeResponse,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    ProduceRequest,
+    ProduceResponse,
+)
+from tests.simulation.network import AnswerBody, Exchange
+from tests.support.memory_logs import MemoryLog
+
+if TYPE_CHECKING:
+    from tests.simulation.broker import SimulatedBroker
+
+CLIENT_WAIT_MS = 1_500
+CONSUMER_WAIT_MS = 500
+
+
+class RecordServer:
+    """One broker's; ``waiting`` are the requests it owes an answer, and until when."""
+
+    def __init__(self, broker: SimulatedBroker) -> None:
+        self._broker = broker
+        self._manager = broker.replica_manager
+        self._world = broker.world
+        self.waiting: dict[Exchange, int] = {}
+
+    def serve(self, exchange: Exchange) -> None:
+        """Answer now or later."""
+        request = exchange.request
+        match request:
+            case FetchRequest():
+                answer = self._once(exchange, request.max_wait_ms)
+                self._wait(self._manager.fetch(request, self._now_ms, answer), request.max_wait_ms)
+            case ProduceRequest():
+                self._produce(exchange, request)
+            case ConsumeRequest():
+                self._consume(exchange, request)
+            case DeleteRecordsRequest():
+                self._delete_records(exchange, request)
+            case _:
+                raise AssertionError(f"not about records: {request}")
+
+    def _produce(self, exchange: Exchange, request: ProduceRequest) -> None:
+        name, log = request.name, self._log(request.name)
+        answer = self._once(exchange, CLIENT_WAIT_MS)
+
+        def respond(outcomes: Mapping[TopicPartition, ProducedPartition]) -> None:
+            self._world.observer.on_produced(self._broker, request, log, outcomes[name])
+            answer(ProduceResponse(outcomes[name]))
+
+        records = {name: bytearray(request.batch)}
+        operation = self._manager.produce(request.acks, records, self._now_ms, respond)
+        self._wait(operation, CLIENT_WAIT_MS)
+
+    def _consume(self, exchange: Exchange, request: ConsumeRequest) -> None:
+        logs = {name: self._log(name) for name in request.fetch.positions}
+        answer = self._once(exchange, CONSUMER_WAIT_MS)
+
+        def respond(partitions: Mapping[TopicPartition, ConsumedPartition]) -> None:
+            self._world.observer.on_consumed(self._broker, logs, partitions)
+            answer(ConsumeResponse(partitions))
+
+        operation = self._manager.fetch_for_consumer(
+            request.fetch, self._now_ms, respond, waits=request.waits
+        )
+        self._wait(operation, CONSUMER_WAIT_MS)
+
+    def _delete_records(self, exchange: Exchange, request: DeleteRecordsRequest) -> None:
+        name = request.name
+        self._world.observer.on_delete_records(self._log(name), request.offset)
+        answer = self._once(exchange, CLIENT_WAIT_MS)
+
+        def respond(outcomes: Mapping[TopicPartition, DeletedRecords]) -> None:
+            answer(DeleteRecordsResponse(outcomes[name]))
+
+        operation = self._manager.delete_records({name: request.offset}, self._now_ms, respond)
+        self._wait(operation, CLIENT_WAIT_MS)
+
+    @property
+    def _now_ms(self) -> int:
+        return self._world.time.now_ms
+
+    def _log(self, name: TopicPartition) -> MemoryLog | None:
+        """Return the log that is there now: later there may be one of another topic."""
+        return self._broker.disk.get(name)
+
+    def _once(self, exchange: Exchange, max_wait_ms: int) -> Callable[[AnswerBody], None]:
+        """Return what answers a request, and may be called once."""
+        self.waiting[exchange] = self._now_ms + max_wait_ms
+
+        def answer(body: AnswerBody) -> None:
+            assert exchange in self.waiting, f"AnsweredOnce: {exchange.request}"
+            del self.waiting[exchange]
+            self._world.network.answer(exchange, body)
+
+        return answer
+
+    def _wait(self, operation: DelayedOperation | None, max_wait_ms: int) -> None:
+        if operation is not None:
+            self._world.time.schedule(self._broker, max_wait_ms, lambda: self._expire(operation))
+
+    def _expire(self, operation: DelayedOperation) -> None:
+        self._manager.expire(operation, self._now_ms)
+        self._broker.acted()

@@ -1,0 +1,50 @@
+"""Who looks on as brokers write, commit and answer; by itself nobody cares."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from core.model import BrokerId, TopicPartition
+from core.protocol.client import ConsumedPartition, ProducedPartition
+from tests.simulation.client_requests import ProduceRequest
+from tests.support.memory_logs import MemoryLog, StoredBatch
+
+if TYPE_CHECKING:
+    from tests.simulation.broker import SimulatedBroker
+
+
+class RecordObserver:
+    """Hears of everything that happens to records, as it happens."""
+
+    def on_led(self, broker_id: BrokerId, log: MemoryLog, batch: StoredBatch) -> None:
+        """A broker appended as leader; the batch is the last one of the log."""
+
+    def on_followed(self, broker_id: BrokerId, log: MemoryLog, first: int) -> None:
+        """A broker appended as follower; the batches are those from index ``first`` on."""
+
+    def on_lost(self, broker_id: BrokerId, log: MemoryLog) -> None:
+        """A disk lost records, be it all of them."""
+
+    def on_acted(self, broker: SimulatedBroker) -> None:
+        """A broker did something: its high watermarks, its leaderships may be others."""
+
+    def on_produced(
+        self,
+        broker: SimulatedBroker,
+        request: ProduceRequest,
+        log: MemoryLog | None,
+        outcome: ProducedPartition,
+    ) -> None:
+        """A producer is answered; ``log`` is the one there was when its request came."""
+
+    def on_consumed(
+        self,
+        broker: SimulatedBroker,
+        logs: Mapping[TopicPartition, MemoryLog | None],
+        partitions: Mapping[TopicPartition, ConsumedPartition],
+    ) -> None:
+        """A consumer is answered."""
+
+    def on_delete_records(self, log: MemoryLog | None, offset: int) -> None:
+        """Somebody asks to delete the records below an offset."""

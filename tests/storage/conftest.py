@@ -1,0 +1,30 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from storage.log import Log
+from storage.log_manager import LogManager
+from tests.support.disk_logs import Machine, create
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Iterator[Machine]:
+    """A broker's machine with one log directory; segments hold three batches."""
+    machine = Machine(tmp_path / "one")
+    yield machine
+    machine.end()
+
+
+@pytest.fixture
+def logs(machine: Machine) -> LogManager:
+    """A process on it."""
+    return machine.start()
+
+
+@pytest.fixture
+def disk_log(logs: LogManager) -> Log:
+    """A new log of that process."""
+    return create(logs)

@@ -1,0 +1,115 @@
+"""Two ways to have logs, behind one door: in memory, as simulations have them, and on disk."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Protocol
+
+from storage.log_manager import LogManager
+
+from core.log_config import LogConfig
+from core.model import TopicPartition
+from core.replica_logs import PartitionLog, ReplicaLogs
+from tests.support.memory_logs import MemoryLogs
+from tests.support.record_batches import TIMESTAMP_MS
+
+T0, T1, U0 = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)
+A, B = "AAAAAAAAAAAAAAAAAAAAAA", "BBBBBBBBBBBBBBBBBBBBBB"
+SEGMENT_BYTES = 400  # so that a log on disk has several of them
+DEFAULTS = LogConfig(segment_bytes=SEGMENT_BYTES, index_interval_bytes=100)
+
+
+class Host(Protocol):
+    """A broker's logs, and what happens to the process that has them."""
+
+    @property
+    def logs(self) -> ReplicaLogs:
+        """The logs of the present process."""
+        ...
+
+    def configure(self, configs: Mapping[str, LogConfig]) -> None:
+        """Set the settings of some topics."""
+        ...
+
+    def restart(self) -> None:
+        """End the process in an orderly way, and start another one."""
+        ...
+
+    def crash(self) -> None:
+        """End the process at once, and start another one; what was written is there."""
+        ...
+
+
+class MemoryHost:
+    """Logs in memory, which outlive every process."""
+
+    def __init__(self) -> None:
+        self.logs = MemoryLogs(defaults=DEFAULTS)
+
+    def configure(self, configs: Mapping[str, LogConfig]) -> None:
+        """Set the settings of some topics."""
+        self.logs.configure(configs)
+
+    def restart(self) -> None:
+        """Do nothing."""
+
+    def crash(self) -> None:
+        """Do nothing."""
+
+
+class DiskHost:
+    """Logs on disk."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directories = [directory / "one", directory / "two"]
+        self._configs: dict[str, LogConfig] = {}
+        self._managers: list[LogManager] = []
+        self._open()
+
+    @property
+    def logs(self) -> LogManager:
+        """The logs of the present process."""
+        return self._managers[-1]
+
+    def configure(self, configs: Mapping[str, LogConfig]) -> None:
+        """Set the settings of some topics."""
+        self._configs.update(configs)
+        self.logs.configure(configs)
+
+    def restart(self) -> None:
+        """Close everything and open it."""
+        self._close(is_clean=True)
+        self._open()
+
+    def crash(self) -> None:
+        """Forget everything that is not in a file, and open those."""
+        self._close(is_clean=False)
+        self._open()
+
+    def end(self) -> None:
+        """Close everything."""
+        self._close(is_clean=True)
+
+    def _open(self) -> None:
+        manager = LogManager(
+            self._directories, 1, defaults=DEFAULTS, wall_clock_ms=lambda: TIMESTAMP_MS
+        )
+        manager.open()
+        manager.configure(self._configs)
+        self._managers.append(manager)
+
+    def _close(self, *, is_clean: bool) -> None:
+        self.logs.close(is_clean=is_clean)
+
+
+def create(host: Host, name: TopicPartition = T0, topic_id: str | None = A) -> PartitionLog:
+    """Return a new log."""
+    return host.logs.get_or_create(name, topic_id, is_new=True)
+
+
+def log_of(host: Host, name: TopicPartition = T0) -> PartitionLog:
+    """Return a log that is there."""
+    log = host.logs.get(name)
+    assert log is not None
+    return log

@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+import pytest
+
+from core.log_config import LOG_APPEND_TIME, LogConfig
+from core.replica_logs import MAX_TIMESTAMP, OffsetOfTimestamp, PartitionLog
+from tests.storage.contract.hosts import Host, create, log_of
+from tests.storage.contract.records import EVERYTHING, append, read
+from tests.support.record_batches import LOG_APPEND_TIME_MASK, TIMESTAMP_MS, batch
+from tests.support.record_checks import headers_of
+
+
+@pytest.fixture
+def log(host: Host) -> PartitionLog:
+    """Forty records: each ten milliseconds after the one before, but the 20th is from long ago."""
+    log = create(host)
+    for number in range(40):
+        time_ms = 1_000 if number == 20 else TIMESTAMP_MS + 10 * number
+        log.append_as_leader(batch(b"%d" % number, timestamp_ms=time_ms), 3)
+    return log
+
+
+@pytest.mark.parametrize(
+    ("after_ms", "number"), [(-5, 0), (0, 0), (1, 1), (10, 1), (195, 21), (200, 21), (390, 39)]
+)
+def test_the_first_record_at_or_after_a_time_is_found(
+    host: Host, log: PartitionLog, after_ms: int, number: int
+):
+    for _ in range(2):
+        found = log_of(host).offset_of_timestamp(TIMESTAMP_MS + after_ms, 40)
+        assert found == OffsetOfTimestamp(TIMESTAMP_MS + 10 * number, number, 3)
+        host.restart()
+
+
+def test_no_record_is_that_young(log: PartitionLog):
+    assert log.offset_of_timestamp(TIMESTAMP_MS + 391, 40) is None
+
+
+def test_nothing_at_or_beyond_the_limit_is_found(log: PartitionLog):
+    assert log.offset_of_timestamp(TIMESTAMP_MS + 100, 10) is None
+    found = log.offset_of_timestamp(TIMESTAMP_MS + 100, 11)
+    assert found is not None
+    assert found.offset == 10
+
+
+def test_nothing_below_the_start_is_found(log: PartitionLog):
+    log.advance_log_start_offset(33)
+    found = log.offset_of_timestamp(TIMESTAMP_MS, 40)
+    assert found == OffsetOfTimestamp(TIMESTAMP_MS + 330, 33, 3)
+
+
+def test_the_record_with_the_greatest_time_is_found(log: PartitionLog):
+    found = log.offset_of_timestamp(MAX_TIMESTAMP, 40)
+    assert found == OffsetOfTimestamp(TIMESTAMP_MS + 390, 39, 3)
+    log.append_as_leader(batch(b"old", timestamp_ms=5), 3)
+    assert log.offset_of_timestamp(MAX_TIMESTAMP, 41) == found
+
+
+def test_an_empty_log_has_no_times(host: Host):
+    log = create(host)
+    assert log.offset_of_timestamp(0, 0) is None
+    assert log.offset_of_timestamp(MAX_TIMESTAMP, 0) is None
+
+
+def test_times_go_with_the_records_that_are_dropped(host: Host, log: PartitionLog):
+    log.truncate_to(15)
+    for _ in range(2):
+        log = log_of(host)
+        assert log.offset_of_timestamp(TIMESTAMP_MS + 150, 15) is None
+        greatest = log.offset_of_timestamp(MAX_TIMESTAMP, 15)
+        assert greatest == OffsetOfTimestamp(TIMESTAMP_MS + 140, 14, 3)
+        host.crash()
+
+
+def test_records_keep_the_time_they_came_with(log: PartitionLog):
+    assert append(log, b"x").log_append_time_ms == -1
+
+
+def test_a_topic_may_want_the_time_of_the_append(host: Host):
+    host.configure({"t": LogConfig(message_timestamp_type=LOG_APPEND_TIME)})
+    log = create(host)
+    appended = log.append_as_leader(batch(b"x", timestamp_ms=77), 0)
+    assert appended.log_append_time_ms == TIMESTAMP_MS
+    ((_, header),) = headers_of(log.read(0, EVERYTHING, 1, at_least_one=True).read())
+    assert header.max_timestamp == TIMESTAMP_MS
+    assert header.attributes & LOG_APPEND_TIME_MASK
+    assert [record.value for record in read(log)] == [b"x"]

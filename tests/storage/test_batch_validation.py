@@ -1,0 +1,139 @@
+"""What a log takes from producers and from leaders."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+
+from core.errors import Errors, RecordsRefusedError
+from core.log_config import LOG_APPEND_TIME, LogConfig
+from storage.batch_validation import batches_of_leader, batches_of_producer
+from tests.support.record_batches import (
+    CONTROL_MASK,
+    LOG_APPEND_TIME_MASK,
+    TIMESTAMP_MS,
+    TRANSACTIONAL_MASK,
+    batch,
+    resealed,
+)
+
+RECORD_COUNT_AT = 57
+MAX_TIMESTAMP_AT = 35
+CONFIG = LogConfig(message_timestamp_difference_max_ms=1_000)
+
+
+def code_for(data: bytes, config: LogConfig = CONFIG) -> Errors | None:
+    """Return why a producer's batches are refused; None: they are not."""
+    try:
+        batches_of_producer(data, config, TIMESTAMP_MS)
+    except RecordsRefusedError as refused:
+        return refused.error_code
+    return None
+
+
+def edited(data: bytes, position: int, layout: str, value: int) -> bytes:
+    """Return a batch with another value in its header, and the CRC that goes with it."""
+    changed = bytearray(data)
+    struct.pack_into(layout, changed, position, value)
+    return resealed(changed)
+
+
+@pytest.mark.parametrize("attributes", [CONTROL_MASK, TRANSACTIONAL_MASK])
+def test_what_only_brokers_or_transactions_write_is_refused(attributes: int):
+    assert code_for(batch(b"a", attributes=attributes)) is Errors.INVALID_RECORD
+
+
+@pytest.mark.parametrize("compression", [1, 2, 3, 4])
+def test_compressed_batches_are_taken_as_they_are(compression: int):
+    assert code_for(batch(b"a", attributes=compression)) is None
+
+
+@pytest.mark.parametrize("count", [-1, 0, 1, 3])
+def test_the_number_of_records_must_fit_the_offsets(count: int):
+    data = edited(batch(b"a", b"b"), RECORD_COUNT_AT, ">i", count)
+    assert code_for(data) is Errors.INVALID_RECORD
+
+
+def test_no_records_are_refused():
+    assert code_for(b"") is Errors.INVALID_RECORD
+
+
+def test_an_idempotent_producer_has_to_number_its_records():
+    data = batch(b"a", producer_id=7, producer_epoch=0, base_sequence=-1)
+    assert code_for(data) is Errors.INVALID_RECORD
+
+
+def test_a_flipped_bit_is_found():
+    data = bytearray(batch(b"a"))
+    data[-1] ^= 1
+    assert code_for(bytes(data)) is Errors.CORRUPT_MESSAGE
+
+
+def test_sizes_are_limited():
+    one, several = batch(b"a" * 100), batch(b"a" * 100) * 3
+    small = LogConfig(max_message_bytes=len(one) - 1)
+    assert code_for(one, small) is Errors.MESSAGE_TOO_LARGE
+    assert code_for(several, LogConfig(max_message_bytes=len(one))) is None
+    segment = LogConfig(segment_bytes=len(several) - 1)
+    assert code_for(several, segment) is Errors.RECORD_LIST_TOO_LARGE
+
+
+@pytest.mark.parametrize(
+    ("timestamp_ms", "code"),
+    [
+        (TIMESTAMP_MS, None),
+        (TIMESTAMP_MS - 1_000, None),
+        (TIMESTAMP_MS + 1_000, None),
+        (TIMESTAMP_MS - 1_001, Errors.INVALID_TIMESTAMP),
+        (TIMESTAMP_MS + 1_001, Errors.INVALID_TIMESTAMP),
+        (-1, None),
+    ],
+)
+def test_times_must_be_near_the_present(timestamp_ms: int, code: Errors | None):
+    data = batch(b"a", timestamp_ms=timestamp_ms)
+    assert code_for(data) is code
+    newest = edited(batch(b"a", b"b"), MAX_TIMESTAMP_AT, ">q", timestamp_ms)
+    assert code_for(newest) is code
+
+
+def test_no_time_matters_where_the_broker_gives_it():
+    stamps = LogConfig(
+        message_timestamp_type=LOG_APPEND_TIME, message_timestamp_difference_max_ms=0
+    )
+    assert code_for(batch(b"a", timestamp_ms=1), stamps) is None
+
+
+def test_only_the_broker_says_when_records_were_appended():
+    data = batch(b"a", attributes=LOG_APPEND_TIME_MASK)
+    assert code_for(data) is Errors.INVALID_TIMESTAMP
+
+
+# --- from a leader --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("base_offset", "follows"), [(4, False), (5, True), (9, True)])
+def test_a_leaders_batches_go_on_at_the_end_or_beyond(base_offset: int, follows: bool):
+    data = batch(b"a", b"b", base_offset=base_offset)
+    if follows:
+        [(position, header)] = batches_of_leader(data, 5, may_overlap=False)
+        assert (position, header.base_offset) == (0, base_offset)
+    else:
+        with pytest.raises(RecordsRefusedError, match=r"offsets 4 to 5 do not follow: .* is 5"):
+            batches_of_leader(data, 5, may_overlap=False)
+
+
+def test_only_the_first_batch_may_hold_the_end():
+    first, second = batch(b"a", b"b", base_offset=4), batch(b"c", base_offset=5)
+    assert len(batches_of_leader(first, 5, may_overlap=True)) == 1
+    with pytest.raises(RecordsRefusedError, match="do not follow"):
+        batches_of_leader(first + second, 5, may_overlap=True)
+    with pytest.raises(RecordsRefusedError, match="do not follow"):
+        batches_of_leader(batch(b"a", base_offset=3), 5, may_overlap=True)
+
+
+def test_what_a_leader_took_is_taken():
+    control = batch(b"a", attributes=CONTROL_MASK | TRANSACTIONAL_MASK, timestamp_ms=1)
+    compacted = edited(batch(b"a", b"b"), RECORD_COUNT_AT, ">i", 0)
+    for data in (control, compacted):
+        assert len(batches_of_leader(data, 0, may_overlap=False)) == 1

@@ -1,0 +1,168 @@
+"""Disks that are full or broken: the directory is offline, and says so once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from core.errors import StorageError
+from storage.log import Log
+from storage.log_manager import LogManager
+from tests.support.disk_logs import (
+    T0,
+    T1,
+    TOPIC_ID,
+    U0,
+    Machine,
+    break_disk,
+    create,
+    fill,
+    log_of,
+    numbered,
+    segment_file,
+    values,
+)
+from tests.support.record_batches import batch
+
+
+@pytest.fixture
+def two(tmp_path: Path) -> Iterator[Machine]:
+    """A machine with two log directories."""
+    machine = Machine(tmp_path / "one", tmp_path / "two")
+    yield machine
+    machine.end()
+
+
+@pytest.fixture
+def logs(two: Machine) -> LogManager:
+    """A process on it with the logs t-0 and u-0 in the first directory, and t-1 in the other."""
+    logs = two.start()
+    for name in (T0, T1, U0):
+        fill(create(logs, name), 2)
+    return logs
+
+
+def full(log: Log) -> None:
+    """Let the disk of a log be full."""
+    break_disk(segment_file(log.path, 0))
+
+
+WRITES: dict[str, Callable[[Log], object]] = {
+    "leader": lambda log: fill(log, 1),
+    "follower": lambda log: log.append_as_follower(batch(b"", base_offset=log.log_end_offset)),
+    "flush": lambda log: log.flush(),
+}
+
+
+@pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
+def test_a_failed_write_takes_its_directory_offline(
+    two: Machine, logs: LogManager, write: Callable[[Log], object], caplog: pytest.LogCaptureFixture
+):
+    first, other, neighbour = (log_of(logs, name) for name in (T0, T1, U0))
+    full(first)
+    with pytest.raises(StorageError):
+        write(first)
+    assert two.failed == [two.directories[0]]
+    assert logs.failed_directories == {two.directories[0]}
+    assert [logs.is_offline(name) for name in (T0, T1, U0)] == [True, False, True]
+    assert set(logs.hosted()) == {T1}
+    for log in (first, neighbour):
+        with pytest.raises(StorageError, match="is offline"):
+            write(log)
+        with pytest.raises(StorageError, match="is offline"):
+            log.read(0, 1000, 2, at_least_one=True)
+    assert two.failed == [two.directories[0]]
+    [line] = [r.getMessage() for r in caplog.records if r.levelname == "ERROR"]
+    assert line.startswith(f"log directory {two.directories[0]} is offline: ")
+    fill(other, 1)
+    assert values(other) == numbered(0, 3)
+
+
+def test_a_truncation_that_fails_takes_the_directory_offline(two: Machine, logs: LogManager):
+    path = segment_file(log_of(logs).path, 0)
+    break_disk(path, str(path))
+    with pytest.raises(StorageError):
+        log_of(logs).truncate_to(1)
+    assert logs.failed_directories == {two.directories[0]}
+
+
+def test_a_full_disk_says_so(logs: LogManager):
+    full(log_of(logs))
+    with pytest.raises(StorageError, match=r"00\.log: No space left on device"):
+        fill(log_of(logs), 1)
+
+
+def test_nothing_is_believed_of_what_could_not_be_flushed(logs: LogManager):
+    log = log_of(logs)
+    full(log)
+    with pytest.raises(StorageError):
+        log.flush()
+    assert log.recovery_point == 0
+    logs.flush()
+    logs.checkpoint_recovery_points()
+    assert log.recovery_point == 0
+
+
+def test_logs_of_a_failed_directory_are_out_of_reach(two: Machine, logs: LogManager):
+    full(log_of(logs))
+    with pytest.raises(StorageError):
+        fill(log_of(logs), 1)
+    for is_new in (True, False):
+        with pytest.raises(StorageError, match="t-0: its log directory failed"):
+            logs.get_or_create(T0, TOPIC_ID, is_new=is_new)
+    with pytest.raises(StorageError):
+        logs.delete(T0)
+    logs.set_aside(U0)
+    assert (two.directories[0] / "u-0").exists()
+    assert [logs.is_offline(name) for name in (T0, U0)] == [True, True]
+    unheard_of = T0._replace(partition=7)
+    assert not logs.is_offline(unheard_of)
+    with pytest.raises(StorageError, match="t-7 may be in a log directory"):
+        logs.get_or_create(unheard_of, TOPIC_ID, is_new=False)
+    assert create(logs, unheard_of).directory.path == two.directories[1]
+
+
+def test_the_other_directory_is_looked_after(two: Machine, logs: LogManager):
+    full(log_of(logs))
+    with pytest.raises(StorageError):
+        fill(log_of(logs), 1)
+    log_of(logs, T1).flush()
+    logs.checkpoint_high_watermarks({T0: 2, T1: 2, U0: 2})
+    logs.checkpoint_recovery_points()
+    logs.clean_up()
+    logs.close(is_clean=True)
+    failed, live = two.directories
+    assert not (failed / ".kafka_cleanshutdown").exists()
+    assert (live / ".kafka_cleanshutdown").exists()
+    assert (live / "replication-offset-checkpoint").read_text() == "0\n1\nt 1 2\n"
+    logs = two.start()
+    assert set(logs.hosted()) == {T0, T1, U0}
+    assert values(log_of(logs)) == numbered(0, 2)
+
+
+def test_a_directory_that_fails_at_its_end_was_not_closed_cleanly(two: Machine, logs: LogManager):
+    full(log_of(logs))
+    logs.close(is_clean=True)
+    assert logs.failed_directories == {two.directories[0]}
+    assert not (two.directories[0] / ".kafka_cleanshutdown").exists()
+    assert (two.directories[1] / ".kafka_cleanshutdown").exists()
+
+
+def test_a_directory_that_goes_away_fails(two: Machine, logs: LogManager):
+    two.directories[0].rename(two.directories[0].with_name("gone"))
+    logs.checkpoint_high_watermarks({T0: 2})
+    assert logs.failed_directories == {two.directories[0]}
+    assert two.failed == [two.directories[0]]
+
+
+def test_a_log_that_cannot_be_read_at_the_start_fails_its_directory(two: Machine, logs: LogManager):
+    logs.close(is_clean=True)
+    path = segment_file(two.directories[0] / "t-0", 0)
+    path.unlink()
+    path.mkdir()
+    logs = two.start()
+    assert logs.failed_directories == {two.directories[0]}
+    assert set(logs.hosted()) == {T1}
+    assert two.failed == []

@@ -1,0 +1,241 @@
+"""The logs of a broker in several directories, and what others left in them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from core.errors import StorageError
+from core.model import TopicPartition
+from storage.log_directory import ForeignDirectoryError
+from storage.log_manager import LogManager
+from tests.support.disk_logs import (
+    BATCH_BYTES,
+    T0,
+    T1,
+    THREE_A_SEGMENT,
+    TOPIC_ID,
+    U0,
+    Machine,
+    create,
+    fill,
+    flip_byte,
+    log_of,
+    numbered,
+    segment_file,
+    values,
+)
+
+CLUSTER = "Yx3F9Jk0T1-abcdefghij_"
+
+
+@pytest.fixture
+def two(tmp_path: Path) -> Iterator[Machine]:
+    """A machine with two log directories."""
+    machine = Machine(tmp_path / "one", tmp_path / "two")
+    yield machine
+    machine.end()
+
+
+def blocked(machine: Machine, index: int) -> Path:
+    """Put a file where a log directory should be."""
+    path = machine.directories[index]
+    path.write_bytes(b"")
+    return path
+
+
+# --- directories ----------------------------------------------------------------------------------
+
+
+def test_new_logs_are_spread_over_the_directories(two: Machine):
+    logs = two.start()
+    for partition in range(10):
+        create(logs, TopicPartition("t", partition))
+    places = Counter(log_of(logs, name).directory.path for name in logs.hosted())
+    assert places == {two.directories[0]: 5, two.directories[1]: 5}
+    logs.delete(T0)
+    create(logs, U0)
+    assert set(two.restart().hosted()) == {*(TopicPartition("t", p) for p in range(1, 10)), U0}
+
+
+def test_one_bad_directory_of_two_is_done_without(two: Machine, caplog: pytest.LogCaptureFixture):
+    bad = blocked(two, 0)
+    logs = two.start()
+    assert logs.failed_directories == {bad}
+    assert logs.live_directories == {two.directories[1]}
+    assert two.failed == []
+    [line] = [r.getMessage() for r in caplog.records if r.levelname == "ERROR"]
+    assert line == f"log directory {bad} is offline: log directory {bad}: File exists"
+
+
+def test_what_may_be_in_a_bad_directory_is_not_made_anew(two: Machine):
+    blocked(two, 0)
+    logs = two.start()
+    with pytest.raises(StorageError, match="t-0 may be in a log directory that is offline"):
+        logs.get_or_create(T0, TOPIC_ID, is_new=False)
+    log = logs.get_or_create(T0, TOPIC_ID, is_new=True)
+    assert log.directory.path == two.directories[1]
+    assert logs.get_or_create(T0, TOPIC_ID, is_new=False) is log
+
+
+def test_no_good_directory_is_an_error_of_one_line(two: Machine):
+    blocked(two, 0)
+    blocked(two, 1)
+    with pytest.raises(StorageError, match=r"one is offline: .*two is offline: ") as raised:
+        two.start()
+    assert "\n" not in str(raised.value)
+
+
+def test_a_directory_in_use_stops_the_start_and_leaves_no_lock(two: Machine):
+    other = Machine(two.directories[1])
+    other.start()
+    with pytest.raises(ForeignDirectoryError, match="in use by another process"):
+        two.start()
+    other.end()
+    assert two.start().live_directories == set(two.directories)
+
+
+def test_all_directories_join_the_cluster(two: Machine):
+    logs = two.start()
+    logs.join_cluster(CLUSTER)
+    for directory in two.directories:
+        assert f"cluster.id={CLUSTER}" in (directory / "meta.properties").read_text()
+    with pytest.raises(ForeignDirectoryError, match="belongs to cluster"):
+        two.restart().join_cluster("another-cluster-abcdef")
+
+
+def test_a_log_that_is_in_two_directories_is_used_in_neither(two: Machine):
+    for directory in two.directories:
+        alone = Machine(directory)
+        fill(create(alone.start()), 1)
+        alone.end()
+    logs = two.start()
+    assert (logs.get(T0), logs.is_offline(T0)) == (None, True)
+    with pytest.raises(StorageError, match=r"t-0: there is a log of it in .*one and .*two"):
+        create(logs)
+
+
+# --- what others left -----------------------------------------------------------------------------
+
+
+def test_what_is_no_log_is_left_alone(machine: Machine, caplog: pytest.LogCaptureFixture):
+    [directory] = machine.directories
+    names = ["lost+found", "t-x", "t-01", f"t-3.{'a' * 32}-future", "__consumer_offsets-12"]
+    for name in names:
+        (directory / name).mkdir(parents=True)
+    (directory / "cleaner-offset-checkpoint").write_text("0\n0\n")
+    logs = machine.start()
+    assert set(logs.hosted()) == {TopicPartition("__consumer_offsets", 12)}
+    logs.clean_up()
+    assert {path.name for path in directory.iterdir() if path.is_dir()} == set(names)
+    assert "3 directories are no logs and left alone, lost+found first" in caplog.text
+
+
+def test_logs_of_brokers_that_knew_no_topic_ids_get_one(machine: Machine, logs: LogManager):
+    create(logs, T0, None)
+    logs = machine.restart()
+    assert logs.hosted() == {T0: None}
+    assert create(logs).topic_id == TOPIC_ID
+    assert machine.restart().hosted() == {T0: TOPIC_ID}
+
+
+# --- settings -------------------------------------------------------------------------------------
+
+
+def test_settings_reach_logs_there_are_and_logs_to_come(logs: LogManager):
+    small = replace(THREE_A_SEGMENT, segment_bytes=BATCH_BYTES)
+    first = create(logs, T0)
+    logs.configure({"t": small, "v": small})
+    second = create(logs, T1)
+    other = create(logs, U0)
+    assert [log.config for log in (first, second, other)] == [small, small, THREE_A_SEGMENT]
+    logs.configure({"u": small})
+    assert [log.config for log in (first, other)] == [small, small]
+
+
+# --- checkpoints ----------------------------------------------------------------------------------
+
+
+def test_checkpoints_are_kafkas_and_one_a_directory(two: Machine):
+    logs = two.start()
+    for name in (T0, T1, U0):
+        fill(create(logs, name), 5)
+        log_of(logs, name).flush()
+    log_of(logs, T0).advance_log_start_offset(2)
+    logs.checkpoint_high_watermarks({T0: 3, T1: 4})
+    logs.checkpoint_recovery_points()
+    logs.checkpoint_log_start_offsets()
+    one, other = (
+        {
+            path.name.removesuffix("-checkpoint"): path.read_text().splitlines()
+            for path in directory.glob("*-checkpoint")
+        }
+        for directory in two.directories
+    )
+    assert one == {
+        "replication-offset": ["0", "1", "t 0 3"],
+        "recovery-point-offset": ["0", "2", "t 0 5", "u 0 5"],
+        "log-start-offset": ["0", "2", "t 0 2", "u 0 0"],
+    }
+    assert other["replication-offset"] == ["0", "1", "t 1 4"]
+
+
+def test_high_watermarks_of_logs_that_are_not_named_are_kept(machine: Machine, logs: LogManager):
+    for name in (T0, T1):
+        fill(create(logs, name), 5)
+    logs.checkpoint_high_watermarks({T0: 3, T1: 4})
+    logs = machine.restart()
+    logs.checkpoint_high_watermarks({T1: 5, U0: 7})
+    logs.delete(T1)
+    logs.checkpoint_high_watermarks({})
+    logs = machine.crash()
+    high_watermarks = [logs.checkpointed_high_watermark(name) for name in (T0, T1, U0)]
+    assert high_watermarks == [3, 0, 0]
+
+
+def test_a_checkpoint_that_did_not_change_is_not_written(machine: Machine, logs: LogManager):
+    create(logs)
+    path = machine.directories[0] / "replication-offset-checkpoint"
+    logs.checkpoint_high_watermarks({T0: 0})
+    before = path.stat().st_ino
+    logs.checkpoint_high_watermarks({T0: 0})
+    assert path.stat().st_ino == before
+    logs.checkpoint_high_watermarks({T0: 1})
+    assert path.read_text() == "0\n1\nt 0 1\n"
+
+
+# --- damage ---------------------------------------------------------------------------------------
+
+
+def test_damage_in_the_middle_takes_only_its_log(
+    machine: Machine, logs: LogManager, caplog: pytest.LogCaptureFixture
+):
+    for name in (T0, T1):
+        fill(create(logs, name), 7)
+    logs = machine.restart()
+    damaged, sound = log_of(logs, T0), log_of(logs, T1)
+    flip_byte(segment_file(damaged.path, 0), BATCH_BYTES + 16)  # its magic
+    with pytest.raises(StorageError, match=r"00\.log: "):
+        damaged.read(1, 1000, 7, at_least_one=True)
+    assert (logs.get(T0), logs.is_offline(T0)) == (None, True)
+    assert machine.failed == machine.directories
+    assert logs.failed_directories == frozenset()
+    assert "cannot be used: it is damaged" in caplog.text
+    assert values(sound) == numbered(0, 7)
+    fill(sound, 1)
+    logs.clean_up()
+    logs.delete(T0)
+    assert create(logs, T0).log_end_offset == 0
+
+
+def test_a_damaged_log_is_recovered_at_the_next_start(machine: Machine, logs: LogManager):
+    fill(create(logs), 7)
+    logs = machine.restart()
+    damaged = log_of(logs)
+    flip_byte(segment_file(damaged.path, 6), 16)
+    logs = machine.restart()
+    assert values(log_of(logs)) == numbered(0, 6)

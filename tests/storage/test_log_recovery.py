@@ -1,0 +1,341 @@
+"""Logs after a crash, after an orderly end, and after somebody was at them."""
+
+from __future__ import annotations
+
+import os
+import struct
+import zlib
+from pathlib import Path
+
+import pytest
+
+from core.replica_logs import EpochEndOffset
+from storage.log import Log
+from storage.log_manager import LogManager
+from tests.support.disk_logs import (
+    BATCH_BYTES,
+    T0,
+    T1,
+    Machine,
+    create,
+    files,
+    fill,
+    flip_byte,
+    log_of,
+    numbered,
+    segment_file,
+    send,
+    values,
+)
+from tests.support.record_batches import batch
+
+MARKER = ".kafka_cleanshutdown"
+
+
+def crashed(machine: Machine, log: Log) -> Path:
+    """Crash, without another start; return where the log is."""
+    machine.copy()
+    return machine.directories[0] / log.path.name
+
+
+def restarted(machine: Machine) -> Log:
+    """Start a process and return the log."""
+    return log_of(machine.start())
+
+
+# --- the end of the log ---------------------------------------------------------------------------
+
+
+def test_everything_written_is_there_after_a_crash(machine: Machine, disk_log: Log):
+    fill(disk_log, 8)
+    log = log_of(machine.crash())
+    assert values(log) == numbered(0, 8)
+    fill(log, 1)
+    assert values(log) == numbered(0, 9)
+
+
+@pytest.mark.parametrize("cut", [1, 30, BATCH_BYTES - 1])
+def test_half_a_batch_at_the_end_is_cut_off(machine: Machine, disk_log: Log, cut: int):
+    fill(disk_log, 8)
+    last = segment_file(crashed(machine, disk_log), 6)
+    os.truncate(last, 2 * BATCH_BYTES - cut)
+    log = restarted(machine)
+    assert values(log) == numbered(0, 7)
+    assert last.stat().st_size == BATCH_BYTES
+    fill(log, 2)
+    assert values(log) == numbered(0, 9)
+
+
+@pytest.mark.parametrize("garbage", [bytes(1000), b"\xff" * 1000, os.urandom(200)])
+def test_garbage_at_the_end_is_cut_off(machine: Machine, disk_log: Log, garbage: bytes):
+    fill(disk_log, 8)
+    with segment_file(crashed(machine, disk_log), 6).open("ab") as file:
+        file.write(garbage)
+    assert values(restarted(machine)) == numbered(0, 8)
+
+
+def test_what_follows_a_bad_batch_goes_with_it(
+    machine: Machine, disk_log: Log, caplog: pytest.LogCaptureFixture
+):
+    fill(disk_log, 8)
+    path = crashed(machine, disk_log)
+    flip_byte(segment_file(path, 3), 2 * BATCH_BYTES - 1)
+    assert values(restarted(machine)) == numbered(0, 4)
+    assert files(path) == [".log", "3.log"]
+    assert files(path, ".deleted") == []
+    assert f"of 1 logs were not whole; {4 * BATCH_BYTES} bytes cut off" in caplog.text
+
+
+def test_lost_committed_records_are_reported(
+    machine: Machine, logs: LogManager, disk_log: Log, caplog: pytest.LogCaptureFixture
+):
+    fill(disk_log, 8)
+    logs.checkpoint_high_watermarks({T0: 8})
+    os.truncate(segment_file(crashed(machine, disk_log), 6), 1)
+    logs = machine.start()
+    assert log_of(logs).log_end_offset == logs.checkpointed_high_watermark(T0) == 6
+    assert "1 logs lost committed records that only other replicas have, t-0 first" in caplog.text
+
+
+def test_what_is_before_the_recovery_point_is_not_checked(machine: Machine, disk_log: Log):
+    fill(disk_log, 8)
+    disk_log.flush()
+    machine_logs = machine.logs
+    machine_logs.checkpoint_recovery_points()
+    path = crashed(machine, disk_log)
+    flip_byte(segment_file(path, 0), BATCH_BYTES - 1)
+    assert restarted(machine).log_end_offset == 8
+
+
+def test_an_orderly_end_needs_no_recovery(machine: Machine, disk_log: Log):
+    fill(disk_log, 8)
+    machine.logs.close(is_clean=True)
+    directory = machine.directories[0]
+    assert (directory / MARKER).exists()
+    flip_byte(segment_file(disk_log.path, 6), 2 * BATCH_BYTES - 1)
+    log = restarted(machine)
+    assert (log.log_end_offset, log.recovery_point) == (8, 8)
+    assert not (directory / MARKER).exists()
+
+
+def test_an_end_that_is_not_orderly_leaves_no_marker(machine: Machine, disk_log: Log):
+    fill(disk_log, 1)
+    machine.logs.close(is_clean=False)
+    assert not (machine.directories[0] / MARKER).exists()
+
+
+def test_a_log_that_was_cut_after_an_orderly_end_is_recovered(machine: Machine, disk_log: Log):
+    fill(disk_log, 8)
+    machine.logs.close(is_clean=True)
+    os.truncate(segment_file(disk_log.path, 6), 2 * BATCH_BYTES - 1)
+    assert values(restarted(machine)) == numbered(0, 7)
+
+
+# --- what is beside the records -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("text", [None, "", "0\n2\n0 0\n", "nonsense", "0\n2\n3 0\n1 5\n"])
+@pytest.mark.parametrize("is_clean", [True, False])
+def test_epochs_are_found_in_the_records(
+    machine: Machine, disk_log: Log, text: str | None, is_clean: bool
+):
+    for epoch in (1, 3, 4):
+        fill(disk_log, 3, leader_epoch=epoch)
+    if is_clean:
+        machine.logs.close(is_clean=True)
+    else:
+        machine.copy()
+    path = machine.directories[0] / "t-0" / "leader-epoch-checkpoint"
+    path.unlink()
+    if text is not None:
+        path.write_text(text)
+    log = restarted(machine)
+    ends = [log.end_offset_for_epoch(epoch) for epoch in (1, 2, 3, 4)]
+    assert ends == [
+        EpochEndOffset(1, 3),
+        EpochEndOffset(1, 3),
+        EpochEndOffset(3, 6),
+        EpochEndOffset(4, 9),
+    ]
+    assert path.read_text() == "0\n3\n1 0\n3 3\n4 6\n"
+
+
+def test_epochs_of_records_that_are_cut_off_go(machine: Machine, disk_log: Log):
+    fill(disk_log, 3, leader_epoch=1)
+    fill(disk_log, 3, leader_epoch=2)
+    os.truncate(segment_file(crashed(machine, disk_log), 3), BATCH_BYTES - 1)
+    log = restarted(machine)
+    assert log.log_end_offset == 3
+    assert log.end_offset_for_epoch(1) == EpochEndOffset(1, 3)
+
+
+@pytest.mark.parametrize("suffix", [".index", ".timeindex"])
+@pytest.mark.parametrize("is_clean", [True, False])
+def test_indexes_are_made_again(machine: Machine, disk_log: Log, suffix: str, is_clean: bool):
+    fill(disk_log, 8)
+    if is_clean:
+        machine.logs.close(is_clean=True)
+    else:
+        machine.copy()
+    path = machine.directories[0] / "t-0"
+    segment_file(path, 0, suffix).unlink()
+    segment_file(path, 3, suffix).write_bytes(b"\1\2\3")
+    assert values(restarted(machine)) == numbered(0, 8)
+
+
+def test_an_index_without_records_is_deleted(machine: Machine, disk_log: Log):
+    fill(disk_log, 1)
+    path = crashed(machine, disk_log)
+    segment_file(path, 77, ".index").write_bytes(b"")
+    segment_file(path, 77, ".txnindex").write_bytes(b"")
+    restarted(machine)
+    assert not list(path.glob("*77.*"))
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "recovery-point-offset-checkpoint",
+        "replication-offset-checkpoint",
+        "log-start-offset-checkpoint",
+    ],
+)
+@pytest.mark.parametrize("text", [None, "", "0\n9\nt 0 5\n", "7\n1\nt 0 5\n", "0\n1\nt 0 x\n"])
+def test_a_torn_checkpoint_is_as_good_as_none(
+    machine: Machine, logs: LogManager, disk_log: Log, name: str, text: str | None
+):
+    fill(disk_log, 8)
+    logs.flush()
+    logs.checkpoint_high_watermarks({T0: 5})
+    logs.checkpoint_recovery_points()
+    logs.checkpoint_log_start_offsets()
+    machine.copy()
+    checkpoint = machine.directories[0] / name
+    checkpoint.unlink()
+    if text is not None:
+        checkpoint.write_text(text)
+    logs = machine.start()
+    assert values(log_of(logs)) == numbered(0, 8)
+    high_watermark = 0 if "replication" in name else 5
+    assert logs.checkpointed_high_watermark(T0) == high_watermark
+
+
+def test_a_checkpoint_beyond_the_log_is_not_believed(
+    machine: Machine, logs: LogManager, disk_log: Log
+):
+    fill(disk_log, 2)
+    directory = crashed(machine, disk_log).parent
+    for name in ("recovery-point-offset-checkpoint", "replication-offset-checkpoint"):
+        (directory / name).write_text("0\n1\nt 0 1000\n")
+    logs = machine.start()
+    log = log_of(logs)
+    assert (log.log_end_offset, log.recovery_point) == (2, 2)
+    assert logs.checkpointed_high_watermark(T0) == 2
+
+
+def test_a_torn_topic_id_is_given_anew(machine: Machine, disk_log: Log):
+    (crashed(machine, disk_log) / "partition.metadata").write_text("version: 0\ntop")
+    logs = machine.start()
+    assert logs.hosted() == {T0: None}
+
+
+def test_the_log_start_offset_is_known_again(machine: Machine, logs: LogManager, disk_log: Log):
+    fill(disk_log, 8)
+    disk_log.advance_log_start_offset(4)
+    logs.checkpoint_log_start_offsets()
+    log = log_of(machine.crash())
+    assert (log.log_start_offset, log.log_end_offset) == (4, 8)
+
+
+def test_a_log_that_ends_before_its_start_begins_there(
+    machine: Machine, logs: LogManager, disk_log: Log
+):
+    fill(disk_log, 8)
+    disk_log.advance_log_start_offset(7)
+    logs.checkpoint_log_start_offsets()
+    os.truncate(segment_file(crashed(machine, disk_log), 6), BATCH_BYTES - 1)
+    log = restarted(machine)
+    assert (log.log_start_offset, log.log_end_offset, files(log.path)) == (7, 7, ["7.log"])
+
+
+def test_a_log_without_segments_begins_where_it_began(
+    machine: Machine, logs: LogManager, disk_log: Log
+):
+    disk_log.truncate_fully_and_start_at(50)
+    logs.checkpoint_log_start_offsets()
+    segment_file(crashed(machine, disk_log), 50).unlink()
+    log = restarted(machine)
+    assert (log.log_start_offset, log.log_end_offset) == (50, 50)
+
+
+# --- sequences of producers -----------------------------------------------------------------------
+
+
+def test_sequences_are_known_after_a_crash_at_any_point(machine: Machine, disk_log: Log):
+    log = disk_log
+    for sequence in range(10):
+        send(log, b"", producer_id=7, producer_epoch=0, base_sequence=sequence)
+        log = log_of(machine.crash())
+        again = send(log, b"", producer_id=7, producer_epoch=0, base_sequence=sequence)
+        assert (again.first_offset, again.is_duplicate) == (sequence, True)
+
+
+def test_sequences_of_records_that_are_cut_off_are_forgotten(machine: Machine, disk_log: Log):
+    for sequence in range(8):
+        send(disk_log, b"", producer_id=7, producer_epoch=0, base_sequence=sequence)
+    size = segment_file(disk_log.path, 6).stat().st_size
+    os.truncate(segment_file(crashed(machine, disk_log), 6), size - 1)
+    log = restarted(machine)
+    again = send(log, b"", producer_id=7, producer_epoch=0, base_sequence=7)
+    assert (again.first_offset, again.is_duplicate) == (7, False)
+
+
+# --- old formats ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("magic", [0, 1])
+def test_a_log_of_an_old_format_is_refused_and_left_as_it_is(
+    machine: Machine, logs: LogManager, magic: int, caplog: pytest.LogCaptureFixture
+):
+    old, new = create(logs, T0), create(logs, T1)
+    fill(new, 3)
+    data = old_message(magic) * 3
+    segment_file(crashed(machine, old), 0).write_bytes(data)
+    logs = machine.start()
+    assert logs.get(T0) is None
+    assert logs.is_offline(T0)
+    assert values(log_of(logs, T1)) == numbered(0, 3)
+    assert f"messages of format {magic} are not supported" in caplog.text
+    assert segment_file(machine.directories[0] / "t-0", 0).read_bytes() == data
+    logs.delete(T0)
+    assert create(logs, T0).log_end_offset == 0
+
+
+def old_message(magic: int) -> bytes:
+    """Return a message of format 0 or 1 without key."""
+    time = struct.pack(">q", 1_400_000_000_000) if magic else b""
+    checked = struct.pack(">bb", magic, 0) + time + struct.pack(">ii", -1, 3) + b"old"
+    return struct.pack(">qiI", 0, len(checked) + 4, zlib.crc32(checked)) + checked
+
+
+def test_garbage_that_looks_like_an_old_format_is_cut_off(machine: Machine, disk_log: Log):
+    path = segment_file(crashed(machine, disk_log), 0)
+    message = bytearray(old_message(1))
+    message[-1] ^= 1
+    path.write_bytes(message)
+    assert restarted(machine).log_end_offset == 0
+    assert path.stat().st_size == 0
+
+
+# --- many -----------------------------------------------------------------------------------------
+
+
+def test_logs_are_recovered_by_several_threads(tmp_path: Path):
+    machine = Machine(tmp_path / "one", recovery_threads=4)
+    names = [T0._replace(partition=partition) for partition in range(20)]
+    logs = machine.start()
+    for name in names:
+        create(logs, name).append_as_leader(batch(b"a"), 0)
+    logs = machine.crash()
+    assert [log_of(logs, name).log_end_offset for name in names] == [1] * 20
+    machine.end()

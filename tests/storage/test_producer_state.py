@@ -1,0 +1,298 @@
+"""Idempotent producers: a record sent twice is written once, also across crashes."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+
+import pytest
+from crc32c import crc32c
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from core.errors import Errors, RecordsRefusedError, StorageError
+from storage.producer_state import PRODUCER_EXPIRATION_MS, ProducerState
+from storage.record_batch import BatchHeader, read_header
+from tests.support.record_batches import batch
+
+NOW_MS = 1_600_000_000_000
+PRODUCER = 7
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> ProducerState:
+    return ProducerState(tmp_path)
+
+
+def header(
+    sequence: int,
+    count: int = 1,
+    *,
+    offset: int = 0,
+    epoch: int = 0,
+    producer_id: int = PRODUCER,
+    timestamp_ms: int = NOW_MS,
+    attributes: int = 0,
+) -> BatchHeader:
+    return read_header(
+        batch(
+            *[b""] * count,
+            base_offset=offset,
+            producer_id=producer_id,
+            producer_epoch=epoch,
+            base_sequence=sequence,
+            timestamp_ms=timestamp_ms,
+            attributes=attributes,
+        )
+    )
+
+
+def refused(state: ProducerState, *headers: BatchHeader) -> Errors:
+    with pytest.raises(RecordsRefusedError) as raised:
+        state.check(headers)
+    return raised.value.error_code
+
+
+def first_offset_of_duplicate(state: ProducerState, *headers: BatchHeader) -> int | None:
+    """Return where the first one is; None: the batches are new, and next."""
+    found = state.check(headers)
+    return None if found is None else found.first_offset
+
+
+# --- sequences ------------------------------------------------------------------------------------
+
+
+def test_batches_follow_each_other(state: ProducerState) -> None:
+    for sequence, count in ((0, 3), (3, 1), (4, 10)):
+        assert state.check([header(sequence, count)]) is None
+        state.update(header(sequence, count, offset=100 + sequence))
+    assert refused(state, header(15)) is Errors.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert refused(state, header(13, 2)) is Errors.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert state.check([header(14)]) is None
+
+
+def test_checking_changes_nothing(state: ProducerState) -> None:
+    for _ in range(2):
+        assert state.check([header(0, 3), header(3)]) is None
+    assert len(state) == 0
+
+
+def test_several_batches_are_checked_one_after_the_other(state: ProducerState) -> None:
+    state.update(header(0))
+    assert state.check([header(1, 2), header(0, producer_id=8), header(3)]) is None
+    assert refused(state, header(1, 2), header(4)) is Errors.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
+def test_a_producer_nobody_remembers_may_begin_anywhere(state: ProducerState) -> None:
+    assert state.check([header(500)]) is None
+
+
+def test_producers_have_nothing_to_do_with_each_other(state: ProducerState) -> None:
+    state.update(header(0, 5))
+    state.update(header(0, 3, producer_id=8, offset=5))
+    assert state.check([header(5), header(3, producer_id=8)]) is None
+
+
+def test_records_without_a_producer_are_no_concern(state: ProducerState) -> None:
+    plain = read_header(batch(b"a", b"b"))
+    assert state.check([plain, plain]) is None
+    state.update(plain)
+    assert len(state) == 0
+
+
+def test_sequence_numbers_begin_again_at_zero(state: ProducerState) -> None:
+    state.update(header(2**31 - 3, 3))
+    assert refused(state, header(1)) is Errors.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert state.check([header(0)]) is None
+    state.update(header(2**31 - 2, 5, epoch=1))
+    assert state.check([header(3, epoch=1)]) is None
+
+
+# --- epochs ---------------------------------------------------------------------------------------
+
+
+def test_an_older_epoch_is_fenced(state: ProducerState) -> None:
+    state.update(header(0, epoch=3))
+    assert refused(state, header(1, epoch=2)) is Errors.INVALID_PRODUCER_EPOCH
+    assert refused(state, header(0, epoch=2)) is Errors.INVALID_PRODUCER_EPOCH
+
+
+def test_a_newer_epoch_begins_with_zero(state: ProducerState) -> None:
+    state.update(header(0, 4, epoch=3))
+    assert refused(state, header(4, epoch=4)) is Errors.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert state.check([header(0, epoch=4)]) is None
+    assert state.check([header(0, 2, epoch=4), header(2, epoch=4)]) is None
+    assert refused(state, header(0, epoch=4), header(4, epoch=3)) is Errors.INVALID_PRODUCER_EPOCH
+
+
+def test_a_newer_epoch_is_no_duplicate_of_an_older_one(state: ProducerState) -> None:
+    state.update(header(0, 4, offset=10, epoch=3))
+    assert first_offset_of_duplicate(state, header(0, 4, epoch=4)) is None
+    state.update(header(0, 4, offset=14, epoch=4))
+    assert first_offset_of_duplicate(state, header(0, 4, epoch=4)) == 14
+    assert refused(state, header(0, 4, epoch=3)) is Errors.INVALID_PRODUCER_EPOCH
+
+
+# --- duplicates -----------------------------------------------------------------------------------
+
+
+def test_one_of_the_last_five_batches_is_recognized_when_it_comes_again(
+    state: ProducerState,
+) -> None:
+    for i in range(7):
+        state.update(header(2 * i, 2, offset=100 + 10 * i, timestamp_ms=NOW_MS + i))
+    for i in range(2, 7):
+        found = state.check([header(2 * i, 2)])
+        assert found is not None
+        assert (found.first_offset, found.last_offset) == (100 + 10 * i, 101 + 10 * i)
+        assert found.timestamp == NOW_MS + i
+    for i in range(2):
+        assert refused(state, header(2 * i, 2)) is Errors.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
+def test_a_batch_with_other_records_is_no_duplicate(state: ProducerState) -> None:
+    state.update(header(0, 4, offset=10))
+    assert refused(state, header(0, 3)) is Errors.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert refused(state, header(1, 3)) is Errors.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
+# --- transactions, which only Kafka writes --------------------------------------------------------
+
+
+def test_a_transaction_begins_with_its_first_batch_and_ends_with_a_marker(
+    state: ProducerState,
+) -> None:
+    state.update(header(0, 2, offset=10, attributes=0x10))
+    state.update(header(2, 2, offset=12, attributes=0x10))
+    entry = state.entry(PRODUCER)
+    assert entry is not None
+    assert entry.first_offset_of_transaction == 10
+    state.update(header(-1, offset=14, attributes=0x30))
+    assert entry.first_offset_of_transaction == -1
+    assert state.check([header(4)]) is None
+
+
+def test_a_marker_of_a_newer_epoch_fences_the_older_one(state: ProducerState) -> None:
+    state.update(header(0, 2, offset=10, attributes=0x10))
+    state.update(header(-1, offset=12, epoch=1, attributes=0x30))
+    assert refused(state, header(2)) is Errors.INVALID_PRODUCER_EPOCH
+    assert state.check([header(0, epoch=1)]) is None
+
+
+# --- expiry ---------------------------------------------------------------------------------------
+
+
+def test_producers_that_wrote_nothing_for_a_week_are_forgotten(state: ProducerState) -> None:
+    state.update(header(0))
+    state.update(header(0, producer_id=8, timestamp_ms=NOW_MS + 1))
+    state.update(header(0, producer_id=9, attributes=0x10))
+    state.remove_expired(NOW_MS + PRODUCER_EXPIRATION_MS - 1)
+    assert len(state) == 3
+    state.remove_expired(NOW_MS + PRODUCER_EXPIRATION_MS)
+    assert state.entry(PRODUCER) is None
+    assert state.entry(8) is not None
+    assert state.entry(9) is not None  # its transaction is not over
+
+
+# --- snapshots ------------------------------------------------------------------------------------
+
+
+def snapshot(directory: Path, offset: int) -> Path:
+    return directory / f"{offset:020d}.snapshot"
+
+
+def test_a_snapshot_is_what_kafka_writes(state: ProducerState, tmp_path: Path) -> None:
+    state.update(header(5, 3, offset=100, epoch=2))
+    state.take_snapshot(103)
+    data = snapshot(tmp_path, 103).read_bytes()
+    body = struct.pack(">iqhiqiqiq", 1, PRODUCER, 2, 7, 102, 2, NOW_MS, -1, -1)
+    assert data == struct.pack(">hI", 1, crc32c(body)) + body
+
+
+@settings(deadline=None)
+@given(
+    producers=st.dictionaries(
+        st.integers(0, 2**63 - 1),
+        st.tuples(
+            st.integers(0, 2**15 - 1), st.integers(0, 2**31 - 1), st.sampled_from([0x00, 0x10])
+        ),
+    )
+)
+def test_producers_go_on_after_a_snapshot_as_before_it(
+    tmp_path_factory: pytest.TempPathFactory, producers: dict[int, tuple[int, int, int]]
+) -> None:
+    state = ProducerState(tmp_path_factory.mktemp("log"))
+    for producer_id, (epoch, sequence, attributes) in producers.items():
+        state.update(
+            header(sequence, 2, producer_id=producer_id, epoch=epoch, attributes=attributes)
+        )
+    state.take_snapshot(50)
+    again = ProducerState(state.directory)
+    assert again.restore(0, 50, NOW_MS) == 50
+    assert len(again) == len(producers)
+    for producer_id in producers:
+        assert again.entry(producer_id) == state.entry(producer_id)
+
+
+def test_the_newest_snapshot_within_the_log_counts(state: ProducerState, tmp_path: Path) -> None:
+    for i, offset in enumerate((10, 20, 30)):
+        state.update(header(i, offset=offset - 1))
+        state.take_snapshot(offset)
+    again = ProducerState(tmp_path)
+    assert again.restore(0, 29, NOW_MS) == 20
+    assert again.check([header(2)]) is None
+    assert again.snapshot_offsets() == [10, 20]  # the log does not reach the other one any more
+    assert again.restore(15, 29, NOW_MS) == 20
+    assert again.snapshot_offsets() == [20]
+    assert again.restore(21, 29, NOW_MS) == 21
+    assert again.snapshot_offsets() == []
+    assert len(again) == 0
+
+
+def test_a_snapshot_with_any_byte_changed_or_cut_is_not_believed(
+    state: ProducerState, tmp_path: Path
+) -> None:
+    state.update(header(0, offset=9))
+    state.take_snapshot(10)
+    state.update(header(1, offset=19))
+    state.take_snapshot(20)
+    whole = snapshot(tmp_path, 20).read_bytes()
+    damaged = [whole[:end] for end in range(len(whole))]
+    damaged += [whole[:i] + bytes([whole[i] ^ 1]) + whole[i + 1 :] for i in range(len(whole))]
+    damaged.append(whole + b"\0")
+    for data in damaged:
+        snapshot(tmp_path, 20).write_bytes(data)
+        again = ProducerState(tmp_path)
+        assert again.restore(0, 25, NOW_MS) == 10
+        assert again.snapshot_offsets() == [10]
+        assert again.check([header(1)]) is None
+
+
+def test_what_expired_does_not_come_back(state: ProducerState, tmp_path: Path) -> None:
+    state.update(header(0, offset=9))
+    state.take_snapshot(10)
+    again = ProducerState(tmp_path)
+    assert again.restore(0, 10, NOW_MS + PRODUCER_EXPIRATION_MS) == 10
+    assert len(again) == 0
+
+
+def test_snapshots_are_deleted_when_nobody_needs_them(state: ProducerState, tmp_path: Path) -> None:
+    for offset in (10, 20, 30, 40):
+        state.take_snapshot(offset)
+    (tmp_path / "00000000000000000005.log").touch()
+    state.delete_snapshots_before(20)
+    assert state.snapshot_offsets() == [20, 30, 40]
+    state.retain_snapshots({20, 40})
+    assert state.snapshot_offsets() == [20, 40]
+    state.update(header(0))
+    state.clear()
+    assert state.snapshot_offsets() == []
+    assert len(state) == 0
+    assert [path.name for path in tmp_path.iterdir()] == ["00000000000000000005.log"]
+
+
+def test_a_directory_that_fails_is_named(tmp_path: Path) -> None:
+    state = ProducerState(tmp_path / "missing")
+    for use in (state.snapshot_offsets, lambda: state.take_snapshot(1)):
+        with pytest.raises(StorageError, match="missing"):
+            use()

@@ -1,0 +1,177 @@
+"""Which segments go: too old, too many, below the start; never what others may not have."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+
+import pytest
+
+from core.log_config import LogConfig
+from core.replica_logs import EpochEndOffset
+from storage.log import Log
+from storage.log_manager import LogManager
+from storage.retention import SegmentSpan, segments_to_delete
+from tests.support.disk_logs import (
+    BATCH_BYTES,
+    T0,
+    THREE_A_SEGMENT,
+    Machine,
+    files,
+    fill,
+    log_of,
+    numbered,
+    segment_file,
+    send,
+    values,
+)
+from tests.support.record_batches import TIMESTAMP_MS
+
+DAY_MS = 24 * 60 * 60 * 1000
+FOREVER = replace(THREE_A_SEGMENT, retention_ms=-1)
+SPANS = [SegmentSpan(10, 100, 1_000), SegmentSpan(20, 100, 2_000), SegmentSpan(30, 50, 3_000)]
+
+
+def count(config: LogConfig, *, start: int = 0, limit: int = 30, now_ms: int = 0) -> int:
+    """Return how many of three segments go; the last is the one that is written."""
+    return segments_to_delete(SPANS, config, log_start_offset=start, limit=limit, now_ms=now_ms)
+
+
+# --- the rule -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("now_ms", "gone"), [(1_500, 0), (1_501, 1), (2_501, 2), (9_999, 3)])
+def test_segments_go_by_the_age_of_their_newest_record(now_ms: int, gone: int):
+    assert count(LogConfig(retention_ms=500), now_ms=now_ms) == gone
+
+
+@pytest.mark.parametrize(("size", "gone"), [(250, 0), (151, 0), (150, 1), (51, 1), (50, 2), (0, 3)])
+def test_segments_go_when_what_is_left_is_large_enough(size: int, gone: int):
+    assert count(LogConfig(retention_ms=-1, retention_bytes=size)) == gone
+
+
+@pytest.mark.parametrize(("start", "gone"), [(9, 0), (10, 1), (29, 2), (30, 3)])
+def test_segments_go_when_the_log_starts_behind_them(start: int, gone: int):
+    assert count(LogConfig(retention_ms=-1), start=start) == gone
+
+
+@pytest.mark.parametrize(("limit", "gone"), [(0, 0), (9, 0), (10, 1), (29, 2), (30, 3)])
+def test_what_others_may_not_have_stays(limit: int, gone: int):
+    assert count(LogConfig(retention_ms=0, retention_bytes=0), limit=limit, now_ms=9_999) == gone
+    assert count(LogConfig(retention_ms=-1), start=30, limit=limit) == gone
+
+
+def test_a_compacted_topic_keeps_all_but_what_is_below_its_start():
+    compacted = LogConfig(cleanup_policy="compact", retention_ms=0, retention_bytes=0)
+    assert count(compacted, now_ms=9_999) == 0
+    assert count(compacted, start=20, now_ms=9_999) == 2
+    both = replace(compacted, cleanup_policy="compact,delete")
+    assert count(both, now_ms=9_999) == 3
+
+
+def test_an_empty_segment_stays_however_old():
+    spans = [SegmentSpan(0, 0, 0)]
+    config = LogConfig(retention_ms=0, retention_bytes=0)
+    assert segments_to_delete(spans, config, log_start_offset=0, limit=0, now_ms=DAY_MS) == 0
+
+
+# --- logs -----------------------------------------------------------------------------------------
+
+
+def test_old_segments_go_and_the_log_starts_later(
+    machine: Machine, logs: LogManager, disk_log: Log, caplog: pytest.LogCaptureFixture
+):
+    caplog.set_level("INFO")
+    for offset in range(8):
+        send(disk_log, b"%04d" % offset, timestamp_ms=TIMESTAMP_MS + offset * DAY_MS)
+    logs.checkpoint_high_watermarks({T0: 8})
+    machine.clock.now_ms = TIMESTAMP_MS + 13 * DAY_MS
+    logs.clean_up()
+    assert values(disk_log) == numbered(6, 8)
+    assert files(disk_log.path) == ["6.log"]
+    assert files(disk_log.path, ".deleted") == []
+    assert "2 segments of 1 logs are no longer kept, t-0 first" in caplog.text
+    assert values(log_of(machine.restart())) == numbered(6, 8)
+
+
+def test_a_log_all_of_whose_records_are_old_goes_on_where_it_was(
+    machine: Machine, logs: LogManager, disk_log: Log
+):
+    fill(disk_log, 8, leader_epoch=3)
+    logs.checkpoint_high_watermarks({T0: 8})
+    machine.clock.now_ms += 8 * DAY_MS
+    logs.clean_up()
+    assert (disk_log.log_start_offset, disk_log.log_end_offset) == (8, 8)
+    assert files(disk_log.path) == ["8.log"]
+    assert files(disk_log.path, ".snapshot") == ["8.snapshot"]
+    assert disk_log.end_offset_for_epoch(3) == EpochEndOffset(3, 8)
+    send(disk_log, b"0008", leader_epoch=3)
+    assert values(disk_log) == numbered(8, 9)
+
+
+def test_nothing_goes_before_a_high_watermark_is_known(
+    machine: Machine, logs: LogManager, disk_log: Log
+):
+    fill(disk_log, 8)
+    machine.clock.now_ms += 8 * DAY_MS
+    logs.clean_up()
+    assert values(disk_log) == numbered(0, 8)
+    logs.checkpoint_high_watermarks({T0: 5})
+    logs.clean_up()
+    assert values(disk_log) == numbered(3, 8)
+
+
+def test_the_high_watermark_that_was_noted_counts_after_a_restart(
+    machine: Machine, logs: LogManager, disk_log: Log
+):
+    fill(disk_log, 8)
+    logs.checkpoint_high_watermarks({T0: 5})
+    machine.clock.now_ms += 8 * DAY_MS
+    logs = machine.restart()
+    logs.clean_up()
+    assert values(log_of(logs)) == numbered(3, 8)
+
+
+def test_truncation_takes_the_limit_down(machine: Machine, logs: LogManager, disk_log: Log):
+    fill(disk_log, 8)
+    logs.checkpoint_high_watermarks({T0: 8})
+    disk_log.truncate_to(4)
+    fill(disk_log, 4)
+    machine.clock.now_ms += 8 * DAY_MS
+    logs.clean_up()
+    assert values(disk_log) == numbered(3, 8)
+
+
+def test_deleted_records_go_with_their_segments(logs: LogManager, disk_log: Log):
+    logs.configure({"t": FOREVER})
+    fill(disk_log, 8)
+    logs.checkpoint_high_watermarks({T0: 8})
+    disk_log.advance_log_start_offset(7)
+    assert files(disk_log.path) == [".log", "3.log", "6.log"]
+    logs.clean_up()
+    assert files(disk_log.path) == ["6.log"]
+    assert values(disk_log) == [b"0007"]
+    assert disk_log.log_start_offset == 7
+
+
+def test_records_without_a_time_are_as_old_as_their_file(
+    machine: Machine, logs: LogManager, disk_log: Log
+):
+    for _ in range(4):
+        send(disk_log, b"", timestamp_ms=-1)
+    logs.checkpoint_high_watermarks({T0: 4})
+    written_s = segment_file(disk_log.path, 0).stat().st_mtime
+    machine.clock.now_ms = int(written_s * 1000) + 7 * DAY_MS - 60_000
+    logs.clean_up()
+    assert disk_log.log_start_offset == 0
+    os.utime(segment_file(disk_log.path, 0), (0, 0))
+    logs.clean_up()
+    assert disk_log.log_start_offset == 3
+
+
+def test_a_topic_may_keep_a_number_of_bytes(logs: LogManager, disk_log: Log):
+    logs.configure({"t": replace(FOREVER, retention_bytes=5 * BATCH_BYTES)})
+    fill(disk_log, 8)
+    logs.checkpoint_high_watermarks({T0: 8})
+    logs.clean_up()
+    assert values(disk_log) == numbered(3, 8)

@@ -1,0 +1,200 @@
+"""A cluster that can be broken in every way a machine can, and mended; and what is on its disks."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from core.model import BrokerId, TopicPartition
+from tests.support.histories import Logs
+from tests.support.record_batches import Record, records_of
+from tests.support.running_cluster import RunningCluster, eventually
+from zk.embedded import EmbeddedZooKeeper
+
+BROKERS = (0, 1, 2)
+TIMEOUT_S = 60.0
+SMALL_DISK = "small"
+
+_CONFIG = f"""
+[broker]
+controlled_shutdown_max_retries = 1
+[controller]
+auto_leader_rebalance_enable = false
+[log]
+log_dirs = "log,{SMALL_DISK}"
+log_segment_bytes = 1048576
+"""
+
+
+class BreakableCluster(RunningCluster):
+    """Three brokers with two log directories each, on a ZooKeeper that can be stopped.
+
+    ``[SMALL_DISK]`` of a broker's directory is an ordinary one, unless a test mounts something
+    there before the cluster starts.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.server = EmbeddedZooKeeper(directory / "zookeeper-alone")
+        self.server.start()
+        self._config = directory / "cluster.toml"
+        self._config.write_text(_CONFIG)
+        arguments = ["--no-placement-service", "--config", str(self._config)]
+        try:
+            super().__init__(directory, *arguments, "--zookeeper", self.server.address)
+        except BaseException:
+            self.server.stop()
+            raise
+
+    def close(self) -> None:
+        """End everything, however it stands."""
+        for broker_id in BROKERS:
+            self.resume(broker_id)
+        super().close()
+        self.server.stop()
+
+    # --- brokers ---
+
+    def leader_of(self, partition: TopicPartition) -> BrokerId:
+        """Return who leads a partition, according to ZooKeeper."""
+        return self.leaderships(partition.topic)[partition.partition].leader_and_isr.leader
+
+    def await_another_leader(self, partition: TopicPartition, former: BrokerId) -> BrokerId:
+        """Wait until somebody else leads, and return who."""
+        eventually(lambda: self.leader_of(partition) not in (former, -1), "another leader")
+        return self.leader_of(partition)
+
+    def kill(self, broker_id: BrokerId) -> None:
+        """End a broker by ``kill -9`` and wait until all others see it."""
+        self.signal(broker_id, signal.SIGKILL)
+        self.await_death(broker_id)
+
+    def shut_down(self, broker_id: BrokerId) -> None:
+        """End a broker in order and wait until all others see it."""
+        self.signal(broker_id, signal.SIGTERM)
+        self.await_death(broker_id)
+
+    def await_death(self, broker_id: BrokerId) -> None:
+        """Wait until a broker has ended and its registration is gone."""
+        self.await_end(broker_id, self.pid(broker_id), TIMEOUT_S)
+        eventually(lambda: self.broker_epoch(broker_id) is None, "its registration is gone")
+
+    def revive(self, broker_id: BrokerId) -> None:
+        """Start a broker that has ended, where clients know it."""
+        port = next(b["port"] for b in self.description["brokers"] if b["id"] == broker_id)
+        self.start_broker(broker_id, "--config", str(self._config), "--port", str(port))
+        eventually(lambda: self.broker_epoch(broker_id) is not None, "it is registered")
+
+    def pause(self, broker_id: BrokerId) -> None:
+        """Stop a broker in its tracks and wait until its session has ended."""
+        self.signal(broker_id, signal.SIGSTOP)
+        eventually(lambda: self.broker_epoch(broker_id) is None, "its session has ended")
+
+    def resume(self, broker_id: BrokerId) -> None:
+        """Let a paused broker go on."""
+        try:
+            self.signal(broker_id, signal.SIGCONT)
+        except (ProcessLookupError, LookupError, StopIteration):
+            return
+
+    # --- topics ---
+
+    def create_safe_topic(self, topic: str, partitions: int) -> list[TopicPartition]:
+        """Create a topic of three replicas of which two must be in sync."""
+        admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
+        wanted = NewTopic(topic, partitions, 3, config={"min.insync.replicas": "2"})
+        admin.create_topics([wanted])[topic].result(TIMEOUT_S)
+        eventually(lambda: len(self.leaderships(topic)) == partitions, f"{topic} is led")
+        return [TopicPartition(topic, number) for number in range(partitions)]
+
+    def delete_topic(self, topic: str) -> None:
+        """Delete a topic and wait until ZooKeeper has forgotten it."""
+        admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
+        admin.delete_topics([topic])[topic].result(TIMEOUT_S)
+        eventually(lambda: self.zookeeper.get(f"/brokers/topics/{topic}") is None, "it is gone")
+
+    # --- disks ---
+
+    def log_directories(self, broker_id: BrokerId) -> list[Path]:
+        """Return where a broker has its logs."""
+        folder = self.data_dir / f"broker-{broker_id}"
+        return [folder / "log", folder / SMALL_DISK]
+
+    def log_of(self, partition: TopicPartition, broker_id: BrokerId) -> Path:
+        """Return the directory of one replica; raises ``LookupError``."""
+        for directory in self.log_directories(broker_id):
+            log = directory / f"{partition.topic}-{partition.partition}"
+            if log.is_dir():
+                return log
+        raise LookupError(f"broker {broker_id} has no {partition}")
+
+    def agreed_logs(self, partitions: Sequence[TopicPartition]) -> Logs:
+        """Wait until every replica is in sync and has the same; return what they have.
+
+        When they do not come to agree this returns what they have all the same.
+        """
+        self.await_isrs(partitions[0].topic, set(BROKERS))
+
+        def is_agreed() -> bool:
+            logs = self.logs(partitions)
+            return all(
+                log == replicas[0] for replicas in logs.values() for log in replicas.values()
+            )
+
+        try:
+            eventually(is_agreed, "all replicas have the same")
+        except AssertionError:
+            return self.logs(partitions)
+        return self.logs(partitions)
+
+    def logs(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Any]:
+        """Return what is on the disks now, read past the brokers."""
+        return {
+            partition: {broker: read_log(self.log_of(partition, broker)) for broker in BROKERS}
+            for partition in partitions
+        }
+
+
+def read_log(directory: Path) -> list[Record]:
+    """Return the records of a log, segment by segment; those on their way are left out."""
+    found: list[Record] = []
+    for segment in sorted(directory.glob("*.log")):
+        found += records_of(whole_batches(segment.read_bytes()))
+    return found
+
+
+def whole_batches(data: bytes) -> bytes:
+    """Return data without a last batch of which not all is there yet."""
+    position = 0
+    while position + 12 <= len(data):
+        end = position + 12 + int.from_bytes(data[position + 8 : position + 12], "big")
+        if end > len(data):
+            break
+        position = end
+    return data[:position]
+
+
+@contextmanager
+def small_disk(directory: Path, size_bytes: int) -> Iterator[None]:
+    """Have a directory be a file system that is soon full; raises ``PermissionError``."""
+    directory.mkdir(parents=True, exist_ok=True)
+    if os.geteuid() != 0:
+        raise PermissionError("only root mounts file systems")
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={size_bytes}", "tmpfs", str(directory)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if mounted.returncode:
+        raise PermissionError(mounted.stderr.strip())
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "--lazy", str(directory)], check=True)

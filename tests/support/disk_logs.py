@@ -1,0 +1,170 @@
+"""Logs on disk for tests of ``storage``: a clock that is set by hand, crashes, broken disks."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+from core.log_config import LogConfig
+from core.model import TopicPartition
+from core.replica_logs import AppendedRecords
+from storage.log import Log
+from storage.log_manager import LogManager
+from tests.support.record_batches import TIMESTAMP_MS, batch, values_of
+
+T0, T1, U0 = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)
+TOPIC_ID, OTHER_ID = "AAAAAAAAAAAAAAAAAAAAAA", "BBBBBBBBBBBBBBBBBBBBBB"
+BROKER = 1
+BATCH_BYTES = len(batch(b"0000"))
+THREE_A_SEGMENT = LogConfig(segment_bytes=3 * BATCH_BYTES, index_interval_bytes=1)
+
+
+class Clock:
+    """What time it is."""
+
+    def __init__(self) -> None:
+        self.now_ms = TIMESTAMP_MS
+
+    def __call__(self) -> int:
+        return self.now_ms
+
+
+class Machine:
+    """A broker's log directories, and the processes that use them one after the other.
+
+    ``failed`` are the directories the present process said had failed.
+    """
+
+    def __init__(
+        self, *directories: Path, defaults: LogConfig = THREE_A_SEGMENT, recovery_threads: int = 1
+    ) -> None:
+        self.directories = list(directories)
+        self.defaults = defaults
+        self.clock = Clock()
+        self.failed: list[Path] = []
+        self._recovery_threads = recovery_threads
+        self._managers: list[LogManager] = []
+
+    @property
+    def logs(self) -> LogManager:
+        """Those of the present process."""
+        return self._managers[-1]
+
+    def start(self) -> LogManager:
+        """Start a process."""
+        self.failed = []
+        manager = LogManager(
+            self.directories,
+            BROKER,
+            defaults=self.defaults,
+            on_directory_failed=self.failed.append,
+            recovery_threads=self._recovery_threads,
+            wall_clock_ms=self.clock,
+        )
+        self._managers.append(manager)
+        manager.open()
+        return manager
+
+    def restart(self) -> LogManager:
+        """End the process in an orderly way, and start another."""
+        self.logs.close(is_clean=True)
+        return self.start()
+
+    def crash(self) -> LogManager:
+        """End the process at once, and start another: what was written is there, no more.
+
+        The old one lives on with the old directories, and the new one has copies of them.
+        """
+        self.copy()
+        return self.start()
+
+    def copy(self) -> None:
+        """Go on with copies of the directories, as they are in the midst of things."""
+        for i, directory in enumerate(self.directories):
+            self.directories[i] = directory.with_name(directory.name + "+")
+            shutil.copytree(directory, self.directories[i])
+
+    def end(self) -> None:
+        """End all processes."""
+        for manager in self._managers:
+            manager.close(is_clean=False)
+
+
+def create(logs: LogManager, name: TopicPartition = T0, topic_id: str | None = TOPIC_ID) -> Log:
+    """Return a new log."""
+    return logs.get_or_create(name, topic_id, is_new=True)
+
+
+def log_of(logs: LogManager, name: TopicPartition = T0) -> Log:
+    """Return a log that is there."""
+    log = logs.get(name)
+    assert log is not None
+    return log
+
+
+def send(log: Log, *values: bytes, leader_epoch: int = 0, **fields: Any) -> AppendedRecords:
+    """Append a batch as a producer sends it."""
+    return log.append_as_leader(bytearray(batch(*values, **fields)), leader_epoch)
+
+
+def fill(log: Log, count: int, leader_epoch: int = 0) -> None:
+    """Append batches with one record each: b"0000", b"0001" …, which are their offsets."""
+    for _ in range(count):
+        send(log, b"%04d" % log.log_end_offset, leader_epoch=leader_epoch)
+
+
+def values(log: Log) -> list[bytes | None]:
+    """Return what can be read."""
+    found: list[bytes | None] = []
+    offset = log.log_start_offset
+    while offset < log.log_end_offset:
+        data = log.read(offset, 1 << 20, log.log_end_offset, at_least_one=True).read()
+        assert data, f"nothing is at {offset} of {log}"
+        found += values_of(data)
+        offset = log.log_start_offset + len(found)
+    return found
+
+
+def numbered(start: int, end: int) -> list[bytes]:
+    """Return what ``fill`` writes at offsets."""
+    return [b"%04d" % offset for offset in range(start, end)]
+
+
+def files(directory: Path, suffix: str = ".log") -> list[str]:
+    """Return the names of files, without the zeros, of a log."""
+    return sorted(path.name.lstrip("0") for path in directory.glob(f"*{suffix}"))
+
+
+def segment_file(directory: Path, base_offset: int, suffix: str = ".log") -> Path:
+    """Return a file of a segment."""
+    return directory / f"{base_offset:020d}{suffix}"
+
+
+def break_disk(path: Path, device: str = "/dev/full") -> None:
+    """Put a device in the place of a file that is open, so that its errors are real ones.
+
+    ``/dev/full`` can be read (zeros) and not be written or flushed. The file itself as ``device``:
+    it can be read and not be written.
+    """
+    opened = [fd for fd in os.listdir("/proc/self/fd") if _target(fd) == str(path)]
+    assert opened, f"{path} is not open"
+    broken = os.open(device, os.O_RDONLY if device == str(path) else os.O_RDWR)
+    for fd in opened:
+        os.dup2(broken, int(fd))
+    os.close(broken)
+
+
+def _target(fd: str) -> str:
+    try:
+        return os.readlink(f"/proc/self/fd/{fd}")
+    except FileNotFoundError:
+        return ""
+
+
+def flip_byte(path: Path, position: int) -> None:
+    """Change one bit of a file."""
+    data = bytearray(path.read_bytes())
+    data[position] ^= 1
+    path.write_bytes(data)

@@ -1,0 +1,168 @@
+"""What can happen to a cluster under load; each is a short story that ends with it mended.
+
+Where a story awaits progress, acknowledgements must go on although something is broken.
+"""
+
+from __future__ import annotations
+
+import random
+import signal
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import TypeAlias
+
+from core.model import BrokerId
+from tests.support.breakable_cluster import BROKERS, SMALL_DISK, BreakableCluster
+from tests.support.load import Load
+from tests.support.running_cluster import eventually
+
+Fault: TypeAlias = Callable[[BreakableCluster, Load, random.Random], None]
+
+_FILLER = "filler"
+_CHUNK_BYTES = 64 * 1024
+
+
+def kill_the_leader(cluster: BreakableCluster, load: Load, chance: random.Random) -> None:
+    """``kill -9`` of the leader of a partition, which then comes back."""
+    partition = chance.choice(load.partitions)
+    victim = cluster.leader_of(partition)
+    cluster.kill(victim)
+    cluster.await_another_leader(partition, victim)
+    load.await_progress()
+    cluster.revive(victim)
+
+
+def kill_the_controller(cluster: BreakableCluster, load: Load, chance: random.Random) -> None:
+    """``kill -9`` of the controller; while nobody rules, nothing else can happen."""
+    victim = eventually(lambda: (cluster.controller(),), "a controller")[0]
+    assert victim is not None
+    cluster.kill(victim)
+    load.await_progress()
+    cluster.revive(victim)
+
+
+def kill_two_one_after_the_other(
+    cluster: BreakableCluster, load: Load, chance: random.Random
+) -> None:
+    """``kill -9`` of the leader and of whoever leads then: one replica is not enough."""
+    partition = chance.choice(load.partitions)
+    first = cluster.leader_of(partition)
+    cluster.kill(first)
+    second = cluster.await_another_leader(partition, first)
+    load.await_progress()
+    cluster.kill(second)
+    cluster.await_another_leader(partition, second)
+    both = [first, second]
+    chance.shuffle(both)
+    for victim in both:
+        cluster.revive(victim)
+
+
+def pause_the_leader(cluster: BreakableCluster, load: Load, chance: random.Random) -> None:
+    """The leader stands still for longer than its session, and goes on as if nothing had been."""
+    partition = chance.choice(load.partitions)
+    victim = cluster.leader_of(partition)
+    cluster.pause(victim)
+    cluster.await_another_leader(partition, victim)
+    load.await_progress()
+    cluster.resume(victim)
+    eventually(lambda: cluster.broker_epoch(victim) is not None, "it is registered again")
+
+
+def restart_zookeeper(cluster: BreakableCluster, load: Load, chance: random.Random) -> None:
+    """ZooKeeper is away for a while: what needs no decision goes on."""
+    cluster.server.stop()
+    load.await_progress()
+    cluster.server.start()
+    eventually(lambda: all(cluster.broker_epoch(broker) for broker in BROKERS), "all registered")
+
+
+def tear_a_log(cluster: BreakableCluster, load: Load, chance: random.Random) -> None:
+    """A broker dies, and of what it wrote last some never reached the disk, or only garbage did."""
+    partition = chance.choice(load.partitions)
+    victim = chance.choice(BROKERS)
+    cluster.kill(victim)
+    load.await_progress()
+    log = cluster.log_of(partition, victim)
+    tear(max(log.glob("*.log")), chance)
+    cluster.revive(victim)
+
+
+def tear(segment: Path, chance: random.Random) -> None:
+    """Cut the end off a file, or write zeros, garbage or half a batch to its end."""
+    content = segment.read_bytes()
+    cut = content[: len(content) - chance.randint(1, max(1, min(len(content), 2_000)))]
+    torn = chance.choice(
+        [cut, content + bytes(500), content + chance.randbytes(300), content + content[:40]]
+    )
+    segment.write_bytes(torn)
+
+
+def restart_one_after_the_other(
+    cluster: BreakableCluster, load: Load, chance: random.Random
+) -> None:
+    """What operators do to install a new version: nobody may notice."""
+    topic = load.partitions[0].topic
+    for broker in chance.sample(BROKERS, len(BROKERS)):
+        cluster.shut_down(broker)
+        load.await_progress()
+        cluster.revive(broker)
+        cluster.await_isrs(topic, set(BROKERS))
+
+
+def kill_everybody(cluster: BreakableCluster, load: Load, chance: random.Random) -> None:
+    """All processes die at once, although the machine does not: all is still there."""
+    for broker in BROKERS:
+        cluster.signal(broker, signal.SIGKILL)
+    for broker in chance.sample(BROKERS, len(BROKERS)):
+        cluster.await_death(broker)
+        cluster.revive(broker)
+
+
+def fill_a_disk(cluster: BreakableCluster, load: Load, chance: random.Random) -> None:
+    """One directory of one broker takes no more; the broker goes on with its other directory.
+
+    Somebody must have mounted a small disk there. Mended by making room and starting it again.
+    """
+    victim = broker_with_small_disk(cluster)
+    disk = cluster.log_directories(victim)[1]
+    hit = [p for p in load.partitions if cluster.log_of(p, victim).parent == disk]
+    assert hit, "no partition is on the small disk"
+    filler = disk / _FILLER
+    with suppress(OSError), filler.open("wb", buffering=0) as file:
+        while True:
+            file.write(bytes(_CHUNK_BYTES))
+
+    def is_taken_over() -> bool:
+        states = cluster.leaderships(hit[0].topic)
+        found = [states[partition.partition].leader_and_isr for partition in hit]
+        return all(victim not in (state.leader, *state.isr) for state in found)
+
+    eventually(is_taken_over, "others lead what is on the full disk")
+    load.await_progress()
+    assert cluster.broker_epoch(victim) is not None, "a full disk of two is no reason to end"
+    cluster.kill(victim)
+    filler.unlink()
+    cluster.revive(victim)
+
+
+def broker_with_small_disk(cluster: BreakableCluster) -> BrokerId:
+    """Return whose second directory is a file system of its own; raises ``LookupError``."""
+    for broker in BROKERS:
+        if (cluster.data_dir / f"broker-{broker}" / SMALL_DISK).is_mount():
+            return broker
+    raise LookupError("no broker has a small disk")
+
+
+FAULTS: tuple[Fault, ...] = (
+    kill_the_leader,
+    kill_the_controller,
+    kill_two_one_after_the_other,
+    pause_the_leader,
+    restart_zookeeper,
+    tear_a_log,
+    restart_one_after_the_other,
+    kill_everybody,
+)
+"""Those that need nothing but processes and files."""

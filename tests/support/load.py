@@ -1,0 +1,239 @@
+"""Producers and consumers on a topic, and the history of what they saw.
+
+They are librdkafka's: idempotent, ``acks=all``, checksums verified. Each has a thread of its own.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from contextlib import closing
+from time import monotonic
+from typing import Self
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer
+from confluent_kafka import TopicPartition as Position
+
+from core.model import TopicPartition
+from tests.support.histories import History, Outcome, Read, Send
+from tests.support.running_cluster import eventually
+
+TIMEOUT_S = 60.0
+SILENCE_MS = 5_000  # a paused broker that leads everything is given up after this
+_TICK_S = 0.01
+_REFUSALS = {KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_MSG, KafkaError.INVALID_RECORD}
+"""Answers after which a record is certainly not in the log."""
+_TRANSIENT = {KafkaError._PARTITION_EOF, KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN}
+_TRANSIENT |= {KafkaError._TIMED_OUT, KafkaError._RESOLVE, KafkaError._MSG_TIMED_OUT}
+
+
+class LoadProducer(threading.Thread):
+    """Sends unique values round robin to all partitions, at a steady rate, until it is stopped."""
+
+    def __init__(
+        self,
+        name: str,
+        bootstrap: str,
+        partitions: Sequence[TopicPartition],
+        history: History,
+        *,
+        records_per_s: float,
+        record_bytes: int,
+    ) -> None:
+        super().__init__(name=name, daemon=True)
+        self.acknowledged = 0
+        self.unanswered = 0
+        self._partitions = partitions
+        self._history = history
+        self._rate = records_per_s
+        self._padding = b"." * record_bytes
+        self._stopping = threading.Event()
+        self._client = Producer(
+            {
+                "bootstrap.servers": bootstrap,
+                "client.id": name,
+                "enable.idempotence": True,
+                "linger.ms": 5,
+                "message.timeout.ms": int(TIMEOUT_S * 1000),
+                "request.timeout.ms": SILENCE_MS,
+                "socket.timeout.ms": SILENCE_MS,
+                "retry.backoff.ms": 50,
+                "log_level": 0,  # of lost connections it would print a line each
+            }
+        )
+
+    def stop(self) -> None:
+        """Send nothing more; the thread ends when everything has been answered."""
+        self._stopping.set()
+
+    def run(self) -> None:
+        """Produce."""
+        started, number = monotonic(), 0
+        try:
+            while not self._stopping.wait(_TICK_S):
+                due = int((monotonic() - started) * self._rate)
+                while number < due and not self._stopping.is_set():
+                    self._send(number)
+                    number += 1
+                self._client.poll(0)
+        except KafkaException as error:
+            self._history.complaints.append(f"{self.name}: {error}")
+        self.unanswered = self._client.flush(TIMEOUT_S)
+
+    def _send(self, number: int) -> None:
+        partition = self._partitions[number % len(self._partitions)]
+        value = b"%s-%08d-%s" % (self.name.encode(), number, self._padding)
+        send = Send(self.name, number, partition, value)
+
+        def on_delivery(error: KafkaError | None, message: Message) -> None:
+            if error is None:
+                offset = message.offset()
+                send.outcome, send.offset = Outcome.ACKNOWLEDGED, -1 if offset is None else offset
+                self.acknowledged += 1
+            elif error.code() in _REFUSALS:
+                send.outcome = Outcome.REFUSED
+            elif error.fatal():
+                self._history.complaints.append(f"{self.name}: {send}: {error}")
+
+        self._history.sends.append(send)
+        while True:
+            try:
+                self._client.produce(
+                    partition.topic, value, partition=partition.partition, on_delivery=on_delivery
+                )
+            except BufferError:
+                self._client.poll(_TICK_S)
+            else:
+                return
+
+
+class LoadConsumer(threading.Thread):
+    """Reads all partitions from their beginnings until it is told where they end."""
+
+    def __init__(
+        self, name: str, bootstrap: str, partitions: Sequence[TopicPartition], history: History
+    ) -> None:
+        super().__init__(name=name, daemon=True)
+        self._history = history
+        self._positions = dict.fromkeys(partitions, 0)
+        self._ends: dict[TopicPartition, int] | None = None
+        self._deadline = float("inf")
+        self._client = Consumer(
+            {
+                "bootstrap.servers": bootstrap,
+                "client.id": name,
+                "group.id": "nobody",
+                "enable.auto.commit": False,
+                "auto.offset.reset": "error",
+                "check.crcs": True,
+                "fetch.wait.max.ms": 100,
+                "socket.timeout.ms": SILENCE_MS,
+                "log_level": 0,
+            }
+        )
+
+    def finish(self, ends: dict[TopicPartition, int], timeout_s: float = TIMEOUT_S) -> None:
+        """Read up to these offsets, and no longer than that; then the thread ends."""
+        self._deadline = monotonic() + timeout_s
+        self._ends = ends
+
+    def run(self) -> None:
+        """Consume."""
+        self._client.assign([Position(t, p, 0) for t, p in self._positions])
+        with closing(self._client):
+            while not self._is_finished():
+                for message in self._client.consume(num_messages=1_000, timeout=0.1):
+                    self._take(message)
+
+    def _take(self, message: Message) -> None:
+        error = message.error()
+        if error is not None:
+            if error.code() == KafkaError._AUTO_OFFSET_RESET or error.fatal():
+                self._history.complaints.append(f"{self.name}: {message.topic()}: {error}")
+            return
+        topic, number, offset = message.topic(), message.partition(), message.offset()
+        assert topic is not None
+        assert number is not None
+        assert offset is not None
+        partition = TopicPartition(topic, number)
+        self._history.reads.append(Read(self.name, partition, offset, message.value()))
+        self._positions[partition] = offset + 1
+
+    def _is_finished(self) -> bool:
+        if self._ends is None:
+            return False
+        is_done = all(self._positions[partition] >= end for partition, end in self._ends.items())
+        return is_done or monotonic() > self._deadline
+
+
+class Load:
+    """Producers and consumers of one topic; as a context it ends them whatever happens."""
+
+    def __init__(
+        self,
+        bootstrap: str,
+        partitions: Sequence[TopicPartition],
+        *,
+        producers: int = 2,
+        consumers: int = 1,
+        records_per_s: float = 1_000,
+        record_bytes: int = 100,
+    ) -> None:
+        self.partitions = partitions
+        self.history = History()
+        self._bootstrap = bootstrap
+        topic = partitions[0].topic
+        self._producers = [
+            LoadProducer(
+                f"{topic}-producer-{number}",
+                bootstrap,
+                partitions,
+                self.history,
+                records_per_s=records_per_s / producers,
+                record_bytes=record_bytes,
+            )
+            for number in range(producers)
+        ]
+        self._consumers = [
+            LoadConsumer(f"{topic}-consumer-{number}", bootstrap, partitions, self.history)
+            for number in range(consumers)
+        ]
+
+    def __enter__(self) -> Self:
+        for thread in (*self._producers, *self._consumers):
+            thread.start()
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.stop_producers()
+        for consumer in self._consumers:
+            consumer.finish({})
+            consumer.join(TIMEOUT_S)
+
+    @property
+    def acknowledged(self) -> int:
+        """How many records have been acknowledged so far."""
+        return sum(producer.acknowledged for producer in self._producers)
+
+    def await_progress(self, records: int = 200, timeout_s: float = TIMEOUT_S) -> None:
+        """Wait until so many more records have been acknowledged."""
+        goal = self.acknowledged + records
+        eventually(lambda: self.acknowledged >= goal, f"{records} acknowledged", timeout_s)
+
+    def stop_producers(self) -> None:
+        """Send nothing more and wait until everything has been answered, or given up."""
+        for producer in self._producers:
+            producer.stop()
+        for producer in self._producers:
+            producer.join(2 * TIMEOUT_S)
+            if producer.unanswered:
+                self.history.complaints.append(f"{producer.name}: {producer.unanswered} unanswered")
+
+    def finish_consumers(self, ends: dict[TopicPartition, int]) -> None:
+        """Have the consumers read up to the ends of the logs, and one more from the beginning."""
+        late = LoadConsumer("late", self._bootstrap, self.partitions, self.history)
+        late.start()
+        for consumer in (*self._consumers, late):
+            consumer.finish(ends)
+        for consumer in (*self._consumers, late):
+            consumer.join(2 * TIMEOUT_S)

@@ -1,0 +1,377 @@
+"""Logs in memory that hold real record batches: a model of what ``storage`` does on disk.
+
+It shares no code with ``storage``, so that each is a check of the other: the tests in
+``tests/storage/contract`` hold both to one contract.
+"""
+
+from __future__ import annotations
+
+import bisect
+import struct
+from collections.abc import Callable, Collection, Mapping
+from typing import NamedTuple
+
+from core.errors import StorageError
+from core.log_config import DEFAULT_LOG_CONFIG, LogConfig
+from core.model import NO_EPOCH, TopicPartition
+from core.protocol.control import TopicId
+from core.records import NO_RECORDS, MemoryRecords, RecordBytes, Records
+from core.replica_logs import (
+    MAX_TIMESTAMP,
+    NO_EPOCH_END_OFFSET,
+    NO_TIMESTAMP,
+    AppendedRecords,
+    EpochEndOffset,
+    OffsetOfTimestamp,
+)
+from tests.support.producer_sequences import ProducerSequences
+from tests.support.record_batches import TIMESTAMP_MS, Record, records_of, stamped
+from tests.support.record_checks import (
+    check_appendable,
+    check_follows,
+    headers_of,
+)
+
+
+class StoredBatch(NamedTuple):
+    """One batch of a log."""
+
+    base_offset: int
+    last_offset: int
+    leader_epoch: int
+    base_timestamp: int
+    max_timestamp: int
+    data: bytes
+
+
+class MemoryLog:
+    """Implements ``core.replica_logs.PartitionLog``.
+
+    What is below the log start offset is kept, as Kafka keeps a segment that is still needed.
+    """
+
+    def __init__(
+        self,
+        topic_partition: TopicPartition,
+        topic_id: TopicId | None,
+        config: Callable[[], LogConfig],
+        now_ms: Callable[[], int],
+    ) -> None:
+        self.topic_partition = topic_partition
+        self.topic_id = topic_id
+        self.is_offline = False
+        self.is_unwritable = False  # the next write finds that the directory has failed
+        self.batches: list[StoredBatch] = []
+        self.epochs: list[tuple[int, int]] = []  # epoch, start offset
+        self._config = config
+        self._now_ms = now_ms
+        self._start = self._end = 0
+        self._sequences = ProducerSequences()
+
+    @property
+    def config(self) -> LogConfig:
+        """The settings of its topic."""
+        return self._config()
+
+    @property
+    def log_start_offset(self) -> int:
+        """The offset of the first record there is."""
+        self._check_readable()
+        return self._start
+
+    @property
+    def log_end_offset(self) -> int:
+        """The offset the next record will have."""
+        self._check_readable()
+        return self._end
+
+    @property
+    def size(self) -> int:
+        """How many bytes its records take."""
+        return sum(len(batch.data) for batch in self.batches)
+
+    def records(self) -> list[Record]:
+        """Return every record from the log start offset on."""
+        found = [r for batch in self.batches for r in records_of(batch.data)]
+        return [record for record in found if record.offset >= self._start]
+
+    # --- leader epochs ---
+
+    @property
+    def latest_epoch(self) -> int:
+        """The newest leader epoch in the log; -1 when there is none."""
+        return self.epochs[-1][0] if self.epochs else NO_EPOCH
+
+    def end_offset_for_epoch(self, leader_epoch: int) -> EpochEndOffset:
+        """Look an epoch up. Mirrors ``LeaderEpochFileCache.endOffsetFor``."""
+        self._check_readable()
+        if not self.epochs or not 0 <= leader_epoch <= self.latest_epoch:
+            return NO_EPOCH_END_OFFSET
+        first, its_start = self.epochs[0]
+        if leader_epoch < first:
+            return EpochEndOffset(leader_epoch, its_start)
+        found = max(epoch for epoch, _ in self.epochs if epoch <= leader_epoch)
+        later = (start for epoch, start in self.epochs if epoch > leader_epoch)
+        return EpochEndOffset(found, next(later, self._end))
+
+    def assign_epoch(self, leader_epoch: int) -> None:
+        """Note that an epoch begins at the end."""
+        self._check_writable()
+        self._assign(leader_epoch, self._end)
+
+    def _assign(self, leader_epoch: int, offset: int) -> None:
+        if self.epochs and self.epochs[-1][0] == leader_epoch and offset >= self.epochs[-1][1]:
+            return
+        while self.epochs and (self.epochs[-1][0] >= leader_epoch or self.epochs[-1][1] >= offset):
+            del self.epochs[-1]
+        self.epochs.append((leader_epoch, offset))
+
+    # --- writing ---
+
+    def append_as_leader(self, records: RecordBytes, leader_epoch: int) -> AppendedRecords:
+        """Append batches of a producer behind what there is."""
+        self._check_writable()
+        now_ms, config = self._now_ms(), self.config
+        headers = headers_of(records)
+        for _, header in headers:
+            check_appendable(header, config, now_ms)
+        duplicate = self._sequences.check([header for _, header in headers])
+        if duplicate is not None:
+            time_ms = duplicate.timestamp_ms if config.stamps_append_time else NO_TIMESTAMP
+            return AppendedRecords(duplicate.first_offset, duplicate.last_offset, time_ms, True)
+        written = _writable(records)
+        first, next_offset = self._end, self._end
+        for position, header in headers:
+            struct.pack_into(">q", written, position, next_offset)
+            struct.pack_into(">i", written, position + 12, leader_epoch)
+            if config.stamps_append_time:
+                stamped(written, position, header.size, now_ms)
+            next_offset += header.last_offset_delta + 1
+        self._append(written)
+        time_ms = now_ms if config.stamps_append_time else NO_TIMESTAMP
+        return AppendedRecords(first, next_offset - 1, time_ms)
+
+    def append_as_follower(self, records: RecordBytes) -> None:
+        """Append batches of a leader; into an empty log also one that begins before its end.
+
+        A leader whose log starts in the middle of a batch sends the whole batch.
+        """
+        self._check_writable()
+        is_empty = self._start == self._end
+        for position, header in headers_of(records):
+            check_follows(header, self._end, may_overlap=is_empty)
+            self._append(memoryview(records)[position : position + header.size])
+            is_empty = False
+
+    def _append(self, data: RecordBytes) -> None:
+        for position, header in headers_of(data):
+            batch = StoredBatch(
+                header.base_offset,
+                header.last_offset,
+                header.leader_epoch,
+                header.base_timestamp,
+                header.max_timestamp,
+                bytes(data[position : position + header.size]),
+            )
+            if batch.leader_epoch >= 0:
+                self._assign(batch.leader_epoch, max(batch.base_offset, self._start))
+            self.batches.append(batch)
+            self._end = batch.last_offset + 1
+            self._sequences.add(header)
+
+    def truncate_to(self, offset: int) -> None:
+        """Drop the batches with records from ``offset`` on."""
+        self._check_writable()
+        self._cut(offset)
+
+    def _cut(self, offset: int) -> None:
+        kept = bisect.bisect_left(self.batches, offset, key=lambda batch: batch.last_offset)
+        end = min(offset, self._end)
+        if kept < len(self.batches):
+            end = min(end, self.batches[kept].base_offset)
+        del self.batches[kept:]
+        self._end = end
+        self._start = min(self._start, end)
+        self.epochs = [(epoch, start) for epoch, start in self.epochs if start < end]
+        self._sequences.truncate_to(end)
+
+    def truncate_fully_and_start_at(self, offset: int) -> None:
+        """Drop everything."""
+        self._check_writable()
+        self.batches = []
+        self.epochs = []
+        self._start = self._end = offset
+        self._sequences = ProducerSequences()
+
+    def advance_log_start_offset(self, offset: int) -> None:
+        """Hide what is below ``offset``."""
+        self._check_writable()
+        if offset <= self._start:
+            return
+        assert offset <= self._end, f"{offset} is beyond the end, {self._end}"
+        self._start = offset
+        before = [epoch for epoch, start in self.epochs if start <= offset]
+        after = [(epoch, start) for epoch, start in self.epochs if start > offset]
+        self.epochs = [*((epoch, offset) for epoch in before[-1:]), *after]
+
+    # --- reading ---
+
+    def read(self, offset: int, max_bytes: int, limit: int, *, at_least_one: bool) -> Records:
+        """Return whole batches from the one that holds ``offset`` to before ``limit``."""
+        self._check_readable()
+        assert self._start <= offset <= self._end, f"{offset} is not in {self._start}..{self._end}"
+        first = bisect.bisect_left(self.batches, offset, key=lambda batch: batch.last_offset)
+        found: list[bytes] = []
+        left = max_bytes
+        for batch in self.batches[first:]:
+            is_too_much = len(batch.data) > left and not (at_least_one and not found)
+            if batch.last_offset >= limit or is_too_much:
+                break
+            found.append(batch.data)
+            left -= len(batch.data)
+        return MemoryRecords(b"".join(found)) if found else NO_RECORDS
+
+    def offset_of_timestamp(self, timestamp_ms: int, limit: int) -> OffsetOfTimestamp | None:
+        """Return the first record at or after a time, or the one with the greatest time."""
+        self._check_readable()
+        batches = [
+            b for b in self.batches if b.last_offset >= self._start and b.last_offset < limit
+        ]
+        if timestamp_ms == MAX_TIMESTAMP:
+            timestamp_ms = max((batch.max_timestamp for batch in batches), default=NO_TIMESTAMP)
+        for batch in batches:
+            if batch.max_timestamp >= timestamp_ms:
+                is_first = batch.base_timestamp >= timestamp_ms
+                time_ms = batch.base_timestamp if is_first else batch.max_timestamp
+                offset = max(batch.base_offset, self._start)
+                return OffsetOfTimestamp(time_ms, offset, batch.leader_epoch)
+        return None
+
+    # --- failures ---
+
+    def _check_readable(self) -> None:
+        if self.is_offline:
+            raise StorageError(f"{self.topic_partition}: its log directory has failed")
+
+    def _check_writable(self) -> None:
+        if self.is_unwritable:
+            self.is_offline = True
+        self._check_readable()
+
+
+class MemoryLogs:
+    """Implements ``core.replica_logs.ReplicaLogs``; it outlives the process that uses it.
+
+    ``aside`` are the partitions whose logs were set aside, in order.
+    """
+
+    def __init__(
+        self,
+        configs: Mapping[str, LogConfig] | None = None,
+        *,
+        defaults: LogConfig = DEFAULT_LOG_CONFIG,
+        wall_clock_ms: Callable[[], int] = lambda: TIMESTAMP_MS,
+    ) -> None:
+        self.has_failed = False  # some directory
+        self.aside: list[TopicPartition] = []
+        self.high_watermarks: dict[TopicPartition, int] = {}  # as checkpointed
+        self._logs: dict[TopicPartition, MemoryLog] = {}
+        self._defaults = defaults
+        self._configs = dict(configs or {})
+        self.wall_clock_ms = wall_clock_ms
+
+    def log(self, topic_partition: TopicPartition) -> MemoryLog:
+        """Return a log that must exist, be it offline."""
+        return self._logs[topic_partition]
+
+    def make_log(self, topic_partition: TopicPartition, topic_id: TopicId | None) -> MemoryLog:
+        """Return a new log."""
+        topic = topic_partition.topic
+        return MemoryLog(
+            topic_partition, topic_id, lambda: self.config_of(topic), self.wall_clock_ms
+        )
+
+    def config_of(self, topic: str) -> LogConfig:
+        """Return the settings of a topic."""
+        return self._configs.get(topic, self._defaults)
+
+    def configure(self, configs: Mapping[str, LogConfig]) -> None:
+        """Set the settings of some topics."""
+        self._configs.update(configs)
+
+    def fail(self, partitions: Collection[TopicPartition]) -> None:
+        """Let a directory fail that holds the logs of these."""
+        self.has_failed = True
+        for name in partitions:
+            self._logs[name].is_offline = True
+
+    def repair(self) -> None:
+        """Put an empty directory in the place of the failed one."""
+        self.has_failed = False
+        for name in [n for n, log in self._logs.items() if log.is_offline]:
+            self._remove(name)
+
+    # --- ReplicaLogs ---
+
+    def hosted(self) -> Mapping[TopicPartition, TopicId | None]:
+        """Return every log and the topic id it was created for."""
+        return {name: log.topic_id for name, log in self._logs.items()}
+
+    def get(self, topic_partition: TopicPartition) -> MemoryLog | None:
+        """Return a log that is there and works."""
+        log = self._logs.get(topic_partition)
+        return None if log is None or log.is_offline else log
+
+    def get_or_create(
+        self, topic_partition: TopicPartition, topic_id: TopicId | None, *, is_new: bool
+    ) -> MemoryLog:
+        """Return the log; a new one unless it may exist where nobody can look."""
+        log = self._logs.get(topic_partition)
+        if (log is None and self.has_failed and not is_new) or (log is not None and log.is_offline):
+            raise StorageError(f"{topic_partition}: its log directory has failed")
+        if log is None:
+            log = self._logs[topic_partition] = self.make_log(topic_partition, topic_id)
+        if log.topic_id is None:
+            log.topic_id = topic_id
+        return log
+
+    def delete(self, topic_partition: TopicPartition) -> None:
+        """Forget the log, if it can be reached."""
+        log = self._logs.get(topic_partition)
+        if log is not None and (log.is_offline or log.is_unwritable):
+            log.is_offline = self.has_failed = True
+            raise StorageError(f"{topic_partition}: its log directory has failed")
+        self._remove(topic_partition)
+
+    def set_aside(self, topic_partition: TopicPartition) -> None:
+        """Forget the log, if it can be reached."""
+        self.aside.append(topic_partition)
+        if not self.is_offline(topic_partition):
+            self._remove(topic_partition)
+
+    def is_offline(self, topic_partition: TopicPartition) -> bool:
+        """Whether the log was in a directory that failed."""
+        log = self._logs.get(topic_partition)
+        return log is not None and log.is_offline
+
+    def checkpointed_high_watermark(self, topic_partition: TopicPartition) -> int:
+        """Return the high watermark last noted; 0 when none was."""
+        return self.high_watermarks.get(topic_partition, 0)
+
+    def checkpoint_high_watermarks(self, high_watermarks: Mapping[TopicPartition, int]) -> None:
+        """Note high watermarks; those of logs in failed directories are not written."""
+        self.high_watermarks = {
+            name: high_watermark
+            for name, high_watermark in high_watermarks.items()
+            if self.get(name) is not None
+        }
+
+    def _remove(self, name: TopicPartition) -> None:
+        self._logs.pop(name, None)
+        self.high_watermarks.pop(name, None)
+
+
+def _writable(records: RecordBytes) -> bytearray | memoryview:
+    if isinstance(records, bytes) or (isinstance(records, memoryview) and records.readonly):
+        return bytearray(records)
+    return records

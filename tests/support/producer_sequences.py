@@ -1,0 +1,81 @@
+"""What a log knows of idempotent producers, by the book: ``ProducerStateManager`` in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from core.errors import Errors, RecordsRefusedError
+from tests.support.record_checks import Header
+
+REMEMBERED_BATCHES = 5
+GREATEST_SEQUENCE = 2**31 - 1
+
+
+class SequencedBatch(NamedTuple):
+    """A batch of an idempotent producer that was appended."""
+
+    producer_epoch: int
+    first_sequence: int
+    last_sequence: int
+    first_offset: int
+    last_offset: int
+    timestamp_ms: int
+
+
+class ProducerSequences:
+    """Every batch of every idempotent producer; a log in memory may well be that thorough."""
+
+    def __init__(self) -> None:
+        self._batches: dict[int, list[SequencedBatch]] = {}
+
+    def check(self, headers: Iterable[Header]) -> SequencedBatch | None:
+        """Return what a duplicate repeats; raises ``RecordsRefusedError`` for what does not follow.
+
+        Mirrors ``ProducerAppendInfo``: without any state every sequence is accepted. Of each
+        producer there is one batch, as in any Produce request.
+        """
+        for header in headers:
+            known = self._batches.get(header.producer_id)
+            if not known:
+                continue
+            last = known[-1]
+            if header.producer_epoch < last.producer_epoch:
+                raise RecordsRefusedError(Errors.INVALID_PRODUCER_EPOCH, f"{last}: {header}")
+            is_new_epoch = header.producer_epoch > last.producer_epoch
+            if not is_new_epoch:
+                for batch in known[-REMEMBERED_BATCHES:]:
+                    sequences = (header.base_sequence, header.last_sequence)
+                    if (
+                        batch.producer_epoch == header.producer_epoch
+                        and (batch.first_sequence, batch.last_sequence) == sequences
+                    ):
+                        return batch
+            expected = 0 if is_new_epoch else successor(last.last_sequence)
+            if header.base_sequence != expected:
+                raise RecordsRefusedError(Errors.OUT_OF_ORDER_SEQUENCE_NUMBER, f"{last}: {header}")
+        return None
+
+    def add(self, header: Header) -> None:
+        """Remember a batch that was appended."""
+        if header.producer_id >= 0:
+            self._batches.setdefault(header.producer_id, []).append(
+                SequencedBatch(
+                    header.producer_epoch,
+                    header.base_sequence,
+                    header.last_sequence,
+                    header.base_offset,
+                    header.last_offset,
+                    header.max_timestamp,
+                )
+            )
+
+    def truncate_to(self, offset: int) -> None:
+        """Forget the batches from ``offset`` on."""
+        for producer_id, batches in list(self._batches.items()):
+            self._batches[producer_id] = [b for b in batches if b.last_offset < offset]
+
+
+def successor(sequence: int) -> int:
+    """Return what follows a sequence number; after the greatest comes 0."""
+    return 0 if sequence == GREATEST_SEQUENCE else sequence + 1

@@ -1,0 +1,79 @@
+"""What real clients see while things break, checked record by record.
+
+Each round is another history: ``--rounds 20`` makes twenty of every fault. What happens where is
+picked by chance; the seed is printed with a failure. Longer ones: ``python -m tests.soak``.
+"""
+
+from __future__ import annotations
+
+import random
+import uuid
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from tests.support.breakable_cluster import SMALL_DISK, BreakableCluster, small_disk
+from tests.support.faults import FAULTS, Fault, fill_a_disk
+from tests.support.histories import check, summary
+from tests.support.load import Load
+
+pytestmark = [pytest.mark.system, pytest.mark.zookeeper]
+
+PARTITIONS = 6
+SMALL_DISK_BYTES = 64 * 1024 * 1024
+
+
+@pytest.fixture
+def rounds(request: pytest.FixtureRequest) -> Iterator[random.Random]:
+    seed = random.randrange(2**32)
+    print(f"seed {seed}")  # noqa: T201 - shown with a failure
+    count: int = request.config.getoption("--rounds")
+    chance = random.Random(seed)
+    return (random.Random(chance.random()) for _ in range(count))
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BreakableCluster]:
+    with BreakableCluster(tmp_path_factory.mktemp("cluster")) as cluster:
+        yield cluster
+
+
+def live_through(cluster: BreakableCluster, fault: Fault, chance: random.Random) -> str:
+    """Have a fault happen under load; return what it broke that it should not have."""
+    topic = f"history-{uuid.uuid4().hex[:8]}"
+    partitions = cluster.create_safe_topic(topic, PARTITIONS)
+    with Load(cluster.bootstrap, partitions) as load:
+        load.await_progress()
+        fault(cluster, load, chance)
+        load.await_progress()
+        load.stop_producers()
+        logs = cluster.agreed_logs(partitions)
+        load.finish_consumers({p: len(next(iter(logs[p].values()))) for p in partitions})
+    cluster.delete_topic(topic)
+    assert load.acknowledged
+    return summary(check(load.history, logs))
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
+def test_what_is_acknowledged_survives(
+    cluster: BreakableCluster, fault: Fault, rounds: Iterator[random.Random]
+):
+    for chance in rounds:
+        broken = live_through(cluster, fault, chance)
+        assert not broken, broken
+
+
+def test_what_is_acknowledged_survives_a_full_disk(tmp_path: Path, rounds: Iterator[random.Random]):
+    """One of the two log directories of a broker is full: only what is there goes offline."""
+    with ExitStack() as stack:
+        disk = tmp_path / "broker-1" / SMALL_DISK
+        try:
+            stack.enter_context(small_disk(disk, SMALL_DISK_BYTES))
+        except PermissionError as error:
+            pytest.skip(f"no file system can be mounted: {error}")
+        cluster = stack.enter_context(BreakableCluster(tmp_path))
+        for chance in rounds:
+            broken = live_through(cluster, fill_a_disk, chance)
+            assert not broken, broken

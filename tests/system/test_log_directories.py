@@ -1,0 +1,61 @@
+"""A real broker with two disks: one fails, then the other."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.running_cluster import TIMEOUT_S, RunningCluster, eventually
+
+pytestmark = [pytest.mark.system, pytest.mark.zookeeper]
+
+BROKER = 3
+CONFIG = """
+[log]
+log_dirs = "one,two"
+"""
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[RunningCluster]:
+    with RunningCluster(tmp_path / "cluster", "--no-placement-service") as cluster:
+        yield cluster
+
+
+def led_by(cluster: RunningCluster, broker_id: int, topic: str) -> set[int]:
+    states = cluster.leaderships(topic).items()
+    return {number for number, state in states if state.leader_and_isr.leader == broker_id}
+
+
+def partitions_in(directory: Path, topic: str) -> set[int]:
+    return {int(log.name.rpartition("-")[2]) for log in directory.glob(f"{topic}-*")}
+
+
+def test_a_failed_disk_costs_its_replicas_and_the_last_one_the_broker(
+    cluster: RunningCluster, tmp_path: Path
+) -> None:
+    config = tmp_path / "broker.toml"
+    config.write_text(CONFIG)
+    process = cluster.start_broker(BROKER, "--config", str(config))
+    one, two = (cluster.data_dir / f"broker-{BROKER}" / name for name in ("one", "two"))
+    cluster.create_topic_on("payments", [(BROKER, other) for other in (0, 1, 2, 0)])
+    assert led_by(cluster, BROKER, "payments") == {0, 1, 2, 3}
+    eventually(lambda: len(partitions_in(one, "payments")) == 2, "its logs are there")
+    kept = partitions_in(two, "payments")
+
+    shutil.rmtree(one)
+    cluster.create_topic_on("more", [(0, BROKER)] * 4)
+    eventually(
+        lambda: led_by(cluster, BROKER, "payments") == kept, "others lead what was in the first"
+    )
+    assert process.poll() is None
+
+    shutil.rmtree(two)
+    cluster.create_topic_on("again", [(0, BROKER)] * 2)
+    _, told = process.communicate(timeout=TIMEOUT_S)
+    assert process.returncode == 1
+    assert told.splitlines()[-1].endswith(f"every log directory has failed: {one}, {two}")
+    eventually(lambda: not led_by(cluster, BROKER, "payments"), "others lead what was in the last")

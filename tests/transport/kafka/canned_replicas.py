@@ -1,0 +1,106 @@
+"""Answers requests at once with what a test wants, and remembers what was asked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+
+from core.errors import Errors
+from core.model import TopicPartition
+from core.protocol.client import (
+    ConsumedPartition,
+    ConsumerFetch,
+    EpochEnd,
+    EpochQuery,
+    ListedOffset,
+    OffsetQuery,
+    ProducedPartition,
+)
+from core.records import RecordBytes
+from core.replication.delayed_operations import Answer, DelayedOperation
+
+
+class Held(DelayedOperation):
+    """A request that is not answered before it expires, or the test wants it."""
+
+    def __init__(self, partitions: Collection[TopicPartition], respond: Answer) -> None:
+        super().__init__(partitions)
+        self.respond = respond
+
+    def on_changes(self, names: Collection[TopicPartition]) -> bool:
+        return False
+
+    def answer(self) -> Answer:
+        self.is_completed = True
+        return self.respond
+
+
+class CannedReplicas:
+    """What handlers ask, without replicas. With ``holds`` requests wait until they expire."""
+
+    def __init__(self, *, holds: bool = False) -> None:
+        self.holds = holds
+        self.held: list[Held] = []
+        self.expired: list[DelayedOperation] = []
+        self.acks: int | None = None
+        self.waits: bool | None = None
+        self.records: Mapping[TopicPartition, RecordBytes] = {}
+        self.fetch: ConsumerFetch | None = None
+        self.offset_queries: Mapping[TopicPartition, OffsetQuery] = {}
+        self.epoch_queries: Mapping[TopicPartition, EpochQuery] = {}
+        self.produced: Mapping[TopicPartition, ProducedPartition] = {}
+        self.consumed: Mapping[TopicPartition, ConsumedPartition] = {}
+        self.listed: Mapping[TopicPartition, ListedOffset] = {}
+        self.epoch_ends: Mapping[TopicPartition, EpochEnd] = {}
+
+    def produce(
+        self,
+        acks: int,
+        records: Mapping[TopicPartition, RecordBytes],
+        now_ms: int,
+        respond: Callable[[Mapping[TopicPartition, ProducedPartition]], None],
+    ) -> DelayedOperation | None:
+        self.acks, self.records = acks, records
+        unknown = ProducedPartition(Errors.UNKNOWN_TOPIC_OR_PARTITION)
+        produced = {name: self.produced.get(name, unknown) for name in records}
+        return self._answer(records, lambda: respond(produced))
+
+    def fetch_for_consumer(
+        self,
+        request: ConsumerFetch,
+        now_ms: int,
+        respond: Callable[[Mapping[TopicPartition, ConsumedPartition]], None],
+        *,
+        waits: bool = True,
+    ) -> DelayedOperation | None:
+        self.fetch, self.waits = request, waits
+        unknown = ConsumedPartition(Errors.UNKNOWN_TOPIC_OR_PARTITION)
+        consumed = {name: self.consumed.get(name, unknown) for name in request.positions}
+        return self._answer(request.positions, lambda: respond(consumed))
+
+    def expire(self, operation: DelayedOperation, now_ms: int) -> None:
+        self.expired.append(operation)
+        if not operation.is_completed:
+            operation.answer()()
+
+    def list_offsets(
+        self, queries: Mapping[TopicPartition, OffsetQuery]
+    ) -> Mapping[TopicPartition, ListedOffset]:
+        self.offset_queries = queries
+        unknown = ListedOffset(Errors.UNKNOWN_TOPIC_OR_PARTITION)
+        return {name: self.listed.get(name, unknown) for name in queries}
+
+    def offsets_for_leader_epoch(
+        self, queries: Mapping[TopicPartition, EpochQuery]
+    ) -> Mapping[TopicPartition, EpochEnd]:
+        self.epoch_queries = queries
+        unknown = EpochEnd(Errors.UNKNOWN_TOPIC_OR_PARTITION)
+        return {name: self.epoch_ends.get(name, unknown) for name in queries}
+
+    def _answer(
+        self, partitions: Collection[TopicPartition], respond: Answer
+    ) -> DelayedOperation | None:
+        if not self.holds:
+            respond()
+            return None
+        self.held.append(Held(tuple(partitions), respond))
+        return self.held[-1]

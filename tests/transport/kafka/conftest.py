@@ -1,0 +1,40 @@
+"""Listeners on free ports, closed afterwards.
+
+kafka-python is loaded before warnings are errors: it uses what Python 3.11 calls deprecated.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from typing import Protocol
+
+import pytest
+
+from transport.kafka.api import KafkaApi
+from transport.kafka.connection import KafkaLimits
+from transport.kafka.listener import DEFAULT_LIMITS, KafkaListener
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    import kafka  # noqa: F401
+
+
+class Listen(Protocol):
+    def __call__(
+        self, apis: Sequence[KafkaApi], limits: KafkaLimits = DEFAULT_LIMITS
+    ) -> KafkaListener: ...
+
+
+@pytest.fixture
+def listen() -> Iterator[Listen]:
+    with ExitStack() as stack:
+
+        def start(apis: Sequence[KafkaApi], limits: KafkaLimits = DEFAULT_LIMITS) -> KafkaListener:
+            listener = KafkaListener("127.0.0.1", 0, apis, limits, name="test-listener")
+            listener.start()
+            stack.callback(listener.close, 0.1)
+            return listener
+
+        yield start

@@ -1,0 +1,85 @@
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import pytest
+from kafka.protocol.admin.topics import DeleteRecordsRequest
+
+from core.errors import Errors
+from core.model import TopicPartition
+from core.protocol.client import DeletedRecords
+from core.replication.delayed_operations import DelayedOperation
+from tests.transport.kafka.canned_replicas import Held
+from tests.transport.kafka.wire import ask
+from transport.kafka.delete_records import delete_records_apis
+
+T0, T1, U0 = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)
+
+
+class Deleter:
+    """Answers what it is told to, at once or when its time is over."""
+
+    def __init__(self, *, waits: bool = False) -> None:
+        self.asked: dict[TopicPartition, int] = {}
+        self.deleted = {T0: DeletedRecords(Errors.NONE, 7)}
+        self.expired: list[DelayedOperation] = []
+        self._waits = waits
+
+    def delete_records(
+        self,
+        offsets: Mapping[TopicPartition, int],
+        now_ms: int,
+        respond: Callable[[Mapping[TopicPartition, DeletedRecords]], None],
+    ) -> DelayedOperation | None:
+        self.asked = dict(offsets)
+        if self._waits:
+            late = {name: DeletedRecords(Errors.REQUEST_TIMED_OUT) for name in offsets}
+            return Held(offsets.keys(), lambda: respond(late))
+        respond(self.deleted)
+        return None
+
+    def expire(self, operation: DelayedOperation, now_ms: int) -> None:
+        self.expired.append(operation)
+        operation.answer()()
+
+
+def request_for(offsets: Mapping[TopicPartition, int], timeout_ms: int) -> DeleteRecordsRequest:
+    topic = DeleteRecordsRequest.DeleteRecordsTopic
+    by_topic: dict[str, list[object]] = {}
+    for (name, number), offset in offsets.items():
+        row = topic.DeleteRecordsPartition(partition_index=number, offset=offset)
+        by_topic.setdefault(name, []).append(row)
+    topics = [topic(name=name, partitions=rows) for name, rows in by_topic.items()]
+    return DeleteRecordsRequest(topics=topics, timeout_ms=timeout_ms)
+
+
+@pytest.mark.parametrize("version", [0, 1])
+def test_every_partition_asked_for_is_answered_in_order(version: int):
+    deleter = Deleter()
+    deleter.deleted[U0] = DeletedRecords(Errors.OFFSET_OUT_OF_RANGE)
+    offsets = {T1: -1, T0: 7, U0: 1_000}
+
+    answer = ask(delete_records_apis(deleter), request_for(offsets, 1_000), version)
+
+    assert deleter.asked == offsets
+    rows = [
+        (topic.name, row.partition_index, row.low_watermark, row.error_code)
+        for topic in answer.topics
+        for row in topic.partitions
+    ]
+    assert rows == [
+        ("t", 1, -1, Errors.UNKNOWN_TOPIC_OR_PARTITION),
+        ("t", 0, 7, Errors.NONE),
+        ("u", 0, -1, Errors.OFFSET_OUT_OF_RANGE),
+    ]
+
+
+@pytest.mark.parametrize("timeout_ms", [-1, 0, 1])
+def test_what_takes_longer_than_the_client_waits_is_answered_then(timeout_ms: int):
+    deleter = Deleter(waits=True)
+
+    answer = ask(delete_records_apis(deleter), request_for({T0: 7}, timeout_ms), 1)
+
+    (topic,) = answer.topics
+    assert [row.error_code for row in topic.partitions] == [Errors.REQUEST_TIMED_OUT]
+    assert len(deleter.expired) == 1

@@ -1,0 +1,326 @@
+from __future__ import annotations
+
+import struct
+import threading
+
+import pytest
+from kafka.protocol.metadata import ApiVersionsRequest
+
+from core.errors import RegentError
+from tests.transport.kafka.conftest import Listen
+from tests.transport.kafka.raw_client import METADATA, WAIT_S, Desk, RawClient, request_bytes
+from tests.transport.kafka.wire import read
+from transport.kafka.api import KafkaAnswer, KafkaApi, KafkaApiKey, KafkaRequest
+from transport.kafka.connection import KafkaLimits
+from transport.kafka.listener import KafkaListener
+from transport.kafka.metrics import Closed
+from transport.server import PortInUseError
+
+
+def settle(client: RawClient) -> None:
+    """Return when whatever was sent before has been looked at: the loop went round in between."""
+    for _ in range(3):
+        assert client.ask(b"now settle") == b"now settle"
+
+
+def test_a_request_is_answered_however_it_arrives(listen: Listen):
+    with RawClient(listen(Desk().apis)) as client:
+        for byte in request_bytes(b"now", correlation_id=7):
+            client.send(bytes([byte]))
+        assert client.answer() == (7, b"now")
+
+
+def test_answers_go_out_in_the_order_of_the_requests(listen: Listen):
+    desk = Desk()
+    with RawClient(listen(desk.apis)) as client:
+        bodies = [b"first", b"second", b"now", b"third"]
+        client.send(b"".join(request_bytes(body, number) for number, body in enumerate(bodies)))
+        assert [desk.next_begun() for _ in range(3)] == [b"first", b"second", b"third"]
+
+        desk.answer(b"third")
+        desk.answer(b"second")
+        desk.answer(b"first")
+        assert [client.answer() for _ in bodies] == list(enumerate(bodies))
+
+
+def test_nothing_is_sent_for_a_request_without_an_answer(listen: Listen):
+    async def handle(request: KafkaRequest) -> KafkaAnswer:
+        return None if bytes(request.body) == b"acks=0" else (b"acks=1",)
+
+    with RawClient(listen([KafkaApi(METADATA, 0, 8, handle)])) as client:
+        client.send(request_bytes(b"acks=0", 1) + request_bytes(b"acks=1", 2))
+        assert client.answer() == (2, b"acks=1")
+
+
+def test_versions_are_told_even_to_those_who_ask_in_an_unknown_one(listen: Listen):
+    with RawClient(listen(Desk().apis)) as client:
+        for version, error in [(0, 0), (3, 0), (99, 35)]:
+            client.send(request_bytes(b"\0\0\0\0", version, api_key=18, version=version))
+            correlation_id, body = client.answer()
+            assert correlation_id == version
+            told = read(ApiVersionsRequest, version if error == 0 else 0, body)
+            assert told.error_code == error
+
+
+# --- limits ---
+
+
+def test_a_connection_has_so_many_requests_under_way_and_others_go_on(listen: Listen):
+    desk = Desk()
+    listener = listen(desk.apis, KafkaLimits(requests_per_connection=2))
+    with RawClient(listener) as busy, RawClient(listener) as other:
+        busy.send(b"".join(request_bytes(b"%d" % number, number) for number in range(5)))
+        assert [desk.next_begun(), desk.next_begun()] == [b"0", b"1"]
+        settle(other)
+        assert desk.begun.empty()
+        assert listener.metrics.throttled == 1
+
+        for number in range(5):
+            desk.answer(b"%d" % number)
+            assert busy.answer() == (number, b"%d" % number)
+            if number < 3:
+                assert desk.next_begun() == b"%d" % (number + 2)
+
+
+@pytest.mark.parametrize("size", [300_000, 1_500_000, 4_000_000])
+def test_who_does_not_read_answers_has_no_more_requests_taken_up(listen: Listen, size: int):
+    requests = 80_000_000 // size
+    taken: list[int] = []
+    answer = bytes(size)
+
+    async def handle(request: KafkaRequest) -> KafkaAnswer:
+        if request.body:
+            return (request.body,)
+        taken.append(request.correlation_id)
+        return (answer,)
+
+    listener = listen([KafkaApi(METADATA, 0, 8, handle)])
+    with RawClient(listener) as lazy, RawClient(listener) as other:
+        lazy.send(b"".join(request_bytes(correlation_id=number) for number in range(requests)))
+        settle(other)
+        assert len(taken) < requests
+        for number in range(requests):
+            assert lazy.answer() == (number, answer)
+
+
+def test_large_requests_wait_for_memory_and_small_ones_do_not(listen: Listen):
+    desk = Desk()
+    listener = listen(desk.apis, KafkaLimits(queued_max_request_bytes=150_000))
+    large = [b"%d" % number + bytes(100_000) for number in range(2)]
+    with RawClient(listener) as first, RawClient(listener) as second:
+        first.send(request_bytes(large[0]))
+        assert desk.next_begun() == large[0]
+        second.send(request_bytes(large[1]))
+        with RawClient(listener) as other:
+            settle(other)
+        assert desk.begun.empty()
+
+        desk.answer(large[0], b"done")
+        assert first.answer() == (1, b"done")
+        assert desk.next_begun() == large[1]
+
+
+def test_memory_is_free_again_when_a_client_leaves(listen: Listen):
+    desk = Desk()
+    listener = listen(desk.apis, KafkaLimits(queued_max_request_bytes=150_000))
+    with RawClient(listener) as waiting, RawClient(listener) as other:
+        with RawClient(listener) as first, RawClient(listener) as begun:
+            first.send(request_bytes(bytes(100_000)))
+            desk.next_begun()
+            begun.send(request_bytes(bytes(140_000))[:70_000])
+            settle(other)
+            waiting.send(request_bytes(b"waiting" + bytes(100_000)))
+            settle(other)
+        assert desk.next_begun().startswith(b"waiting")
+
+
+def test_no_more_connections_than_allowed(listen: Listen):
+    listener = listen(Desk().apis, KafkaLimits(max_connections=2))
+    with RawClient(listener) as first:
+        with RawClient(listener) as second, RawClient(listener) as third:
+            assert third.is_closed()
+            assert second.ask(b"now") == first.ask(b"now") == b"now"
+            assert listener.metrics.closed[Closed.TOO_MANY] == 1
+            assert listener.metrics.connections == 2
+        while listener.metrics.connections > 1:
+            settle(first)
+        with RawClient(listener) as fourth:
+            assert fourth.ask(b"now") == b"now"
+
+
+def test_idle_connections_are_closed_and_waiting_ones_are_not(listen: Listen):
+    desk = Desk()
+    listener = listen(desk.apis, KafkaLimits(connections_max_idle_ms=500))
+    with RawClient(listener) as waiting, RawClient(listener) as begun, RawClient(listener) as idle:
+        waiting.send(request_bytes(b"a long poll"))
+        desk.next_begun()
+        begun.send(request_bytes(b"never whole")[:-1])
+        assert idle.is_closed()
+        assert begun.is_closed()
+        desk.answer(b"a long poll")
+        assert waiting.answer() == (1, b"a long poll")
+        assert waiting.is_closed()
+    assert +listener.metrics.closed == {Closed.IDLE: 3}
+
+
+def test_one_who_floods_does_not_starve_the_others(listen: Listen):
+    flood = 10_000
+    handled = 0
+    others_had_a_turn = threading.Event()
+
+    async def handle(request: KafkaRequest) -> KafkaAnswer:
+        nonlocal handled
+        if request.body:
+            return (request.body,)
+        handled += 1
+        others_had_a_turn.wait(0.001)  # a handler that takes its time
+        return ()
+
+    listener = listen([KafkaApi(METADATA, 0, 8, handle)])
+    with RawClient(listener) as flooding, RawClient(listener) as other:
+        flooding.send(request_bytes() * flood)
+        settle(other)
+        assert handled < flood
+        others_had_a_turn.set()
+        for _ in range(flood):
+            assert flooding.answer() == (1, b"")
+
+
+# --- what clients do wrong ---
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (struct.pack(">i", -1), Closed.MALFORMED),
+        (struct.pack(">i", 3) + b"abc", Closed.MALFORMED),
+        (struct.pack(">i", 1_000_001), Closed.MALFORMED),
+        (b"GET / HTTP/1.1\r\n\r\n", Closed.MALFORMED),
+        (struct.pack(">ihhih", 10, METADATA, 1, 1, 100), Closed.MALFORMED),
+        (request_bytes(api_key=6), Closed.UNSUPPORTED),
+        (request_bytes(api_key=-1), Closed.UNSUPPORTED),
+        (request_bytes(version=9), Closed.UNSUPPORTED),
+        (request_bytes(version=-1), Closed.UNSUPPORTED),
+    ],
+)
+def test_a_malformed_request_closes_its_connection_only(
+    listen: Listen, data: bytes, reason: Closed
+):
+    listener = listen(Desk().apis, KafkaLimits(socket_request_max_bytes=1_000_000))
+    with RawClient(listener) as other, RawClient(listener) as client:
+        client.send(data)
+        assert client.is_closed()
+        assert +listener.metrics.closed == {reason: 1}
+        assert listener.metrics.malformed == 1
+        assert other.ask(b"now") == b"now"
+
+
+def test_malformed_requests_fill_no_log(listen: Listen, caplog: pytest.LogCaptureFixture):
+    listener = listen(Desk().apis)
+    for _ in range(20):
+        with RawClient(listener) as client:
+            client.send(struct.pack(">i", -1))
+            assert client.is_closed()
+    assert listener.metrics.malformed == 20
+    assert len(caplog.records) == 1
+
+
+@pytest.mark.parametrize("waits", [False, True])
+def test_a_request_that_fails_unexpectedly_closes_its_connection_only(
+    listen: Listen, caplog: pytest.LogCaptureFixture, waits: bool
+):
+    desk = Desk()
+
+    async def handle(request: KafkaRequest) -> KafkaAnswer:
+        if bytes(request.body) == b"now":
+            return (request.body,)
+        if waits:
+            await desk.apis[0].handle(request)
+        raise ZeroDivisionError("a bug")
+
+    listener = listen([KafkaApi(METADATA, 0, 8, handle)])
+    with RawClient(listener) as other, RawClient(listener) as client:
+        client.send(request_bytes(b"bad"))
+        if waits:
+            desk.answer(desk.next_begun())
+        assert client.is_closed()
+        assert other.ask(b"now") == b"now"
+    assert listener.metrics.closed[Closed.FAILED] == 1
+    assert "ZeroDivisionError" in caplog.text
+
+
+def test_a_request_is_given_up_when_its_client_leaves(listen: Listen):
+    desk = Desk()
+    listener = listen(desk.apis)
+    with RawClient(listener) as client:
+        client.send(request_bytes(b"a long poll"))
+        desk.next_begun()
+    assert desk.given_up.get(timeout=WAIT_S) == b"a long poll"
+
+
+# --- the listener itself ---
+
+
+def test_what_it_counts(listen: Listen):
+    listener = listen(Desk().apis)
+    with RawClient(listener) as client:
+        for _ in range(3):
+            client.ask(b"now")
+        client.send(request_bytes(api_key=18, version=0))
+        client.answer()
+    metrics = listener.metrics
+    assert metrics.connections_accepted == 1
+    assert +metrics.requests == {METADATA: 3, KafkaApiKey.API_VERSIONS: 1}
+    assert metrics.bytes_in == 3 * len(request_bytes(b"now")) + len(request_bytes())
+    assert metrics.bytes_out >= 3 * len(b"size" + b"corr" + b"now")
+
+
+def test_a_closing_listener_lets_answers_go_out_and_takes_nothing_up(listen: Listen):
+    desk = Desk()
+    listener = listen(desk.apis)
+    with RawClient(listener) as waiting, RawClient(listener) as idle:
+        settle(idle)
+        waiting.send(request_bytes(b"the last one"))
+        desk.next_begun()
+        closing = threading.Thread(target=listener.close, args=(WAIT_S,))
+        closing.start()
+        assert idle.is_closed()
+        with pytest.raises(OSError, match="refused"):
+            RawClient(listener)
+        desk.answer(b"the last one")
+        assert waiting.answer() == (1, b"the last one")
+        assert waiting.is_closed()
+        closing.join(WAIT_S)
+        assert not closing.is_alive()
+
+
+def test_a_closing_listener_does_not_wait_for_ever(listen: Listen):
+    desk = Desk()
+    listener = listen(desk.apis)
+    with RawClient(listener) as client:
+        client.send(request_bytes(b"never answered"))
+        desk.next_begun()
+        listener.close(last_answers_s=0.01)
+        assert client.is_closed()
+    assert desk.given_up.get(timeout=WAIT_S) == b"never answered"
+    listener.close()
+
+
+def test_a_port_in_use_is_an_error_that_names_it_and_free_after_close(listen: Listen):
+    listener = listen(Desk().apis)
+    again = KafkaListener("127.0.0.1", listener.port, Desk().apis)
+    with pytest.raises(PortInUseError, match=f"127.0.0.1:{listener.port}"):
+        again.start()
+    with RawClient(listener) as client:
+        client.ask(b"now")
+        listener.close()
+    again.start()
+    with RawClient(again) as client:
+        assert client.ask(b"now") == b"now"
+    again.close()
+
+
+@pytest.mark.parametrize("host", ["192.0.2.1", "no such host"])
+def test_an_address_of_no_use_is_an_error(host: str):
+    with pytest.raises(RegentError, match="cannot listen"):
+        KafkaListener(host, 0, []).start()

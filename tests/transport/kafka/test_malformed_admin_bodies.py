@@ -1,0 +1,60 @@
+"""Whatever follows a good header: an answer, or a malformed request, and no other error."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.transport.kafka.test_configs import Desk as ConfigDesk
+from tests.transport.kafka.test_delete_records import Deleter
+from tests.transport.kafka.test_topics import Desk as TopicDesk
+from tests.transport.kafka.wire import request_of, whole
+from transport.kafka.api import KafkaApi, KafkaApiKey, MalformedRequestError
+from transport.kafka.delete_records import delete_records_apis
+from transport.kafka.producer_ids import producer_id_apis
+from transport.kafka.topics import topic_apis
+
+KEYS = [19, 20, 21, 22, 32, 33, 37, 44]
+# Mostly what lengths are made of, so that some bodies are understood further than to their start.
+BODIES = st.lists(st.sampled_from([0, 0, 0, 1, 2, 3, 97, 255]), max_size=60).map(bytes)
+repeatable = settings(derandomize=True, deadline=None, database=None, max_examples=50)
+
+
+@pytest.fixture(scope="module")
+def executor() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(1) as executor:
+        yield executor
+
+
+def the_api(key: int, executor: ThreadPoolExecutor) -> KafkaApi:
+    apis = [
+        *ConfigDesk(executor).apis,
+        *topic_apis(TopicDesk()),
+        *delete_records_apis(Deleter()),
+        *producer_id_apis(lambda: range(1_000), executor),
+    ]
+    assert sorted(api.key for api in apis) == KEYS
+    return next(api for api in apis if api.key == key)
+
+
+@pytest.mark.parametrize("key", KEYS, ids=[KafkaApiKey(key).name for key in KEYS])
+def test_any_bytes_are_answered_or_malformed(key: int, executor: ThreadPoolExecutor):
+    @repeatable
+    @given(body=BODIES, newest=st.booleans())
+    def check(body: bytes, newest: bool) -> None:
+        api = the_api(key, executor)
+        version = api.max_version if newest else api.min_version
+
+        async def answer() -> None:
+            with suppress(MalformedRequestError):
+                assert whole(await api.handle(request_of(key, version, body)))
+
+        asyncio.run(answer())
+
+    check()

@@ -1,0 +1,110 @@
+"""Whatever follows a good header: an answer, or a malformed request, and no other error."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from kafka.protocol.consumer import FetchRequest, ListOffsetsRequest, OffsetForLeaderEpochRequest
+from kafka.protocol.metadata import MetadataRequest
+from kafka.protocol.producer import ProduceRequest
+
+from core.model import TopicPartition
+from core.protocol.client import ConsumerPosition, OffsetQuery
+from core.replication.metadata_cache import MetadataCache
+from tests.support.record_batches import batch
+from tests.transport.kafka.canned_replicas import CannedReplicas
+from tests.transport.kafka.test_fetch import fetch
+from tests.transport.kafka.test_offsets import list_offsets
+from tests.transport.kafka.test_produce import produce
+from tests.transport.kafka.wire import read, request_of, whole
+from transport.kafka.api import KafkaApi, MalformedRequestError
+from transport.kafka.fetch import fetch_apis
+from transport.kafka.metadata import metadata_apis
+from transport.kafka.offsets import offset_apis
+from transport.kafka.produce import produce_apis
+
+repeatable = settings(derandomize=True, deadline=None, database=None, max_examples=25)
+ORDERS_0 = TopicPartition("orders", 0)
+REPLICAS = CannedReplicas()
+APIS = [
+    *produce_apis(REPLICAS),
+    *fetch_apis(REPLICAS),
+    *offset_apis(REPLICAS),
+    *metadata_apis(MetadataCache(), "PLAINTEXT", lambda: "a-cluster"),
+]
+TYPES = {
+    0: ProduceRequest,
+    1: FetchRequest,
+    2: ListOffsetsRequest,
+    3: MetadataRequest,
+    23: OffsetForLeaderEpochRequest,
+}
+GOOD = {
+    0: produce({ORDERS_0: batch(b"a"), TopicPartition("tea", 1): batch(b"b")}),
+    1: fetch({ORDERS_0: ConsumerPosition(5, 100)}, rack_id="a"),
+    2: list_offsets({ORDERS_0: OffsetQuery(-1)}),
+    3: MetadataRequest(topics=[MetadataRequest.MetadataRequestTopic(name="orders")]),
+    23: OffsetForLeaderEpochRequest(
+        topics=[
+            OffsetForLeaderEpochRequest.OffsetForLeaderTopic(
+                topic="orders",
+                partitions=[
+                    OffsetForLeaderEpochRequest.OffsetForLeaderTopic.OffsetForLeaderPartition(
+                        partition=0, current_leader_epoch=-1, leader_epoch=1
+                    )
+                ],
+            )
+        ]
+    ),
+}
+VERSIONED = [
+    pytest.param(api, version, id=f"{api.key.name}-v{version}")
+    for api in APIS
+    for version in range(api.min_version, api.max_version + 1)
+]
+
+
+def answer_to(api: KafkaApi, version: int, body: bytes) -> None:
+    """Have it answered, and read what is answered; raises MalformedRequestError."""
+
+    async def handle() -> bytes | None:
+        answer = await api.handle(request_of(api.key, version, body))
+        return None if answer is None else whole(answer)
+
+    answer = asyncio.run(handle())
+    if answer is not None:
+        read(TYPES[api.key], version, answer)
+
+
+@pytest.mark.parametrize(("api", "version"), VERSIONED)
+def test_a_request_that_is_cut_off_is_malformed(api: KafkaApi, version: int):
+    body = bytes(GOOD[api.key].encode(version=version))
+    answer_to(api, version, body)
+    for end in range(_needed(api, version, body)):
+        with pytest.raises(MalformedRequestError):
+            answer_to(api, version, body[:end])
+
+
+def _needed(api: KafkaApi, version: int, body: bytes) -> int:
+    """How much of the request is read: what ends it may be about what is not spoken here."""
+    if api.key == 1 and version >= 7:  # no forgotten topics; a rack
+        return len(body) - 4 - (3 if version >= 11 else 0)
+    if api.key == 3 and version >= 8:  # authorized operations
+        return len(body) - 2
+    return len(body)
+
+
+@pytest.mark.parametrize(("api", "version"), VERSIONED)
+@repeatable
+@given(data=st.data())
+def test_bytes_that_mean_nothing_do_no_harm(api: KafkaApi, version: int, data: st.DataObject):
+    body = bytearray(GOOD[api.key].encode(version=version))
+    position = st.integers(0, len(body) - 1)
+    for at in data.draw(st.lists(position, max_size=4)):
+        body[at] = data.draw(st.sampled_from([0, 1, 0x7F, 0x80, 0xFF]))
+    with suppress(MalformedRequestError):
+        answer_to(api, version, bytes(body))

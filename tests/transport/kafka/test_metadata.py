@@ -1,0 +1,206 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection
+from typing import Any
+
+import pytest
+from kafka.protocol.metadata import MetadataRequest
+
+from core.errors import Errors
+from core.protocol.control import (
+    ControlHeader,
+    UpdateMetadataBroker,
+    UpdateMetadataEndPoint,
+    UpdateMetadataPartition,
+    UpdateMetadataRequest,
+    UpdateMetadataTopic,
+)
+from core.replication.metadata_cache import MetadataCache
+from tests.transport.kafka.wire import ask, read, request_of, whole
+from transport.kafka.api import KafkaApi
+from transport.kafka.metadata import metadata_apis
+
+VERSIONS = range(9)
+
+
+def broker(broker_id: int, listener: str = "PLAINTEXT") -> UpdateMetadataBroker:
+    endpoint = UpdateMetadataEndPoint(listener, f"host-{broker_id}", 9092 + broker_id, "PLAINTEXT")
+    rack = "rack-a" if broker_id == 1 else None
+    return UpdateMetadataBroker(broker_id, 1, (endpoint,), rack, None, None)
+
+
+def partition(index: int, leader: int = 1, *replicas: int) -> UpdateMetadataPartition:
+    replicas = replicas or (1, 2)
+    offline = tuple(r for r in replicas if r == 3)
+    return UpdateMetadataPartition(index, 1, leader, 4, replicas[:1], 0, replicas, offline)
+
+
+def cache_of(
+    topics: dict[str, list[UpdateMetadataPartition]], brokers: Collection[UpdateMetadataBroker]
+) -> MetadataCache:
+    cache = MetadataCache()
+    update(cache, topics, brokers)
+    return cache
+
+
+def update(
+    cache: MetadataCache,
+    topics: dict[str, list[UpdateMetadataPartition]],
+    brokers: Collection[UpdateMetadataBroker],
+) -> None:
+    states = tuple(UpdateMetadataTopic(name, None, tuple(rows)) for name, rows in topics.items())
+    cache.update(ControlHeader(2, 1, 1), UpdateMetadataRequest(states, tuple(brokers)))
+
+
+BROKERS = [broker(2), broker(1), broker(9, "INTERNAL")]
+TOPICS = {
+    "orders": [partition(1, 2, 2, 1), partition(0)],
+    "tea": [partition(0, 3, 1, 3)],
+    "__consumer_offsets": [partition(0)],
+}
+
+
+def apis(cache: MetadataCache | None = None, **more: Any) -> list[KafkaApi]:
+    return [
+        *metadata_apis(cache or cache_of(TOPICS, BROKERS), "PLAINTEXT", lambda: "a-cluster", **more)
+    ]
+
+
+def metadata(topics: Collection[str] | None, *, may_create: bool = False) -> MetadataRequest:
+    rows = (
+        None if topics is None else [MetadataRequest.MetadataRequestTopic(name=t) for t in topics]
+    )
+    return MetadataRequest(topics=rows, allow_auto_topic_creation=may_create)
+
+
+def topics_of(answer: Any) -> dict[str, Any]:
+    return {topic.name: topic for topic in answer.topics}
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_every_version_describes_the_cluster(version: int):
+    answer = ask(apis(), metadata(["orders"]), version)
+
+    rack = "rack-a" if version >= 1 else None
+    assert [(b.node_id, b.host, b.port, b.rack) for b in answer.brokers] == [
+        (1, "host-1", 9093, rack),
+        (2, "host-2", 9094, None),
+    ]
+    assert answer.controller_id == (2 if version >= 1 else -1)
+    assert answer.cluster_id == ("a-cluster" if version >= 2 else None)
+    assert answer.authorized_operations is None  # how kafka-python reads the smallest integer
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_every_version_describes_topics(version: int):
+    answer = ask(apis(), metadata(["orders", "__consumer_offsets"]), version)
+
+    topics = topics_of(answer)
+    assert list(topics) == ["orders", "__consumer_offsets"]
+    orders = topics["orders"]
+    assert orders.error_code == 0
+    assert not orders.is_internal
+    assert topics["__consumer_offsets"].is_internal == (version >= 1)
+    assert orders.authorized_operations is None
+    rows = [
+        (p.partition_index, p.leader_id, p.replica_nodes, p.isr_nodes) for p in orders.partitions
+    ]
+    assert rows == [(0, 1, [1, 2], [1]), (1, 2, [2, 1], [2])]
+    assert [p.error_code for p in orders.partitions] == [0, 0]
+    assert {p.leader_epoch for p in orders.partitions} == {4 if version >= 7 else -1}
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_partition_without_a_leader_says_so(version: int):
+    (tea,) = ask(apis(), metadata(["tea"]), version).topics
+    (row,) = tea.partitions
+    assert (row.error_code, row.leader_id) == (Errors.LEADER_NOT_AVAILABLE, -1)
+    # Before version 1 replicas that cannot be reached are left out.
+    assert row.replica_nodes == ([1] if version == 0 else [1, 3])
+    assert row.offline_replicas == ([3] if version >= 5 else [])
+
+
+@pytest.mark.parametrize(
+    ("version", "error"), [(5, Errors.LEADER_NOT_AVAILABLE), (6, Errors.LISTENER_NOT_FOUND)]
+)
+def test_a_leader_on_another_listener_is_told_from_a_missing_one(version: int, error: Errors):
+    cache = cache_of({"far": [partition(0, 9, 9)]}, BROKERS)
+    (far,) = ask(apis(cache), metadata(["far"]), version).topics
+    assert far.partitions[0].error_code == error
+
+
+def test_all_topics_are_asked_for_with_null_and_before_version_1_with_none():
+    assert set(topics_of(ask(apis(), metadata([]), 0))) == set(TOPICS)
+    for version in range(1, 9):
+        assert set(topics_of(ask(apis(), metadata(None), version))) == set(TOPICS)
+        assert topics_of(ask(apis(), metadata([]), version)) == {}
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_an_unknown_topic_is_unknown(version: int):
+    answer = ask(apis(), metadata(["orders", "nothing", "not/legal"]), version)
+    assert {name: topic.error_code for name, topic in topics_of(answer).items()} == {
+        "orders": 0,
+        "nothing": Errors.UNKNOWN_TOPIC_OR_PARTITION,
+        "not/legal": Errors.INVALID_TOPIC_EXCEPTION,
+    }
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_missing_topic_is_created_when_the_client_allows_it(version: int):
+    created: list[str] = []
+    creating = apis(create_missing=created.extend)
+    missing = ["nothing", "orders", "not/legal", "__transaction_state"]
+
+    answer = ask(creating, metadata(missing, may_create=True), version)
+
+    assert created == ["nothing"]
+    topics = topics_of(answer)
+    assert topics["nothing"].error_code == Errors.LEADER_NOT_AVAILABLE
+    assert topics["not/legal"].error_code == Errors.INVALID_TOPIC_EXCEPTION
+    assert topics["__transaction_state"].error_code == Errors.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def test_a_missing_topic_is_not_created_when_the_client_does_not_allow_it():
+    created: list[str] = []
+    (topic,) = ask(apis(create_missing=created.extend), metadata(["nothing"]), 4).topics
+    assert topic.error_code == Errors.UNKNOWN_TOPIC_OR_PARTITION
+    assert created == []
+
+
+def test_what_changed_is_in_the_next_answer():
+    cache = cache_of(TOPICS, BROKERS)
+    handlers = apis(cache)
+    assert len(topics_of(ask(handlers, metadata(["tea"]), 8))["tea"].partitions) == 1
+
+    update(cache, {"tea": [partition(0), partition(1)]}, [broker(1)])
+
+    answer = ask(handlers, metadata(["tea", "orders"]), 8)
+    assert [p.leader_id for p in topics_of(answer)["tea"].partitions] == [1, 1]
+    assert [p.leader_id for p in topics_of(answer)["orders"].partitions] == [1, -1]
+    assert [b.node_id for b in answer.brokers] == [1]
+
+
+def test_topics_of_many_partitions_are_whole():
+    rows = [partition(index, 1 + index % 2) for index in range(1_234)]
+    cache = cache_of({"wide": rows, "tea": TOPICS["tea"]}, BROKERS)
+    handlers = apis(cache)
+    for _ in range(2):
+        wide = topics_of(ask(handlers, metadata(None), 8))["wide"]
+        assert [p.partition_index for p in wide.partitions] == list(range(1_234))
+        assert [p.leader_id for p in wide.partitions] == [1 + i % 2 for i in range(1_234)]
+
+
+def test_who_asks_while_the_cluster_is_read_gets_all_of_it():
+    rows = [partition(index) for index in range(12_345)]
+    (api,) = apis(cache_of({"wide": rows}, BROKERS))
+    request = request_of(api.key, 8, metadata(None).encode(version=8))
+
+    async def ask_at_once() -> list[bytes]:
+        return [whole(a) for a in await asyncio.gather(*(api.handle(request) for _ in range(3)))]
+
+    first, second, third = asyncio.run(ask_at_once())
+    assert first == second == third
+    (wide,) = read(MetadataRequest, 8, first).topics
+    assert len(wide.partitions) == len(rows)

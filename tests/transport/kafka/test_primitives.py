@@ -1,0 +1,109 @@
+from __future__ import annotations
+
+import struct
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from core.records import MemoryRecords
+from transport.kafka.api import MalformedRequestError
+from transport.kafka.primitives import Reader, Writer
+
+repeatable = settings(derandomize=True, deadline=None, database=None)
+INT32 = st.integers(-(2**31), 2**31 - 1)
+VALUES: dict[str, st.SearchStrategy[Any]] = {
+    "int8": st.integers(-(2**7), 2**7 - 1),
+    "int16": st.integers(-(2**15), 2**15 - 1),
+    "int32": INT32,
+    "int64": st.integers(-(2**63), 2**63 - 1),
+    "uint32": st.integers(0, 2**32 - 1),
+    "boolean": st.booleans(),
+    "string": st.text(max_size=50),
+    "nullable_string": st.none() | st.text(max_size=50),
+    "bytes_": st.binary(max_size=50),
+    "nullable_bytes": st.none() | st.binary(max_size=50),
+}
+TYPED = st.sampled_from(sorted(VALUES)).flatmap(lambda n: VALUES[n].map(lambda value: (n, value)))
+
+
+def reader(data: bytes | bytearray) -> Reader:
+    return Reader(memoryview(data))
+
+
+@repeatable
+@given(st.lists(TYPED, max_size=10))
+def test_what_was_written_is_read_and_nothing_is_left(values: list[tuple[str, Any]]):
+    writer = Writer()
+    for name, value in values:
+        getattr(writer, name)(value)
+
+    read_from = reader(writer.whole())
+    assert [getattr(read_from, name)() for name, _ in values] == [value for _, value in values]
+    assert read_from.remaining == 0
+
+
+@repeatable
+@given(TYPED)
+def test_a_value_that_is_cut_off_is_malformed_wherever_the_cut_is(typed: tuple[str, Any]):
+    name, value = typed
+    writer = Writer()
+    getattr(writer, name)(value)
+    whole = writer.whole()
+
+    for end in range(len(whole)):
+        with pytest.raises(MalformedRequestError):
+            getattr(reader(whole[:end]), name)()
+
+
+@repeatable
+@given(st.binary(max_size=100), st.sampled_from(sorted(VALUES)))
+def test_bytes_that_mean_nothing_are_malformed_and_no_other_error(data: bytes, name: str):
+    read_from = reader(data)
+    with suppress(MalformedRequestError):
+        read_from.array(getattr(read_from, name))
+
+
+@repeatable
+@given(st.none() | st.lists(INT32))
+def test_arrays_may_be_null(values: list[int] | None):
+    writer = Writer()
+    writer.nullable_array(values, writer.int32)
+    read_from = reader(writer.whole())
+    assert read_from.nullable_array(read_from.int32) == values
+
+
+@pytest.mark.parametrize("name", ["string", "bytes_"])
+def test_what_must_not_be_null_is_not(name: str):
+    with pytest.raises(MalformedRequestError):
+        getattr(reader(b"\xff" * 4), name)()
+
+
+@pytest.mark.parametrize("count", [-2, 9, 2**31 - 1])
+def test_an_array_has_no_more_elements_than_there_are_bytes(count: int):
+    read_from = reader(struct.pack(">i", count) + bytes(8))
+    with pytest.raises(MalformedRequestError):
+        read_from.array(read_from.int8)
+
+
+def test_a_string_is_utf_8():
+    with pytest.raises(MalformedRequestError):
+        reader(b"\x00\x01\xff").string()
+
+
+def test_byte_sequences_are_read_where_they_are():
+    received = bytearray(b"\x00\x00\x00\x03abc")
+    reader(received).bytes_()[1] = ord("X")
+    assert received == b"\x00\x00\x00\x03aXc"
+
+
+def test_records_are_written_by_reference():
+    records = MemoryRecords(b"a batch")
+    writer = Writer()
+    writer.int8(1)
+    writer.records(records)
+    writer.int8(2)
+    writer.records(MemoryRecords())
+    assert writer.pieces() == [b"\x01\x00\x00\x00\x07", records, b"\x02\x00\x00\x00\x00"]

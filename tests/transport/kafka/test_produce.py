@@ -1,0 +1,180 @@
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from kafka.protocol.producer import ProduceRequest
+
+from core.errors import Errors
+from core.model import TopicPartition
+from core.protocol.client import ProducedPartition
+from tests.support.record_batches import TRANSACTIONAL_MASK, batch
+from tests.transport.kafka.canned_replicas import CannedReplicas
+from tests.transport.kafka.wire import ask, call
+from transport.kafka.api import KafkaRequest, MalformedRequestError, UnansweredRequestError
+from transport.kafka.produce import produce_apis
+
+VERSIONS = range(3, 9)
+ORDERS_0, ORDERS_1, TEA_0 = (
+    TopicPartition("orders", 0),
+    TopicPartition("orders", 1),
+    TopicPartition("té", 0),
+)
+WRITTEN = ProducedPartition(Errors.NONE, base_offset=7, log_append_time_ms=99, log_start_offset=3)
+ZSTD = 4
+
+
+def produce(
+    records: dict[TopicPartition, bytes | None],
+    acks: int = -1,
+    timeout_ms: int = 1000,
+    transactional_id: str | None = None,
+) -> ProduceRequest:
+    by_topic: dict[str, list[Any]] = {}
+    topic_type = ProduceRequest.TopicProduceData
+    for name, data in records.items():
+        by_topic.setdefault(name.topic, []).append(
+            topic_type.PartitionProduceData(index=name.partition, records=data)
+        )
+    return ProduceRequest(
+        transactional_id=transactional_id,
+        acks=acks,
+        timeout_ms=timeout_ms,
+        topic_data=[topic_type(name=t, partition_data=data) for t, data in by_topic.items()],
+    )
+
+
+def outcomes(answer: Any) -> dict[TopicPartition, Any]:
+    return {
+        TopicPartition(topic.name, partition.index): partition
+        for topic in answer.responses
+        for partition in topic.partition_responses
+    }
+
+
+def errors(answer: Any) -> dict[TopicPartition, Errors]:
+    return {name: Errors(partition.error_code) for name, partition in outcomes(answer).items()}
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_every_version_tells_where_records_are(version: int):
+    replicas = CannedReplicas()
+    records = {ORDERS_0: batch(b"a"), ORDERS_1: batch(b"b", b"c"), TEA_0: batch(b"d")}
+    replicas.produced = dict.fromkeys(records, WRITTEN)
+
+    answer = ask(produce_apis(replicas), produce(dict(records)), version)
+
+    assert replicas.acks == -1
+    assert replicas.records == records
+    assert answer.throttle_time_ms == 0
+    for partition in outcomes(answer).values():
+        assert (partition.error_code, partition.base_offset) == (0, 7)
+        assert partition.log_append_time_ms == 99
+        assert partition.log_start_offset == (3 if version >= 5 else -1)
+    assert list(outcomes(answer)) == [ORDERS_0, ORDERS_1, TEA_0]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_every_version_tells_what_went_wrong(version: int):
+    replicas = CannedReplicas()
+    replicas.produced = {ORDERS_0: ProducedPartition(Errors.INVALID_RECORD, message="no magic")}
+
+    answer = ask(produce_apis(replicas), produce({ORDERS_0: batch(b"a")}), version)
+
+    (partition,) = outcomes(answer).values()
+    assert partition.error_code == Errors.INVALID_RECORD
+    assert partition.base_offset == -1
+    assert partition.error_message == ("no magic" if version >= 8 else None)
+
+
+def test_batches_are_handed_on_where_they_were_received():
+    replicas = CannedReplicas()
+    replicas.produced = {ORDERS_0: WRITTEN}
+    call(produce_apis(replicas), produce({ORDERS_0: batch(b"a")}), 7)
+    (data,) = replicas.records.values()
+    assert isinstance(data, memoryview)
+    assert not data.readonly
+
+
+def test_what_waits_for_replicas_keeps_no_records_in_memory():
+    replicas = CannedReplicas(holds=True)
+    replicas.produced = {ORDERS_0: WRITTEN}
+    received = bytearray(produce({ORDERS_0: batch(b"a")}).encode(version=7))
+    (api,) = produce_apis(replicas)
+
+    async def main() -> None:
+        handling = api.handle(KafkaRequest(api.key, 7, 1, None, "", memoryview(received)))
+        replicas.records = {}
+        received.extend(b"no view of it is left, or this is an error")
+        replicas.held[0].answer()()
+        assert await handling is not None
+
+    asyncio.run(main())
+
+
+def test_nothing_is_sent_to_who_wants_no_acks():
+    replicas = CannedReplicas()
+    replicas.produced = {ORDERS_0: WRITTEN}
+    assert call(produce_apis(replicas), produce({ORDERS_0: batch(b"a")}, acks=0), 7) is None
+    assert replicas.acks == 0
+
+
+def test_who_wants_no_acks_loses_the_connection_over_an_error():
+    replicas = CannedReplicas()
+    replicas.produced = {
+        ORDERS_0: WRITTEN,
+        ORDERS_1: ProducedPartition(Errors.NOT_LEADER_OR_FOLLOWER),
+    }
+    records = dict.fromkeys(replicas.produced, batch(b"a"))
+    with pytest.raises(UnansweredRequestError, match="orders-1: NOT_LEADER_OR_FOLLOWER"):
+        call(produce_apis(replicas), produce({**records}, acks=0), 7)
+
+
+def test_records_that_are_not_replicated_in_time_are_answered_when_time_is_up():
+    replicas = CannedReplicas(holds=True)
+    replicas.produced = {ORDERS_0: ProducedPartition(Errors.REQUEST_TIMED_OUT)}
+    answer = ask(produce_apis(replicas), produce({ORDERS_0: batch(b"a")}, timeout_ms=1), 7)
+    assert replicas.expired == replicas.held
+    assert errors(answer) == {ORDERS_0: Errors.REQUEST_TIMED_OUT}
+
+
+def test_there_are_no_transactions():
+    replicas = CannedReplicas()
+    request = produce({ORDERS_0: batch(b"a")}, transactional_id="tx")
+    refused = {ORDERS_0: Errors.TRANSACTIONAL_ID_AUTHORIZATION_FAILED}
+    assert errors(ask(produce_apis(replicas), request, 7)) == refused
+
+    request = produce({ORDERS_0: batch(b"a", attributes=TRANSACTIONAL_MASK)})
+    assert errors(ask(produce_apis(replicas), request, 7)) == refused
+
+
+@pytest.mark.parametrize("records", [None, b"", batch(b"a")[:60], batch(b"a") + batch(b"b")])
+def test_a_partition_gets_one_batch_and_the_others_are_written_without_it(records: bytes | None):
+    replicas = CannedReplicas()
+    replicas.produced = {ORDERS_1: WRITTEN}
+    request = produce({ORDERS_0: records, ORDERS_1: batch(b"b")})
+
+    answer = ask(produce_apis(replicas), request, 8)
+
+    assert errors(answer) == {ORDERS_0: Errors.INVALID_RECORD, ORDERS_1: Errors.NONE}
+    assert list(replicas.records) == [ORDERS_1]
+
+
+@pytest.mark.parametrize(
+    ("version", "error"), [(6, Errors.UNSUPPORTED_COMPRESSION_TYPE), (7, Errors.NONE)]
+)
+def test_zstd_is_for_those_who_know_of_it(version: int, error: Errors):
+    replicas = CannedReplicas()
+    replicas.produced = {ORDERS_0: WRITTEN}
+    request = produce({ORDERS_0: batch(b"a", attributes=ZSTD)})
+    assert errors(ask(produce_apis(replicas), request, version)) == {ORDERS_0: error}
+
+
+def test_a_partition_that_comes_twice_is_malformed():
+    topic_type = ProduceRequest.TopicProduceData
+    partition = topic_type.PartitionProduceData(index=0, records=batch(b"a"))
+    topic = topic_type(name="orders", partition_data=[partition])
+    request = ProduceRequest(acks=1, timeout_ms=1, topic_data=[topic, topic])
+    with pytest.raises(MalformedRequestError):
+        call(produce_apis(CannedReplicas()), request, 7)

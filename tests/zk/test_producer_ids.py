@@ -1,0 +1,105 @@
+"""Blocks of producer ids: never the same twice, whatever is lost and whoever else takes one."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from core.errors import BadDataError
+from tests.support.connected_sessions import Connect, read
+from tests.support.fake_zookeeper import Call, FakeZooKeeper, FakeZooKeeperServer, Moment
+from zk.admin_znodes import ProducerIdBlockZNode
+from zk.conflicts import ConflictError
+from zk.operations import ConnectionLossError
+from zk.producer_ids import ZkProducerIds
+
+PATH = ProducerIdBlockZNode.PATH
+
+
+@pytest.fixture
+def server() -> FakeZooKeeperServer:
+    return FakeZooKeeperServer()
+
+
+def test_blocks_follow_each_other_in_kafkas_format(server: FakeZooKeeperServer):
+    first, second = (ZkProducerIds(FakeZooKeeper(server), broker_id) for broker_id in (1, 2))
+    assert first.take_block() == range(1_000)
+    assert second.take_block() == range(1_000, 2_000)
+    assert first.take_block() == range(2_000, 3_000)
+    assert json.loads(server.snapshot()[PATH].data) == {
+        "version": 1,
+        "broker": 1,
+        "block_start": "2000",
+        "block_end": "2999",
+    }
+
+
+def test_an_empty_node_and_kafkas_own_are_continued(server: FakeZooKeeperServer):
+    server.put(PATH)
+    assert ZkProducerIds(FakeZooKeeper(server), 1).take_block() == range(1_000)
+    server.put(PATH, b'{"version":1,"broker":7,"block_start":"5000","block_end":"5999"}')
+    assert ZkProducerIds(FakeZooKeeper(server), 1).take_block() == range(6_000, 7_000)
+
+
+def test_a_block_that_another_broker_took_first_is_not_taken(server: FakeZooKeeperServer):
+    zookeeper, other = FakeZooKeeper(server), ZkProducerIds(FakeZooKeeper(server), 2)
+    taken: list[range] = []
+
+    def intervene(call: Call) -> None:
+        if call.method == "multi" and call.moment is Moment.BEFORE and len(taken) < 2:
+            taken.append(other.take_block())
+
+    zookeeper.hook = intervene
+    assert ZkProducerIds(zookeeper, 1).take_block() == range(2_000, 3_000)
+    assert taken == [range(1_000), range(1_000, 2_000)]
+
+
+@pytest.mark.parametrize("moment", [Moment.BEFORE, Moment.AFTER])
+def test_a_lost_answer_gives_no_block_twice(server: FakeZooKeeperServer, moment: Moment):
+    zookeeper = FakeZooKeeper(server)
+    losses = [ConnectionLossError("lost")]
+
+    def lose(call: Call) -> None:
+        if call.method == "multi" and call.moment is moment and losses:
+            raise losses.pop()
+
+    zookeeper.hook = lose
+    block = ZkProducerIds(zookeeper, 1).take_block()
+    assert block == (range(1_000) if moment is Moment.BEFORE else range(1_000, 2_000))
+
+
+def test_it_gives_up_when_others_are_always_first(server: FakeZooKeeperServer):
+    zookeeper, other = FakeZooKeeper(server), ZkProducerIds(FakeZooKeeper(server), 2)
+
+    def intervene(call: Call) -> None:
+        if call.method == "multi" and call.moment is Moment.BEFORE:
+            other.take_block()
+
+    zookeeper.hook = intervene
+    with pytest.raises(ConflictError):
+        ZkProducerIds(zookeeper, 1).take_block()
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"{",
+        b'{"version":1,"broker":7,"block_start":"9223372036854775000",'
+        b'"block_end":"9223372036854775807"}',
+    ],
+    ids=["garbage", "the last block there is"],
+)
+def test_what_cannot_be_continued_is_left_as_it_is(server: FakeZooKeeperServer, data: bytes):
+    server.put(PATH, data)
+    with pytest.raises(BadDataError, match=PATH):
+        ZkProducerIds(FakeZooKeeper(server), 1).take_block()
+    assert server.snapshot()[PATH].data == data
+
+
+def test_a_real_zookeeper_gives_each_broker_its_own(connect: Connect):
+    first, second = connect().client, connect().client
+    assert ZkProducerIds(first, 0).take_block() == range(1_000)
+    assert ZkProducerIds(second, 1).take_block() == range(1_000, 2_000)
+    block = ProducerIdBlockZNode.decode(read(first, PATH).data)
+    assert block == (1, 1_000, 1_999)

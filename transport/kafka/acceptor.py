@@ -1,0 +1,124 @@
+"""The event loop's side of a listener: connections come, are idle, and end."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import Sequence
+from typing import Final
+
+from transport.kafka.api import KafkaApi
+from transport.kafka.connection import Connection, KafkaLimits, ListenerParts
+from transport.kafka.metrics import Closed, ListenerMetrics
+from transport.kafka.request_memory import RequestMemory
+
+logger = logging.getLogger(__name__)
+
+_ACCEPTS_PER_TURN: Final = 32
+_ACCEPT_RETRY_S: Final = 1.0
+_MAX_IDLE_CHECK_S: Final = 10.0
+
+
+class Acceptor:
+    """Accepts on ``listening``, which belongs to it, until it is ended; then the loop is stopped.
+
+    Lives on the loop's thread.
+    """
+
+    def __init__(
+        self,
+        listening: socket.socket,
+        loop: asyncio.AbstractEventLoop,
+        apis: Sequence[KafkaApi],
+        limits: KafkaLimits,
+        metrics: ListenerMetrics,
+        name: str,
+    ) -> None:
+        self._listening = listening
+        self._loop = loop
+        self._limits = limits
+        self._metrics = metrics
+        self._name = name
+        self._connections: set[Connection] = set()
+        self._is_ending = False
+        self._parts = ListenerParts(
+            name,
+            loop,
+            {api.key: api for api in apis},
+            limits,
+            metrics,
+            RequestMemory(limits.queued_max_request_bytes),
+            self._forget,
+        )
+
+    def begin(self) -> None:
+        """Accept connections from now on."""
+        self._listen()
+        self._check_idle()
+
+    def end(self, last_answers_s: float) -> None:
+        """Stop listening; requests under way have so many seconds to be answered."""
+        if self._is_ending:
+            return
+        self._is_ending = True
+        self._loop.remove_reader(self._listening)
+        self._listening.close()
+        for connection in list(self._connections):
+            connection.end()
+        if self._connections:
+            self._loop.call_later(last_answers_s, self._give_up)
+        else:
+            self._loop.stop()
+
+    def _give_up(self) -> None:
+        logger.info("%s leaves requests unanswered", self._name)
+        for connection in list(self._connections):
+            connection.close()
+
+    def _listen(self) -> None:
+        if not self._is_ending:
+            self._loop.add_reader(self._listening, self._accept)
+
+    def _accept(self) -> None:
+        for _ in range(_ACCEPTS_PER_TURN):
+            try:
+                sock, address = self._listening.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:  # no descriptor, or no memory, is left
+                logger.error("%s cannot accept connections: %s", self._name, error)
+                self._loop.remove_reader(self._listening)
+                self._loop.call_later(_ACCEPT_RETRY_S, self._listen)
+                return
+            self._metrics.connections_accepted += 1
+            self._add(sock, address[0])
+
+    def _add(self, sock: socket.socket, client_host: str) -> None:
+        if len(self._connections) >= self._limits.max_connections:
+            sock.close()
+            self._metrics.count_closed(
+                Closed.TOO_MANY, self._name, client_host, f"{len(self._connections)} are open"
+            )
+            return
+        sock.setblocking(False)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        connection = Connection(sock, client_host, self._parts)
+        self._connections.add(connection)
+        self._metrics.connections = len(self._connections)
+        connection.open()
+
+    def _forget(self, connection: Connection) -> None:
+        self._connections.discard(connection)
+        self._metrics.connections = len(self._connections)
+        if self._is_ending and not self._connections:
+            self._loop.stop()
+
+    def _check_idle(self) -> None:
+        max_idle_s = self._limits.connections_max_idle_ms / 1000
+        last_active = self._loop.time() - max_idle_s
+        for connection in [c for c in self._connections if c.is_idle]:
+            if connection.last_active < last_active:
+                connection.close(Closed.IDLE, f"for {max_idle_s:g} s")
+        self._loop.call_later(min(max_idle_s / 2, _MAX_IDLE_CHECK_S), self._check_idle)

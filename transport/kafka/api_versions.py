@@ -1,0 +1,52 @@
+"""ApiVersions: which requests in which versions are spoken here (KIP-35, KIP-511).
+
+It is the first request of most clients. One in a version we do not know is answered in version 0
+with UNSUPPORTED_VERSION and the list, from which the client learns in which version to ask again;
+for the same reason the header of an answer never changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from core.errors import Errors
+from transport.kafka.api import KafkaAnswer, KafkaApi, KafkaApiKey, KafkaRequest
+from transport.kafka.primitives import Writer
+
+_MAX_VERSION: Final = 3
+_FIRST_FLEXIBLE: Final = 3
+
+
+def api_versions_api(apis: Sequence[KafkaApi]) -> KafkaApi:
+    """Return the handler that advertises ``apis``, and itself."""
+    ranges = [(api.key, api.min_version, api.max_version) for api in apis]
+    ranges = sorted([*ranges, (KafkaApiKey.API_VERSIONS, 0, _MAX_VERSION)])
+    answers = [_encode(version, Errors.NONE, ranges) for version in range(_MAX_VERSION + 1)]
+    not_supported = _encode(0, Errors.UNSUPPORTED_VERSION, ranges)
+
+    async def handle(request: KafkaRequest) -> KafkaAnswer:
+        is_known = 0 <= request.api_version <= _MAX_VERSION
+        return (answers[request.api_version] if is_known else not_supported,)
+
+    return KafkaApi(KafkaApiKey.API_VERSIONS, 0, _MAX_VERSION, handle)
+
+
+def _encode(version: int, error: Errors, ranges: Sequence[tuple[KafkaApiKey, int, int]]) -> bytes:
+    writer = Writer()
+    is_flexible = version >= _FIRST_FLEXIBLE
+    writer.int16(error)
+    if is_flexible:
+        writer.int8(len(ranges) + 1)  # a varint: fewer than 127 apis take one byte
+    else:
+        writer.int32(len(ranges))
+    for numbers in ranges:
+        for number in numbers:
+            writer.int16(number)
+        if is_flexible:
+            writer.int8(0)  # no tagged fields
+    if version >= 1:
+        writer.int32(0)  # throttle time
+    if is_flexible:
+        writer.int8(0)
+    return writer.whole()

@@ -1,0 +1,192 @@
+"""DescribeConfigs, versions 1 to 3. Mirrors ``kafka.server.ConfigHelper.describeConfigs``."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import NamedTuple, TypeAlias
+
+from core.config_changes import DEFAULT_BROKER
+from core.config_descriptions import (
+    BrokerSetting,
+    BrokerSettings,
+    ConfigDescription,
+    ConfigSynonym,
+    describe_all_brokers,
+    describe_broker,
+    describe_topic,
+)
+from core.errors import Errors, RegentError
+from core.model import BrokerId
+from core.replication.metadata_cache import MetadataCache
+from core.topic_validation import topic_name_problem
+from transport.kafka.api import KafkaAnswer, KafkaApi, KafkaApiKey, KafkaRequest
+from transport.kafka.primitives import Reader, Writer
+
+_NOT_THROTTLED = 0
+_MAX_MESSAGE_LENGTH = 1_000  # it may quote what is as long as a string can be
+
+ReadConfigs: TypeAlias = Callable[[Collection[str]], Mapping[str, Mapping[str, str]]]
+"""Reads what entities (``topics/T``, ``brokers/N``) override; blocks, raises ``RegentError``."""
+
+
+class ResourceType(IntEnum):
+    """What has a configuration; others are not known here."""
+
+    TOPIC = 2
+    BROKER = 4
+
+
+class Resource(NamedTuple):
+    """Whose configuration it is about, as the client says."""
+
+    type: int
+    name: str
+
+
+class ResourceRefusedError(Exception):
+    """What is told about one resource of a request instead of its configuration."""
+
+    def __init__(self, error_code: Errors, message: str) -> None:
+        super().__init__(message[:_MAX_MESSAGE_LENGTH])
+        self.error_code = error_code
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigView:
+    """What this broker knows of configurations: ``settings`` are those it was started with."""
+
+    broker_id: BrokerId
+    cache: MetadataCache
+    settings: Mapping[str, BrokerSetting]
+    read_configs: ReadConfigs
+
+    def describe(
+        self, resources: Collection[Resource]
+    ) -> Mapping[Resource, list[ConfigDescription] | ResourceRefusedError]:
+        """Return all settings of each resource, read at once, or why there are none."""
+        entities: dict[Resource, str] = {}
+        described: dict[Resource, list[ConfigDescription] | ResourceRefusedError] = {}
+        for resource in resources:
+            try:
+                entities[resource] = self.entity(resource)
+            except ResourceRefusedError as refused:
+                described[resource] = refused
+        own = f"brokers/{self.broker_id}"
+        try:
+            found = self.read_configs({own, DEFAULT_BROKER, *entities.values()})
+        except RegentError as error:
+            late = ResourceRefusedError(Errors.REQUEST_TIMED_OUT, str(error))
+            return {**described, **dict.fromkeys(entities, late)}
+        of_all = found.get(DEFAULT_BROKER, {})
+        broker = BrokerSettings(self.settings, found.get(own, {}), of_all)
+        for resource, entity in entities.items():
+            if entity == DEFAULT_BROKER:
+                described[resource] = describe_all_brokers(of_all)
+            elif entity == own:
+                described[resource] = describe_broker(broker)
+            else:
+                described[resource] = describe_topic(found.get(entity, {}), broker)
+        return described
+
+    def entity(self, resource: Resource) -> str:
+        """Return where a resource's configuration is; raises ``ResourceRefusedError``."""
+        type_, name = resource
+        if type_ == ResourceType.TOPIC:
+            problem = topic_name_problem(name)
+            if problem is not None:
+                raise ResourceRefusedError(Errors.INVALID_TOPIC_EXCEPTION, f"the name {problem}")
+            if name not in self.cache.snapshot.topic_ids:
+                raise ResourceRefusedError(
+                    Errors.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name}"
+                )
+            return f"topics/{name}"
+        if type_ == ResourceType.BROKER:
+            if name in ("", str(self.broker_id)):
+                return f"brokers/{name}" if name else DEFAULT_BROKER
+            raise ResourceRefusedError(
+                Errors.INVALID_REQUEST, f"this is broker {self.broker_id}, not {name!r}"
+            )
+        raise ResourceRefusedError(Errors.INVALID_REQUEST, f"no resources of type {type_} here")
+
+
+def config_apis(view: ConfigView, executor: Executor) -> Sequence[KafkaApi]:
+    """Return DescribeConfigs; ``view`` is asked in ``executor``, where answers are encoded too."""
+
+    def describe(request: KafkaRequest) -> KafkaAnswer:
+        wanted, has_synonyms = _decode(request.body, request.api_version)
+        described = view.describe(wanted.keys())
+        return _encode(wanted, described, request.api_version, has_synonyms=has_synonyms)
+
+    async def handle(request: KafkaRequest) -> KafkaAnswer:
+        return await asyncio.get_running_loop().run_in_executor(executor, describe, request)
+
+    return [KafkaApi(KafkaApiKey.DESCRIBE_CONFIGS, 1, 3, handle)]
+
+
+_Wanted: TypeAlias = Mapping[Resource, Sequence[str] | None]  # names; None or empty: all there are
+
+
+def _decode(body: memoryview, version: int) -> tuple[_Wanted, bool]:
+    """Return what is wanted, and whether with synonyms."""
+    reader = Reader(body)
+
+    def resource() -> tuple[Resource, list[str] | None]:
+        of = Resource(reader.int8(), reader.string())
+        return of, reader.nullable_array(reader.string)
+
+    wanted = dict(reader.array(resource))
+    has_synonyms = reader.boolean()
+    if version >= 3:
+        reader.boolean()  # documentation is wanted: there is none
+    return wanted, has_synonyms
+
+
+def _encode(
+    wanted: _Wanted,
+    described: Mapping[Resource, list[ConfigDescription] | ResourceRefusedError],
+    version: int,
+    *,
+    has_synonyms: bool,
+) -> KafkaAnswer:
+    writer = Writer()
+
+    def write(resource: Resource) -> None:
+        answer, names = described[resource], wanted[resource]
+        configs: list[ConfigDescription] = []
+        if isinstance(answer, ResourceRefusedError):
+            writer.int16(answer.error_code)
+            writer.nullable_string(str(answer))
+        else:
+            writer.int16(Errors.NONE)
+            writer.nullable_string(None)
+            configs = [config for config in answer if not names or config.name in names]
+        writer.int8(resource.type)
+        writer.string(resource.name)
+        writer.array(configs, lambda config: _write_config(writer, config, version, has_synonyms))
+
+    writer.int32(_NOT_THROTTLED)
+    writer.array(wanted, write)
+    return writer.pieces()
+
+
+def _write_config(
+    writer: Writer, config: ConfigDescription, version: int, has_synonyms: bool
+) -> None:
+    def write_synonym(synonym: ConfigSynonym) -> None:
+        writer.string(synonym.name)
+        writer.nullable_string(synonym.value)
+        writer.int8(synonym.source)
+
+    writer.string(config.name)
+    writer.nullable_string(config.value)
+    writer.boolean(config.is_read_only)
+    writer.int8(config.source)
+    writer.boolean(False)  # sensitive: none is
+    writer.array(config.synonyms if has_synonyms else (), write_synonym)
+    if version >= 3:
+        writer.int8(config.type)
+        writer.nullable_string(None)  # documentation

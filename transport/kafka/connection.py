@@ -1,0 +1,344 @@
+"""One client connection: requests are taken up in order, and answered in order.
+
+It works on the socket itself and not through an asyncio transport, which would copy what is
+received and cannot put a file between two pieces of memory.
+
+A connection takes up no request, and is not read from, while it has ``requests_per_connection``
+under way, or does not read its answers, or waits for memory; and after a turn of a few
+milliseconds the others have theirs. Mirrors ``kafka.network.Processor``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+from collections import deque
+from collections.abc import Callable, Coroutine, Generator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+from core.errors import StorageError
+from transport.kafka.api import (
+    KafkaAnswer,
+    KafkaApi,
+    KafkaApiKey,
+    KafkaRequest,
+    MalformedRequestError,
+    UnansweredRequestError,
+)
+from transport.kafka.framing import CHUNK_BYTES, FrameBuffer
+from transport.kafka.metrics import Closed, ListenerMetrics
+from transport.kafka.outgoing import TURN_BYTES, Outgoing
+from transport.kafka.primitives import Reader
+from transport.kafka.request_memory import RequestMemory
+
+T = TypeVar("T")
+
+_REQUEST_HEADER: Final = struct.Struct(">hhi")
+_ANSWER_HEADER: Final = struct.Struct(">ii")  # size of what follows, correlation id
+_TURN_S: Final = 0.002
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaLimits:
+    """What clients may take; Kafka's settings, times in milliseconds.
+
+    ``queued_max_request_bytes`` is for requests of 64 KiB and more together; of smaller ones each
+    connection has about as much at most.
+    """
+
+    socket_request_max_bytes: int = 104_857_600
+    max_connections: int = 1_000
+    requests_per_connection: int = 64  # under way at a time
+    connections_max_idle_ms: int = 600_000
+    queued_max_request_bytes: int = 268_435_456
+
+
+@dataclass(frozen=True, slots=True)
+class ListenerParts:
+    """What the connections of a listener share."""
+
+    name: str
+    loop: asyncio.AbstractEventLoop
+    apis: Mapping[int, KafkaApi]
+    limits: KafkaLimits
+    metrics: ListenerMetrics
+    memory: RequestMemory
+    on_closed: Callable[[Connection], None]
+
+
+class _UnsupportedRequestError(Exception):
+    """A request of a kind or version that is not advertised."""
+
+
+class _Exchange:
+    """A request under way and, once there is one, its answer."""
+
+    __slots__ = ("answer", "correlation_id", "is_done", "reserved", "task")
+
+    def __init__(self, correlation_id: int, reserved: int) -> None:
+        self.correlation_id = correlation_id
+        self.reserved = reserved  # bytes of the listener's memory
+        self.task: asyncio.Task[KafkaAnswer] | None = None
+        self.answer: KafkaAnswer = None
+        self.is_done = False
+
+
+class Connection:
+    """Lives on the event loop's thread; ``sock`` does not block and belongs to it."""
+
+    def __init__(self, sock: socket.socket, client_host: str, parts: ListenerParts) -> None:
+        self.last_active = parts.loop.time()
+        self._socket = sock
+        self._client_host = client_host
+        self._parts = parts
+        self._frames = FrameBuffer(parts.limits.socket_request_max_bytes)
+        self._outgoing = Outgoing(sock)
+        self._under_way: deque[_Exchange] = deque()
+        self._reserved = 0  # for the request that is being received
+        self._waits_for_memory = False
+        self._has_turn_coming = False
+        self._is_reading = self._is_writing = False
+        self._is_ending = self._is_closed = False
+
+    def open(self) -> None:
+        """Begin to read."""
+        self._serve()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no request is under way."""
+        return not self._under_way and not self._outgoing.size
+
+    def end(self) -> None:
+        """Take up no more requests, and close once those under way are answered."""
+        self._is_ending = True
+        self._serve()
+
+    def close(self, reason: Closed | None = None, detail: BaseException | str = "") -> None:
+        """Close at once; what is under way is given up. Idempotent."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        if reason is not None:
+            self._parts.metrics.count_closed(reason, self._parts.name, self._client_host, detail)
+        self._read(False)
+        self._write(False)
+        self._socket.close()
+        memory = self._parts.memory
+        memory.release(self._reserved + sum(e.reserved for e in self._under_way))
+        memory.cancel(self._on_memory)
+        tasks = [e.task for e in self._under_way if e.task is not None and not e.is_done]
+        self._under_way.clear()
+        for task in tasks:
+            task.cancel()
+        self._parts.on_closed(self)
+
+    # --- what the loop calls ---
+
+    def _on_readable(self) -> None:
+        try:
+            count = self._socket.recv_into(self._frames.room())
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError:
+            count = 0
+        if count == 0:
+            self.close()
+            return
+        self._parts.metrics.bytes_in += count
+        self._frames.received(count)
+        self._serve()
+
+    def _on_memory(self) -> None:
+        self._waits_for_memory = False
+        self._reserved = self._frames.next_size or 0
+        self._next_turn()
+
+    def _on_turn(self) -> None:
+        self._has_turn_coming = False
+        self._serve()
+
+    def _next_turn(self) -> None:
+        if not self._has_turn_coming:
+            self._has_turn_coming = True
+            self._parts.loop.call_soon(self._on_turn)
+
+    # --- one turn ---
+
+    def _serve(self) -> None:
+        """Send what is answered, take up what may be taken up."""
+        if self._is_closed:
+            return
+        try:
+            self._send_answers()
+            is_none_left = self._take_up_requests()
+            self._send_answers()
+        except Exception as error:  # noqa: BLE001  this connection ends, the others go on
+            self._fail(error)
+            return
+        if self._is_ending and self.is_idle:
+            self.close()
+            return
+        if self._is_reading and self._is_at_limit:
+            self._parts.metrics.throttled += 1
+        if self._may_take_up and not is_none_left:
+            self._next_turn()
+        self._read(self._may_take_up and not self._has_turn_coming)
+
+    @property
+    def _is_at_limit(self) -> bool:
+        is_full = len(self._under_way) >= self._parts.limits.requests_per_connection
+        return is_full or self._waits_for_memory
+
+    @property
+    def _may_take_up(self) -> bool:
+        return not (self._is_at_limit or self._is_writing or self._is_ending)
+
+    def _take_up_requests(self) -> bool:
+        """Return whether no request is left that is here as a whole."""
+        clock = self._parts.loop.time
+        end_of_turn = clock() + _TURN_S
+        while self._may_take_up and clock() < end_of_turn and self._outgoing.size < TURN_BYTES:
+            frame = self._next_frame()
+            if frame is None:
+                return True
+            self._begin(frame)
+            self._collect_answers()
+        return False
+
+    def _next_frame(self) -> memoryview | None:
+        size = self._frames.next_size
+        if size is not None and size >= CHUNK_BYTES and not self._reserved:
+            if not self._parts.memory.reserve(size, self._on_memory):
+                self._waits_for_memory = True
+                return None
+            self._reserved = size
+        return self._frames.take()
+
+    def _begin(self, frame: memoryview) -> None:
+        request = self._decode(frame)
+        exchange = _Exchange(request.correlation_id, self._reserved)
+        self._reserved = 0
+        self._under_way.append(exchange)
+        self._parts.metrics.requests[request.api_key] += 1
+        steps = self._parts.apis[request.api_key].handle(request).__await__()
+        try:
+            awaited = steps.send(None)
+        except StopIteration as finished:
+            self._finish(exchange, finished.value)
+            return
+        exchange.task = self._parts.loop.create_task(_Begun(steps, awaited))
+        exchange.task.add_done_callback(lambda task: self._on_done(exchange, task))
+
+    def _decode(self, frame: memoryview) -> KafkaRequest:
+        reader = Reader(frame)
+        number, version, correlation_id = reader.unpack(_REQUEST_HEADER)
+        api = self._parts.apis.get(number)
+        # A client that asks which versions there are cannot know which ones to ask in.
+        asks_versions = number == KafkaApiKey.API_VERSIONS
+        if api is None or not (asks_versions or api.min_version <= version <= api.max_version):
+            raise _UnsupportedRequestError(f"api {number} version {version}")
+        client_id = reader.nullable_string()
+        return KafkaRequest(
+            api.key,
+            version,
+            correlation_id,
+            client_id,
+            self._client_host,
+            frame[reader.position :],
+        )
+
+    def _on_done(self, exchange: _Exchange, task: asyncio.Task[KafkaAnswer]) -> None:
+        if task.cancelled() or self._is_closed:
+            return
+        error = task.exception()
+        if error is not None:
+            self._fail(error)
+            return
+        self._finish(exchange, task.result())
+        if exchange is self._under_way[0]:
+            self._serve()
+
+    def _finish(self, exchange: _Exchange, answer: KafkaAnswer) -> None:
+        exchange.answer = answer
+        exchange.is_done = True
+        exchange.task = None
+        self.last_active = self._parts.loop.time()
+        if exchange.reserved:
+            self._parts.memory.release(exchange.reserved)
+            exchange.reserved = 0
+
+    def _send_answers(self) -> None:
+        self._collect_answers()
+        if self._outgoing.size:
+            self._parts.metrics.bytes_out += self._outgoing.send()
+        self._write(self._outgoing.size > 0)
+
+    def _collect_answers(self) -> None:
+        """Line up the answers that are given, up to the first that is not."""
+        while self._under_way and self._under_way[0].is_done:
+            exchange = self._under_way.popleft()
+            if exchange.answer is not None:
+                pieces = exchange.answer
+                size = sum(
+                    len(p) if isinstance(p, bytes | bytearray | memoryview) else p.size
+                    for p in pieces
+                )
+                self._outgoing.add(_ANSWER_HEADER.pack(size + 4, exchange.correlation_id))
+                for piece in pieces:
+                    self._outgoing.add(piece)
+
+    def _fail(self, error: BaseException) -> None:
+        match error:
+            case MalformedRequestError():
+                self.close(Closed.MALFORMED, error)
+            case _UnsupportedRequestError():
+                self.close(Closed.UNSUPPORTED, error)
+            case UnansweredRequestError():
+                self.close(Closed.UNANSWERED, error)
+            case StorageError():
+                self.close(Closed.UNREADABLE, error)
+            case ConnectionError():  # of a client that left without reading its answers
+                self.close()
+            case _:
+                self.close(Closed.FAILED, error)
+
+    # --- the selector ---
+
+    def _read(self, wanted: bool) -> None:
+        if wanted is not self._is_reading:
+            self._is_reading = wanted
+            if wanted:
+                self._parts.loop.add_reader(self._socket, self._on_readable)
+            else:
+                self._parts.loop.remove_reader(self._socket)
+
+    def _write(self, wanted: bool) -> None:
+        if wanted is not self._is_writing:
+            self._is_writing = wanted
+            if wanted:
+                self._parts.loop.add_writer(self._socket, self._serve)
+            else:
+                self._parts.loop.remove_writer(self._socket)
+
+
+class _Begun(Coroutine[Any, Any, T]):
+    """The rest of an awaitable whose first step was taken already, and gave ``awaited``."""
+
+    def __init__(self, steps: Generator[Any, Any, T], awaited: object) -> None:
+        self._steps = steps
+        self._awaited: list[object] = [awaited]
+
+    def send(self, value: object) -> object:
+        return self._awaited.pop() if self._awaited else self._steps.send(value)
+
+    def throw(self, *error: Any) -> object:
+        return self._steps.throw(*error)
+
+    def close(self) -> None:
+        self._steps.close()
+
+    def __await__(self) -> Generator[Any, Any, T]:
+        raise NotImplementedError("it is a task's alone")

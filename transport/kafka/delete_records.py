@@ -1,0 +1,95 @@
+"""DeleteRecords, versions 0 and 1.
+
+Mirrors ``kafka.server.KafkaApis.handleDeleteRecordsRequest``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+from core.errors import Errors
+from core.model import TopicPartition
+from core.protocol.client import DeletedRecords
+from core.replication.delayed_operations import DelayedOperation
+from transport.kafka.api import KafkaAnswer, KafkaApi, KafkaApiKey, KafkaRequest
+from transport.kafka.primitives import Reader, Writer
+from transport.kafka.replies import Replies, Reply, monotonic_ms
+
+_NOT_THROTTLED = 0
+_UNKNOWN = DeletedRecords(Errors.UNKNOWN_TOPIC_OR_PARTITION)
+
+_Deleted = Mapping[TopicPartition, DeletedRecords]
+
+
+class RecordDeleter(Protocol):
+    """What deletes records; ``ReplicaManager`` does."""
+
+    def delete_records(
+        self,
+        offsets: Mapping[TopicPartition, int],
+        now_ms: int,
+        respond: Callable[[Mapping[TopicPartition, DeletedRecords]], None],
+    ) -> DelayedOperation | None:
+        """Delete what is before an offset; None when ``respond`` was called already."""
+        ...
+
+    def expire(self, operation: DelayedOperation, now_ms: int) -> None:
+        """Have an operation answered now."""
+        ...
+
+
+def delete_records_apis(deleter: RecordDeleter) -> Sequence[KafkaApi]:
+    """Return DeleteRecords, answered by ``deleter``."""
+    replies = Replies()
+
+    async def handle(request: KafkaRequest) -> KafkaAnswer:
+        topics, timeout_ms = _decode(request.body)
+        offsets = {
+            TopicPartition(topic, number): offset
+            for topic, partitions in topics
+            for number, offset in partitions
+        }
+        reply: Reply[_Deleted] = replies.new()
+        operation = deleter.delete_records(offsets, monotonic_ms(), reply.give)
+        deleted = await reply.wait_for(operation, max(timeout_ms, 0), deleter.expire)
+        return _encode(topics, deleted)
+
+    return [KafkaApi(KafkaApiKey.DELETE_RECORDS, 0, 1, handle)]
+
+
+_Topics = Sequence[tuple[str, Sequence[tuple[int, int]]]]
+
+
+def _decode(body: memoryview) -> tuple[_Topics, int]:
+    """Return partitions with their offsets, and the timeout in milliseconds."""
+    reader = Reader(body)
+
+    def partition() -> tuple[int, int]:
+        return reader.int32(), reader.int64()
+
+    def topic() -> tuple[str, list[tuple[int, int]]]:
+        return reader.string(), reader.array(partition)
+
+    return reader.array(topic), reader.int32()
+
+
+def _encode(topics: _Topics, deleted: _Deleted) -> KafkaAnswer:
+    writer = Writer()
+
+    def write_topic(row: tuple[str, Sequence[tuple[int, int]]]) -> None:
+        topic, partitions = row
+
+        def write_partition(partition: tuple[int, int]) -> None:
+            number, _ = partition
+            outcome = deleted.get(TopicPartition(topic, number), _UNKNOWN)
+            writer.int32(number)
+            writer.int64(outcome.low_watermark)
+            writer.int16(outcome.error_code)
+
+        writer.string(topic)
+        writer.array(partitions, write_partition)
+
+    writer.int32(_NOT_THROTTLED)
+    writer.array(topics, write_topic)
+    return writer.pieces()

@@ -1,0 +1,82 @@
+"""Requests out of a stream: four bytes of size, then the request.
+
+Bytes are received where they stay. A request is a writable view of the memory it was received into,
+so that record batches are patched in place and written to disk from there; memory that was handed
+out is not used again.
+"""
+
+from __future__ import annotations
+
+import mmap
+import struct
+from typing import Final
+
+from transport.kafka.api import MalformedRequestError
+
+CHUNK_BYTES: Final = 64 * 1024  # smaller requests share one piece of memory
+
+_SIZE: Final = struct.Struct(">i")
+_MIN_REQUEST_BYTES: Final = 8  # key, version and correlation id
+_MIN_ROOM_BYTES: Final = 8 * 1024
+_MAPPED_BYTES: Final = 1024 * 1024  # from here on nobody touches memory before bytes come for it
+
+
+class FrameBuffer:
+    """The bytes received on one connection that were not taken yet."""
+
+    __slots__ = ("_end", "_max_bytes", "_memory", "_start")
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._memory = memoryview(b"")
+        self._start = 0  # of what was not taken
+        self._end = 0  # of what was received
+
+    def room(self) -> memoryview:
+        """Return where to receive the next bytes: never empty, and enough for a begun request."""
+        size = self.next_size
+        capacity = len(self._memory)
+        needed = _SIZE.size if size is None else _SIZE.size + size
+        least_room = _MIN_ROOM_BYTES if size is None else 1
+        if capacity - self._start < needed or capacity - self._end < least_room:
+            self._move(max(CHUNK_BYTES, needed))
+        return self._memory[self._end :]
+
+    def received(self, count: int) -> None:
+        """Note that ``count`` bytes came into ``room()``."""
+        self._end += count
+
+    @property
+    def next_size(self) -> int | None:
+        """The size of the request that comes next, whole or not; None: it is not known yet.
+
+        Raises ``MalformedRequestError`` when no request is of that size.
+        """
+        if self._end - self._start < _SIZE.size:
+            return None
+        size: int = _SIZE.unpack_from(self._memory, self._start)[0]
+        if not _MIN_REQUEST_BYTES <= size <= self._max_bytes:
+            raise MalformedRequestError(
+                f"a request of {size} bytes; {_MIN_REQUEST_BYTES} to {self._max_bytes} are accepted"
+            )
+        return size
+
+    def take(self) -> memoryview | None:
+        """Take the next request out; None when it is not there as a whole."""
+        size = self.next_size
+        if size is None:
+            return None
+        start = self._start + _SIZE.size
+        end = start + size
+        if end > self._end:
+            return None
+        self._start = end
+        return self._memory[start:end]
+
+    def _move(self, capacity: int) -> None:
+        """Go on in new memory, with what was not taken."""
+        rest = self._memory[self._start : self._end]
+        is_large = capacity >= _MAPPED_BYTES
+        self._memory = memoryview(mmap.mmap(-1, capacity) if is_large else bytearray(capacity))
+        self._memory[: len(rest)] = rest
+        self._start, self._end = 0, len(rest)

@@ -1,0 +1,113 @@
+"""Speaks the Kafka protocol on a broker's advertised port.
+
+One thread runs an event loop; handlers run on it and must not block it. What one client does ends
+at its connection: a request that cannot be understood, or is too large, or fails, closes it and is
+counted. Mirrors ``kafka.network.SocketServer``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import socket
+import threading
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Final
+
+from core.errors import RegentError
+from transport.kafka.acceptor import Acceptor
+from transport.kafka.api import KafkaApi
+from transport.kafka.api_versions import api_versions_api
+from transport.kafka.connection import KafkaLimits
+from transport.kafka.metrics import ListenerMetrics
+from transport.server import PortInUseError
+
+logger = logging.getLogger(__name__)
+
+DEFAULT_LIMITS: Final = KafkaLimits()
+_BACKLOG: Final = 512
+_LAST_ANSWERS_S: Final = 2.0
+_STOP_TIMEOUT_S: Final = 5.0
+
+
+class KafkaListener:
+    """Listens on ``host:port`` (port 0: a free one) with a thread of its own, once started.
+
+    ``apis`` are advertised, and ApiVersions beside them.
+    """
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        apis: Sequence[KafkaApi],
+        limits: KafkaLimits = DEFAULT_LIMITS,
+        name: str = "kafka-listener",
+    ) -> None:
+        self.port = port
+        """The port listened on; the real one once started."""
+        self.metrics = ListenerMetrics()
+        self._host = host
+        self._apis = (*apis, api_versions_api(apis))
+        self._limits = limits
+        self._name = name
+        self._running: tuple[asyncio.AbstractEventLoop, Acceptor, threading.Thread] | None = None
+
+    def start(self, listening: socket.socket | None = None) -> None:
+        """Listen, on what ``listen`` returned if that was done before, then return; once only.
+
+        Raises what ``listen`` raises.
+        """
+        if listening is None:
+            listening = listen(self._host, self.port)
+        self.port = listening.getsockname()[1]
+        loop = asyncio.new_event_loop()
+        acceptor = Acceptor(listening, loop, self._apis, self._limits, self.metrics, self._name)
+        thread = threading.Thread(target=_run, args=(loop, acceptor), name=self._name, daemon=True)
+        self._running = loop, acceptor, thread
+        thread.start()
+
+    def close(self, last_answers_s: float = _LAST_ANSWERS_S) -> None:
+        """Stop listening at once; requests under way have some time to be answered. Idempotent."""
+        if self._running is None:
+            return
+        loop, acceptor, thread = self._running
+        with suppress(RuntimeError):  # the loop is closed already
+            loop.call_soon_threadsafe(acceptor.end, last_answers_s)
+        thread.join(last_answers_s + _STOP_TIMEOUT_S)
+        if thread.is_alive():
+            logger.error("%s does not stop: a handler blocks", self._name)
+
+
+def _run(loop: asyncio.AbstractEventLoop, acceptor: Acceptor) -> None:
+    asyncio.set_event_loop(loop)
+    acceptor.begin()
+    try:
+        loop.run_forever()
+        given_up = asyncio.all_tasks(loop)
+        if given_up:
+            loop.run_until_complete(asyncio.wait(given_up, timeout=_STOP_TIMEOUT_S))
+    finally:
+        asyncio.set_event_loop(None)
+        loop.close()
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Return a socket that clients can connect to; they wait until it is served.
+
+    Raises PortInUseError, or RegentError for an address of no use.
+    """
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        listening = socket.create_server((host, port), family=family, backlog=_BACKLOG)
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            raise PortInUseError(
+                f"{host}:{port} is in use: stop the process that listens there, or configure"
+                " another port (0 takes a free one)"
+            ) from error
+        raise RegentError(f"cannot listen on {host}:{port}: {error}") from error
+    listening.setblocking(False)
+    return listening

@@ -1,0 +1,78 @@
+"""What happened on a listener: counters, and one log line in ten seconds about what went wrong."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final
+
+from transport.kafka.api import KafkaApiKey
+
+logger = logging.getLogger(__name__)
+
+_LOG_INTERVAL_S: Final = 10.0
+
+
+class Closed(StrEnum):
+    """Why a connection was closed from this side."""
+
+    MALFORMED = "malformed request"
+    UNSUPPORTED = "unsupported request"
+    FAILED = "request failed unexpectedly"
+    UNANSWERED = "failed request without an answer"
+    UNREADABLE = "records cannot be read"
+    IDLE = "idle"
+    TOO_MANY = "too many connections"
+
+
+_EXPECTED: Final = {Closed.IDLE, Closed.UNANSWERED}
+
+
+@dataclass
+class ListenerMetrics:
+    """Counters since the start, written by the listener's thread; any thread may read them.
+
+    Every key is there from the start, so that nothing grows under who reads.
+
+    ``throttled`` counts how often a connection was not read from for a while, because it had too
+    many requests under way, or all requests together took too much memory.
+    """
+
+    connections: int = 0  # open now
+    connections_accepted: int = 0
+    requests: Counter[KafkaApiKey] = field(
+        default_factory=lambda: Counter(dict.fromkeys(KafkaApiKey, 0))
+    )
+    bytes_in: int = 0
+    bytes_out: int = 0
+    throttled: int = 0
+    closed: Counter[Closed] = field(default_factory=lambda: Counter(dict.fromkeys(Closed, 0)))
+    _log_at: float = 0.0
+
+    @property
+    def malformed(self) -> int:
+        """How many requests nobody could make sense of."""
+        return self.closed[Closed.MALFORMED] + self.closed[Closed.UNSUPPORTED]
+
+    def count_closed(
+        self, reason: Closed, listener: str, client: str, detail: BaseException | str
+    ) -> None:
+        """Count a connection that this side closed."""
+        self.closed[reason] += 1
+        now = time.monotonic()
+        bug = detail if reason is Closed.FAILED and isinstance(detail, BaseException) else None
+        if reason not in _EXPECTED and now >= self._log_at:
+            self._log_at = now + _LOG_INTERVAL_S
+            so_far = ", ".join(f"{count} {reason}" for reason, count in (+self.closed).items())
+            logger.warning(
+                "%s closed the connection of %s, %s: %s (so far: %s)",
+                listener,
+                client,
+                reason,
+                detail,
+                so_far,
+                exc_info=bug,
+            )

@@ -1,0 +1,154 @@
+"""ListOffsets, versions 0 to 5, and OffsetForLeaderEpoch, versions 0 to 3.
+
+Mirrors ``kafka.server.KafkaApis.handleListOffsetRequest`` and
+``handleOffsetForLeaderEpochRequest``.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping, Sequence
+from typing import Final, Protocol
+
+from core.errors import Errors
+from core.model import NO_EPOCH, TopicPartition
+from core.protocol.client import EpochEnd, EpochQuery, ListedOffset, OffsetQuery
+from transport.kafka.api import KafkaAnswer, KafkaApi, KafkaApiKey, KafkaRequest
+from transport.kafka.primitives import Reader, Writer
+
+_LISTED: Final = struct.Struct(">ihqq")  # index, error, timestamp, offset
+_EPOCH_END: Final = struct.Struct(">hiiq")  # error, index, leader epoch, end offset
+_EPOCH_END_V0: Final = struct.Struct(">hiq")  # without the leader epoch
+
+
+class OffsetSource(Protocol):
+    """What knows offsets; ``ReplicaManager`` does."""
+
+    def list_offsets(
+        self, queries: Mapping[TopicPartition, OffsetQuery]
+    ) -> Mapping[TopicPartition, ListedOffset]:
+        """Return offsets by time."""
+        ...
+
+    def offsets_for_leader_epoch(
+        self, queries: Mapping[TopicPartition, EpochQuery]
+    ) -> Mapping[TopicPartition, EpochEnd]:
+        """Return where leader epochs end."""
+        ...
+
+
+def offset_apis(source: OffsetSource) -> Sequence[KafkaApi]:
+    """Return ListOffsets and OffsetForLeaderEpoch, answered by ``source``."""
+
+    async def list_offsets(request: KafkaRequest) -> KafkaAnswer:
+        topics, queries, wanted = _decode_list(request.body, request.api_version)
+        return _encode_list(topics, source.list_offsets(queries), wanted, request.api_version)
+
+    async def offsets_for_leader_epoch(request: KafkaRequest) -> KafkaAnswer:
+        topics, queries = _decode_epochs(request.body, request.api_version)
+        ends = source.offsets_for_leader_epoch(queries)
+        return _encode_epochs(topics, ends, request.api_version)
+
+    return [
+        KafkaApi(KafkaApiKey.LIST_OFFSETS, 0, 5, list_offsets),
+        KafkaApi(KafkaApiKey.OFFSET_FOR_LEADER_EPOCH, 0, 3, offsets_for_leader_epoch),
+    ]
+
+
+_Topics = Sequence[tuple[str, Sequence[int]]]
+
+
+def _decode_list(
+    body: memoryview, version: int
+) -> tuple[_Topics, Mapping[TopicPartition, OffsetQuery], Mapping[TopicPartition, int]]:
+    """Return partitions, queries, and how many offsets are wanted of each (version 0)."""
+    reader = Reader(body)
+    reader.int32()  # the replica that asks: a consumer, whatever it says
+    if version >= 2:
+        reader.int8()  # isolation level: there are no transactions
+    queries: dict[TopicPartition, OffsetQuery] = {}
+    wanted: dict[TopicPartition, int] = {}
+
+    def partition_of(topic: str) -> int:
+        name = TopicPartition(topic, reader.int32())
+        epoch = reader.int32() if version >= 4 else NO_EPOCH
+        queries[name] = OffsetQuery(reader.int64(), epoch)
+        if version == 0:
+            wanted[name] = reader.int32()
+        return name.partition
+
+    def topic_with_partitions() -> tuple[str, list[int]]:
+        topic = reader.string()
+        return topic, reader.array(lambda: partition_of(topic))
+
+    return reader.array(topic_with_partitions), queries, wanted
+
+
+def _encode_list(
+    topics: _Topics,
+    listed: Mapping[TopicPartition, ListedOffset],
+    wanted: Mapping[TopicPartition, int],
+    version: int,
+) -> KafkaAnswer:
+    writer = Writer()
+    if version >= 2:
+        writer.int32(0)  # throttle time
+    writer.int32(len(topics))
+    for topic, partitions in topics:
+        writer.string(topic)
+        writer.int32(len(partitions))
+        for index in partitions:
+            name = TopicPartition(topic, index)
+            error, timestamp_ms, offset, leader_epoch = listed[name]
+            if error is Errors.OFFSET_NOT_AVAILABLE and version < 5:
+                error = Errors.LEADER_NOT_AVAILABLE  # what older clients know (KIP-207)
+            if version == 0:
+                writer.int32(index)
+                writer.int16(error)
+                is_known = error is Errors.NONE and offset >= 0 and wanted[name] > 0
+                writer.array([offset] if is_known else [], writer.int64)
+                continue
+            writer.pack(_LISTED, index, error, timestamp_ms, offset)
+            if version >= 4:
+                writer.int32(leader_epoch)
+    return writer.pieces()
+
+
+def _decode_epochs(
+    body: memoryview, version: int
+) -> tuple[_Topics, Mapping[TopicPartition, EpochQuery]]:
+    reader = Reader(body)
+    if version >= 3:
+        reader.int32()  # the replica that asks: a consumer, whatever it says
+    queries: dict[TopicPartition, EpochQuery] = {}
+
+    def partition_of(topic: str) -> int:
+        name = TopicPartition(topic, reader.int32())
+        current_epoch = reader.int32() if version >= 2 else NO_EPOCH
+        queries[name] = EpochQuery(reader.int32(), current_epoch)
+        return name.partition
+
+    def topic_with_partitions() -> tuple[str, list[int]]:
+        topic = reader.string()
+        return topic, reader.array(lambda: partition_of(topic))
+
+    return reader.array(topic_with_partitions), queries
+
+
+def _encode_epochs(
+    topics: _Topics, ends: Mapping[TopicPartition, EpochEnd], version: int
+) -> KafkaAnswer:
+    writer = Writer()
+    if version >= 2:
+        writer.int32(0)  # throttle time
+    writer.int32(len(topics))
+    for topic, partitions in topics:
+        writer.string(topic)
+        writer.int32(len(partitions))
+        for index in partitions:
+            error, leader_epoch, end_offset = ends[TopicPartition(topic, index)]
+            if version == 0:
+                writer.pack(_EPOCH_END_V0, error, index, end_offset)
+            else:
+                writer.pack(_EPOCH_END, error, index, leader_epoch, end_offset)
+    return writer.pieces()

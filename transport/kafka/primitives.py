@@ -1,0 +1,228 @@
+"""Kafka's primitive types on the wire, before the compact ones (KIP-482).
+
+Big-endian integers; strings, byte sequences and arrays after their length, -1 for null. Mirrors
+``org.apache.kafka.common.protocol.types.Type``.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterable
+from typing import Any, Final, TypeVar
+
+from core.records import RecordBytes, Records
+from transport.kafka.api import MalformedRequestError
+
+T = TypeVar("T")
+
+INT8: Final = struct.Struct(">b")
+INT16: Final = struct.Struct(">h")
+INT32: Final = struct.Struct(">i")
+INT64: Final = struct.Struct(">q")
+UINT32: Final = struct.Struct(">I")
+
+_NULL: Final = -1
+
+
+class Reader:
+    """Reads one value after the other from ``view``; byte sequences are views of it, not copies.
+
+    Every method raises ``MalformedRequestError`` when the value is not there as a whole.
+    """
+
+    __slots__ = ("_end", "_view", "position")
+
+    def __init__(self, view: memoryview, position: int = 0) -> None:
+        self._view = view
+        self._end = len(view)
+        self.position = position
+
+    @property
+    def remaining(self) -> int:
+        """How many bytes are left."""
+        return self._end - self.position
+
+    def unpack(self, layout: struct.Struct) -> tuple[Any, ...]:
+        """Read several values of fixed size at once."""
+        try:
+            values = layout.unpack_from(self._view, self.position)
+        except struct.error:
+            raise self._too_short(layout.size) from None
+        self.position += layout.size
+        return values
+
+    def int8(self) -> int:
+        """Read a signed byte."""
+        return self.unpack(INT8)[0]  # type: ignore[no-any-return]
+
+    def int16(self) -> int:
+        """Read two bytes."""
+        return self.unpack(INT16)[0]  # type: ignore[no-any-return]
+
+    def int32(self) -> int:
+        """Read four bytes."""
+        return self.unpack(INT32)[0]  # type: ignore[no-any-return]
+
+    def int64(self) -> int:
+        """Read eight bytes."""
+        return self.unpack(INT64)[0]  # type: ignore[no-any-return]
+
+    def uint32(self) -> int:
+        """Read four bytes without a sign."""
+        return self.unpack(UINT32)[0]  # type: ignore[no-any-return]
+
+    def boolean(self) -> bool:
+        """Read a byte; whatever is not 0 is true."""
+        return self.int8() != 0
+
+    def string(self) -> str:
+        """Read a string that must not be null."""
+        return _not_null(self.nullable_string())
+
+    def nullable_string(self) -> str | None:
+        """Read a string."""
+        length = self.int16()
+        if length == _NULL:
+            return None
+        try:
+            return str(self._take(length), "utf-8")
+        except UnicodeDecodeError as error:
+            raise MalformedRequestError(f"a string that is not UTF-8: {error}") from None
+
+    def bytes_(self) -> memoryview:
+        """Read a byte sequence that must not be null."""
+        return _not_null(self.nullable_bytes())
+
+    def nullable_bytes(self) -> memoryview | None:
+        """Read a byte sequence, record batches for instance."""
+        length = self.int32()
+        return None if length == _NULL else self._take(length)
+
+    def array(self, read: Callable[[], T]) -> list[T]:
+        """Read an array that must not be null, each element with ``read``."""
+        return _not_null(self.nullable_array(read))
+
+    def nullable_array(self, read: Callable[[], T]) -> list[T] | None:
+        """Read an array, each element with ``read``."""
+        count = self.int32()
+        if count == _NULL:
+            return None
+        if not 0 <= count <= self.remaining:  # an element takes a byte at least
+            raise MalformedRequestError(f"an array of {count} elements in {self.remaining} bytes")
+        return [read() for _ in range(count)]
+
+    def _take(self, length: int) -> memoryview:
+        start, end = self.position, self.position + length
+        if length < 0 or end > self._end:
+            raise self._too_short(length)
+        self.position = end
+        return self._view[start:end]
+
+    def _too_short(self, wanted: int) -> MalformedRequestError:
+        return MalformedRequestError(
+            f"wants {wanted} bytes at {self.position}, there are {self.remaining}"
+        )
+
+
+class Writer:
+    """Writes one value after the other; records stay where they are until they are sent."""
+
+    __slots__ = ("_buffer", "_pieces")
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+        self._pieces: list[RecordBytes | Records] = [self._buffer]
+
+    def pieces(self) -> list[RecordBytes | Records]:
+        """Return what was written, in order."""
+        return self._pieces
+
+    def whole(self) -> bytes:
+        """Return what was written, which has no records."""
+        assert len(self._pieces) == 1
+        return bytes(self._buffer)
+
+    def pack(self, layout: struct.Struct, *values: object) -> None:
+        """Write several values of fixed size at once."""
+        self._buffer += layout.pack(*values)
+
+    def int8(self, value: int) -> None:
+        """Write a signed byte."""
+        self._buffer += INT8.pack(value)
+
+    def int16(self, value: int) -> None:
+        """Write two bytes."""
+        self._buffer += INT16.pack(value)
+
+    def int32(self, value: int) -> None:
+        """Write four bytes."""
+        self._buffer += INT32.pack(value)
+
+    def int64(self, value: int) -> None:
+        """Write eight bytes."""
+        self._buffer += INT64.pack(value)
+
+    def uint32(self, value: int) -> None:
+        """Write four bytes without a sign."""
+        self._buffer += UINT32.pack(value)
+
+    def boolean(self, value: bool) -> None:
+        """Write a byte."""
+        self._buffer.append(value)
+
+    def string(self, value: str) -> None:
+        """Write a string."""
+        encoded = value.encode()
+        self._buffer += INT16.pack(len(encoded))
+        self._buffer += encoded
+
+    def nullable_string(self, value: str | None) -> None:
+        """Write a string or null."""
+        if value is None:
+            self.int16(_NULL)
+        else:
+            self.string(value)
+
+    def bytes_(self, value: RecordBytes) -> None:
+        """Write a byte sequence."""
+        self._buffer += INT32.pack(len(value))
+        self._buffer += value
+
+    def nullable_bytes(self, value: RecordBytes | None) -> None:
+        """Write a byte sequence or null."""
+        if value is None:
+            self.int32(_NULL)
+        else:
+            self.bytes_(value)
+
+    def array(self, values: Iterable[T], write: Callable[[T], None]) -> None:
+        """Write an array, each element with ``write``."""
+        elements = list(values)
+        self._buffer += INT32.pack(len(elements))
+        for element in elements:
+            write(element)
+
+    def nullable_array(self, values: Iterable[T] | None, write: Callable[[T], None]) -> None:
+        """Write an array or null."""
+        if values is None:
+            self.int32(_NULL)
+        else:
+            self.array(values, write)
+
+    def encoded(self, data: RecordBytes) -> None:
+        """Write what is encoded already."""
+        self._buffer += data
+
+    def records(self, records: Records) -> None:
+        """Write record batches as a byte sequence, by reference."""
+        size = records.size
+        self._buffer += INT32.pack(size)
+        if size:
+            self._buffer = bytearray()
+            self._pieces += (records, self._buffer)
+
+
+def _not_null(value: T | None) -> T:
+    if value is None:
+        raise MalformedRequestError("null where it must not be")
+    return value

@@ -1,0 +1,189 @@
+"""Produce, versions 3 to 8.
+
+What a request says about record batches is checked here, their bytes by the log. Batches go to the
+log as views of the request, which are patched there and written from there. Mirrors
+``kafka.server.KafkaApis.handleProduceRequest`` and ``ProduceRequest.validateRecords``.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Final, NamedTuple, Protocol
+
+from core.errors import Errors
+from core.model import TopicPartition
+from core.protocol.client import ACKS_NONE, ProducedPartition
+from core.records import RecordBytes
+from core.replication.delayed_operations import DelayedOperation
+from transport.kafka.api import (
+    KafkaAnswer,
+    KafkaApi,
+    KafkaApiKey,
+    KafkaRequest,
+    MalformedRequestError,
+    UnansweredRequestError,
+)
+from transport.kafka.primitives import Reader, Writer
+from transport.kafka.replies import Replies, Reply, monotonic_ms
+
+_ACKS_AND_TIMEOUT: Final = struct.Struct(">hi")
+_BATCH_LENGTH: Final = struct.Struct(">i")
+_ATTRIBUTES: Final = struct.Struct(">h")
+_BATCH_LENGTH_AT, _UNCOUNTED_BYTES = 8, 12
+_ATTRIBUTES_AT: Final = 21
+_HEADER_BYTES: Final = 61
+_COMPRESSION_MASK, _ZSTD, _FIRST_WITH_ZSTD = 0x07, 4, 7
+_TRANSACTIONAL_MASK: Final = 0x10
+_PARTITION: Final = struct.Struct(">ihqq")  # index, error, base offset, log append time
+_PARTITION_V5: Final = struct.Struct(">ihqqq")  # and the log start offset
+_NO_TRANSACTIONS: Final = ProducedPartition(
+    Errors.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, message="there are no transactions here"
+)
+
+
+class ProduceTarget(Protocol):
+    """What takes records; ``ReplicaManager`` does."""
+
+    def produce(
+        self,
+        acks: int,
+        records: Mapping[TopicPartition, RecordBytes],
+        now_ms: int,
+        respond: Callable[[Mapping[TopicPartition, ProducedPartition]], None],
+    ) -> DelayedOperation | None:
+        """Append records; answer when they are as safe as ``acks`` says."""
+        ...
+
+    def expire(self, operation: DelayedOperation, now_ms: int) -> None:
+        """Answer now."""
+        ...
+
+
+class _Asked(NamedTuple):
+    """One request without its records; partitions are in the order they came in."""
+
+    version: int
+    is_transactional: bool
+    acks: int
+    timeout_ms: int
+    topics: Sequence[tuple[str, Sequence[int]]]
+
+
+def produce_apis(target: ProduceTarget) -> Sequence[KafkaApi]:
+    """Return Produce, answered by ``target``."""
+    replies = Replies()
+
+    async def answer(
+        asked: _Asked,
+        refused: Mapping[TopicPartition, ProducedPartition],
+        reply: Reply[Mapping[TopicPartition, ProducedPartition]],
+        operation: DelayedOperation | None,
+    ) -> KafkaAnswer:
+        produced = await reply.wait_for(operation, asked.timeout_ms, target.expire)
+        if refused:
+            produced = {**refused, **produced}
+        if asked.acks == ACKS_NONE:
+            _raise_first_error(produced)
+            return None
+        return _encode(asked.topics, produced, asked.version)
+
+    # Not a coroutine itself: what waits for replicas must not keep records in memory.
+    def handle(request: KafkaRequest) -> Awaitable[KafkaAnswer]:
+        asked, records = _decode(request.body, request.api_version)
+        refused = _refused(asked, records)
+        accepted = {name: data for name, data in records.items() if name not in refused}
+        reply = replies.new()
+        operation = target.produce(asked.acks, accepted, monotonic_ms(), reply.give)
+        return answer(asked, refused, reply, operation)
+
+    return [KafkaApi(KafkaApiKey.PRODUCE, 3, 8, handle)]
+
+
+def _decode(body: memoryview, version: int) -> tuple[_Asked, dict[TopicPartition, memoryview]]:
+    reader = Reader(body)
+    is_transactional = reader.nullable_string() is not None
+    acks, timeout_ms = reader.unpack(_ACKS_AND_TIMEOUT)
+    records: dict[TopicPartition, memoryview] = {}
+
+    def partition_of(topic: str) -> int:
+        name = TopicPartition(topic, reader.int32())
+        if name in records:
+            raise MalformedRequestError(f"{name} twice in one request")
+        records[name] = reader.nullable_bytes() or memoryview(b"")
+        return name.partition
+
+    def topic_with_partitions() -> tuple[str, list[int]]:
+        topic = reader.string()
+        return topic, reader.array(lambda: partition_of(topic))
+
+    topics = reader.array(topic_with_partitions)
+    return _Asked(version, is_transactional, acks, timeout_ms, topics), records
+
+
+def _refused(
+    asked: _Asked, records: Mapping[TopicPartition, memoryview]
+) -> dict[TopicPartition, ProducedPartition]:
+    """Return the partitions whose records go no further, and why."""
+    if asked.is_transactional:
+        return dict.fromkeys(records, _NO_TRANSACTIONS)
+    refused = {}
+    for name, data in records.items():
+        refusal = _refusal(data, asked.version)
+        if refusal is not None:
+            refused[name] = refusal
+    return refused
+
+
+def _refusal(data: memoryview, version: int) -> ProducedPartition | None:
+    """Return why records are not for a log; whether they are whole is for the log to see."""
+    if len(data) < _HEADER_BYTES:
+        return ProducedPartition(
+            Errors.INVALID_RECORD, message="there must be one record batch of magic 2"
+        )
+    (length,) = _BATCH_LENGTH.unpack_from(data, _BATCH_LENGTH_AT)
+    if length + _UNCOUNTED_BYTES < len(data):
+        return ProducedPartition(
+            Errors.INVALID_RECORD, message="there must be one record batch and no more"
+        )
+    (attributes,) = _ATTRIBUTES.unpack_from(data, _ATTRIBUTES_AT)
+    if attributes & _TRANSACTIONAL_MASK:
+        return _NO_TRANSACTIONS
+    if attributes & _COMPRESSION_MASK == _ZSTD and version < _FIRST_WITH_ZSTD:
+        return ProducedPartition(
+            Errors.UNSUPPORTED_COMPRESSION_TYPE, message="zstd needs Produce version 7"
+        )
+    return None
+
+
+def _raise_first_error(produced: Mapping[TopicPartition, ProducedPartition]) -> None:
+    for name, partition in produced.items():
+        if partition.error_code is not Errors.NONE:
+            raise UnansweredRequestError(
+                f"acks=0 to {name}: {partition.error_code.name} {partition.message}".rstrip()
+            )
+
+
+def _encode(
+    topics: Sequence[tuple[str, Sequence[int]]],
+    produced: Mapping[TopicPartition, ProducedPartition],
+    version: int,
+) -> KafkaAnswer:
+    writer = Writer()
+    writer.int32(len(topics))
+    for topic, partitions in topics:
+        writer.string(topic)
+        writer.int32(len(partitions))
+        for index in partitions:
+            error, base_offset, append_time_ms, start, message = produced[
+                TopicPartition(topic, index)
+            ]
+            if version < 5:
+                writer.pack(_PARTITION, index, error, base_offset, append_time_ms)
+            else:
+                writer.pack(_PARTITION_V5, index, error, base_offset, append_time_ms, start)
+            if version >= 8:
+                writer.int32(0)  # no record is refused while others of its batch are taken
+                writer.nullable_string(message or None)
+    writer.int32(0)  # throttle time
+    return writer.pieces()

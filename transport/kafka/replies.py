@@ -1,0 +1,109 @@
+"""Answers that other threads give, brought to the listener's event loop.
+
+Whoever waits is woken once for a burst of answers, not once for each: waking a loop is a system
+call.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, Generic, TypeVar
+
+from core.replication.delayed_operations import DelayedOperation
+
+T = TypeVar("T")
+
+
+def monotonic_ms() -> int:
+    """Return the time by which the core counts."""
+    return time.monotonic_ns() // 1_000_000
+
+
+class Replies:
+    """The replies awaited on one event loop: the one that runs when they are made."""
+
+    def __init__(self) -> None:
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread = 0
+        self._arrived: deque[Callable[[], None]] = deque()
+        self._is_woken = False
+
+    def new(self) -> Reply[Any]:
+        """Return a reply to wait for; on the loop's thread."""
+        self._loop = asyncio.get_running_loop()
+        self._thread = threading.get_ident()
+        return Reply(self)
+
+    def run(self, call: Callable[[], None]) -> None:
+        """Run ``call`` on the loop: at once when this is its thread, else soon; never raises."""
+        if threading.get_ident() == self._thread:
+            call()
+            return
+        self._arrived.append(call)
+        if not self._is_woken and self._loop is not None:
+            self._is_woken = True
+            with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+                self._loop.call_soon_threadsafe(self._run_arrived)
+
+    def _run_arrived(self) -> None:
+        self._is_woken = False  # first: who comes from here on wakes the loop again
+        while self._arrived:
+            self._arrived.popleft()()
+
+
+class Reply(Generic[T]):
+    """One answer, given once by any thread with ``give``."""
+
+    __slots__ = ("_replies", "_value", "_waiter")
+
+    def __init__(self, replies: Replies) -> None:
+        self._replies = replies
+        self._value: list[T] = []  # empty until it is given
+        self._waiter: asyncio.Future[None] | None = None
+
+    def give(self, value: T) -> None:
+        """Answer; from any thread."""
+        self._replies.run(lambda: self._take(value))
+
+    async def wait(self) -> T:
+        """Return the answer once it is there."""
+        if not self._value:
+            self._waiter = asyncio.get_running_loop().create_future()
+            await self._waiter
+        return self._value[0]
+
+    async def wait_for(
+        self,
+        operation: DelayedOperation | None,
+        timeout_ms: int,
+        expire: Callable[[DelayedOperation, int], None],
+    ) -> T:
+        """Return the answer of an operation, which has it ready (None) or still waits.
+
+        When it takes longer than ``timeout_ms``, or when nobody wants it any more, ``expire`` is
+        called with the operation and the time, and has it answer.
+        """
+        if operation is None:
+            return await self.wait()
+
+        def expire_now() -> None:
+            expire(operation, monotonic_ms())
+
+        timer = asyncio.get_running_loop().call_later(timeout_ms / 1000, expire_now)
+        try:
+            return await self.wait()
+        except asyncio.CancelledError:
+            expire_now()
+            raise
+        finally:
+            timer.cancel()
+
+    def _take(self, value: T) -> None:
+        self._value.append(value)
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)

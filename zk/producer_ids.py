@@ -1,0 +1,47 @@
+"""Blocks of producer ids, of which no two brokers ever get the same.
+
+Mirrors ``kafka.coordinator.transaction.ZkProducerIdManager``.
+"""
+
+from __future__ import annotations
+
+from core.errors import BadDataError
+from core.model import BrokerId
+from zk.admin_znodes import ProducerIdBlock, ProducerIdBlockZNode
+from zk.conflicts import MAX_ATTEMPTS, ConflictError
+from zk.json_fields import MAX_INT64
+from zk.operations import Committed, ConnectionLossError, Create, SetData, ZooKeeper
+
+BLOCK_SIZE = 1_000
+
+
+class ZkProducerIds:
+    """``/latest_producer_id_block`` over one ZooKeeper session."""
+
+    def __init__(self, zookeeper: ZooKeeper, broker_id: BrokerId) -> None:
+        self._zookeeper = zookeeper
+        self._broker_id = broker_id
+
+    def take_block(self) -> range:
+        """Take the next ``BLOCK_SIZE`` ids.
+
+        A block whose taking was not confirmed is left unused: ids there are enough. Raises
+        ``SessionExpiredError``, ``ConflictError``, and ``BadDataError`` when it cannot be known
+        which ids are free.
+        """
+        path = ProducerIdBlockZNode.PATH
+        for _ in range(MAX_ATTEMPTS):
+            node = self._zookeeper.get(path)
+            latest = None if node is None else ProducerIdBlockZNode.decode(node.data)
+            first = 0 if latest is None else latest.last_producer_id + 1
+            last = first + BLOCK_SIZE - 1
+            if last > MAX_INT64:
+                raise BadDataError(f"{path}: there are no producer ids left after {first - 1}")
+            data = ProducerIdBlockZNode.encode(ProducerIdBlock(self._broker_id, first, last))
+            write = Create(path, data) if node is None else SetData(path, data, node.stat.version)
+            try:
+                if isinstance(self._zookeeper.multi([write]), Committed):
+                    return range(first, last + 1)
+            except ConnectionLossError:
+                self._zookeeper.wait_connected()
+        raise ConflictError(f"{path}: other brokers keep taking the same block; try again")
