@@ -63,6 +63,7 @@ from zk.watches import controller_event
 
 _ACTOR_TIMEOUT_S = 10.0
 _SESSION_CLOSE_TIMEOUT_S = 3.0
+_FIRST_METADATA_TIMEOUT_S = 5.0
 
 
 class BrokerAddress(TypedDict):
@@ -99,6 +100,7 @@ class BrokerProcess(ControllerListener):
         self._shutdown_replies: list[Reply] = []
         self._router: RequestRouter | None = None
         self._is_serving = False
+        self._is_told = threading.Event()  # of the cluster, by a controller
         self._failure: StorageError | None = None  # why it stops by itself
         self._broker_epoch = UNKNOWN_BROKER_EPOCH
 
@@ -139,6 +141,8 @@ class BrokerProcess(ControllerListener):
             timestamp_ms=time.time_ns() // 1_000_000,
         )
         self._join(info)
+        # A client that is told of no broker and no controller asks again much later.
+        self._is_told.wait(_FIRST_METADATA_TIMEOUT_S)
         kafka_endpoint.serve(
             Served(
                 self._replica_manager,
@@ -205,7 +209,7 @@ class BrokerProcess(ControllerListener):
             BrokerCallbacks(
                 self.request_stop,
                 on_isrs_proposed=self._replication.wake,
-                on_metadata_changed=self._topics.wake,
+                on_metadata_changed=self._on_metadata_changed,
                 on_replicas_offline=self._on_replicas_offline,
                 load_topic_configs=lambda topics: self._topic_configs.load(topics),
             ),
@@ -312,6 +316,10 @@ class BrokerProcess(ControllerListener):
             self._controller.tell(event)
         elif watch.path == ConfigEntityChangeNotificationZNode.PATH:
             self._look_at_configs()
+
+    def _on_metadata_changed(self) -> None:
+        self._is_told.set()
+        self._topics.wake()
 
     def _on_established(self, client: ZooKeeperClient) -> None:
         del client

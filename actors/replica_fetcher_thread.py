@@ -89,7 +89,9 @@ class ReplicaFetcherThread(RegentActor):
                 self._retry.cancel()
                 self._tell_do_work()
             else:
-                self._retry.set(self._backoff_ms)
+                delay_ms = self._replica_manager.fetch_delay_ms(self._leader, monotonic_ms())
+                backoff_ms = self._backoff_ms
+                self._retry.set(backoff_ms if delay_ms is None else min(backoff_ms, delay_ms))
 
     def on_stop(self) -> None:
         """Close the connection."""

@@ -163,8 +163,11 @@ class DirectoryLogs:
 
     def _read(self, checkpoint: str) -> Mapping[TopicPartition, int]:
         """Return a checkpoint; nothing, which is safe, if it is torn."""
+        path = self.directory.path / checkpoint
+        if path.exists() and path.stat().st_size == 0:
+            return {}  # Kafka makes the file before it has anything to write
         try:
-            return read_offsets(self.directory.path / checkpoint)
+            return read_offsets(path)
         except BadDataError as error:
             _log.warning("%s; every log is checked, or caught up with, from its start", error)
             return {}

@@ -224,7 +224,7 @@ class Log:
     # --- in the background ---
 
     def delete_old_segments(self, now_ms: int) -> int:
-        """Drop the segments that need not be kept; return how many."""
+        """Drop the segments that need not be kept, and return how many; let the others rest."""
         with self._exclusively() as contents:
             contents.producers.remove_expired(now_ms)
             ends = [*(s.base_offset for s in contents.segments[1:]), contents.log_end_offset]
@@ -240,6 +240,7 @@ class Log:
             )
             if count:
                 self._dropped += contents.drop_first(count, now_ms)
+            contents.rest()
             return count
 
     def delete_dropped_files(self) -> None:

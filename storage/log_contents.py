@@ -155,10 +155,18 @@ class LogContents:
             for header in segment.headers(known):
                 self.producers.update(header)
 
+    def rest(self) -> None:
+        """Let go of what is open or in memory of segments that nobody reads."""
+        for segment in self.segments[:-1]:
+            segment.rest()
+
     def close(self) -> None:
         """Write what makes it quick to open, and let go of the files."""
-        if self.log_end_offset not in self.producers.snapshot_offsets():
+        has_records = self.log_end_offset > self.log_start_offset
+        if has_records and self.log_end_offset not in self.producers.snapshot_offsets():
             self.producers.take_snapshot(self.log_end_offset)
+        bases = [segment.base_offset for segment in self.segments]
+        self.producers.retain_snapshots([*bases, self.log_end_offset])
         self.epochs.save()
         for segment in self.segments:
             segment.close()

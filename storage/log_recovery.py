@@ -92,9 +92,10 @@ def load_log(
 
 
 class _Witness:
-    """Is told of every batch of a recovered segment, and what it is that the records prove.
+    """Is told of every batch of the recovered segments, and what it is that the records prove.
 
-    ``agrees``: the epochs that are known are theirs. ``is_dense``: none is missing in between.
+    ``agrees``: the epochs that are known are theirs. ``is_dense``: no record is missing between two
+    others of one segment, as compaction has it.
     """
 
     def __init__(self, contents: LogContents) -> None:
@@ -103,10 +104,6 @@ class _Witness:
         self.next_offset = 0
         self._epochs = contents.epochs
         self._log_start_offset = contents.log_start_offset
-
-    def begin(self, segment: Segment) -> None:
-        """Expect the batches of a segment."""
-        self.is_dense, self.next_offset = True, segment.base_offset
 
     def note(self, header: BatchHeader) -> None:
         """Take in the next batch."""
@@ -127,25 +124,30 @@ def _recover(contents: LogContents, checkpointed: CheckpointedOffsets) -> tuple[
     Return how many bytes are dropped, and whether the epochs that are known agree with the records;
     after a loss of power what is beside the records may be newer, or older, than they are. What
     follows the first bad batch is dropped as well, for nobody knows what was between them, and so
-    is what follows a segment that ends before the next one begins.
+    is what follows a segment that ends before the next one begins, unless it was compacted.
     """
     segments = contents.segments_from(checkpointed.recovery_point)
     known = contents.producers.snapshot_offsets()
     contents.producers.retain_snapshots([o for o in known if o <= segments[0].base_offset])
     witness = _Witness(contents)
-    for segment, following in zip(segments, [*segments[1:], None], strict=True):
-        witness.begin(segment)
-        cut = segment.recover(witness.note)
-        if following is None:
-            return cut, witness.agrees
-        segment.close()
-        is_torn_off = witness.is_dense and witness.next_offset < following.base_offset
-        if cut or (is_torn_off and not checkpointed.was_compacted):
-            beyond = contents.drop_after(segment)
-            for dropped in beyond:
-                dropped.delete()
-            return cut + sum(dropped.size for dropped in beyond), witness.agrees
-    raise AssertionError("the last segment has no following one")
+    cut, last = 0, segments[0]
+    before_hole: Segment | None = None
+    for segment in segments:
+        is_next = before_hole is None and segment is not last
+        if is_next and witness.next_offset < segment.base_offset:
+            before_hole = last
+        witness.next_offset = segment.base_offset
+        cut, last = segment.recover(witness.note), segment
+        if cut:
+            break
+        if segment is not contents.active:
+            segment.close()
+    if before_hole is not None and witness.is_dense and not checkpointed.was_compacted:
+        last = before_hole
+    dropped = contents.drop_after(last)
+    for beyond in dropped:
+        beyond.delete()
+    return cut + sum(beyond.size for beyond in dropped), witness.agrees
 
 
 def _settle_epochs(contents: LogContents, *, is_rebuild: bool) -> None:
@@ -156,9 +158,8 @@ def _settle_epochs(contents: LogContents, *, is_rebuild: bool) -> None:
             for header in segment.headers():
                 if header.partition_leader_epoch > epochs.latest_epoch:
                     epochs.assign(header.partition_leader_epoch, header.base_offset)
-    epochs.truncate_from_end(
-        contents.log_end_offset + 1
-    )  # one may begin where the next record goes
+    # An epoch may begin where the next record goes: its leader has written nothing yet.
+    epochs.truncate_from_end(contents.log_end_offset + 1)
     epochs.truncate_from_start(contents.log_start_offset)
     epochs.save()
 

@@ -19,7 +19,7 @@ from storage.log_names import INDEX_SUFFIXES, LOG_SUFFIX
 from storage.offset_index import ENTRY_BYTES as OFFSET_ENTRY_BYTES
 from storage.offset_index import OffsetIndex, OffsetPosition
 from storage.record_batch import INT32_MAX, BatchHeader, PlacedBatch
-from storage.segment_indexes import SegmentIndexes, flush_index, last_entry, write_index
+from storage.segment_indexes import SegmentIndexes, flush_index, last_entry
 from storage.time_index import ENTRY_BYTES as TIME_ENTRY_BYTES
 from storage.time_index import NO_TIMESTAMP_OFFSET, TimestampOffset
 
@@ -53,11 +53,9 @@ class Segment:
 
     @classmethod
     def create(cls, directory: Path, base_offset: int, config: LogConfig, now_ms: int) -> Segment:
-        """Make the files of an empty segment."""
+        """Make the file of an empty segment; those of the indexes come with their first entries."""
         segment = cls(directory, base_offset, config, size=0, created_ms=now_ms)
         segment._file = LogFile(segment.path, is_new=True)
-        write_index(segment._path(_INDEX))
-        write_index(segment._path(_TIME_INDEX))
         return segment
 
     @classmethod

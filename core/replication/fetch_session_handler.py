@@ -22,6 +22,8 @@ from core.protocol.broker import (
 )
 from core.replication.partition import Partition
 
+FIRST_BACKOFF_MS = 20
+
 
 class FetchSessionHandler:
     """The partitions followed of one leader.
@@ -36,6 +38,7 @@ class FetchSessionHandler:
         self._position = position
         self._partitions: dict[TopicPartition, Partition] = {}
         self._delayed_until_ms: dict[TopicPartition, int] = {}
+        self._backoff_ms: dict[TopicPartition, int] = {}  # of those that failed, the next time
         self._changed: dict[TopicPartition, None] = {}  # since the last request; an ordered set
         self._held: dict[TopicPartition, FetchPartition] = {}  # by the leader
         self._session_id = NO_SESSION_ID
@@ -60,7 +63,21 @@ class FetchSessionHandler:
         """Fetch a partition no longer."""
         del self._partitions[name]
         self._delayed_until_ms.pop(name, None)
+        self.end_back_off(name)
         self.on_change(name)
+
+    def back_off(self, name: TopicPartition, now_ms: int, longest_ms: int) -> None:
+        """Leave a partition out for a while, for longer each time.
+
+        Mostly the leader has only not been told yet that it is one.
+        """
+        backoff_ms = min(self._backoff_ms.get(name, FIRST_BACKOFF_MS), longest_ms)
+        self._backoff_ms[name] = 2 * backoff_ms
+        self.delay(name, now_ms + backoff_ms)
+
+    def end_back_off(self, name: TopicPartition) -> None:
+        """Begin anew with short delays: a partition was answered."""
+        self._backoff_ms.pop(name, None)
 
     def delay(self, name: TopicPartition, until_ms: int) -> None:
         """Leave a partition out for a while."""
@@ -73,10 +90,19 @@ class FetchSessionHandler:
 
     # --- fetches ---
 
+    def delay_ms(self, now_ms: int) -> int | None:
+        """Return how long until a partition is no longer left out; None when none is."""
+        if not self._delayed_until_ms:
+            return None
+        return max(min(self._delayed_until_ms.values()) - now_ms, 0)
+
     def request(
         self, template: FetchRequest, broker_epoch: int, now_ms: int
     ) -> FetchRequest | None:
-        """Return the next fetch, like ``template``; None when every partition is left out."""
+        """Return the next fetch, like ``template``; None when every partition is left out.
+
+        The leader may not hold its answer for longer than something is left out.
+        """
         self._end_delays(now_ms)
         if len(self._delayed_until_ms) == len(self._partitions):
             return None
@@ -96,8 +122,10 @@ class FetchSessionHandler:
             elif self._held.pop(name, None) is not None:
                 forgotten.append(name)
         self._changed = {}
+        delay_ms = self.delay_ms(now_ms)
         self._in_flight = replace(
             template,
+            max_wait_ms=_shorter(template.max_wait_ms, delay_ms),
             replica_epoch=broker_epoch,
             topics=self._topics(listed),
             session_id=self._session_id,
@@ -143,3 +171,7 @@ def _forgotten_topics(names: Iterable[TopicPartition]) -> tuple[ForgottenTopic, 
     for name in names:
         topics.setdefault(name.topic, []).append(name.partition)
     return tuple(ForgottenTopic(topic, tuple(numbers)) for topic, numbers in topics.items())
+
+
+def _shorter(wait_ms: int, delay_ms: int | None) -> int:
+    return wait_ms if delay_ms is None else min(wait_ms, delay_ms)

@@ -97,6 +97,11 @@ class ReplicaFetcher:
             self._hosted.fail(name, error)
         return request
 
+    def delay_ms(self, leader: BrokerId, now_ms: int) -> int | None:
+        """Return how long until there is something to ask ``leader`` for; None: nobody knows."""
+        followed = self._followed.get(leader)
+        return None if followed is None else followed.delay_ms(now_ms)
+
     def _position(self, partition: Partition) -> FetchPartition | None:
         name, log = partition.topic_partition, partition.local_log
         try:
@@ -135,6 +140,7 @@ class ReplicaFetcher:
             if error is not Errors.NONE:
                 errors[name] = error
             else:
+                followed.end_back_off(name)
                 self._throttle(followed, partition, answers.get(name), now_ms)
         self._back_off(leader, followed, errors, now_ms)
         if moved:
@@ -197,7 +203,7 @@ class ReplicaFetcher:
             if error is Errors.FENCED_LEADER_EPOCH:
                 self.unfollow(name)  # a LeaderAndIsr with the new epoch is on its way
             else:
-                followed.delay(name, now_ms + self._backoff_ms)
+                followed.back_off(name, now_ms, self._backoff_ms)
         if errors:
             name, error = next(iter(errors.items()))
             log.info(

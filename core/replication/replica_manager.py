@@ -287,6 +287,11 @@ class ReplicaManager:
         with self._lock:
             return self._fetcher.request(leader, self.broker_epoch, now_ms)
 
+    def fetch_delay_ms(self, leader: BrokerId, now_ms: int) -> int | None:
+        """Return how long until there is something to ask a leader for; None: nobody knows."""
+        with self._lock:
+            return self._fetcher.delay_ms(leader, now_ms)
+
     def on_fetch_response(
         self, leader: BrokerId, request: FetchRequest, response: FetchResponse, now_ms: int
     ) -> None:

@@ -39,6 +39,7 @@ class CommittedRecords:
     unclean_epochs: list[int] = field(default_factory=list)
     deleted_to: int = 0  # as somebody asked for
     committed: dict[int, StoredBatch] = field(default_factory=dict)  # by base offset
+    holders: dict[int, int] = field(default_factory=dict)  # how many had it then
     _appenders: dict[int, BrokerId] = field(default_factory=dict)
     _written: dict[Position, tuple[StoredBatch, Position | None]] = field(default_factory=dict)
     _last_sequences: dict[int, tuple[int, int]] = field(default_factory=dict)  # and where it is
@@ -76,6 +77,8 @@ class CommittedRecords:
         written = self._written.get(Position(batch.leader_epoch, batch.base_offset))
         assert written is not None, f"LogMatching: {where}, which no leader wrote"
         assert written[0].data == batch.data, f"LogMatching: {where}, the leader {written[0]}"
+        if not index or log.batches[index - 1].last_offset < self.deleted_to:
+            return  # what is before it, here or there, nobody can read
         before = position_before(log, index)
         assert before in (None, written[1]) or written[1] is None, (
             f"LogMatching: {where} behind {before}, its leader has it behind {written[1]}"
@@ -83,17 +86,23 @@ class CommittedRecords:
 
     # --- committing ---
 
-    def on_committed(self, broker_id: BrokerId, batch: StoredBatch, leader_epoch: int) -> None:
+    def has(self, batch: StoredBatch) -> bool:
+        """Whether a batch is known to be committed."""
+        known = self.committed.get(batch.base_offset)
+        return known is not None and known.data == batch.data
+
+    def on_committed(
+        self, broker_id: BrokerId, batch: StoredBatch, leader_epoch: int, holders: int
+    ) -> None:
         """The high watermark of a leader passed a batch."""
         known = self.committed.get(batch.base_offset)
-        if known is not None and known.data == batch.data:
-            return
         if known is not None:
             assert self.is_covered(known.leader_epoch, leader_epoch), (
                 f"CommittedStays: {self.key.name}: {_told(known)} was committed, and broker"
                 f" {broker_id} commits {_told(batch)} in epoch {leader_epoch}"
             )
         self.committed[batch.base_offset] = batch
+        self.holders[batch.base_offset] = holders
         self._check_sequence(batch)
 
     def _check_sequence(self, batch: StoredBatch) -> None:

@@ -20,6 +20,7 @@ class Invariants:
         self._terms = Terms(cluster, self.history)
         obedience = Obedience(cluster, self.history)
         self.records = RecordHistory(cluster, self.history)
+        self.history.on_wish = self.records.on_wish
         self.history.on_given_up = self.records.on_given_up
         self.history.on_unclean_election = self.records.on_unclean_election
         self.history.on_state = self.records.on_state

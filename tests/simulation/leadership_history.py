@@ -63,6 +63,7 @@ class LeadershipHistory:
         self.leaders_write_isrs = False
         self.leave_requests: Counter[ControlledShutdownRequest] = Counter()
         self.second_ids = 0  # topics whose id was lost, and who got another one
+        self.on_wish: Callable[[str], None] = lambda topic: None  # to delete it
         self.on_given_up: Callable[[str], None] = lambda topic: None
         self.on_unclean_election: Callable[[TopicPartition, str, int], None] = lambda *election: (
             None
@@ -137,8 +138,8 @@ class LeadershipHistory:
             parent, _, name = operation.path.rpartition("/")
             if parent == "/brokers/topics":
                 self._note_topic(name, operation, is_brokers=is_brokers)
-            elif parent == DeleteTopicsZNode.PATH and isinstance(operation, Create):
-                self.on_given_up(name)
+            elif parent == DeleteTopicsZNode.PATH and isinstance(operation, Create | Delete):
+                (self.on_wish if isinstance(operation, Create) else self.on_given_up)(name)
             elif parent + "/" == TOPIC_CONFIGS and isinstance(operation, Create | SetData):
                 self._note_config(name, operation.data)
             elif name == "state":

@@ -27,9 +27,10 @@ class RecordHistory(RecordObserver):
         self._leaderships = leaderships
         self._known: dict[LogKey, CommittedRecords] = {}
         self._seen: dict[tuple[SimulatedBroker, LogKey], tuple[int, int]] = {}  # epoch, watermark
-        # Replicas whose disks lost records while they were in the ISR: until they have left it,
-        # they may be elected all the same.
-        self._lossy: set[tuple[BrokerId, TopicPartition]] = set()
+        # Replicas whose disks lost records while they were in the ISR, and the leader epoch in
+        # which they left it: before that they may lead all the same.
+        self._lossy: dict[tuple[BrokerId, TopicPartition], int | None] = {}
+        self._doomed: set[str] = set()
 
     def of(self, log: MemoryLog) -> CommittedRecords | None:
         """Return what is known of a log; None for a topic without an id."""
@@ -38,7 +39,8 @@ class RecordHistory(RecordObserver):
         key = LogKey(log.topic_partition, log.topic_id)
         known = self._known.get(key)
         if known is None:
-            known = self._known[key] = CommittedRecords(key)
+            is_doomed = key.name.topic in self._doomed
+            known = self._known[key] = CommittedRecords(key, is_tainted=is_doomed)
         return known
 
     def latest(self, name: TopicPartition) -> CommittedRecords | None:
@@ -52,19 +54,24 @@ class RecordHistory(RecordObserver):
         key = LogKey(name, topic_id)
         self._known.setdefault(key, CommittedRecords(key)).unclean_epochs.append(leader_epoch)
 
+    def on_wish(self, topic: str) -> None:
+        """A topic is to be deleted: until it is, brokers drop what they have of it."""
+        self.on_given_up(topic)
+        self._doomed.add(topic)
+
     def on_given_up(self, topic: str) -> None:
-        """A topic is to be deleted, or got another id: brokers drop what they have of it."""
+        """A topic is gone, or got another id: nobody looks after what was written to it."""
+        self._doomed.discard(topic)
         for key, known in self._known.items():
             known.is_tainted |= key.name.topic == topic
 
     def on_state(self, name: TopicPartition, now: LeaderAndIsr) -> None:
-        """ZooKeeper holds a new leadership."""
-        if self._lossy:
-            self._lossy = {
-                (broker_id, lost)
-                for broker_id, lost in self._lossy
-                if lost != name or broker_id in now.isr
-            }
+        """ZooKeeper holds a new leadership: all members of the ISR have what is committed."""
+        for lossy, left_in in list(self._lossy.items()):
+            if lossy[1] == name and lossy[0] not in now.isr and left_in is None:
+                self._lossy[lossy] = now.leader_epoch
+            elif lossy[1] == name and lossy[0] in now.isr and left_in is not None:
+                del self._lossy[lossy]  # it has come back, with everything
         for member, log in self._replicas(name, self._leaderships.topic_id(name.topic)):
             known = self.of(log)
             if member in now.isr and known is not None and (member, name) not in self._lossy:
@@ -75,7 +82,7 @@ class RecordHistory(RecordObserver):
         self._leaderships.check()
         now = self._leaderships.current.get(log.topic_partition)
         if now is not None and broker_id in now.isr:
-            self._lossy.add((broker_id, log.topic_partition))
+            self._lossy[broker_id, log.topic_partition] = None
 
     # --- what is written ---
 
@@ -124,7 +131,8 @@ class RecordHistory(RecordObserver):
         if before == present:
             return
         self._seen[broker, known.key] = present
-        known.is_tainted |= (broker.broker_id, name) in self._lossy
+        left_in = self._lossy.get((broker.broker_id, name), -1)
+        known.is_tainted |= left_in is None or epoch < left_in
         checked = 0
         if before is None or before[0] != epoch:
             known.check_leader(broker.broker_id, log, epoch)
@@ -134,8 +142,10 @@ class RecordHistory(RecordObserver):
         if log.log_start_offset > known.deleted_to and not known.is_tainted:
             raise AssertionError(f"{name} starts at {log.log_start_offset}, and nobody asked")
         for batch in log.batches:
-            if checked <= batch.last_offset < partition.high_watermark:
-                known.on_committed(broker.broker_id, batch, epoch)
+            is_committed = checked <= batch.last_offset < partition.high_watermark
+            if is_committed and not known.has(batch):
+                holders = self._holders(name, log.topic_id, batch)
+                known.on_committed(broker.broker_id, batch, epoch, len(holders))
         if checked and not known.is_tainted:
             self._check_isr_has(broker, partition, log, known)
 
@@ -191,14 +201,22 @@ class RecordHistory(RecordObserver):
         batch = known.committed.get(outcome.base_offset)
         assert batch is not None, f"AckedIsCommitted: {where}"
         assert values_of(batch.data) == values_of(request.batch), f"AckedIsCommitted: {where}"
-        holders = {broker_id for broker_id, name in self._lossy if name == request.name}
+        holders = len(self._holders(request.name, log.topic_id, batch))
+        holders = max(holders, known.holders[outcome.base_offset])  # a replica may have left since
+        enough = log.config.min_insync_replicas
+        assert holders >= enough, f"AckedByMinIsr: {where}, and {holders} have or had it"
+
+    def _holders(
+        self, name: TopicPartition, topic_id: str | None, batch: StoredBatch
+    ) -> set[BrokerId]:
+        """Return who has a batch, or may have lost it."""
+        holders = {broker_id for broker_id, lost in self._lossy if lost == name}
         holders |= {b for b, disk in self._cluster.disks.items() if disk.has_failed}
-        for broker_id, other in self._replicas(request.name, log.topic_id):
-            held = batch_at(other, outcome.base_offset)
+        for broker_id, other in self._replicas(name, topic_id):
+            held = batch_at(other, batch.base_offset)
             if held is not None and held.data == batch.data:
                 holders.add(broker_id)
-        enough = log.config.min_insync_replicas
-        assert len(holders) >= enough, f"AckedByMinIsr: {where}, and {holders} have it"
+        return holders
 
     def on_consumed(
         self,

@@ -33,11 +33,13 @@ LONG = LogConfig(segment_ms=HOUR_MS)
 
 
 def test_the_files_of_a_log_are_kafkas(disk_log: Log):
-    disk_log.assign_epoch(0)
+    fill(disk_log, 1)
+    disk_log.close()
     assert sorted(path.name for path in disk_log.path.iterdir()) == [
         "00000000000000000000.index",
         "00000000000000000000.log",
         "00000000000000000000.timeindex",
+        "00000000000000000001.snapshot",
         "leader-epoch-checkpoint",
         "partition.metadata",
     ]

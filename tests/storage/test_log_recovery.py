@@ -131,6 +131,31 @@ def test_a_log_that_was_cut_after_an_orderly_end_is_recovered(machine: Machine, 
     assert values(restarted(machine)) == numbered(0, 7)
 
 
+def test_what_follows_a_hole_goes(machine: Machine, disk_log: Log):
+    fill(disk_log, 8)
+    path = crashed(machine, disk_log)
+    os.truncate(segment_file(path, 0), 2 * BATCH_BYTES)
+    assert values(restarted(machine)) == numbered(0, 2)
+    assert files(path) == [".log"]
+
+
+def test_the_log_cleaner_of_kafka_leaves_holes(machine: Machine, disk_log: Log):
+    fill(disk_log, 8)
+    path = crashed(machine, disk_log)
+    os.truncate(segment_file(path, 0), 2 * BATCH_BYTES)
+    (path.parent / "cleaner-offset-checkpoint").write_text("0\n1\nt 0 6\n")
+    log = restarted(machine)
+    assert (log.log_end_offset, log.size) == (8, 7 * BATCH_BYTES)
+
+
+def test_compaction_leaves_holes_too(machine: Machine, disk_log: Log):
+    for base_offset in (0, 2, 5):  # without 1 and 4
+        disk_log.append_as_follower(batch(b"", base_offset=base_offset))
+    disk_log.append_as_follower(batch(b"", base_offset=10))
+    log = log_of(machine.crash())
+    assert (log.log_end_offset, files(log.path)) == (11, [".log", "10.log"])
+
+
 # --- what is beside the records -------------------------------------------------------------------
 
 
@@ -158,6 +183,21 @@ def test_epochs_are_found_in_the_records(
         EpochEndOffset(4, 9),
     ]
     assert path.read_text() == "0\n3\n1 0\n3 3\n4 6\n"
+
+
+def test_epochs_that_contradict_the_records_are_not_believed(machine: Machine, disk_log: Log):
+    fill(disk_log, 3, leader_epoch=1)
+    fill(disk_log, 3, leader_epoch=2)
+    (crashed(machine, disk_log) / "leader-epoch-checkpoint").write_text("0\n1\n5 0\n")
+    log = restarted(machine)
+    assert log.end_offset_for_epoch(1) == EpochEndOffset(1, 3)
+    assert log.latest_epoch == 2
+
+
+def test_epochs_that_wrote_nothing_are_kept(machine: Machine, disk_log: Log):
+    fill(disk_log, 3, leader_epoch=1)
+    disk_log.assign_epoch(4)
+    assert log_of(machine.crash()).end_offset_for_epoch(1) == EpochEndOffset(1, 3)
 
 
 def test_epochs_of_records_that_are_cut_off_go(machine: Machine, disk_log: Log):
@@ -288,6 +328,20 @@ def test_sequences_of_records_that_are_cut_off_are_forgotten(machine: Machine, d
     log = restarted(machine)
     again = send(log, b"", producer_id=7, producer_epoch=0, base_sequence=7)
     assert (again.first_offset, again.is_duplicate) == (7, False)
+
+
+def test_a_snapshot_of_records_that_were_not_checked_is_not_believed(
+    machine: Machine, logs: LogManager, disk_log: Log
+):
+    fill(disk_log, 3)
+    other = create(logs, T1)
+    for sequence in range(4):
+        send(other, b"", producer_id=7, producer_epoch=0, base_sequence=sequence)
+    snapshot = "00000000000000000003.snapshot"
+    path = crashed(machine, disk_log)
+    (path / snapshot).write_bytes((path.parent / "t-1" / snapshot).read_bytes())
+    log = restarted(machine)
+    assert not send(log, b"", producer_id=7, producer_epoch=0, base_sequence=2).is_duplicate
 
 
 # --- old formats ----------------------------------------------------------------------------------

@@ -77,7 +77,7 @@ def test_a_new_segment_is_empty(segment: Segment) -> None:
     assert read(segment, 100) is None
     assert list(segment.headers()) == []
     names = sorted(path.name for path in segment.directory.iterdir())
-    assert names == [f"{NAME}.index", f"{NAME}.log", f"{NAME}.timeindex"]
+    assert names == [f"{NAME}.log"]
 
 
 def test_what_is_appended_is_in_the_file_as_it_is(segment: Segment) -> None:
@@ -411,9 +411,7 @@ def test_a_deleted_segment_stays_readable_for_who_holds_records_of_it(segment: S
     assert records is not None
     before = len(os.listdir("/proc/self/fd"))
     segment.rename_suffix(".deleted")
-    assert {path.name for path in segment.directory.iterdir()} == {
-        f"{NAME}{kind}.deleted" for kind in (".log", ".index", ".timeindex")
-    }
+    assert [path.name for path in segment.directory.iterdir()] == [f"{NAME}.log.deleted"]
     segment.delete()
     assert list(segment.directory.iterdir()) == []
     assert offsets_of(records.read()) == [100, 101, 102, 103]

@@ -150,6 +150,8 @@ class SegmentHistory(RuleBasedStateMachine):
 
     @invariant()
     def index_files_name_batches(self) -> None:
+        if self.segment.size == 0:
+            return
         self.segment.seal()
         headers, position = {}, 0
         for data, header in self.with_headers:

@@ -7,6 +7,7 @@ import signal
 import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,7 @@ class BreakableCluster(RunningCluster):
         except BaseException:
             self.server.stop()
             raise
+        self._ports = {b["id"]: b["port"] for b in self.description["brokers"]}
 
     def close(self) -> None:
         """End everything, however it stands."""
@@ -70,25 +72,30 @@ class BreakableCluster(RunningCluster):
         eventually(lambda: self.leader_of(partition) not in (former, -1), "another leader")
         return self.leader_of(partition)
 
-    def kill(self, broker_id: BrokerId) -> None:
-        """End a broker by ``kill -9`` and wait until all others see it."""
-        self.signal(broker_id, signal.SIGKILL)
-        self.await_death(broker_id)
+    def kill(self, *brokers: BrokerId) -> None:
+        """End brokers by ``kill -9``, at once, and wait until all others see it."""
+        self._end(signal.SIGKILL, brokers)
 
     def shut_down(self, broker_id: BrokerId) -> None:
         """End a broker in order and wait until all others see it."""
-        self.signal(broker_id, signal.SIGTERM)
-        self.await_death(broker_id)
+        self._end(signal.SIGTERM, [broker_id])
 
-    def await_death(self, broker_id: BrokerId) -> None:
-        """Wait until a broker has ended and its registration is gone."""
-        self.await_end(broker_id, self.pid(broker_id), TIMEOUT_S)
-        eventually(lambda: self.broker_epoch(broker_id) is None, "its registration is gone")
+    def _end(self, number: signal.Signals, brokers: Sequence[BrokerId]) -> None:
+        pids = [self.pid(broker_id) for broker_id in brokers]
+        for broker_id in brokers:
+            self.signal(broker_id, number)
+        for broker_id, pid in zip(brokers, pids, strict=True):
+            self.await_end(broker_id, pid, TIMEOUT_S)
+        for broker_id in brokers:
+            eventually(partial(self._is_gone, broker_id), "its registration is gone")
+
+    def _is_gone(self, broker_id: BrokerId) -> bool:
+        return self.broker_epoch(broker_id) is None
 
     def revive(self, broker_id: BrokerId) -> None:
         """Start a broker that has ended, where clients know it."""
-        port = next(b["port"] for b in self.description["brokers"] if b["id"] == broker_id)
-        self.start_broker(broker_id, "--config", str(self._config), "--port", str(port))
+        port = str(self._ports[broker_id])
+        self.start_broker(broker_id, "--config", str(self._config), "--port", port)
         eventually(lambda: self.broker_epoch(broker_id) is not None, "it is registered")
 
     def pause(self, broker_id: BrokerId) -> None:

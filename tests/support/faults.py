@@ -6,7 +6,6 @@ Where a story awaits progress, acknowledgements must go on although something is
 from __future__ import annotations
 
 import random
-import signal
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -113,10 +112,8 @@ def restart_one_after_the_other(
 
 def kill_everybody(cluster: BreakableCluster, load: Load, chance: random.Random) -> None:
     """All processes die at once, although the machine does not: all is still there."""
-    for broker in BROKERS:
-        cluster.signal(broker, signal.SIGKILL)
+    cluster.kill(*BROKERS)
     for broker in chance.sample(BROKERS, len(BROKERS)):
-        cluster.await_death(broker)
         cluster.revive(broker)
 
 

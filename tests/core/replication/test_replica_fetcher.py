@@ -14,6 +14,7 @@ from core.protocol.broker import (
     FetchResponse,
 )
 from core.replica_logs import EpochEndOffset
+from core.replication.fetch_session_handler import FIRST_BACKOFF_MS
 from core.replication.partition import Role
 from core.replication.replica_fetcher import truncation_offset
 from tests.core.replication.stage import (
@@ -158,10 +159,35 @@ def test_a_failed_deletion_is_not_fetched(follower: Broker) -> None:
 def test_what_failed_waits_a_while_and_the_others_do_not(follower: Broker, error: Errors) -> None:
     take(follower, ask(follower), answer(row(0, error), row(1)))
     assert asked(follower) == [T1]
-    follower.now_ms += BACKOFF_MS - 1
+    follower.now_ms += FIRST_BACKOFF_MS - 1
     assert asked(follower) == [T1]
     follower.now_ms += 1
     assert asked(follower) == [T0, T1]
+
+
+def test_what_fails_again_and_again_waits_for_longer_each_time(follower: Broker) -> None:
+    waits = []
+    for _ in range(8):
+        take(follower, ask(follower), answer(row(0, Errors.UNKNOWN_LEADER_EPOCH), row(1)))
+        delay_ms = follower.manager.fetch_delay_ms(2, follower.now_ms)
+        assert delay_ms is not None
+        waits.append(delay_ms)
+        follower.now_ms += delay_ms
+    assert waits == [20, 40, 80, 160, 320, 640, BACKOFF_MS, BACKOFF_MS]
+    take(follower, ask(follower), answer(row(0), row(1)))
+    assert follower.manager.fetch_delay_ms(2, follower.now_ms) is None
+    take(follower, ask(follower), answer(row(0, Errors.UNKNOWN_LEADER_EPOCH)))
+    assert follower.manager.fetch_delay_ms(2, follower.now_ms) == FIRST_BACKOFF_MS
+
+
+def test_a_leader_does_not_hold_its_answer_while_something_waits_to_be_asked(
+    follower: Broker,
+) -> None:
+    before = ask(follower)
+    take(follower, before, answer(row(0, Errors.UNKNOWN_LEADER_EPOCH), row(1)))
+    request = ask(follower)
+    assert before.max_wait_ms == SETTINGS.replica_fetch_wait_max_ms
+    assert request.max_wait_ms == FIRST_BACKOFF_MS
 
 
 def test_a_fenced_follower_waits_for_its_next_orders(follower: Broker) -> None:
