@@ -19,7 +19,7 @@ from pykka import Timeout as AskTimeout
 
 from actors.controller_event_manager import ControllerEventManager
 from actors.inbox import Reply
-from actors.request_channel import RequestChannel
+from actors.request_channel import ChannelToCurrent, RequestChannel
 from actors.runtime import RegentActor, Supervisor
 from actors.scheduler import Scheduler
 from actors.timer import Timer, monotonic_ms
@@ -141,9 +141,8 @@ class ControllerAlterPartitionSender(AlterPartitionSender):
         super().__init__(name, replica_manager, scheduler, supervisor)
         self._cache = cache
         self._own_controller = controller
-        self._open_channel = open_channel
         self._timeout_ms = timeout_ms
-        self._channel: tuple[str, RequestChannel[AlterPartitionRequest]] | None = None
+        self._channel = ChannelToCurrent(open_channel)
 
     def alter_partitions(self, request: AlterPartitionRequest) -> AlterPartitionResponse:
         """Ask; raises ``ControllerUnknownError`` or a ``RequestError``."""
@@ -154,7 +153,7 @@ class ControllerAlterPartitionSender(AlterPartitionSender):
             controller = cluster.controller
             if controller is None or controller.control_endpoint is None:
                 raise ControllerUnknownError("no controller is known")
-            answer = self._channel_to(controller.control_endpoint).request(
+            answer = self._channel.to(controller.control_endpoint).request(
                 request, timeout_ms=self._timeout_ms, closing=self.closing
             )
         assert isinstance(answer, AlterPartitionResponse)
@@ -163,7 +162,7 @@ class ControllerAlterPartitionSender(AlterPartitionSender):
     def on_stop(self) -> None:
         """Disconnect."""
         super().on_stop()
-        self._disconnect()
+        self._channel.close()
 
     def _ask_own_controller(self, request: AlterPartitionRequest) -> object:
         answer = self._own_controller.ask(request, block=False)
@@ -175,17 +174,6 @@ class ControllerAlterPartitionSender(AlterPartitionSender):
                 except ActorDeadError as error:
                     raise ControllerUnknownError(str(error)) from None
         raise ControllerUnknownError("our own controller does not answer")
-
-    def _channel_to(self, endpoint: str) -> RequestChannel[AlterPartitionRequest]:
-        if self._channel is None or self._channel[0] != endpoint:
-            self._disconnect()
-            self._channel = (endpoint, self._open_channel(endpoint))
-        return self._channel[1]
-
-    def _disconnect(self) -> None:
-        channel, self._channel = self._channel, None
-        if channel is not None:
-            channel[1].close()
 
 
 def _accepts_all(request: AlterPartitionRequest, response: AlterPartitionResponse) -> bool:

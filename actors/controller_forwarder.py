@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 from actors.alter_partition_sender import ControllerUnknownError
 from actors.inbox import Reply
-from actors.request_channel import RequestChannel
+from actors.request_channel import ChannelToCurrent, RequestChannel
 from actors.runtime import RegentActor, Supervisor
 from actors.topic_decisions import DECISION_TIMEOUT_MS
 from core.admin_requests import refuse
@@ -42,8 +42,7 @@ class ControllerForwarder(RegentActor):
         super().__init__(f"broker-{broker_id}-to-controller-forwarder", supervisor=supervisor)
         self._broker_id = broker_id
         self._cache = cache
-        self._open_channel = open_channel
-        self._channel: tuple[str, RequestChannel[TopicsRequest]] | None = None
+        self._channel = ChannelToCurrent(open_channel)
 
     def handle(self, message: TopicsRequest, reply: Reply | None) -> None:
         """Ask the controller's broker once."""
@@ -54,7 +53,7 @@ class ControllerForwarder(RegentActor):
         if left_ms <= 0 or controller is None or controller.control_endpoint is None:
             reply.fail(ControllerUnknownError("no controller can be asked"))
             return
-        channel = self._channel_to(controller.control_endpoint)
+        channel = self._channel.to(controller.control_endpoint)
         try:
             reply.set(channel.request(message, timeout_ms=left_ms, closing=self.closing))
         except RequestError as error:
@@ -64,15 +63,4 @@ class ControllerForwarder(RegentActor):
 
     def on_stop(self) -> None:
         """Disconnect."""
-        self._disconnect()
-
-    def _channel_to(self, endpoint: str) -> RequestChannel[TopicsRequest]:
-        if self._channel is None or self._channel[0] != endpoint:
-            self._disconnect()
-            self._channel = (endpoint, self._open_channel(endpoint))
-        return self._channel[1]
-
-    def _disconnect(self) -> None:
-        channel, self._channel = self._channel, None
-        if channel is not None:
-            channel[1].close()
+        self._channel.close()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from typing import Protocol, TypeVar
+from collections.abc import Callable
+from typing import Generic, Protocol, TypeVar
 
 from transport.codec import Response
 
@@ -22,3 +23,27 @@ class RequestChannel(Protocol[R_contra]):
     def close(self) -> None:
         """Close the connection."""
         ...
+
+
+class ChannelToCurrent(Generic[R_contra]):
+    """One connection, to whoever is to be asked at the moment: a controller, say.
+
+    ``open_channel`` connects to an endpoint, on the thread that uses it.
+    """
+
+    def __init__(self, open_channel: Callable[[str], RequestChannel[R_contra]]) -> None:
+        self._open_channel = open_channel
+        self._current: tuple[str, RequestChannel[R_contra]] | None = None
+
+    def to(self, endpoint: str) -> RequestChannel[R_contra]:
+        """Return a connection to ``endpoint``; one to another endpoint is closed."""
+        if self._current is None or self._current[0] != endpoint:
+            self.close()
+            self._current = (endpoint, self._open_channel(endpoint))
+        return self._current[1]
+
+    def close(self) -> None:
+        """Close the connection, if there is one."""
+        current, self._current = self._current, None
+        if current is not None:
+            current[1].close()
