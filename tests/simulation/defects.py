@@ -32,7 +32,11 @@ from core.ports import ControllerEpoch
 from core.protocol.controller import ControlledShutdownResponse
 from core.replication import control_orders
 from core.replication.control_orders import ControlOrders
-from tests.simulation.record_defects import RECORD_DEFECTS
+from tests.simulation.record_defects import (
+    RECORD_DEFECTS,
+    fetches_of_any_epoch_count,
+    late_answers_appended,
+)
 from zk import fenced_writes
 from zk.store import ZkControllerStore
 from zk.watching_store import WatchingStore
@@ -380,8 +384,11 @@ DEFECTS: tuple[Defect, ...] = (
 )
 
 SEARCH_FROM: dict[Defect, int] = {
-    failed_deletions_count_as_done: 130,
-    stale_answers_accepted: 70,
+    epoch_read_after_waking: 110,
+    failed_deletions_count_as_done: 255,
+    stale_answers_accepted: 185,
     watches_armed_after_the_read: 45,
+    late_answers_appended: 65,
+    fetches_of_any_epoch_count: 440,
 }
 """Where the search for a rare one begins, to keep it short; any other seed will do in time."""

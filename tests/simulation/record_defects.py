@@ -21,9 +21,10 @@ from core.replication import (
 )
 from core.replication.delayed_operations import DelayedOperations
 from core.replication.partition import Partition, Role
-from core.replication.produces import DelayedProduce, Produce
+from core.replication.produces import DelayedProduce
 from core.replication.record_deletions import RecordDeletions
 from core.replication.remote_replica import RemoteReplica
+from core.replication.replica_manager import ReplicaManager
 from tests.simulation.disk import ObservedLog
 from tests.support.memory_logs import MemoryLog
 from tests.support.producer_sequences import ProducerSequences
@@ -166,16 +167,16 @@ def high_watermark_may_fall() -> Any:
 
 def any_replica_appends() -> Any:
     """Producers may write to a replica that does not lead, or does not any more."""
+    produce = ReplicaManager.produce
 
-    def as_leader(self: Produce, names: Any, now_ms: int) -> None:
-        for name in names:
-            replica = self._hosted.get(name)
+    def as_leader(self: ReplicaManager, acks: int, records: Any, now_ms: int, respond: Any) -> Any:
+        for name, batches in records.items():
+            replica = self.partitions.get(name)
             if replica is not None and replica.role is Role.FOLLOWER:
-                replica.local_log.append_as_leader(self._records[name], replica.leader_epoch)
-        append(self, names, now_ms)
+                replica.local_log.append_as_leader(batches, replica.leader_epoch)
+        return produce(self, acks, records, now_ms, respond)
 
-    append = Produce.append
-    return patch.object(Produce, "append", as_leader)
+    return patch.object(ReplicaManager, "produce", as_leader)
 
 
 def fetches_of_any_epoch_count() -> Any:

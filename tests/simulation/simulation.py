@@ -15,6 +15,7 @@ from core.controller.term import ControllerSettings
 from core.protocol.broker import FetchRequest
 from core.protocol.control import StopReplicaRequest
 from core.protocol.controller import AlterPartitionRequest
+from tests.simulation import odds
 from tests.simulation.admins import Admins
 from tests.simulation.broker import SimulatedBroker
 from tests.simulation.client_requests import ClientRequest
@@ -29,27 +30,6 @@ from tests.support.fake_zookeeper import Call, Hook, Moment
 from zk.admin_znodes import LogDirEventNotificationSequenceZNode
 from zk.operations import ConnectionLossError
 
-BROKERS = 4
-STEPS = 320
-FAULT_PROBABILITY = 0.1
-ADMIN_PROBABILITY = 0.08
-CLIENT_PROBABILITY = 0.12
-POWER_LOSS_PROBABILITY = 0.2
-CALL_FAULT_PROBABILITY = 0.02
-PACKET_LOSS_PROBABILITY = 0.04
-PACKET_DUPLICATE_PROBABILITY = 0.06
-PROPOSAL_DUPLICATE_PROBABILITY = 0.25
-FETCH_DELAY_PROBABILITY = 0.15
-SAME_PORT_PROBABILITY = 0.3
-MAX_DELAY_MS = 10_000
-DISK_FAILURE_PROBABILITY = 0.15
-LEADERS_WRITE_PROBABILITY = 0.2
-CALM_PROBABILITY = 0.2
-SPARING_PROBABILITY = 0.55
-RACE_PROBABILITY = 0.1
-MISSING_BROKER_PROBABILITY = 0.3
-STALL_STEPS = 25
-MAX_NESTED_STALLS = 2
 READS = ("get", "get_many", "children", "children_many")
 
 
@@ -59,12 +39,12 @@ class Simulation:
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
         self.history: list[str] = []
-        self._leaders_write_isrs = self.random.random() < LEADERS_WRITE_PROBABILITY
+        self._leaders_write_isrs = self.random.random() < odds.LEADERS_WRITE_PROBABILITY
         self._is_rebalancing = self.random.random() < 0.5
         # Controllers that are spared: what they overlook, no successor puts right.
         mood = self.random.random()
-        self._is_calm = mood < CALM_PROBABILITY  # so is everybody else
-        self._is_sparing = mood < SPARING_PROBABILITY
+        self._is_calm = mood < odds.CALM_PROBABILITY  # so is everybody else
+        self._is_sparing = mood < odds.SPARING_PROBABILITY
         self.cluster = Cluster(0, settings=self._settings)
         self.cluster.hook_for = self._hook_for
         self.cluster.network.fate = self._fate
@@ -75,13 +55,13 @@ class Simulation:
         self._forgotten_sessions: list[int] = []  # of killed brokers, not yet expired
         self._log_dir_events = 0
         self._missing: int | None = None  # the broker that is left dead until all is quiet
-        for broker_id in range(BROKERS):
+        for broker_id in range(odds.BROKERS):
             self._ports[broker_id] = self.cluster.start(broker_id).port
         self.invariants = Invariants(self.cluster)
         self.invariants.history.leaders_write_isrs = self._leaders_write_isrs
         self.clients = Clients(self.cluster, self.random, self.invariants.records, self._note)
         self._admins = Admins(
-            self.cluster, BROKERS, self.random, self.invariants.history, self._note
+            self.cluster, odds.BROKERS, self.random, self.invariants.history, self._note
         )
         self._faults: list[Callable[[], None]] = [
             self._pause,
@@ -115,7 +95,7 @@ class Simulation:
             self._fail_a_log_directory,
         ]
 
-    def run(self, steps: int = STEPS) -> None:
+    def run(self, steps: int = odds.STEPS) -> None:
         """Live through ``steps`` steps with faults, then heal and converge."""
         for _ in range(steps):
             self._live_on()
@@ -139,11 +119,11 @@ class Simulation:
 
     def _live_on(self) -> None:
         dice = self.random.random()
-        if dice < FAULT_PROBABILITY:
+        if dice < odds.FAULT_PROBABILITY:
             self.random.choice(self._faults)()
-        elif dice < FAULT_PROBABILITY + ADMIN_PROBABILITY:
+        elif dice < odds.FAULT_PROBABILITY + odds.ADMIN_PROBABILITY:
             self.random.choice(self._admins.actions)()
-        elif dice < FAULT_PROBABILITY + ADMIN_PROBABILITY + CLIENT_PROBABILITY:
+        elif dice < odds.FAULT_PROBABILITY + odds.ADMIN_PROBABILITY + odds.CLIENT_PROBABILITY:
             self.clients.act()
         else:
             self._step()
@@ -173,12 +153,12 @@ class Simulation:
     def _heal(self) -> None:
         self._faults_are_on = False
         self._cut_off.clear()
-        is_anyone_missing = self.random.random() < MISSING_BROKER_PROBABILITY
+        is_anyone_missing = self.random.random() < odds.MISSING_BROKER_PROBABILITY
         victim = self._pick_a_victim() if is_anyone_missing else None
         self._missing = None if victim is None else victim.broker_id
         self._note("heal, but for %s", self._missing)
         self.cluster.network.fate = self._fate_in_peace
-        for broker_id in range(BROKERS):
+        for broker_id in range(odds.BROKERS):
             broker = self.cluster.brokers.get(broker_id)
             is_missing = broker_id == self._missing
             if broker is not None and (broker.disk.has_failed or broker.is_leaving or is_missing):
@@ -215,20 +195,24 @@ class Simulation:
         if self._faults_are_on and packet.answer is None and _deletes(packet.exchange.request):
             self._fail_the_disk_at(packet.exchange.endpoint)
         dice = self.random.random()
-        if packet.exchange.endpoint in self._cut_off or dice < PACKET_LOSS_PROBABILITY:
+        if packet.exchange.endpoint in self._cut_off or dice < odds.PACKET_LOSS_PROBABILITY:
             return Fate.LOST
         if isinstance(packet.exchange.request, FetchRequest | ClientRequest):
-            return Fate.LATER if dice < FETCH_DELAY_PROBABILITY else Fate.AT_ONCE
+            return Fate.LATER if dice < odds.FETCH_DELAY_PROBABILITY else Fate.AT_ONCE
         is_proposal = isinstance(packet.exchange.request, AlterPartitionRequest)
-        doubled = PROPOSAL_DUPLICATE_PROBABILITY if is_proposal else PACKET_DUPLICATE_PROBABILITY
-        return Fate.TWICE if dice < PACKET_LOSS_PROBABILITY + doubled else Fate.LATER
+        doubled = (
+            odds.PROPOSAL_DUPLICATE_PROBABILITY
+            if is_proposal
+            else odds.PACKET_DUPLICATE_PROBABILITY
+        )
+        return Fate.TWICE if dice < odds.PACKET_LOSS_PROBABILITY + doubled else Fate.LATER
 
     def _fail_the_disk_at(self, endpoint: str) -> None:
         """Let a log directory fail at a bad moment: while something in it is to be deleted."""
         for broker in self.cluster.brokers.values():
             is_it = broker.control_endpoint == endpoint and not broker.disk.has_failed
             is_it = is_it and not (self._is_sparing and broker.controller.is_active)
-            if is_it and self.random.random() < DISK_FAILURE_PROBABILITY:
+            if is_it and self.random.random() < odds.DISK_FAILURE_PROBABILITY:
                 self._fail_a_log_directory_of(broker)
 
     def _fate_in_peace(self, packet: Packet) -> Fate:
@@ -237,7 +221,7 @@ class Simulation:
         return usual_fate(packet) if fate is Fate.LOST else fate
 
     def _delay_ms(self) -> int:
-        return self.random.choice((0, self.random.randrange(MAX_DELAY_MS)))
+        return self.random.choice((0, self.random.randrange(odds.MAX_DELAY_MS)))
 
     def _partition_the_network(self) -> None:
         """Cut the way to some endpoints, or mend what is cut."""
@@ -259,9 +243,9 @@ class Simulation:
         if not self._faults_are_on:
             return
         is_write = call.method not in READS and call.moment is Moment.BEFORE
-        if is_write and self.random.random() < RACE_PROBABILITY:
+        if is_write and self.random.random() < odds.RACE_PROBABILITY:
             self._admins.write_first(call.paths)
-        probability = CALL_FAULT_PROBABILITY * (3 if self._is_calm else 1)
+        probability = odds.CALL_FAULT_PROBABILITY * (3 if self._is_calm else 1)
         if self.random.random() >= probability:
             return
         fault = self.random.choice((1, 3)) if self._is_sparing else self.random.randrange(4)
@@ -272,7 +256,7 @@ class Simulation:
         if fault == 1:
             self._note("  %d loses %s %s", broker.broker_id, call.moment.value, call.method)
             raise ConnectionLossError("simulated")
-        if self._stalls < MAX_NESTED_STALLS:
+        if self._stalls < odds.MAX_NESTED_STALLS:
             self._stall(broker, call, expire=fault == 2)
 
     def _stall(self, broker: SimulatedBroker, call: Call, *, expire: bool) -> None:
@@ -281,7 +265,7 @@ class Simulation:
             self.cluster.expire(broker.session.session_id)
         self._stalls += 1
         try:
-            for _ in range(self.random.randrange(STALL_STEPS)):
+            for _ in range(self.random.randrange(odds.STALL_STEPS)):
                 self._live_on()
         finally:
             self._stalls -= 1
@@ -307,7 +291,7 @@ class Simulation:
         if broker is not None:
             self._note("kill %d", broker.broker_id)
             self._end(broker)
-            if self.random.random() < POWER_LOSS_PROBABILITY:
+            if self.random.random() < odds.POWER_LOSS_PROBABILITY:
                 self._note("  and its machine")
                 broker.disk.lose_power(lambda: self.random.randrange(3))
 
@@ -316,10 +300,10 @@ class Simulation:
         self.cluster.kill(broker.broker_id)
 
     def _start(self) -> None:
-        missing = [b for b in range(BROKERS) if b not in self.cluster.brokers]
+        missing = [b for b in range(odds.BROKERS) if b not in self.cluster.brokers]
         if missing:
             broker_id = self.random.choice(missing)
-            is_same = self.random.random() < SAME_PORT_PROBABILITY
+            is_same = self.random.random() < odds.SAME_PORT_PROBABILITY
             self.cluster.disks[broker_id].repair()
             port = self._ports[broker_id] if is_same else None
             self._ports[broker_id] = self.cluster.start(broker_id, port=port).port
