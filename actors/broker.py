@@ -151,9 +151,8 @@ class Broker(RegentActor):
     ) -> None:
         super().__init__(f"broker-{broker_id}", supervisor=supervisor)
         self.cache = MetadataCache()
-        self.replica_manager = ReplicaManager(
-            broker_id, logs, self.cache, settings, FairLock()
-        )
+        lock = FairLock(first=self.thread)
+        self.replica_manager = ReplicaManager(broker_id, logs, self.cache, settings, lock)
         self.fetchers = ReplicaFetcherManager(
             self.replica_manager,
             open_fetch_channel,
@@ -237,8 +236,9 @@ class Broker(RegentActor):
         offline = self.replica_manager.on_log_directory_failed()
         self.fetchers.update()
         self._callbacks.on_isrs_proposed()
-        first = f", the first: {offline[0]}" if offline else ""
-        logger.error("%s: %d replicas are offline%s", self, len(offline), first)
+        if offline:
+            text = "%s: %d replicas are offline, the first: %s"
+            logger.error(text, self, len(offline), offline[0])
         self._callbacks.on_replicas_offline()
 
     def _describe(self, topics: tuple[str, ...] | None) -> DescribeMetadataResponse:

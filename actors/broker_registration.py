@@ -8,7 +8,7 @@ import time
 
 from core.errors import BrokerIdInUseError, SessionExpiredError
 from core.model import BrokerInfo
-from zk.session import SessionKeeper
+from zk.operations import ZooKeeper
 from zk.store import ZkControllerStore
 
 logger = logging.getLogger(__name__)
@@ -18,7 +18,7 @@ _RETRY_S = 0.2
 
 def register(
     info: BrokerInfo,
-    keeper: SessionKeeper,
+    zookeeper: ZooKeeper,
     store: ZkControllerStore,
     session_timeout_ms: int,
     stop_requested: threading.Event,
@@ -29,12 +29,15 @@ def register(
     or ``SessionExpiredError``; either at once when a stop is requested.
     """
     deadline = time.monotonic() + 1.5 * session_timeout_ms / 1000 + 1
+    said = ""
     while True:
         try:
-            session_id = keeper.session_id
+            session_id = zookeeper.session_id
             return store.register_broker(info), session_id
         except (BrokerIdInUseError, SessionExpiredError) as error:
             if time.monotonic() > deadline or stop_requested.is_set():
                 raise
-            logger.info("%s; trying again", error)
+            if str(error) != said:
+                said = str(error)
+                logger.info("%s; trying again every %.1f s", error, _RETRY_S)
             stop_requested.wait(_RETRY_S)

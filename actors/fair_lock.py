@@ -1,7 +1,8 @@
-"""A lock that goes to whoever has waited longest.
+"""A lock that goes to whoever has waited longest, but to one thread before all others.
 
 ``threading.Lock`` promises nothing of the kind: a thread that takes it again and again, as one that
-serves producers does, may keep an order of the controller waiting for a second.
+serves producers does, may keep an order of the controller waiting for a second. And where each of
+those before it waits for a busy disk, so would the order.
 """
 
 from __future__ import annotations
@@ -11,9 +12,10 @@ from collections import deque
 
 
 class FairLock:
-    """A context manager; a thread must not take it twice."""
+    """A context manager; a thread must not take it twice. ``first`` waits for one at most."""
 
-    def __init__(self) -> None:
+    def __init__(self, first: threading.Thread | None = None) -> None:
+        self._first = first
         self._state = threading.Lock()  # held for a moment, never while waiting
         self._is_held = False
         self._waiting: deque[threading.Lock] = deque()
@@ -25,7 +27,10 @@ class FairLock:
                 return
             turn = threading.Lock()
             turn.acquire()
-            self._waiting.append(turn)
+            if threading.current_thread() is self._first:
+                self._waiting.appendleft(turn)
+            else:
+                self._waiting.append(turn)
         turn.acquire()  # until it is handed over, still held
 
     def __exit__(self, *exc_info: object) -> None:

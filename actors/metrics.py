@@ -5,8 +5,11 @@ Read when somebody asks, from plain counters that their owners keep: nothing is 
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import TYPE_CHECKING
+from wsgiref.simple_server import WSGIRequestHandler
 
 from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -17,12 +20,15 @@ from actors.controller_event_manager import ControllerEventManager
 from actors.controller_metrics import controller_metrics, timer_metric
 from actors.replication_metrics import fetcher_metrics, replication_metrics
 from actors.watchdog import Watchdog
+from core.errors import RegentError
 from transport.server import PortInUseError
 
 if TYPE_CHECKING:
     from storage.log_manager import LogManager
     from transport.server import ControlServer
     from zk.session import SessionKeeper
+
+_REQUEST_TIMEOUT_S = 10.0
 
 
 class BrokerMetrics(Collector):
@@ -97,18 +103,38 @@ class BrokerMetrics(Collector):
         )
 
 
-class MetricsServer:
-    """Serves ``/metrics`` on ``host:port``, 0 for any free port."""
+class _RequestHandler(WSGIRequestHandler):
+    """Has a thread of its own, but not for ever: somebody may connect and say nothing."""
 
-    def __init__(self, host: str, port: int) -> None:
+    def handle(self) -> None:
+        """Answer, or give up."""
+        with suppress(OSError):
+            super().handle()
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Say nothing of being asked."""
+
+
+class MetricsServer:
+    """Serves ``/metrics`` on ``host:port``, 0 for any free port.
+
+    Who says or takes nothing for ``timeout_s`` is left. Raises ``PortInUseError``, or
+    ``RegentError`` for an address of no use.
+    """
+
+    def __init__(self, host: str, port: int, *, timeout_s: float = _REQUEST_TIMEOUT_S) -> None:
         self._registry = CollectorRegistry()
         try:
             self._server, self._thread = start_http_server(port, host, self._registry)
         except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise RegentError(f"cannot listen on {host}:{port}: {error}") from None
             raise PortInUseError(
-                f"cannot listen on {host}:{port}: {error.strerror}; stop what uses it or choose"
-                " another port"
+                f"{host}:{port} is in use: stop the process that listens there, or configure"
+                " another port (0 takes a free one)"
             ) from None
+        handler = type("RequestHandler", (_RequestHandler,), {"timeout": timeout_s})
+        self._server.RequestHandlerClass = handler
         self.port: int = self._server.server_port
 
     def publish(self, metrics: Collector) -> None:

@@ -94,9 +94,7 @@ class Channel:
 
     def ask(self, body: Any, header: ControlHeader | None = None) -> Any:
         """Return the answer."""
-        return self._client.request(
-            body, control_header=header, timeout_ms=int(TIMEOUT_S * 1000)
-        )
+        return self._client.request(body, control_header=header, timeout_ms=int(TIMEOUT_S * 1000))
 
     def close(self) -> None:
         """Disconnect."""

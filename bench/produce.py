@@ -4,7 +4,8 @@ Topics of three replicas of which two must be in sync, ``acks=all``, for each si
 number of partitions. ``records_per_s`` and ``mb_per_s`` (10^6 bytes of values) are what was
 acknowledged while one producer sent as fast as it could; ``p50_ms`` and ``p99_ms`` are from
 ``produce`` to the acknowledgement at ``--rate`` records a second, librdkafka's ``linger.ms`` of 5
-included. librdkafka sends a request for each partition, five at a time to a broker. Producer and brokers share this machine.
+included. librdkafka sends a request for each partition, five at a time to a broker. Producer and
+brokers share this machine.
 
 Without ``--bootstrap`` a cluster of three brokers is started for it. To compare, run the same
 against another cluster, say three brokers of Apache Kafka on this machine with default settings,

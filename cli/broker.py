@@ -23,6 +23,8 @@ from actors.guardian import watch_over
 from config.settings import Settings, load_settings
 from core.errors import RegentError
 
+logger = logging.getLogger(__name__)
+
 _LOG_FORMAT = "%(asctime)s %(levelname)s %(message)s (%(name)s)"
 _LOG_BYTES = 32 * 1024 * 1024
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -111,11 +113,18 @@ def _run(options: BrokerOptions, settings: Settings, death_pipe_fd: int | None) 
         threading.Thread(
             target=_await_death, args=(death_pipe_fd, process), name="death-pipe", daemon=True
         ).start()
-    address = process.start()
-    click.echo(f"ready: {json.dumps({**address, 'pid': os.getpid()})}")
-    sys.stdout.flush()
-    process.wait()
-    remaining = process.shut_down()
+    try:
+        address = process.start()
+        logger.info("broker %d serves on %s:%d", address["id"], address["host"], address["port"])
+        click.echo(f"ready: {json.dumps({**address, 'pid': os.getpid()})}")
+        sys.stdout.flush()
+        process.wait()
+        logger.info("broker %d shuts down", options.broker_id)
+        remaining = process.shut_down()
+    except RegentError as error:
+        logger.error("broker %d ends: %s", options.broker_id, error)
+        raise
+    logger.info("broker %d has shut down", options.broker_id)
     if remaining:
         click.echo(
             f"broker {options.broker_id}: {len(remaining)} partitions had nobody to take over:"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
+from os.path import normpath
 from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
 
@@ -160,6 +161,7 @@ def load_settings(path: Path | None, overrides: Mapping[str, Mapping[str, Any]])
         settings = _merged(settings, _read_toml(path), str(path))
     settings = _merged(settings, overrides, "command line")
     source = "command line" if path is None else str(path)
+    _check_host(settings.broker, source)
     _check_replication(settings.broker, source)
     _check_directories(settings.log, source)
     return settings
@@ -218,8 +220,16 @@ def _check_replication(broker: BrokerConfig, source: str) -> None:
         )
 
 
+def _check_host(broker: BrokerConfig, source: str) -> None:
+    """Check that others can be told to come to this address: it is advertised as it is."""
+    if broker.host in ("", "0.0.0.0", "::"):
+        raise SettingsError(
+            f"{source}: broker.host must be an address others can connect to: {broker.host!r}"
+        )
+
+
 def _check_directories(log: LogsConfig, source: str) -> None:
-    names = [name.strip() for name in log.log_dirs.split(",")]
+    names = [name.strip() and normpath(name.strip()) for name in log.log_dirs.split(",")]
     mistake = "an empty directory" if "" in names else "a directory twice"
     if "" in names or len(set(names)) < len(names):
         raise SettingsError(f"{source}: log.log_dirs names {mistake}: {log.log_dirs!r}")

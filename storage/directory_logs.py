@@ -82,6 +82,11 @@ class DirectoryLogs:
         recovery_points = self._read(RECOVERY_POINTS)
         starts = self._read(LOG_START_OFFSETS)
         high_watermarks = self._read(HIGH_WATERMARKS)
+        self._written = {
+            RECOVERY_POINTS: recovery_points,
+            LOG_START_OFFSETS: starts,
+            HIGH_WATERMARKS: high_watermarks,
+        }
         compacted = self._read(_CLEANED)
         now_ms = self._settings.wall_clock_ms()
 
@@ -146,8 +151,9 @@ class DirectoryLogs:
     ) -> None:
         """Say what was found: in one line what is normal, in one more each what is not."""
         path = self.directory.path
-        how = "closed cleanly" if was_closed_cleanly else "recovered after an unclean end"
-        _log.info("%s: %d logs, %s", path, len(self.logs), how)
+        if self.logs:
+            how = "closed cleanly" if was_closed_cleanly else "recovered after an unclean end"
+            _log.info("%s: %d logs, %s", path, len(self.logs), how)
         if cut:
             first = next(iter(cut))
             text = "%s: the ends of %d logs were not whole; %d bytes cut off, %d of them of %s"
@@ -178,6 +184,7 @@ class DirectoryLogs:
         """Make an empty log. Raises ``StorageError``."""
         path = self.directory.path / str(name)
         config = self._settings.config_of(name.topic)
+        self._forget_former(name)
         with self.directory:
             path.mkdir()
             if topic_id is not None:
@@ -185,6 +192,20 @@ class DirectoryLogs:
             contents = LogContents.create(path, config, self._settings.wall_clock_ms())
         log = self.logs[name] = self._add(name, contents, topic_id)
         return log
+
+    def _forget_former(self, name: TopicPartition) -> None:
+        """Have no checkpoint speak of an earlier log of that name.
+
+        After a crash the new log would be taken to begin where that one did, and what is before
+        that be dropped. One writing does for all that were removed.
+        """
+        for checkpoint, write in (
+            (RECOVERY_POINTS, self.checkpoint_recovery_points),
+            (LOG_START_OFFSETS, self.checkpoint_log_start_offsets),
+            (HIGH_WATERMARKS, self.checkpoint_high_watermarks),
+        ):
+            if self._written.get(checkpoint, {}).get(name, 0) > 0:
+                write()
 
     def remove(self, name: TopicPartition, suffix: str) -> None:
         """Take a log out of use; its directory gets another name. Raises ``StorageError``."""
@@ -205,8 +226,13 @@ class DirectoryLogs:
             topic_id,
             wall_clock_ms=self._settings.wall_clock_ms,
             on_damaged=self._settings.on_damaged,
-            on_truncated=lambda log: self.checkpoint_recovery_points(),
+            on_truncated=self._on_truncated,
         )
+
+    def _on_truncated(self, log: Log) -> None:
+        del log
+        self.checkpoint_recovery_points()
+        self.checkpoint_log_start_offsets()
 
     # --- checkpoints ---
 

@@ -10,6 +10,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from core.errors import StorageError
@@ -28,7 +29,7 @@ from storage.batch_validation import batches_of_leader, batches_of_producer
 from storage.checkpoints import PARTITION_METADATA, write_topic_id
 from storage.log_contents import LogContents
 from storage.log_directory import LogDirectory
-from storage.log_file import CorruptSegmentError
+from storage.log_file import CorruptSegmentError, FileRecords
 from storage.record_batch import PlacedBatch, assign, stamp_append_time, writable
 from storage.retention import SegmentSpan, segments_to_delete
 from storage.segment import Segment
@@ -41,7 +42,8 @@ class Log:
     ``retention_limit`` is the high watermark as last noted: retention keeps what is beyond it.
     ``on_damaged`` is told, once, that bytes in the middle of the log are not what was written; it
     is of no use from then on. ``on_truncated`` is called when a truncation dropped segments that
-    the directory's checkpoint says are on the disk, before anything takes their place.
+    the directory's checkpoints say are on the disk, or what they say is the start, before anything
+    takes their place.
     """
 
     def __init__(
@@ -191,9 +193,7 @@ class Log:
     def truncate_fully_and_start_at(self, offset: int) -> None:
         """Drop everything; the next record will have ``offset``."""
         with self._exclusively() as contents:
-            now_ms = self._wall_clock_ms()
-            self._drop(lambda: contents.restart_at(offset, now_ms))
-            contents.log_start_offset = offset
+            self._drop(lambda: contents.begin_at(offset, self._wall_clock_ms()))
 
     def advance_log_start_offset(self, offset: int) -> None:
         """Raise the log start offset; lower than it is: nothing happens."""
@@ -208,6 +208,8 @@ class Log:
         with self._exclusively() as contents:
             for segment in contents.segments_from(offset):
                 records = segment.read(offset, max_bytes, limit, at_least_one=at_least_one)
+                if isinstance(records, FileRecords):
+                    return replace(records, directory=self.directory)
                 if records is not None:
                     return records
         return NO_RECORDS
@@ -291,6 +293,8 @@ class Log:
         if self.recovery_point < self.log_end_offset:
             self.flush()
         with self._exclusively() as contents:
+            if contents.recovery_point < contents.log_end_offset:
+                self.flush()  # somebody appended meanwhile
             contents.close()
             self._unusable = "closed"
 
@@ -322,14 +326,15 @@ class Log:
             self.flush()
 
     def _drop(self, cut: Callable[[], list[Segment]]) -> None:
-        """Let ``cut`` drop records; segments it drops must not be believed to be on the disk."""
+        """Let ``cut`` drop records; checkpoints must not speak of what is gone."""
         contents = self._contents
-        recovery_point = contents.recovery_point
+        recovery_point, start = contents.recovery_point, contents.log_start_offset
         dropped = cut()
         self._truncations += 1
         self._dropped += dropped
         self.retention_limit = min(self.retention_limit, contents.log_end_offset)
-        if dropped and contents.recovery_point < recovery_point:
+        is_less_flushed = bool(dropped) and contents.recovery_point < recovery_point
+        if is_less_flushed or contents.log_start_offset < start:
             self._on_truncated(self)
 
     def _flush_segment(self, segment: Segment) -> None:

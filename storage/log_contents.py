@@ -125,6 +125,12 @@ class LogContents:
         self.recovery_point = min(self.recovery_point, offset)
         return dropped
 
+    def begin_at(self, offset: int, now_ms: int) -> list[Segment]:
+        """Drop everything, as if no record before ``offset`` had ever been here."""
+        dropped = self.restart_at(offset, now_ms)
+        self.log_start_offset = offset
+        return dropped
+
     def drop_after(self, segment: Segment) -> list[Segment]:
         """Drop the segments after one."""
         return self._take(self.segments.index(segment) + 1, len(self.segments))
@@ -177,7 +183,8 @@ class LogContents:
     def _take(self, start: int, end: int) -> list[Segment]:
         taken = self.segments[start:end]
         del self.segments[start:end]
-        for segment in reversed(taken):  # a crash on the way leaves no hole before later ones
+        # What a crash on the way leaves has no hole.
+        for segment in taken if start == 0 else reversed(taken):
             segment.rename_suffix(DELETED_SUFFIX)
         return taken
 

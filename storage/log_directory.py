@@ -88,7 +88,7 @@ class LogDirectory:
             self.path.mkdir(parents=True, exist_ok=True)
             lock = (self.path / ".lock").open("ab")
         except OSError as error:
-            raise StorageError(f"log directory {self.path}: {error.strerror}") from None
+            raise StorageError(f"{error.filename}: {error.strerror}") from None
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from storage.record_batch import HEADER_SIZE, PlacedBatch, check_crc, next_heade
 
 _CHUNK_BYTES = 8 * 1024  # what a search reads at once: more than what lies between index entries
 _BLOCK_BYTES = 1024 * 1024  # what a check of everything reads at once
+_NO_DIRECTORY = nullcontext()
 
 
 class CorruptSegmentError(StorageError):
@@ -122,11 +124,15 @@ class LogFile:
 
 @dataclass(frozen=True, slots=True)
 class FileRecords:
-    """Implements ``core.records.Records``: a piece of a segment, not read yet."""
+    """Implements ``core.records.Records``: a piece of a segment, not read yet.
+
+    It is read in the context of ``directory``, which an error of the disk takes offline.
+    """
 
     file: LogFile
     position: int
     size: int
+    directory: AbstractContextManager[object] = _NO_DIRECTORY
 
     @property
     def file_range(self) -> FileRange:
@@ -135,7 +141,8 @@ class FileRecords:
 
     def read(self) -> bytes:
         """Return the bytes. Raises ``StorageError``, also when the segment was cut meanwhile."""
-        data = self.file.read(self.position, self.size)
+        with self.directory:
+            data = self.file.read(self.position, self.size)
         if len(data) < self.size:
             raise StorageError(f"{self.file.path}: cut below {self.position + self.size}")
         return data

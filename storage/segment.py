@@ -300,9 +300,10 @@ class Segment:
         return self._indexes
 
     def _open_file(self) -> LogFile:
-        if self._file is None:
-            self._file = LogFile(self.path)
-        return self._file
+        file = self._file  # another thread that flushes may find it gone at any moment
+        if file is None:
+            file = self._file = LogFile(self.path)
+        return file
 
     def _path(self, kind: str, suffix: str | None = None) -> Path:
         ending = self._suffix if suffix is None else suffix

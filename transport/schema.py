@@ -103,6 +103,8 @@ def _class_decoder(cls: type[Any], path: str) -> ColumnDecoder:
 
 
 def _require(path: str, expected: type, values: Column) -> None:
+    if len(values) == 1 and type(values[0]) is expected:
+        return
     unexpected = set(map(type, values)) - {expected}
     if _Absent in unexpected:
         raise BadDataError(f"{path} is missing")
@@ -126,7 +128,11 @@ def _decode_records(path: str, values: Column, records: RecordFrames) -> Column:
 
 def _decode_ints(path: str, values: Column, _records: RecordFrames) -> Column:
     _require(path, int, values)
-    if values and (max(values) > INT64_MAX or min(values) < INT64_MIN):
+    if len(values) == 1:
+        is_in_range = INT64_MIN <= values[0] <= INT64_MAX
+    else:
+        is_in_range = not values or INT64_MIN <= min(values) <= max(values) <= INT64_MAX
+    if not is_in_range:
         raise BadDataError(f"{path}: a number is out of the 64-bit range")
     return values
 
@@ -149,9 +155,9 @@ def _filling(decode: ColumnDecoder, *, absent: object, filler: object) -> Column
     """Decode what is not ``absent`` and put ``filler`` where it is."""
 
     def decode_present(values: Column, records: RecordFrames) -> Column:
-        present = [value for value in values if value is not absent]
-        if len(present) == len(values):
+        if absent not in values:
             return decode(values, records)
+        present = [value for value in values if value is not absent]
         decoded = iter(decode(present, records))
         return [filler if value is absent else next(decoded) for value in values]
 
@@ -161,10 +167,12 @@ def _filling(decode: ColumnDecoder, *, absent: object, filler: object) -> Column
 def _array_decoder(decode_items: ColumnDecoder, path: str) -> ColumnDecoder:
     def decode(values: Column, records: RecordFrames) -> Column:
         _require(path, tuple, values)
-        items = tuple(chain.from_iterable(values))
+        items = values[0] if len(values) == 1 else tuple(chain.from_iterable(values))
         decoded = decode_items(items, records)
         if decoded is items:
             return values
+        if len(values) == 1:
+            return (tuple(decoded),)
         remaining = iter(decoded)
         return [tuple(islice(remaining, len(value))) for value in values]
 
@@ -176,12 +184,13 @@ def _row_decoder(cls: type[Any], path: str) -> ColumnDecoder:
     names = tuple(cls._fields)
     decoders = [_column_decoder(hints[name], f"{cls.__name__}.{name}") for name in names]
     build = functools.partial(tuple.__new__, cls)
+    getters = [itemgetter(index) for index in range(len(names))]
 
     def decode(values: Column, records: RecordFrames) -> Column:
         _require(path, tuple, values)
         if set(map(len, values)) - {len(names)}:
             raise BadDataError(f"{path}: a {cls.__name__} has {len(names)} fields")
-        columns = [tuple(map(itemgetter(i), values)) for i in range(len(names))]
+        columns = [tuple(map(get, values)) for get in getters]
         decoded = [decode(c, records) for decode, c in zip(decoders, columns, strict=True)]
         unchanged = all(new is old for new, old in zip(decoded, columns, strict=True))
         return list(map(build, values if unchanged else zip(*decoded, strict=True)))

@@ -16,6 +16,7 @@ Mirrors ``becomeLeaderOrFollower``, ``stopReplicas`` and ``maybeUpdateMetadataCa
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 
 from core.errors import Errors, StorageError
 from core.model import EPOCH_DURING_DELETE, NO_EPOCH, UNKNOWN_BROKER_EPOCH, BrokerId, TopicPartition
@@ -26,11 +27,13 @@ from core.protocol.control import (
     LeaderAndIsrPartition,
     LeaderAndIsrRequest,
     LeaderAndIsrResponse,
+    LeaderAndIsrTopic,
     LeaderAndIsrType,
     PartitionError,
     StopReplicaPartition,
     StopReplicaRequest,
     StopReplicaResponse,
+    StopReplicaTopic,
     TopicId,
     UpdateMetadataRequest,
     UpdateMetadataResponse,
@@ -42,6 +45,7 @@ from core.replication.log_reads import differ
 from core.replication.metadata_cache import MetadataCache
 from core.replication.partition import Partition, Role
 from core.replication.replica_fetcher import ReplicaFetcher
+from core.replication.turns import Turns, portions_of_orders, take
 
 log = logging.getLogger("state.change")
 
@@ -72,8 +76,11 @@ class ControlOrders:
 
     def handle(
         self, header: ControlHeader, request: ControlRequest, now_ms: int
-    ) -> ControlResponse:
-        """Obey a request, or refuse it as a whole when its epochs are stale."""
+    ) -> Turns[ControlResponse]:
+        """Obey a request, or refuse it as a whole when its epochs are stale.
+
+        Orders come one after the other: none between two turns of another.
+        """
         refused = self._check_epochs(header)
         if refused is not Errors.NONE:
             log.warning(
@@ -91,9 +98,9 @@ class ControlOrders:
         self._ordered_in = (header.controller_epoch, header.broker_epoch)
         match request:
             case LeaderAndIsrRequest():
-                return self._become_leader_or_follower(header, request, now_ms)
+                return (yield from self._become_leader_or_follower(header, request, now_ms))
             case StopReplicaRequest():
-                return self._stop_replicas(request)
+                return (yield from self._stop_replicas(request))
             case UpdateMetadataRequest():
                 self._cache.update(header, request)
                 return UpdateMetadataResponse(Errors.NONE)
@@ -113,7 +120,7 @@ class ControlOrders:
 
     def _become_leader_or_follower(
         self, header: ControlHeader, request: LeaderAndIsrRequest, now_ms: int
-    ) -> LeaderAndIsrResponse:
+    ) -> Turns[LeaderAndIsrResponse]:
         # Where late copies cannot be told only the first FULL of a term counts: another may be a
         # copy of it, which does not list what was created since.
         term = (header.controller_epoch, header.broker_epoch)
@@ -122,12 +129,17 @@ class ControlOrders:
             self._full_of = term
             self._set_strays_aside(request)
         errors: list[PartitionError] = []
-        for topic in request.topic_states:
-            for state in topic.partition_states:
+
+        def obey(portion: Sequence[tuple[LeaderAndIsrTopic, LeaderAndIsrPartition]]) -> None:
+            for topic, state in portion:
                 name = TopicPartition(topic.topic_name, state.partition_index)
-                errors.append(
-                    PartitionError(*name, self._obey(name, topic.topic_id, state, now_ms))
-                )
+                error = self._obey(name, topic.topic_id, state, now_ms)
+                errors.append(PartitionError(*name, error))
+
+        orders = (
+            (topic, state) for topic in request.topic_states for state in topic.partition_states
+        )
+        yield from take(portions_of_orders(orders), obey)
         obeyed = sum(e.error_code is Errors.NONE for e in errors)
         log.info(
             "[Broker id=%d epoch=%d] LeaderAndIsr %s: obeyed %d of %d partitions",
@@ -226,18 +238,26 @@ class ControlOrders:
 
     # --- StopReplica ---
 
-    def _stop_replicas(self, request: StopReplicaRequest) -> StopReplicaResponse:
+    def _stop_replicas(self, request: StopReplicaRequest) -> Turns[StopReplicaResponse]:
         errors: list[PartitionError] = []
-        for topic in request.topic_states:
-            for stop in topic.partition_states:
-                name = TopicPartition(topic.topic_name, stop.partition_index)
-                errors.append(PartitionError(*name, self._stop(name, topic.topic_id, stop)))
+
+        def stop(portion: Sequence[tuple[StopReplicaTopic, StopReplicaPartition]]) -> None:
+            for topic, state in portion:
+                name = TopicPartition(topic.topic_name, state.partition_index)
+                errors.append(PartitionError(*name, self._stop(name, topic.topic_id, state)))
+
+        orders = (
+            (topic, state) for topic in request.topic_states for state in topic.partition_states
+        )
+        yield from take(portions_of_orders(orders), stop)
+        refused = [e for e in errors if e.error_code is not Errors.NONE]
         log.info(
-            "[Broker id=%d epoch=%d] StopReplica: stopped %d of %d partitions",
+            "[Broker id=%d epoch=%d] StopReplica: stopped %d of %d partitions%s",
             self._broker_id,
             self.broker_epoch,
-            sum(e.error_code is Errors.NONE for e in errors),
+            len(errors) - len(refused),
             len(errors),
+            f", not {refused[0].topic_partition}: {refused[0].error_code.name}" if refused else "",
         )
         return StopReplicaResponse(Errors.NONE, tuple(errors))
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from typing import NamedTuple
 
 from core.errors import Errors
 from core.model import TopicPartition
@@ -25,6 +26,13 @@ from core.replication.partition import Partition
 FIRST_BACKOFF_MS = 20
 
 
+class Asked(NamedTuple):
+    """A replica, which is another one after it was deleted, and where it stood when it asked."""
+
+    partition: Partition
+    row: FetchPartition
+
+
 class FetchSessionHandler:
     """The partitions followed of one leader.
 
@@ -40,7 +48,7 @@ class FetchSessionHandler:
         self._delayed_until_ms: dict[TopicPartition, int] = {}
         self._backoff_ms: dict[TopicPartition, int] = {}  # of those that failed, the next time
         self._changed: dict[TopicPartition, None] = {}  # since the last request; an ordered set
-        self._held: dict[TopicPartition, FetchPartition] = {}  # by the leader
+        self._held: dict[TopicPartition, Asked] = {}  # by the leader
         self._session_id = NO_SESSION_ID
         self._next_epoch = INITIAL_SESSION_EPOCH
         self._in_flight: FetchRequest | None = None
@@ -117,7 +125,7 @@ class FetchSessionHandler:
             if partition is not None and name not in self._delayed_until_ms:
                 position = self._position(partition)
             if partition is not None and position is not None:
-                self._held[name] = position
+                self._held[name] = Asked(partition, position)
                 listed.append(partition)
             elif self._held.pop(name, None) is not None:
                 forgotten.append(name)
@@ -137,13 +145,13 @@ class FetchSessionHandler:
 
     def on_response(
         self, request: FetchRequest, response: FetchResponse
-    ) -> Mapping[TopicPartition, FetchPartition]:
+    ) -> Mapping[TopicPartition, Asked]:
         """Take an answer; return what was asked, silently or not.
 
-        An answer to another request than the last tells nothing of the session.
+        An answer to another request than the last tells nothing.
         """
         if request is not self._in_flight:
-            return dict(request.partitions())
+            return {}
         self._in_flight = None
         self._session_id = response.session_id
         if response.error_code is Errors.NONE and response.session_id != NO_SESSION_ID:
@@ -161,7 +169,9 @@ class FetchSessionHandler:
         for partition in partitions:
             topics.setdefault(partition.topic_partition.topic, []).append(partition)
         return tuple(
-            FetchTopic(topic, rows[0].topic_id, tuple(self._held[p.topic_partition] for p in rows))
+            FetchTopic(
+                topic, rows[0].topic_id, tuple(self._held[p.topic_partition].row for p in rows)
+            )
             for topic, rows in topics.items()
         )
 

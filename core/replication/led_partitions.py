@@ -40,11 +40,10 @@ _SUPERSEDED = frozenset(
         Errors.NEW_LEADER_ELECTED,
     }
 )
-# Nothing was changed; when it is still called for, the next check proposes it anew. A topic that
-# the controller does not know at the moment may have an unreadable znode.
-_REJECTED = frozenset(
-    {Errors.INELIGIBLE_REPLICA, Errors.OPERATION_NOT_ATTEMPTED, Errors.UNKNOWN_TOPIC_ID}
-)
+# Nothing was changed; when it is still called for, the next check proposes it anew. Not so with any
+# other error, of a controller that cannot read the topic's znode at the moment for one: that before
+# it may have done what was asked.
+_REJECTED = frozenset({Errors.INELIGIBLE_REPLICA, Errors.OPERATION_NOT_ATTEMPTED})
 
 
 @dataclass(slots=True)

@@ -56,6 +56,7 @@ class Partition:
     stopped_in: tuple[int, int] | None = None
     leader_recovery_state: int = LeaderRecoveryState.RECOVERED
     high_watermark: int = 0
+    leading_since: int = -1  # of a leader: in which of its epochs it became one
     leader_epoch_start_offset: int | None = None  # of a leader
     followers: dict[BrokerId, RemoteReplica] = field(default_factory=dict)  # of a leader
     proposal: AlterPartitionRow | None = None  # of a leader
@@ -112,6 +113,8 @@ class Partition:
         """Lead from the end of the log on; who led before keeps what it knows of followers."""
         log_end_offset = self.local_log.log_end_offset
         self._take(state)
+        if self.role is not Role.LEADER:
+            self.leading_since = state.leader_epoch
         self.role = Role.LEADER
         self.leader_epoch_start_offset = log_end_offset
         self.followers = {

@@ -5,7 +5,7 @@ Mirrors ``kafka.server.ReplicaManager.appendRecords`` and ``DelayedProduce``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple, TypeAlias
 
@@ -17,19 +17,19 @@ from core.replication.delayed_operations import Answer, DelayedOperation, Delaye
 from core.replication.hosted_partitions import HostedPartitions
 from core.replication.led_partitions import LedPartitions
 from core.replication.partition import Partition, Role
+from core.replication.turns import Turns, portions_of_records, take
 
 RespondToProduce: TypeAlias = Callable[[Mapping[TopicPartition, ProducedPartition]], None]
 
 
-APPENDS_PER_TURN = 64
-"""To how many partitions is appended before others, the controller above all, have their turn."""
-
-
 class Awaited(NamedTuple):
-    """What an ``acks=all`` waits for: a high watermark, of the leadership that appended."""
+    """What an ``acks=all`` waits for: a high watermark, of the leader that appended.
+
+    In whichever epoch: who goes on to lead, because others left the ISR, keeps its whole log.
+    """
 
     partition: Partition
-    leader_epoch: int
+    leading_since: int
     required_offset: int
 
 
@@ -75,7 +75,7 @@ class DelayedProduce(DelayedOperation):
             return Errors.KAFKA_STORAGE_ERROR
         if (
             partition.role is not Role.LEADER
-            or partition.leader_epoch != awaited.leader_epoch
+            or partition.leading_since != awaited.leading_since
             or self._hosted.get(partition.topic_partition) is not partition
         ):
             return Errors.NOT_LEADER_OR_FOLLOWER
@@ -107,14 +107,13 @@ class Produce:
         self._outcomes: dict[TopicPartition, ProducedPartition] = {}
         self._awaited: dict[TopicPartition, Awaited] = {}
 
-    def turns(self) -> list[list[TopicPartition]]:
-        """Return what to append while nobody else may do anything: not too much at once."""
-        names = list(self._records)
-        starts = range(0, len(names), APPENDS_PER_TURN)
-        return [names[start : start + APPENDS_PER_TURN] for start in starts] or [[]]
+    def append(self, now_ms: int) -> Turns[DelayedOperation | None]:
+        """Append; then answer if all is committed that must be, or return what waits for that."""
+        portions = portions_of_records((name, len(data)) for name, data in self._records.items())
+        yield from take(portions, lambda names: self._append_to(names, now_ms))
+        return self._finish()
 
-    def append(self, names: Iterable[TopicPartition], now_ms: int) -> None:
-        """Append to some of the partitions."""
+    def _append_to(self, names: Sequence[TopicPartition], now_ms: int) -> None:
         for name in names:
             partition = self._hosted.led(name)
             if self._acks not in (ACKS_NONE, ACKS_LEADER, ACKS_ALL):
@@ -143,7 +142,7 @@ class Produce:
         self._led.on_append(partition, now_ms)
         if is_awaited:
             required_offset = appended.last_offset + 1
-            awaited = Awaited(partition, partition.leader_epoch, required_offset)
+            awaited = Awaited(partition, partition.leading_since, required_offset)
             self._awaited[partition.topic_partition] = awaited
         return ProducedPartition(
             Errors.NONE,
@@ -152,8 +151,7 @@ class Produce:
             log.log_start_offset,
         )
 
-    def finish(self) -> DelayedOperation | None:
-        """Answer if all is committed that must be; otherwise return what waits for that."""
+    def _finish(self) -> DelayedOperation | None:
         if self._awaited:
             operation = DelayedProduce(self._hosted, self._outcomes, self._awaited, self._respond)
             if not operation.on_changes(operation.partitions):

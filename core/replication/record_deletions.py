@@ -25,9 +25,9 @@ HIGH_WATERMARK = -1
 
 
 class Dropped(NamedTuple):
-    """What a leader dropped, and the leadership it did so in."""
+    """What a leader dropped, and since which epoch it leads."""
 
-    leader_epoch: int
+    leading_since: int
     offset: int
 
 
@@ -114,14 +114,14 @@ class RecordDeletions:
         if offset > log.log_start_offset:
             log.advance_log_start_offset(offset)
             self._led.on_log_start(partition)
-        return Dropped(partition.leader_epoch, offset)
+        return Dropped(partition.leading_since, offset)
 
     def outcome(self, name: TopicPartition, dropped: Dropped) -> DeletedRecords:
         """Return what became of it; REQUEST_TIMED_OUT while it is under way."""
         partition = self._hosted.led(name)
         if isinstance(partition, Errors):
             return DeletedRecords(partition)
-        if partition.leader_epoch != dropped.leader_epoch:
+        if partition.leading_since != dropped.leading_since:
             return DeletedRecords(Errors.NOT_LEADER_OR_FOLLOWER)
         try:
             low_watermark = partition.low_watermark(self._cache.snapshot.brokers.__contains__)

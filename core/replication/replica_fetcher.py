@@ -7,7 +7,7 @@ shell asks what to fetch, so a leader that is not known alive is waited for with
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from core.errors import Errors, RecordsRefusedError, StorageError
 from core.model import NO_EPOCH, BrokerId, TopicPartition
@@ -24,6 +24,7 @@ from core.replication.hosted_partitions import HostedPartitions
 from core.replication.metadata_cache import MetadataCache
 from core.replication.partition import Partition
 from core.replication.replication_quota import ReplicationQuota
+from core.replication.turns import Turns, portions_of_records, take
 
 log = logging.getLogger("state.change")
 
@@ -118,8 +119,11 @@ class ReplicaFetcher:
 
     def on_response(
         self, leader: BrokerId, request: FetchRequest, response: FetchResponse, now_ms: int
-    ) -> None:
-        """Take an answer; what was not answered, or with an error, waits a while."""
+    ) -> Turns[None]:
+        """Take an answer; what was not answered, or with an error, waits a while.
+
+        Between two turns anything may happen to replicas, as before the answer came.
+        """
         followed = self._followed.get(leader)
         if followed is None:
             return
@@ -128,29 +132,36 @@ class ReplicaFetcher:
             return  # the next request lists everything
         answers = dict(response.partitions())
         is_silence_assent = request.is_incremental and response.error_code is Errors.NONE
-        errors: dict[TopicPartition, Errors] = {}
-        moved: list[str] = []
-        for name in answers if is_silence_assent else asked:
-            partition, row = followed.get(name), asked.get(name)
-            if partition is None or row is None:
-                continue
-            error = self._take(
-                followed, partition, row, response.error_code, answers.get(name), moved
-            )
-            if error is not Errors.NONE:
-                errors[name] = error
-            else:
-                followed.end_back_off(name)
-                self._throttle(followed, partition, answers.get(name), now_ms)
-        self._back_off(leader, followed, errors, now_ms)
-        if moved:
-            log.warning(
-                "[Broker id=%d] moved %d logs to where those of leader %d are, the first: %s",
-                self._template.replica_id,
-                len(moved),
-                leader,
-                moved[0],
-            )
+        names = tuple(answers if is_silence_assent else asked)
+        asked = {name: asked[name] for name in names if name in asked}
+        sizes = ((n, len(answers[n].records) if n in answers else 0) for n in asked)
+
+        def take_portion(portion: Sequence[TopicPartition]) -> None:
+            errors: dict[TopicPartition, Errors] = {}
+            moved: list[str] = []
+            for name in portion:
+                partition, row = asked[name]
+                if followed.get(name) is not partition:
+                    continue  # it may have been deleted, and created anew
+                error = self._take(
+                    followed, partition, row, response.error_code, answers.get(name), moved
+                )
+                if error is not Errors.NONE:
+                    errors[name] = error
+                else:
+                    followed.end_back_off(name)
+                    self._throttle(followed, partition, answers.get(name), now_ms)
+            self._back_off(leader, followed, errors, now_ms)
+            if moved:
+                log.warning(
+                    "[Broker id=%d] moved %d logs to where those of leader %d are, the first: %s",
+                    self._template.replica_id,
+                    len(moved),
+                    leader,
+                    moved[0],
+                )
+
+        yield from take(portions_of_records(sizes), take_portion)
 
     def _take(
         self,

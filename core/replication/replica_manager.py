@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from core.model import BrokerId, TopicPartition
 from core.protocol.broker import FetchRequest, FetchResponse
@@ -32,6 +33,9 @@ from core.replication.produces import Produce, RespondToProduce
 from core.replication.record_deletions import RecordDeletions, RespondToDeletion
 from core.replication.replica_fetcher import ReplicaFetcher
 from core.replication.replication_quota import ReplicationQuotas
+from core.replication.turns import Turns
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +66,8 @@ DEFAULTS = ReplicationSettings()
 class ReplicaManager:
     """The replicas of one broker.
 
-    Every method takes ``lock``; None: nobody else calls. ``now_ms`` is monotonic.
+    Every method takes ``lock``; None: nobody else calls. What may take long takes it in turns.
+    ``now_ms`` is monotonic.
 
     What takes a ``respond`` calls it exactly once, after the lock is released: before it returns,
     and then it returns None, or later, on the thread of whoever brings about what is waited for.
@@ -109,6 +114,15 @@ class ReplicaManager:
         """End what a replica does; first of all, so that nothing is fetched into what changes."""
         self._fetcher.unfollow(name)
         self._led.cede(name)
+
+    def _in_turns(self, turns: Turns[T]) -> T:
+        while True:
+            with self._lock:
+                try:
+                    next(turns)
+                except StopIteration as end:
+                    outcome: T = end.value
+                    return outcome
 
     def _end_turn(self) -> list[Answer]:
         self._delayed.settle()
@@ -200,13 +214,7 @@ class ReplicaManager:
         request = Produce(
             self._hosted, self._led, self._delayed, acks=acks, records=records, respond=respond
         )
-        *turns, last = request.turns()
-        for names in turns:
-            with self._lock:
-                request.append(names, now_ms)
-        with self._lock:
-            request.append(last, now_ms)
-            return request.finish()
+        return self._in_turns(request.append(now_ms))
 
     def fetch_for_consumer(
         self,
@@ -296,8 +304,7 @@ class ReplicaManager:
         self, leader: BrokerId, request: FetchRequest, response: FetchResponse, now_ms: int
     ) -> None:
         """Take the leader's answer to ``request``: append, truncate, or wait a while."""
-        with self._lock:
-            self._fetcher.on_response(leader, request, response, now_ms)
+        self._in_turns(self._fetcher.on_response(leader, request, response, now_ms))
 
     # --- throttles (KIP-73) ---
 
@@ -336,8 +343,7 @@ class ReplicaManager:
         self, header: ControlHeader, request: ControlRequest, now_ms: int
     ) -> ControlResponse:
         """Obey a request, or refuse it as a whole when its epochs are stale."""
-        with self._lock:
-            return self._orders.handle(header, request, now_ms)
+        return self._in_turns(self._orders.handle(header, request, now_ms))
 
     def on_log_directory_failed(self) -> list[TopicPartition]:
         """Take out of service what is in a failed log directory; return what was not before."""

@@ -49,6 +49,25 @@ def test_who_came_first_gets_it_first_and_who_gave_it_away_comes_last():
     assert order == ["a", "b", "c", "again"]
 
 
+def test_one_thread_goes_before_all_that_wait():
+    order = list[str]()
+
+    def use() -> None:
+        with lock:
+            order.append(threading.current_thread().name)
+
+    threads = [threading.Thread(target=use, name=name) for name in ("a", "b", "first")]
+    lock = FairLock(first=threads[-1])
+    with lock:
+        for number, thread in enumerate(threads, start=1):
+            thread.start()
+            while len(lock._waiting) < number:
+                pass
+    for thread in threads:
+        thread.join(TIMEOUT_S)
+    assert order == ["first", "a", "b"]
+
+
 def test_a_failure_gives_it_back():
     lock = FairLock()
     try:

@@ -146,6 +146,8 @@ def test_every_setting_can_be_set_to_its_default(write: Write) -> None:
         ('[log]\nlog_cleanup_policy = "compact"\n', "must be one of ['delete']: 'compact'"),
         ('[log]\nlog_dirs = "a,,b"\n', "log.log_dirs names an empty directory: 'a,,b'"),
         ('[log]\nlog_dirs = "a,b, a"\n', "log.log_dirs names a directory twice: 'a,b, a'"),
+        ('[log]\nlog_dirs = "a,./a/"\n', "log.log_dirs names a directory twice: 'a,./a/'"),
+        ('[broker]\nhost = "0.0.0.0"\n', "broker.host must be an address others can connect to"),
         ("[broker]\nreplica_fetch_max_bytes = 0\n", "replica_fetch_max_bytes must be in 1.."),
         ("[broker\n", "not valid TOML"),
         ("[broker]\nport = 1\nport = 2\n", "not valid TOML"),

@@ -27,8 +27,9 @@ class RecordHistory(RecordObserver):
         self._leaderships = leaderships
         self._known: dict[LogKey, CommittedRecords] = {}
         self._seen: dict[tuple[SimulatedBroker, LogKey], tuple[int, int]] = {}  # epoch, watermark
-        # Replicas whose disks lost records while they were in the ISR, and the leader epoch in
-        # which they left it: before that they may lead all the same.
+        # Replicas whose disks lost records while they were in the ISR, or were to join it as what
+        # they were before, and the leader epoch in which they left it: before that they may lead
+        # all the same.
         self._lossy: dict[tuple[BrokerId, TopicPartition], int | None] = {}
         self._doomed: set[str] = set()
 
@@ -80,9 +81,14 @@ class RecordHistory(RecordObserver):
     def on_lost(self, broker_id: BrokerId, log: MemoryLog) -> None:
         """A disk lost records, be it all of them."""
         self._leaderships.check()
-        now = self._leaderships.current.get(log.topic_partition)
-        if now is not None and broker_id in now.isr:
-            self._lossy[broker_id, log.topic_partition] = None
+        name = log.topic_partition
+        now = self._leaderships.current.get(name)
+        if now is not None and (broker_id in now.isr or self._is_proposed(broker_id, name)):
+            self._lossy[broker_id, name] = None
+
+    def _is_proposed(self, broker_id: BrokerId, name: TopicPartition) -> bool:
+        hosted = (b.replica_manager.partitions.get(name) for b in self._cluster.brokers.values())
+        return any(p is not None and broker_id in p.maximal_isr for p in hosted)
 
     # --- what is written ---
 

@@ -88,6 +88,18 @@ def test_a_truncation_that_fails_takes_the_directory_offline(two: Machine, logs:
     assert logs.failed_directories == {two.directories[0]}
 
 
+def test_records_that_cannot_be_read_any_more_take_the_directory_offline(
+    two: Machine, logs: LogManager
+):
+    log = log_of(logs)
+    records = log.read(0, 1000, 2, at_least_one=True)
+    break_disk(segment_file(log.path, 0), "/proc/self/mem")
+    with pytest.raises(StorageError, match="Input/output error"):
+        records.read()
+    assert two.failed == [two.directories[0]]
+    assert logs.is_offline(T0)
+
+
 def test_a_full_disk_says_so(logs: LogManager):
     full(log_of(logs))
     with pytest.raises(StorageError, match=r"00\.log: No space left on device"):

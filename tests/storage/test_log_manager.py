@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,10 +11,13 @@ import pytest
 
 from core.errors import StorageError
 from core.model import TopicPartition
+from storage.log import Log
 from storage.log_directory import ForeignDirectoryError
 from storage.log_manager import LogManager
+from storage.segment import Segment
 from tests.support.disk_logs import (
     BATCH_BYTES,
+    OTHER_ID,
     T0,
     T1,
     THREE_A_SEGMENT,
@@ -69,7 +72,7 @@ def test_one_bad_directory_of_two_is_done_without(two: Machine, caplog: pytest.L
     assert logs.live_directories == {two.directories[1]}
     assert two.failed == []
     [line] = [r.getMessage() for r in caplog.records if r.levelname == "ERROR"]
-    assert line == f"log directory {bad} is offline: log directory {bad}: File exists"
+    assert line == f"log directory {bad} is offline: {bad}: File exists"
 
 
 def test_what_may_be_in_a_bad_directory_is_not_made_anew(two: Machine):
@@ -239,3 +242,63 @@ def test_a_damaged_log_is_recovered_at_the_next_start(machine: Machine, logs: Lo
     flip_byte(segment_file(damaged.path, 6), 16)
     logs = machine.restart()
     assert values(log_of(logs)) == numbered(0, 6)
+
+
+# --- topics that are deleted and created anew -----------------------------------------------------
+
+
+@pytest.mark.parametrize("removal", [LogManager.delete, LogManager.set_aside])
+def test_a_new_log_has_nothing_to_do_with_the_checkpoints_of_its_predecessor(
+    machine: Machine, logs: LogManager, removal: Callable[[LogManager, TopicPartition], None]
+):
+    former = create(logs)
+    fill(former, 8)
+    former.advance_log_start_offset(7)
+    former.flush()
+    for write in (logs.checkpoint_recovery_points, logs.checkpoint_log_start_offsets):
+        write()
+    logs.checkpoint_high_watermarks({T0: 8})
+    logs = machine.crash()  # so that this process has not written them itself
+    removal(logs, T0)
+    fill(create(logs, topic_id=OTHER_ID), 5)
+    logs = machine.crash()
+    log = log_of(logs)
+    assert (log.log_start_offset, values(log)) == (0, numbered(0, 5))
+    assert logs.checkpointed_high_watermark(T0) == 0
+
+
+@pytest.mark.parametrize("cut", [Log.truncate_to, Log.truncate_fully_and_start_at])
+def test_a_log_cut_below_its_start_keeps_what_is_appended_there(
+    machine: Machine, logs: LogManager, cut: Callable[[Log, int], None]
+):
+    log = create(logs)
+    fill(log, 8)
+    log.advance_log_start_offset(7)
+    logs.checkpoint_log_start_offsets()
+    cut(log, 4)
+    fill(log, 2)
+    assert values(log_of(machine.crash())) == numbered(4, 6)
+
+
+# --- crashes in the midst of it -------------------------------------------------------------------
+
+
+def test_a_crash_while_old_segments_go_leaves_no_hole(
+    machine: Machine, logs: LogManager, monkeypatch: pytest.MonkeyPatch
+):
+    fill(create(logs), 8)
+    logs.checkpoint_high_watermarks({T0: 8})
+    logs.configure({"t": replace(machine.defaults, retention_bytes=1)})
+    rename = Segment.rename_suffix
+    renamed: list[Segment] = []
+
+    def rename_one_and_crash(segment: Segment, suffix: str) -> None:
+        if len(renamed) == 1:
+            machine.copy()
+        renamed.append(segment)
+        rename(segment, suffix)
+
+    monkeypatch.setattr(Segment, "rename_suffix", rename_one_and_crash)
+    logs.clean_up()
+    assert len(renamed) > 1
+    assert values(log_of(machine.start())) == numbered(3, 8)

@@ -84,7 +84,9 @@ def test_a_taken_port_is_named(cluster: RunningCluster, tmp_path: Path, option: 
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         ended = start_second(cluster, tmp_path, option, port, broker_id=7)
-    assert_one_line(ended, f"127.0.0.1:{port}", "another")
+    assert_one_line(ended, f"127.0.0.1:{port} is in use", "another")
+    last = (tmp_path / "broker.log").read_text().splitlines()[-1]
+    assert f"127.0.0.1:{port} is in use" in last
 
 
 def test_no_zookeeper_is_one_line(cluster: RunningCluster, tmp_path: Path):

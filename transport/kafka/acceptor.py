@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import resource
 import socket
 from collections.abc import Sequence
 from typing import Final
@@ -17,6 +18,7 @@ logger = logging.getLogger(__name__)
 
 _ACCEPTS_PER_TURN: Final = 32
 _ACCEPT_RETRY_S: Final = 1.0
+_CLIENTS_SHARE_OF_DESCRIPTORS: Final = 0.875  # the rest is left for files and the other brokers
 _MAX_IDLE_CHECK_S: Final = 10.0
 
 
@@ -96,10 +98,13 @@ class Acceptor:
 
     def _add(self, sock: socket.socket, client_host: str) -> None:
         if len(self._connections) >= self._limits.max_connections:
-            sock.close()
-            self._metrics.count_closed(
-                Closed.TOO_MANY, self._name, client_host, f"{len(self._connections)} are open"
-            )
+            self._turn_away(sock, client_host, f"{len(self._connections)} are open")
+            return
+        # The lowest free number is given: so many are in use. A log directory whose files cannot be
+        # opened for want of one would be given up as if its disk had failed.
+        limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if limit >= 0 and sock.fileno() >= limit * _CLIENTS_SHARE_OF_DESCRIPTORS:
+            self._turn_away(sock, client_host, f"few of {limit} file descriptors are left")
             return
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -108,6 +113,10 @@ class Acceptor:
         self._connections.add(connection)
         self._metrics.connections = len(self._connections)
         connection.open()
+
+    def _turn_away(self, sock: socket.socket, client_host: str, reason: str) -> None:
+        sock.close()
+        self._metrics.count_closed(Closed.TOO_MANY, self._name, client_host, reason)
 
     def _forget(self, connection: Connection) -> None:
         self._connections.discard(connection)

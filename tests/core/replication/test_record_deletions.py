@@ -102,7 +102,7 @@ def test_what_is_gone_already_may_be_deleted_again(
     assert leader.delete_records({T0: 1}).answer == {T0: DeletedRecords(Errors.NONE, 3)}
 
 
-@pytest.mark.parametrize("next_leader", [1, 2])
+@pytest.mark.parametrize("next_leader", [2, -1])
 def test_a_leadership_that_ends_tells_those_who_wait(
     leader: RecordBroker, follower: RecordBroker, next_leader: int
 ) -> None:

@@ -15,7 +15,7 @@ from tests.core.replication.record_stage import (
     fetched_values,
     rows,
 )
-from tests.core.replication.stage import LAG_MS, T0, T1, T2
+from tests.core.replication.stage import HEADER, LAG_MS, T0, T1, T2, stop_replica
 from tests.support.record_batches import batch
 
 SIZE = len(batch(b"x" * 100))
@@ -452,6 +452,17 @@ def test_a_leader_that_starts_again_commits_what_all_have(
     assert again.hosted().high_watermark == 0
     follower.follow(again, times=2)  # the first time it finds no session
     assert again.hosted().high_watermark == 1
+
+
+def test_records_of_a_topic_that_was_deleted_are_not_those_of_its_successor(
+    leader: RecordBroker, follower: RecordBroker
+) -> None:
+    leader.produce(b"a")
+    request, asked = follower.fetch_from(leader)
+    follower.manager.handle(HEADER, stop_replica(T0, 1, delete=True), 0)
+    follower.order(1, 1)  # in the same leader epoch, with a log that ends at 0 as well
+    follower.take(leader, request, asked.answer)
+    assert follower.values() == []
 
 
 # --- log directories ------------------------------------------------------------------------------

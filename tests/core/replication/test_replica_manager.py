@@ -410,10 +410,12 @@ def test_a_deletion_that_fails_takes_the_replica_out_of_service(
 
 @pytest.mark.parametrize("delete", [False, True])
 def test_a_stop_in_a_failed_directory_is_a_storage_error_whatever_its_epoch(
-    leader: Broker, delete: bool
+    leader: Broker, delete: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level("INFO", logger="state.change")
     leader.logs.offline.add(T0)
     assert leader.stop(T0, 0, delete=delete) is Errors.KAFKA_STORAGE_ERROR
+    assert caplog.messages[-1].endswith(f"stopped 0 of 1 partitions, not {T0}: KAFKA_STORAGE_ERROR")
 
 
 # --- requests given twice or out of order ---------------------------------------------------------

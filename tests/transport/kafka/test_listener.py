@@ -1,7 +1,11 @@
 from __future__ import annotations
 
+import resource
+import socket
 import struct
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 from kafka.protocol.metadata import ApiVersionsRequest
@@ -15,6 +19,18 @@ from transport.kafka.connection import KafkaLimits
 from transport.kafka.listener import KafkaListener
 from transport.kafka.metrics import Closed
 from transport.server import PortInUseError
+
+
+@contextmanager
+def few_descriptors() -> Iterator[None]:
+    """Leave this process two: one for each side of a connection."""
+    before, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with socket.socket() as lowest:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (lowest.fileno() + 2, most))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (before, most))
 
 
 def settle(client: RawClient) -> None:
@@ -146,6 +162,18 @@ def test_no_more_connections_than_allowed(listen: Listen):
             settle(first)
         with RawClient(listener) as fourth:
             assert fourth.ask(b"now") == b"now"
+
+
+def test_the_last_descriptors_are_not_for_clients(listen: Listen):
+    listener = listen(Desk().apis)
+    with RawClient(listener) as early:
+        assert early.ask(b"now") == b"now"
+        with few_descriptors(), RawClient(listener) as late:
+            assert late.is_closed()
+            assert early.ask(b"now") == b"now"
+        with RawClient(listener) as later:
+            assert later.ask(b"now") == b"now"
+    assert +listener.metrics.closed == {Closed.TOO_MANY: 1}
 
 
 def test_idle_connections_are_closed_and_waiting_ones_are_not(listen: Listen):

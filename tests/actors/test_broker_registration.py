@@ -1,0 +1,73 @@
+"""A broker registers, and waits for what is left of its former life."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from actors.broker_registration import register
+from core.errors import BrokerIdInUseError
+from core.model import BrokerInfo, EndPoint
+from tests.support.fake_zookeeper import FakeZooKeeper, FakeZooKeeperServer
+from zk.store import ZkControllerStore
+
+INFO = BrokerInfo(broker_id=1, endpoints=(EndPoint("PLAINTEXT", "127.0.0.1", 9092),))
+SESSION_TIMEOUT_MS = 60_000  # nobody waits for it
+
+
+class Pauses(threading.Event):
+    """What a registration waits for between its attempts; something happens at the third."""
+
+    def __init__(self, at_the_third: Callable[[threading.Event], None]) -> None:
+        super().__init__()
+        self.count = 0
+        self._at_the_third = at_the_third
+
+    def wait(self, timeout: float | None = None) -> bool:
+        del timeout
+        self.count += 1
+        if self.count == 3:
+            self._at_the_third(self)
+        return self.is_set()
+
+
+@pytest.fixture
+def server() -> FakeZooKeeperServer:
+    return FakeZooKeeperServer()
+
+
+@pytest.fixture
+def former(server: FakeZooKeeperServer) -> FakeZooKeeper:
+    """The session of the same broker's former life, in which it is registered."""
+    zookeeper = FakeZooKeeper(server)
+    store = ZkControllerStore(zookeeper)
+    store.create_persistent_paths()
+    store.register_broker(INFO)
+    return zookeeper
+
+
+def register_again(server: FakeZooKeeperServer, pauses: Pauses) -> tuple[int, int]:
+    zookeeper = FakeZooKeeper(server)
+    store = ZkControllerStore(zookeeper)
+    return register(INFO, zookeeper, store, SESSION_TIMEOUT_MS, pauses)
+
+
+def test_it_waits_for_its_former_session_and_says_so_once(
+    server: FakeZooKeeperServer, former: FakeZooKeeper, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", logger="actors.broker_registration")
+    pauses = Pauses(lambda _: server.expire(former.session_id))
+    broker_epoch, session_id = register_again(server, pauses)
+    assert pauses.count == 3
+    node = server.snapshot()["/brokers/ids/1"]
+    assert (node.stat.czxid, node.stat.ephemeral_owner) == (broker_epoch, session_id)
+    (line,) = caplog.messages
+    assert line.startswith("broker id 1 is registered by another process")
+
+
+def test_it_gives_up_when_it_is_to_stop(server: FakeZooKeeperServer, former: FakeZooKeeper) -> None:
+    with pytest.raises(BrokerIdInUseError):
+        register_again(server, Pauses(threading.Event.set))
+    assert server.snapshot()["/brokers/ids/1"].stat.ephemeral_owner == former.session_id

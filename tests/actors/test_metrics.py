@@ -1,0 +1,46 @@
+"""The metrics endpoint, as a stranger on the network meets it."""
+
+from __future__ import annotations
+
+import socket
+import urllib.request
+from collections.abc import Iterator
+
+import pytest
+
+from actors.metrics import MetricsServer
+from core.errors import RegentError
+from transport.server import PortInUseError
+
+HOST = "127.0.0.1"
+
+
+@pytest.fixture
+def server() -> Iterator[MetricsServer]:
+    server = MetricsServer(HOST, 0, timeout_s=0.2)
+    yield server
+    server.close()
+
+
+def test_who_connects_and_says_nothing_is_left(
+    server: MetricsServer, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with socket.create_connection((HOST, server.port), timeout=10) as silent:
+        assert silent.recv(1) == b""
+    with socket.create_connection((HOST, server.port), timeout=10) as halting:
+        halting.sendall(b"GET /metrics HTT")
+        assert halting.recv(1) == b""
+    with urllib.request.urlopen(f"http://{HOST}:{server.port}/metrics", timeout=10) as page:
+        assert page.status == 200
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_port_that_is_taken_is_named(server: MetricsServer) -> None:
+    with pytest.raises(PortInUseError, match=f"{HOST}:{server.port} is in use: .* another port"):
+        MetricsServer(HOST, server.port)
+
+
+def test_an_address_of_no_use_is_no_port_in_use() -> None:
+    with pytest.raises(RegentError, match=r"cannot listen on 192\.0\.2\.1:0: ") as raised:
+        MetricsServer("192.0.2.1", 0)
+    assert not isinstance(raised.value, PortInUseError)

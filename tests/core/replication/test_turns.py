@@ -1,0 +1,168 @@
+"""What takes long is done in turns, between which others have theirs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from core.errors import Errors
+from core.model import TopicPartition
+from core.protocol.control import (
+    LeaderAndIsrRequest,
+    LeaderAndIsrResponse,
+    LeaderAndIsrTopic,
+    LeaderAndIsrType,
+    StopReplicaPartition,
+    StopReplicaRequest,
+    StopReplicaResponse,
+    StopReplicaTopic,
+)
+from core.replication.turns import (
+    APPEND_BYTES,
+    BYTES_PER_TURN,
+    ORDERS_PER_TURN,
+    portions_of_orders,
+    portions_of_records,
+)
+from tests.core.replication.record_stage import RecordBroker
+from tests.core.replication.stage import HEADER, T0, T1, T2, A, state
+from tests.support.record_batches import batch
+
+OK = Errors.NONE
+MANY = 2 * BYTES_PER_TURN // APPEND_BYTES + 1  # small records, to be appended in three turns
+
+
+def partitions(count: int) -> list[TopicPartition]:
+    """Return so many partitions."""
+    return [TopicPartition("t", number) for number in range(count)]
+
+
+class InterruptedLock:
+    """A lock that lets somebody else do something when it is given back for the first time."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.interrupt: Callable[[], None] | None = None
+
+    def __enter__(self) -> None:
+        self.count += 1
+
+    def __exit__(self, *failure: object) -> None:
+        interrupt, self.interrupt = self.interrupt, None
+        if interrupt is not None:
+            interrupt()
+
+
+# --- portions -------------------------------------------------------------------------------------
+
+
+def test_a_portion_of_records_ends_when_its_bytes_are_enough_for_a_turn() -> None:
+    sizes = [(T0, BYTES_PER_TURN), (T1, BYTES_PER_TURN // 2), (T2, BYTES_PER_TURN)]
+    assert list(portions_of_records(sizes)) == [[T0], [T1, T2]]
+
+
+def test_small_records_count_for_more_than_their_bytes_and_none_for_nothing() -> None:
+    few, many = partitions(MANY - 1), partitions(10 * MANY)
+    portions = list(portions_of_records((name, 1) for name in few))
+    assert portions == [few[: MANY // 2], few[MANY // 2 :]]
+    assert list(portions_of_records((n, 0) for n in many)) == [many]
+
+
+def test_there_is_no_portion_of_nothing() -> None:
+    assert list(portions_of_records([])) == []
+    assert list(portions_of_orders([])) == []
+
+
+def test_orders_are_shared_out_by_their_number() -> None:
+    assert list(portions_of_orders(range(ORDERS_PER_TURN + 1))) == [
+        list(range(ORDERS_PER_TURN)),
+        [ORDERS_PER_TURN],
+    ]
+
+
+# --- turns ----------------------------------------------------------------------------------------
+
+
+def test_others_have_their_turn_while_many_partitions_are_appended_to() -> None:
+    lock = InterruptedLock()
+    names = partitions(MANY)
+    leader = RecordBroker(lock=lock)
+    leader.order(1, 1, *names)
+    lock.count, lock.interrupt = 0, lambda: leader.order(2, 2, T0, names[-1])
+    produced = leader.produce_to({name: batch(b"a") for name in names})
+    assert lock.count == 4, "three turns, and the controller's order after the first"
+    follower = RecordBroker(2)
+    follower.order(1, 1, *names[1:-1])
+    follower.follow(leader, times=2)
+    refused = {name for name, a in produced.answer.items() if a.error_code is not OK}
+    assert refused == {T0, names[-1]}
+    assert {produced.answer[name].error_code for name in refused} == {Errors.NOT_LEADER_OR_FOLLOWER}
+    assert list(produced.answer) == names
+    assert leader.values(names[-1]) == []
+
+
+def test_a_request_without_partitions_takes_one_turn_and_is_answered() -> None:
+    lock = InterruptedLock()
+    leader = RecordBroker(lock=lock)
+    lock.count = 0
+    assert leader.produce_to({}).answer == {}
+    assert lock.count == 1
+
+
+def test_what_is_led_by_now_is_not_appended_when_its_turn_in_an_answer_comes() -> None:
+    names, lock = partitions(MANY), InterruptedLock()
+    leader, follower = RecordBroker(1), RecordBroker(2, lock=lock)
+    for broker in (leader, follower):
+        broker.order(1, 1, *names)
+    leader.produce_to({name: batch(b"a") for name in names})
+    request, asked = follower.fetch_from(leader)
+    lock.count, lock.interrupt = 0, lambda: follower.order(2, 2, T0, names[-1])
+    follower.take(leader, request, asked.answer)
+    assert lock.count == 4, "three turns, and the controller's order after the first"
+    assert follower.values(T0) == follower.values(names[-2]) == [b"a"]
+    assert follower.values(names[-1]) == [], "it leads the partition now"
+    assert follower.produce(b"b", acks=1, partition=names[-1]).answer[names[-1]].base_offset == 0
+
+
+def test_producers_have_their_turn_while_many_replicas_are_given_roles() -> None:
+    names, lock = partitions(2 * ORDERS_PER_TURN + 1), InterruptedLock()
+    broker = RecordBroker(lock=lock)
+    around = names[ORDERS_PER_TURN - 1 : ORDERS_PER_TURN + 1]  # the end of the first turn
+    answers: dict[TopicPartition, Errors] = {}
+
+    def produce() -> None:
+        asked = broker.produce_to({name: batch(b"a") for name in around}, acks=1)
+        answers.update({name: answer.error_code for name, answer in asked.answer.items()})
+
+    lock.count, lock.interrupt = 0, produce
+    rows = tuple(state(1, 1)._replace(partition_index=n.partition) for n in names)
+    request = LeaderAndIsrRequest(
+        LeaderAndIsrType.INCREMENTAL, (LeaderAndIsrTopic("t", A, rows),), ()
+    )
+    response = broker.manager.handle(HEADER, request, broker.now_ms)
+    assert isinstance(response, LeaderAndIsrResponse)
+    assert [(e.topic_partition, e.error_code) for e in response.partition_errors] == [
+        (name, OK) for name in names
+    ]
+    assert lock.count == 4, "three turns, and the producer's after the first"
+    assert [name for name, error in answers.items() if error is OK] == around[:1]
+
+
+def test_producers_have_their_turn_while_many_replicas_are_deleted() -> None:
+    names, lock = partitions(2 * ORDERS_PER_TURN + 1), InterruptedLock()
+    broker = RecordBroker(lock=lock)
+    around = names[ORDERS_PER_TURN - 1 : ORDERS_PER_TURN + 1]  # the end of the first turn
+    broker.order(1, 1, *names)
+    answers: dict[TopicPartition, Errors] = {}
+
+    def produce() -> None:
+        asked = broker.produce_to({name: batch(b"a") for name in around}, acks=1)
+        answers.update({name: answer.error_code for name, answer in asked.answer.items()})
+
+    lock.interrupt = produce
+    rows = tuple(StopReplicaPartition(n.partition, 2, delete_partition=True) for n in names)
+    request = StopReplicaRequest((StopReplicaTopic("t", A, rows),))
+    response = broker.manager.handle(HEADER, request, broker.now_ms)
+    assert isinstance(response, StopReplicaResponse)
+    assert {error.error_code for error in response.partition_errors} == {OK}
+    assert not broker.manager.partitions
+    assert [name for name, error in answers.items() if error is OK] == around[1:]
