@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import resource
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -459,20 +460,21 @@ def test_records_that_were_cut_off_cannot_be_read_any_more(segment: Segment) -> 
 # --- a disk that is full, or fails ----------------------------------------------------------------
 
 
-@pytest.fixture
+@contextmanager
 def full_disk() -> Iterator[None]:
-    """No file of this process gets larger than 1,000 bytes."""
+    """Let no file of this process get larger than 1,000 bytes, the output of the tests included."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1_000, hard))
-    yield
-    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-@pytest.mark.usefixtures("full_disk")
 def test_a_disk_that_is_full_leaves_no_half_batch_behind(segment: Segment) -> None:
     fill(segment, 4)
     size = segment.size
-    with pytest.raises(StorageError, match=f"{NAME}.log"):
+    with full_disk(), pytest.raises(StorageError, match=f"{NAME}.log"):
         fill(segment, 1, size=500)
     assert segment.path.stat().st_size == segment.size == size
     assert segment.next_offset == 108
