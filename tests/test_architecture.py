@@ -32,7 +32,6 @@ HOMES = {
     "pykka": {"actors", "jobs/service.py"},
     "click": {"cli", "jobs/place.py"},
     "rich": {"cli"},
-    "kio": {"transport"},
     "crc32c": {"storage"},
 }
 """Libraries, and the only places that may import them."""
