@@ -7,6 +7,7 @@
 ├── StateChangeFailedError    one partition or replica could not change state
 ├── BrokerIdInUseError        another live process is registered under our broker id
 ├── StorageError              a log directory failed
+├── DamagedRecordsError       records in the middle of a log are not what was written
 ├── RecordsRefusedError       record batches that cannot be appended
 └── BadDataError              a znode, frame or file that cannot be understood
 """
@@ -102,6 +103,13 @@ class BrokerIdInUseError(RegentError):
 
 class StorageError(RegentError):
     """The log directory a partition lives in (or would live in) failed."""
+
+
+class DamagedRecordsError(RegentError):
+    """Records in the middle of a log are not what was written; the message says where.
+
+    The log goes on working elsewhere, so that the last copy of the others stays of use.
+    """
 
 
 class RecordsRefusedError(RegentError):

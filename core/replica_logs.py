@@ -143,7 +143,9 @@ class PartitionLog(Protocol):
         """Return the whole batches from the one that holds ``offset`` to before ``limit``.
 
         They fit in ``max_bytes``, except that ``at_least_one`` allows a first batch that does not.
-        The caller has checked that ``offset`` is in log_start_offset..log_end_offset.
+        The caller has checked that ``offset`` is in log_start_offset..log_end_offset. Nothing that
+        is damaged is returned, only what comes before it; raises ``DamagedRecordsError`` when that
+        is nothing.
         """
         ...
 
@@ -151,7 +153,8 @@ class PartitionLog(Protocol):
         """Return the first record at or after a time, before offset ``limit``; None: there is none.
 
         ``MAX_TIMESTAMP`` asks for the record with the greatest timestamp. A batch is not decoded:
-        its first offset stands for the records in it unless its header says more.
+        its first offset stands for the records in it unless its header says more. Raises
+        ``DamagedRecordsError`` when nobody can tell.
         """
         ...
 
@@ -191,8 +194,19 @@ class ReplicaLogs(Protocol):
         """
         ...
 
+    def condemn(self, topic_partition: TopicPartition, reason: str) -> None:
+        """Take a log with damaged records out of use, as others have them; absent is fine.
+
+        Its directory goes on working. It is told of like a directory that failed.
+        """
+        ...
+
     def is_offline(self, topic_partition: TopicPartition) -> bool:
-        """Whether the log's directory failed."""
+        """Whether there is a log that cannot be used: its directory failed, or it is damaged."""
+        ...
+
+    def is_damaged(self, topic_partition: TopicPartition) -> bool:
+        """Whether there is a log that cannot be used although its directory works."""
         ...
 
     def checkpointed_high_watermark(self, topic_partition: TopicPartition) -> int:

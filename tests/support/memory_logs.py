@@ -11,7 +11,7 @@ import struct
 from collections.abc import Callable, Collection, Mapping
 from typing import NamedTuple
 
-from core.errors import StorageError
+from core.errors import DamagedRecordsError, StorageError
 from core.log_config import DEFAULT_LOG_CONFIG, LogConfig
 from core.model import NO_EPOCH, TopicPartition
 from core.protocol.control import TopicId
@@ -61,6 +61,8 @@ class MemoryLog:
         self.topic_id = topic_id
         self.is_offline = False
         self.is_unwritable = False  # the next write finds that the directory has failed
+        self.is_condemned = False
+        self.damaged: set[int] = set()  # base offsets of batches with other bytes than were written
         self.batches: list[StoredBatch] = []
         self.epochs: list[tuple[int, int]] = []  # epoch, start offset
         self._config = config
@@ -190,6 +192,7 @@ class MemoryLog:
         if kept < len(self.batches):
             end = min(end, self.batches[kept].base_offset)
         del self.batches[kept:]
+        self.damaged = {base_offset for base_offset in self.damaged if base_offset < end}
         self._end = end
         self._start = min(self._start, end)
         self.epochs = [(epoch, start) for epoch, start in self.epochs if start < end]
@@ -199,6 +202,7 @@ class MemoryLog:
         """Drop everything."""
         self._check_writable()
         self.batches = []
+        self.damaged = set()
         self.epochs = []
         self._start = self._end = offset
         self._sequences = ProducerSequences()
@@ -227,6 +231,10 @@ class MemoryLog:
             is_too_much = len(batch.data) > left and not (at_least_one and not found)
             if batch.last_offset >= limit or is_too_much:
                 break
+            if batch.base_offset in self.damaged:
+                if found:
+                    break
+                raise DamagedRecordsError(f"{self.topic_partition}: at {batch.base_offset}")
             found.append(batch.data)
             left -= len(batch.data)
         return MemoryRecords(b"".join(found)) if found else NO_RECORDS
@@ -252,6 +260,8 @@ class MemoryLog:
     def _check_readable(self) -> None:
         if self.is_offline:
             raise StorageError(f"{self.topic_partition}: its log directory has failed")
+        if self.is_condemned:
+            raise StorageError(f"{self.topic_partition}: its records are damaged")
 
     def _check_writable(self) -> None:
         if self.is_unwritable:
@@ -319,15 +329,14 @@ class MemoryLogs:
 
     def get(self, topic_partition: TopicPartition) -> MemoryLog | None:
         """Return a log that is there and works."""
-        log = self._logs.get(topic_partition)
-        return None if log is None or log.is_offline else log
+        return None if self.is_offline(topic_partition) else self._logs.get(topic_partition)
 
     def get_or_create(
         self, topic_partition: TopicPartition, topic_id: TopicId | None, *, is_new: bool
     ) -> MemoryLog:
         """Return the log; a new one unless it may exist where nobody can look."""
         log = self._logs.get(topic_partition)
-        if (log is None and self.has_failed and not is_new) or (log is not None and log.is_offline):
+        if (log is None and self.has_failed and not is_new) or self.is_offline(topic_partition):
             raise StorageError(f"{topic_partition}: its log directory has failed")
         if log is None:
             log = self._logs[topic_partition] = self.make_log(topic_partition, topic_id)
@@ -346,13 +355,24 @@ class MemoryLogs:
     def set_aside(self, topic_partition: TopicPartition) -> None:
         """Forget the log, if it can be reached."""
         self.aside.append(topic_partition)
-        if not self.is_offline(topic_partition):
+        if not self.is_offline(topic_partition) or self.is_damaged(topic_partition):
             self._remove(topic_partition)
 
-    def is_offline(self, topic_partition: TopicPartition) -> bool:
-        """Whether the log was in a directory that failed."""
+    def condemn(self, topic_partition: TopicPartition, reason: str) -> None:
+        """Take a log out of use."""
         log = self._logs.get(topic_partition)
-        return log is not None and log.is_offline
+        if log is not None:
+            log.is_condemned = True
+
+    def is_offline(self, topic_partition: TopicPartition) -> bool:
+        """Whether the log was in a directory that failed, or is condemned."""
+        log = self._logs.get(topic_partition)
+        return log is not None and (log.is_offline or log.is_condemned)
+
+    def is_damaged(self, topic_partition: TopicPartition) -> bool:
+        """Whether the log is condemned, in a directory that works."""
+        log = self._logs.get(topic_partition)
+        return log is not None and log.is_condemned and not log.is_offline
 
     def checkpointed_high_watermark(self, topic_partition: TopicPartition) -> int:
         """Return the high watermark last noted; 0 when none was."""
