@@ -13,10 +13,10 @@ from collections.abc import Iterable
 
 from core.controller.reassignment import Reassignments
 from core.controller.replica_state_machine import ReplicaStateMachine
-from core.controller.states import ReplicaState
+from core.controller.states import VALID_PREVIOUS_REPLICA_STATES, ReplicaState
 from core.controller.term import Term
 from core.errors import BadDataError
-from core.model import TopicPartition
+from core.model import PartitionAndReplica, TopicPartition
 
 log = logging.getLogger(__name__)
 
@@ -56,19 +56,24 @@ class Notifications:
         """Ask brokers with a failed directory what they have lost.
 
         They are told what they host, which is nothing new to them; but for what they lost they
-        answer KAFKA_STORAGE_ERROR, and that takes it offline.
+        answer KAFKA_STORAGE_ERROR, and that takes it offline. What was lost before they are told
+        as well: a damaged log may have been replaced.
         """
         events = self._term.store.read_log_dir_events()
         brokers = sorted(set(events.values()) & self._context.registrations.keys())
         if brokers:
             self._term.outbox.record("brokers %s: a log directory failed", brokers)
-            online = [
-                replica
-                for replica in self._context.replicas_on_brokers(brokers)
-                if self._context.replica_state(replica) is ReplicaState.ONLINE
-            ]
-            self._replicas.handle_state_changes(online, ReplicaState.ONLINE)
+            hosted = self._context.replicas_on_brokers(brokers)
+            asked = [replica for replica in hosted if self._may_have_changed(replica)]
+            self._replicas.handle_state_changes(asked, ReplicaState.ONLINE)
         self._term.store.delete_log_dir_events(events.keys(), self._context.epoch_zk_version)
+
+    def _may_have_changed(self, replica: PartitionAndReplica) -> bool:
+        """Whether it is in service, or is not because of its log."""
+        state = self._context.replica_state(replica)
+        failed = self._context.replicas_on_offline_dirs.get(replica.replica, ())
+        could_be_back = state in VALID_PREVIOUS_REPLICA_STATES[ReplicaState.ONLINE]
+        return state is ReplicaState.ONLINE or (could_be_back and replica.topic_partition in failed)
 
     def _learn_leaderships(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
         """Read states into the context; return those that could be."""

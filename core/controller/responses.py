@@ -7,6 +7,7 @@ request carried tells.
 from __future__ import annotations
 
 import logging
+from collections.abc import Collection
 
 from core.controller.broker_membership import BrokerMembership
 from core.controller.effects import ScheduleEvent
@@ -17,6 +18,7 @@ from core.controller.events import (
     TopicDeletionStopReplicaResponseReceived,
     UpdateMetadataResponseReceived,
 )
+from core.controller.states import ReplicaState
 from core.controller.term import Term
 from core.controller.topic_deletion import TopicDeletions
 from core.errors import Errors
@@ -80,7 +82,7 @@ class ControlResponses:
         )
 
     def on_leader_and_isr(self, event: LeaderAndIsrResponseReceived) -> None:
-        """Learn which replicas are in failed log directories."""
+        """Learn which replicas have logs that fail them, and which of them no longer."""
         if self.is_stale(event.broker_id, event.header):
             return
         response = event.response
@@ -89,20 +91,37 @@ class ControlResponses:
             return
         offline = self._context.replicas_on_offline_dirs.setdefault(event.broker_id, set())
         newly_offline: list[PartitionAndReplica] = []
+        back: set[TopicPartition] = set()
         for error in response.partition_errors:
             partition = error.topic_partition
             if event.broker_id not in self._context.partition_replica_assignment(partition):
                 continue  # deleted, or moved away, since it was asked
-            if error.error_code is Errors.NONE:
-                offline.discard(partition)
-            elif error.error_code is Errors.KAFKA_STORAGE_ERROR and partition not in offline:
+            replica = PartitionAndReplica(partition, event.broker_id)
+            is_online = self._context.replica_state(replica) is ReplicaState.ONLINE
+            if error.error_code is Errors.NONE and partition in offline:
+                back.add(partition)
+            elif error.error_code is Errors.KAFKA_STORAGE_ERROR and (
+                is_online or partition not in offline
+            ):
                 offline.add(partition)
-                newly_offline.append(PartitionAndReplica(partition, event.broker_id))
+                newly_offline.append(replica)
+        if back:
+            offline -= back
+            self._on_back(event.broker_id, back)
         if newly_offline:
             self._term.outbox.record(
                 "broker %d: %d replicas offline", event.broker_id, len(newly_offline)
             )
             self._brokers.on_replicas_become_offline(newly_offline)
+
+    def _on_back(self, broker_id: BrokerId, partitions: Collection[TopicPartition]) -> None:
+        """Use replicas again whose logs were replaced; their topics may wait for being deleted."""
+        self._term.outbox.record("broker %d: %d replicas are back", broker_id, len(partitions))
+        batch = self._term.new_batch()
+        batch.add_update_metadata(partitions)
+        self._term.announce(batch)
+        topics = {partition.topic for partition in partitions}
+        self._deletions.resume(topics & self._context.topics_to_be_deleted)
 
     def on_stop_replica(self, event: TopicDeletionStopReplicaResponseReceived) -> None:
         """Learn which replicas are deleted.

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from typing import TypeAlias
 
-from core.errors import Errors, StorageError
+from core.errors import DamagedRecordsError, Errors, StorageError
 from core.model import NO_EPOCH, TopicPartition
 from core.protocol.client import ConsumedPartition, ConsumerFetch, ConsumerPosition
 from core.records import NO_RECORDS, Records
@@ -62,6 +62,8 @@ class DelayedConsumerFetch(DelayedOperation):
             return self._read_log(partition, position)
         except StorageError as error:
             return ConsumedPartition(self._hosted.fail(name, error))
+        except DamagedRecordsError as error:
+            return ConsumedPartition(self._hosted.on_damaged(name, error))
 
     def _read_log(self, partition: Partition, position: ConsumerPosition) -> ConsumedPartition:
         log, limit = partition.local_log, partition.high_watermark

@@ -42,6 +42,7 @@ from core.replica_logs import ReplicaLogs
 from core.replication.hosted_partitions import HostedPartitions
 from core.replication.led_partitions import LedPartitions
 from core.replication.log_reads import differ
+from core.replication.log_replacement import LogReplacement
 from core.replication.metadata_cache import MetadataCache
 from core.replication.partition import Partition, Role
 from core.replication.replica_fetcher import ReplicaFetcher
@@ -61,6 +62,7 @@ class ControlOrders:
         hosted: HostedPartitions,
         led: LedPartitions,
         fetcher: ReplicaFetcher,
+        replacement: LogReplacement,
     ) -> None:
         self.broker_epoch = UNKNOWN_BROKER_EPOCH
         self.controller_epoch = 0  # the highest seen
@@ -73,6 +75,7 @@ class ControlOrders:
         self._hosted = hosted
         self._led = led
         self._fetcher = fetcher
+        self._replacement = replacement
 
     def handle(
         self, header: ControlHeader, request: ControlRequest, now_ms: int
@@ -158,7 +161,8 @@ class ControlOrders:
         state: LeaderAndIsrPartition,
         now_ms: int,
     ) -> Errors:
-        if self._logs.is_offline(name):
+        has_failed = self._logs.is_offline(name)
+        if has_failed and not self._replacement.make_room(name, state):
             return self._hosted.mark_offline(name)
         partition = self._hosted.get(name) or Partition(name)
         if differ(partition.topic_id, topic_id):
@@ -175,7 +179,9 @@ class ControlOrders:
         if self._broker_id not in state.replicas:
             return Errors.UNKNOWN_TOPIC_OR_PARTITION
         try:
-            replica_log = self._logs.get_or_create(name, topic_id, is_new=state.is_new)
+            replica_log = self._logs.get_or_create(
+                name, topic_id, is_new=state.is_new or has_failed
+            )
             if differ(replica_log.topic_id, topic_id):
                 return Errors.INCONSISTENT_TOPIC_ID
             if partition.log is not replica_log:
@@ -185,7 +191,7 @@ class ControlOrders:
         except StorageError as error:
             return self._hosted.fail(name, error)
         partition.topic_id = replica_log.topic_id
-        self._hosted.by_name[name] = partition
+        self._hosted.add(partition)
         return Errors.NONE
 
     def _take_role(self, partition: Partition, state: LeaderAndIsrPartition, now_ms: int) -> None:
@@ -220,8 +226,7 @@ class ControlOrders:
             if name not in listed or differ(topic_id, listed[name])
         )
         for name in strays:
-            self._hosted.retire(name)
-            by_name.pop(name, None)
+            self._hosted.forget(name)
             try:
                 self._logs.set_aside(name)
             except StorageError as error:
@@ -264,7 +269,9 @@ class ControlOrders:
     def _stop(
         self, name: TopicPartition, topic_id: TopicId | None, stop: StopReplicaPartition
     ) -> Errors:
-        if self._logs.is_offline(name):
+        if self._logs.is_offline(name) and not (
+            stop.delete_partition and self._logs.is_damaged(name)
+        ):
             return self._hosted.mark_offline(name)
         partition = self._hosted.get(name)
         if partition is not None and differ(partition.topic_id, topic_id):
@@ -284,7 +291,7 @@ class ControlOrders:
             self._logs.delete(name)
         except StorageError as error:
             return self._hosted.fail(name, error)
-        self._hosted.by_name.pop(name, None)
+        self._hosted.forget(name)
         return Errors.NONE
 
 

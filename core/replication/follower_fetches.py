@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from typing import TypeAlias
 
-from core.errors import Errors, StorageError
+from core.errors import DamagedRecordsError, Errors, StorageError
 from core.model import NO_EPOCH, UNKNOWN_BROKER_EPOCH, BrokerId, TopicPartition
 from core.protocol.broker import (
     FetchedPartition,
@@ -216,6 +216,8 @@ class FollowerFetches:
             return self._read(fetch, partition, follower, row, now_ms)
         except StorageError as error:
             return _failed(row, self._hosted.fail(name, error))
+        except DamagedRecordsError as error:
+            return _failed(row, self._hosted.on_damaged(name, error))
 
     def _read(
         self,

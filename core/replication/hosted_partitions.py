@@ -1,4 +1,4 @@
-"""The replicas of this broker, and what becomes of those whose log directory fails.
+"""The replicas of this broker, and what becomes of those whose log fails them.
 
 Mirrors the partition map of ``kafka.server.ReplicaManager`` and its log-directory failure handler.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from core.errors import Errors, StorageError
+from core.errors import DamagedRecordsError, Errors, StorageError
 from core.model import NO_EPOCH, BrokerId, TopicPartition
 from core.protocol.control import TopicId
 from core.replica_logs import ReplicaLogs
@@ -22,7 +22,8 @@ log = logging.getLogger("state.change")
 class HostedPartitions:
     """Every replica, led, followed or neither. Not thread-safe.
 
-    ``retire`` ends what a replica does: nobody leads or follows it after that.
+    ``offline`` are those that are out of service because of their logs. ``retire`` ends what a
+    replica does: nobody leads or follows it after that.
     """
 
     def __init__(
@@ -33,6 +34,7 @@ class HostedPartitions:
         retire: Callable[[TopicPartition], None],
     ) -> None:
         self.by_name: dict[TopicPartition, Partition] = {}
+        self.offline: set[TopicPartition] = set()
         self.retire = retire
         self._broker_id = broker_id
         self._logs = logs
@@ -61,18 +63,43 @@ class HostedPartitions:
             return error
         return partition if partition.role is Role.LEADER else Errors.NOT_LEADER_OR_FOLLOWER
 
-    # --- failed directories ---
+    def add(self, partition: Partition) -> None:
+        """Host a replica whose log works."""
+        self.by_name[partition.topic_partition] = partition
+        self.offline.discard(partition.topic_partition)
+
+    def forget(self, name: TopicPartition) -> None:
+        """Host a replica no longer; not hosted is fine."""
+        self.retire(name)
+        self.by_name.pop(name, None)
+        self.offline.discard(name)
+
+    # --- logs that fail ---
 
     def mark_offline(self, name: TopicPartition) -> Errors:
-        """Take a replica out of service until the broker starts again."""
+        """Take a replica out of service until its log is replaced, or the broker starts again."""
         self.retire(name)
         self.by_name.setdefault(name, Partition(name)).stop(Role.OFFLINE)
+        self.offline.add(name)
         return Errors.KAFKA_STORAGE_ERROR
 
     def fail(self, name: TopicPartition, error: StorageError) -> Errors:
         """Take a replica out of service because its log just said so."""
         self._failures.append((name, error))
         return self.mark_offline(name)
+
+    def on_damaged(self, name: TopicPartition, error: DamagedRecordsError) -> Errors:
+        """Take a replica with damaged records out of service if others have them.
+
+        The last copy stays, for what is whole of it, and is not given to anybody who reads there.
+        """
+        partition = self.by_name.get(name)
+        if partition is None or partition.role is Role.OFFLINE:
+            return Errors.KAFKA_STORAGE_ERROR
+        if not set(partition.isr) - {self._broker_id}:
+            return Errors.CORRUPT_MESSAGE
+        self._logs.condemn(name, str(error))
+        return self.fail(name, StorageError(str(error)))
 
     def on_log_directory_failed(self) -> list[TopicPartition]:
         """Take out of service whatever is in a failed directory by now; return what was not yet."""

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TypeVar
 
-from core.errors import Errors, StorageError
+from core.errors import DamagedRecordsError, Errors, StorageError
 from core.model import TopicPartition
 from core.protocol.client import EpochEnd, EpochQuery, ListedOffset, OffsetQuery
 from core.replica_logs import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, NO_TIMESTAMP
@@ -60,6 +60,8 @@ class OffsetLookups:
             return look_up(partition)
         except StorageError as error:
             return failed(self._hosted.fail(name, error))
+        except DamagedRecordsError as error:
+            return failed(self._hosted.on_damaged(name, error))
 
 
 def _listed(query: OffsetQuery, partition: Partition) -> ListedOffset:

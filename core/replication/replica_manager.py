@@ -12,6 +12,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
+from core.errors import DamagedRecordsError
 from core.model import BrokerId, TopicPartition
 from core.protocol.broker import FetchRequest, FetchResponse
 from core.protocol.client import ConsumerFetch, EpochEnd, EpochQuery, ListedOffset, OffsetQuery
@@ -26,9 +27,10 @@ from core.replication.fetch_sessions import FetchSessions
 from core.replication.follower_fetches import FollowerFetches, RespondToFollower
 from core.replication.hosted_partitions import HostedPartitions
 from core.replication.led_partitions import IsrCounters, LedPartitions
+from core.replication.log_replacement import LogReplacement
 from core.replication.metadata_cache import MetadataCache
 from core.replication.offset_lookups import OffsetLookups
-from core.replication.partition import Partition, Role
+from core.replication.partition import Partition
 from core.replication.produces import Produce, RespondToProduce
 from core.replication.record_deletions import RecordDeletions, RespondToDeletion
 from core.replication.replica_fetcher import ReplicaFetcher
@@ -104,7 +106,10 @@ class ReplicaManager:
             settings.fetch_request(broker_id),
             backoff_ms=settings.replica_fetch_backoff_ms,
         )
-        self._orders = ControlOrders(broker_id, logs, cache, hosted, self._led, self._fetcher)
+        self._replacement = LogReplacement(broker_id, logs, cache, hosted)
+        self._orders = ControlOrders(
+            broker_id, logs, cache, hosted, self._led, self._fetcher, self._replacement
+        )
         self._fetches = FollowerFetches(hosted, self._led, cache, sessions, delayed, quotas.leader)
         self._consumers = ConsumerFetches(hosted, delayed)
         self._deletions = RecordDeletions(hosted, self._led, cache, delayed)
@@ -188,9 +193,9 @@ class ReplicaManager:
 
     @property
     def offline_replica_count(self) -> int:
-        """How many replicas are in a failed log directory."""
+        """How many replicas have a log that fails them."""
         with self._lock:
-            return sum(p.role is Role.OFFLINE for p in self._hosted.by_name.values())
+            return len(self._hosted.offline)
 
     @property
     def delayed_count(self) -> int:
@@ -349,6 +354,20 @@ class ReplicaManager:
         """Take out of service what is in a failed log directory; return what was not before."""
         with self._lock:
             return self._hosted.on_log_directory_failed()
+
+    def on_records_damaged(self, name: TopicPartition, error: DamagedRecordsError) -> None:
+        """Take a replica out of service whose log was found to be damaged, if others have it."""
+        with self._lock:
+            self._hosted.on_damaged(name, error)
+
+    def replaceable_logs(self) -> list[TopicPartition]:
+        """Return the damaged logs that the next order would replace, each once a leadership.
+
+        The controller is to be notified of them like of a failed directory. Call after every
+        UpdateMetadata.
+        """
+        with self._lock:
+            return self._replacement.candidates()
 
     def checkpoint_high_watermarks(self) -> None:
         """Note the high watermarks of all replicas on disk; one caller at a time."""

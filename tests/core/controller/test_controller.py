@@ -317,8 +317,14 @@ def test_a_replica_whose_directory_failed_is_replaced(tree: Tree, ruler: Candida
 def test_a_replica_that_works_again_may_lead_again(tree: Tree, ruler: Candidate) -> None:
     answer(ruler, 1, storage_error(T0))
     healthy = LeaderAndIsrResponse(Errors.NONE, (PartitionError(*T0, Errors.NONE),))
-    assert answer(ruler, 1, healthy) == []
+    told = metadata_rows(answer(ruler, 1, healthy))
     assert ruler.controller.context.is_replica_online(1, T0)
+    assert {broker: rows[T0].offline_replicas for broker, rows in told.items()} == {
+        0: (),
+        1: (),
+        2: (),
+    }
+    assert answer(ruler, 1, healthy) == [], "heard before"
 
 
 @pytest.mark.parametrize(

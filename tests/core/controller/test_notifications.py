@@ -7,7 +7,7 @@ import pytest
 from core.controller.events import LeaderAndIsrResponseReceived
 from core.controller.states import ReplicaState
 from core.errors import ControllerMovedError, Errors
-from core.model import BrokerId, ReplicaAssignment, TopicPartition
+from core.model import BrokerId, PartitionAndReplica, ReplicaAssignment, TopicPartition
 from core.protocol.control import LeaderAndIsrRequest, LeaderAndIsrResponse, PartitionError
 from tests.support.fake_zookeeper import Call, Moment
 from tests.support.term import (
@@ -175,27 +175,69 @@ def test_a_broker_whose_log_directory_failed_is_asked_what_it_has_lost(office: O
     assert left_in(office, LOG_DIR_EVENTS) == []
 
 
-def test_what_it_has_lost_goes_offline_and_is_not_asked_for_again(office: Office) -> None:
+def answer_probe(office: Office, broker_id: int, t0: Errors, t1: Errors) -> None:
+    """Let a broker answer what it was told last."""
+    probe = [sent for sent in office.sent() if isinstance(sent.request, LeaderAndIsrRequest)][-1]
+    assert isinstance(probe.request, LeaderAndIsrRequest)
+    assert probe.broker_id == broker_id
+    response = LeaderAndIsrResponse(Errors.NONE, (PartitionError(*T0, t0), PartitionError(*T1, t1)))
+    office.responses.on_leader_and_isr(
+        LeaderAndIsrResponseReceived(broker_id, probe.header, probe.request, response)
+    )
+
+
+def lose_t0(office: Office) -> None:
+    """Have broker 1 say that it has lost one of its two replicas."""
     notify_log_dir_failure(office, 0, 1)
     office.notifications.on_log_dir_event_notification()
-    probe = next(sent for sent in office.sent() if isinstance(sent.request, LeaderAndIsrRequest))
-    errors = (
-        PartitionError(*T0, Errors.KAFKA_STORAGE_ERROR),
-        PartitionError(*T1, Errors.STALE_CONTROLLER_EPOCH),
-    )
-    assert isinstance(probe.request, LeaderAndIsrRequest)
-    response = LeaderAndIsrResponse(Errors.NONE, errors)
-    office.responses.on_leader_and_isr(
-        LeaderAndIsrResponseReceived(1, probe.header, probe.request, response)
-    )
+    answer_probe(office, 1, Errors.KAFKA_STORAGE_ERROR, Errors.STALE_CONTROLLER_EPOCH)
+
+
+def test_what_it_has_lost_goes_offline(office: Office) -> None:
+    lose_t0(office)
     assert office.leads(T0) == (2, (2,), 1)
     assert office.leads(T1) == (1, (1, 2), 0)
     assert office.replica_state(T0, 1) is ReplicaState.OFFLINE
+
+
+def test_what_it_lost_before_is_asked_for_again_and_may_be_back(office: Office) -> None:
+    lose_t0(office)
     office.effects()
     notify_log_dir_failure(office, 1, 1)
     office.notifications.on_log_dir_event_notification()
-    assert set(leader_and_isr_rows(office.effects())[1]) == {T1}
+    asked = leader_and_isr_rows(office.effects())
+    assert {broker: set(rows) for broker, rows in asked.items()} == {1: {T0, T1}}
+    assert asked[1][T0].leader == 2
+    assert not office.context.is_replica_online(1, T0), "it has not answered yet"
+
+
+def test_what_is_replaced_is_back_and_everybody_is_told(office: Office) -> None:
+    lose_t0(office)
+    notify_log_dir_failure(office, 1, 1)
+    office.notifications.on_log_dir_event_notification()
+    answer_probe(office, 1, Errors.NONE, Errors.STALE_CONTROLLER_EPOCH)
+    assert office.context.is_replica_online(1, T0)
+    assert office.replica_state(T0, 1) is ReplicaState.ONLINE
+    assert office.leads(T0) == (2, (2,), 1), "it has caught up with nobody yet"
+    told = metadata_rows(office.effects())
+    assert {b: rows[T0].offline_replicas for b, rows in told.items()} == {1: (), 2: (), 3: ()}
+
+
+def test_what_is_still_lost_stays_offline(office: Office) -> None:
+    lose_t0(office)
+    notify_log_dir_failure(office, 1, 1)
+    office.notifications.on_log_dir_event_notification()
+    answer_probe(office, 1, Errors.KAFKA_STORAGE_ERROR, Errors.STALE_CONTROLLER_EPOCH)
     assert office.replica_state(T0, 1) is ReplicaState.OFFLINE
+    assert office.leads(T0) == (2, (2,), 1)
+
+
+def test_who_was_told_to_stop_is_not_asked(office: Office) -> None:
+    office.replicas.handle_state_changes([PartitionAndReplica(T0, 1)], ReplicaState.OFFLINE)
+    office.effects()
+    notify_log_dir_failure(office, 0, 1)
+    office.notifications.on_log_dir_event_notification()
+    assert set(leader_and_isr_rows(office.effects())[1]) == {T1}
 
 
 def test_a_failure_of_a_broker_that_is_gone_or_of_nobody_is_deleted(office: Office) -> None:

@@ -69,9 +69,17 @@ class NumberedLogs:
         self.aside.append(topic_partition)
         self._logs.pop(topic_partition, None)
 
+    def condemn(self, topic_partition: TopicPartition, reason: str) -> None:
+        """Raise."""
+        raise NotImplementedError("it has no records")
+
     def is_offline(self, topic_partition: TopicPartition) -> bool:
         """Whether the directory is known to have failed."""
         return topic_partition in self.offline
+
+    def is_damaged(self, topic_partition: TopicPartition) -> bool:
+        """Return that it is not."""
+        return False
 
     def checkpointed_high_watermark(self, topic_partition: TopicPartition) -> int:
         """Return what was noted."""

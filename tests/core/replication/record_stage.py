@@ -19,6 +19,7 @@ from core.protocol.client import (
 )
 from core.protocol.control import (
     LeaderAndIsrRequest,
+    LeaderAndIsrResponse,
     LeaderAndIsrTopic,
     LeaderAndIsrType,
     UpdateMetadataRequest,
@@ -77,9 +78,10 @@ class RecordBroker:
         config: LogConfig | None = None,
         settings: ReplicationSettings | None = None,
         lock: AbstractContextManager[object] | None = None,
+        logs: MemoryLogs | None = None,
     ) -> None:
         self.broker_id = broker_id
-        self.logs = MemoryLogs({"t": config} if config else None)
+        self.logs = logs or MemoryLogs({"t": config} if config else None)
         self.cache = MetadataCache()
         self.manager = ReplicaManager(
             broker_id,
@@ -104,8 +106,8 @@ class RecordBroker:
         *partitions: TopicPartition,
         isr: tuple[BrokerId, ...] = (1, 2),
         replicas: tuple[BrokerId, ...] = (1, 2),
-    ) -> None:
-        """Say who leads partitions, T0 if none are named."""
+    ) -> dict[TopicPartition, Errors]:
+        """Say who leads partitions, T0 if none are named; return what is answered."""
         topics: dict[str, list[int]] = {}
         for topic, number in partitions or (T0,):
             topics.setdefault(topic, []).append(number)
@@ -122,7 +124,9 @@ class RecordBroker:
             ),
             (),
         )
-        self.manager.handle(HEADER, request, self.now_ms)
+        response = self.manager.handle(HEADER, request, self.now_ms)
+        assert isinstance(response, LeaderAndIsrResponse)
+        return {error.topic_partition: error.error_code for error in response.partition_errors}
 
     def hosted(self, partition: TopicPartition = T0) -> Partition:
         """Return a replica."""

@@ -41,7 +41,7 @@ class InterruptedLock:
 
     def __init__(self) -> None:
         self.count = 0
-        self.interrupt: Callable[[], None] | None = None
+        self.interrupt: Callable[[], object] | None = None
 
     def __enter__(self) -> None:
         self.count += 1

@@ -1,0 +1,82 @@
+"""Replicas whose log is damaged are fetched anew, as soon as nobody needs what is left of it.
+
+Kafka leaves them as they are. Here the controller takes such a replica out of service like one in a
+failed directory: others lead, and the ISR does without it. Then there is nothing in the log that
+the others lack, as every committed record is on all of the ISR. The controller is notified once
+more, and its next order finds the log replaced by an empty one, which follows.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from core.errors import StorageError
+from core.model import NO_LEADER, BrokerId, TopicPartition
+from core.protocol.control import LeaderAndIsrPartition, UpdateMetadataPartition
+from core.replica_logs import ReplicaLogs
+from core.replication.hosted_partitions import HostedPartitions
+from core.replication.metadata_cache import MetadataCache
+
+log = logging.getLogger("state.change")
+
+
+class LogReplacement:
+    """Knows which logs can be replaced, and does it. Not thread-safe."""
+
+    def __init__(
+        self,
+        broker_id: BrokerId,
+        logs: ReplicaLogs,
+        cache: MetadataCache,
+        hosted: HostedPartitions,
+    ) -> None:
+        self._broker_id = broker_id
+        self._logs = logs
+        self._cache = cache
+        self._hosted = hosted
+        self._named: dict[TopicPartition, tuple[BrokerId, int]] = {}  # leader, leader epoch
+
+    def candidates(self) -> list[TopicPartition]:
+        """Return what could be replaced if the controller gave the order now.
+
+        Each once for each leadership: who answers with an error has to be asked again.
+        """
+        found = []
+        partitions = self._cache.snapshot.partitions
+        for name in sorted(self._hosted.offline):
+            row = partitions.get(name)
+            if row is None or not self._is_dispensable(row) or not self._logs.is_damaged(name):
+                continue
+            leadership = row.leader, row.leader_epoch
+            if self._named.get(name) != leadership:
+                self._named[name] = leadership
+                found.append(name)
+        return found
+
+    def make_room(self, name: TopicPartition, state: LeaderAndIsrPartition) -> bool:
+        """Set a damaged log aside, if an order says that the others do without it.
+
+        Return whether that was done; a directory that fails meanwhile says so itself.
+        """
+        known = self._hosted.get(name)
+        if not self._logs.is_damaged(name) or not self._is_dispensable(state):
+            return False
+        if known is not None and state.leader_epoch < known.leader_epoch:
+            return False
+        try:
+            self._logs.set_aside(name)
+        except StorageError:
+            return False
+        self._hosted.forget(name)
+        self._named.pop(name, None)
+        log.warning(
+            "[Broker id=%d] %s: the damaged log is set aside, to be fetched anew from leader %d",
+            self._broker_id,
+            name,
+            state.leader,
+        )
+        return True
+
+    def _is_dispensable(self, row: LeaderAndIsrPartition | UpdateMetadataPartition) -> bool:
+        is_led_elsewhere = NO_LEADER < row.leader != self._broker_id
+        return is_led_elsewhere and self._broker_id not in row.isr
