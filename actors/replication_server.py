@@ -55,7 +55,7 @@ class ReplicationServer:
 
     def _expire_later(self, held: DelayedOperation, answer: _Answer, wait_ms: int) -> None:
         try:
-            answer.expiry = self._reaper.schedule(wait_ms, lambda: self._expire(held))
+            answer.expire_by(self._reaper.schedule(wait_ms, lambda: self._expire(held)))
         except SchedulerFullError as full:
             logger.warning("%s; nothing is held meanwhile", full)
             self._expire(held)
@@ -65,15 +65,30 @@ class ReplicationServer:
 
 
 class _Answer:
-    """Sends the response and calls the reaper off; from any thread."""
+    """Sends the response and calls the reaper off; from any thread.
+
+    What waits holds its answer, and the reaper what waits: an answer that kept hold of the reaper's
+    call as well would be garbage that only the collector finds, some twenty minutes later.
+    """
 
     def __init__(self, reply: Reply, reaper: Scheduler) -> None:
-        self.expiry: Handle | None = None  # set late, it only finds nothing to do
         self._reply = reply
         self._reaper = reaper
+        self._expiry: Handle | None = None
+        self._is_given = False
 
     def __call__(self, response: FetchResponse) -> None:
         self._reply(response)
-        expiry, self.expiry = self.expiry, None
+        self._is_given = True
+        self._call_off()
+
+    def expire_by(self, expiry: Handle) -> None:
+        """Call ``expiry`` off with the answer, which may have been given in the meantime."""
+        self._expiry = expiry
+        if self._is_given:
+            self._call_off()
+
+    def _call_off(self) -> None:
+        expiry, self._expiry = self._expiry, None
         if expiry is not None:
             self._reaper.cancel(expiry)

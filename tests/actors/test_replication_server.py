@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Hashable, Iterator
 from time import monotonic
 
 import pytest
@@ -13,7 +13,7 @@ from pykka import ActorRef
 import actors.replication_server
 from actors.broker import Broker
 from actors.replication_server import ReplicationServer
-from actors.scheduler import Scheduler
+from actors.scheduler import Handle, Scheduler
 from core.errors import Errors
 from core.protocol.broker import DescribeMetadataRequest, FetchResponse
 from core.replication.replica_manager import ReplicaManager
@@ -94,6 +94,38 @@ def test_nothing_is_left_of_what_was_answered_early(stage: Stage, leader: ActorR
     replica_manager(leader).produce(1, {PARTITION: batch(b"hello")}, 0, lambda _: None)
     assert answer.qsize() == 1
     assert reaper.size == 0
+
+
+class SlowReaper(Scheduler):
+    """Lets something happen before it knows of a timer."""
+
+    def __init__(self, meanwhile: Callable[[], None]) -> None:
+        super().__init__("slow-reaper")
+        self._meanwhile = meanwhile
+
+    def schedule(
+        self, after_ms: float, callback: Callable[[], None], *, key: Hashable | None = None
+    ) -> Handle:
+        self._meanwhile()
+        return super().schedule(after_ms, callback, key=key)
+
+
+def test_nothing_is_left_of_what_is_answered_before_its_timer_is_set(
+    stage: Stage, leader: ActorRef[Broker]
+):
+    manager = replica_manager(leader)
+    records = {PARTITION: batch(b"hello")}
+
+    def produce() -> None:
+        manager.produce(1, records, 0, lambda _: None)
+
+    reaper = SlowReaper(produce)
+    try:
+        server = ReplicationServer(manager, reaper, on_fetched=lambda: None)
+        assert fetch_from(server, fetch(2, max_wait_ms=LONG_MS)).qsize() == 1
+        assert reaper.size == 0
+    finally:
+        reaper.shutdown()
 
 
 def test_no_follower_makes_an_answer_wait_for_ever(
