@@ -127,7 +127,7 @@ class BrokerCallbacks:
     on_isrs_proposed: Callable[[], None] = lambda: None
     """ISRs may have been proposed."""
     on_replicas_offline: Callable[[], None] = lambda: None
-    """A log directory has failed, and its replicas do nothing any more."""
+    """Replicas do nothing any more because of their logs, or damaged ones could be replaced."""
     on_metadata_changed: Callable[[], None] = lambda: None
     """The metadata cache has been updated."""
     load_topic_configs: Callable[[Collection[str]], None] = lambda _: None
@@ -221,6 +221,8 @@ class Broker(RegentActor):
         self._callbacks.on_isrs_proposed()
         if isinstance(request, UpdateMetadataRequest):
             self._callbacks.on_metadata_changed()
+            if self.replica_manager.replaceable_logs():
+                self._callbacks.on_replicas_offline()
 
     def _topics_to_create_logs_of(self, request: LeaderAndIsrRequest) -> Collection[str]:
         missing = set()

@@ -8,8 +8,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
+from functools import partial
 from pathlib import Path
 from time import monotonic
+from typing import TypeAlias
 
 from pykka import ActorDeadError, ActorRef
 
@@ -20,8 +22,8 @@ from actors.scheduler import Scheduler
 from actors.timer import RepeatingTimer
 from actors.topic_configs import ThrottledReplication, TopicConfigs
 from config.settings import Settings
-from core.errors import StorageError
-from core.model import BrokerId
+from core.errors import DamagedRecordsError, StorageError
+from core.model import BrokerId, TopicPartition
 from core.replication.replica_manager import ReplicaManager
 from storage.log_manager import LogManager
 from zk.config_store import ZkConfigStore
@@ -29,7 +31,10 @@ from zk.operations import ZooKeeper
 
 logger = logging.getLogger(__name__)
 
+OnRecordsDamaged: TypeAlias = Callable[[TopicPartition, DamagedRecordsError], None]
+
 _ACTOR_TIMEOUT_S = 10.0
+_VERIFICATION_INTERVAL_MS = 1_000
 
 
 class BrokerStorage:
@@ -41,6 +46,7 @@ class BrokerStorage:
         self._defaults = log_defaults(settings)
         self._directories = log_directories(settings, data_dir)
         self._on_directory_failed: Callable[[], None] = lambda: None
+        self._on_records_damaged: OnRecordsDamaged = lambda _, __: None
         self._undo = ExitStack()
         self._notifier: ActorRef[LogDirEventNotifier] | None = None
         self.logs = LogManager(
@@ -48,6 +54,7 @@ class BrokerStorage:
             broker_id,
             defaults=self._defaults,
             on_directory_failed=lambda _: self._on_directory_failed(),
+            on_records_damaged=lambda name, error: self._on_records_damaged(name, error),
             recovery_threads=self._settings.num_recovery_threads_per_data_dir,
         )
 
@@ -79,7 +86,7 @@ class BrokerStorage:
     def look_after(
         self, replica_manager: ReplicaManager, on_directory_failed: Callable[[], None]
     ) -> None:
-        """Have the logs checkpointed, flushed and cleaned up, on a thread of their own.
+        """Have the logs checkpointed, flushed, cleaned up and verified, on threads of their own.
 
         ``on_directory_failed`` is called from any thread, whatever it is in the middle of. It does
         not hear of what failed before: nobody has been ordered to use that yet.
@@ -103,6 +110,12 @@ class BrokerStorage:
             (settings.log_retention_check_interval_ms, logs.clean_up),
         ):
             RepeatingTimer(upkeep, interval_ms, task)
+        if settings.log_verification_bytes_per_s > 0:
+            self._on_records_damaged = replica_manager.on_records_damaged
+            verification = Scheduler("log-verification")
+            self._undo.callback(verification.shutdown)
+            a_second = partial(logs.verify, settings.log_verification_bytes_per_s)
+            RepeatingTimer(verification, _VERIFICATION_INTERVAL_MS, a_second)
 
     def announce_failure(self) -> None:
         """Have the controller find others to lead what was in a failed directory.

@@ -27,6 +27,11 @@ class KafkaClientMetrics(Collector):
             "requests for records, of clients and followers, that wait",
             value=self._replicas.delayed_count,
         )
+        yield CounterMetricFamily(
+            _TOPICS + "MessagesInPerSec",
+            "records that producers have appended",
+            value=self._replicas.records_in,
+        )
         metrics = self._endpoint.metrics
         if metrics is None:
             return

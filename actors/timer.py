@@ -45,7 +45,7 @@ class RepeatingTimer:
     """Calls back every ``period_ms``, whatever the callback raises, until cancelled."""
 
     def __init__(
-        self, scheduler: Scheduler, period_ms: float, callback: Callable[[], None]
+        self, scheduler: Scheduler, period_ms: float, callback: Callable[[], object]
     ) -> None:
         self._scheduler = scheduler
         self._period_ms = period_ms

@@ -123,6 +123,7 @@ class LogsConfig:
     log_flush_start_offset_checkpoint_interval_ms: int = 60_000
     log_flush_scheduler_interval_ms: int = 3_000
     log_retention_check_interval_ms: int = 300_000
+    log_verification_bytes_per_s: int = 8_388_608
     replica_high_watermark_checkpoint_interval_ms: int = 5_000
     log_cleanup_policy: str = "delete"
     log_flush_interval_messages: int = _LONG_MAX

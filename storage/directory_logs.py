@@ -30,6 +30,7 @@ from storage.log_file import CorruptSegmentError
 from storage.log_names import is_moved, log_of_directory
 from storage.log_recovery import CheckpointedOffsets, LoadedLog, load_log
 from storage.removed_logs import purge, take_out
+from storage.segment import Segment
 
 _CLEANED = "cleaner-offset-checkpoint"  # of Kafka's log cleaner
 _FLUSHING_THREADS = 8  # they wait: the file system makes one write of what several ask for
@@ -44,6 +45,7 @@ class LogSettings(NamedTuple):
     config_of: Callable[[str], LogConfig]  # by topic
     wall_clock_ms: Callable[[], int]
     on_damaged: Callable[[Log], None]
+    on_unverified_read: Callable[[Log, Segment], None]
     recovery_threads: int
 
 
@@ -65,6 +67,13 @@ class DirectoryLogs:
     def is_offline(self) -> bool:
         """Whether the directory failed."""
         return self.directory.is_offline
+
+    def why_unusable(self, name: TopicPartition) -> str:
+        """Return why a log that is here cannot be used."""
+        log = self.logs.get(name)
+        if log is not None and log.why_unusable:
+            return f"the log is {log.why_unusable}"
+        return self.refused.get(name, "its log directory failed")
 
     # --- opening ---
 
@@ -226,6 +235,7 @@ class DirectoryLogs:
             topic_id,
             wall_clock_ms=self._settings.wall_clock_ms,
             on_damaged=self._settings.on_damaged,
+            on_unverified_read=self._settings.on_unverified_read,
             on_truncated=self._on_truncated,
         )
 
@@ -262,7 +272,7 @@ class DirectoryLogs:
         """Drop old segments, and delete what was dropped and is due. Raises ``StorageError``."""
         now_ms = self._settings.wall_clock_ms()
         dropped: dict[TopicPartition, int] = {}
-        for log in self._usable():
+        for log in self.usable():
             with suppress(StorageError):  # who raises it has dealt with it
                 count = log.delete_old_segments(now_ms)
                 if count:
@@ -280,7 +290,7 @@ class DirectoryLogs:
     def flush(self) -> None:
         """Flush the logs that are due."""
         now_ms = self._settings.wall_clock_ms()
-        for log in self._usable():
+        for log in self.usable():
             with suppress(StorageError):  # who raises it has dealt with it
                 log.flush_if_due(now_ms)
 
@@ -290,7 +300,7 @@ class DirectoryLogs:
         ``is_clean``, unless one of the logs cannot be closed: note that there is nothing to check.
         """
         try:
-            outcomes = _each(list(self._usable()), _has_closed, threads=_FLUSHING_THREADS)
+            outcomes = _each(list(self.usable()), _has_closed, threads=_FLUSHING_THREADS)
             self.checkpoint_recovery_points()
             self.checkpoint_log_start_offsets()
             self.checkpoint_high_watermarks()
@@ -300,7 +310,8 @@ class DirectoryLogs:
         finally:
             self.directory.close()
 
-    def _usable(self) -> Iterator[Log]:
+    def usable(self) -> Iterator[Log]:
+        """Yield the logs that can be used."""
         return (log for log in list(self.logs.values()) if log.is_usable)
 
 

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from core.errors import StorageError
+from core.errors import DamagedRecordsError, StorageError
 from core.log_config import LogConfig
 from core.model import TopicPartition
 from core.protocol.control import TopicId
@@ -40,10 +40,11 @@ class Log:
     """Implements ``core.replica_logs.PartitionLog``.
 
     ``retention_limit`` is the high watermark as last noted: retention keeps what is beyond it.
-    ``on_damaged`` is told, once, that bytes in the middle of the log are not what was written; it
-    is of no use from then on. ``on_truncated`` is called when a truncation dropped segments that
-    the directory's checkpoints say are on the disk, or what they say is the start, before anything
-    takes their place.
+    ``on_damaged`` is told, once, that the log is of no use from then on: bytes in its middle are
+    not what was written. ``on_unverified_read`` is told of each read of a closed segment that is
+    not known to be sound, while the log is locked. ``on_truncated`` is called when a truncation
+    dropped segments that the directory's checkpoints say are on the disk, or what they say is the
+    start, before anything takes their place.
     """
 
     def __init__(
@@ -55,6 +56,7 @@ class Log:
         *,
         wall_clock_ms: Callable[[], int],
         on_damaged: Callable[[Log], None],
+        on_unverified_read: Callable[[Log, Segment], None],
         on_truncated: Callable[[Log], None],
     ) -> None:
         self.topic_partition = topic_partition
@@ -64,6 +66,7 @@ class Log:
         self._topic_id = topic_id
         self._wall_clock_ms = wall_clock_ms
         self._on_damaged = on_damaged
+        self._on_unverified_read = on_unverified_read
         self._on_truncated = on_truncated
         self._lock = threading.RLock()
         self._unusable = ""  # why; while it is in use, nothing
@@ -105,6 +108,11 @@ class Log:
         return self._contents.recovery_point
 
     @property
+    def why_unusable(self) -> str:
+        """Why it cannot be used, if its directory works; nothing: it can."""
+        return self._unusable
+
+    @property
     def is_usable(self) -> bool:
         """Whether its directory works, it is not damaged, and nobody closed it."""
         return not self._unusable and not self.directory.is_offline
@@ -122,7 +130,7 @@ class Log:
 
     def assign_topic_id(self, topic_id: TopicId) -> None:
         """Note which topic a log is for that nobody noted it of. Raises ``StorageError``."""
-        with self._exclusively():
+        with self.exclusively():
             write_topic_id(self.path, topic_id, is_synced=False)
             self._topic_id = topic_id
             self._contents.has_new_files = True
@@ -137,12 +145,12 @@ class Log:
 
     def end_offset_for_epoch(self, leader_epoch: int) -> EpochEndOffset:
         """Return the newest epoch up to ``leader_epoch`` and where it ends."""
-        with self._exclusively() as contents:
+        with self.exclusively() as contents:
             return contents.epochs.end_offset_for(leader_epoch, contents.log_end_offset)
 
     def assign_epoch(self, leader_epoch: int) -> None:
         """Note that a leader epoch begins at the end of the log."""
-        with self._exclusively() as contents:
+        with self.exclusively() as contents:
             contents.epochs.assign(leader_epoch, contents.log_end_offset)
             contents.epochs.save()
 
@@ -153,7 +161,7 @@ class Log:
         now_ms = self._wall_clock_ms()
         config = self.config
         batches = batches_of_producer(records, config, now_ms)
-        with self._exclusively() as contents:
+        with self.exclusively() as contents:
             duplicate = contents.producers.check([header for _, header in batches])
             if duplicate is not None:
                 time_ms = duplicate.timestamp if config.stamps_append_time else NO_TIMESTAMP
@@ -171,7 +179,7 @@ class Log:
 
     def append_as_follower(self, records: RecordBytes) -> None:
         """Append batches as a leader has them, all of them or, if one is refused, none."""
-        with self._exclusively() as contents:
+        with self.exclusively() as contents:
             end = contents.log_end_offset
             is_empty = end == contents.log_start_offset
             batches = batches_of_leader(records, end, may_overlap=is_empty)
@@ -186,18 +194,18 @@ class Log:
 
     def truncate_to(self, offset: int) -> None:
         """Drop the records from ``offset`` on, and their epochs and sequences."""
-        with self._exclusively() as contents:
+        with self.exclusively() as contents:
             now_ms = self._wall_clock_ms()
             self._drop(lambda: contents.truncate_to(max(offset, 0), now_ms))
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
         """Drop everything; the next record will have ``offset``."""
-        with self._exclusively() as contents:
+        with self.exclusively() as contents:
             self._drop(lambda: contents.begin_at(offset, self._wall_clock_ms()))
 
     def advance_log_start_offset(self, offset: int) -> None:
         """Raise the log start offset; lower than it is: nothing happens."""
-        with self._exclusively() as contents:
+        with self.exclusively() as contents:
             if offset > contents.log_start_offset:
                 contents.advance_log_start_offset(min(offset, contents.log_end_offset))
 
@@ -205,9 +213,12 @@ class Log:
 
     def read(self, offset: int, max_bytes: int, limit: int, *, at_least_one: bool) -> Records:
         """Return the whole batches from the one that holds ``offset`` to before ``limit``."""
-        with self._exclusively() as contents:
-            for segment in contents.segments_from(offset):
-                records = segment.read(offset, max_bytes, limit, at_least_one=at_least_one)
+        with self._reading() as contents:
+            for segment, end in contents.spans_from(offset):
+                check_to = end if self._is_doubtful(segment, offset) else None
+                records = segment.read(
+                    offset, max_bytes, limit, at_least_one=at_least_one, check_to=check_to
+                )
                 if isinstance(records, FileRecords):
                     return replace(records, directory=self.directory)
                 if records is not None:
@@ -216,7 +227,7 @@ class Log:
 
     def offset_of_timestamp(self, timestamp_ms: int, limit: int) -> OffsetOfTimestamp | None:
         """Return the first record at or after a time, or with the greatest, before ``limit``."""
-        with self._exclusively() as contents:
+        with self._reading() as contents:
             start = contents.log_start_offset
             segments = contents.segments_from(start)
             if timestamp_ms == MAX_TIMESTAMP:
@@ -227,13 +238,12 @@ class Log:
 
     def delete_old_segments(self, now_ms: int) -> int:
         """Drop the segments that need not be kept, and return how many; let the others rest."""
-        with self._exclusively() as contents:
+        with self.exclusively() as contents:
             contents.producers.remove_expired(now_ms)
-            ends = [*(s.base_offset for s in contents.segments[1:]), contents.log_end_offset]
             count = segments_to_delete(
                 [
                     SegmentSpan(end, segment.size, segment.largest_timestamp)
-                    for end, segment in zip(ends, contents.segments, strict=True)
+                    for segment, end in contents.spans_from(0)
                 ],
                 contents.config,
                 log_start_offset=contents.log_start_offset,
@@ -268,7 +278,7 @@ class Log:
 
         Only complete segments unless ``is_active_too``. Appending goes on meanwhile.
         """
-        with self._exclusively() as contents:
+        with self.exclusively() as contents:
             truncations = self._truncations
             end = contents.log_end_offset if is_active_too else contents.active.base_offset
             segments = list(contents.segments_from(contents.recovery_point))
@@ -292,7 +302,7 @@ class Log:
         """
         if self.recovery_point < self.log_end_offset:
             self.flush()
-        with self._exclusively() as contents:
+        with self.exclusively() as contents:
             if contents.recovery_point < contents.log_end_offset:
                 self.flush()  # somebody appended meanwhile
             contents.close()
@@ -303,10 +313,16 @@ class Log:
         with self._lock:
             self._unusable = "deleted"
 
-    # --- inside ---
+    def condemn(self, reason: str) -> None:
+        """Let nobody use it any more, as it is damaged, and say so."""
+        with self._lock:
+            if not self.is_usable:
+                return
+            self._unusable = f"damaged: {reason}"
+        self._on_damaged(self)
 
     @contextmanager
-    def _exclusively(self) -> Iterator[LogContents]:
+    def exclusively(self) -> Iterator[LogContents]:
         """Hold the lock, and find out what an error means: for this log, or for its directory."""
         with self._lock:
             if self._unusable:
@@ -315,9 +331,30 @@ class Log:
                 with self.directory:
                     yield self._contents
             except CorruptSegmentError as error:
-                self._unusable = f"damaged: {error}"
-                self._on_damaged(self)
+                self.condemn(str(error))
                 raise
+
+    # --- inside ---
+
+    @contextmanager
+    def _reading(self) -> Iterator[LogContents]:
+        """Hold the lock; damage concerns only who wants what is damaged."""
+        with self.exclusively() as contents:
+            try:
+                yield contents
+            except CorruptSegmentError as error:
+                raise DamagedRecordsError(str(error)) from None
+
+    def _is_doubtful(self, segment: Segment, offset: int) -> bool:
+        """Whether what is read of a segment from ``offset`` on may be other than was written."""
+        contents = self._contents
+        if segment is contents.active:
+            is_ours = max(offset, segment.base_offset) >= contents.trusted_from
+            return not is_ours and not segment.is_verified()
+        if segment.is_verified():
+            return False
+        self._on_unverified_read(self, segment)
+        return True
 
     def _flush_if_many(self) -> None:
         contents = self._contents

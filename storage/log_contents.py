@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import random
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 from pathlib import Path
 
 from core.log_config import LogConfig
@@ -25,8 +26,9 @@ from storage.segment import Segment
 class LogContents:
     """The segments are never none, oldest first; the last one is written.
 
-    What is before ``recovery_point`` is on the disk whatever happens to the machine. Methods that
-    drop segments return them, renamed, so that the caller deletes them when it has the time.
+    What is before ``recovery_point`` is on the disk whatever happens to the machine. What is in the
+    active segment from ``trusted_from`` on was appended by this process. Methods that drop segments
+    return them, renamed, so that the caller deletes them when it has the time.
     """
 
     path: Path
@@ -37,6 +39,7 @@ class LogContents:
     log_start_offset: int = 0
     log_end_offset: int = 0
     recovery_point: int = 0
+    trusted_from: int = 0
     has_new_files: bool = False  # which the directory on disk may not know yet
 
     @classmethod
@@ -59,6 +62,12 @@ class LogContents:
     def segments_from(self, offset: int) -> Sequence[Segment]:
         """Return the segment that may hold ``offset``, or else the first one, and all later."""
         return self.segments[max(0, self._count_up_to(offset) - 1) :]
+
+    def spans_from(self, offset: int) -> Iterator[tuple[Segment, int]]:
+        """Yield the same segments, each with the offset before which it ends."""
+        segments = self.segments_from(offset)
+        for segment, after in zip_longest(segments, segments[1:]):
+            yield segment, self.log_end_offset if after is None else after.base_offset
 
     def configure(self, config: LogConfig) -> None:
         """Change the settings."""
@@ -90,6 +99,7 @@ class LogContents:
         if self.active.size == 0 and self.active.base_offset == base_offset:
             return
         self.active.seal()
+        self.active.verified.forget()
         self.producers.take_snapshot(base_offset)
         self.segments.append(
             Segment.create(self.path, base_offset, with_jitter(self.config), now_ms)
@@ -108,6 +118,8 @@ class LogContents:
             self.log_end_offset = self.active.next_offset
             self.epochs.truncate_from_end(self.log_end_offset)
             self.replay_producers(now_ms)
+            if dropped or self.log_end_offset < self.trusted_from:
+                self.trusted_from = self.log_end_offset
         self.log_start_offset = min(self.log_start_offset, self.log_end_offset)
         self.recovery_point = min(self.recovery_point, self.log_end_offset)
         self.epochs.save()
@@ -121,7 +133,7 @@ class LogContents:
         self.epochs.clear()
         self.epochs.save()
         self.producers.clear()
-        self.log_end_offset = offset
+        self.log_end_offset = self.trusted_from = offset
         self.recovery_point = min(self.recovery_point, offset)
         return dropped
 

@@ -14,7 +14,13 @@ from pathlib import Path
 from core.errors import RecordsRefusedError, StorageError
 from core.records import FileRange, RecordBytes
 from storage.file_errors import storage_error
-from storage.record_batch import HEADER_SIZE, PlacedBatch, check_crc, next_header
+from storage.record_batch import (
+    HEADER_SIZE,
+    PlacedBatch,
+    check_crc,
+    check_crc_of_pieces,
+    next_header,
+)
 
 _CHUNK_BYTES = 8 * 1024  # what a search reads at once: more than what lies between index entries
 _BLOCK_BYTES = 1024 * 1024  # what a check of everything reads at once
@@ -54,6 +60,13 @@ class LogFile:
         """Return its descriptor."""
         return self._fd
 
+    def modified_ns(self) -> int:
+        """Return when somebody last wrote to it. Raises ``StorageError``."""
+        try:
+            return os.fstat(self._fd).st_mtime_ns
+        except OSError as error:
+            raise storage_error(self.path, error) from None
+
     def read(self, position: int, size: int) -> bytes:
         """Return up to ``size`` bytes; fewer at the end. Raises ``StorageError``."""
         try:
@@ -90,29 +103,46 @@ class LogFile:
             raise storage_error(self.path, error) from None
 
     def batches(
-        self, position: int, end: int, *, is_checked: bool = False
+        self, position: int, end: int, *, is_checked: bool = False, at_once: int | None = None
     ) -> Iterator[PlacedBatch]:
         """Yield the batches between two boundaries of batches; ``is_checked``: with their CRC.
 
+        ``at_once`` is how many bytes are read at once, if there are better guesses than ours.
         Raises ``CorruptSegmentError`` at the first one that is not whole or not well-formed.
         """
-        at_once = _BLOCK_BYTES if is_checked else _CHUNK_BYTES
-        chunk, chunk_at = b"", position
+        at_once = at_once or (_BLOCK_BYTES if is_checked else _CHUNK_BYTES)
+        chunk, chunk_at = memoryview(b""), position
         while position < end:
             left = end - position
             if position + HEADER_SIZE > chunk_at + len(chunk):
-                chunk, chunk_at = self.read(position, min(at_once, left)), position
+                chunk, chunk_at = memoryview(self.read(position, min(at_once, left))), position
             try:
                 header = next_header(chunk, position - chunk_at, left)
-                if is_checked:
-                    if position + header.size > chunk_at + len(chunk):
-                        chunk = self.read(position, min(max(at_once, header.size), left))
-                        chunk_at = position
+                size = header.size
+                if not is_checked:
+                    pass
+                elif position + size <= chunk_at + len(chunk):
                     check_crc(chunk, position - chunk_at, header)
+                elif size <= _BLOCK_BYTES:
+                    chunk_at = position
+                    chunk = memoryview(self.read(position, min(max(at_once, size), left)))
+                    check_crc(chunk, 0, header)
+                else:
+                    check_crc_of_pieces(self._pieces(position, size), header)
             except RecordsRefusedError as error:
                 raise CorruptSegmentError(f"{self.path}: at {position}: {error}") from None
             yield position, header
-            position += header.size
+            position += size
+
+    def _pieces(self, position: int, size: int) -> Iterator[bytes]:
+        """Yield the bytes of a batch that is too large to be read at once."""
+        end = position + size
+        while position < end:
+            piece = self.read(position, min(_BLOCK_BYTES, end - position))
+            if not piece:
+                return  # somebody cut the file
+            yield piece
+            position += len(piece)
 
     def _cut(self, size: int) -> None:
         """Drop what a failed write left. If that fails too, recovery will find it."""

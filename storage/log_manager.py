@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from core.errors import StorageError
+from core.errors import DamagedRecordsError, StorageError
 from core.log_config import DEFAULT_LOG_CONFIG, LogConfig
 from core.model import BrokerId, TopicPartition
 from core.protocol.control import TopicId
@@ -16,12 +16,13 @@ from storage.directory_logs import DirectoryLogs, LogSettings
 from storage.log import Log
 from storage.log_directory import ForeignDirectoryError, LogDirectory
 from storage.log_names import STRAY, TO_DELETE
+from storage.verification import Verification
 
 _log = logging.getLogger(__name__)
 
 
-def _ignore(path: Path) -> None:
-    del path
+def _ignore(*_: object) -> None:
+    """Do nothing."""
 
 
 def _wall_clock_ms() -> int:
@@ -34,7 +35,8 @@ class LogManager:
     Thread-safe: retention, flushing and checkpoints run on another thread than appending, and take
     no lock while they wait for the disk. ``on_directory_failed`` is called with a directory that
     failed while the manager was open, or in which a log turned out to be damaged, on the thread
-    that found out, whatever locks that holds.
+    that found out, whatever locks that holds. ``on_records_damaged`` is called with a log in which
+    ``verify`` found damage, on its thread and while it holds no lock; the log remains in use.
     """
 
     def __init__(
@@ -44,6 +46,7 @@ class LogManager:
         *,
         defaults: LogConfig = DEFAULT_LOG_CONFIG,
         on_directory_failed: Callable[[Path], None] = _ignore,
+        on_records_damaged: Callable[[TopicPartition, DamagedRecordsError], None] = _ignore,
         recovery_threads: int = 1,
         wall_clock_ms: Callable[[], int] = _wall_clock_ms,
     ) -> None:
@@ -54,7 +57,14 @@ class LogManager:
         self._is_open = False
         self._lock = threading.RLock()  # over which logs there are; taken before that of a log
         self._homes: dict[TopicPartition, DirectoryLogs] = {}
-        settings = LogSettings(self._config_of, wall_clock_ms, self._log_damaged, recovery_threads)
+        self._verification = Verification(self._usable_logs, wall_clock_ms, on_records_damaged)
+        settings = LogSettings(
+            self._config_of,
+            wall_clock_ms,
+            self._log_damaged,
+            self._verification.prefer,
+            recovery_threads,
+        )
         self._directories = [
             DirectoryLogs(LogDirectory(path, self._directory_failed), settings)
             for path in directories
@@ -161,8 +171,7 @@ class LogManager:
                 return self._create(topic_partition, topic_id, is_new=is_new)
             log = self.get(topic_partition)
             if log is None:
-                reason = home.refused.get(topic_partition, "its log directory failed")
-                raise StorageError(f"{topic_partition}: {reason}")
+                raise StorageError(f"{topic_partition}: {home.why_unusable(topic_partition)}")
             if log.topic_id is None and topic_id is not None:
                 log.assign_topic_id(topic_id)
             return log
@@ -170,23 +179,30 @@ class LogManager:
     def delete(self, topic_partition: TopicPartition) -> None:
         """Take a log away at once and delete its files later; absent is fine."""
         with self._lock:
-            home = self._homes.get(topic_partition)
-            if home is not None:
-                home.remove(topic_partition, TO_DELETE)
-                del self._homes[topic_partition]
+            self._remove(topic_partition, TO_DELETE)
 
     def set_aside(self, topic_partition: TopicPartition) -> None:
         """Move a log out of the way; one that cannot be reached is left where it is."""
         with self._lock:
             home = self._homes.get(topic_partition)
-            if home is None or home.is_offline:
-                return
-            home.remove(topic_partition, STRAY)
-            del self._homes[topic_partition]
+            if home is not None and not home.is_offline:
+                self._remove(topic_partition, STRAY)
+
+    def condemn(self, topic_partition: TopicPartition, reason: str) -> None:
+        """Take a log with damaged records out of use; absent is fine. Idempotent."""
+        home = self._homes.get(topic_partition)
+        log = None if home is None else home.logs.get(topic_partition)
+        if log is not None:
+            log.condemn(reason)
 
     def is_offline(self, topic_partition: TopicPartition) -> bool:
         """Whether there is a log that cannot be used: its directory failed, or it is damaged."""
         return topic_partition in self._homes and self.get(topic_partition) is None
+
+    def is_damaged(self, topic_partition: TopicPartition) -> bool:
+        """Whether there is a log that cannot be used although its directory works."""
+        home = self._homes.get(topic_partition)
+        return home is not None and not home.is_offline and self.get(topic_partition) is None
 
     def checkpointed_high_watermark(self, topic_partition: TopicPartition) -> int:
         """Return the high watermark last noted of a log; 0 when none was."""
@@ -218,6 +234,13 @@ class LogManager:
         """Flush the logs that are due: a segment is complete, or ``flush.ms`` have passed."""
         self._for_each_live(DirectoryLogs.flush)
 
+    def verify(self, max_bytes: int) -> int:
+        """Check about ``max_bytes`` of what nobody has checked for long; return how many it were.
+
+        Cheap when there is nothing to do. Damage is told to ``on_records_damaged``.
+        """
+        return self._verification.run(max_bytes)
+
     def checkpoint_recovery_points(self) -> None:
         """Note up to where the logs are on the disk."""
         self._for_each_live(DirectoryLogs.checkpoint_recovery_points)
@@ -230,6 +253,9 @@ class LogManager:
 
     def _live(self) -> list[DirectoryLogs]:
         return [logs for logs in self._directories if not logs.is_offline]
+
+    def _usable_logs(self) -> list[Log]:
+        return [log for logs in self._live() for log in logs.usable()]
 
     def _for_each_live(self, act: Callable[[DirectoryLogs], None]) -> None:
         for logs in self._live():
@@ -251,6 +277,16 @@ class LogManager:
         log = home.create(topic_partition, topic_id)
         self._homes[topic_partition] = home
         return log
+
+    def _remove(self, topic_partition: TopicPartition, suffix: str) -> None:
+        home = self._homes.get(topic_partition)
+        if home is None:
+            return
+        home.remove(topic_partition, suffix)
+        for logs in self._live():
+            if topic_partition in logs.refused:  # there are two, and neither is used
+                logs.remove(topic_partition, suffix)
+        del self._homes[topic_partition]
 
     def _refuse_twice(
         self, name: TopicPartition, first: DirectoryLogs, second: DirectoryLogs
@@ -276,5 +312,5 @@ class LogManager:
             self._on_directory_failed(path)
 
     def _log_damaged(self, log: Log) -> None:
-        _log.error("%s in %s cannot be used: it is damaged", log, log.path)
+        _log.error("%s cannot be used: it is %s", log, log.why_unusable)
         self._on_directory_failed(log.directory.path)

@@ -80,7 +80,7 @@ def load_log(
         end = CheckpointedOffsets(recovery_point=contents.active.base_offset)
         cut, agrees = _recover(contents, end)
         contents.log_end_offset = contents.active.next_offset
-    contents.recovery_point = contents.log_end_offset
+    contents.recovery_point = contents.trusted_from = contents.log_end_offset
     if cut or not was_closed_cleanly:
         contents.recovery_point = min(checkpointed.recovery_point, contents.log_end_offset)
     if contents.log_end_offset < start:

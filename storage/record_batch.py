@@ -8,7 +8,7 @@ broker sets, can change without it.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple, TypeAlias
 
 from crc32c import crc32c
@@ -137,8 +137,9 @@ def next_header(buffer: RecordBytes, position: int, room: int) -> BatchHeader:
             text = f"a batch of the old message format {header.magic}"
             raise RecordsRefusedError(Errors.UNSUPPORTED_FOR_MESSAGE_FORMAT, text)
         raise _corrupt(f"its magic is {header.magic}")
-    if not HEADER_SIZE <= header.size <= room:
-        raise _corrupt(f"its size is {header.size}, and {room} bytes are left")
+    size = header.batch_length + _LENGTH_END
+    if not HEADER_SIZE <= size <= room:
+        raise _corrupt(f"its size is {size}, and {room} bytes are left")
     if header.base_offset < 0 or header.last_offset_delta < 0 or header.record_count < 0:
         text = f"a batch of {header.record_count} records, offsets {header.base_offset} to"
         raise RecordsRefusedError(Errors.INVALID_RECORD, f"{text} {header.last_offset}")
@@ -148,6 +149,15 @@ def next_header(buffer: RecordBytes, position: int, room: int) -> BatchHeader:
 def check_crc(buffer: RecordBytes, position: int, header: BatchHeader) -> None:
     """Raise ``RecordsRefusedError`` (CORRUPT_MESSAGE) when the bytes are not what was written."""
     if _checksum(buffer, position, header) != header.crc:
+        raise _corrupt("its CRC does not match")
+
+
+def check_crc_of_pieces(pieces: Iterable[bytes], header: BatchHeader) -> None:
+    """Do the same for a batch in several pieces, the first of which holds its header."""
+    crc, skipped = 0, _CHECKED_FROM
+    for piece in pieces:
+        crc, skipped = crc32c(memoryview(piece)[skipped:], crc), 0
+    if crc != header.crc:
         raise _corrupt("its CRC does not match")
 
 

@@ -2,17 +2,19 @@
 
 Mirrors ``kafka.log.LogSegment``. The files are named for the offset of the first record they may
 hold. Nothing is opened or read before it is needed, for a broker has thousands of segments.
+
+Until a segment that is no longer written is known to be sound, reads check what they return.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 
 from core.log_config import LogConfig
-from core.model import NO_EPOCH
 from core.records import NO_RECORDS, RecordBytes, Records
+from storage.batch_order import in_order
 from storage.file_errors import storage_error
 from storage.log_file import CorruptSegmentError, FileRecords, LogFile
 from storage.log_names import INDEX_SUFFIXES, LOG_SUFFIX
@@ -22,9 +24,13 @@ from storage.record_batch import INT32_MAX, BatchHeader, PlacedBatch
 from storage.segment_indexes import SegmentIndexes, flush_index, last_entry
 from storage.time_index import ENTRY_BYTES as TIME_ENTRY_BYTES
 from storage.time_index import NO_TIMESTAMP_OFFSET, TimestampOffset
+from storage.verified import Verified
 
 _INDEX, _TIME_INDEX, _ = INDEX_SUFFIXES  # the third, of aborted transactions, Kafka may have left
 _BOUNDARIES = 8  # one for each follower and a few consumers
+_CHECKED_BYTES = 1024 * 1024  # what a read checks and returns at most,
+_CHECKED_BATCHES = 2_000  # which takes some milliseconds
+_CHECKED_AT_ONCE = 8 * 1024, 256 * 1024  # what it reads at once, depending on what is asked for
 
 
 class Segment:
@@ -41,6 +47,7 @@ class Segment:
         self.base_offset = base_offset
         self.config = config
         self.size = size
+        self.verified = Verified()
         self._created_ms = created_ms
         self._suffix = ""
         self._file: LogFile | None = None
@@ -88,7 +95,9 @@ class Segment:
         Retention and searches by time ask this of all segments, most of them sealed: of one that
         nobody has read no more than that entry is.
         """
-        if self._indexes is None and self.size:
+        if self._indexes is not None:
+            return self._indexes.largest
+        if self.size:
             last = last_entry(self._path(_TIME_INDEX), self.base_offset)
             if last != NO_TIMESTAMP_OFFSET:
                 return last
@@ -109,7 +118,7 @@ class Segment:
 
     def can_hold(self, offset: int) -> bool:
         """Whether the indexes can express an offset: relative ones have 31 bits."""
-        return 0 <= offset - self.base_offset <= INT32_MAX
+        return self.base_offset <= offset < self._furthest
 
     def should_roll(
         self, incoming_bytes: int, largest_offset: int, max_timestamp: int, now_ms: int
@@ -151,26 +160,41 @@ class Segment:
         self._first_timestamp = None if self.size == 0 else self._first_timestamp
         known.truncate_to(offset, file, self.size)
         self.seal()
+        self.verified.forget()
         return dropped
 
     # --- reading ---
 
     def read(
-        self, offset: int, max_bytes: int, limit: int, *, at_least_one: bool
+        self,
+        offset: int,
+        max_bytes: int,
+        limit: int,
+        *,
+        at_least_one: bool,
+        check_to: int | None = None,
     ) -> Records | None:
         """Return the batches from the one that holds ``offset`` on, to before offset ``limit``.
 
         As many as fit in ``max_bytes``; ``at_least_one``: the first one in any case. None: every
-        batch here ends before ``offset``.
+        batch here ends before ``offset``. ``check_to``: return only what is sound, with offsets
+        below that one, and not much at once; raises ``CorruptSegmentError`` when nothing is.
         """
-        found = self._find(offset)
+        found = self._find(offset, check_to)
         if found is None:
             return None
         start, first = found
         if first.next_offset > limit or (first.size > max_bytes and not at_least_one):
             return NO_RECORDS
-        end = max(start + first.size, self._end_of(found, start + max_bytes, limit))
+        if check_to is None:
+            end = max(start + first.size, self._end_of(found, start + max_bytes, limit))
+        else:
+            end = self._sound_end(found, max_bytes, limit, check_to)
         return FileRecords(self._open_file(), start, end - start)
+
+    def is_verified(self) -> bool:
+        """Whether a read need not check what it returns, if the segment is not the one written."""
+        return self.verified.holds(self._open_file())
 
     def find_timestamp(self, timestamp_ms: int, from_offset: int) -> BatchHeader | None:
         """Return the first batch that is so young and ends at or after ``from_offset``."""
@@ -194,33 +218,21 @@ class Segment:
     def recover(self, on_batch: Callable[[BatchHeader], None]) -> int:
         """Keep the batches before the first bad one, and make the indexes again.
 
-        Return how many bytes are cut off. ``on_batch`` is told of every batch that stays. The CRC
-        does not cover where a batch belongs (base offset, leader epoch): when two do not follow
-        each other, nobody can tell which of them is wrong, and both go.
+        Return how many bytes are cut off. ``on_batch`` is told of every batch that stays. When two
+        do not follow each other, nobody can tell which of them is wrong, and both go.
         """
         file = self._open_file()
         known = SegmentIndexes(self.base_offset, self.config.index_interval_bytes)
         known.is_changed = True
-        held: PlacedBatch | None = None  # sound, but not yet followed by another
         end = 0
+        batches = file.batches(0, self.size, is_checked=True)
         try:
-            for placed in file.batches(0, self.size, is_checked=True):
-                position, header = placed
-                if not self._may_belong_here(header):
-                    break
-                if held is not None:
-                    if not _follows(header, held[1]):
-                        held = None
-                        break
-                    known.note(*held)
-                    on_batch(held[1])
-                held, end = placed, position
+            for position, header in in_order(batches, self.path, self.base_offset, self._furthest):
+                known.note(position, header)
+                on_batch(header)
+                end = position + header.size
         except CorruptSegmentError:
             pass
-        if held is not None:
-            known.note(*held)
-            on_batch(held[1])
-            end = held[0] + held[1].size
         cut = self.size - end
         if cut:
             file.truncate(end)
@@ -229,6 +241,7 @@ class Segment:
         self._first_timestamp = None
         self._indexes = known
         self.seal()
+        self.verified.note(file.modified_ns())
         return cut
 
     def seal(self) -> None:
@@ -286,8 +299,12 @@ class Segment:
     # --- inside ---
 
     @property
+    def _furthest(self) -> int:
+        """The offset from on which indexes could not express any."""
+        return self.base_offset + INT32_MAX + 1
+
+    @property
     def _known(self) -> SegmentIndexes:
-        self._is_used = True
         if self._indexes is None:
             interval = self.config.index_interval_bytes
             if self.size == 0:
@@ -300,6 +317,7 @@ class Segment:
         return self._indexes
 
     def _open_file(self) -> LogFile:
+        self._is_used = True
         file = self._file  # another thread that flushes may find it gone at any moment
         if file is None:
             file = self._file = LogFile(self.path)
@@ -309,27 +327,44 @@ class Segment:
         ending = self._suffix if suffix is None else suffix
         return self.directory / f"{self.base_offset:020d}{kind}{ending}"
 
-    def _may_belong_here(self, header: BatchHeader) -> bool:
-        return (
-            self.can_hold(header.base_offset)
-            and self.can_hold(header.last_offset)
-            and header.partition_leader_epoch >= NO_EPOCH
-        )
-
-    def _find(self, offset: int) -> PlacedBatch | None:
-        """Return the first batch that ends at or after ``offset``."""
-        known = self._known
-        if offset >= known.next_offset:
-            return None
-        start = self._boundaries.get(offset)
-        if start is None:
-            batches = self._from_entry(lambda index: index.look_up(offset))
+    def _find(self, offset: int, check_to: int | None = None) -> PlacedBatch | None:
+        """Return the first batch that ends at or after ``offset``; ``check_to``: in good order."""
+        start, lowest = self._boundaries.get(offset), self.base_offset
+        if start is not None:
+            batches, lowest = self._open_file().batches(start, self.size), offset
         else:
-            batches = self._open_file().batches(start, self.size)
+            try:
+                if check_to is None and offset >= self._known.next_offset:
+                    return None
+                batches = self._from_entry(lambda index: index.look_up(offset))
+            except CorruptSegmentError:  # there is no index, as it takes every header
+                batches = self._open_file().batches(0, self.size)
+        if check_to is not None:
+            batches = in_order(batches, self.path, lowest, check_to)
         for placed in batches:
             if placed[1].last_offset >= offset:
                 return placed
         return None
+
+    def _sound_end(self, start: PlacedBatch, max_bytes: int, limit: int, end_offset: int) -> int:
+        """Return the last boundary with nothing but sound batches below ``limit`` before it."""
+        begin, first = start
+        room = min(max_bytes, _CHECKED_BYTES)
+        least, most = _CHECKED_AT_ONCE
+        at_once = min(max(least, room), most)
+        batches = self._open_file().batches(begin, self.size, is_checked=True, at_once=at_once)
+        end, next_offset = begin, first.base_offset
+        sound = in_order(batches, self.path, next_offset, end_offset)
+        try:
+            for position, header in islice(sound, _CHECKED_BATCHES):
+                is_too_much = position + header.size - begin > room and end > begin
+                if is_too_much or header.next_offset > limit:
+                    break
+                end, next_offset = position + header.size, header.next_offset
+        except CorruptSegmentError:
+            if end == begin:
+                raise
+        return self._remember(next_offset, end)
 
     def _end_of(self, start: PlacedBatch, furthest: int, limit: int) -> int:
         """Return the last boundary up to ``furthest`` with all before it below ``limit``."""
@@ -377,10 +412,3 @@ class Segment:
         if self._first_timestamp >= 0:
             return max_timestamp - self._first_timestamp
         return now_ms - self._created_ms
-
-
-def _follows(header: BatchHeader, before: BatchHeader) -> bool:
-    return (
-        header.base_offset >= before.next_offset
-        and header.partition_leader_epoch >= before.partition_leader_epoch
-    )

@@ -11,10 +11,11 @@ import os
 from pathlib import Path
 
 from core.errors import BadDataError
+from storage.batch_order import in_order
 from storage.file_errors import storage_error
 from storage.log_file import CorruptSegmentError, LogFile
 from storage.offset_index import OffsetIndex
-from storage.record_batch import BatchHeader
+from storage.record_batch import INT32_MAX, BatchHeader
 from storage.time_index import ENTRY_BYTES, NO_TIMESTAMP_OFFSET, TimeIndex, TimestampOffset
 
 
@@ -120,8 +121,10 @@ class SegmentIndexes:
         self.largest = self.times.last
         self.next_offset = self.offsets.base_offset
         self._bytes_since_entry = 0
-        last_entry = self.offsets.last
-        for position, header in file.batches(last_entry.position, size):
+        last_entry, base_offset = self.offsets.last, self.offsets.base_offset
+        batches = file.batches(last_entry.position, size)
+        end_offset = base_offset + INT32_MAX + 1
+        for position, header in in_order(batches, file.path, base_offset, end_offset):
             if position == last_entry.position > 0 and header.last_offset != last_entry.offset:
                 raise BadDataError(f"{file.path}: the index names another batch at {position}")
             self.note(position, header)

@@ -18,6 +18,7 @@ from core.protocol.controller import (
     AlterPartitionResponse,
     AlterPartitionRow,
 )
+from core.replica_logs import AppendedRecords
 from core.replication.alter_partition_manager import AlterPartitionManager
 from core.replication.delayed_operations import DelayedOperations
 from core.replication.fetch_sessions import FetchSessions
@@ -73,6 +74,7 @@ class LedPartitions:
         max_lag_ms: int,
     ) -> None:
         self.counters = IsrCounters()
+        self.records_in = 0  # from producers
         self._hosted = hosted
         self._cache = cache
         self._sessions = sessions
@@ -122,8 +124,10 @@ class LedPartitions:
         self._sessions.on_news(name)
         self._delayed.on_change(name)
 
-    def on_append(self, partition: Partition, now_ms: int) -> None:
+    def on_append(self, partition: Partition, appended: AppendedRecords, now_ms: int) -> None:
         """Let followers have what was appended, and commit it if there are none."""
+        if not appended.is_duplicate:
+            self.records_in += appended.last_offset - appended.first_offset + 1
         self._sessions.on_news(partition.topic_partition)
         self._advance_high_watermark(partition, now_ms)
 

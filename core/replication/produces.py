@@ -139,7 +139,7 @@ class Produce:
         if is_awaited and len(partition.isr) < partition.min_isr:
             return ProducedPartition(Errors.NOT_ENOUGH_REPLICAS)
         appended = log.append_as_leader(batches, partition.leader_epoch)
-        self._led.on_append(partition, now_ms)
+        self._led.on_append(partition, appended, now_ms)
         if is_awaited:
             required_offset = appended.last_offset + 1
             awaited = Awaited(partition, partition.leading_since, required_offset)

@@ -198,6 +198,12 @@ class ReplicaManager:
             return len(self._hosted.offline)
 
     @property
+    def records_in(self) -> int:
+        """How many records producers have appended since the start."""
+        with self._lock:
+            return self._led.records_in
+
+    @property
     def delayed_count(self) -> int:
         """How many requests wait."""
         with self._lock:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -232,6 +233,16 @@ def test_records_stay_readable_when_their_segment_goes(disk_log: Log):
     disk_log.truncate_fully_and_start_at(100)
     disk_log.delete_dropped_files()
     assert bytes(records.read()) == before
+
+
+def test_segments_that_nobody_reads_any_more_hold_no_file(logs: LogManager, disk_log: Log):
+    fill(disk_log, 8)
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(2):
+        assert values(disk_log) == numbered(0, 8)
+        for _ in range(2):
+            logs.clean_up()
+        assert len(os.listdir("/proc/self/fd")) == before - 2
 
 
 def test_the_greatest_time_is_found_in_any_segment(disk_log: Log):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import struct
+import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -9,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from core.errors import StorageError
+from core.errors import DamagedRecordsError, StorageError
 from core.model import TopicPartition
 from storage.log import Log
 from storage.log_directory import ForeignDirectoryError
@@ -33,6 +35,7 @@ from tests.support.disk_logs import (
     values,
 )
 
+OLD_MESSAGE = struct.Struct(">qiIb")  # offset, size, CRC-32, magic
 CLUSTER = "Yx3F9Jk0T1-abcdefghij_"
 
 
@@ -214,7 +217,7 @@ def test_a_checkpoint_that_did_not_change_is_not_written(machine: Machine, logs:
 # --- damage ---------------------------------------------------------------------------------------
 
 
-def test_damage_in_the_middle_takes_only_its_log(
+def test_damage_takes_only_its_log(
     machine: Machine, logs: LogManager, caplog: pytest.LogCaptureFixture
 ):
     for name in (T0, T1):
@@ -222,17 +225,85 @@ def test_damage_in_the_middle_takes_only_its_log(
     logs = machine.restart()
     damaged, sound = log_of(logs, T0), log_of(logs, T1)
     flip_byte(segment_file(damaged.path, 0), BATCH_BYTES + 16)  # its magic
-    with pytest.raises(StorageError, match=r"00\.log: "):
+    with pytest.raises(DamagedRecordsError, match=r"00\.log: "):
         damaged.read(1, 1000, 7, at_least_one=True)
-    assert (logs.get(T0), logs.is_offline(T0)) == (None, True)
+    assert (logs.get(T0), machine.failed) == (damaged, [])
+    with pytest.raises(StorageError, match=r"00\.log: "):
+        damaged.truncate_to(2)
+    assert (logs.get(T0), logs.is_offline(T0), logs.is_damaged(T0)) == (None, True, True)
     assert machine.failed == machine.directories
     assert logs.failed_directories == frozenset()
-    assert "cannot be used: it is damaged" in caplog.text
+    [line] = [r.getMessage() for r in caplog.records if r.levelname == "ERROR"]
+    assert line.startswith("Log(t-0, ")
+    assert "cannot be used: it is damaged: " in line
     assert values(sound) == numbered(0, 7)
     fill(sound, 1)
     logs.clean_up()
     logs.delete(T0)
     assert create(logs, T0).log_end_offset == 0
+
+
+def test_a_condemned_log_is_told_of_once(
+    machine: Machine, logs: LogManager, caplog: pytest.LogCaptureFixture
+):
+    fill(create(logs), 7)
+    for _ in range(2):
+        logs.condemn(T0, "at 3: its CRC does not match")
+    assert machine.failed == machine.directories
+    [line] = [r.getMessage() for r in caplog.records if r.levelname == "ERROR"]
+    assert line.endswith("cannot be used: it is damaged: at 3: its CRC does not match")
+    with pytest.raises(StorageError, match="t-0: the log is damaged: at 3"):
+        create(logs)
+
+
+@pytest.mark.parametrize("removal", [LogManager.delete, LogManager.set_aside])
+def test_a_log_refused_at_the_start_can_be_replaced(
+    machine: Machine, logs: LogManager, removal: Callable[[LogManager, TopicPartition], None]
+):
+    fill(create(logs), 7)
+    logs.close(is_clean=True)
+    [directory] = machine.directories
+    old = OLD_MESSAGE.pack(0, 14, zlib.crc32(bytes(10)), 0) + bytes(9)
+    segment_file(directory / "t-0", 0).write_bytes(old)
+    logs = machine.start()
+    assert (logs.get(T0), logs.is_offline(T0), logs.is_damaged(T0)) == (None, True, True)
+    removal(logs, T0)
+    assert (logs.is_offline(T0), logs.is_damaged(T0)) == (False, False)
+    assert [path.name[:4] for path in directory.iterdir() if path.is_dir()] == ["t-0."]
+    fill(create(logs), 2)
+    assert values(log_of(machine.restart())) == numbered(0, 2)
+
+
+@pytest.mark.parametrize("removal", [LogManager.delete, LogManager.set_aside])
+def test_a_log_that_was_in_two_directories_is_replaced_in_both(
+    two: Machine, removal: Callable[[LogManager, TopicPartition], None]
+):
+    for directory in two.directories:
+        alone = Machine(directory)
+        fill(create(alone.start()), 1)
+        alone.end()
+    logs = two.start()
+    assert logs.is_damaged(T0)
+    removal(logs, T0)
+    fill(create(logs), 3)
+    assert values(log_of(two.crash())) == numbered(0, 3)
+
+
+@pytest.mark.parametrize("removal", [LogManager.delete, LogManager.set_aside])
+def test_a_condemned_log_is_replaced_though_another_directory_failed(
+    two: Machine, removal: Callable[[LogManager, TopicPartition], None]
+):
+    logs = two.start()
+    for name in (T0, T1):
+        fill(create(logs, name), 2)
+    logs.condemn(T0, "damage")
+    failing = log_of(logs, T1)
+    failing.directory.fail("a test")
+    logs.condemn(T1, "damage")
+    assert [logs.is_damaged(name) for name in (T0, T1)] == [True, False]
+    removal(logs, T0)
+    assert create(logs).log_end_offset == 0
+    assert [logs.is_offline(name) for name in (T0, T1)] == [False, True]
 
 
 def test_a_damaged_log_is_recovered_at_the_next_start(machine: Machine, logs: LogManager):

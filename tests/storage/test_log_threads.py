@@ -1,4 +1,4 @@
-"""Appending goes on while others flush, clean up, checkpoint and read."""
+"""Appending goes on while others flush, clean up, checkpoint, verify and read."""
 
 from __future__ import annotations
 
@@ -48,19 +48,20 @@ def test_records_are_written_once_whatever_goes_on_beside(
         finally:
             is_done.set()
 
-    with ThreadPoolExecutor(5) as executor:
+    with ThreadPoolExecutor(6) as executor:
         beside = [
             executor.submit(until_done, act)
             for act in (
                 logs.flush,
                 logs.clean_up,
+                lambda: logs.verify(10 * BATCH_BYTES),
                 read,
                 lambda: logs.checkpoint_high_watermarks({T0: disk_log.log_end_offset}),
             )
         ]
         executor.submit(write).result()
         assert all(future.result() > 0 for future in beside)
-    assert (disk_log.log_end_offset, machine.failed) == (BATCHES, [])
+    assert (disk_log.log_end_offset, machine.failed, machine.damaged) == (BATCHES, [], [])
     logs.clean_up()
     start = disk_log.log_start_offset
     assert start > 0

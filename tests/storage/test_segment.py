@@ -61,13 +61,16 @@ def read(
     *,
     at_least_one: bool = True,
 ) -> list[int] | None:
-    """Return the offsets that a read gives."""
-    records = segment.read(offset, max_bytes, limit, at_least_one=at_least_one)
-    if records is None:
-        return None
-    data = records.read()
-    assert len(data) == records.size
-    return offsets_of(data)
+    """Return the offsets that a read gives, be what it returns checked or not."""
+    found: list[bytes | None] = []
+    for check_to in (None, segment.next_offset, None):
+        records = segment.read(
+            offset, max_bytes, limit, at_least_one=at_least_one, check_to=check_to
+        )
+        found.append(None if records is None else bytes(records.read()))
+        assert records is None or len(records.read()) == records.size
+    assert found[0] == found[1] == found[2]
+    return None if found[0] is None else offsets_of(found[0])
 
 
 # --- appending and reading ------------------------------------------------------------------------

@@ -119,7 +119,8 @@ class SegmentHistory(RuleBasedStateMachine):
             expected += part
             if len(expected) > max_bytes:
                 break
-        records = self.segment.read(start, max_bytes, limit, at_least_one=True)
+        check_to = data.draw(st.sampled_from((None, self.end)))
+        records = self.segment.read(start, max_bytes, limit, at_least_one=True, check_to=check_to)
         assert records is not None
         assert records.read() == expected
         self.held.append((records, expected))

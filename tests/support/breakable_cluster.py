@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 import subprocess
 from collections.abc import Iterator, Sequence
@@ -14,6 +15,7 @@ from typing import Any
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from core.model import BrokerId, TopicPartition
+from storage.log_names import STRAY
 from tests.support.histories import Logs
 from tests.support.record_batches import Record, records_of
 from tests.support.running_cluster import RunningCluster, eventually
@@ -22,6 +24,7 @@ from zk.embedded import EmbeddedZooKeeper
 BROKERS = (0, 1, 2)
 TIMEOUT_S = 60.0
 SMALL_DISK = "small"
+CRC_AT = 17  # in a batch: what follows is covered by it
 
 _CONFIG = f"""
 [broker]
@@ -30,7 +33,7 @@ controlled_shutdown_max_retries = 1
 auto_leader_rebalance_enable = false
 [log]
 log_dirs = "log,{SMALL_DISK}"
-log_segment_bytes = 1048576
+log_segment_bytes = 65536
 """
 
 
@@ -141,6 +144,16 @@ class BreakableCluster(RunningCluster):
                 return log
         raise LookupError(f"broker {broker_id} has no {partition}")
 
+    def await_replacement(self, partition: TopicPartition, broker_id: BrokerId) -> None:
+        """Wait until a broker has set the log of a replica aside to fetch it anew."""
+        aside = f"{partition.topic}-{partition.partition}.*{STRAY}"
+
+        def is_replaced() -> bool:
+            folders = self.log_directories(broker_id)
+            return any(any(folder.glob(aside)) for folder in folders)
+
+        eventually(is_replaced, f"broker {broker_id} has set {partition} aside")
+
     def agreed_logs(self, partitions: Sequence[TopicPartition]) -> Logs:
         """Wait until every replica is in sync and has the same; return what they have.
 
@@ -185,6 +198,20 @@ def whole_batches(data: bytes) -> bytes:
             break
         position = end
     return data[:position]
+
+
+def flip_a_bit(segment: Path, chance: random.Random) -> None:
+    """Change one bit of what a checksum covers, in any batch of a file."""
+    data = segment.read_bytes()
+    starts = [0]
+    while (end := starts[-1] + 12 + int.from_bytes(data[starts[-1] + 8 :][:4], "big")) < len(data):
+        starts.append(end)
+    start = chance.choice(starts)
+    size = 12 + int.from_bytes(data[start + 8 : start + 12], "big")
+    position = chance.randrange(start + CRC_AT, start + size)
+    with segment.open("r+b") as file:
+        file.seek(position)
+        file.write(bytes([data[position] ^ (1 << chance.randrange(8))]))
 
 
 @contextmanager

@@ -34,7 +34,8 @@ class Clock:
 class Machine:
     """A broker's log directories, and the processes that use them one after the other.
 
-    ``failed`` are the directories the present process said had failed.
+    ``failed`` are the directories the present process said had failed, ``damaged`` the logs in
+    which it said it had found damage.
     """
 
     def __init__(
@@ -44,6 +45,7 @@ class Machine:
         self.defaults = defaults
         self.clock = Clock()
         self.failed: list[Path] = []
+        self.damaged: list[TopicPartition] = []
         self._recovery_threads = recovery_threads
         self._managers: list[LogManager] = []
 
@@ -54,12 +56,13 @@ class Machine:
 
     def start(self) -> LogManager:
         """Start a process."""
-        self.failed = []
+        self.failed, self.damaged = [], []
         manager = LogManager(
             self.directories,
             BROKER,
             defaults=self.defaults,
             on_directory_failed=self.failed.append,
+            on_records_damaged=lambda name, _: self.damaged.append(name),
             recovery_threads=self._recovery_threads,
             wall_clock_ms=self.clock,
         )
@@ -164,7 +167,9 @@ def _target(fd: str) -> str:
 
 
 def flip_byte(path: Path, position: int) -> None:
-    """Change one bit of a file."""
+    """Change one bit of a file, later than it was last written."""
+    modified_ns = path.stat().st_mtime_ns
     data = bytearray(path.read_bytes())
     data[position] ^= 1
     path.write_bytes(data)
+    os.utime(path, ns=(modified_ns, modified_ns + 1_000_000))  # some clocks are coarse

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from core.model import BrokerId
-from tests.support.breakable_cluster import BROKERS, SMALL_DISK, BreakableCluster
+from tests.support.breakable_cluster import BROKERS, SMALL_DISK, BreakableCluster, flip_a_bit
 from tests.support.load import Load
 from tests.support.running_cluster import eventually
 
@@ -98,6 +98,17 @@ def tear(segment: Path, chance: random.Random) -> None:
     segment.write_bytes(torn)
 
 
+def damage_a_log(cluster: BreakableCluster, load: Load, chance: random.Random) -> None:
+    """A bit flips on a disk, in the middle of a log: the replica is fetched anew."""
+    partition = chance.choice(load.partitions)
+    victim = chance.choice(BROKERS)
+    log = cluster.log_of(partition, victim)
+    complete = eventually(lambda: sorted(log.glob("*.log"))[:-1], "a segment is complete")
+    flip_a_bit(chance.choice(complete), chance)
+    load.await_progress()
+    cluster.await_replacement(partition, victim)
+
+
 def restart_one_after_the_other(
     cluster: BreakableCluster, load: Load, chance: random.Random
 ) -> None:
@@ -159,6 +170,7 @@ FAULTS: tuple[Fault, ...] = (
     pause_the_leader,
     restart_zookeeper,
     tear_a_log,
+    damage_a_log,
     restart_one_after_the_other,
     kill_everybody,
 )

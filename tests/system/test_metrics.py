@@ -35,6 +35,7 @@ KAFKA_NAMES = [
     "kafka_server_ReplicaManager_AtMinIsrPartitionCount",
     "kafka_server_ReplicaManager_IsrShrinksPerSec_total",
     "kafka_server_ReplicaFetcherManager_MaxLag",
+    "kafka_server_BrokerTopicMetrics_MessagesInPerSec_total",
     "kafka_log_LogManager_OfflineLogDirectoryCount",
     "kafka_server_ReplicaFetcherManager_DeadThreadCount",
 ]

@@ -251,6 +251,7 @@ def test_a_duplicate_waits_for_what_was_appended_first(
     assert first.answer == again.answer == {T0: ProducedPartition(OK, 0, -1, 0)}
     assert later.answer[T0].base_offset == 2
     assert leader.values() == [b"a", b"b", b"c"], "once"
+    assert leader.manager.records_in == 3
 
 
 def test_a_duplicate_of_what_is_committed_is_answered_at_once(

@@ -10,8 +10,10 @@ from core.log_config import LogConfig
 from core.model import TopicPartition
 from core.replica_logs import PartitionLog, ReplicaLogs
 from storage.log_manager import LogManager
+from tests.support.disk_logs import flip_byte
 from tests.support.memory_logs import MemoryLogs
 from tests.support.record_batches import TIMESTAMP_MS
+from tests.support.record_checks import headers_of
 
 T0, T1, U0 = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)
 A, B = "AAAAAAAAAAAAAAAAAAAAAA", "BBBBBBBBBBBBBBBBBBBBBB"
@@ -39,6 +41,10 @@ class Host(Protocol):
         """End the process at once, and start another one; what was written is there."""
         ...
 
+    def damage(self, name: TopicPartition, base_offset: int) -> None:
+        """Change a bit in the records of a batch, which must not be in the newest segment."""
+        ...
+
 
 class MemoryHost:
     """Logs in memory, which outlive every process."""
@@ -55,6 +61,10 @@ class MemoryHost:
 
     def crash(self) -> None:
         """Do nothing."""
+
+    def damage(self, name: TopicPartition, base_offset: int) -> None:
+        """Let there be other bytes than were written."""
+        self.logs.log(name).damaged.add(base_offset)
 
 
 class DiskHost:
@@ -85,6 +95,16 @@ class DiskHost:
         """Forget everything that is not in a file, and open those."""
         self._close(is_clean=False)
         self._open()
+
+    def damage(self, name: TopicPartition, base_offset: int) -> None:
+        """Change the last bit of a batch, in its file."""
+        for directory in self._directories:
+            for path in sorted((directory / str(name)).glob("*.log"))[:-1]:
+                for position, header in headers_of(path.read_bytes()):
+                    if header.base_offset == base_offset:
+                        flip_byte(path, position + header.size - 1)
+                        return
+        raise AssertionError(f"no closed segment of {name} has a batch at {base_offset}")
 
     def end(self) -> None:
         """Close everything."""

@@ -1,0 +1,53 @@
+"""Batches of one segment in their order: what their checksums do not cover.
+
+The CRC of a batch says nothing of where it belongs: its base offset and its leader epoch. But
+batches follow one another; and when two do not, nobody can tell which of them is wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from core.model import NO_EPOCH
+from storage.log_file import CorruptSegmentError
+from storage.record_batch import BatchHeader, PlacedBatch
+
+
+def in_order(
+    batches: Iterable[PlacedBatch], path: Path, lowest: int, end_offset: int
+) -> Iterator[PlacedBatch]:
+    """Yield the batches of the file ``path`` that are where they belong.
+
+    Their offsets are from ``lowest`` to before ``end_offset``. Raises ``CorruptSegmentError`` at
+    the first that are not, without having yielded any that may be wrong.
+    """
+    held: PlacedBatch | None = None  # sound, but not yet followed by another
+    expected, epoch = lowest, NO_EPOCH
+    try:
+        for placed in batches:
+            position, header = placed
+            base_offset = header.base_offset
+            next_offset = base_offset + header.last_offset_delta + 1
+            if base_offset < lowest or next_offset > end_offset:
+                raise _misplaced(path, position, header)
+            if base_offset < expected or header.partition_leader_epoch < epoch:
+                if header.partition_leader_epoch >= NO_EPOCH:
+                    held = None
+                raise _misplaced(path, position, header)
+            if held is not None:
+                yield held
+            held, expected, epoch = placed, next_offset, header.partition_leader_epoch
+    except CorruptSegmentError:
+        if held is not None:
+            yield held
+        raise
+    if held is not None:
+        yield held
+
+
+def _misplaced(path: Path, position: int, header: BatchHeader) -> CorruptSegmentError:
+    return CorruptSegmentError(
+        f"{path}: at {position}: offsets {header.base_offset} to {header.last_offset} of epoch"
+        f" {header.partition_leader_epoch} do not belong there"
+    )

@@ -1,0 +1,58 @@
+"""Whether all of a segment's file is known to be sound, and when to check it again.
+
+A disk may give back other bytes than it was given, long after. So a file counts as sound only from
+when all of its batches were checked to when somebody writes to it, which its modification time
+tells; and in the background it is checked again now and then nevertheless.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from storage.log_file import LogFile
+
+
+class Verified:
+    """At first nothing is known, and a check is due. ``due_ms`` is of the wall clock."""
+
+    __slots__ = ("_modified_ns", "due_ms")
+
+    def __init__(self) -> None:
+        self.due_ms = 0
+        self._modified_ns = 0  # of the file, when all of it had been checked; 0: it was not
+
+    def note(self, modified_ns: int, due_ms: int = 0) -> None:
+        """Remember that the file, last modified then, is sound; a check of it is due at a time."""
+        self._modified_ns = modified_ns
+        self.due_ms = due_ms
+
+    def forget(self, due_ms: int = 0) -> None:
+        """Believe nothing of the file any more, and have it checked at once or at a time."""
+        self._modified_ns = 0
+        self.due_ms = due_ms
+
+    def holds(self, file: LogFile) -> bool:
+        """Whether all of the file was checked and nobody wrote to it since.
+
+        Raises ``StorageError``.
+        """
+        if self._modified_ns == 0:
+            return False
+        if file.modified_ns() == self._modified_ns:
+            return True
+        self.forget()
+        return False
+
+    def is_due(self, path: Path, now_ms: int) -> bool:
+        """Whether to check the file: it is time, or somebody wrote to it. Raises ``OSError``.
+
+        Any thread may ask.
+        """
+        if self.due_ms <= now_ms:
+            return True
+        if self._modified_ns == 0:
+            return False
+        try:
+            return path.stat().st_mtime_ns != self._modified_ns
+        except FileNotFoundError:
+            return False  # it has another name now, or is deleted

@@ -1,0 +1,139 @@
+"""A bit flips on the disk of a real broker: nobody is given it, and the replica is fetched anew."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from contextlib import closing
+
+import pytest
+from confluent_kafka import Consumer, KafkaError, Message, Producer
+from confluent_kafka import TopicPartition as Position
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from core.model import BrokerId, TopicPartition
+from tests.support.breakable_cluster import BROKERS, BreakableCluster, flip_a_bit
+from tests.support.running_cluster import eventually
+
+pytestmark = [pytest.mark.system, pytest.mark.zookeeper]
+
+VALUES = [b"%06d" % number + b"." * 500 for number in range(1_000)]  # eight segments
+TIMEOUT_S = 60.0
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BreakableCluster]:
+    with BreakableCluster(tmp_path_factory.mktemp("cluster")) as cluster:
+        yield cluster
+
+
+def produce(cluster: BreakableCluster, partition: TopicPartition, values: list[bytes]) -> None:
+    """Write records, a few in each batch, and wait until all are committed."""
+    refused: list[KafkaError] = []
+
+    def on_delivery(error: KafkaError | None, message: Message) -> None:
+        if error is not None:
+            refused.append(error)
+
+    producer = Producer(
+        {"bootstrap.servers": cluster.bootstrap, "acks": "all", "batch.num.messages": 10}
+    )
+    for value in values:
+        producer.produce(
+            partition.topic, value, partition=partition.partition, on_delivery=on_delivery
+        )
+    assert producer.flush(TIMEOUT_S) == 0
+    assert not refused, refused
+
+
+def consumer(cluster: BreakableCluster, partition: TopicPartition, offset: int) -> Consumer:
+    """Return one that checks nothing itself, as librdkafka does unless told otherwise."""
+    client = Consumer(
+        {"bootstrap.servers": cluster.bootstrap, "group.id": "g", "enable.auto.commit": False}
+    )
+    client.assign([Position(*partition, offset)])
+    return client
+
+
+def consume(cluster: BreakableCluster, partition: TopicPartition, offset: int = 0) -> list[bytes]:
+    """Read to the end."""
+    found: list[bytes] = []
+    with closing(consumer(cluster, partition, offset)) as client:
+        while len(found) < len(VALUES) - offset:
+            message = client.poll(TIMEOUT_S)
+            assert message is not None, f"nothing follows {found[-1:]}"
+            if message.error() is None:
+                value = message.value()
+                assert value is not None
+                found.append(value)
+    return found
+
+
+def damage(cluster: BreakableCluster, partition: TopicPartition, broker_id: BrokerId) -> None:
+    """Change a bit of the third segment of a replica."""
+    segments = sorted(cluster.log_of(partition, broker_id).glob("*.log"))
+    assert len(segments) > 4
+    flip_a_bit(segments[2], random.Random(7))
+
+
+def assert_whole(cluster: BreakableCluster, partition: TopicPartition) -> None:
+    """All replicas are in sync, and have what was written."""
+    logs = cluster.agreed_logs([partition])[partition]
+    for broker_id in BROKERS:
+        assert [record.value for record in logs[broker_id]] == VALUES
+
+
+def test_a_leader_gives_nobody_damaged_records_and_lets_others_lead(
+    cluster: BreakableCluster,
+) -> None:
+    (partition,) = cluster.create_safe_topic("led", 1)
+    produce(cluster, partition, VALUES)
+    leader = cluster.leader_of(partition)
+    damage(cluster, partition, leader)
+    assert consume(cluster, partition) == VALUES
+    cluster.await_another_leader(partition, leader)
+    cluster.await_replacement(partition, leader)
+    assert_whole(cluster, partition)
+
+
+def test_a_follower_finds_damage_that_nobody_reads(cluster: BreakableCluster) -> None:
+    (partition,) = cluster.create_safe_topic("followed", 1)
+    produce(cluster, partition, VALUES)
+    leader = cluster.leader_of(partition)
+    follower = next(broker_id for broker_id in BROKERS if broker_id != leader)
+    damage(cluster, partition, follower)
+    cluster.await_replacement(partition, follower)
+    assert_whole(cluster, partition)
+    assert cluster.leader_of(partition) == leader
+
+
+def test_a_bit_that_flipped_while_a_broker_was_away_is_found_before_anybody_reads_it(
+    cluster: BreakableCluster,
+) -> None:
+    (partition,) = cluster.create_safe_topic("restarted", 1)
+    produce(cluster, partition, VALUES)
+    leader = cluster.leader_of(partition)
+    cluster.shut_down(leader)
+    damage(cluster, partition, leader)
+    cluster.revive(leader)
+    cluster.await_replacement(partition, leader)
+    assert_whole(cluster, partition)
+    assert consume(cluster, partition) == VALUES
+
+
+def test_the_only_copy_goes_on_without_what_is_damaged(cluster: BreakableCluster) -> None:
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
+    admin.create_topics([NewTopic("alone", 1, 1)])["alone"].result(TIMEOUT_S)
+    partition = TopicPartition("alone", 0)
+    produce(cluster, partition, VALUES)
+    leader = cluster.leader_of(partition)
+    damage(cluster, partition, leader)
+    with closing(consumer(cluster, partition, 0)) as client:
+        errors = eventually(
+            lambda: [m.error() for m in client.consume(100, 1.0) if m.error() is not None],
+            "the damage is told",
+        )
+    assert errors
+    late = len(VALUES) - 10
+    assert consume(cluster, partition, late) == VALUES[late:]
+    produce(cluster, partition, [b"more"])
