@@ -34,6 +34,8 @@ logger = logging.getLogger(__name__)
 OnRecordsDamaged: TypeAlias = Callable[[TopicPartition, DamagedRecordsError], None]
 
 _ACTOR_TIMEOUT_S = 10.0
+_SETTLE_MS = 5_000  # nothing waits longer for its turn in a broker that never lives for long
+_PURGE_INTERVAL_MS = 30_000
 _VERIFICATION_INTERVAL_MS = 1_000
 
 
@@ -108,8 +110,9 @@ class BrokerStorage:
                 logs.checkpoint_log_start_offsets,
             ),
             (settings.log_retention_check_interval_ms, logs.clean_up),
+            (_PURGE_INTERVAL_MS, logs.purge),
         ):
-            RepeatingTimer(upkeep, interval_ms, task)
+            RepeatingTimer(upkeep, interval_ms, task, first_after_ms=_SETTLE_MS)
         if settings.log_verification_bytes_per_s > 0:
             self._on_records_damaged = replica_manager.on_records_damaged
             verification = Scheduler("log-verification")

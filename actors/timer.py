@@ -42,26 +42,34 @@ class Timer:
 
 
 class RepeatingTimer:
-    """Calls back every ``period_ms``, whatever the callback raises, until cancelled."""
+    """Calls back every ``period_ms``, whatever the callback raises, until cancelled.
+
+    ``first_after_ms``: for the first time after that, if it is sooner.
+    """
 
     def __init__(
-        self, scheduler: Scheduler, period_ms: float, callback: Callable[[], object]
+        self,
+        scheduler: Scheduler,
+        period_ms: float,
+        callback: Callable[[], object],
+        *,
+        first_after_ms: float | None = None,
     ) -> None:
         self._scheduler = scheduler
         self._period_ms = period_ms
         self._callback = callback
         self._cancelled = False
-        self._schedule()
+        self._schedule(period_ms if first_after_ms is None else min(first_after_ms, period_ms))
 
     def cancel(self) -> None:
         """Call back no more. From any thread, idempotent; one call may be under way."""
         self._cancelled = True
         self._scheduler.cancel_key(self)
 
-    def _schedule(self) -> None:
-        self._scheduler.schedule(self._period_ms, self._fire, key=self)
+    def _schedule(self, after_ms: float) -> None:
+        self._scheduler.schedule(after_ms, self._fire, key=self)
 
     def _fire(self) -> None:
         if not self._cancelled:
-            self._schedule()  # first: a callback that raises does not end the series
+            self._schedule(self._period_ms)  # first: a callback that raises does not end the series
             self._callback()

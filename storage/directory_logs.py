@@ -268,8 +268,8 @@ class DirectoryLogs:
 
     # --- in the background ---
 
-    def clean_up(self, file_delete_delay_ms: int) -> None:
-        """Drop old segments, and delete what was dropped and is due. Raises ``StorageError``."""
+    def clean_up(self) -> None:
+        """Drop old segments and delete their files. Raises ``StorageError``."""
         now_ms = self._settings.wall_clock_ms()
         dropped: dict[TopicPartition, int] = {}
         for log in self.usable():
@@ -282,7 +282,11 @@ class DirectoryLogs:
             text = "%s: %d segments of %d logs are no longer kept, %s first"
             first = next(iter(dropped))
             _log.info(text, self.directory.path, sum(dropped.values()), len(dropped), first)
+
+    def purge(self, file_delete_delay_ms: int) -> None:
+        """Delete the logs that were removed so long ago. Raises ``StorageError``."""
         with self.directory:
+            now_ms = self._settings.wall_clock_ms()
             purged = purge(self.directory.path, now_ms, file_delete_delay_ms)
         if purged:
             _log.info("%s: the files of %d removed logs deleted", self.directory.path, purged)

@@ -226,9 +226,13 @@ class LogManager:
     # --- in the background ---
 
     def clean_up(self) -> None:
-        """Drop what need not be kept, and delete the files of what was dropped before."""
+        """Drop what need not be kept."""
+        self._for_each_live(DirectoryLogs.clean_up)
+
+    def purge(self) -> None:
+        """Delete the files of logs that were removed a while ago, also by an earlier process."""
         delay_ms = self._defaults.file_delete_delay_ms
-        self._for_each_live(lambda logs: logs.clean_up(delay_ms))
+        self._for_each_live(lambda logs: logs.purge(delay_ms))
 
     def flush(self) -> None:
         """Flush the logs that are due: a segment is complete, or ``flush.ms`` have passed."""

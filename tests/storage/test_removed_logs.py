@@ -32,10 +32,10 @@ def test_a_deleted_log_is_renamed_and_deleted_when_it_is_time(
     assert (logs.get(T0), logs.hosted(), logs.is_offline(T0)) == (None, {}, False)
     assert directories(machine) == ["t-0-delete"]
     machine.clock.now_ms += DELAY_MS - 1
-    logs.clean_up()
+    logs.purge()
     assert directories(machine) == ["t-0-delete"]
     machine.clock.now_ms += 1
-    logs.clean_up()
+    logs.purge()
     assert directories(machine) == []
 
 
@@ -44,10 +44,10 @@ def test_a_stray_log_is_kept_for_longer(machine: Machine, logs: LogManager, disk
     logs.set_aside(T0)
     assert logs.hosted() == {}
     machine.clock.now_ms += STRAY_KEPT_MS - 1
-    logs.clean_up()
+    logs.purge()
     assert directories(machine) == ["t-0-stray"]
     machine.clock.now_ms += 1
-    logs.clean_up()
+    logs.purge()
     assert directories(machine) == []
 
 
@@ -63,7 +63,7 @@ def test_what_was_removed_stays_so_and_its_time_goes_on(
     assert create(logs).log_end_offset == 0
     logs = machine.restart()
     machine.clock.now_ms += 1
-    logs.clean_up()
+    logs.purge()
     assert directories(machine) == ["t-0"]
 
 
@@ -85,7 +85,7 @@ def test_a_long_name_is_cut(machine: Machine, logs: LogManager):
     [moved] = [path for path in machine.directories[0].iterdir() if path.is_dir()]
     assert len(moved.name) == 255
     machine.clock.now_ms += DELAY_MS
-    machine.crash().clean_up()
+    machine.crash().purge()
     assert directories(machine) == []
 
 
