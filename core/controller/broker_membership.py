@@ -100,17 +100,28 @@ class BrokerMembership:
     def on_replicas_become_offline(self, replicas: list[PartitionAndReplica]) -> None:
         """Find new leaders for what these replicas led, and take them out of the ISRs."""
         kept: list[PartitionAndReplica] = []
+        moving: list[PartitionAndReplica] = []
         being_deleted: list[PartitionAndReplica] = []
+        live = self._context.live_or_shutting_down_broker_ids
         for replica in replicas:
-            topic = replica.topic_partition.topic
-            is_queued = self._context.is_topic_queued_for_deletion(topic)
-            (being_deleted if is_queued else kept).append(replica)
+            partition = replica.topic_partition
+            if not self._context.is_topic_queued_for_deletion(partition.topic):
+                kept.append(replica)
+            elif replica.replica not in live:
+                being_deleted.append(replica)
+            elif partition in self._context.partitions_being_reassigned:
+                moving.append(replica)  # else it would never have moved, nor be deleted
+            # All others whose logs failed say when they are asked whether they can be deleted.
         leaderless = self._context.partitions_with_offline_leader()
         self._partitions.handle_state_changes(leaderless, PartitionState.OFFLINE)
         self._partitions.trigger_online_partition_state_change()
-        self._replicas.handle_state_changes(kept, ReplicaState.OFFLINE)
+        self._replicas.handle_state_changes([*kept, *moving], ReplicaState.OFFLINE)
         if being_deleted:
             self._deletions.fail(being_deleted)
+        if moving:
+            self._deletions.resume()
+            # Who leads what is to be deleted brokers do not know, and when to notify us.
+            self._replicas.ask(moving)
         # Said even when no election succeeded and nothing was hosted (KAFKA-13225).
         self.announce_brokers([r.topic_partition for r in replicas])
 

@@ -113,7 +113,9 @@ class Controller:
         self._balance = LeaderBalance(self._term, self._partitions)
         self._alter_partitions = AlterPartitions(self._term)
         self._notifications = Notifications(self._term, self._replicas, self._reassignments)
-        self._responses = ControlResponses(self._term, self._brokers, self._deletions)
+        self._responses = ControlResponses(
+            self._term, self._replicas, self._brokers, self._deletions
+        )
         self._is_active = False
         self._resignations = 0  # because of something unexpected, of late
         self._elected_ms = 0
@@ -208,6 +210,7 @@ class Controller:
             case ControlledShutdownAbandoned():
                 if self._shutdowns.on_abandoned(event):
                     self._reassignments.on_broker_startup([event.broker_id])
+                    self._deletions.resume()
             case AlterPartitionReceived(request_id, request):
                 answer, changed = self._alter_partitions.alter(request)
                 self._reply(request_id, answer)

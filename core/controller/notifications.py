@@ -57,7 +57,7 @@ class Notifications:
 
         They are told what they host, which is nothing new to them; but for what they lost they
         answer KAFKA_STORAGE_ERROR, and that takes it offline. What was lost before they are told
-        as well: a damaged log may have been replaced.
+        as well: a damaged log may be replaced now.
         """
         events = self._term.store.read_log_dir_events()
         brokers = sorted(set(events.values()) & self._context.registrations.keys())
@@ -65,7 +65,7 @@ class Notifications:
             self._term.outbox.record("brokers %s: a log directory failed", brokers)
             hosted = self._context.replicas_on_brokers(brokers)
             asked = [replica for replica in hosted if self._may_have_changed(replica)]
-            self._replicas.handle_state_changes(asked, ReplicaState.ONLINE)
+            self._replicas.ask(asked)
         self._term.store.delete_log_dir_events(events.keys(), self._context.epoch_zk_version)
 
     def _may_have_changed(self, replica: PartitionAndReplica) -> bool:
@@ -73,7 +73,8 @@ class Notifications:
         state = self._context.replica_state(replica)
         failed = self._context.replicas_on_offline_dirs.get(replica.replica, ())
         could_be_back = state in VALID_PREVIOUS_REPLICA_STATES[ReplicaState.ONLINE]
-        return state is ReplicaState.ONLINE or (could_be_back and replica.topic_partition in failed)
+        is_in_service = state in (ReplicaState.NEW, ReplicaState.ONLINE)
+        return is_in_service or (could_be_back and replica.topic_partition in failed)
 
     def _learn_leaderships(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
         """Read states into the context; return those that could be."""

@@ -90,6 +90,40 @@ class ReplicaStateMachine:
             self._move(broker_id, by_broker[broker_id], target, batch)
         self._term.announce(batch)
 
+    def ask(self, replicas: Iterable[PartitionAndReplica]) -> None:
+        """Tell replicas their leadership once more, for their answer."""
+        batch = self._term.new_batch()
+        for partition, broker_id in replicas:
+            leadership = self._context.partition_leadership_info(partition)
+            if leadership is not None:
+                self._add_leader_and_isr((broker_id,), partition, leadership, batch, is_new=False)
+        self._term.announce(batch)
+
+    def restart(self, replicas: Collection[PartitionAndReplica]) -> None:
+        """Use replicas whose logs failed, in a leader epoch in which their former ones never were.
+
+        In the present one they may have been told to stop, and how far they got in it may still
+        count. Raises ``ControllerMovedError``.
+        """
+        accepted, _ = change_leaderships(
+            self._term,
+            sorted({r.topic_partition for r in replicas if self._was_led(r.topic_partition)}),
+            lambda current, _: {partition: now.new_epoch() for partition, now in current.items()},
+        )
+        batch = self._term.new_batch()
+        for replica in self._valid(replicas, ReplicaState.ONLINE):
+            partition = replica.topic_partition
+            if partition in accepted:
+                assigned = self._context.partition_replica_assignment(partition)
+                leadership = LeaderIsrAndControllerEpoch(accepted[partition], self._context.epoch)
+                self._add_leader_and_isr(assigned, partition, leadership, batch, is_new=False)
+                if self._context.replica_state(replica) is not ReplicaState.NEW:
+                    self._context.put_replica_state(replica, ReplicaState.ONLINE)
+        self._term.announce(batch)
+
+    def _was_led(self, partition: TopicPartition) -> bool:
+        return self._context.partition_leadership_info(partition) is not None
+
     def _valid(
         self, replicas: Iterable[PartitionAndReplica], target: ReplicaState
     ) -> list[PartitionAndReplica]:
@@ -196,7 +230,7 @@ class ReplicaStateMachine:
         led = [p for p in partitions if self._context.partition_leadership_info(p) is not None]
         removed, failures = self._remove_replica_from_isr(broker_id, led)
         for partition in led:
-            if partition in removed and not self._is_queued_for_deletion(partition):
+            if partition in removed and self._is_kept(partition):
                 others = [
                     r
                     for r in self._context.partition_replica_assignment(partition)
@@ -255,6 +289,11 @@ class ReplicaStateMachine:
 
     def _is_queued_for_deletion(self, partition: TopicPartition) -> bool:
         return self._context.is_topic_queued_for_deletion(partition.topic)
+
+    def _is_kept(self, partition: TopicPartition) -> bool:
+        """Whether it has leaders: a topic is deleted when its partitions have moved."""
+        is_moving = partition in self._context.partitions_being_reassigned
+        return is_moving or not self._is_queued_for_deletion(partition)
 
     def _add_leader_and_isr(
         self,

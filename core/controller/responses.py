@@ -18,6 +18,7 @@ from core.controller.events import (
     TopicDeletionStopReplicaResponseReceived,
     UpdateMetadataResponseReceived,
 )
+from core.controller.replica_state_machine import ReplicaStateMachine
 from core.controller.states import ReplicaState
 from core.controller.term import Term
 from core.controller.topic_deletion import TopicDeletions
@@ -36,6 +37,9 @@ from core.protocol.control import (
 )
 
 log = logging.getLogger(__name__)
+
+# The second: it has obeyed before, and that answer may be lost.
+_IN_SERVICE = (Errors.NONE, Errors.STALE_CONTROLLER_EPOCH)
 
 
 def response_event(
@@ -66,9 +70,16 @@ def _deletes_for_ever(stop: StopReplicaPartition) -> bool:
 class ControlResponses:
     """Acts on answers."""
 
-    def __init__(self, term: Term, brokers: BrokerMembership, deletions: TopicDeletions) -> None:
+    def __init__(
+        self,
+        term: Term,
+        replicas: ReplicaStateMachine,
+        brokers: BrokerMembership,
+        deletions: TopicDeletions,
+    ) -> None:
         self._term = term
         self._context = term.context
+        self._replicas = replicas
         self._brokers = brokers
         self._deletions = deletions
 
@@ -82,46 +93,71 @@ class ControlResponses:
         )
 
     def on_leader_and_isr(self, event: LeaderAndIsrResponseReceived) -> None:
-        """Learn which replicas have logs that fail them, and which of them no longer."""
+        """Learn which replicas have logs that fail them, and which of them no longer.
+
+        CORRUPT_MESSAGE says that a log could be replaced in a later leader epoch.
+        """
         if self.is_stale(event.broker_id, event.header):
             return
         response = event.response
         if response.error_code is not Errors.NONE:
             self._on_refusal("LeaderAndIsr", event.broker_id, event.header, response.error_code)
             return
-        offline = self._context.replicas_on_offline_dirs.setdefault(event.broker_id, set())
-        newly_offline: list[PartitionAndReplica] = []
-        back: set[TopicPartition] = set()
+        answered: dict[Errors, list[PartitionAndReplica]] = {}
         for error in response.partition_errors:
             partition = error.topic_partition
-            if event.broker_id not in self._context.partition_replica_assignment(partition):
-                continue  # deleted, or moved away, since it was asked
-            replica = PartitionAndReplica(partition, event.broker_id)
-            is_online = self._context.replica_state(replica) is ReplicaState.ONLINE
-            if error.error_code is Errors.NONE and partition in offline:
-                back.add(partition)
-            elif error.error_code is Errors.KAFKA_STORAGE_ERROR and (
-                is_online or partition not in offline
-            ):
-                offline.add(partition)
-                newly_offline.append(replica)
+            # It may have been deleted, or moved away, since it was asked.
+            if event.broker_id in self._context.partition_replica_assignment(partition):
+                replica = PartitionAndReplica(partition, event.broker_id)
+                answered.setdefault(error.error_code, []).append(replica)
+        offline = self._context.replicas_on_offline_dirs.setdefault(event.broker_id, set())
+        obeyed = [r for error in _IN_SERVICE for r in answered.get(error, ())]
+        back = [replica for replica in obeyed if replica.topic_partition in offline]
         if back:
-            offline -= back
+            offline.difference_update(replica.topic_partition for replica in back)
             self._on_back(event.broker_id, back)
+        if Errors.CORRUPT_MESSAGE in answered:
+            self._restart(answered[Errors.CORRUPT_MESSAGE], event.request)
+        newly_offline = [
+            replica
+            for replica in answered.get(Errors.KAFKA_STORAGE_ERROR, ())
+            if self._context.replica_state(replica) is ReplicaState.ONLINE
+            or replica.topic_partition not in offline
+        ]
         if newly_offline:
+            offline.update(replica.topic_partition for replica in newly_offline)
             self._term.outbox.record(
                 "broker %d: %d replicas offline", event.broker_id, len(newly_offline)
             )
             self._brokers.on_replicas_become_offline(newly_offline)
 
-    def _on_back(self, broker_id: BrokerId, partitions: Collection[TopicPartition]) -> None:
+    def _on_back(self, broker_id: BrokerId, replicas: Collection[PartitionAndReplica]) -> None:
         """Use replicas again whose logs were replaced; their topics may wait for being deleted."""
-        self._term.outbox.record("broker %d: %d replicas are back", broker_id, len(partitions))
+        self._term.outbox.record("broker %d: %d replicas are back", broker_id, len(replicas))
         batch = self._term.new_batch()
-        batch.add_update_metadata(partitions)
+        batch.add_update_metadata(replica.topic_partition for replica in replicas)
         self._term.announce(batch)
-        topics = {partition.topic for partition in partitions}
+        # They were told to stop, because of an earlier answer, and may have to obey that still.
+        self._replicas.restart([r for r in replicas if self._is_kept(r)])
+        topics = {replica.topic_partition.topic for replica in replicas}
         self._deletions.resume(topics & self._context.topics_to_be_deleted)
+
+    def _restart(
+        self, replicas: Collection[PartitionAndReplica], request: LeaderAndIsrRequest
+    ) -> None:
+        """Begin a leader epoch in which damaged logs may be replaced, unless one has begun."""
+        asked_in = {partition: state.leader_epoch for partition, state in request.partitions()}
+        waiting: list[PartitionAndReplica] = []
+        for replica in replicas:
+            partition = replica.topic_partition
+            known = self._context.partition_leadership_info(partition)
+            is_present = known and known.leader_and_isr.leader_epoch == asked_in.get(partition)
+            if is_present and self._is_kept(replica):
+                waiting.append(replica)
+        self._replicas.restart(waiting)
+
+    def _is_kept(self, replica: PartitionAndReplica) -> bool:
+        return replica.topic_partition.topic not in self._context.topics_with_deletion_started
 
     def on_stop_replica(self, event: TopicDeletionStopReplicaResponseReceived) -> None:
         """Learn which replicas are deleted.

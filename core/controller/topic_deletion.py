@@ -6,8 +6,9 @@ topic somebody wants to be deleted is
 * *queued*: it gets no leaders any more, unless a partition is being moved;
 * *started*, unless it is ineligible: its partitions are NonExistent, every broker is told that it
   has no leader, every live replica is asked to delete its data;
-* *ineligible*, while a replica is offline or being moved or could not be deleted: nobody is asked
-  again until the broker starts, the move completes, or ``topic_deletion_retry_ms`` have passed;
+* *ineligible*, while a broker is offline, or a replica is being moved or could not be deleted:
+  nobody is asked again until the broker starts, the move completes, the log has been replaced, or
+  ``topic_deletion_retry_ms`` have passed;
 * gone, when every replica has answered: its znodes, its configuration, at last the wish.
 
 A topic the brokers were never told of in this term has no replicas to ask: one that is not known
@@ -198,6 +199,13 @@ class TopicDeletions:
         leaderless = sorted(tp for tp in moving if tp.topic in waiting and self._lost_leader(tp))
         self._partitions.handle_state_changes(leaderless, PartitionState.OFFLINE)
         self._partitions.handle_state_changes(leaderless, PartitionState.ONLINE, OfflineElection())
+        # They do not know when damaged logs can be replaced: brokers are not told who leads these.
+        offline = self._context.replicas_on_offline_dirs
+        self._replicas.ask(
+            PartitionAndReplica(partition, broker_id)
+            for broker_id, lost in sorted(offline.items())
+            for partition in lost.intersection(leaderless)
+        )
 
     def _lost_leader(self, partition: TopicPartition) -> bool:
         leadership = self._context.partition_leadership_info(partition)
@@ -216,13 +224,14 @@ class TopicDeletions:
 
     def _has_offline_replica(self, topic: str) -> bool:
         replicas = self._context.replicas_of(self._context.partitions_of(topic))
-        return not all(map(self._is_online, replicas))
+        return not all(map(self._is_reachable, replicas))
 
-    def _is_online(self, replica: PartitionAndReplica) -> bool:
-        """Whether the replica can be deleted now; a broker that is shutting down still obeys."""
-        return self._context.is_replica_online(
-            replica.replica, replica.topic_partition, include_shutting_down=True
-        )
+    def _is_reachable(self, replica: PartitionAndReplica) -> bool:
+        """Whether the replica can be asked; a broker that is shutting down still obeys.
+
+        A log that failed may be deleted all the same, if it is only damaged.
+        """
+        return replica.replica in self._context.live_or_shutting_down_broker_ids
 
     def _try_again_later(self, topics: Iterable[str]) -> None:
         if not self._failed:
@@ -261,7 +270,10 @@ class TopicDeletions:
         if failed:
             reason = f"{failed[0]} answered {errors[failed[0].topic_partition].name}"
             self.mark_ineligible(_topics(failed), reason)
-            self._try_again_later(_topics(failed))
+            offline = self._context.replicas_on_offline_dirs.get(broker_id, ())
+            again = [replica for replica in failed if replica.topic_partition not in offline]
+            if again:
+                self._try_again_later(_topics(again))
         self._advance(_topics([*deleted, *failed]))
 
     def _give_up(self, replicas: Iterable[PartitionAndReplica]) -> None:
@@ -314,7 +326,7 @@ class TopicDeletions:
         dead: list[PartitionAndReplica] = []
         for topic in topics:
             for replica in sorted(self._deletions[topic].undeleted):
-                (alive if self._is_online(replica) else dead).append(replica)
+                (alive if self._is_reachable(replica) else dead).append(replica)
         self._stop([*alive, *dead])
         self._replicas.handle_state_changes(
             [r for r in dead if self._context.replica_state(r) is ReplicaState.OFFLINE],

@@ -143,15 +143,7 @@ class ControlOrders:
             (topic, state) for topic in request.topic_states for state in topic.partition_states
         )
         yield from take(portions_of_orders(orders), obey)
-        obeyed = sum(e.error_code is Errors.NONE for e in errors)
-        log.info(
-            "[Broker id=%d epoch=%d] LeaderAndIsr %s: obeyed %d of %d partitions",
-            self._broker_id,
-            self.broker_epoch,
-            request.type.name,
-            obeyed,
-            len(errors),
-        )
+        self._report(f"LeaderAndIsr {request.type.name}: obeyed", errors)
         return LeaderAndIsrResponse(Errors.NONE, tuple(errors))
 
     def _obey(
@@ -162,8 +154,12 @@ class ControlOrders:
         now_ms: int,
     ) -> Errors:
         has_failed = self._logs.is_offline(name)
-        if has_failed and not self._replacement.make_room(name, state):
-            return self._hosted.mark_offline(name)
+        if has_failed:
+            is_registered = self.broker_epoch != UNKNOWN_BROKER_EPOCH
+            error = self._replacement.make_room(name, state, is_registered=is_registered)
+            if error is not Errors.NONE:
+                self._hosted.mark_offline(name)
+                return error
         partition = self._hosted.get(name) or Partition(name)
         if differ(partition.topic_id, topic_id):
             return Errors.INCONSISTENT_TOPIC_ID
@@ -255,15 +251,7 @@ class ControlOrders:
             (topic, state) for topic in request.topic_states for state in topic.partition_states
         )
         yield from take(portions_of_orders(orders), stop)
-        refused = [e for e in errors if e.error_code is not Errors.NONE]
-        log.info(
-            "[Broker id=%d epoch=%d] StopReplica: stopped %d of %d partitions%s",
-            self._broker_id,
-            self.broker_epoch,
-            len(errors) - len(refused),
-            len(errors),
-            f", not {refused[0].topic_partition}: {refused[0].error_code.name}" if refused else "",
-        )
+        self._report("StopReplica: stopped", errors)
         return StopReplicaResponse(Errors.NONE, tuple(errors))
 
     def _stop(
@@ -293,6 +281,20 @@ class ControlOrders:
             return self._hosted.fail(name, error)
         self._hosted.forget(name)
         return Errors.NONE
+
+    def _report(self, done: str, errors: Sequence[PartitionError]) -> None:
+        """Log in one line what became of an order."""
+        refused = [error for error in errors if error.error_code is not Errors.NONE]
+        first = refused[0] if refused else None
+        log.info(
+            "[Broker id=%d epoch=%d] %s %d of %d partitions%s",
+            self._broker_id,
+            self.broker_epoch,
+            done,
+            len(errors) - len(refused),
+            len(errors),
+            f", not {first.topic_partition}: {first.error_code.name}" if first else "",
+        )
 
 
 def refusal(request: ControlRequest, error: Errors) -> ControlResponse:

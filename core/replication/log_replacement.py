@@ -3,14 +3,15 @@
 Kafka leaves them as they are. Here the controller takes such a replica out of service like one in a
 failed directory: others lead, and the ISR does without it. Then there is nothing in the log that
 the others lack, as every committed record is on all of the ISR. The controller is notified once
-more, and its next order finds the log replaced by an empty one, which follows.
+more, and its next order finds the log replaced by an empty one, which follows. It must be of a
+leader epoch in which the damaged log was never used.
 """
 
 from __future__ import annotations
 
 import logging
 
-from core.errors import StorageError
+from core.errors import Errors, StorageError
 from core.model import NO_LEADER, BrokerId, TopicPartition
 from core.protocol.control import LeaderAndIsrPartition, UpdateMetadataPartition
 from core.replica_logs import ReplicaLogs
@@ -53,20 +54,27 @@ class LogReplacement:
                 found.append(name)
         return found
 
-    def make_room(self, name: TopicPartition, state: LeaderAndIsrPartition) -> bool:
+    def make_room(
+        self, name: TopicPartition, state: LeaderAndIsrPartition, *, is_registered: bool
+    ) -> Errors:
         """Set a damaged log aside, if an order says that the others do without it.
 
-        Return whether that was done; a directory that fails meanwhile says so itself.
+        Return what is to be answered when that is not done. CORRUPT_MESSAGE asks for the same order
+        in a later leader epoch: in this one where the log ended may still count, and it may be in
+        the ISR by now for that. So it may if the order was for an earlier life of this broker,
+        which cannot be told before it ``is_registered``.
         """
         known = self._hosted.get(name)
         if not self._logs.is_damaged(name) or not self._is_dispensable(state):
-            return False
+            return Errors.KAFKA_STORAGE_ERROR
         if known is not None and state.leader_epoch < known.leader_epoch:
-            return False
+            return Errors.KAFKA_STORAGE_ERROR
+        if not is_registered or (known is not None and state.leader_epoch == known.leader_epoch):
+            return Errors.CORRUPT_MESSAGE
         try:
             self._logs.set_aside(name)
         except StorageError:
-            return False
+            return Errors.KAFKA_STORAGE_ERROR  # a directory that fails says so itself
         self._hosted.forget(name)
         self._named.pop(name, None)
         log.warning(
@@ -75,7 +83,7 @@ class LogReplacement:
             name,
             state.leader,
         )
-        return True
+        return Errors.NONE
 
     def _is_dispensable(self, row: LeaderAndIsrPartition | UpdateMetadataPartition) -> bool:
         is_led_elsewhere = NO_LEADER < row.leader != self._broker_id

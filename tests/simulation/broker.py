@@ -40,6 +40,7 @@ from tests.simulation.client_requests import (
 from tests.simulation.disk import Disk
 from tests.simulation.fetchers import Fetchers
 from tests.simulation.isr_writer import IsrWriter
+from tests.simulation.log_care import LogCare
 from tests.simulation.network import AnswerBody, Exchange, Network
 from tests.simulation.record_server import RecordServer
 from tests.simulation.records import RecordObserver
@@ -145,6 +146,7 @@ class SimulatedBroker:
         self._proposal: Exchange | None = None
         self._may_propose_from_ms = 0
         self._isr_writer = IsrWriter(self)
+        self._log_care = LogCare(self)
 
     def start(self) -> None:
         """Listen, register, and do what is done every now and then."""
@@ -155,6 +157,7 @@ class SimulatedBroker:
         self._fetchers.fetch_again_and_again()
         self._checkpoint_again_and_again()
         self._shrink_again_and_again()
+        self._log_care.verify_again_and_again()
         if self.settings.isr_changes_through_zookeeper:
             self._isr_writer.propagate_again_and_again()
 
@@ -191,6 +194,7 @@ class SimulatedBroker:
             if refused is not None:
                 self._perform([refused])
         self.session.renew()
+        self._log_care.announce_what_is_due()
         self.tell(events.RegisterBrokerAndReelect())
 
     def has_session(self) -> bool:
@@ -250,6 +254,8 @@ class SimulatedBroker:
                 # A leader that is refused may ask again for ever, and every time all are told.
                 self.world.orders_received += not isinstance(request, UpdateMetadataRequest)
                 self.world.network.answer(exchange, self.world.obey(self, exchange))
+                if isinstance(request, UpdateMetadataRequest):
+                    self._log_care.announce_replaceable_logs()
             case _:
                 self.ask(exchange)
         self.acted()
@@ -279,10 +285,9 @@ class SimulatedBroker:
         self.replica_manager.checkpoint_high_watermarks()
 
     def notice_failed_directory(self) -> None:
-        """Do what a broker does whose log directory failed, but for telling the controller."""
+        """Do what a broker does whose log directory failed."""
         self.disk.fail_directory()
-        self.replica_manager.on_log_directory_failed()
-        self.acted()
+        self._log_care.give_up_offline_replicas()
 
     def _propose(self) -> None:
         """Send what is proposed to the controller, one request at a time."""

@@ -32,6 +32,7 @@ from core.ports import ControllerEpoch
 from core.protocol.controller import ControlledShutdownResponse
 from core.replication import control_orders
 from core.replication.control_orders import ControlOrders
+from tests.simulation.damage_defects import DAMAGE_DEFECTS, SEARCH_DAMAGE_FROM
 from tests.simulation.record_defects import (
     RECORD_DEFECTS,
     fetches_of_any_epoch_count,
@@ -381,14 +382,16 @@ DEFECTS: tuple[Defect, ...] = (
     removed_topics_live_on,
     isr_changes_unheard,
     *RECORD_DEFECTS,
+    *DAMAGE_DEFECTS,
 )
 
 SEARCH_FROM: dict[Defect, int] = {
-    epoch_read_after_waking: 110,
-    failed_deletions_count_as_done: 255,
+    epoch_read_after_waking: 300,
+    failed_deletions_count_as_done: 360,
     stale_answers_accepted: 185,
     watches_armed_after_the_read: 45,
-    late_answers_appended: 65,
+    late_answers_appended: 120,
     fetches_of_any_epoch_count: 440,
+    **SEARCH_DAMAGE_FROM,
 }
 """Where the search for a rare one begins, to keep it short; any other seed will do in time."""

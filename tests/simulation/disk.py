@@ -42,6 +42,7 @@ class Disk(MemoryLogs):
         super().__init__(TOPIC_CONFIGS, wall_clock_ms=now_ms)
         self.broker_id = broker_id
         self.observer = RecordObserver()
+        self.on_condemned: Callable[[], None] = lambda: None
 
     def make_log(self, topic_partition: TopicPartition, topic_id: TopicId | None) -> MemoryLog:
         """Return a new log that tells what is written to it."""
@@ -59,10 +60,30 @@ class Disk(MemoryLogs):
             self.observer.on_lost(self.broker_id, self.log(name))
         self.fail(lost)
 
+    def condemn(self, topic_partition: TopicPartition, reason: str) -> None:
+        """Take a log out of use, and tell."""
+        log = self.get(topic_partition)
+        if log is not None:
+            self.observer.on_condemned(self.broker_id, log)
+            super().condemn(topic_partition, reason)
+            self.on_condemned()
+
+    def set_aside(self, topic_partition: TopicPartition) -> None:
+        """Forget a log, and tell if it was damaged."""
+        if self.is_damaged(topic_partition):
+            self.observer.on_replaced(self.broker_id, self.log(topic_partition))
+        super().set_aside(topic_partition)
+
+    def check_damaged_logs(self, is_refused: Callable[[], bool]) -> None:
+        """Look at damaged logs as when a broker starts: it may find the damage, or not."""
+        for name in sorted(self.hosted()):
+            log = self.log(name)
+            log.is_condemned = bool(log.damaged) and is_refused()
+
     def lose_power(self, lost_batches: Callable[[], int]) -> None:
         """Lose the end of every log: what was not on the platters yet."""
         for name in self.hosted():
             log, count = self.log(name), lost_batches()
-            if count and log.batches and not log.is_offline:
+            if count and log.batches and not self.is_offline(name):
                 self.observer.on_lost(self.broker_id, log)
                 log.truncate_to(log.batches[-count:][0].base_offset)

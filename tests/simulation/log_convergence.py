@@ -23,6 +23,8 @@ def assert_logs_converged(cluster: Cluster, records: RecordHistory) -> None:
     for broker in cluster.brokers.values():
         for name, partition in broker.replica_manager.partitions.items():
             is_wished = DeleteTopicsTopicZNode.path(name.topic) in nodes
+            is_whole = not broker.disk.log(name).damaged
+            assert is_whole or is_wished, f"broker {broker.broker_id}: {name} is damaged"
             if partition.role is Role.LEADER and not is_wished:
                 _assert_followed(cluster, broker, partition, records)
                 _assert_readable(cluster, broker, name)

@@ -6,10 +6,12 @@ from collections.abc import Iterator, Mapping
 
 from core.errors import Errors
 from core.model import BrokerId, LeaderAndIsr, TopicPartition
+from core.protocol.broker import FetchResponse
 from core.protocol.client import ACKS_ALL, ConsumedPartition, ProducedPartition
+from core.records import RecordBytes
 from core.replication.partition import Partition, Role
 from tests.simulation.broker import SimulatedBroker
-from tests.simulation.client_requests import ProduceRequest
+from tests.simulation.client_requests import ConsumeRequest, ProduceRequest
 from tests.simulation.cluster import Cluster
 from tests.simulation.committed_records import CommittedRecords, LogKey, batch_at
 from tests.simulation.leadership_history import LeadershipHistory
@@ -85,6 +87,28 @@ class RecordHistory(RecordObserver):
         now = self._leaderships.current.get(name)
         if now is not None and (broker_id in now.isr or self._is_proposed(broker_id, name)):
             self._lossy[broker_id, name] = None
+
+    def on_condemned(self, broker_id: BrokerId, log: MemoryLog) -> None:
+        """A replica with damaged records goes out of service: others are in sync."""
+        broker = self._cluster.brokers[broker_id]
+        partition = broker.replica_manager.partitions[log.topic_partition]
+        assert set(partition.isr) - {broker_id}, (
+            f"LastCopyStays: broker {broker_id} takes it out of service: {partition}"
+        )
+        self.on_acted(broker)  # what it commits in this moment nobody sees any more
+
+    def on_replaced(self, broker_id: BrokerId, log: MemoryLog) -> None:
+        """A damaged log is dropped: nobody may rely on it."""
+        self._leaderships.check()
+        name, known = log.topic_partition, self.of(log)
+        now = self._leaderships.current.get(name)
+        if known is None or now is None:
+            return
+        hosted = self._cluster.brokers[broker_id].replica_manager.partitions.get(name)
+        known_epoch = -1 if hosted is None else hosted.leader_epoch
+        if log.topic_id == self._leaderships.topic_id(name.topic):
+            is_needed = broker_id in now.isr and not known.is_covered(known_epoch, now.leader_epoch)
+            assert not is_needed, f"InSyncLogsStay: broker {broker_id} drops {name}: {now}"
 
     def _is_proposed(self, broker_id: BrokerId, name: TopicPartition) -> bool:
         hosted = (b.replica_manager.partitions.get(name) for b in self._cluster.brokers.values())
@@ -218,19 +242,28 @@ class RecordHistory(RecordObserver):
         """Return who has a batch, or may have lost it."""
         holders = {broker_id for broker_id, lost in self._lossy if lost == name}
         holders |= {b for b, disk in self._cluster.disks.items() if disk.has_failed}
-        for broker_id, other in self._replicas(name, topic_id):
-            held = batch_at(other, batch.base_offset)
+        for broker_id, disk in self._cluster.disks.items():
+            if disk.hosted().get(name, "none") != topic_id:
+                continue
+            held = batch_at(disk.log(name), batch.base_offset)
             if held is not None and held.data == batch.data:
                 holders.add(broker_id)
         return holders
 
+    def on_fetched(self, broker: SimulatedBroker, answer: FetchResponse) -> None:
+        """What is copied is whole."""
+        for name, row in answer.partitions():
+            if len(row.records) > 0:
+                _check_undamaged(broker, broker.disk.log(name), row.records)
+
     def on_consumed(
         self,
         broker: SimulatedBroker,
+        request: ConsumeRequest,
         logs: Mapping[TopicPartition, MemoryLog | None],
         partitions: Mapping[TopicPartition, ConsumedPartition],
     ) -> None:
-        """What is read is committed."""
+        """What is read is whole, committed, and begins where it was asked for."""
         self.on_acted(broker)
         for name, outcome in partitions.items():
             data, log = outcome.records.read(), logs.get(name)
@@ -238,11 +271,19 @@ class RecordHistory(RecordObserver):
                 continue
             where = f"broker {broker.broker_id} let {name} be read up to"
             assert log is not None, where
+            _check_undamaged(broker, log, data)
+            (_, first), *_ = headers_of(data)
+            position = request.fetch.positions[name].fetch_offset
+            is_there = first.base_offset <= position <= first.last_offset
+            assert is_there, f"ReadsWhatIsAsked: {where}, from {first.base_offset}, not {position}"
             last = records_of(data)[-1].offset
             assert last < outcome.high_watermark, f"ReadsBelowHighWatermark: {where} {last}"
             known = self.of(log)
             if known is None or known.is_tainted:
                 continue
+            epoch = broker.replica_manager.partitions[name].leader_epoch
+            if any(unclean > epoch for unclean in known.unclean_epochs):
+                continue  # it was deposed, and what it committed given up
             for position, header in headers_of(data):
                 batch = known.committed.get(header.base_offset)
                 read = data[position : position + header.size]
@@ -254,3 +295,8 @@ class RecordHistory(RecordObserver):
         known = None if log is None else self.of(log)
         if known is not None and log is not None:
             known.deleted_to = max(known.deleted_to, log.log_end_offset if offset < 0 else offset)
+
+
+def _check_undamaged(broker: SimulatedBroker, log: MemoryLog, data: RecordBytes) -> None:
+    damaged = {header.base_offset for _, header in headers_of(data)} & log.damaged
+    assert not damaged, f"DamageStays: broker {broker.broker_id} gave away {damaged} of {log}"

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from core.model import TopicPartition
-from core.protocol.broker import FetchRequest
+from core.protocol.broker import FetchRequest, FetchResponse
 from core.protocol.client import ConsumedPartition, DeletedRecords, ProducedPartition
 from core.replication.delayed_operations import DelayedOperation
 from tests.simulation.client_requests import (
@@ -41,8 +41,7 @@ class RecordServer:
         request = exchange.request
         match request:
             case FetchRequest():
-                answer = self._once(exchange, request.max_wait_ms)
-                self._wait(self._manager.fetch(request, self._now_ms, answer), request.max_wait_ms)
+                self._fetch(exchange, request)
             case ProduceRequest():
                 self._produce(exchange, request)
             case ConsumeRequest():
@@ -51,6 +50,16 @@ class RecordServer:
                 self._delete_records(exchange, request)
             case _:
                 raise AssertionError(f"not about records: {request}")
+
+    def _fetch(self, exchange: Exchange, request: FetchRequest) -> None:
+        answer = self._once(exchange, request.max_wait_ms)
+
+        def respond(response: FetchResponse) -> None:
+            self._world.observer.on_fetched(self._broker, response)
+            answer(response)
+
+        operation = self._manager.fetch(request, self._now_ms, respond)
+        self._wait(operation, request.max_wait_ms)
 
     def _produce(self, exchange: Exchange, request: ProduceRequest) -> None:
         name, log = request.name, self._log(request.name)
@@ -69,7 +78,7 @@ class RecordServer:
         answer = self._once(exchange, CONSUMER_WAIT_MS)
 
         def respond(partitions: Mapping[TopicPartition, ConsumedPartition]) -> None:
-            self._world.observer.on_consumed(self._broker, logs, partitions)
+            self._world.observer.on_consumed(self._broker, request, logs, partitions)
             answer(ConsumeResponse(partitions))
 
         operation = self._manager.fetch_for_consumer(

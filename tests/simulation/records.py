@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from core.model import BrokerId, TopicPartition
+from core.protocol.broker import FetchResponse
 from core.protocol.client import ConsumedPartition, ProducedPartition
-from tests.simulation.client_requests import ProduceRequest
+from tests.simulation.client_requests import ConsumeRequest, ProduceRequest
 from tests.support.memory_logs import MemoryLog, StoredBatch
 
 if TYPE_CHECKING:
@@ -26,6 +27,12 @@ class RecordObserver:
     def on_lost(self, broker_id: BrokerId, log: MemoryLog) -> None:
         """A disk lost records, be it all of them."""
 
+    def on_condemned(self, broker_id: BrokerId, log: MemoryLog) -> None:
+        """A broker is about to take a damaged log out of use."""
+
+    def on_replaced(self, broker_id: BrokerId, log: MemoryLog) -> None:
+        """A broker is about to drop a damaged log, to fetch it anew."""
+
     def on_acted(self, broker: SimulatedBroker) -> None:
         """A broker did something: its high watermarks, its leaderships may be others."""
 
@@ -38,9 +45,13 @@ class RecordObserver:
     ) -> None:
         """A producer is answered; ``log`` is the one there was when its request came."""
 
+    def on_fetched(self, broker: SimulatedBroker, answer: FetchResponse) -> None:
+        """A follower is answered."""
+
     def on_consumed(
         self,
         broker: SimulatedBroker,
+        request: ConsumeRequest,
         logs: Mapping[TopicPartition, MemoryLog | None],
         partitions: Mapping[TopicPartition, ConsumedPartition],
     ) -> None:

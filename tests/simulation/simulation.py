@@ -7,11 +7,12 @@ every step; when everything is healed and quiet, ``assert_converged`` holds.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 
 from core.controller import events
 from core.controller.term import ControllerSettings
+from core.model import BrokerId
 from core.protocol.broker import FetchRequest
 from core.protocol.control import StopReplicaRequest
 from core.protocol.controller import AlterPartitionRequest
@@ -22,12 +23,12 @@ from tests.simulation.client_requests import ClientRequest
 from tests.simulation.clients import Clients
 from tests.simulation.cluster import Cluster, SimulatedCrashError, short_settings
 from tests.simulation.convergence import assert_converged
+from tests.simulation.damage import Damage
 from tests.simulation.forgeries import Forgeries
 from tests.simulation.invariants import Invariants
 from tests.simulation.log_convergence import assert_logs_converged
 from tests.simulation.network import Fate, Packet, RequestBody, usual_fate
 from tests.support.fake_zookeeper import Call, Hook, Moment
-from zk.admin_znodes import LogDirEventNotificationSequenceZNode
 from zk.operations import ConnectionLossError
 
 READS = ("get", "get_many", "children", "children_many")
@@ -53,7 +54,6 @@ class Simulation:
         self._stalls = 0
         self._ports: dict[int, int] = {}  # broker -> the port of its last life
         self._forgotten_sessions: list[int] = []  # of killed brokers, not yet expired
-        self._log_dir_events = 0
         self._missing: int | None = None  # the broker that is left dead until all is quiet
         for broker_id in range(odds.BROKERS):
             self._ports[broker_id] = self.cluster.start(broker_id).port
@@ -63,7 +63,10 @@ class Simulation:
         self._admins = Admins(
             self.cluster, odds.BROKERS, self.random, self.invariants.history, self._note
         )
+        self._damage = Damage(self.cluster, self.random, self._note)
         self._faults: list[Callable[[], None]] = [
+            self._damage.flip_a_bit,
+            self._damage.flip_a_bit,
             self._pause,
             self._resume,
             self._resume,
@@ -102,8 +105,7 @@ class Simulation:
         self._heal()
         self._converge()
         if self._missing is not None:
-            self.cluster.disks[self._missing].repair()
-            self.cluster.start(self._missing)
+            self._boot(self._missing)
             self._note("start %d, which was missing", self._missing)
             self._converge()
 
@@ -111,8 +113,10 @@ class Simulation:
         second_ids = self.invariants.history.second_ids
         self.cluster.run_until_quiet()
         if self.invariants.history.second_ids > second_ids:
-            self._restart_all()
+            self._restart(self.cluster.brokers)
             self.cluster.run_until_quiet()
+        self._restart(self._damage.restore_what_nobody_has())
+        self.cluster.run_until_quiet()
         self.clients.finish()
         assert_converged(self.cluster)
         assert_logs_converged(self.cluster, self.invariants.records)
@@ -167,27 +171,33 @@ class Simulation:
             if is_missing:
                 continue
             if broker is None:
-                self.cluster.disks[broker_id].repair()
-                self.cluster.start(broker_id)
+                self._boot(broker_id)
             else:
                 broker.is_paused = False
                 self.cluster.zookeeper.reconnect(broker.session.session_id)
         for session_id in self._forgotten_sessions:
             self.cluster.expire(session_id)
         if self.invariants.history.second_ids:
-            self._restart_all()
+            self._restart(self.cluster.brokers)
         self._admins.mend_all()
 
-    def _restart_all(self) -> None:
-        """Make brokers accept topics with a second id, which they do when they start.
+    def _restart(self, broker_ids: Collection[BrokerId]) -> None:
+        """Make brokers accept what they do when they start: topics with a second id for one.
 
         A tool that knows no ids dropped the first one, and the next controller had not heard of it.
         """
-        for broker_id in sorted(self.cluster.brokers):
+        for broker_id in sorted(broker_ids):
             session_id = self.cluster.brokers[broker_id].session.session_id
             self.cluster.kill(broker_id)
             self.cluster.expire(session_id)
-            self.cluster.start(broker_id)
+            self._boot(broker_id)
+
+    def _boot(self, broker_id: BrokerId, *, port: int | None = None) -> SimulatedBroker:
+        """Start a broker, which may find that logs are damaged as it opens them."""
+        disk = self.cluster.disks[broker_id]
+        disk.repair()
+        disk.check_damaged_logs(lambda: self.random.random() < odds.REFUSAL_PROBABILITY)
+        return self.cluster.start(broker_id, port=port)
 
     # --- faults of the network ---
 
@@ -304,9 +314,8 @@ class Simulation:
         if missing:
             broker_id = self.random.choice(missing)
             is_same = self.random.random() < odds.SAME_PORT_PROBABILITY
-            self.cluster.disks[broker_id].repair()
             port = self._ports[broker_id] if is_same else None
-            self._ports[broker_id] = self.cluster.start(broker_id, port=port).port
+            self._ports[broker_id] = self._boot(broker_id, port=port).port
             self._note("start %d on port %d", broker_id, self._ports[broker_id])
 
     def _pause(self) -> None:
@@ -378,10 +387,6 @@ class Simulation:
     def _fail_a_log_directory_of(self, broker: SimulatedBroker) -> None:
         self._note("a log directory of %d fails", broker.broker_id)
         broker.notice_failed_directory()
-        self._log_dir_events += 1
-        path = f"{LogDirEventNotificationSequenceZNode.PATH_PREFIX}{self._log_dir_events:010d}"
-        data = LogDirEventNotificationSequenceZNode.encode(broker.broker_id)
-        self.cluster.zookeeper.put(path, data)
 
     def _note(self, template: str, *args: object) -> None:
         self.history.append(f"{self.cluster.now_ms:6d} {template % args}")

@@ -212,7 +212,7 @@ class Office(Tree):
         self.balance = LeaderBalance(self.term, self.partitions)
         self.alter_partitions = AlterPartitions(self.term)
         self.notifications = Notifications(self.term, self.replicas, self.reassignments)
-        self.responses = ControlResponses(self.term, self.brokers, self.deletions)
+        self.responses = ControlResponses(self.term, self.replicas, self.brokers, self.deletions)
         self._produced: list[Effect] = []
         self._answers: dict[RequestId, ActorResponse] = {}
         won = Elector(0, self.store).elect(0)

@@ -175,15 +175,16 @@ def test_a_broker_whose_log_directory_failed_is_asked_what_it_has_lost(office: O
     assert left_in(office, LOG_DIR_EVENTS) == []
 
 
-def answer_probe(office: Office, broker_id: int, t0: Errors, t1: Errors) -> None:
+def answer_probe(office: Office, broker_id: int, t0: Errors, t1: Errors, *, times: int = 1) -> None:
     """Let a broker answer what it was told last."""
-    probe = [sent for sent in office.sent() if isinstance(sent.request, LeaderAndIsrRequest)][-1]
+    told = [sent for sent in office.sent() if sent.broker_id == broker_id]
+    probe = [sent for sent in told if isinstance(sent.request, LeaderAndIsrRequest)][-1]
     assert isinstance(probe.request, LeaderAndIsrRequest)
-    assert probe.broker_id == broker_id
     response = LeaderAndIsrResponse(Errors.NONE, (PartitionError(*T0, t0), PartitionError(*T1, t1)))
-    office.responses.on_leader_and_isr(
-        LeaderAndIsrResponseReceived(broker_id, probe.header, probe.request, response)
-    )
+    for _ in range(times):
+        office.responses.on_leader_and_isr(
+            LeaderAndIsrResponseReceived(broker_id, probe.header, probe.request, response)
+        )
 
 
 def lose_t0(office: Office) -> None:
@@ -218,9 +219,35 @@ def test_what_is_replaced_is_back_and_everybody_is_told(office: Office) -> None:
     answer_probe(office, 1, Errors.NONE, Errors.STALE_CONTROLLER_EPOCH)
     assert office.context.is_replica_online(1, T0)
     assert office.replica_state(T0, 1) is ReplicaState.ONLINE
-    assert office.leads(T0) == (2, (2,), 1), "it has caught up with nobody yet"
-    told = metadata_rows(office.effects())
+    assert office.leads(T0) == (2, (2,), 2), "it has caught up with nobody yet"
+    effects = office.effects()
+    orders = leader_and_isr_rows(effects)
+    assert {b: rows[T0].leader_epoch for b, rows in orders.items()} == {1: 2, 2: 2, 3: 2}, (
+        "it may still have to obey, in the epoch before, what told it to stop"
+    )
+    told = metadata_rows(effects)
     assert {b: rows[T0].offline_replicas for b, rows in told.items()} == {1: (), 2: (), 3: ()}
+
+
+def test_a_log_that_can_be_replaced_in_a_later_epoch_is_given_one(office: Office) -> None:
+    notify_log_dir_failure(office, 0, 2)
+    office.notifications.on_log_dir_event_notification()
+    # The second answer is of the same epoch, which is over by then.
+    answer_probe(office, 2, Errors.CORRUPT_MESSAGE, Errors.STALE_CONTROLLER_EPOCH, times=2)
+    assert office.leads(T0) == (1, (1, 2), 1)
+    orders = leader_and_isr_rows(office.effects())
+    assert {b: rows[T0].leader_epoch for b, rows in orders.items()} == {1: 1, 2: 1, 3: 1}
+
+
+def test_a_move_of_a_topic_to_be_deleted_goes_on_without_what_is_lost(office: Office) -> None:
+    office.context.queue_topic_deletion([T0.topic])
+    office.deletions.mark_ineligible([T0.topic], "being moved")
+    office.context.partitions_being_reassigned.add(T0)
+    lose_t0(office)
+    assert office.leads(T0) == (2, (2,), 2)
+    assert leader_and_isr_rows(office.effects())[1][T0].leader_epoch == 2, "it cannot notify us"
+    office.deletions.resume()
+    assert leader_and_isr_rows(office.effects()) == {}
 
 
 def test_what_is_still_lost_stays_offline(office: Office) -> None:

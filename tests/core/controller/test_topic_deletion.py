@@ -521,11 +521,14 @@ def test_tdm_01_what_is_queued_and_ineligible_at_the_start() -> None:
     assert office.sent() == [], "nothing is said before everything is read"
 
 
-def test_a_replica_in_a_failed_directory_counts_as_offline(office: Office) -> None:
+def test_a_replica_whose_log_failed_is_asked_for_it_may_only_be_damaged(office: Office) -> None:
     office.context.replicas_on_offline_dirs[2] = {FOO[0]}
     wish(office, "foo")
-    assert office.replica_state(FOO[0], 2) is INELIGIBLE
-    assert office.replica_state(FOO[1], 2) is STARTED
+    assert office.replica_state(FOO[0], 2) is STARTED
+    office.effects()
+    answer(office, FOO[:1], 2, error=Errors.KAFKA_STORAGE_ERROR)
+    assert office.context.topics_ineligible_for_deletion == {"foo"}
+    assert of_type(office.effects(), ScheduleEvent) == [], "its directory failed: it has to wait"
 
 
 def test_replicas_of_other_topics_do_not_fail_with_it(office: Office) -> None:

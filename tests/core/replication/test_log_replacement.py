@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from core.errors import DamagedRecordsError, Errors
+from core.model import UNKNOWN_BROKER_EPOCH
 from core.protocol.control import (
     UpdateMetadataPartition,
     UpdateMetadataRequest,
@@ -124,6 +125,18 @@ def test_a_damaged_log_stays_when_an_order_is_older_than_what_is_known() -> None
     assert broker.logs.aside == []
 
 
+def test_a_damaged_log_stays_in_the_epoch_it_was_used_in() -> None:
+    """What it had then may have brought it into the ISR, which the order does not know."""
+    broker = filled()
+    broker.order(2, 2, isr=(2,), replicas=(1, 2, 3))
+    broker.manager.on_records_damaged(T0, DAMAGE)
+    assert broker.order(2, 2, isr=(2,), replicas=(1, 2, 3)) == {T0: Errors.CORRUPT_MESSAGE}
+    assert broker.hosted().role is Role.OFFLINE
+    assert broker.logs.aside == []
+    assert broker.order(2, 3, isr=(2,), replicas=(1, 2, 3)) == {T0: Errors.NONE}
+    assert broker.logs.aside == [T0]
+
+
 def test_a_damaged_log_is_fetched_anew_once_others_do_without_it() -> None:
     broker, leader = damaged(), RecordBroker(2)
     leader.order(2, 1, isr=(2,), replicas=(1, 2, 3))
@@ -144,6 +157,17 @@ def test_a_log_that_was_refused_at_the_start_is_fetched_anew_at_once() -> None:
     later = RecordBroker(logs=before.logs)
     assert later.order(2, 2, isr=(2, 3), replicas=(1, 2, 3)) == {T0: Errors.NONE}
     assert later.values() == []
+
+
+def test_a_damaged_log_stays_until_the_broker_can_tell_its_own_orders_from_earlier_ones() -> None:
+    before = filled()
+    before.logs.condemn(T0, "refused")
+    later = RecordBroker(logs=before.logs)
+    registered_as, later.manager.broker_epoch = later.manager.broker_epoch, UNKNOWN_BROKER_EPOCH
+    assert later.order(2, 2, isr=(2, 3), replicas=(1, 2, 3)) == {T0: Errors.CORRUPT_MESSAGE}
+    assert later.logs.aside == []
+    later.manager.broker_epoch = registered_as
+    assert later.order(2, 2, isr=(2, 3), replicas=(1, 2, 3)) == {T0: Errors.NONE}
 
 
 def test_a_log_in_a_failed_directory_is_not_replaced() -> None:

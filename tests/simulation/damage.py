@@ -1,0 +1,76 @@
+"""Bits that flip on a disk, in a batch that another replica in sync has; and what nobody can mend.
+
+A damaged log is fetched anew as long as somebody in sync has it whole. When several faults meet,
+nobody has: then an operator puts back what is damaged, from a backup.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+from core.model import BrokerId, TopicPartition
+from tests.simulation.cluster import Cluster
+from tests.simulation.committed_records import batch_at
+from tests.support.memory_logs import MemoryLog, StoredBatch
+
+
+class Damage:
+    """Damages logs at random; ``note`` writes the history."""
+
+    def __init__(self, cluster: Cluster, dice: random.Random, note: Callable[..., None]) -> None:
+        self._cluster = cluster
+        self._random = dice
+        self._note = note
+
+    def flip_a_bit(self) -> None:
+        """Damage a batch, committed or not, if another has it: else it would be lost for good."""
+        candidates = [
+            (broker_id, log, batch.base_offset)
+            for broker_id, disk in sorted(self._cluster.disks.items())
+            for name in sorted(disk.hosted())
+            if (log := disk.get(name)) is not None
+            for batch in log.batches
+            if self._is_elsewhere(log, batch)
+        ]
+        if candidates:
+            broker_id, log, base_offset = self._random.choice(candidates)
+            name = log.topic_partition
+            self._note("the batch at %d of %s is damaged on %d", base_offset, name, broker_id)
+            log.damaged.add(base_offset)
+
+    def _is_elsewhere(self, log: MemoryLog, batch: StoredBatch) -> bool:
+        for other in self._copies_in_sync(log.topic_partition):
+            held = batch_at(other, batch.base_offset)
+            is_same = held is not None and held.data == batch.data
+            if other is not log and is_same and batch.base_offset not in other.damaged:
+                return True
+        return False
+
+    def restore_what_nobody_has(self) -> set[BrokerId]:
+        """Put back what is damaged where nobody in sync has all of it.
+
+        Return the brokers that must start again for it: their logs are out of use.
+        """
+        damaged = [
+            (broker_id, self._cluster.disks[broker_id].log(name))
+            for broker_id, broker in sorted(self._cluster.brokers.items())
+            for name in sorted(broker.disk.hosted())
+            if broker.disk.log(name).damaged
+            and all(other.damaged for other in self._copies_in_sync(name))
+        ]
+        restarted: set[BrokerId] = set()
+        for broker_id, log in damaged:
+            self._note("restore %s on %d", log.topic_partition, broker_id)
+            log.damaged.clear()
+            if log.is_condemned:
+                log.is_condemned = False
+                restarted.add(broker_id)
+        return restarted
+
+    def _copies_in_sync(self, name: TopicPartition) -> list[MemoryLog]:
+        """Return the logs of brokers that are up and in sync, if they are in use."""
+        state = self._cluster.leadership(name)
+        members = () if state is None else state.leader_and_isr.isr
+        logs = (self._cluster.disks[m].get(name) for m in members if m in self._cluster.brokers)
+        return [log for log in logs if log is not None]

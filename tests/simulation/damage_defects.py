@@ -1,0 +1,195 @@
+"""Defects in the care for damaged logs to put into the core on purpose: they test the simulation.
+
+Each is a function that breaks one protection while the returned context lasts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+from unittest.mock import patch
+
+from core.controller.notifications import Notifications
+from core.controller.replica_state_machine import ReplicaStateMachine
+from core.controller.responses import ControlResponses
+from core.controller.states import ReplicaState
+from core.controller.topic_deletion import TopicDeletions
+from core.errors import DamagedRecordsError, Errors
+from core.model import NO_LEADER
+from core.replication.consumer_fetches import DelayedConsumerFetch
+from core.replication.hosted_partitions import HostedPartitions
+from core.replication.log_replacement import LogReplacement
+from core.replication.partition import Role
+from core.replication.replica_manager import ReplicaManager
+from tests.support.memory_logs import MemoryLog
+
+Defect: TypeAlias = Callable[[], Any]
+
+
+# --- who gives damaged records away ---------------------------------------------------------------
+
+
+def damaged_records_given_away() -> Any:
+    """Nobody looks at what is read."""
+    read = MemoryLog.read
+
+    def unchecked(self: MemoryLog, *where: Any, **options: Any) -> Any:
+        damaged, self.damaged = self.damaged, set()
+        try:
+            return read(self, *where, **options)
+        finally:
+            self.damaged = damaged
+
+    return patch.object(MemoryLog, "read", unchecked)
+
+
+def damaged_records_skipped() -> Any:
+    """A consumer gets what is behind the damage."""
+    read = DelayedConsumerFetch._read_log
+
+    def behind_it(self: Any, partition: Any, position: Any) -> Any:
+        try:
+            return read(self, partition, position)
+        except DamagedRecordsError:
+            end = partition.high_watermark
+            behind = [b for b in partition.log.batches if position.fetch_offset < b.base_offset]
+            start = min((b.base_offset for b in behind if b.last_offset < end), default=end)
+            return self._read_log(partition, position._replace(fetch_offset=start))
+
+    return patch.object(DelayedConsumerFetch, "_read_log", behind_it)
+
+
+# --- what goes out of service, and what is dropped ------------------------------------------------
+
+
+def damage_left_alone() -> Any:
+    """A replica that is damaged stays in service."""
+    return patch.object(
+        HostedPartitions, "on_damaged", lambda self, name, error: Errors.CORRUPT_MESSAGE
+    )
+
+
+def last_copies_go_out_of_service() -> Any:
+    """A replica that is damaged goes out of service, whoever else is in sync."""
+    on_damaged = HostedPartitions.on_damaged
+
+    def as_one_of_many(self: HostedPartitions, name: Any, error: Any) -> Errors:
+        partition = self.by_name.get(name)
+        if partition is not None and partition.role is not Role.OFFLINE:
+            self._logs.condemn(name, str(error))
+        return on_damaged(self, name, error)
+
+    return patch.object(HostedPartitions, "on_damaged", as_one_of_many)
+
+
+def logs_in_sync_replaced() -> Any:
+    """A damaged log is dropped as soon as another leads."""
+
+    def is_led_elsewhere(self: LogReplacement, row: Any) -> bool:
+        return bool(NO_LEADER < row.leader != self._broker_id)
+
+    return patch.object(LogReplacement, "_is_dispensable", is_led_elsewhere)
+
+
+def logs_replaced_in_the_same_epoch() -> Any:
+    """A damaged log is dropped in the leader epoch in which its end may still count."""
+    make_room = LogReplacement.make_room
+
+    def whatever_its_epoch(self: LogReplacement, name: Any, state: Any, **options: Any) -> Errors:
+        with patch.object(self._hosted, "get", lambda name: None):
+            return make_room(self, name, state, **options)
+
+    return patch.object(LogReplacement, "make_room", whatever_its_epoch)
+
+
+def logs_replaced_by_orders_of_earlier_lives() -> Any:
+    """A damaged log is dropped by an order for the broker as it was before it started."""
+    make_room = LogReplacement.make_room
+
+    def at_once(self: LogReplacement, name: Any, state: Any, is_registered: bool) -> Errors:
+        return make_room(self, name, state, is_registered=True)
+
+    return patch.object(LogReplacement, "make_room", at_once)
+
+
+# --- how it comes back ----------------------------------------------------------------------------
+
+
+def nobody_notifies_again() -> Any:
+    """The controller is not told when a damaged log could be replaced."""
+    return patch.object(ReplicaManager, "replaceable_logs", lambda self: [])
+
+
+def what_was_lost_never_asked_for_again() -> Any:
+    """The controller asks for what is in service, as Kafka's does."""
+
+    def is_online(self: Notifications, replica: Any) -> bool:
+        return self._context.replica_state(replica) is ReplicaState.ONLINE
+
+    return patch.object(Notifications, "_may_have_changed", is_online)
+
+
+def whoever_was_stopped_asked_as_well() -> Any:
+    """A log directory event starts replicas of a broker that is shutting down."""
+    return patch.object(Notifications, "_may_have_changed", lambda self, replica: True)
+
+
+def replicas_that_are_back_not_believed() -> Any:
+    """What was lost once is lost for ever."""
+
+    def and_forget(self: ControlResponses, broker_id: int, replicas: Any) -> None:
+        offline = self._context.replicas_on_offline_dirs[broker_id]
+        offline.update(replica.topic_partition for replica in replicas)
+
+    return patch.object(ControlResponses, "_on_back", and_forget)
+
+
+def no_new_epoch_for_who_is_back() -> Any:
+    """Who comes back may still have to obey what told it to stop."""
+    on_back = ControlResponses._on_back
+
+    def in_the_same(self: ControlResponses, broker_id: int, replicas: Any) -> None:
+        with patch.object(ReplicaStateMachine, "restart", lambda self, replicas: None):
+            on_back(self, broker_id, replicas)
+
+    return patch.object(ControlResponses, "_on_back", in_the_same)
+
+
+def no_new_epoch_for_who_asks_for_one() -> Any:
+    """A damaged log waits for a leader epoch that nobody begins."""
+    return patch.object(ControlResponses, "_restart", lambda self, replicas, request: None)
+
+
+def damaged_replicas_not_asked_to_be_deleted() -> Any:
+    """A topic is not deleted while a replica of it is out of service."""
+
+    def is_online(self: TopicDeletions, replica: Any) -> bool:
+        return self._context.is_replica_online(
+            replica.replica, replica.topic_partition, include_shutting_down=True
+        )
+
+    return patch.object(TopicDeletions, "_is_reachable", is_online)
+
+
+DAMAGE_DEFECTS: tuple[Defect, ...] = (
+    damaged_records_given_away,
+    damaged_records_skipped,
+    damage_left_alone,
+    last_copies_go_out_of_service,
+    logs_in_sync_replaced,
+    logs_replaced_in_the_same_epoch,
+    logs_replaced_by_orders_of_earlier_lives,
+    nobody_notifies_again,
+    what_was_lost_never_asked_for_again,
+    whoever_was_stopped_asked_as_well,
+    replicas_that_are_back_not_believed,
+    no_new_epoch_for_who_is_back,
+    no_new_epoch_for_who_asks_for_one,
+    damaged_replicas_not_asked_to_be_deleted,
+)
+
+SEARCH_DAMAGE_FROM: dict[Defect, int] = {
+    damaged_replicas_not_asked_to_be_deleted: 630,
+    logs_replaced_by_orders_of_earlier_lives: 23_100,
+}
+"""Where the search for a rare one begins."""
