@@ -77,13 +77,17 @@ def _merge(
         name = topic.topic_name
         known_id = topic_ids.get(name)
         is_another_topic = None not in (known_id, topic.topic_id) and known_id != topic.topic_id
+        is_led = any(row.leader != LEADER_DURING_DELETE for row in topic.partition_states)
+        if is_another_topic and is_led:
+            for former in [partition for partition in partitions if partition.topic == name]:
+                del partitions[former]
         for row in topic.partition_states:
             topic_partition = TopicPartition(name, row.partition_index)
             if row.leader == LEADER_DURING_DELETE:
                 if not is_another_topic:  # a late request for an earlier topic of that name
                     partitions.pop(topic_partition, None)
                     shrunk.add(name)
-            elif is_another_topic or not _is_older(row, partitions.get(topic_partition)):
+            elif not _is_older(row, partitions.get(topic_partition)):
                 partitions[topic_partition] = row
                 topic_ids[name] = topic.topic_id or known_id
     if shrunk:

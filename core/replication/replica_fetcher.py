@@ -264,6 +264,10 @@ def _follow(
         followed.on_change(name)
         return Errors.NONE
     if len(answer.records) > 0:
+        if replica_log.log_start_offset < end == answer.log_start_offset:
+            # Its first batch may begin before that, in another epoch than what is here.
+            replica_log.truncate_fully_and_start_at(end)
+            partition.on_truncation()
         replica_log.append_as_follower(answer.records)
         followed.on_change(name)
     partition.follow_high_watermark(answer.high_watermark)

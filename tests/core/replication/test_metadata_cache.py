@@ -155,6 +155,12 @@ def test_another_topic_of_the_same_name_begins_at_epoch_0(cache: MetadataCache) 
     assert snapshot.topic_ids == {"t": NEW}
 
 
+def test_nothing_is_left_of_an_earlier_topic_of_the_same_name(cache: MetadataCache) -> None:
+    update(cache, row(0, leader_epoch=4), row(1, leader_epoch=4))
+    assert set(update(cache, row(1), topic_id=NEW).partitions) == {T1}
+    assert update(cache, row(0), topic_id=NEW).partitions[T0].leader_epoch == 0
+
+
 def test_a_late_goodbye_to_an_earlier_topic_does_not_hit_the_present_one(
     cache: MetadataCache,
 ) -> None:

@@ -360,6 +360,22 @@ def test_a_follower_that_is_behind_the_leaders_start_begins_anew_there(
     assert follower.values() == leader.values() == [b"d"]
 
 
+def test_a_leader_that_starts_in_a_batch_is_followed_by_who_ends_there_in_another_epoch() -> None:
+    leader, follower = RecordBroker(1), RecordBroker(2)
+    leader.order(1, 0, isr=(1,))
+    follower.order(2, 0, isr=(2,))
+    for broker in (leader, follower):
+        broker.produce(b"0", acks=1)
+    follower.produce(b"lost", acks=1)
+    leader.order(1, 2, isr=(1,))
+    leader.produce(b"1", b"2", acks=1)
+    leader.delete_records({T0: 2})
+    follower.order(1, 2, isr=(1,))
+    follower.follow(leader)
+    assert follower.log().log_end_offset == leader.log().log_end_offset == 3
+    assert follower.values() == leader.values() == [b"2"]
+
+
 def test_a_follower_that_is_beyond_the_leaders_end_goes_back_to_it() -> None:
     follower = RecordBroker(2)
     follower.order(2, 1, isr=(2,), replicas=(2,))
