@@ -23,6 +23,7 @@ from time import monotonic
 from typing import Any
 
 import click
+from confluent_kafka import KafkaException
 
 from tests.support.breakable_cluster import BROKERS, SMALL_DISK, BreakableCluster, small_disk
 from tests.support.faults import FAULTS, Fault, fill_a_disk
@@ -139,8 +140,9 @@ def main(
             while soak.minutes < minutes:
                 faults = chance.choices(kinds, k=faults_per_chapter)
                 soak.chapter(cluster, faults, chance, records_per_s=records_per_s)
-        except AssertionError as error:  # something did not become well again
-            soak.violations.append(f"after {soak.minutes} min: {error}")
+        except (AssertionError, TimeoutError, KafkaException) as error:
+            # Something did not become well again.
+            soak.violations.append(f"after {soak.minutes} min: {error!r}")
     sys.stdout.write(json.dumps(soak.result(chosen), indent=1) + "\n")
     sys.exit(bool(soak.violations))
 
