@@ -31,6 +31,7 @@ from zk.admin_znodes import DeleteTopicsTopicZNode
 
 CARELESS_TOPIC, PLAIN_TOPIC = "topic-0", "topic-1"
 REQUEST_TIMEOUT_MS = 3_000
+LAST_ATTEMPTS = 8  # followers may fetch just too late for a producer, several times in a row
 MAX_BATCHES = 150  # of a history: it shall not take for ever
 MAX_BYTES = (100, 200, 1_000_000)
 MAX_BURST = 6
@@ -251,12 +252,14 @@ class Clients:
 
     def finish(self) -> None:
         """Send what is still to be sent, in peace; then nobody waits who need not."""
-        for _ in range(3):
+        for _ in range(LAST_ATTEMPTS):
             for producer in self._producers.values():
                 leader = self._leader(producer)
                 if producer.pending is not None and leader is not None:
                     self._send(producer, leader.broker_id)
             self._cluster.run_until_quiet()
+            if all(producer.pending is None for producer in self._producers.values()):
+                break
         for producer in self._producers.values():
             leader = self._leader(producer)
             if producer.pending is not None and leader is not None:

@@ -64,6 +64,11 @@ class BreakableCluster(RunningCluster):
         super().close()
         self.server.stop()
 
+    @property
+    def bootstrap(self) -> str:
+        """Where Kafka's clients begin, whoever lives: brokers come back where they were."""
+        return ",".join(f"127.0.0.1:{port}" for port in self._ports.values())
+
     # --- brokers ---
 
     def leader_of(self, partition: TopicPartition) -> BrokerId:
