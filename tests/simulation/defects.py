@@ -388,10 +388,10 @@ DEFECTS: tuple[Defect, ...] = (
 SEARCH_FROM: dict[Defect, int] = {
     epoch_read_after_waking: 300,
     failed_deletions_count_as_done: 360,
-    stale_answers_accepted: 185,
+    stale_answers_accepted: 1590,
     watches_armed_after_the_read: 45,
     late_answers_appended: 120,
-    fetches_of_any_epoch_count: 440,
+    fetches_of_any_epoch_count: 31_670,
     **SEARCH_DAMAGE_FROM,
 }
 """Where the search for a rare one begins, to keep it short; any other seed will do in time."""
