@@ -62,7 +62,7 @@ class Notifications:
         events = self._term.store.read_log_dir_events()
         brokers = sorted(set(events.values()) & self._context.registrations.keys())
         if brokers:
-            self._term.outbox.record("brokers %s: a log directory failed", brokers)
+            self._term.outbox.record("brokers %s: logs failed, or can be replaced", brokers)
             hosted = self._context.replicas_on_brokers(brokers)
             asked = [replica for replica in hosted if self._may_have_changed(replica)]
             self._replicas.ask(asked)

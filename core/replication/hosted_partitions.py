@@ -40,6 +40,7 @@ class HostedPartitions:
         self._logs = logs
         self._cache = cache
         self._failures: list[tuple[TopicPartition, StorageError]] = []
+        self._damaged_last_copies: set[TopicPartition] = set()  # that were told of
 
     def get(self, name: TopicPartition) -> Partition | None:
         """Return a replica if it is hosted."""
@@ -73,6 +74,7 @@ class HostedPartitions:
         self.retire(name)
         self.by_name.pop(name, None)
         self.offline.discard(name)
+        self._damaged_last_copies.discard(name)
 
     # --- logs that fail ---
 
@@ -97,9 +99,21 @@ class HostedPartitions:
         if partition is None or partition.role is Role.OFFLINE:
             return Errors.KAFKA_STORAGE_ERROR
         if not set(partition.isr) - {self._broker_id}:
+            self._report_last_copy(name, error)
             return Errors.CORRUPT_MESSAGE
         self._logs.condemn(name, str(error))
         return self.fail(name, StorageError(str(error)))
+
+    def _report_last_copy(self, name: TopicPartition, error: DamagedRecordsError) -> None:
+        if name not in self._damaged_last_copies:
+            self._damaged_last_copies.add(name)
+            log.error(
+                "[Broker id=%d] %s: nobody else in sync has the records that are damaged here: %s;"
+                " until they are deleted (DeleteRecords) nobody can read or copy them",
+                self._broker_id,
+                name,
+                error,
+            )
 
     def on_log_directory_failed(self) -> list[TopicPartition]:
         """Take out of service whatever is in a failed directory by now; return what was not yet."""
