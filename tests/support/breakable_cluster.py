@@ -24,6 +24,8 @@ from zk.embedded import EmbeddedZooKeeper
 BROKERS = (0, 1, 2)
 TIMEOUT_S = 60.0
 SMALL_DISK = "small"
+SMALL_SEGMENTS = {"segment.bytes": "65536"}
+SAFE = {"min.insync.replicas": "2", **SMALL_SEGMENTS}
 CRC_AT = 17  # in a batch: what follows is covered by it
 
 _CONFIG = f"""
@@ -33,7 +35,7 @@ controlled_shutdown_max_retries = 1
 auto_leader_rebalance_enable = false
 [log]
 log_dirs = "log,{SMALL_DISK}"
-log_segment_bytes = 65536
+log_segment_bytes = 1048576
 """
 
 
@@ -121,9 +123,9 @@ class BreakableCluster(RunningCluster):
     # --- topics ---
 
     def create_safe_topic(self, topic: str, partitions: int) -> list[TopicPartition]:
-        """Create a topic of three replicas of which two must be in sync."""
+        """Create a topic of three replicas of which two must be in sync, in small segments."""
         admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
-        wanted = NewTopic(topic, partitions, 3, config={"min.insync.replicas": "2"})
+        wanted = NewTopic(topic, partitions, 3, config=SAFE)
         admin.create_topics([wanted])[topic].result(TIMEOUT_S)
         eventually(lambda: len(self.leaderships(topic)) == partitions, f"{topic} is led")
         return [TopicPartition(topic, number) for number in range(partitions)]

@@ -12,7 +12,12 @@ from confluent_kafka import TopicPartition as Position
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from core.model import BrokerId, TopicPartition
-from tests.support.breakable_cluster import BROKERS, BreakableCluster, flip_a_bit
+from tests.support.breakable_cluster import (
+    BROKERS,
+    SMALL_SEGMENTS,
+    BreakableCluster,
+    flip_a_bit,
+)
 from tests.support.running_cluster import eventually
 
 pytestmark = [pytest.mark.system, pytest.mark.zookeeper]
@@ -123,7 +128,8 @@ def test_a_bit_that_flipped_while_a_broker_was_away_is_found_before_anybody_read
 
 def test_the_only_copy_goes_on_without_what_is_damaged(cluster: BreakableCluster) -> None:
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
-    admin.create_topics([NewTopic("alone", 1, 1)])["alone"].result(TIMEOUT_S)
+    wanted = NewTopic("alone", 1, 1, config=SMALL_SEGMENTS)
+    admin.create_topics([wanted])["alone"].result(TIMEOUT_S)
     partition = TopicPartition("alone", 0)
     produce(cluster, partition, VALUES)
     leader = cluster.leader_of(partition)
