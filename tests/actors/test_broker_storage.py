@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 from pykka import ActorRef
 
+import actors.broker_storage
 from actors.broker import Broker, BrokerCallbacks, LogDirectoryFailed
 from actors.broker_storage import BrokerStorage
 from actors.timer import monotonic_ms
@@ -21,6 +23,7 @@ from core.protocol.client import ACKS_LEADER
 from core.replica_logs import ReplicaLogs
 from core.replication.replica_manager import ReplicaManager
 from core.replication.replication_quota import ReplicationQuotas
+from tests.support.disk_logs import flip_byte
 from tests.support.fake_zookeeper import FakeZooKeeper, FakeZooKeeperServer
 from tests.support.record_batches import batch, values_of
 from tests.support.replicas import PARTITION, lead_and_follow
@@ -134,6 +137,37 @@ def test_old_segments_go_in_the_background(stage: Stage, disk: Disk) -> None:
     log = storage.logs.get(PARTITION)
     assert log is not None
     stage.wait_for(lambda: log.log_start_offset > 0)
+
+
+def test_removed_logs_go_in_the_background_of_a_later_life(
+    stage: Stage, disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(actors.broker_storage, "_SETTLE_MS", 5)
+    former = disk.open()
+    former.logs.get_or_create(OTHER, None, is_new=True)
+    former.logs.delete(OTHER)
+    former.close()
+    assert list((disk.path / "log").glob("*-delete"))
+    storage = disk.open(log_segment_delete_delay_ms=0)
+    storage.look_after(lead(stage, storage.logs), lambda: None)
+    stage.wait_for(lambda: not list((disk.path / "log").glob("*-delete")))
+
+
+def test_damage_is_found_in_the_background_and_costs_a_replica_that_others_have(
+    stage: Stage, disk: Disk
+) -> None:
+    storage = disk.open(log_segment_bytes=200)  # one batch each
+    broker = stage.broker(BROKER_ID, logs=storage.logs)
+    ask(broker, lead_and_follow(BROKER_ID, (BROKER_ID, 2), isr=(BROKER_ID, 2)))
+    manager = replica_manager(broker)
+    for _ in range(3):
+        produce(manager, bytes(100))
+    flip_byte(disk.path / "log" / SEGMENT, 80)
+    told = threading.Event()
+    storage.look_after(manager, told.set)
+    stage.wait_for(lambda: manager.offline_replica_count == 1)
+    assert told.is_set(), "the controller is to be told"
+    assert storage.logs.is_damaged(PARTITION)
 
 
 def test_a_directory_that_fails_takes_only_its_replicas_offline_and_the_controller_is_told(

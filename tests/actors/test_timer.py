@@ -66,6 +66,13 @@ def test_it_waits_for_its_period_first(scheduler: Scheduler):
     timer.cancel()
 
 
+def test_its_first_period_may_be_shorter(scheduler: Scheduler):
+    fired = threading.Event()
+    timer = RepeatingTimer(scheduler, FAR_MS, fired.set, first_after_ms=1)
+    assert fired.wait(TIMEOUT_S)
+    timer.cancel()
+
+
 def test_a_cancelled_one_leaves_nothing_behind(scheduler: Scheduler):
     timer = RepeatingTimer(scheduler, FAR_MS, lambda: None)
     other = RepeatingTimer(scheduler, FAR_MS, lambda: None)
