@@ -64,6 +64,12 @@ class ProducerEntry:
     first_offset_of_transaction: int = _NO_OFFSET
 
     @property
+    def newest(self) -> AppendedBatch:
+        """Its last batch as a snapshot has it, where the time is that of the last sign of life."""
+        none = AppendedBatch(NO_SEQUENCE, _NO_OFFSET, 0, self.last_timestamp)
+        return self.batches[-1]._replace(timestamp=self.last_timestamp) if self.batches else none
+
+    @property
     def last_sequence(self) -> int:
         """The sequence number of its last record; -1 when none is known."""
         return self.batches[-1].last_sequence if self.batches else NO_SEQUENCE
@@ -235,16 +241,22 @@ def _check_next(header: BatchHeader, epoch: int, last_sequence: int) -> None:
 
 
 def _encode(producers: dict[int, ProducerEntry]) -> bytes:
+    """Write an entry for each batch, a producer's oldest first.
+
+    Kafka writes one of its newest batch only, and takes the last of several that it reads: so it
+    reads ours. But who starts from one of Kafka's knows of no earlier batch, and when that comes
+    again it is out of order; librdkafka then sends it under a new epoch, and it is there twice.
+    """
     entries: Sequence[bytes] = [
         _ENTRY.pack(
             producer_id,
             entry.epoch,
-            *(entry.batches[-1] if entry.batches else (NO_SEQUENCE, _NO_OFFSET, 0))[:3],
-            entry.last_timestamp,
+            *batch,
             entry.coordinator_epoch,
             entry.first_offset_of_transaction,
         )
         for producer_id, entry in producers.items()
+        for batch in (*entry.batches[:-1], entry.newest)
     ]
     body = _COUNT.pack(len(entries)) + b"".join(entries)
     return _PREFIX.pack(_VERSION, crc32c(body)) + body
@@ -258,12 +270,15 @@ def _decode(data: bytes) -> dict[int, ProducerEntry]:
     body = memoryview(data)[_PREFIX.size :]
     (count,) = _COUNT.unpack_from(body)
     if version != _VERSION or crc != crc32c(body) or len(data) != head + count * _ENTRY.size:
-        raise BadDataError(f"a damaged producer snapshot of {count} producers")
-    producers = {}
+        raise BadDataError(f"a damaged producer snapshot of {count} entries")
+    producers: dict[int, ProducerEntry] = {}
     for fields in _ENTRY.iter_unpack(body[_COUNT.size :]):
         producer_id, epoch, *last, timestamp, coordinator_epoch, first_offset = fields
         sequence, offset, delta = last
         batches = (AppendedBatch(sequence, offset, delta, timestamp),) if offset >= 0 else ()
+        before = producers.get(producer_id)
+        if before is not None and before.epoch == epoch:
+            batches = (*before.batches[1 - BATCHES_TO_RETAIN :], *batches)
         producers[producer_id] = ProducerEntry(
             epoch, batches, timestamp, coordinator_epoch, first_offset
         )

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from core.errors import Errors, RecordsRefusedError, StorageError
-from storage.producer_state import PRODUCER_EXPIRATION_MS, ProducerState
+from storage.producer_state import BATCHES_TO_RETAIN, PRODUCER_EXPIRATION_MS, ProducerState
 from storage.record_batch import BatchHeader, read_header
 from tests.support.record_batches import batch
 
@@ -232,6 +232,33 @@ def test_producers_go_on_after_a_snapshot_as_before_it(
     assert len(again) == len(producers)
     for producer_id in producers:
         assert again.entry(producer_id) == state.entry(producer_id)
+
+
+def test_a_batch_that_comes_again_is_known_after_a_snapshot_although_others_followed(
+    state: ProducerState, tmp_path: Path
+) -> None:
+    for i in range(BATCHES_TO_RETAIN + 2):
+        state.update(header(i, offset=i))
+    state.take_snapshot(BATCHES_TO_RETAIN + 2)
+    again = ProducerState(tmp_path)
+    again.restore(0, BATCHES_TO_RETAIN + 2, NOW_MS)
+    for i in range(2, BATCHES_TO_RETAIN + 2):
+        known = again.check([header(i)])
+        assert known is not None
+        assert known.last_offset == i
+    with pytest.raises(RecordsRefusedError):
+        again.check([header(1)])
+
+
+def test_batches_of_a_producers_former_epoch_are_not_in_a_snapshot(
+    state: ProducerState, tmp_path: Path
+) -> None:
+    state.update(header(0, offset=0, epoch=1))
+    state.update(header(0, offset=1, epoch=2))
+    state.take_snapshot(2)
+    again = ProducerState(tmp_path)
+    again.restore(0, 2, NOW_MS)
+    assert again.entry(PRODUCER) == state.entry(PRODUCER)
 
 
 def test_the_newest_snapshot_within_the_log_counts(state: ProducerState, tmp_path: Path) -> None:
