@@ -97,9 +97,22 @@ def test_sequences_outlive_the_process(host: Host, log: PartitionLog, ends: list
     for end in ends:
         getattr(host, end)()
     log = log_of(host)
-    assert send(log, 39) == (39, 39, -1, True)  # of others before nothing is promised
+    assert send(log, 39) == (39, 39, -1, True)
     assert refused(log, 41) is Errors.OUT_OF_ORDER_SEQUENCE_NUMBER
     assert send(log, 40).first_offset == 40
+
+
+@pytest.mark.parametrize("end", ["restart", "crash"])
+def test_the_last_five_batches_are_known_again_wherever_segments_end(
+    host: Host, log: PartitionLog, end: str
+):
+    for count in range(1, 20):
+        send(log, count - 1)
+        getattr(host, end)()
+        log = log_of(host)
+        for sequence in range(max(count - 5, 0), count):
+            assert send(log, sequence).is_duplicate, f"{sequence} of {count}"
+    assert log.log_end_offset == 19
 
 
 def test_a_follower_learns_sequences_from_batches(host: Host, log: PartitionLog):
