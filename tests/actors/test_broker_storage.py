@@ -35,7 +35,7 @@ SEGMENT = f"{PARTITION}/{0:020d}.log"
 CLEAN = ".kafka_cleanshutdown"
 HIGH_WATERMARKS = "replication-offset-checkpoint"
 OTHER = TopicPartition("another", 0)
-SELDOM = {"replica_high_watermark_checkpoint_interval_ms": 3_600_000}
+SELDOM = {"replica_high_watermark_checkpoint_interval_ms": 3_600_000, "log_retention_ms": -1}
 
 
 class Disk:

@@ -54,12 +54,14 @@ def admin(bootstrap: str) -> AdminClient:
 def new_topic(admin: AdminClient) -> Iterator[CreateTopic]:
     """Create a topic with a name of its own, ``create(partitions, replicas, **config)``.
 
-    In the names of the configuration ``_`` stands for ``.``. They are deleted after the test.
+    In the names of the configuration ``_`` stands for ``.``. Records may be of any age. The topics
+    are deleted after the test.
     """
     created: list[str] = []
 
     def create(partitions: int = 1, replicas: int = 3, **config: object) -> str:
         name = f"topic-{uuid.uuid4().hex[:12]}"
+        config = {"retention_ms": -1, **config}
         settings = {key.replace("_", "."): str(value) for key, value in config.items()}
         wanted = NewTopic(name, partitions, replicas, config=settings)
         admin.create_topics([wanted])[name].result(TIMEOUT_S)
