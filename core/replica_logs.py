@@ -49,6 +49,17 @@ class OffsetOfTimestamp(NamedTuple):
     leader_epoch: int  # -1: unknown
 
 
+class LastOfProducer(NamedTuple):
+    """The last batch of an idempotent producer: its last sequence number and its last offset.
+
+    ``sequence`` is -1 when the batches of its ``epoch`` are gone.
+    """
+
+    epoch: int
+    sequence: int
+    offset: int
+
+
 class PartitionLog(Protocol):
     """One log. Mirrors ``kafka.log.Log``."""
 
@@ -100,6 +111,13 @@ class PartitionLog(Protocol):
         ...
 
     # --- writing ---
+
+    def last_of_producer(self, producer_id: int) -> LastOfProducer | None:
+        """Return the last batch of an idempotent producer; None: it is not known, or not any more.
+
+        Whatever batch such a one sends is taken as its first.
+        """
+        ...
 
     def append_as_leader(self, records: RecordBytes, leader_epoch: int) -> AppendedRecords:
         """Check batches from a producer, give them offsets and the epoch, and append them.

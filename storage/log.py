@@ -23,6 +23,7 @@ from core.replica_logs import (
     NO_TIMESTAMP,
     AppendedRecords,
     EpochEndOffset,
+    LastOfProducer,
     OffsetOfTimestamp,
 )
 from storage.batch_validation import batches_of_leader, batches_of_producer
@@ -155,6 +156,15 @@ class Log:
             contents.epochs.save()
 
     # --- writing ---
+
+    def last_of_producer(self, producer_id: int) -> LastOfProducer | None:
+        """Return the last batch of an idempotent producer, if it is known."""
+        with self._lock:
+            entry = self._contents.producers.entry(producer_id)
+            if entry is None:
+                return None
+            last = entry.newest
+            return LastOfProducer(entry.epoch, last.last_sequence, last.last_offset)
 
     def append_as_leader(self, records: RecordBytes, leader_epoch: int) -> AppendedRecords:
         """Check batches from a producer, give them offsets and the epoch, and append them."""

@@ -14,10 +14,13 @@ from core.model import TopicPartition
 from core.protocol.client import ACKS_ALL, ACKS_LEADER, ACKS_NONE, ProducedPartition
 from core.records import RecordBytes
 from core.replication.delayed_operations import Answer, DelayedOperation, DelayedOperations
+from core.replication.early_batches import EarlyBatches, ProducerSequence
 from core.replication.hosted_partitions import HostedPartitions
 from core.replication.led_partitions import LedPartitions
 from core.replication.partition import Partition, Role
 from core.replication.turns import Turns, portions_of_records, take
+
+_TOO_EARLY = "batches that its producer sent before it may be on their way: send all again"
 
 RespondToProduce: TypeAlias = Callable[[Mapping[TopicPartition, ProducedPartition]], None]
 
@@ -93,6 +96,7 @@ class Produce:
         hosted: HostedPartitions,
         led: LedPartitions,
         delayed: DelayedOperations,
+        early: EarlyBatches,
         *,
         acks: int,
         records: Mapping[TopicPartition, RecordBytes],
@@ -101,6 +105,7 @@ class Produce:
         self._hosted = hosted
         self._led = led
         self._delayed = delayed
+        self._early = early
         self._acks = acks
         self._records = records
         self._respond = respond
@@ -119,7 +124,8 @@ class Produce:
             if self._acks not in (ACKS_NONE, ACKS_LEADER, ACKS_ALL):
                 self._outcomes[name] = ProducedPartition(Errors.INVALID_REQUIRED_ACKS)
             elif isinstance(partition, Errors):
-                self._outcomes[name] = ProducedPartition(partition)
+                sequence = ProducerSequence.of(self._records[name])
+                self._outcomes[name] = self._refuse(name, sequence, partition)
             else:
                 try:
                     self._outcomes[name] = self._append(partition, self._records[name], now_ms)
@@ -136,20 +142,41 @@ class Produce:
         Raises ``RecordsRefusedError`` and ``StorageError``.
         """
         log, is_awaited = partition.local_log, self._acks == ACKS_ALL
+        name, sequence = partition.topic_partition, ProducerSequence.of(batches)
         if is_awaited and len(partition.isr) < partition.min_isr:
-            return ProducedPartition(Errors.NOT_ENOUGH_REPLICAS)
-        appended = log.append_as_leader(batches, partition.leader_epoch)
+            return self._refuse(name, sequence, Errors.NOT_ENOUGH_REPLICAS)
+        # Of a producer that it does not know, a log takes any batch as the first.
+        if sequence.base_sequence > 0 and log.last_of_producer(sequence.producer_id) is None:
+            refusal = self._early.refusal(partition, sequence)
+            if refusal is not None:
+                return ProducedPartition(refusal, message=_TOO_EARLY)
+        try:
+            appended = log.append_as_leader(batches, partition.leader_epoch)
+        except RecordsRefusedError as refused:
+            if refused.error_code is not Errors.OUT_OF_ORDER_SEQUENCE_NUMBER:
+                raise
+            refusal = self._early.refusal(partition, sequence)
+            if refusal is None:
+                raise
+            return ProducedPartition(refusal, message=_TOO_EARLY)
+        self._early.on_appended(name, sequence)
         self._led.on_append(partition, appended, now_ms)
         if is_awaited:
             required_offset = appended.last_offset + 1
             awaited = Awaited(partition, partition.leading_since, required_offset)
-            self._awaited[partition.topic_partition] = awaited
+            self._awaited[name] = awaited
         return ProducedPartition(
             Errors.NONE,
             appended.first_offset,
             appended.log_append_time_ms,
             log.log_start_offset,
         )
+
+    def _refuse(
+        self, name: TopicPartition, sequence: ProducerSequence, error_code: Errors
+    ) -> ProducedPartition:
+        self._early.on_refused(name, sequence, error_code)
+        return ProducedPartition(error_code)
 
     def _finish(self) -> DelayedOperation | None:
         if self._awaited:

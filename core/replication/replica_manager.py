@@ -23,6 +23,7 @@ from core.replica_logs import ReplicaLogs
 from core.replication.consumer_fetches import ConsumerFetches, RespondToConsumer
 from core.replication.control_orders import ControlOrders
 from core.replication.delayed_operations import Answer, DelayedOperation, DelayedOperations, Turn
+from core.replication.early_batches import EarlyBatches
 from core.replication.fetch_sessions import FetchSessions
 from core.replication.follower_fetches import FollowerFetches, RespondToFollower
 from core.replication.hosted_partitions import HostedPartitions
@@ -106,6 +107,7 @@ class ReplicaManager:
             settings.fetch_request(broker_id),
             backoff_ms=settings.replica_fetch_backoff_ms,
         )
+        self._early = EarlyBatches()
         self._replacement = LogReplacement(broker_id, logs, cache, hosted)
         self._orders = ControlOrders(
             broker_id, logs, cache, hosted, self._led, self._fetcher, self._replacement
@@ -223,7 +225,13 @@ class ReplicaManager:
         Every partition is answered for. What is not committed when time is up: REQUEST_TIMED_OUT.
         """
         request = Produce(
-            self._hosted, self._led, self._delayed, acks=acks, records=records, respond=respond
+            self._hosted,
+            self._led,
+            self._delayed,
+            self._early,
+            acks=acks,
+            records=records,
+            respond=respond,
         )
         return self._in_turns(request.append(now_ms))
 

@@ -19,7 +19,7 @@ from zk.admin_znodes import (
     PreferredReplicaElectionZNode,
     ReassignPartitionsZNode,
 )
-from zk.operations import ANY_VERSION, Committed, Create, Operation, SetData
+from zk.operations import ANY_VERSION, Committed, Create, Operation, SetData, Znode
 from zk.znodes import TopicZNode
 
 pytestmark = [pytest.mark.system, pytest.mark.zookeeper]
@@ -98,21 +98,24 @@ class RealActions:
     def do_write_assignment(self, step: Fields) -> None:
         """Overwrite a topic's assignment."""
         rows = step.take("assignment").items()
-        self._put(self._topic(step.take("topic")), {int(n): self._brokers(r) for n, r in rows})
+        topic = self._topic(step.take("topic"))
+        node = self.zookeeper.get(TopicZNode.path(topic))
+        assert node is not None
+        self._put(topic, node, {int(n): self._brokers(r) for n, r in rows})
 
     def do_add_partitions_zk(self, step: Fields) -> None:
         """Add partitions to the topic of the case, if it is still there."""
         topic, added = self._topic("test"), step.take("manual")
-        known = {n: a.replicas for n, a in self._assignments(topic).items()}
-        if known:
-            self._put(topic, known | {int(n): self._brokers(r) for n, r in added.items()})
-
-    def _put(self, topic: str, partitions: Mapping[int, tuple[BrokerId, ...]]) -> None:
-        assignments = {n: ReplicaAssignment(replicas) for n, replicas in partitions.items()}
         node = self.zookeeper.get(TopicZNode.path(topic))
-        assert node is not None
-        topic_id = TopicZNode.decode(node.data).topic_id
-        data = TopicZNode.encode(topic_id, assignments)
+        if node is None:
+            return
+        known = {n: a.replicas for n, a in TopicZNode.decode(node.data).partitions.items()}
+        self._put(topic, node, known | {int(n): self._brokers(r) for n, r in added.items()})
+
+    def _put(self, topic: str, node: Znode, partitions: Mapping[int, tuple[BrokerId, ...]]) -> None:
+        """Overwrite an assignment; a topic deleted meanwhile stays deleted."""
+        assignments = {n: ReplicaAssignment(replicas) for n, replicas in partitions.items()}
+        data = TopicZNode.encode(TopicZNode.decode(node.data).topic_id, assignments)
         self.zookeeper.multi([SetData(TopicZNode.path(topic), data, ANY_VERSION)])
 
     def do_reassign_zk(self, step: Fields) -> None:

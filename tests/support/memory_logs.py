@@ -22,6 +22,7 @@ from core.replica_logs import (
     NO_TIMESTAMP,
     AppendedRecords,
     EpochEndOffset,
+    LastOfProducer,
     OffsetOfTimestamp,
 )
 from tests.support.producer_sequences import ProducerSequences
@@ -129,6 +130,10 @@ class MemoryLog:
         self.epochs.append((leader_epoch, offset))
 
     # --- writing ---
+
+    def last_of_producer(self, producer_id: int) -> LastOfProducer | None:
+        """Return the last batch of an idempotent producer."""
+        return self._sequences.last(producer_id)
 
     def append_as_leader(self, records: RecordBytes, leader_epoch: int) -> AppendedRecords:
         """Append batches of a producer behind what there is."""

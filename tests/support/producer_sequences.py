@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from core.errors import Errors, RecordsRefusedError
+from core.replica_logs import LastOfProducer
 from tests.support.record_checks import Header
 
 REMEMBERED_BATCHES = 5
@@ -55,6 +56,15 @@ class ProducerSequences:
             if header.base_sequence != expected:
                 raise RecordsRefusedError(Errors.OUT_OF_ORDER_SEQUENCE_NUMBER, f"{last}: {header}")
         return None
+
+    def last(self, producer_id: int) -> LastOfProducer | None:
+        """Return the last batch of a producer."""
+        known = self._batches.get(producer_id)
+        if not known:
+            return None
+        return LastOfProducer(
+            known[-1].producer_epoch, known[-1].last_sequence, known[-1].last_offset
+        )
 
     def add(self, header: Header) -> None:
         """Remember a batch that was appended."""

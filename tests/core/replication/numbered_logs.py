@@ -135,6 +135,9 @@ class NumberedLog:
         self._check()
         self._epochs.append((leader_epoch, self.log_end_offset))
 
+    def last_of_producer(self, producer_id: int) -> None:
+        """Return None: it has no records."""
+
     def append_as_leader(self, records: RecordBytes, leader_epoch: int) -> AppendedRecords:
         """Raise."""
         raise NotImplementedError("it has no records")

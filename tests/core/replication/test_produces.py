@@ -254,6 +254,101 @@ def test_a_duplicate_waits_for_what_was_appended_first(
     assert leader.manager.records_in == 3
 
 
+def sent(number: int) -> dict[TopicPartition, bytes]:
+    """Return one of the batches that a producer sends one after the other."""
+    value = b"%d" % number
+    return {T0: batch(value, producer_id=7, producer_epoch=0, base_sequence=number)}
+
+
+def refuse_for_now(leader: RecordBroker, error: Errors) -> None:
+    """Have a leader take nothing, for a reason that will pass."""
+    if error is Errors.NOT_ENOUGH_REPLICAS:
+        leader.order(1, 2, isr=(1,))
+    else:
+        leader.order(2, 2)
+
+
+@pytest.mark.parametrize("known", [0, 1])
+@pytest.mark.parametrize("error", [Errors.NOT_ENOUGH_REPLICAS, Errors.NOT_LEADER_OR_FOLLOWER])
+def test_what_is_in_flight_behind_a_refused_batch_is_refused_like_it(
+    leader: RecordBroker, error: Errors, known: int
+) -> None:
+    """Not as out of order: librdkafka would take a new epoch, and write other batches twice."""
+    for number in range(known):
+        leader.produce_to(sent(number))
+    refuse_for_now(leader, error)
+    assert leader.produce_to(sent(known)).answer[T0].error_code is error
+    leader.order(1, 3)
+    behind = range(known + 1, known + 5)
+    assert [leader.produce_to(sent(n)).answer[T0].error_code for n in behind] == [error] * 4
+    for number in (known, *behind):
+        assert leader.produce_to(sent(number)).is_waiting
+    assert leader.values() == [b"%d" % number for number in range(known + 5)]
+
+
+def test_a_producer_that_never_sends_what_was_refused_hears_that_it_is_missing(
+    leader: RecordBroker,
+) -> None:
+    leader.produce_to(sent(0))
+    refuse_for_now(leader, Errors.NOT_ENOUGH_REPLICAS)
+    leader.produce_to(sent(1))
+    leader.order(1, 3)
+    told = [leader.produce_to(sent(2)).answer[T0].error_code for _ in range(6)]
+    assert told == [Errors.NOT_ENOUGH_REPLICAS] * 4 + [Errors.OUT_OF_ORDER_SEQUENCE_NUMBER] * 2
+
+
+@pytest.mark.parametrize("known", [0, 1])
+def test_a_new_leader_waits_for_what_was_sent_to_the_former_one(
+    leader: RecordBroker, follower: RecordBroker, known: int
+) -> None:
+    """By librdkafka, what comes next may be sent before what the former leader has just refused."""
+    for number in range(known):
+        leader.produce_to(sent(number))
+    follower.follow(leader)
+    follower.order(2, 2)
+    early = follower.produce_to(sent(known + 1)).answer[T0]
+    assert early.error_code is Errors.NOT_LEADER_OR_FOLLOWER
+    assert "may be on their way" in early.message
+    for number in (known, known + 1):
+        assert follower.produce_to(sent(number)).is_waiting
+    late = follower.produce_to(sent(known + 3)).answer[T0]
+    assert late.error_code is Errors.OUT_OF_ORDER_SEQUENCE_NUMBER, "it knows this leader by now"
+
+
+def test_a_gap_where_nothing_was_refused_is_told_at_once(leader: RecordBroker) -> None:
+    leader.produce_to(sent(0))
+    gap = leader.produce_to(sent(2)).answer[T0]
+    assert gap.error_code is Errors.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
+def test_a_first_leader_takes_any_batch_of_a_producer_as_its_first() -> None:
+    leader = RecordBroker(1, TWO_IN_SYNC)
+    leader.order(1, 0)
+    assert leader.produce_to(sent(5)).is_waiting
+
+
+def test_a_former_leader_takes_no_producer_for_a_newcomer_for_ever(
+    leader: RecordBroker, follower: RecordBroker
+) -> None:
+    """Its batches were deleted: what it sends now has no predecessors any more."""
+    told = [leader.produce_to(sent(5)).answer[T0].error_code for _ in range(4)]
+    assert told == [Errors.NOT_LEADER_OR_FOLLOWER] * 4
+    assert leader.produce_to(sent(5)).is_waiting
+
+
+def test_what_was_refused_and_sent_elsewhere_keeps_no_later_batch_out(
+    leader: RecordBroker, follower: RecordBroker
+) -> None:
+    refuse_for_now(leader, Errors.NOT_LEADER_OR_FOLLOWER)
+    follower.order(2, 2)
+    leader.produce_to(sent(0))
+    follower.produce_to(sent(0))
+    leader.follow(follower)
+    leader.order(1, 3)
+    assert leader.produce_to(sent(1)).is_waiting
+    assert leader.values() == [b"0", b"1"]
+
+
 def test_a_duplicate_of_what_is_committed_is_answered_at_once(
     leader: RecordBroker, follower: RecordBroker
 ) -> None:

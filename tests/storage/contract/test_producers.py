@@ -4,7 +4,7 @@ import pytest
 
 from core.errors import Errors, RecordsRefusedError
 from core.log_config import LOG_APPEND_TIME, LogConfig
-from core.replica_logs import AppendedRecords, PartitionLog
+from core.replica_logs import AppendedRecords, LastOfProducer, PartitionLog
 from tests.storage.contract.hosts import T0, T1, Host, create, log_of
 from tests.storage.contract.records import EVERYTHING, append, values
 from tests.support.record_batches import TIMESTAMP_MS, batch
@@ -69,6 +69,14 @@ def test_producers_do_not_mix(log: PartitionLog):
 def test_who_is_not_known_begins_wherever_it_is(log: PartitionLog):
     assert send(log, 12).first_offset == 0
     assert send(log, 13).first_offset == 1
+
+
+def test_the_last_batch_of_a_producer_can_be_asked_for(log: PartitionLog):
+    assert log.last_of_producer(PRODUCER) is None
+    send(log, 0)
+    send(log, 0, producer_epoch=1)
+    assert log.last_of_producer(PRODUCER) == LastOfProducer(epoch=1, sequence=0, offset=1)
+    assert log.last_of_producer(2) is None
 
 
 def test_a_new_epoch_of_a_producer_begins_at_0_and_ends_the_old_one(log: PartitionLog):

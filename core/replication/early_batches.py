@@ -1,0 +1,119 @@
+"""Batches of idempotent producers that arrive before those their producer sent first.
+
+A producer has several requests in flight. The first is refused because nobody leads yet, or too few
+are in sync; by the time of the second the leader is ready. Or the leadership moves, and librdkafka
+sends to the new leader the second batch before the first, which the old one has just refused. If
+such a batch hears OUT_OF_ORDER_SEQUENCE_NUMBER, librdkafka believes records to be lost and takes
+a new producer epoch, for all its partitions; under that it sends again whatever was not
+acknowledged, also what an old leader appended but could not answer for any more: it is there twice.
+
+So an early batch is refused for now, with an error after which its producer sends everything again
+in the order of its sequence numbers. Kafka has no counterpart. Where nothing was refused and the
+leadership has not moved, or when the batches before it do not come, a gap is a gap.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from core.errors import Errors
+from core.model import TopicPartition
+from core.records import RecordBytes
+from core.replication.partition import Partition
+
+MAX_PRODUCERS = 10_000  # remembered, over all partitions
+_BEHIND_IT = 4  # an idempotent producer has at most five requests in flight
+_PRODUCER = struct.Struct(">qhi")
+_PRODUCER_AT = 43  # in the header, see ``DefaultRecordBatch``
+
+
+class ProducerSequence(NamedTuple):
+    """Where a batch belongs in what its producer sends; producer id -1: it is not idempotent."""
+
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+
+    @classmethod
+    def of(cls, batches: RecordBytes) -> ProducerSequence:
+        """Read it from the header of the first batch, if that is there as a whole."""
+        if len(batches) < _PRODUCER_AT + _PRODUCER.size:
+            return cls(-1, -1, -1)
+        return cls._make(_PRODUCER.unpack_from(batches, _PRODUCER_AT))
+
+
+@dataclass(slots=True)
+class _Awaited:
+    """What a producer has still to send, and what those are told that come before it."""
+
+    producer_epoch: int
+    base_sequence: int
+    error_code: Errors
+    left: int = _BEHIND_IT
+
+
+class EarlyBatches:
+    """What producers have still to send before the rest can be taken. Not thread-safe."""
+
+    def __init__(self) -> None:
+        self._awaited: dict[tuple[TopicPartition, int], _Awaited] = {}  # by producer id
+
+    def on_refused(
+        self, name: TopicPartition, sequence: ProducerSequence, error_code: Errors
+    ) -> None:
+        """Await a batch that was refused for now, and nothing behind it before."""
+        if sequence.producer_id < 0:
+            return
+        awaited = self._awaited.get((name, sequence.producer_id))
+        is_behind = (
+            awaited is not None
+            and awaited.producer_epoch == sequence.producer_epoch
+            and awaited.base_sequence < sequence.base_sequence
+        )
+        if not is_behind:
+            self._await(name, sequence, error_code)
+
+    def on_appended(self, name: TopicPartition, sequence: ProducerSequence) -> None:
+        """Await nothing more of this producer."""
+        if self._awaited:
+            self._awaited.pop((name, sequence.producer_id), None)
+
+    def refusal(self, partition: Partition, sequence: ProducerSequence) -> Errors | None:
+        """Return what to tell a batch that is not the next of its producer; None: it is too late.
+
+        ``partition`` is led here.
+        """
+        name = partition.topic_partition
+        awaited = self._awaited.get((name, sequence.producer_id))
+        if awaited is None or awaited.producer_epoch != sequence.producer_epoch:
+            if not _was_led_elsewhere(partition, sequence):
+                return None
+            awaited = self._await(
+                name, sequence._replace(base_sequence=-1), Errors.NOT_LEADER_OR_FOLLOWER
+            )
+        if awaited.base_sequence >= sequence.base_sequence or not awaited.left:
+            return None
+        awaited.left -= 1
+        return awaited.error_code
+
+    def _await(self, name: TopicPartition, first: ProducerSequence, error_code: Errors) -> _Awaited:
+        awaited = _Awaited(first.producer_epoch, first.base_sequence, error_code)
+        self._awaited.pop((name, first.producer_id), None)
+        self._awaited[name, first.producer_id] = awaited
+        if len(self._awaited) > MAX_PRODUCERS:
+            del self._awaited[next(iter(self._awaited))]
+        return awaited
+
+
+def _was_led_elsewhere(partition: Partition, sequence: ProducerSequence) -> bool:
+    """Whether what is missing may have been sent to a leader before this one."""
+    start_offset = partition.leader_epoch_start_offset
+    if not partition.leader_epoch or start_offset is None:
+        return False
+    last = partition.local_log.last_of_producer(sequence.producer_id)
+    if last is None:
+        return sequence.base_sequence > 0
+    is_ahead = sequence.base_sequence > last.sequence or last.epoch < sequence.producer_epoch
+    return is_ahead and last.offset < start_offset
