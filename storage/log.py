@@ -31,7 +31,7 @@ from storage.checkpoints import PARTITION_METADATA, write_topic_id
 from storage.log_contents import LogContents
 from storage.log_directory import LogDirectory
 from storage.log_file import CorruptSegmentError, FileRecords
-from storage.record_batch import PlacedBatch, assign, stamp_append_time, writable
+from storage.record_batch import place, writable
 from storage.retention import SegmentSpan, segments_to_delete
 from storage.segment import Segment
 from storage.timestamps import first_at_or_after, greatest
@@ -160,11 +160,7 @@ class Log:
     def last_of_producer(self, producer_id: int) -> LastOfProducer | None:
         """Return the last batch of an idempotent producer, if it is known."""
         with self._lock:
-            entry = self._contents.producers.entry(producer_id)
-            if entry is None:
-                return None
-            last = entry.newest
-            return LastOfProducer(entry.epoch, last.last_sequence, last.last_offset)
+            return self._contents.producers.last(producer_id)
 
     def append_as_leader(self, records: RecordBytes, leader_epoch: int) -> AppendedRecords:
         """Check batches from a producer, give them offsets and the epoch, and append them."""
@@ -181,7 +177,7 @@ class Log:
             first_offset = contents.log_end_offset
             buffer = writable(records)
             time_ms = now_ms if config.stamps_append_time else NO_TIMESTAMP
-            placed = _placed(buffer, batches, first_offset, leader_epoch, time_ms)
+            placed = place(buffer, batches, first_offset, leader_epoch, time_ms)
             contents.append(buffer, placed, now_ms)
             result = AppendedRecords(first_offset, contents.log_end_offset - 1, time_ms)
         self._flush_if_many()
@@ -406,20 +402,3 @@ class Log:
                     os.fsync(file)
                 finally:
                     os.close(file)
-
-
-def _placed(
-    buffer: bytearray | memoryview,
-    batches: list[PlacedBatch],
-    offset: int,
-    leader_epoch: int,
-    append_time_ms: int,
-) -> list[PlacedBatch]:
-    """Write into batches where they are in the log, who put them there and maybe when."""
-    placed = []
-    for position, header in batches:
-        if append_time_ms != NO_TIMESTAMP:
-            stamp_append_time(buffer, position, header, append_time_ms)
-        placed.append((position, assign(buffer, position, offset, leader_epoch)))
-        offset += header.last_offset_delta + 1
-    return placed

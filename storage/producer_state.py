@@ -17,6 +17,7 @@ from typing import NamedTuple
 from crc32c import crc32c
 
 from core.errors import BadDataError, Errors, RecordsRefusedError
+from core.replica_logs import LastOfProducer
 from storage.atomic_file import write_atomically
 from storage.file_errors import storage_error
 from storage.record_batch import INT32_MAX, NO_PRODUCER_EPOCH, NO_SEQUENCE, BatchHeader
@@ -89,6 +90,14 @@ class ProducerState:
     def entry(self, producer_id: int) -> ProducerEntry | None:
         """Return what is known of a producer."""
         return self._producers.get(producer_id)
+
+    def last(self, producer_id: int) -> LastOfProducer | None:
+        """Return where a producer is."""
+        entry = self._producers.get(producer_id)
+        if entry is None:
+            return None
+        newest = entry.newest
+        return LastOfProducer(entry.epoch, newest.last_sequence, newest.last_offset)
 
     # --- appending ---
 

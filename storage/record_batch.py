@@ -15,6 +15,7 @@ from crc32c import crc32c
 
 from core.errors import Errors, RecordsRefusedError
 from core.records import RecordBytes
+from core.replica_logs import NO_TIMESTAMP
 
 HEADER_SIZE = 61
 MAGIC = 2
@@ -185,6 +186,23 @@ def stamp_append_time(
     _INT64.pack_into(buffer, position + _MAX_TIMESTAMP_AT, now_ms)
     _UINT32.pack_into(buffer, position + _CRC_AT, _checksum(buffer, position, header))
     return read_header(buffer, position)
+
+
+def place(
+    buffer: bytearray | memoryview,
+    batches: Iterable[PlacedBatch],
+    base_offset: int,
+    leader_epoch: int,
+    append_time_ms: int,
+) -> list[PlacedBatch]:
+    """Give batches their places one after the other, and a time unless it is ``NO_TIMESTAMP``."""
+    placed = []
+    for position, header in batches:
+        if append_time_ms != NO_TIMESTAMP:
+            stamp_append_time(buffer, position, header, append_time_ms)
+        placed.append((position, assign(buffer, position, base_offset, leader_epoch)))
+        base_offset += header.last_offset_delta + 1
+    return placed
 
 
 def _checksum(buffer: RecordBytes, position: int, header: BatchHeader) -> int:
