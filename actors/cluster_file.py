@@ -8,11 +8,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, get_type_hints
 
+from config.cluster_location import CLUSTER_FILE
 from core.errors import BadDataError
 from core.model import BrokerId
 from storage.atomic_file import write_atomically
-
-CLUSTER_FILE = "cluster.json"
 
 
 @dataclass(frozen=True, slots=True)

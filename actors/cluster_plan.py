@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from actors.cluster_file import CLUSTER_FILE
+from config.cluster_location import CLUSTER_FILE
 from core.model import BrokerId
 
 HOST = "127.0.0.1"

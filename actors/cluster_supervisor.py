@@ -11,7 +11,6 @@ from collections.abc import Callable
 
 from actors.child_process import Child, ChildProcess, DeathPipe, describe_exit
 from actors.cluster_file import (
-    CLUSTER_FILE,
     BrokerEntry,
     ClusterFile,
     PlacementEntry,
@@ -20,6 +19,7 @@ from actors.cluster_file import (
 from actors.cluster_plan import HOST, BrokerPorts, ClusterPlan
 from actors.process_supervisor import Backoff, ProcessSupervisor, Restart, SupervisionListener
 from actors.zookeeper_node import ZooKeeperNode
+from config.cluster_location import CLUSTER_FILE
 from core.errors import BadDataError, RegentError, SessionExpiredError, StorageError
 from core.model import BrokerId
 from zk.client import ZooKeeperClient

@@ -19,15 +19,13 @@ from typing import Concatenate, NamedTuple, ParamSpec, TypeAlias, TypeVar
 import click
 from click.core import ParameterSource
 
-from actors.cluster_file import CLUSTER_FILE
+from config.cluster_location import CLUSTER_FILE, DATA_DIR_VARIABLE, ZOOKEEPER_VARIABLE
 from core.errors import RegentError, SessionExpiredError
 from core.model import BrokerId
 from zk.admin import NoClusterError, ZkAdminStore
 from zk.json_fields import JsonObject, decode_object
 from zk.operations import ConnectionLossError, ZooKeeper
 
-DATA_DIR_VARIABLE = "REGENT_DATA_DIR"
-ZOOKEEPER_VARIABLE = "REGENT_ZOOKEEPER"
 CONNECT_TIMEOUT_S = 5.0
 
 _SESSION_TIMEOUT_MS = 6_000

@@ -5,8 +5,6 @@
 ``{"id", "rack"?, "replica_count"?}``, as ``regent brokers list -o json`` prints it. The output is
 Kafka's reassignment document (``json``), or one row ``topic, partition, replicas`` for each
 partition (``jsonl``, ``parquet``). One line of JSON on stdout sums it up.
-
-Exit status: 0 done, 1 failed, 2 the arguments or files are wrong (known before Spark starts).
 """
 
 from __future__ import annotations
@@ -16,53 +14,29 @@ import shutil
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, Final
 
 import click
 import orjson
-from py4j.protocol import Py4JError
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from core.errors import RegentError
-from core.placement import RANDOM, IndexScope, PlacementError, Strategy, check
+from core.placement import RANDOM, IndexScope, Strategy, check
 from core.protocol.placement import PlacementBroker, PlacementSpec, PlaceTopicsRequest
+from jobs.command import job_session, master_option, print_summary, run_job
 from jobs.placement_job import placement_frame
-from jobs.session import QUICK_START, spark_session
 
 JSON_DOCUMENT: Final = "placement.json"
 MAX_PARTITIONS: Final = 100_000_000
 _FORMATS: Final = ("json", "jsonl", "parquet")
-_DRIVER_MEMORY: Final = "1g"
-_QUICK_PARTITIONS: Final = 1_000_000  # up to which a quick start gains more than slow code loses
+_SMALL: Final = 1_000_000
 _REQUIRED: Final = object()
 
 
 def main(argv: Sequence[str] | None = None, spark: SparkSession | None = None) -> int:
     """Run the command in ``spark``, or a session of its own; return the exit status."""
-    try:
-        _command.main(
-            args=None if argv is None else list(argv),
-            prog_name="regent jobs place",
-            standalone_mode=False,
-            obj=spark,
-        )
-    except click.ClickException as error:
-        return _fail(2, error.format_message())
-    except PlacementError as error:
-        return _fail(2, str(error))
-    except (RegentError, OSError, PySparkException, Py4JError) as error:
-        return _fail(1, str(error))
-    return 0
-
-
-def _fail(status: int, message: str) -> int:
-    line = next((line for line in message.splitlines() if line.strip()), "failed")
-    click.echo(f"regent jobs place: {line.strip()}", err=True)
-    return status
+    return run_job(_command, "place", argv, spark)
 
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
@@ -81,7 +55,7 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
     "--index", type=click.Choice([s.value for s in IndexScope]), default=IndexScope.BATCH.value
 )
 @click.option("--seed", type=click.IntRange(0, 2**63 - 1), help="Of --start-index random.")
-@click.option("--master", default="local[2]", show_default=True, help="Spark's master URL.")
+@master_option
 @click.option("--dry-run", is_flag=True, help="Place and sum up, but write nothing.")
 @click.pass_obj
 def _command(spark: SparkSession | None, /, master: str, out: Path | None, **options: Any) -> None:
@@ -89,23 +63,15 @@ def _command(spark: SparkSession | None, /, master: str, out: Path | None, **opt
     request = _request(options)
     target = None if options["dry_run"] else _target(out)
     check(request)
-    with nullcontext(spark) if spark else _own_session(master, request) as session:
+    is_small = _partitions(request) <= _SMALL
+    with job_session(spark, master, app_name="regent-place", is_small=is_small) as session:
         frame = placement_frame(session, request)
         summary = _summary(request, frame)
         if target:
             _write(frame, target, options["file_format"])
     summary["out"] = str(target) if target else None
     summary["seconds"] = round(time.monotonic() - started, 3)
-    click.echo(orjson.dumps(summary))
-
-
-def _own_session(master: str, request: PlaceTopicsRequest) -> AbstractContextManager[SparkSession]:
-    return spark_session(
-        master,
-        app_name="regent-place",
-        driver_memory=_DRIVER_MEMORY,
-        jvm_options=QUICK_START if _partitions(request) <= _QUICK_PARTITIONS else (),
-    )
+    print_summary(summary)
 
 
 # --- input ----------------------------------------------------------------------------------------

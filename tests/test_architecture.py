@@ -30,7 +30,7 @@ HOMES = {
     "pyspark": {"jobs"},
     "py4j": {"jobs"},
     "pykka": {"actors", "jobs/service.py"},
-    "click": {"cli", "jobs/place.py"},
+    "click": {"cli", "jobs"},
     "rich": {"cli"},
     "crc32c": {"storage"},
 }

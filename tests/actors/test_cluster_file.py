@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from actors.cluster_file import (
-    CLUSTER_FILE,
     BrokerEntry,
     ClusterFile,
     PlacementEntry,
     ZooKeeperEntry,
     listed_processes,
 )
+from config.cluster_location import CLUSTER_FILE
 from core.errors import BadDataError
 
 BROKER = BrokerEntry(1, 11, "127.0.0.1", 9093, 19093, 29093, 39093)

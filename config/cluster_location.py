@@ -1,0 +1,11 @@
+"""Where commands look for a cluster, before anybody names one."""
+
+from __future__ import annotations
+
+from typing import Final
+
+CLUSTER_FILE: Final = "cluster.json"
+"""In the folder of a local cluster: written by ``regent cluster``, see ``actors.cluster_file``."""
+
+DATA_DIR_VARIABLE: Final = "REGENT_DATA_DIR"
+ZOOKEEPER_VARIABLE: Final = "REGENT_ZOOKEEPER"

@@ -1,0 +1,149 @@
+"""What all jobs have in common: how they are called, what they say, and how they fail.
+
+A job is a click command, and its module has ``main(argv, spark=None)``. Arguments and files are
+checked before Spark starts. The job works in the session it is given, in that of ``spark-submit``,
+or in one of its own; on a terminal a line tells how far it is; at the end there is one line of JSON
+on stdout.
+
+Exit status: 0 done, 1 failed, 2 the arguments or files are wrong, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any, Final, TypeVar
+
+import click
+import orjson
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from core.errors import RegentError
+from core.placement import PlacementError
+from jobs.session import QUICK_START, spark_session
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_DRIVER_MEMORY: Final = "1g"
+_PROGRESS_S: Final = 0.5
+_SUBMITTED: Final = "PYSPARK_GATEWAY_PORT"  # spark-submit sets it for the program it runs
+
+
+class InputError(RegentError):
+    """What a job was given cannot be used; the message names it and the remedy."""
+
+
+def run_job(
+    command: click.Command, name: str, argv: Sequence[str] | None, spark: SparkSession | None
+) -> int:
+    """Run a job's command line in ``spark``, or a session of its own; return the exit status.
+
+    ``name`` is what comes behind ``regent jobs``; ``argv`` None means that of the process. The
+    context's object is ``spark``.
+    """
+    try:
+        command.main(
+            args=None if argv is None else list(argv),
+            prog_name=f"regent jobs {name}",
+            standalone_mode=False,
+            obj=spark,
+        )
+    except click.exceptions.NoArgsIsHelpError as error:
+        error.show()
+        return 2
+    except click.Abort:
+        return 130
+    except click.ClickException as error:
+        return _fail(name, 2, error.format_message())
+    except (InputError, PlacementError) as error:
+        return _fail(name, 2, str(error))
+    except (RegentError, OSError, PySparkException, Py4JError) as error:
+        return _fail(name, 1, str(error))
+    return 0
+
+
+def _fail(name: str, status: int, message: str) -> int:
+    line = next((line for line in message.splitlines() if line.strip()), "failed")
+    click.echo(f"regent jobs {name}: {line.strip()}", err=True)
+    return status
+
+
+def master_option(command: F) -> F:
+    """Add ``--master``."""
+    return click.option(
+        "--master",
+        default="local[2]",
+        show_default=True,
+        help="Spark's master URL.",
+    )(command)
+
+
+@contextmanager
+def job_session(
+    spark: SparkSession | None, master: str, *, app_name: str, is_small: bool = False
+) -> Iterator[SparkSession]:
+    """Give a session for the block: ``spark``, that of ``spark-submit``, or a new one.
+
+    A small job gains more from a quick start than it loses by slower code.
+    Raises JavaNotFoundError and SparkFailedError.
+    """
+    if spark is not None:
+        yield spark
+    elif _SUBMITTED in os.environ:
+        yield SparkSession.builder.getOrCreate()
+    else:
+        with spark_session(
+            master,
+            app_name=app_name,
+            driver_memory=_DRIVER_MEMORY,
+            jvm_options=QUICK_START if is_small else (),
+        ) as session:
+            yield session
+
+
+@contextmanager
+def progress(what: str, spark: SparkSession | None = None) -> Iterator[None]:
+    """Show on a terminal, during the block, what is done, since when, and Spark's tasks."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    done = threading.Event()
+    started = time.monotonic()
+
+    def show() -> None:
+        while not done.wait(_PROGRESS_S):
+            seconds = time.monotonic() - started
+            click.echo(f"\r\x1b[K{what} … {seconds:.0f} s{_tasks(spark)}", nl=False, err=True)
+        click.echo("\r\x1b[K", nl=False, err=True)
+
+    thread = threading.Thread(target=show, name="progress", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+
+
+def _tasks(spark: SparkSession | None) -> str:
+    if spark is None:
+        return ""
+    with suppress(Py4JError, PySparkException, OSError):
+        tracker = spark.sparkContext.statusTracker()
+        stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
+        found = [stage for stage in stages if stage is not None]
+        if found:
+            done, total = sum(s.numCompletedTasks for s in found), sum(s.numTasks for s in found)
+            return f", {done} of {total} tasks"
+    return ""
+
+
+def print_summary(summary: Mapping[str, Any]) -> None:
+    """Print what a job did as one line of JSON."""
+    click.echo(orjson.dumps(dict(summary)))
