@@ -1,0 +1,1 @@
+"""Minimal-movement reassignment plans."""
