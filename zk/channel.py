@@ -99,7 +99,7 @@ class SessionChannel:
         self._rearm_zxid: int | None = None
         timeout_s = session_timeout_ms / 1000
         retry = KazooRetry(max_tries=-1, delay=0.1, backoff=1.5, max_jitter=0.4, max_delay=1.0)
-        self._handler = PollHandler(timeout_s * 2 / 3, timeout_s / (hosts.count(",") + 1))
+        self._handler = PollHandler(_connect_timeout_s(timeout_s, hosts.count(",") + 1))
         self._kazoo = KazooClient(
             hosts,
             timeout=timeout_s,
@@ -359,3 +359,13 @@ class SessionChannel:
             on_state(state)
         except Exception:  # the I/O thread must outlive what it calls
             logger.exception("state %s was not delivered", state)
+
+
+def _connect_timeout_s(session_timeout_s: float, servers: int) -> float:
+    """Return how long one server may take to answer, so that another try fits into the session.
+
+    ZooKeeper forgets a connection that comes while it is loading its data, without closing it (a
+    NullPointerException in ``NIOServerCnxn.close``). A busy one has a second.
+    """
+    a_third = max(session_timeout_s / 3, min(session_timeout_s, 1.0))
+    return min(a_third, session_timeout_s / servers)

@@ -97,14 +97,15 @@ class ConnectionObserver(Protocol):
 class PollHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo is untyped
     """kazoo's threading handler with one ``poll`` a wait, and a deadline since the last byte.
 
-    kazoo alone asks whether *nothing* was ready while a ping was out, so that a client with
+    ``connect_timeout_s`` is for a server to accept a connection, and once more for it to answer on
+    it. kazoo alone asks whether *nothing* was ready while a ping was out, so that a client with
     requests to send never notices that the server stopped answering. Its callback threads are not
     needed: replies and watches are settled on the I/O thread, by code that only enqueues.
     """
 
-    def __init__(self, silence_limit_s: float, connect_timeout_s: float) -> None:
+    def __init__(self, connect_timeout_s: float) -> None:
         super().__init__()
-        self.silence_limit_s = silence_limit_s
+        self.silence_limit_s = connect_timeout_s
         self._connect_timeout_s = connect_timeout_s
         self._server: Any = None
         self._heard_at = time.monotonic()
@@ -129,6 +130,7 @@ class PollHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo is
     def create_connection(self, *args: Any, timeout: float, **kwargs: Any) -> Any:
         """Connect to a server; being connected counts as having heard from it."""
         timeout = min(timeout, self._connect_timeout_s)
+        self.silence_limit_s = self._connect_timeout_s  # until the session is granted
         server = super().create_connection(*args, timeout=timeout, **kwargs)
         self._server = server
         self._heard_at = time.monotonic()

@@ -20,6 +20,7 @@ from tests.support.running_cluster import eventually
 
 TIMEOUT_S = 60.0
 SILENCE_MS = 5_000  # a paused broker that leads everything is given up after this
+BATCH_BYTES = 16 * 1024  # at most; see ``SMALL_SEGMENTS``
 _TICK_S = 0.01
 _REFUSALS = {KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_MSG, KafkaError.INVALID_RECORD}
 """Answers after which a record is certainly not in the log."""
@@ -54,6 +55,9 @@ class LoadProducer(threading.Thread):
                 "client.id": name,
                 "enable.idempotence": True,
                 "linger.ms": 5,
+                # After an outage much waits to be sent. What is larger than a segment is refused
+                # for good, and librdkafka goes on under a new epoch, in which records come twice.
+                "batch.size": BATCH_BYTES,
                 "message.timeout.ms": int(TIMEOUT_S * 1000),
                 "request.timeout.ms": SILENCE_MS,
                 "socket.timeout.ms": SILENCE_MS,

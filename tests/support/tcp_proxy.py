@@ -20,6 +20,8 @@ class TcpProxy:
         self._threads: list[threading.Thread] = []
         self._is_cut = False
         self._answers_pass = True
+        self._unanswered = 0  # of connections to come
+        self._mute: list[socket.socket] = []
         self._spawn(self._accept)
 
     @property
@@ -46,13 +48,19 @@ class TcpProxy:
         with self._lock:
             self._answers_pass = False
 
+    def leave_unanswered(self, connections: int) -> None:
+        """Accept so many connections to come and say nothing on them, ever."""
+        with self._lock:
+            self._unanswered = connections
+
     def close(self) -> None:
         """Break everything for good."""
         self.cut()
         _shut(self._listener)
         for thread in self._threads:
             thread.join(5.0)
-        self._listener.close()
+        for sock in (self._listener, *self._mute):
+            sock.close()
 
     def __enter__(self) -> Self:
         return self
@@ -73,8 +81,13 @@ class TcpProxy:
                 return
             with self._lock:
                 refused = self._is_cut
+                is_mute = not refused and self._unanswered > 0
+                if is_mute:
+                    self._unanswered -= 1
+                    self._mute.append(client)
             if refused:
                 client.close()
+            if refused or is_mute:
                 continue
             server = socket.create_connection(self._target, 5.0)
             server.settimeout(None)

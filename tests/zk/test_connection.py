@@ -84,6 +84,20 @@ def test_a_watch_survives_any_number_of_reconnections(
     assert session.events.get(timeout=5.0) == WatchEvent(WatchKind.CHANGED, "/a")
 
 
+def test_a_server_that_accepts_and_never_answers_does_not_cost_the_session(
+    connect: Connect, proxy: TcpProxy, proxied: str
+) -> None:
+    """ZooKeeper forgets connections that come while it is starting, without closing them."""
+    session = connect(proxied, timeout_ms=3_000)
+    session_id = session.client.session_id
+    proxy.cut()
+    assert session.states.get(timeout=5.0) is SUSPENDED
+    proxy.leave_unanswered(2)
+    proxy.restore()
+    assert session.states.get(timeout=5.0) is CONNECTED
+    assert session.client.session_id == session_id
+
+
 def test_a_server_restart_keeps_the_session_and_its_watches(tmp_path: Path) -> None:
     server = EmbeddedZooKeeper(tmp_path)
     server.start()
