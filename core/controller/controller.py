@@ -224,8 +224,9 @@ class Controller:
             case DescribeTopics(request_id, topics):
                 self._reply(request_id, describe_topics(self.context, topics))
             case LeaderAndIsrResponseReceived():
-                self._shutdowns.on_leader_and_isr_response(event)
                 self._responses.on_leader_and_isr(event)
+                # Last: who is let go is told what it leads when all this is done.
+                self._shutdowns.on_leader_and_isr_response(event)
             case UpdateMetadataResponseReceived():
                 self._responses.on_update_metadata(event)
             case TopicDeletionStopReplicaResponseReceived():

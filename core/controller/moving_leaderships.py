@@ -41,7 +41,7 @@ class MovingLeaderships:
     def begin_epoch(self, partitions: Iterable[TopicPartition]) -> Failures:
         """Tell the replicas, in a new leader epoch, who copies; those to come learn it as new."""
         led = [p for p in partitions if self._context.partition_leadership_info(p) is not None]
-        accepted, failures = change_leaderships(self._term, led, _next_epochs)
+        accepted, failures = change_leaderships(self._term, led, self._next_epochs)
         batch = self._term.new_batch()
         for partition, written in accepted.items():
             assignment = self._context.partition_full_replica_assignment(partition)
@@ -72,7 +72,7 @@ class MovingLeaderships:
         failures = self._partitions.handle_state_changes(
             lost, PartitionState.ONLINE, ReassignElection()
         )
-        accepted, unchanged = change_leaderships(self._term, led, _next_epochs)
+        accepted, unchanged = change_leaderships(self._term, led, self._next_epochs)
         self._tell_replicas(accepted)
         return {**failures, **unchanged}
 
@@ -127,6 +127,21 @@ class MovingLeaderships:
 
     # --- inside ---
 
+    def _next_epochs(
+        self, current: Leaderships, failures: Failures
+    ) -> Mapping[TopicPartition, LeaderAndIsr]:
+        """Propose new epochs, without the in-sync replicas that were deleted.
+
+        A move is replaced, and who is not to be added any more is deleted. A leader that writes
+        ISRs itself may have let it in meanwhile; it would lead the next move, with an empty log.
+        """
+        del failures
+        proposals: dict[TopicPartition, LeaderAndIsr] = {}
+        for partition, now in current.items():
+            isr = tuple(r for r in now.isr if r == now.leader or self._exists(partition, r))
+            proposals[partition] = now.new_leader_and_isr(now.leader, isr or now.isr)
+        return proposals
+
     def _has_caught_up(
         self, partition: TopicPartition, state: LeaderIsrAndControllerEpoch | BadDataError | None
     ) -> bool:
@@ -138,7 +153,8 @@ class MovingLeaderships:
         target = assignment.target_replicas
         if assignment.removing_replicas and not any(map(self._online(partition), target)):
             return False
-        return set(target) <= set(state.leader_and_isr.isr)
+        isr = state.leader_and_isr.isr
+        return all(replica in isr and self._exists(partition, replica) for replica in target)
 
     def _online(self, partition: TopicPartition) -> Callable[[BrokerId], bool]:
         return lambda replica: self._context.is_replica_online(replica, partition)
@@ -176,8 +192,3 @@ class MovingLeaderships:
                 assignment.replicas, partition, leadership, assignment, is_new=False
             )
         self._term.announce(batch)
-
-
-def _next_epochs(current: Leaderships, failures: Failures) -> Mapping[TopicPartition, LeaderAndIsr]:
-    del failures
-    return {partition: now.new_epoch() for partition, now in current.items()}

@@ -156,6 +156,7 @@ class ReplicaStateMachine:
                 partitions = self._tell_new_replica(broker_id, partitions, batch)
             case ReplicaState.ONLINE:
                 self._tell_replica(broker_id, partitions, batch)
+                partitions = self._without_failed_logs(broker_id, partitions)
             case ReplicaState.OFFLINE:
                 partitions = self._take_offline(broker_id, partitions, batch)
             case ReplicaState.DELETION_STARTED:
@@ -207,6 +208,17 @@ class ReplicaStateMachine:
             # A new one has been told, but what a FULL request does not list is stray.
             if leadership is not None and (not is_new or batch.is_full_for(broker_id)):
                 self._add_leader_and_isr((broker_id,), partition, leadership, batch, is_new=is_new)
+
+    def _without_failed_logs(
+        self, broker_id: BrokerId, partitions: list[TopicPartition]
+    ) -> list[TopicPartition]:
+        """Return those that being told brings back; the others are told for their answer.
+
+        Taken for online, they would fail anew when they answer, and everybody be told of it: a
+        broker whose channel overflowed would fill the channels of all others.
+        """
+        failed = self._context.replicas_on_offline_dirs.get(broker_id)
+        return [p for p in partitions if p not in failed] if failed else partitions
 
     def _ensure_assigned(self, replica: PartitionAndReplica) -> None:
         partition = replica.topic_partition

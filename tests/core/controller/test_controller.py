@@ -22,6 +22,7 @@ from core.controller.events import (
     BrokerModifications,
     ChannelOverflowed,
     ControlledShutdown,
+    ControlledShutdownAbandoned,
     ControllerChange,
     ControllerEvent,
     DescribeTopics,
@@ -36,7 +37,7 @@ from core.controller.events import (
 )
 from core.controller.term import ControllerSettings
 from core.errors import Errors
-from core.model import NO_LEADER, TopicPartition
+from core.model import NO_LEADER, UNKNOWN_BROKER_EPOCH, TopicPartition
 from core.protocol.control import (
     ControlHeader,
     LeaderAndIsrRequest,
@@ -375,12 +376,37 @@ def test_refused_metadata_is_only_noted(ruler: Candidate) -> None:
         assert ruler.handle(event) == []
 
 
+def test_who_is_let_go_is_told_what_it_leads_when_all_is_done(tree: Tree, ruler: Candidate) -> None:
+    told = ruler.handle(ControlledShutdown(1, 1, UNKNOWN_BROKER_EPOCH))
+    (order,) = (e.request for e in requests(told) if T0 in leader_and_isr_rows([e]).get(2, {}))
+    scheduled = [effect.event for effect in of_type(told, ScheduleEvent)]
+    (abandoned,) = (e for e in scheduled if isinstance(e, ControlledShutdownAbandoned))
+    ruler.handle(abandoned)
+    assert isinstance(order, LeaderAndIsrRequest)
+    tree.put_state(T0, 2, (2, 1), leader_epoch=2)
+    failed = LeaderAndIsrResponseReceived(2, header(ruler, 2), order, storage_error(T0))
+    (reply,) = of_type(ruler.handle(failed), Reply)
+    assert tree.leads(T0) == (1, (1,), 3)
+    assert reply == Reply(1, ControlledShutdownResponse(Errors.NONE, (T0,)))
+
+
 def test_a_broker_whose_channel_overflowed_is_told_everything_afresh(ruler: Candidate) -> None:
     effects = ruler.handle(ChannelOverflowed(1, header(ruler, 1)))
     registration = ruler.controller.context.registrations[1]
     assert effects[:2] == [RemoveBroker(1), AddBroker(registration)]
     assert sorted(metadata_rows(effects)[1]) == [T0, T1]
     assert sorted(leader_and_isr_rows(effects)[1]) == [T0, T1]
+
+
+def test_a_failed_log_is_no_news_when_its_broker_is_told_everything_afresh(
+    tree: Tree, ruler: Candidate
+) -> None:
+    answer(ruler, 1, storage_error(T0))
+    before = tree.leads(T0)
+    effects = ruler.handle(ChannelOverflowed(1, header(ruler, 1)))
+    assert sorted(leader_and_isr_rows(effects)[1]) == [T0, T1], "what is not listed is stray"
+    assert answer(ruler, 1, storage_error(T0)) == [], "else it would fill all other channels"
+    assert tree.leads(T0) == before
 
 
 def test_a_broker_that_failed_to_obey_is_told_everything_again(ruler: Candidate) -> None:

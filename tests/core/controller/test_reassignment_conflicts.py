@@ -91,6 +91,33 @@ def test_a_topic_created_again_meanwhile_is_not_moved() -> None:
     assert moving.leads(T0) == (2, (2, 1), 0)
 
 
+def test_who_a_leader_let_in_while_its_move_was_cancelled_is_not_in_sync() -> None:
+    moving = cluster((1, 2))
+    moving.submit({T0: (3, 4)})
+
+    def let_in(call: Call) -> None:
+        if call.moment is Moment.BEFORE and call.method == "multi_many" and STATE in call.paths:
+            moving.ruler.session.hook = None
+            moving.put_state(T0, 1, (1, 2, 3, 4), leader_epoch=1)
+
+    moving.ruler.session.hook = let_in
+    moving.submit({T0: None})
+    assert moving.leads(T0) == (1, (1, 2), 2)
+    moving.submit({T0: (3, 4)})
+    assert moving.replicas(T0) == ((3, 4, 1, 2), (3, 4), (1, 2)), "they have to copy anew"
+    moving.succeed()
+    moving.catch_up()
+    moving.assert_at_rest()
+
+
+def test_who_was_deleted_has_not_caught_up_whatever_the_isr_says() -> None:
+    moving = cluster((1, 2))
+    moving.put_state(T0, 1, (1, 2, 3), leader_epoch=0)
+    moving.submit({T0: (3,)})
+    assert moving.replicas(T0) == ((3, 1, 2), (3,), (1, 2))
+    assert moving.leads(T0) == (1, (1, 2), 1)
+
+
 def test_an_end_that_cannot_be_written_is_written_when_it_can() -> None:
     moving = cluster((1, 2))
     moving.submit({T0: (3, 4)})
