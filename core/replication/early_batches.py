@@ -46,11 +46,15 @@ class ProducerSequence(NamedTuple):
 
 @dataclass(slots=True)
 class _Awaited:
-    """What a producer has still to send, and what those are told that come before it."""
+    """What a producer has still to send, and what those are told that come before it.
+
+    Nothing up to ``base_sequence`` is early; what is behind, up to ``last_refused``, comes again.
+    """
 
     producer_epoch: int
     base_sequence: int
     error_code: Errors
+    last_refused: int
     left: int = _BEHIND_IT
 
 
@@ -67,18 +71,28 @@ class EarlyBatches:
         if sequence.producer_id < 0:
             return
         awaited = self._awaited.get((name, sequence.producer_id))
-        is_behind = (
+        if (
             awaited is not None
             and awaited.producer_epoch == sequence.producer_epoch
             and awaited.base_sequence < sequence.base_sequence
-        )
-        if not is_behind:
+        ):
+            awaited.last_refused = max(awaited.last_refused, sequence.base_sequence)
+        else:
             self._await(name, sequence, error_code)
 
     def on_appended(self, name: TopicPartition, sequence: ProducerSequence) -> None:
-        """Await nothing more of this producer."""
-        if self._awaited:
-            self._awaited.pop((name, sequence.producer_id), None)
+        """Await what was refused behind a batch that is there now, or nothing more.
+
+        What its producer sends next may overtake what it has not yet heard to be refused.
+        """
+        awaited = self._awaited.get((name, sequence.producer_id))
+        if awaited is None:
+            return
+        is_of_its_epoch = awaited.producer_epoch == sequence.producer_epoch
+        if is_of_its_epoch and sequence.base_sequence < awaited.last_refused:
+            awaited.base_sequence = sequence.base_sequence
+        else:
+            del self._awaited[name, sequence.producer_id]
 
     def refusal(self, partition: Partition, sequence: ProducerSequence) -> Errors | None:
         """Return what to tell a batch that is not the next of its producer; None: it is too late.
@@ -96,10 +110,12 @@ class EarlyBatches:
         if awaited.base_sequence >= sequence.base_sequence or not awaited.left:
             return None
         awaited.left -= 1
+        awaited.last_refused = max(awaited.last_refused, sequence.base_sequence)
         return awaited.error_code
 
     def _await(self, name: TopicPartition, first: ProducerSequence, error_code: Errors) -> _Awaited:
-        awaited = _Awaited(first.producer_epoch, first.base_sequence, error_code)
+        base_sequence = first.base_sequence
+        awaited = _Awaited(first.producer_epoch, base_sequence, error_code, base_sequence)
         self._awaited.pop((name, first.producer_id), None)
         self._awaited[name, first.producer_id] = awaited
         if len(self._awaited) > MAX_PRODUCERS:

@@ -159,7 +159,8 @@ class Produce:
             if refusal is None:
                 raise
             return ProducedPartition(refusal, message=_TOO_EARLY)
-        self._early.on_appended(name, sequence)
+        if not appended.is_duplicate:  # an old one says nothing of what was refused since
+            self._early.on_appended(name, sequence)
         self._led.on_append(partition, appended, now_ms)
         if is_awaited:
             required_offset = appended.last_offset + 1

@@ -3,6 +3,7 @@
 Which producers a partition has depends on its topic. Those of topic-0 want one broker to have a
 record (``acks=1``), those of topic-1 all in sync, and send again what was not acknowledged: there
 records are deleted, too. All others are idempotent: each record is there once, in their order.
+Those of topic-4 and topic-5 have several batches in flight.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import itertools
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from core.errors import Errors
 from core.model import BrokerId, TopicPartition
@@ -25,12 +27,18 @@ from tests.simulation.client_requests import (
 )
 from tests.simulation.cluster import Cluster
 from tests.simulation.network import AnswerBody, Exchange
+from tests.simulation.pipelining import (
+    LOST_PLACES,
+    MAX_IN_FLIGHT,
+    REQUEST_TIMEOUT_MS,
+    PipeliningProducer,
+)
 from tests.simulation.record_history import RecordHistory
 from tests.support.record_batches import batch
 from zk.admin_znodes import DeleteTopicsTopicZNode
 
 CARELESS_TOPIC, PLAIN_TOPIC = "topic-0", "topic-1"
-REQUEST_TIMEOUT_MS = 3_000
+PIPELINED_TOPICS = ("topic-4", "topic-5")
 LAST_ATTEMPTS = 8  # followers may fetch just too late for a producer, several times in a row
 MAX_BATCHES = 150  # of a history: it shall not take for ever
 MAX_BYTES = (100, 200, 1_000_000)
@@ -39,12 +47,6 @@ FAVOURITE_PROBABILITY = 0.6
 FAVOURITES = 3
 MISTAKE_PROBABILITY = 0.1
 LATEST = 2**62
-
-LOST_PLACES = (
-    Errors.OUT_OF_ORDER_SEQUENCE_NUMBER,
-    Errors.INVALID_PRODUCER_EPOCH,
-    Errors.UNKNOWN_PRODUCER_ID,
-)
 
 
 @dataclass(slots=True)
@@ -65,6 +67,11 @@ class Producer:
         self.exchange: Exchange | None = None
         self.sequence = 0
         self.producer_id = producer_id  # -1: it is not idempotent
+
+    @property
+    def has_room(self) -> bool:
+        """Whether it has nothing to send."""
+        return self.pending is None
 
     def take(self, values: tuple[bytes, ...]) -> None:
         """Have something to send."""
@@ -94,6 +101,9 @@ class Producer:
         self.pending.sequence = 0
 
 
+AnyProducer: TypeAlias = Producer | PipeliningProducer
+
+
 class Clients:
     """All of them; ``note`` writes the history."""
 
@@ -111,7 +121,7 @@ class Clients:
         self._numbers = itertools.count(1)
         self._producer_ids = itertools.count(1_000)
         self._batches = 0
-        self._producers: dict[TopicPartition, Producer] = {}
+        self._producers: dict[TopicPartition, AnyProducer] = {}
         self._positions: dict[TopicPartition, int] = {}
         self._actions = [
             *[self._produce] * 6,
@@ -134,19 +144,30 @@ class Clients:
         producer = self._producers.get(name)
         if producer is None:
             producer = self._producers[name] = self._new_producer(name)
-        if producer.pending is None:
-            if self._batches >= MAX_BATCHES:
-                return
-            self._batches += 1
-            count = self._random.choice((1, 1, 1, 2, 3))
-            producer.take(tuple(b"%d" % next(self._numbers) for _ in range(count)))
-        self._send(producer, leader)
+        at_once = 1 if isinstance(producer, Producer) else self._random.randint(1, MAX_IN_FLIGHT)
+        for _ in range(at_once):
+            if producer.has_room and self._batches < MAX_BATCHES:
+                self._batches += 1
+                count = self._random.choice((1, 1, 1, 2, 3))
+                producer.take(tuple(b"%d" % next(self._numbers) for _ in range(count)))
+        if producer.pending:
+            self._send_to(producer, leader)
 
-    def _new_producer(self, name: TopicPartition) -> Producer:
+    def _new_producer(self, name: TopicPartition) -> AnyProducer:
+        if name.topic in PIPELINED_TOPICS:
+            network, time = self._cluster.network, self._cluster.time
+            producer_id = next(self._producer_ids)
+            return PipeliningProducer(name, producer_id, network, lambda: time.now_ms, self._note)
         if name.topic == CARELESS_TOPIC:
             return Producer(name, -1, ACKS_LEADER)
         is_plain = name.topic == PLAIN_TOPIC
         return Producer(name, -1 if is_plain else next(self._producer_ids), ACKS_ALL)
+
+    def _send_to(self, producer: AnyProducer, leader: BrokerId) -> None:
+        if isinstance(producer, Producer):
+            self._send(producer, leader)
+        else:
+            producer.send(self._cluster.brokers[leader].client_endpoint)
 
     def _send(self, producer: Producer, leader: BrokerId) -> None:
         waiting = producer.exchange
@@ -255,14 +276,14 @@ class Clients:
         for _ in range(LAST_ATTEMPTS):
             for producer in self._producers.values():
                 leader = self._leader(producer)
-                if producer.pending is not None and leader is not None:
-                    self._send(producer, leader.broker_id)
+                if producer.pending and leader is not None:
+                    self._send_to(producer, leader.broker_id)
             self._cluster.run_until_quiet()
-            if all(producer.pending is None for producer in self._producers.values()):
+            if not any(producer.pending for producer in self._producers.values()):
                 break
         for producer in self._producers.values():
             leader = self._leader(producer)
-            if producer.pending is not None and leader is not None:
+            if producer.pending and leader is not None:
                 partition = leader.replica_manager.partitions[producer.name]
                 is_allowed = len(partition.isr) >= self._min_isr(leader, producer.name)
                 assert not is_allowed, f"{producer.name}: nobody takes {producer.pending}"
@@ -274,7 +295,7 @@ class Clients:
             }
             assert not overdue, f"broker {broker.broker_id} owes {overdue}"
 
-    def _leader(self, producer: Producer) -> SimulatedBroker | None:
+    def _leader(self, producer: AnyProducer) -> SimulatedBroker | None:
         """Return who leads, unless the topic is to be deleted: nobody cares for it any more."""
         if DeleteTopicsTopicZNode.path(producer.name.topic) in self._cluster.zookeeper.snapshot():
             return None

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from core.model import BrokerId, TopicPartition
 from tests.support.memory_logs import MemoryLog, StoredBatch
+from tests.support.record_batches import values_of
 from tests.support.record_checks import headers_of
 
 
@@ -42,7 +43,11 @@ class CommittedRecords:
     holders: dict[int, int] = field(default_factory=dict)  # how many had it then
     _appenders: dict[int, BrokerId] = field(default_factory=dict)
     _written: dict[Position, tuple[StoredBatch, Position | None]] = field(default_factory=dict)
-    _last_sequences: dict[int, tuple[int, int]] = field(default_factory=dict)  # and where it is
+    # The last sequence number of a producer in one of its epochs, and where that is.
+    _last_sequences: dict[tuple[int, int], tuple[int, int]] = field(default_factory=dict)
+    _places: dict[bytes | None, int] = field(
+        default_factory=dict
+    )  # of records of idempotent producers
 
     def is_covered(self, one_epoch: int, other_epoch: int) -> bool:
         """Whether an unclean election between two epochs, or a lost disk, explains a loss."""
@@ -51,7 +56,7 @@ class CommittedRecords:
 
     def is_excused(self, producer_id: int) -> bool:
         """Whether an idempotent producer may have lost its place: the log does not know it."""
-        is_known = producer_id in self._last_sequences
+        is_known = any(producer_id == known for known, _ in self._last_sequences)
         return self.is_tainted or bool(self.unclean_epochs) or not is_known
 
     # --- writing ---
@@ -111,9 +116,13 @@ class CommittedRecords:
         if header.producer_id < 0 or self.unclean_epochs or self.is_tainted:
             return
         where = f"{self.key.name}: producer {header.producer_id}: {_told(batch)}"
-        last = self._last_sequences.get(header.producer_id, (-1, -1))
+        producer = header.producer_id, header.producer_epoch
+        last = self._last_sequences.get(producer, (-1, -1))
         assert header.base_sequence > last[0], f"OnceAndInOrder: {where}, {last[0]} is at {last[1]}"
-        self._last_sequences[header.producer_id] = header.base_sequence, batch.base_offset
+        self._last_sequences[producer] = header.base_sequence, batch.base_offset
+        for value in values_of(batch.data):  # under whichever epoch: a value is written once
+            place = self._places.setdefault(value, batch.base_offset)
+            assert place == batch.base_offset, f"OnceAndInOrder: {where}: {value!r} is at {place}"
 
     def check_leader(self, broker_id: BrokerId, log: MemoryLog, leader_epoch: int) -> None:
         """A new leader has everything that was committed; what it lacks with an excuse is gone."""

@@ -35,6 +35,7 @@ from core.replication.control_orders import ControlOrders
 from tests.simulation.damage_defects import DAMAGE_DEFECTS, SEARCH_DAMAGE_FROM
 from tests.simulation.record_defects import (
     RECORD_DEFECTS,
+    early_batches_told_out_of_order,
     fetches_of_any_epoch_count,
     late_answers_appended,
 )
@@ -392,6 +393,7 @@ SEARCH_FROM: dict[Defect, int] = {
     watches_armed_after_the_read: 45,
     late_answers_appended: 120,
     fetches_of_any_epoch_count: 31_670,
+    early_batches_told_out_of_order: 720_010,
     **SEARCH_DAMAGE_FROM,
 }
 """Where the search for a rare one begins, to keep it short; any other seed will do in time."""

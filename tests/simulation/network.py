@@ -53,6 +53,7 @@ class Exchange:
     request: RequestBody
     on_answer: Callable[[AnswerBody], None]
     sent_ms: int
+    has_arrived: bool = False  # somebody has the request
     is_over: bool = False
 
     def give_up(self) -> None:
@@ -132,6 +133,12 @@ class Network:
         """Lose a packet."""
         del self.packets[number]
 
+    def drop_request(self, exchange: Exchange) -> None:
+        """Lose a request that is under way: its sender closed the connection."""
+        under_way = self.packets.values()
+        for packet in [p for p in under_way if p.exchange is exchange and p.answer is None]:
+            self.drop(packet.number)
+
     def duplicate(self, number: int) -> None:
         """Have a packet arrive twice."""
         packet = self.packets[number]
@@ -171,6 +178,7 @@ class Network:
             receiver = self.listeners.get(exchange.endpoint)
             if receiver is None:
                 return False
+            exchange.has_arrived = True
             receiver.receive(exchange)
             return True
         if exchange.is_over or (exchange.sender is not None and exchange.sender.is_dead):

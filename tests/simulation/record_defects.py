@@ -20,6 +20,7 @@ from core.replication import (
     replica_fetcher,
 )
 from core.replication.delayed_operations import DelayedOperations
+from core.replication.early_batches import EarlyBatches
 from core.replication.partition import Partition, Role
 from core.replication.produces import DelayedProduce
 from core.replication.record_deletions import RecordDeletions
@@ -200,6 +201,11 @@ def sequences_forgotten_by_followers() -> Any:
     return patch.object(ObservedLog, "append_as_follower", and_forget)
 
 
+def early_batches_told_out_of_order() -> Any:
+    """A batch that comes before its predecessors is out of order, as Kafka has it."""
+    return patch.object(EarlyBatches, "refusal", lambda self, partition, sequence: None)
+
+
 def consumers_read_to_the_log_end() -> Any:
     """Consumers see what is not committed."""
     read = consumer_fetches.DelayedConsumerFetch._read_log
@@ -276,6 +282,7 @@ RECORD_DEFECTS: tuple[Defect, ...] = (
     fetches_of_any_epoch_count,
     what_is_sent_twice_is_appended_twice,
     sequences_forgotten_by_followers,
+    early_batches_told_out_of_order,
     consumers_read_to_the_log_end,
     records_deleted_beyond_the_high_watermark,
     nobody_is_woken,

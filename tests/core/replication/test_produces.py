@@ -315,6 +315,31 @@ def test_a_new_leader_waits_for_what_was_sent_to_the_former_one(
     assert late.error_code is Errors.OUT_OF_ORDER_SEQUENCE_NUMBER, "it knows this leader by now"
 
 
+def test_what_overtakes_a_refused_batch_is_refused_until_that_is_there(
+    leader: RecordBroker, follower: RecordBroker
+) -> None:
+    """Its producer has heard of the first one, and not yet of the second, when it sends more."""
+    follower.follow(leader)
+    follower.order(2, 2)
+    error = Errors.NOT_LEADER_OR_FOLLOWER
+    assert [follower.produce_to(sent(n)).answer[T0].error_code for n in (1, 2)] == [error] * 2
+    assert follower.produce_to(sent(0)).is_waiting
+    assert [follower.produce_to(sent(n)).answer[T0].error_code for n in (3, 4)] == [error] * 2
+    for number in range(1, 5):
+        assert follower.produce_to(sent(number)).is_waiting
+    assert follower.values() == [b"%d" % number for number in range(5)]
+
+
+def test_a_duplicate_does_not_stand_for_what_was_refused_after_it(leader: RecordBroker) -> None:
+    leader.produce_to(sent(0))
+    refuse_for_now(leader, Errors.NOT_ENOUGH_REPLICAS)
+    leader.produce_to(sent(1))
+    leader.order(1, 3)
+    assert leader.produce_to(sent(0)).is_waiting, "it was not acknowledged in time"
+    early = leader.produce_to(sent(2)).answer[T0]
+    assert early.error_code is Errors.NOT_ENOUGH_REPLICAS
+
+
 def test_a_gap_where_nothing_was_refused_is_told_at_once(leader: RecordBroker) -> None:
     leader.produce_to(sent(0))
     gap = leader.produce_to(sent(2)).answer[T0]

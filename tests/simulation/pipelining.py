@@ -1,0 +1,175 @@
+"""A producer as librdkafka's: several batches in flight, each to be there once and in order.
+
+Its connection to a broker keeps the order of requests, and of their answers. What was refused for
+now is sent again, from the first on; what comes behind it may have reached another leader by then.
+When a batch is out of order, it waits for what is in flight, takes a new epoch, and sends under
+that, from sequence 0 on, whatever was not acknowledged.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from core.errors import Errors
+from core.model import TopicPartition
+from core.protocol.client import ACKS_ALL
+from tests.simulation.client_requests import ProduceRequest, ProduceResponse
+from tests.simulation.network import AnswerBody, Exchange, Network
+from tests.support.record_batches import batch
+
+MAX_IN_FLIGHT = 5
+REQUEST_TIMEOUT_MS = 3_000
+
+LOST_PLACES = (
+    Errors.OUT_OF_ORDER_SEQUENCE_NUMBER,
+    Errors.INVALID_PRODUCER_EPOCH,
+    Errors.UNKNOWN_PRODUCER_ID,
+)
+
+
+@dataclass(slots=True, eq=False)
+class PipelinedBatch:
+    """A batch that is not acknowledged."""
+
+    values: tuple[bytes, ...]
+    sequence: int
+    is_in_flight: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class _Request:
+    batch: PipelinedBatch
+    exchange: Exchange | None = None
+    answer: ProduceResponse | None = None
+
+
+class Connection:
+    """To one broker: requests arrive, and are answered, in the order they are sent in."""
+
+    def __init__(
+        self,
+        network: Network,
+        endpoint: str,
+        on_answer: Callable[[PipelinedBatch, ProduceResponse], None],
+    ) -> None:
+        self._network = network
+        self._endpoint = endpoint
+        self._on_answer = on_answer
+        self._requests: deque[_Request] = deque()
+
+    @property
+    def is_clear(self) -> bool:
+        """Whether all that was sent has arrived."""
+        return all(r.exchange is not None and r.exchange.has_arrived for r in self._requests)
+
+    def send(self, batch: PipelinedBatch, request: ProduceRequest) -> None:
+        """Send a batch; ``on_answer`` hears of it once, unless the connection is closed."""
+        sent = _Request(batch)
+        self._requests.append(sent)
+        batch.is_in_flight = True
+
+        def on_answer(answer: AnswerBody) -> None:
+            assert isinstance(answer, ProduceResponse)
+            sent.answer = answer
+            self._hand_over()
+
+        sent.exchange = self._network.ask(None, self._endpoint, request, on_answer)
+
+    def close_if_overdue(self, now_ms: int) -> None:
+        """Give everything up when a request times out; what has not arrived never will."""
+        exchanges = [r.exchange for r in self._requests if r.exchange is not None]
+        if all(now_ms - exchange.sent_ms < REQUEST_TIMEOUT_MS for exchange in exchanges):
+            return
+        for exchange in exchanges:
+            exchange.give_up()
+            self._network.drop_request(exchange)
+        while self._requests:
+            self._requests.popleft().batch.is_in_flight = False
+
+    def _hand_over(self) -> None:
+        while self._requests and self._requests[0].answer is not None:
+            answered = self._requests.popleft()
+            assert answered.answer is not None
+            answered.batch.is_in_flight = False
+            self._on_answer(answered.batch, answered.answer)
+
+
+class PipeliningProducer:
+    """What one process writes to one partition. ``note`` writes the history."""
+
+    def __init__(
+        self,
+        name: TopicPartition,
+        producer_id: int,
+        network: Network,
+        now_ms: Callable[[], int],
+        note: Callable[..., None],
+    ) -> None:
+        self.name = name
+        self.pending: list[PipelinedBatch] = []
+        self._producer_id = producer_id
+        self._producer_epoch = 0
+        self._sequence = 0
+        self._lost_its_place = False
+        self._connections: dict[str, Connection] = {}
+        self._network = network
+        self._now_ms = now_ms
+        self._note = note
+
+    @property
+    def has_room(self) -> bool:
+        """Whether one more may be in flight."""
+        return len(self.pending) < MAX_IN_FLIGHT
+
+    def take(self, values: tuple[bytes, ...]) -> None:
+        """Have something more to send."""
+        self.pending.append(PipelinedBatch(values, self._sequence))
+        self._sequence += len(values)
+
+    def send(self, endpoint: str) -> None:
+        """Send what is not in flight to whoever is believed to lead, in order."""
+        for known in self._connections.values():
+            known.close_if_overdue(self._now_ms())
+        if self._lost_its_place:
+            self._begin_anew()
+        if endpoint not in self._connections:
+            made = Connection(self._network, endpoint, self._on_answer)
+            self._connections[endpoint] = made
+        connection = self._connections[endpoint]
+        for pending in list(self.pending):
+            if connection.is_clear and not self._lost_its_place and not pending.is_in_flight:
+                connection.send(pending, self._request(pending, endpoint))
+
+    def _begin_anew(self) -> None:
+        if any(pending.is_in_flight for pending in self.pending):
+            return
+        self._lost_its_place = False
+        self._producer_epoch += 1
+        self._sequence = 0
+        for pending in self.pending:
+            pending.sequence = self._sequence
+            self._sequence += len(pending.values)
+        self._note("%s: epoch %d", self, self._producer_epoch)
+
+    def _request(self, pending: PipelinedBatch, endpoint: str) -> ProduceRequest:
+        self._note("%s: %d.. %s to %s", self, pending.sequence, pending.values, endpoint)
+        data = batch(
+            *pending.values,
+            producer_id=self._producer_id,
+            producer_epoch=self._producer_epoch,
+            base_sequence=pending.sequence,
+        )
+        return ProduceRequest(self.name, ACKS_ALL, data)
+
+    def _on_answer(self, pending: PipelinedBatch, answer: ProduceResponse) -> None:
+        error, offset = answer.outcome.error_code, answer.outcome.base_offset
+        self._note("  %s: %d.. %s at %d", self, pending.sequence, error.name, offset)
+        if error in (Errors.NONE, Errors.DUPLICATE_SEQUENCE_NUMBER):
+            self.pending.remove(pending)
+        elif error in LOST_PLACES:
+            self._lost_its_place = True
+
+    def __str__(self) -> str:
+        return f"{self.name} of {self._producer_id}"
