@@ -6,7 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
-from cli.remote_actors import ControllerRef
+from cli.remote_actors import controller_of
 from core.errors import RegentError
 from core.protocol.controller import DescribeTopicsRequest, DescribeTopicsResponse
 from zk.admin import ZkAdminStore
@@ -28,7 +28,7 @@ def await_leaders(admin: ZkAdminStore, partitions: Mapping[str, int], *, timeout
     deadline = time.monotonic() + timeout_ms / 1000
     missing = dict(partitions)  # how many leaders each topic lacks; only these are asked about
     pause_s = _FIRST_PAUSE_S
-    with ControllerRef(admin) as controller:
+    with controller_of(admin) as controller:
         has_answered = False
         while True:
             for question in list(_questions(partitions, missing)):

@@ -20,7 +20,7 @@ from cli.output import (
 from core.errors import BadDataError, Errors, RegentError
 from core.model import BrokerId, BrokerRegistration
 from core.protocol.broker import ShutdownBrokerRequest, ShutdownBrokerResponse
-from zk.admin import ZkAdminStore
+from zk.admin import ZkAdminStore, control_endpoint
 
 _POLL_S = 0.1
 
@@ -117,8 +117,9 @@ def _ask_to_shut_down(
     registration: BrokerRegistration, *, timeout_s: float
 ) -> ShutdownBrokerResponse | None:
     """Return what the broker could not hand over; None when it ended before it could say."""
-    from cli.remote_actors import actor_at, ask, control_endpoint
+    from cli.remote_actors import actor_at
     from transport.client import PeerDisconnectedError, RequestError
+    from transport.controller_ref import ask
 
     broker_id = registration.info.broker_id
     endpoint = control_endpoint(broker_id, registration)

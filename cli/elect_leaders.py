@@ -11,7 +11,7 @@ import click
 from cli.find_cluster import Cluster, pass_cluster
 from cli.output import Output, counted, examples, listed, note, output_option, print_json
 from cli.partition_files import read_partitions_file
-from cli.remote_actors import ControllerRef, refusal
+from cli.remote_actors import controller_of
 from cli.waiting import pauses, timeout_option
 from core.errors import Errors, RegentError
 from core.model import BrokerId, TopicPartition
@@ -22,6 +22,7 @@ from core.protocol.controller import (
     ElectLeadersRequest,
     ElectLeadersResponse,
 )
+from transport.controller_ref import ControllerRef, refusal
 
 _NAMED_PARTITIONS = 20
 
@@ -67,7 +68,7 @@ def elect_leaders(
     kind = ElectionType[election_type.upper()]
     partitions = _partitions(all_topic_partitions, topic, partition, file)
     deadline = time.monotonic() + timeout_ms / 1000
-    with cluster.admin() as admin, ControllerRef(admin) as controller:
+    with cluster.admin() as admin, controller_of(admin) as controller:
         request = ElectLeadersRequest(kind, partitions)
         answer = controller.ask_until_answered(request, ElectLeadersResponse, deadline=deadline)
         results = sorted(answer.partitions)

@@ -9,7 +9,7 @@ import click
 from cli.brokers import broker_json
 from cli.find_cluster import Cluster, ClusterNotFoundError, pass_cluster
 from cli.output import Output, examples, listed, output_option, print_json, print_table
-from core.errors import Errors, RegentError
+from core.errors import BrokerNotFoundError, Errors, RegentError
 from core.model import BrokerId, BrokerInfo, BrokerRegistration, EndPoint
 from core.protocol.broker import (
     DescribeMetadataRequest,
@@ -17,6 +17,7 @@ from core.protocol.broker import (
     MetadataPartition,
 )
 from core.protocol.control import UpdateMetadataBroker
+from zk.admin import control_endpoint
 
 _ASK_TIMEOUT_S = 10.0
 _COLUMNS = ("topic", "partition", "leader", "leader_epoch", "isr", "replicas", "offline_replicas")
@@ -35,8 +36,9 @@ def metadata(cluster: Cluster, /, broker_id: BrokerId, output: str) -> None:
 
     A broker that ZooKeeper has lost is asked all the same, if it is one of the data directory's.
     """
-    from cli.remote_actors import actor_at, ask
+    from cli.remote_actors import actor_at
     from transport.client import RequestError
+    from transport.controller_ref import ask
 
     try:
         with actor_at(_endpoint(cluster, broker_id)) as actor:
@@ -73,8 +75,6 @@ def metadata(cluster: Cluster, /, broker_id: BrokerId, output: str) -> None:
 
 def _endpoint(cluster: Cluster, broker_id: BrokerId) -> str:
     """Return the control endpoint by registration, or failing that by ``cluster.json``."""
-    from cli.remote_actors import BrokerNotFoundError, control_endpoint
-
     try:
         with cluster.admin() as admin:
             return control_endpoint(broker_id, admin.read_broker(broker_id))

@@ -15,7 +15,7 @@ import orjson
 from cli.output import Output, listed, note, print_json
 from cli.partition_files import reassignment_json
 from cli.reassign_progress import ReassignmentError, await_moves
-from cli.remote_actors import ControllerRef, refusal
+from cli.remote_actors import controller_of
 from cli.topic_options import not_registered, read_live_brokers
 from core.errors import BadDataError, Errors
 from core.model import BrokerId, TopicPartition
@@ -27,6 +27,7 @@ from core.protocol.controller import (
     OngoingReassignment,
     ReassignablePartition,
 )
+from transport.controller_ref import ControllerRef, refusal
 from zk.admin import ZkAdminStore
 
 _NAMED_PARTITIONS = 20
@@ -50,7 +51,7 @@ def execute(
     deadline = time.monotonic() + timeout_ms / 1000
     current = _current_replicas(admin, targets)
     _check_brokers(admin, targets, current)
-    with ControllerRef(admin) as controller:
+    with controller_of(admin) as controller:
         if not additional:
             _refuse_if_busy(admin, ongoing(controller, None, deadline=deadline))
         _print_rollback(current, output)
@@ -74,7 +75,7 @@ def cancel(
 ) -> None:
     """Have the controller stop moving those of ``partitions`` that are being moved."""
     deadline = time.monotonic() + timeout_ms / 1000
-    with ControllerRef(admin) as controller:
+    with controller_of(admin) as controller:
         found = ongoing(controller, sorted(partitions), deadline=deadline)
         active = [TopicPartition(row.topic, row.partition) for row in found]
         problems = _alter(controller, dict.fromkeys(active), deadline=deadline) if active else {}
@@ -95,7 +96,7 @@ def cancel(
 def print_ongoing(admin: ZkAdminStore, *, timeout_ms: int, output: str) -> None:
     """Print everything that is being moved."""
     deadline = time.monotonic() + timeout_ms / 1000
-    with ControllerRef(admin) as controller:
+    with controller_of(admin) as controller:
         rows = ongoing(controller, None, deadline=deadline)
     if output == Output.JSON:
         print_json([row._asdict() for row in rows])

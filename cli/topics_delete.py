@@ -117,10 +117,10 @@ def _await_deletion(
 def _obstacles(admin: ZkAdminStore, topics: Sequence[str]) -> dict[str, str]:
     if not topics:
         return {}
-    from cli.remote_actors import ControllerRef
+    from cli.remote_actors import controller_of
 
     deadline = time.monotonic() + _REASON_TIMEOUT_S
-    with ControllerRef(admin) as controller:
+    with controller_of(admin) as controller:
         request = DescribeControllerRequest()
         answer = controller.ask(request, DescribeControllerResponse, deadline=deadline)
     return deletion_obstacles(admin, topics, answer)

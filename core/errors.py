@@ -6,6 +6,7 @@
 ├── SessionExpiredError       the ZooKeeper session this call belonged to is over
 ├── StateChangeFailedError    one partition or replica could not change state
 ├── BrokerIdInUseError        another live process is registered under our broker id
+├── BrokerNotFoundError       nobody who takes requests is registered there
 ├── StorageError              a log directory failed
 ├── DamagedRecordsError       records in the middle of a log are not what was written
 ├── RecordsRefusedError       record batches that cannot be appended
@@ -99,6 +100,10 @@ class StateChangeFailedError(RegentError):
 
 class BrokerIdInUseError(RegentError):
     """`/brokers/ids/N` belongs to a session that is not ours."""
+
+
+class BrokerNotFoundError(RegentError):
+    """There is no such broker, or it has no control endpoint."""
 
 
 class StorageError(RegentError):

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
-from core.errors import BadDataError, RegentError
+from core.errors import BadDataError, BrokerNotFoundError, RegentError
 from core.model import (
     BrokerId,
     BrokerRegistration,
@@ -117,6 +117,19 @@ class ZkAdminStore(TopicConfigAdmin):
             if again is not None and again.stat.czxid == node.stat.czxid:
                 return _ruling_controller(again, epoch)
         raise ConflictError(f"{path} keeps changing; try again")
+
+    def read_controller_endpoint(self) -> str:
+        """Return where the controller takes requests.
+
+        Raises ``BrokerNotFoundError`` when there is none that does, and ``BadDataError``.
+        """
+        controller = self.read_controller()
+        if controller is None:
+            raise BrokerNotFoundError("there is no controller")
+        try:
+            return control_endpoint(controller.broker_id, self.read_broker(controller.broker_id))
+        except BrokerNotFoundError as error:
+            raise BrokerNotFoundError(f"the controller does not answer: {error}") from None
 
     def depose_controller(self, controller: RulingController) -> bool:
         """Delete ``/controller`` while it is still this one's.
@@ -318,6 +331,22 @@ class ZkAdminStore(TopicConfigAdmin):
     def _refused(self, topic: str) -> RegentError:
         self.read_brokers()  # raises when it was in vain from the start
         return ConflictError(f"topic {topic}: others keep changing it; try again")
+
+
+def control_endpoint(
+    broker_id: BrokerId, registration: BrokerRegistration | BadDataError | None
+) -> str:
+    """Return where a registered broker takes requests; raises ``BrokerNotFoundError``."""
+    if isinstance(registration, BadDataError):
+        raise registration
+    endpoint = None if registration is None else registration.info.control_endpoint
+    if endpoint is None:
+        raise BrokerNotFoundError(
+            f"broker {broker_id} is not registered"
+            if registration is None
+            else f"broker {broker_id} has no control endpoint: it is not one of Regent's"
+        )
+    return endpoint
 
 
 def _ruling_controller(node: Znode, epoch: Znode) -> RulingController:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
-from core.errors import BadDataError
-from core.model import ReplicaAssignment
+from core.errors import BadDataError, BrokerNotFoundError
+from core.model import BrokerInfo, EndPoint, ReplicaAssignment
 from tests.support.fake_zookeeper import Call, FakeZooKeeper, FakeZooKeeperServer, Moment
 from tests.support.zookeeper_sessions import apply
 from zk import znodes
@@ -326,6 +327,25 @@ def test_a_controller_node_with_garbage_has_broker_id_minus_one(
 
     assert controller is not None
     assert controller.broker_id == -1
+
+
+def test_where_the_controller_is_asked_is_in_its_registration(
+    server: FakeZooKeeperServer, admin: ZkAdminStore
+) -> None:
+    with pytest.raises(BrokerNotFoundError, match="there is no controller"):
+        admin.read_controller_endpoint()
+    elect(server, 2, epoch=7)
+    with pytest.raises(BrokerNotFoundError, match="broker 2 is not registered"):
+        admin.read_controller_endpoint()
+    theirs = BrokerInfo(2, (EndPoint("PLAINTEXT", "127.0.0.1", 9092),))
+    server.put("/brokers/ids/2", znodes.BrokerIdZNode.encode(theirs))
+    with pytest.raises(BrokerNotFoundError, match="it is not one of Regent's"):
+        admin.read_controller_endpoint()
+
+    ours = replace(theirs, control_endpoint="tcp://127.0.0.1:1")
+    server.put("/brokers/ids/2", znodes.BrokerIdZNode.encode(ours))
+
+    assert admin.read_controller_endpoint() == "tcp://127.0.0.1:1"
 
 
 def test_deposing_deletes_the_controller_node_of_that_controller_only(

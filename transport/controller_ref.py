@@ -1,0 +1,130 @@
+"""Actors of brokers as tools ask them: the one at an endpoint, and whichever is the controller."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from types import TracebackType
+from typing import Final, Self, TypeVar
+
+from core.errors import BadDataError, BrokerNotFoundError, Errors, RegentError
+from core.protocol.broker import DescribeMetadataResponse
+from core.protocol.controller import ControllerResponse, ElectedPartition, ReassignedPartition
+from transport.client import RequestError, RequestFailedError
+from transport.codec import Request
+from transport.remote_ref import RemoteActorRef
+from transport.sockets import new_context
+
+_MAX_ASK_S: Final = 5.0  # then the controller may have moved: look for it again
+_MAX_COMMAND_S: Final = 10.0  # the same for what takes a controller longer than a question
+_PAUSE_S: Final = 0.1
+_PASSING_ERRORS: Final = (Errors.NOT_CONTROLLER, Errors.BROKER_NOT_AVAILABLE)
+
+T = TypeVar("T")
+A = TypeVar("A", bound=ControllerResponse | DescribeMetadataResponse)
+
+
+@contextmanager
+def actor_at(endpoint: str, *, client_id: str) -> Iterator[RemoteActorRef]:
+    """Give a reference to the actor at a control endpoint, for the block."""
+    context = new_context()
+    try:
+        with RemoteActorRef(context, endpoint, client_id=client_id) as actor:
+            yield actor
+    finally:
+        context.destroy(linger=0)
+
+
+def ask(actor: RemoteActorRef, message: Request, answer: type[T], *, timeout_s: float) -> T:
+    """Return the answer to ``message``; raises a ``RequestError``."""
+    response = actor.ask(message, timeout=timeout_s)
+    assert isinstance(response, answer)
+    return response
+
+
+class ControllerError(RegentError):
+    """The controller refused a request, or nobody answered as one in time."""
+
+
+class ControllerRef:
+    """The controller, whichever broker it is at the moment.
+
+    ``find`` returns its control endpoint, or raises ``BrokerNotFoundError`` or ``BadDataError``.
+    """
+
+    def __init__(self, find: Callable[[], str], *, client_id: str) -> None:
+        self._find = find
+        self._client_id = client_id
+        self._open = ExitStack()
+        self._actor: RemoteActorRef | None = None
+        self.failure = "there is no controller"
+        """Why the last question was not answered."""
+        self._was_refused = False  # so that asking again would not help
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._open.close()
+
+    def ask(
+        self, request: Request, answer: type[A], *, deadline: float, limit_s: float = _MAX_ASK_S
+    ) -> A | None:
+        """Ask once; return None, leaving ``failure``, when nobody answered as the controller.
+
+        ``deadline`` is on the monotonic clock. After None the controller is looked for anew.
+        """
+        self._was_refused = False
+        try:
+            actor = self._actor or self._connect()
+            timeout_s = max(0.0, min(limit_s, deadline - time.monotonic()))
+            response = ask(actor, request, answer, timeout_s=timeout_s)
+            if response.error_code is Errors.NONE:
+                return response
+            self._refused(response.error_code)
+        except RequestFailedError as error:
+            self._refused(error.error_code)
+        except BrokerNotFoundError as error:
+            self.failure = str(error)
+        except (RequestError, BadDataError) as error:
+            self.failure = f"the controller does not answer: {error}"
+        self._forget()
+        return None
+
+    def ask_until_answered(self, request: Request, answer: type[A], *, deadline: float) -> A:
+        """Ask whoever is the controller until one answers; the request may reach several of them.
+
+        Raises ``ControllerError`` when one refuses, or nobody answers before ``deadline``.
+        """
+        while True:
+            response = self.ask(request, answer, deadline=deadline, limit_s=_MAX_COMMAND_S)
+            if response is not None:
+                return response
+            if self._was_refused or time.monotonic() >= deadline:
+                raise ControllerError(self.failure)
+            time.sleep(_PAUSE_S)
+
+    def _refused(self, error_code: Errors) -> None:
+        self.failure = f"the controller answered {error_code.name}"
+        self._was_refused = error_code not in _PASSING_ERRORS
+
+    def _connect(self) -> RemoteActorRef:
+        actor = actor_at(self._find(), client_id=self._client_id)
+        self._actor = self._open.enter_context(actor)
+        return self._actor
+
+    def _forget(self) -> None:
+        self._actor = None
+        self._open.close()
+
+
+def refusal(row: ElectedPartition | ReassignedPartition) -> str:
+    """Return why the controller refused a partition, without the partition's name."""
+    reason = row.message.removeprefix(f"{row.topic}-{row.partition}").lstrip(": ")
+    return reason or row.error_code.name
