@@ -16,6 +16,9 @@ that hold a replica already until every rack holds one
 (``AdminUtils.assignReplicasToBrokersRackAware``, KIP-36). When no broker has a rack it is
 ``kafka``; when only some have one it is an error, as in Kafka.
 
+``copyset``: partition ``i`` is on entry ``(i + start) mod length`` of a list of few sets of
+brokers (``core.copysets``). Each replication factor has a list of its own, and is counted apart.
+
 How ``i`` counts. The partitions to place, sorted by (topic, partition), are counted in *runs*:
 ``batch`` has one run of them all, so that a batch of small topics spreads over all brokers;
 ``per-topic`` has one run for each topic. The count of a run begins at the ``start_partition`` of
@@ -35,6 +38,7 @@ from enum import StrEnum
 from itertools import zip_longest
 from typing import NamedTuple
 
+from core.copysets import DEFAULT_SCATTER_WIDTH, MAX_ENTRIES, Copyset, rota, rota_length
 from core.errors import Errors, RegentError
 from core.model import BrokerId
 from core.protocol.placement import PlacedPartition, PlacementSpec, PlaceTopicsRequest
@@ -50,6 +54,7 @@ class Strategy(StrEnum):
     RING = "ring"
     KAFKA = "kafka"
     RACK_AWARE = "rack-aware"
+    COPYSET = "copyset"
 
 
 class IndexScope(StrEnum):
@@ -57,6 +62,9 @@ class IndexScope(StrEnum):
 
     BATCH = "batch"
     PER_TOPIC = "per-topic"
+
+
+_WITH_RACKS = (Strategy.RACK_AWARE, Strategy.COPYSET)
 
 
 class PlacementError(RegentError):
@@ -85,26 +93,33 @@ def place(request: PlaceTopicsRequest) -> list[PlacedPartition]:
     check(request)
     brokers = broker_order(request)
     racks = racks_in_use(request)
+    rotas = copyset_rotas(request)
     placed = []
     for run in runs(request):
         shift = run.shift
-        for index, (topic, partition, factor) in enumerate(_partitions(run), run.first_index):
+        for (topic, partition, factor), index in _partitions(request, run):
             if index > 0 and index % len(brokers) == 0:
                 shift += 1
-            if request.strategy == Strategy.RING:
-                replicas = place_ring(brokers, index + run.start, factor)
+            first = index + run.start
+            if rotas:
+                replicas = rotas[factor][first % len(rotas[factor])]
+            elif request.strategy == Strategy.RING:
+                replicas = place_ring(brokers, first, factor)
             elif racks:
-                replicas = place_rack_aware(brokers, racks, index + run.start, factor, shift)
+                replicas = place_rack_aware(brokers, racks, first, factor, shift)
             else:
-                replicas = place_shifted(brokers, index + run.start, factor, shift)
+                replicas = place_shifted(brokers, first, factor, shift)
             placed.append(PlacedPartition(topic, partition, replicas))
     return placed
 
 
-def _partitions(run: Run) -> Iterator[tuple[str, int, int]]:
-    for topic, partitions, factor, start_partition in run.topics:
-        for partition in range(start_partition, start_partition + partitions):
-            yield topic, partition, factor
+def _partitions(
+    request: PlaceTopicsRequest, run: Run
+) -> Iterator[tuple[tuple[str, int, int], int]]:
+    for spec, first_index in first_indexes(request, run):
+        topic, partitions, factor, start_partition = spec
+        for offset in range(partitions):
+            yield (topic, start_partition + offset, factor), first_index + offset
 
 
 # --- the three rules ------------------------------------------------------------------------------
@@ -168,7 +183,7 @@ def rack_alternated_brokers(racks: Mapping[BrokerId, str]) -> list[BrokerId]:
 
 def racks_in_use(request: PlaceTopicsRequest) -> dict[BrokerId, str]:
     """Return the rack of every broker, or nothing when the placement is not to look at racks."""
-    if request.strategy != Strategy.RACK_AWARE:
+    if request.strategy not in _WITH_RACKS:
         return {}
     return {b.broker_id: b.rack for b in request.brokers if b.rack is not None}
 
@@ -188,24 +203,74 @@ def runs(request: PlaceTopicsRequest) -> list[Run]:
     counted = []
     for number, group in enumerate(groups):
         if fixed_start is None:
-            start, shift = _random_start(request.seed, number, len(request.brokers))
+            start, shift = _random_start(request, number)
         else:
             start = shift = fixed_start
         counted.append(Run(group, group[0].start_partition, start, shift))
     return counted
 
 
+def first_indexes(request: PlaceTopicsRequest, run: Run) -> Iterator[tuple[PlacementSpec, int]]:
+    """Yield the topics of a run, each with the index of its first partition."""
+    counted: dict[int, int] = {}
+    for spec in run.topics:
+        counter = spec.replication_factor if request.strategy == Strategy.COPYSET else 0
+        index = counted.get(counter, spec.start_partition)
+        counted[counter] = index + spec.partitions
+        yield spec, index
+
+
+def copyset_rotas(request: PlaceTopicsRequest) -> dict[int, list[Copyset]]:
+    """Return the copysets of each replication factor in the order of their use, if they are used.
+
+    For ``least-loaded`` they begin where that broker leads first.
+    """
+    if request.strategy != Strategy.COPYSET:
+        return {}
+    brokers = [broker.broker_id for broker in request.brokers]
+    width = scatter_width(request)
+    rotas = {}
+    for factor in sorted({spec.replication_factor for spec in request.topics}):
+        entries = rota(brokers, racks_in_use(request), factor, width, request.copyset_seed)
+        if request.start_index == LEAST_LOADED:
+            first = _first_entry(entries, _least_loaded(request))
+            entries = entries[first:] + entries[:first]
+        rotas[factor] = entries
+    return rotas
+
+
+def _first_entry(entries: Sequence[Copyset], broker: BrokerId) -> int:
+    """Return the first entry that the broker leads, or, if it leads none, follows in."""
+
+    def place(number: int) -> int:
+        entry = entries[number]
+        return entry.index(broker) if broker in entry else len(entry)
+
+    return min(range(len(entries)), key=place)
+
+
+def scatter_width(request: PlaceTopicsRequest) -> int:
+    """Return the scatter width asked for, or the usual one."""
+    return request.scatter_width or min(DEFAULT_SCATTER_WIDTH, len(request.brokers) - 1)
+
+
 def _fixed_start(request: PlaceTopicsRequest) -> int | None:
     if request.start_index == RANDOM:
         return None
     if request.start_index == LEAST_LOADED:
-        least = min(request.brokers, key=lambda b: (b.replica_count, b.broker_id))
-        return broker_order(request).index(least.broker_id)
+        is_first = request.strategy == Strategy.COPYSET  # its list begins there
+        return 0 if is_first else broker_order(request).index(_least_loaded(request))
     return int(request.start_index)
 
 
-def _random_start(seed: int, run: int, n: int) -> tuple[int, int]:
-    return _splitmix64(seed, 2 * run) % n, _splitmix64(seed, 2 * run + 1) % n
+def _least_loaded(request: PlaceTopicsRequest) -> BrokerId:
+    return min(request.brokers, key=lambda b: (b.replica_count, b.broker_id)).broker_id
+
+
+def _random_start(request: PlaceTopicsRequest, run: int) -> tuple[int, int]:
+    # Copysets are counted modulo the length of their list, whatever it is.
+    n = MAX_PARTITION if request.strategy == Strategy.COPYSET else len(request.brokers)
+    return _splitmix64(request.seed, 2 * run) % n, _splitmix64(request.seed, 2 * run + 1) % n
 
 
 def _splitmix64(seed: int, position: int) -> int:
@@ -234,6 +299,7 @@ def check(request: PlaceTopicsRequest) -> None:
         raise _invalid_request(f"topic {duplicates[0]} is listed more than once")
     for spec in request.topics:
         _check_topic(spec, len(request.brokers))
+    _check_copysets(request)
 
 
 def _check_options(request: PlaceTopicsRequest) -> None:
@@ -263,10 +329,10 @@ def _check_brokers(request: PlaceTopicsRequest) -> None:
     if duplicates:
         raise _invalid_request(f"broker {duplicates[0]} is listed more than once")
     without_rack = sorted(b.broker_id for b in request.brokers if b.rack is None)
-    if request.strategy == Strategy.RACK_AWARE and 0 < len(without_rack) < len(request.brokers):
+    if request.strategy in _WITH_RACKS and 0 < len(without_rack) < len(request.brokers):
         raise _invalid_request(
             f"not all brokers have a rack (broker {without_rack[0]} has none): give every broker "
-            f"one, or choose another strategy than {Strategy.RACK_AWARE}"
+            f"one, or choose another strategy than {request.strategy}"
         )
 
 
@@ -292,6 +358,27 @@ def _check_topic(spec: PlacementSpec, brokers: int) -> None:
             Errors.INVALID_REPLICATION_FACTOR,
             f"topic {spec.topic}: replication factor {spec.replication_factor} is larger than "
             f"the {brokers} available broker{'' if brokers == 1 else 's'}",
+        )
+
+
+def _check_copysets(request: PlaceTopicsRequest) -> None:
+    if request.strategy != Strategy.COPYSET:
+        if request.scatter_width != 0:
+            raise _invalid_request(f"a scatter width goes with strategy {Strategy.COPYSET}")
+        return
+    others = len(request.brokers) - 1
+    if not 0 <= request.scatter_width <= others:
+        raise _invalid_request(
+            f"scatter width must be from 1 to {others}, the number of other brokers,"
+            f" not {request.scatter_width}"
+        )
+    width = scatter_width(request)
+    factors = {spec.replication_factor for spec in request.topics}
+    entries = sum(rota_length(len(request.brokers), factor, width) for factor in factors)
+    if entries > MAX_ENTRIES:
+        raise _invalid_request(
+            f"scatter width {width} of {len(request.brokers)} brokers takes a list of {entries}"
+            f" copysets, and {MAX_ENTRIES} are the most: choose a smaller one"
         )
 
 

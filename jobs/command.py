@@ -52,6 +52,7 @@ def run_job(
             args=None if argv is None else list(argv),
             prog_name=f"regent jobs {name}",
             standalone_mode=False,
+            max_content_width=100,
             obj=spark,
         )
     except click.exceptions.NoArgsIsHelpError as error:

@@ -1,37 +1,50 @@
-"""``regent jobs place``: place the partitions of many topics in one Spark job, into files.
+"""``regent jobs place``: place the partitions of many topics in one Spark job.
 
-``--topics FILE`` is ``[{"topic", "partitions", "replication_factor", "start_partition"?}]``, a
-``start_partition`` above 0 for a topic that grows. ``--brokers FILE`` is a list of broker ids or of
-``{"id", "rack"?, "replica_count"?}``, as ``regent brokers list -o json`` prints it. The output is
-Kafka's reassignment document (``json``), or one row ``topic, partition, replicas`` for each
-partition (``jsonl``, ``parquet``). One line of JSON on stdout sums it up.
+``--topics FILE`` is ``[{"topic", "partitions", "replication_factor", "start_partition"?,
+"config"?}]``, a ``start_partition`` above 0 for a topic that grows. ``--brokers FILE`` is a list of
+broker ids or of ``{"id", "rack"?, "replica_count"?, "capacity"?}``, as ``regent brokers list -o
+json`` prints it; ``--brokers zookeeper`` takes those that are registered. The output is Kafka's
+reassignment document (``json``), or one row ``topic, partition, replicas`` for each partition
+(``jsonl``, ``parquet``). With ``--apply`` the topics are created: after an interruption, run the
+same again, with another ``--out`` or none. One line of JSON on stdout sums it up.
 """
 
 from __future__ import annotations
 
-import secrets
-import shutil
 import sys
+import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
 
 import click
-import orjson
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql import SparkSession
 
-from core.placement import RANDOM, IndexScope, Strategy, check
-from core.protocol.placement import PlacementBroker, PlacementSpec, PlaceTopicsRequest
-from jobs.command import job_session, master_option, print_summary, run_job
+from core.errors import RegentError
+from core.placement import RANDOM, IndexScope, Strategy, scatter_width
+from jobs.cluster_connection import cluster_admin, cluster_options
+from jobs.command import job_session, master_option, print_summary, progress, run_job
+from jobs.placement_input import PlacementOrder, read_order
 from jobs.placement_job import placement_frame
+from jobs.placement_output import (
+    FORMATS,
+    Loads,
+    count_placed,
+    count_written,
+    new_directory,
+    read_placement,
+    write_placement,
+)
+from jobs.progress_line import ProgressLine
+from jobs.topic_writer import Written, placed_topics, write_topics
 
-JSON_DOCUMENT: Final = "placement.json"
-MAX_PARTITIONS: Final = 100_000_000
-_FORMATS: Final = ("json", "jsonl", "parquet")
 _SMALL: Final = 1_000_000
-_REQUIRED: Final = object()
+
+
+class NoRoomError(RegentError):
+    """A broker would hold more replicas than it may."""
 
 
 def main(argv: Sequence[str] | None = None, spark: SparkSession | None = None) -> int:
@@ -39,14 +52,22 @@ def main(argv: Sequence[str] | None = None, spark: SparkSession | None = None) -
     return run_job(_command, "place", argv, spark)
 
 
-_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
-
-
 @click.command("place", help="Place the partitions of many topics in one Spark job.")
-@click.option("--topics", "topics_file", type=_FILE, required=True, help="What to place (JSON).")
-@click.option("--brokers", "brokers_file", type=_FILE, required=True, help="Where (JSON).")
+@click.option(
+    "--topics",
+    "topics_file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    required=True,
+    help="What to place (JSON).",
+)
+@click.option(
+    "--brokers",
+    required=True,
+    metavar="FILE|zookeeper",
+    help="Where: a JSON file, or all that are registered.",
+)
 @click.option("--out", type=click.Path(path_type=Path), help="A new directory to write to.")
-@click.option("--format", "file_format", type=click.Choice(_FORMATS), default="json")
+@click.option("--format", "file_format", type=click.Choice(FORMATS), default="json")
 @click.option(
     "--strategy", type=click.Choice([s.value for s in Strategy]), default=Strategy.RING.value
 )
@@ -54,155 +75,117 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 @click.option(
     "--index", type=click.Choice([s.value for s in IndexScope]), default=IndexScope.BATCH.value
 )
-@click.option("--seed", type=click.IntRange(0, 2**63 - 1), help="Of --start-index random.")
+@click.option(
+    "--seed", type=click.IntRange(0, 2**63 - 1), help="Of --start-index random, and of copysets."
+)
+@click.option(
+    "--scatter-width",
+    type=click.IntRange(1),
+    help="How many brokers help to restore one, with --strategy copyset.  [default: 10]",
+)
 @master_option
+@cluster_options
+@click.option("--apply", is_flag=True, help="Create the topics in ZooKeeper.")
 @click.option("--dry-run", is_flag=True, help="Place and sum up, but write nothing.")
 @click.pass_obj
 def _command(spark: SparkSession | None, /, master: str, out: Path | None, **options: Any) -> None:
     started = time.monotonic()
-    request = _request(options)
-    target = None if options["dry_run"] else _target(out)
-    check(request)
-    is_small = _partitions(request) <= _SMALL
-    with job_session(spark, master, app_name="regent-place", is_small=is_small) as session:
-        frame = placement_frame(session, request)
-        summary = _summary(request, frame)
-        if target:
-            _write(frame, target, options["file_format"])
-    summary["out"] = str(target) if target else None
+    if out is None and not (options["apply"] or options["dry_run"]):
+        raise click.UsageError("say where to write with --out DIR, or --apply, or --dry-run")
+    order = read_order(options)
+    with tempfile.TemporaryDirectory(prefix="regent-place-") as scratch:
+        outputs = {} if out is None or options["dry_run"] else {out: options["file_format"]}
+        is_applied = options["apply"] and not options["dry_run"]
+        if is_applied and "parquet" not in outputs.values():
+            outputs[Path(scratch, "placement")] = "parquet"  # what the topics are read from
+        if is_applied and options["seed"] is None and order.request.start_index == RANDOM:
+            note = f"to go on after an interruption, add --seed {order.request.seed}"
+            click.echo(note, err=True)
+        loads = _place(spark, master, order, outputs)
+        applied = _apply(order, outputs) if is_applied else None
+    summary = _summary(order, loads)
+    summary["out"] = None if out is None or options["dry_run"] else str(out.resolve())
+    if applied:
+        summary["created"], summary["unchanged"] = applied.created, applied.unchanged
+        summary["existing"] = len(applied.existing)
     summary["seconds"] = round(time.monotonic() - started, 3)
     print_summary(summary)
+    if applied:
+        applied.raise_if_any_existed()
 
 
-# --- input ----------------------------------------------------------------------------------------
+def _place(
+    spark: SparkSession | None, master: str, order: PlacementOrder, outputs: Mapping[Path, str]
+) -> Loads:
+    """Write the placement into new directories, each in its format; return what brokers got."""
+    broker_ids = [broker.broker_id for broker in order.request.brokers]
+    is_small = order.partitions <= _SMALL
+    with ExitStack() as stack:
+        directories = {
+            file_format: stack.enter_context(new_directory(path))
+            for path, file_format in outputs.items()
+        }
+        session = stack.enter_context(
+            job_session(spark, master, app_name="regent-place", is_small=is_small)
+        )
+        stack.enter_context(progress(f"placing {order.partitions} partitions", session))
+        frame = placement_frame(session, order.request)
+        for file_format, directory in directories.items():
+            write_placement(frame, directory, file_format)
+        if "parquet" in directories:
+            loads = count_written(directories["parquet"], broker_ids)
+        else:
+            loads = count_placed(frame, broker_ids)
+        _check_room(order, loads)
+    return loads
 
 
-def _request(options: Mapping[str, Any]) -> PlaceTopicsRequest:
-    seed = options["seed"]
-    if seed is None:
-        seed = secrets.randbits(32) if options["start_index"] == RANDOM else 0
-    request = PlaceTopicsRequest(
-        topics=tuple(
-            PlacementSpec(
-                _field(row, "topic", str, where),
-                _field(row, "partitions", int, where),
-                _field(row, "replication_factor", int, where),
-                _field(row, "start_partition", int, where, 0),
+def _apply(order: PlacementOrder, outputs: Mapping[Path, str]) -> Written:
+    assert order.zookeeper is not None
+    table = next(path for path, file_format in outputs.items() if file_format == "parquet")
+    rows = read_placement(table, ["topic", "partition", "replicas"])
+    total = len(order.request.topics)
+    with ProgressLine() as line, cluster_admin(order.zookeeper) as admin:
+        return write_topics(
+            admin,
+            placed_topics(rows),
+            order.configs,
+            lambda done: line.show(f"creating topics: {done} of {total}"),
+        )
+
+
+def _check_room(order: PlacementOrder, loads: Loads) -> None:
+    for broker_id, replicas in zip(
+        sorted(broker.broker_id for broker in order.request.brokers), loads.replicas, strict=True
+    ):
+        room = order.room.get(broker_id)
+        if room is not None and replicas > room:
+            raise NoRoomError(
+                f"broker {broker_id} would get {replicas} replicas and has room for {max(room, 0)}:"
+                " raise its capacity, leave it out, or place less"
             )
-            for where, row in _rows(options["topics_file"])
-        ),
-        brokers=tuple(
-            PlacementBroker(
-                _field(row, "id", int, where),
-                _field(row, "rack", str, where, None),
-                _field(row, "replica_count", int, where, 0),
-            )
-            for where, row in _rows(options["brokers_file"])
-        ),
-        strategy=options["strategy"],
-        start_index=options["start_index"],
-        index=options["index"],
-        seed=seed,
-    )
-    if _partitions(request) > MAX_PARTITIONS:
-        raise click.UsageError(f"more than {MAX_PARTITIONS} partitions in one run")
-    return request
 
 
-def _partitions(request: PlaceTopicsRequest) -> int:
-    return sum(topic.partitions for topic in request.topics)
-
-
-def _rows(path: Path) -> list[tuple[str, Mapping[str, Any]]]:
-    """Return the objects of a JSON list, each with what to call it; a plain id is one as well."""
-    try:
-        rows = orjson.loads(path.read_bytes())
-    except orjson.JSONDecodeError as error:
-        raise click.UsageError(f"{path} is not JSON: {error}") from error
-    if not isinstance(rows, list) or not rows:
-        raise click.UsageError(f"{path} must be a JSON list with at least one entry")
-    return [
-        (f"{path}: entry {number}", {"id": row} if isinstance(row, int) else row)
-        for number, row in enumerate(rows)
-    ]
-
-
-def _field(row: object, name: str, kind: type, where: str, default: object = _REQUIRED) -> Any:
-    if not isinstance(row, dict):
-        raise click.UsageError(f"{where} must be an object, not {row!r}")
-    value = row.get(name)
-    if value is None and default is not _REQUIRED:
-        return default
-    if not isinstance(value, kind) or isinstance(value, bool):
-        raise click.UsageError(f"{where}: {name} must be of type {kind.__name__}, not {value!r}")
-    return value
-
-
-def _target(out: Path | None) -> Path:
-    if out is None:
-        raise click.UsageError("say where to write with --out DIR, or --dry-run")
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise click.UsageError(f"{out} exists already: choose a new directory for --out")
-    return out.absolute()
-
-
-# --- output ---------------------------------------------------------------------------------------
-
-
-def _summary(request: PlaceTopicsRequest, frame: DataFrame) -> dict[str, Any]:
+def _summary(order: PlacementOrder, loads: Loads) -> dict[str, Any]:
     """Return what was placed, and how evenly."""
-    loads = (
-        frame.selectExpr("posexplode(replicas) AS (position, broker)")
-        .groupBy("broker")
-        .agg(F.count("*").alias("replicas"), F.count_if(F.col("position") == 0).alias("leaders"))
-        .toArrow()
-    )
-    without_any = [0] * (len(request.brokers) - loads.num_rows)
-    replicas = loads["replicas"].to_pylist() + without_any
-    leaders = loads["leaders"].to_pylist() + without_any
-    return {
+    request = order.request
+    summary: dict[str, Any] = {
         "job": "place",
         "topics": len(request.topics),
-        "partitions": sum(leaders),
-        "replicas": sum(replicas),
+        "partitions": int(loads.leaders.sum()),
+        "replicas": int(loads.replicas.sum()),
         "brokers": len(request.brokers),
         "strategy": request.strategy,
         "start_index": request.start_index,
         "index": request.index,
         "seed": request.seed,
-        "replicas_per_broker": {"min": min(replicas), "max": max(replicas)},
-        "leaders_per_broker": {"min": min(leaders), "max": max(leaders)},
     }
-
-
-def _write(frame: DataFrame, target: Path, file_format: str) -> None:
-    if target.exists():
-        target.rmdir()  # empty, but Spark wants to make it
-    match file_format:
-        case "parquet":
-            frame.write.parquet(target.as_uri())
-        case "jsonl":
-            frame.write.json(target.as_uri())
-        case _:
-            _write_document(frame, target)
-
-
-def _write_document(frame: DataFrame, target: Path) -> None:
-    """Write what ``kafka-reassign-partitions`` reads, joined from the parts that Spark writes."""
-    parts = target / "parts"
-    frame.write.json(parts.as_uri())
-    unfinished = target / f"{JSON_DOCUMENT}.part"
-    with unfinished.open("wb") as document:
-        document.write(b'{"version":1,"partitions":[')
-        separator = b"\n"
-        for part in sorted(parts.glob("part-*")):
-            with part.open("rb") as rows:
-                for row in rows:
-                    document.write(separator + row.rstrip())
-                    separator = b",\n"
-        document.write(b"\n]}\n")
-    unfinished.rename(target / JSON_DOCUMENT)
-    shutil.rmtree(parts)
+    if request.strategy == Strategy.COPYSET:
+        summary["scatter_width"] = scatter_width(request)
+        summary["copyset_seed"] = request.copyset_seed
+    for name, counts in (("replicas", loads.replicas), ("leaders", loads.leaders)):
+        summary[f"{name}_per_broker"] = {"min": int(counts.min()), "max": int(counts.max())}
+    return summary
 
 
 if __name__ == "__main__":

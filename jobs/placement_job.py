@@ -3,7 +3,8 @@
 The rules are those of ``core.placement``, which is also the oracle of the tests. Everything is
 Catalyst expressions and no row passes through Python. The topics, cut into slices of partitions
 with consecutive ids and indexes, and the order of the brokers go in as JSON parameters, so that the
-text of the statement is the same for every request of a strategy.
+text of the statement is the same for every request of a strategy. Many slices go in as one text a
+task: each task parses its own, nothing is shuffled, and all stay in their order.
 
 The walk of the rack-aware rule is looked up instead of stepped through. It goes round the brokers
 in their rack-alternated order, beginning ``1 + (shift * racks) mod (n - 1)`` after the first
@@ -14,34 +15,50 @@ brokers that follow, except those taken already.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Final
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import accumulate
+from typing import Any, Final
 
 import orjson
 import pyarrow
 from pyspark.sql import DataFrame, SparkSession
 
+from core.copysets import Copyset
 from core.model import BrokerId
-from core.placement import Strategy, broker_order, check, racks_in_use, runs
+from core.placement import (
+    Strategy,
+    broker_order,
+    check,
+    copyset_rotas,
+    first_indexes,
+    racks_in_use,
+    runs,
+)
 from core.protocol.placement import PlacedPartition, PlaceTopicsRequest
 from jobs.session import QUICK_START, spark_session
 
 _SLICE: Final = 4096  # partitions exploded from one row: bounds the array they are exploded from
 _ONE_TASK: Final = 200_000  # partitions up to which a second task costs more than it saves
-_PER_TASK: Final = 500_000
+_PER_TASK: Final = 1_000_000
+_SLICES_PER_TASK: Final = 50_000  # which a task parses at once
 
+_SLICE_FIELDS: Final = """'array<struct<topic string, partition int, size int, factor int,
+  index bigint, start bigint, shift bigint, length int, offset int>>'"""
+_SLICES: Final = f"SELECT inline(from_json(:slices, {_SLICE_FIELDS}))"
+_SLICES_BY_TASK: Final = f"""
+  SELECT inline(from_json(element_at(:slices, cast(id AS int) + 1), {_SLICE_FIELDS}))
+  FROM range(0, :tasks, 1, :tasks)"""
 _PARTITIONS: Final = """
 WITH slices AS (
-  SELECT inline(from_json(:slices, 'array<struct<
-    topic string, partition int, size int, factor int, index bigint, start bigint, shift bigint>>'))
+  SELECT topic, coalesce(partition, 0) AS partition, size, factor, coalesce(index, 0) AS index,
+    coalesce(start, 0) AS start, coalesce(shift, 0) AS shift, coalesce(length, :n) AS length,
+    coalesce(offset, 0) AS offset
+  FROM ({slices})
 ), partitions AS (
-  SELECT topic, partition + k AS partition, factor,
-    cast((index + k + start) % :n AS int) AS first, shift + (index + k) div :n AS shift
-  FROM (SELECT *, explode(sequence(0, size - 1)) AS k FROM {slices})
+  SELECT topic, partition + k AS partition, factor, offset,
+    cast((index + k + start) % length AS int) AS first, shift + (index + k) div :n AS shift
+  FROM (SELECT *, explode(sequence(0, size - 1)) AS k FROM slices)
 )"""
-_SPREAD: Final = """(
-  SELECT /*+ REPARTITION_BY_RANGE({tasks}, topic, partition) */ * FROM slices
-  SORT BY topic, partition)"""
 
 _RING: Final = """
 SELECT topic, partition, transform(sequence(first, first + factor - 1),
@@ -52,6 +69,11 @@ _SHIFTED: Final = """
 SELECT topic, partition, transform(sequence(0, factor - 1),
   j -> element_at(from_json(:brokers, 'array<int>'), 1 + if(j = 0, first,
     (first + 1 + cast((shift + j - 1) % greatest(:n - 1, 1) AS int)) % :n))) AS replicas
+FROM partitions"""
+
+_COPYSET: Final = """
+SELECT topic, partition,
+  element_at(from_json(:copysets, 'array<array<int>>'), offset + first + 1) AS replicas
 FROM partitions"""
 
 _RACK_AWARE: Final = """, walks AS (
@@ -105,47 +127,84 @@ def placement_frame(spark: SparkSession, request: PlaceTopicsRequest) -> DataFra
         PlacementError: the request cannot be satisfied.
     """
     check(request)
+    rotas = copyset_rotas(request)
+    slices = _slices(request, {factor: len(rota) for factor, rota in rotas.items()})
+    texts = _texts(slices, _partitions_of_a_task(spark, request))
+    parameters: dict[str, Any] = {"slices": texts[0], "n": len(request.brokers)}
+    if len(texts) > 1:
+        parameters |= {"slices": texts, "tasks": len(texts)}
+    statement = _PARTITIONS.format(slices=_SLICES_BY_TASK if len(texts) > 1 else _SLICES)
+    rule, rule_parameters = _rule(request, rotas)
+    return spark.sql(statement + rule, args=parameters | rule_parameters)
+
+
+def _rule(
+    request: PlaceTopicsRequest, rotas: Mapping[int, list[Copyset]]
+) -> tuple[str, dict[str, str | int]]:
+    """Return the end of the statement, and its parameters."""
+    if rotas:
+        copysets = [copyset for rota in rotas.values() for copyset in rota]
+        return _COPYSET, {"copysets": orjson.dumps(copysets).decode()}
     brokers = broker_order(request)
+    parameters: dict[str, str | int] = {"brokers": orjson.dumps(brokers).decode()}
     racks = racks_in_use(request)
-    parameters: dict[str, str | int] = {
-        "slices": orjson.dumps([*_slices(request)]).decode(),
-        "brokers": orjson.dumps(brokers).decode(),
-        "n": len(brokers),
-    }
-    if request.strategy == Strategy.RING:
-        rule = _RING
-    elif racks:
-        rule = _RACK_AWARE
+    if racks:
         width = max((topic.replication_factor for topic in request.topics), default=1)
-        parameters |= _rack_parameters(brokers, racks, width)
-    else:
-        rule = _SHIFTED
-    slices = "slices"
+        return _RACK_AWARE, parameters | _rack_parameters(brokers, racks, width)
+    return _RING if request.strategy == Strategy.RING else _SHIFTED, parameters
+
+
+def _partitions_of_a_task(spark: SparkSession, request: PlaceTopicsRequest) -> int:
     total = sum(topic.partitions for topic in request.topics)
-    if total > _ONE_TASK:
-        tasks = max(spark.sparkContext.defaultParallelism, total // _PER_TASK)
-        slices = _SPREAD.format(tasks=tasks)
-    return spark.sql(_PARTITIONS.format(slices=slices) + rule, args=parameters)
+    if total <= _ONE_TASK:
+        return total
+    return -(-total // max(spark.sparkContext.defaultParallelism, total // _PER_TASK))
 
 
-def _slices(request: PlaceTopicsRequest) -> Iterator[dict[str, str | int]]:
+def _slices(
+    request: PlaceTopicsRequest, lengths: Mapping[int, int]
+) -> Iterator[dict[str, str | int]]:
+    """Yield the topics in slices; ``lengths`` are those of the lists of copysets by factor.
+
+    There may be a million of them: what is zero, or the number of brokers, is left out.
+    """
     n = len(request.brokers)
+    offsets = dict(zip(lengths, accumulate(lengths.values(), initial=0), strict=False))
     for run in runs(request):
-        index = run.first_index
         # The shift grows at the multiples of n from the first index of the run on, but not at 0.
         shift = run.shift - (max(run.first_index, 1) - 1) // n
-        for topic, partitions, factor, start_partition in run.topics:
-            for offset in range(0, partitions, _SLICE):
-                yield {
-                    "topic": topic,
-                    "partition": start_partition + offset,
-                    "size": min(_SLICE, partitions - offset),
-                    "factor": factor,
-                    "index": index + offset,
+        for (topic, partitions, factor, start_partition), index in first_indexes(request, run):
+            for done in range(0, partitions, _SLICE):
+                numbers = {
+                    "partition": start_partition + done,
+                    "index": index + done,
                     "start": run.start,
                     "shift": shift,
+                    "length": lengths.get(factor, 0),
+                    "offset": offsets.get(factor, 0),
                 }
-            index += partitions
+                yield {
+                    "topic": topic,
+                    "size": min(_SLICE, partitions - done),
+                    "factor": factor,
+                    **{name: number for name, number in numbers.items() if number},
+                }
+
+
+def _texts(slices: Iterable[dict[str, str | int]], partitions: int) -> list[str]:
+    """Return the slices as JSON, one text for each task, which has about so many partitions."""
+    texts = []
+    waiting: list[dict[str, str | int]] = []
+    size = 0
+    for slice_ in slices:
+        waiting.append(slice_)
+        size += int(slice_["size"])
+        if size >= partitions or len(waiting) == _SLICES_PER_TASK:
+            texts.append(orjson.dumps(waiting).decode())
+            waiting, size = [], 0
+    if waiting or not texts:
+        texts.append(orjson.dumps(waiting).decode())
+    return texts
 
 
 def _rack_parameters(

@@ -30,8 +30,9 @@ class PlacementBroker(NamedTuple):
 class PlaceTopicsRequest:
     """To the placement service: place these partitions in one job.
 
-    ``strategy`` is "ring", "kafka" or "rack-aware"; ``start_index`` a decimal number, "random" or
-    "least-loaded"; ``index`` "batch" or "per-topic".
+    ``strategy`` is "ring", "kafka", "rack-aware" or "copyset"; ``start_index`` a decimal number,
+    "random" or "least-loaded"; ``index`` "batch" or "per-topic". The last two are for copysets:
+    topics created one after the other share those that follow from the same seed.
     """
 
     topics: tuple[PlacementSpec, ...]
@@ -40,6 +41,8 @@ class PlaceTopicsRequest:
     start_index: str
     index: str
     seed: int
+    scatter_width: int = 0  # 0: as ``core.copysets`` has it
+    copyset_seed: int = 0
 
 
 class PlacedPartition(NamedTuple):

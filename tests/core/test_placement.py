@@ -1,6 +1,8 @@
 """The placement rules: worked examples of Kafka's by name, properties by enumeration."""
 
+import random
 from collections import Counter
+from dataclasses import replace
 from itertools import product
 
 import pytest
@@ -11,6 +13,7 @@ from core.placement import (
     RANDOM,
     PlacementError,
     check,
+    copyset_rotas,
     place,
     rack_alternated_brokers,
     runs,
@@ -213,6 +216,156 @@ def test_without_racks_the_rack_aware_strategy_is_the_shifted_one():
     assert place(request(spec, strategy="rack-aware")) == place(request(spec, strategy="kafka"))
 
 
+# --- Kafka's own code, word for word --------------------------------------------------------------
+
+
+def kafka_replica_index(first: int, shift: int, index: int, n: int) -> int:
+    return (first + 1 + (shift + index) % (n - 1)) % n
+
+
+def kafka_alternated(racks: dict[int, str]) -> list[int]:
+    """``AdminUtils.getRackAlternatedBrokerList``."""
+    names = sorted(set(racks.values()))
+    iterators = {name: iter(sorted(b for b in racks if racks[b] == name)) for name in names}
+    arranged: list[int] = []
+    rack_index = 0
+    while len(arranged) < len(racks):
+        broker = next(iterators[names[rack_index]], None)
+        if broker is not None:
+            arranged.append(broker)
+        rack_index = (rack_index + 1) % len(names)
+    return arranged
+
+
+def kafka_rack_aware(
+    racks: dict[int, str], partitions: int, factor: int, start: int, first: int
+) -> list[list[int]]:
+    """``AdminUtils.assignReplicasToBrokersRackAware``."""
+    number_of_racks = len(set(racks.values()))
+    arranged = kafka_alternated(racks)
+    assigned = []
+    shift = start
+    for partition in range(first, first + partitions):
+        if partition > 0 and partition % len(arranged) == 0:
+            shift += 1
+        first_index = (partition + start) % len(arranged)
+        replicas = [arranged[first_index]]
+        racks_with_replicas = {racks[replicas[0]]}
+        k = 0
+        for _ in range(factor - 1):
+            done = False
+            while not done:
+                n = len(arranged)
+                broker = arranged[kafka_replica_index(first_index, shift * number_of_racks, k, n)]
+                rack = racks[broker]
+                if (
+                    rack not in racks_with_replicas or len(racks_with_replicas) == number_of_racks
+                ) and (broker not in replicas or len(replicas) == n):
+                    replicas.append(broker)
+                    racks_with_replicas.add(rack)
+                    done = True
+                k += 1
+        assigned.append(replicas)
+    return assigned
+
+
+def kafka_rack_unaware(
+    brokers: list[int], partitions: int, factor: int, start: int, first: int
+) -> list[list[int]]:
+    """``AdminUtils.assignReplicasToBrokersRackUnaware``."""
+    assigned = []
+    shift = start
+    for partition in range(first, first + partitions):
+        if partition > 0 and partition % len(brokers) == 0:
+            shift += 1
+        first_index = (partition + start) % len(brokers)
+        followers = [
+            brokers[kafka_replica_index(first_index, shift, j, len(brokers))]
+            for j in range(factor - 1)
+        ]
+        assigned.append([brokers[first_index], *followers])
+    return assigned
+
+
+def test_the_broker_list_of_kafka_without_broker_five():
+    racks = {b: rack for b, rack in SIX_BROKERS_THREE_RACKS.items() if b != 5}
+    assert rack_alternated_brokers(racks) == [0, 3, 1, 4, 2]
+
+
+@pytest.mark.parametrize("seed", range(150))
+def test_it_equals_the_code_of_kafka_on_any_cluster(seed: int):
+    dice = random.Random(seed)
+    n = dice.randint(1, 14)
+    ids = dice.sample(range(1000), n)
+    racks = {broker: dice.choice("abcdef"[: dice.randint(1, 6)]) for broker in ids}
+    factor, start, first = dice.randint(1, n), dice.randint(0, 3 * n), dice.randint(0, 3 * n)
+    wanted = topic(dice.randint(1, 4 * n), factor, first=first)
+    aware = request(wanted, brokers=racks, strategy="rack-aware", start=str(start))
+    assert placed(aware) == kafka_rack_aware(racks, wanted.partitions, factor, start, first)
+    unaware = request(wanted, brokers=racks, strategy="kafka", start=str(start))
+    assert placed(unaware) == kafka_rack_unaware(
+        sorted(ids), wanted.partitions, factor, start, first
+    )
+
+
+@pytest.mark.parametrize(
+    ("racks", "factor", "partitions", "expected"),
+    [
+        # Five replicas in three racks; every broker; one broker; uneven racks; all in one rack.
+        ("abc" * 2, 5, 2, [[0, 1, 2, 3, 4], [1, 2, 3, 4, 5]]),
+        ("abca", 4, 2, [[0, 1, 2, 3], [1, 2, 3, 0]]),
+        ("a", 1, 3, [[0], [0], [0]]),
+        ("aaab", 2, 5, [[0, 3], [3, 1], [1, 3], [2, 3], [0, 3]]),
+        ("aaa", 3, 4, [[0, 1, 2], [1, 2, 0], [2, 0, 1], [0, 2, 1]]),
+    ],
+)
+def test_rack_aware_placements_worked_out_by_hand(
+    racks: str, factor: int, partitions: int, expected: list[list[int]]
+):
+    wanted = request(
+        topic(partitions, factor), brokers=dict(enumerate(racks)), strategy="rack-aware"
+    )
+    assert placed(wanted) == expected
+
+
+# --- copysets -------------------------------------------------------------------------------------
+
+
+def test_partitions_take_the_copysets_in_turn():
+    wanted = request(topic(40, 3), brokers=9, strategy="copyset")
+    partitions = placed(wanted)
+    [entries] = copyset_rotas(wanted).values()
+    assert partitions == [list(entries[i % len(entries)]) for i in range(40)]
+    assert placed(request(topic(3, 3, first=7), brokers=9, strategy="copyset")) == partitions[7:10]
+
+
+def test_every_replication_factor_has_its_copysets_and_is_counted_apart():
+    topics = [topic(12, 2 + number % 2, name=f"t{number}") for number in range(20)]
+    loads: dict[int, Counter[int]] = {2: Counter(), 3: Counter()}
+    for partition in place(request(*topics, brokers=12, strategy="copyset")):
+        loads[len(partition.replicas)].update(partition.replicas)
+    assert set(loads[2].values()) == {20}
+    assert set(loads[3].values()) == {30}
+
+
+def test_topics_created_one_after_the_other_share_their_copysets():
+    def copysets(name: str, seed: int) -> set[frozenset[int]]:
+        wanted = request(
+            topic(500, 3, name=name), brokers=9, strategy="copyset", start=RANDOM, seed=seed
+        )
+        return {frozenset(replicas) for replicas in placed(wanted)}
+
+    assert copysets("a", 1) == copysets("b", 2)
+    assert len(copysets("a", 1)) <= 4 * 3
+
+
+@pytest.mark.parametrize("least", range(9))
+def test_copysets_begin_with_the_least_loaded_broker(least: int):
+    loads = {broker: int(broker != least) for broker in range(9)}
+    wanted = request(topic(1, 3), brokers=9, strategy="copyset", start=LEAST_LOADED, loads=loads)
+    assert placed(wanted)[0][0] == least
+
+
 # --- where a run begins ---------------------------------------------------------------------------
 
 
@@ -282,6 +435,21 @@ def test_the_least_loaded_broker_comes_first_in_any_order_of_the_brokers():
         (request(topic(1, 1), start="-1"), Errors.INVALID_REQUEST, "not '-1'"),
         (request(topic(1, 1), start="²"), Errors.INVALID_REQUEST, "start index"),
         (request(topic(1, 1), start=str(2**31)), Errors.INVALID_REQUEST, "start index"),
+        (
+            replace(request(topic(1, 1), strategy="copyset"), scatter_width=4),
+            Errors.INVALID_REQUEST,
+            "from 1 to 3, the number of other brokers, not 4",
+        ),
+        (
+            replace(request(topic(1, 1)), scatter_width=3),
+            Errors.INVALID_REQUEST,
+            "a scatter width goes with strategy copyset",
+        ),
+        (
+            replace(request(topic(1, 2), brokers=2000, strategy="copyset"), scatter_width=1999),
+            Errors.INVALID_REQUEST,
+            "takes a list of 3998000 copysets",
+        ),
     ],
 )
 def test_a_request_that_cannot_be_satisfied_says_why(
@@ -302,4 +470,6 @@ def test_racks_are_all_or_none():
     some = (PlacementBroker(0, "a", 0), PlacementBroker(1, None, 0))
     with pytest.raises(PlacementError, match=r"not all brokers have a rack \(broker 1"):
         check(PlaceTopicsRequest((topic(1, 1),), some, "rack-aware", "0", "batch", 0))
+    with pytest.raises(PlacementError, match="choose another strategy than copyset"):
+        check(PlaceTopicsRequest((topic(1, 1),), some, "copyset", "0", "batch", 0))
     check(PlaceTopicsRequest((topic(1, 1),), some, "kafka", "0", "batch", 0))

@@ -1,6 +1,8 @@
 """``regent jobs place`` as it is called, in a session that is there already."""
 
 import json
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -8,9 +10,16 @@ import pyarrow.parquet
 import pytest
 from pyspark.sql import SparkSession
 
+from core.errors import BadDataError
+from core.model import BrokerInfo, EndPoint
 from core.placement import place
 from core.protocol.placement import PlacementBroker, PlacementSpec, PlaceTopicsRequest
 from jobs.place import main
+from jobs.placement_output import WriteFailedError, write_placement
+from zk import znodes
+from zk.admin import ZkAdminStore
+from zk.client import ZooKeeperClient
+from zk.operations import Create
 
 TOPICS = [
     {"topic": "payments", "partitions": 12, "replication_factor": 3, "config": {"a": "b"}},
@@ -30,13 +39,17 @@ EXPECTED = place(
 ROWS = [{"topic": t, "partition": p, "replicas": list(r)} for t, p, r in EXPECTED]
 
 
+def write_files(directory: Path, topics: Sequence[Any], brokers: Sequence[Any]) -> list[str]:
+    """Write the inputs; return the options that name them."""
+    topics_file, brokers_file = directory / "topics.json", directory / "brokers.json"
+    topics_file.write_text(json.dumps(topics))
+    brokers_file.write_text(json.dumps(brokers))
+    return ["--topics", str(topics_file), "--brokers", str(brokers_file)]
+
+
 @pytest.fixture
 def files(tmp_path: Path) -> list[str]:
-    """Write the inputs; return the options that name them."""
-    topics, brokers = tmp_path / "topics.json", tmp_path / "brokers.json"
-    topics.write_text(json.dumps(TOPICS))
-    brokers.write_text(json.dumps(BROKERS))
-    return ["--topics", str(topics), "--brokers", str(brokers)]
+    return write_files(tmp_path, TOPICS, BROKERS)
 
 
 @pytest.mark.spark
@@ -91,50 +104,200 @@ def test_a_dry_run_writes_nothing_and_tells_the_seed_it_drew(
     assert sorted(tmp_path.iterdir()) == before
 
 
+@pytest.mark.spark
+def test_copysets_are_in_the_parquet_files_and_the_summary_counts_what_is_in_them(
+    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    brokers = [{"id": 2**31 - 1 - 5 * b, "rack": f"rack-{b % 4}"} for b in range(12)]
+    topics = [{"topic": f"t{n}", "partitions": 50, "replication_factor": 3} for n in range(5)]
+    files = write_files(tmp_path, topics, brokers)
+    out = tmp_path / "\N{SNOWMAN} 100% [new]" / "out"
+    options = ["--strategy", "copyset", "--scatter-width", "4", "--seed", "9"]
+    assert main([*files, *options, "--out", str(out), "--format", "parquet"], spark) == 0
+    table = pyarrow.parquet.read_table(out)
+    assert table.column_names == ["topic", "partition", "replicas"]
+    copysets = {frozenset(replicas) for replicas in table["replicas"].to_pylist()}
+    assert len(copysets) == 8
+    racks = {broker["id"]: broker["rack"] for broker in brokers}
+    assert all(len({racks[broker] for broker in copyset}) == 3 for copyset in copysets)
+    summary = json.loads(capsys.readouterr().out)
+    assert summary["replicas_per_broker"] == {"min": 62, "max": 63}
+    assert summary["leaders_per_broker"] == {"min": 20, "max": 21}
+    assert (summary["scatter_width"], summary["copyset_seed"]) == (4, 9)
+    assert main([*files, *options, "--dry-run"], spark) == 0  # counts in another way
+    again = json.loads(capsys.readouterr().out)
+    assert {**again, "out": summary["out"], "seconds": summary["seconds"]} == summary
+
+
+@pytest.mark.spark
+def test_a_broker_without_room_fails_it_and_nothing_is_left(
+    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    brokers = [0, {"id": 1, "capacity": 20, "replica_count": 9}, 2]
+    files = write_files(tmp_path, TOPICS, brokers)
+    before = sorted(tmp_path.rglob("*"))
+    assert main([*files, "--out", str(tmp_path / "a" / "b"), "--format", "jsonl"], spark) == 1
+    output = capsys.readouterr()
+    assert "broker 1 would get 13 replicas and has room for 11" in output.err
+    assert output.err.count("\n") == 1
+    assert not output.out
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.spark
+def test_a_failure_to_write_tells_the_innermost_cause(spark: SparkSession, tmp_path: Path):
+    (tmp_path / "file").touch()
+    with pytest.raises(WriteFailedError, match=r"^writing failed: .*Parent path is not a"):
+        write_placement(spark.range(1), tmp_path / "file" / "out", "parquet")
+
+
+@pytest.mark.spark
+@pytest.mark.zookeeper
+def test_topics_are_created_once_and_those_of_others_are_left_alone(
+    spark: SparkSession,
+    zookeeper_address: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+):
+    with cluster(zookeeper_address, brokers=4) as admin:
+        files = write_files(tmp_path, topics_named("a", "b"), [])
+        files = [*files[:2], "--brokers", "zookeeper", "--zookeeper", zookeeper_address]
+        options = [*files, "--start-index", "least-loaded", "--apply"]
+        assert main([*options, "--dry-run"], spark) == 0
+        assert admin.read_topic_names() == []
+        assert main(options, spark) == 0
+        assert main(options, spark) == 0
+        *_, first, second = (json.loads(line) for line in capsys.readouterr().out.splitlines())
+        assert (first["created"], first["unchanged"], first["existing"]) == (2, 0, 0)
+        assert (second["created"], second["unchanged"], second["existing"]) == (0, 2, 0)
+        write_files(tmp_path, topics_named("a", "b", "c"), [])
+        out = tmp_path / "out"
+        assert main([*files, "--start-index", "3", "--apply", "--out", str(out)], spark) == 1
+        output = capsys.readouterr()
+        assert "2 topics exist with other replicas" in output.err
+        assert json.loads(output.out)["created"] == 1
+        assert len(json.loads((out / "placement.json").read_text())["partitions"]) == 15
+        found = admin.read_topics(["a", "b", "c"]).values()
+        topics = [topic for topic in found if not isinstance(topic, BadDataError)]
+        assert [t.partitions[0].replicas for t in topics] == [(0, 1), (1, 2), (1, 2)]
+        config = admin.read_topic_configs(["c"])
+        assert config["c"] == {"retention.ms": "5"}
+
+
+def topics_named(*names: str) -> list[dict[str, Any]]:
+    return [
+        {"topic": t, "partitions": 5, "replication_factor": 2, "config": {"retention.ms": 5}}
+        for t in names
+    ]
+
+
+@contextmanager
+def cluster(address: str, brokers: int) -> Iterator[ZkAdminStore]:
+    """Register brokers, as far as ZooKeeper knows, for the block."""
+    with closing(ZooKeeperClient(address, 6000, on_watch=lambda _: None)) as client:
+        client.start(timeout_s=10.0)
+        for path in znodes.PERSISTENT_PATHS:
+            parts = path.split("/")
+            for depth in range(2, len(parts) + 1):
+                client.multi([Create("/".join(parts[:depth]))])
+        for broker_id in range(brokers):
+            info = BrokerInfo(broker_id, (EndPoint("PLAINTEXT", "127.0.0.1", 9092),))
+            data = znodes.BrokerIdZNode.encode(info)
+            client.multi([Create(znodes.BrokerIdZNode.path(broker_id), data, ephemeral=True)])
+        yield ZkAdminStore(client)
+
+
+# --- what is refused ------------------------------------------------------------------------------
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "--out DIR, or --dry-run"),
+        ([], "--out DIR, or --apply, or --dry-run"),
         (["--out", "."], "choose a new directory"),
+        (["--out", "topics.json"], "choose a new directory"),
+        (["--out", "topics.json/out"], "cannot write to topics.json/out: Not a directory"),
+        (["--out", "x" * 300], "cannot write to xxx"),
+        (["--out", "new", "--format", "csv"], "'csv' is not one of 'json', 'jsonl', 'parquet'"),
         (["--dry-run", "--start-index", "x"], "start index must be a number"),
+        (["--dry-run", "--start-index", "-1"], "start index must be a number"),
+        (["--dry-run", "--start-index", "99999999999"], "start index must be a number"),
         (["--dry-run", "--strategy", "best"], "'best' is not one of 'ring', 'kafka'"),
+        (["--dry-run", "--seed", "-1"], "-1 is not in the range 0<=x<="),
+        (["--dry-run", "--scatter-width", "4"], "a scatter width goes with strategy copyset"),
+        (
+            ["--dry-run", "--strategy", "copyset", "--scatter-width", "3"],
+            "scatter width must be from 1 to 2",
+        ),
+        (["--dry-run", "--scatter-width", "0"], "0 is not in the range x>=1"),
         (["--dry-run", "--topics", "/nowhere"], "'/nowhere' does not exist"),
+        (["--dry-run", "--topics", "."], "'.' is a directory"),
+        (["--dry-run", "--brokers", "/nowhere"], "/nowhere cannot be read: No such file"),
+        (["--dry-run", "--brokers", "."], "cannot be read: Is a directory"),
+        (["--dry-run", "--brokers", "zookeeper"], "no cluster in data"),
+        (["--apply"], "no cluster in data"),
+        (["--apply", "--zookeeper", "nonsense:port"], "nonsense:port"),
         (["--what"], "No such option"),
+        (["more"], "unexpected extra argument"),
     ],
 )
 def test_wrong_arguments_are_one_line_and_status_2_before_spark_starts(
-    files: list[str], arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+    files: list[str],
+    arguments: list[str],
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ):
+    monkeypatch.chdir(tmp_path)
+    before = sorted(tmp_path.rglob("*"))
     assert main([*files, *arguments]) == 2
     output = capsys.readouterr()
     assert message in output.err
     assert output.err.count("\n") == 1
     assert not output.out
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+ONE = '[{"topic": "a", "partitions": 1, "replication_factor": 1}]'
+
+
+def one(**changes: object) -> str:
+    return json.dumps([{"topic": "a", "partitions": 1, "replication_factor": 1} | changes])
 
 
 @pytest.mark.parametrize(
     ("topics", "brokers", "message"),
     [
         ("nonsense", "[0]", "topics.json is not JSON"),
-        ("{}", "[0]", "topics.json must be a JSON list with at least one entry"),
+        ("", "[0]", "topics.json is not JSON"),
+        ("[]", "[0]", "topics.json must be a JSON list with at least one topic"),
+        ("{}", "[0]", "topics.json must be a JSON list with at least one topic"),
         ('["a"]', "[0]", "topics.json: entry 0 must be an object"),
-        ('[{"topic": "a", "partitions": "1"}]', "[0]", "partitions must be of type int, not '1'"),
-        ('[{"topic": "a", "partitions": 1}]', "[0]", "replication_factor must be of type int"),
-        (
-            '[{"topic": "a", "partitions": 1, "replication_factor": 2}]',
-            "[0]",
-            "topic a: replication factor 2 is larger than the 1 available broker",
-        ),
-        (
-            '[{"topic": "a", "partitions": 1, "replication_factor": 1}]',
-            '[0, {"rack": "x"}]',
-            "brokers.json: entry 1: id must be of type int, not None",
-        ),
-        (
-            '[{"topic": "a", "partitions": 100000001, "replication_factor": 1}]',
-            "[0]",
-            "more than 100000000 partitions",
-        ),
+        (ONE.replace("1", "NaN"), "[0]", "topics.json is not JSON"),
+        (one(partitions="1"), "[0]", "partitions must be a whole number, not '1'"),
+        (one(partitions=1.0), "[0]", "partitions must be a whole number, not 1.0"),
+        (one(partitions=True), "[0]", "partitions must be a whole number, not True"),
+        (one(partitions=0), "[0]", "topic a: the number of partitions must be positive"),
+        (one(partitions=-5), "[0]", "topic a: the number of partitions must be positive"),
+        (one(partitions=100_000_001), "[0]", "more than 100000000 partitions"),
+        (ONE.replace("1", "1" * 30), "[0]", "partitions must be a whole number"),
+        (one(start_partition=-1), "[0]", "topic a: partition ids must be from 0"),
+        (one(start_partition=2**31 - 1), "[0]", "topic a: partition ids must be from 0"),
+        (one(replication_factor=None), "[0]", "replication_factor must be a whole number"),
+        (one(replication_factor=0), "[0]", "topic a: the replication factor must be positive"),
+        (one(replication_factor=2), "[0]", "2 is larger than the 1 available broker"),
+        (one(topic=None), "[0]", "topic must be a text, not None"),
+        (one(topic=""), "[0]", "the name of topic '' is empty"),
+        (one(topic=".."), "[0]", 'cannot be "." or ".."'),
+        (one(topic="a\nb"), "[0]", "has other characters than ASCII letters"),
+        (one(topic="\N{SNOWMAN}"), "[0]", "has other characters than ASCII letters"),
+        (one(topic="x" * 250), "[0]", "has 250 characters, and 249 is the limit"),
+        (f"[{ONE[1:-1]}, {ONE[1:-1]}]", "[0]", "topic a is listed more than once"),
+        (ONE, "[]", "brokers.json must be a JSON list with at least one broker"),
+        (ONE, "[1, 1]", "broker 1 is listed more than once"),
+        (ONE, '[0, {"rack": "x"}]', "brokers.json: entry 1: a broker needs an id"),
+        (ONE, '[0, {"id": 1, "rack": "x"}]', "not all brokers have a rack (broker 0 has none)"),
     ],
 )
 def test_wrong_files_are_one_line_and_status_2_before_spark_starts(
@@ -147,7 +310,7 @@ def test_wrong_files_are_one_line_and_status_2_before_spark_starts(
 ):
     (tmp_path / "topics.json").write_text(topics)
     (tmp_path / "brokers.json").write_text(brokers)
-    assert main([*files, "--dry-run"]) == 2
+    assert main([*files, "--dry-run", "--strategy", "rack-aware"]) == 2
     error = capsys.readouterr().err
     assert message in error
     assert error.count("\n") == 1

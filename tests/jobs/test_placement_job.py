@@ -4,10 +4,12 @@ import random
 
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql.functions import spark_partition_id
 
+import jobs.placement_job
 from core.placement import PlacementError, place, runs
 from core.protocol.placement import PlacementBroker, PlacementSpec, PlaceTopicsRequest
-from jobs.placement_job import place_with_spark
+from jobs.placement_job import place_with_spark, placement_frame
 
 pytestmark = pytest.mark.spark
 
@@ -75,7 +77,7 @@ def test_it_equals_the_rack_aware_rule_for_every_layout(spark: SparkSession, lay
     assert place_with_spark(spark, cases) == place(cases)
 
 
-@pytest.mark.parametrize("strategy", ["ring", "kafka", "rack-aware"])
+@pytest.mark.parametrize("strategy", ["ring", "kafka", "rack-aware", "copyset"])
 @pytest.mark.parametrize("start", ["0", "2147483647", "least-loaded", "random"])
 def test_it_counts_a_batch_as_the_rule_does(spark: SparkSession, strategy: str, start: str):
     dice = random.Random(start)
@@ -87,9 +89,26 @@ def test_it_counts_a_batch_as_the_rule_does(spark: SparkSession, strategy: str, 
     assert place_with_spark(spark, batch) == place(batch)
 
 
-def test_many_partitions_are_spread_over_tasks_and_stay_in_order(spark: SparkSession):
-    topics = [PlacementSpec(f"t{number}", 30_001, 2, 0) for number in range(7)]
-    large = request(topics, ["a", "b", "c"], strategy="rack-aware", start="1")
+def test_it_equals_the_copysets_of_every_factor(spark: SparkSession):
+    cases = request(
+        every_factor_and_growth(7),
+        list("abcabca"),
+        strategy="copyset",
+        start="random",
+        index="per-topic",
+    )
+    assert place_with_spark(spark, cases) == place(cases)
+
+
+@pytest.mark.parametrize("strategy", ["rack-aware", "copyset"])
+def test_many_partitions_are_spread_over_tasks_and_stay_in_order(
+    spark: SparkSession, strategy: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(jobs.placement_job, "_ONE_TASK", 1_000)
+    topics = [PlacementSpec(f"t{number}", 5_001, 2, 0) for number in range(3)]
+    large = request(topics, ["a", "b", "c"], strategy=strategy, start="1")
+    tasks = placement_frame(spark, large).select(spark_partition_id()).distinct().count()
+    assert tasks > 1
     assert place_with_spark(spark, large) == place(large)
 
 

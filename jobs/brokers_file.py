@@ -1,0 +1,102 @@
+"""The brokers a job plans with: from a JSON file, or those registered in ZooKeeper."""
+
+from __future__ import annotations
+
+import reprlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import orjson
+
+from core.errors import BadDataError
+from core.model import BrokerId
+from jobs.command import InputError
+from zk.admin import ZkAdminStore
+
+_MAX_ID: Final = 2**31 - 1
+_MAX_COUNT: Final = 2**63 - 1
+
+
+class Broker(NamedTuple):
+    """A broker that may hold replicas."""
+
+    broker_id: BrokerId
+    rack: str | None
+    replica_count: int  # replicas it holds already
+    capacity: int | None  # replicas it may hold at most; None: any number
+
+
+def read_brokers_file(path: Path) -> tuple[Broker, ...]:
+    """Read a list of ids or of ``{"id", "rack"?, "replica_count"?, "capacity"?}``, in any order.
+
+    What ``regent brokers list -o json`` prints is such a list: other keys are passed over. Returned
+    in the order of the ids. Raises ``InputError``.
+    """
+    brokers: dict[BrokerId, Broker] = {}
+    for number, entry in enumerate(_read_list(path)):
+        broker = _broker(entry, f"{path}: entry {number}")
+        if broker.broker_id in brokers:
+            raise InputError(
+                f"{path}: entry {number}: broker {broker.broker_id} is listed more than once"
+            )
+        brokers[broker.broker_id] = broker
+    return tuple(brokers[broker_id] for broker_id in sorted(brokers))
+
+
+def read_registered_brokers(admin: ZkAdminStore) -> tuple[Broker, ...]:
+    """Read the brokers that are registered in ZooKeeper, in the order of their ids.
+
+    Their ``replica_count`` is 0: what they hold is in the assignment. Raises ``InputError`` when
+    none is registered, ``NoClusterError``, and ``BadDataError`` for a registration that cannot be
+    understood: without its rack, nothing can be placed there.
+    """
+    brokers = []
+    for broker_id, registration in admin.read_brokers().items():
+        if isinstance(registration, BadDataError):
+            raise registration
+        brokers.append(Broker(broker_id, registration.info.rack, 0, None))
+    if not brokers:
+        raise InputError("no broker is registered in ZooKeeper: is the cluster running?")
+    return tuple(brokers)
+
+
+def _read_list(path: Path) -> list[Any]:
+    try:
+        entries = orjson.loads(path.read_bytes())
+    except orjson.JSONDecodeError as error:
+        raise InputError(f"{path} is not JSON: {error}") from None
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror}") from None
+    if not isinstance(entries, list) or not entries:
+        raise InputError(f"{path} must be a JSON list with at least one broker")
+    return entries
+
+
+def _broker(entry: object, where: str) -> Broker:
+    fields: object = {"id": entry} if isinstance(entry, int) else entry
+    if not isinstance(fields, dict):
+        raise InputError(f"{where} must be a broker id or an object, not {reprlib.repr(entry)}")
+    rack = fields.get("rack")
+    if rack is not None and not (isinstance(rack, str) and rack):
+        raise InputError(f"{where}: rack must be a text, not {reprlib.repr(rack)}")
+    broker_id = _whole_number(fields, "id", where, _MAX_ID)
+    if broker_id is None:
+        raise InputError(f"{where}: a broker needs an id")
+    return Broker(
+        broker_id,
+        rack,
+        _whole_number(fields, "replica_count", where, _MAX_COUNT) or 0,
+        _whole_number(fields, "capacity", where, _MAX_COUNT),
+    )
+
+
+def _whole_number(fields: Mapping[str, Any], name: str, where: str, limit: int) -> int | None:
+    value = fields.get(name)
+    if value is None:
+        return None
+    if type(value) is not int or not 0 <= value <= limit:
+        raise InputError(
+            f"{where}: {name} must be a number from 0 to {limit}, not {reprlib.repr(value)}"
+        )
+    return value

@@ -1,0 +1,165 @@
+"""What ``place`` was asked for: everything that can be wrong is found before Spark starts."""
+
+from __future__ import annotations
+
+import reprlib
+import secrets
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import orjson
+
+from core.errors import BadDataError
+from core.model import BrokerId
+from core.placement import LEAST_LOADED, RANDOM, check
+from core.protocol.placement import PlacementBroker, PlacementSpec, PlaceTopicsRequest
+from core.topic_validation import topic_name_problem
+from jobs.brokers_file import Broker, read_brokers_file, read_registered_brokers
+from jobs.cluster_connection import cluster_admin, zookeeper_address
+from jobs.command import InputError
+from jobs.topic_writer import check_new_topics
+from zk.admin import ZkAdminStore
+
+MAX_PARTITIONS: Final = 100_000_000
+REGISTERED: Final = "zookeeper"
+"""In place of a file: the brokers registered there."""
+
+_TOPICS_AT_ONCE: Final = 1_000
+_REQUIRED: Final = object()
+
+
+@dataclass(frozen=True, slots=True)
+class PlacementOrder:
+    """What to place, and where."""
+
+    request: PlaceTopicsRequest
+    room: Mapping[BrokerId, int]  # how many more replicas a broker may hold, where that is known
+    configs: Mapping[str, Mapping[str, str]]  # of the topics to create
+    zookeeper: str | None  # address, if needed
+
+    @property
+    def partitions(self) -> int:
+        """How many partitions there are to place."""
+        return sum(spec.partitions for spec in self.request.topics)
+
+
+def read_order(options: Mapping[str, Any]) -> PlacementOrder:
+    """Read the files that the command line names, and ZooKeeper if it does, and check it all.
+
+    Raises ``InputError``, ``PlacementError``, ``NoClusterError``, ``BadDataError``.
+    """
+    rows = list(_rows(options["topics_file"]))
+    specs = tuple(_spec(row, where) for where, row in rows)
+    if sum(spec.partitions for spec in specs) > MAX_PARTITIONS:
+        raise InputError(f"more than {MAX_PARTITIONS} partitions in one run: split the topics")
+    is_registered, is_applied = options["brokers"] == REGISTERED, options["apply"]
+    brokers = () if is_registered else read_brokers_file(Path(options["brokers"]))
+    address = None
+    if is_registered or is_applied:
+        address = zookeeper_address(options["zookeeper"], options["data_dir"])
+    configs: Mapping[str, Mapping[str, str]] = {}
+    with nullcontext() if address is None else cluster_admin(address) as admin:
+        if admin and is_registered:
+            brokers = _registered_brokers(admin, options["start_index"], specs)
+        request = _request(options, specs, brokers)
+        check(request)
+        if admin and is_applied:
+            given = {row["topic"]: row.get("config") for _, row in rows}
+            configs = check_new_topics(admin, request, given)
+    room = {b.broker_id: b.capacity - b.replica_count for b in brokers if b.capacity is not None}
+    return PlacementOrder(request, room, configs, address)
+
+
+def _request(
+    options: Mapping[str, Any], specs: tuple[PlacementSpec, ...], brokers: tuple[Broker, ...]
+) -> PlaceTopicsRequest:
+    seed = options["seed"]
+    is_drawn = seed is None and options["start_index"] == RANDOM
+    return PlaceTopicsRequest(
+        topics=specs,
+        brokers=tuple(PlacementBroker(b.broker_id, b.rack, b.replica_count) for b in brokers),
+        strategy=options["strategy"],
+        start_index=options["start_index"],
+        index=options["index"],
+        seed=secrets.randbits(32) if is_drawn else seed or 0,
+        scatter_width=options["scatter_width"] or 0,
+        copyset_seed=seed or 0,  # never drawn: the next topics are to share the copysets
+    )
+
+
+# --- topics ---------------------------------------------------------------------------------------
+
+
+def _rows(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield the objects of a JSON list, each with what to call it."""
+    try:
+        rows = orjson.loads(path.read_bytes())
+    except orjson.JSONDecodeError as error:
+        raise InputError(f"{path} is not JSON: {error}") from None
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror}") from None
+    if not isinstance(rows, list) or not rows:
+        raise InputError(f"{path} must be a JSON list with at least one topic")
+    for number, row in enumerate(rows):
+        where = f"{path}: entry {number}"
+        if not isinstance(row, dict):
+            raise InputError(f"{where} must be an object, not {reprlib.repr(row)}")
+        yield where, row
+
+
+def _spec(row: Mapping[str, Any], where: str) -> PlacementSpec:
+    topic = _field(row, "topic", str, where)
+    problem = topic_name_problem(topic)
+    if problem:
+        raise InputError(f"{where}: the name of topic {reprlib.repr(topic)} {problem}")
+    return PlacementSpec(
+        topic,
+        _field(row, "partitions", int, where),
+        _field(row, "replication_factor", int, where),
+        _field(row, "start_partition", int, where, 0),
+    )
+
+
+def _field(
+    row: Mapping[str, Any], name: str, kind: type, where: str, default: object = _REQUIRED
+) -> Any:
+    value = row.get(name)
+    if value is None and default is not _REQUIRED:
+        return default
+    if type(value) is not kind:
+        expected = "a text" if kind is str else "a whole number"
+        raise InputError(f"{where}: {name} must be {expected}, not {reprlib.repr(value)}")
+    return value
+
+
+# --- brokers --------------------------------------------------------------------------------------
+
+
+def _registered_brokers(
+    admin: ZkAdminStore, start_index: str, specs: Collection[PlacementSpec]
+) -> tuple[Broker, ...]:
+    """Read the brokers and, where it matters, what they hold.
+
+    What they hold of the topics to place does not count: who was interrupted and runs the same
+    again gets the same.
+    """
+    brokers = read_registered_brokers(admin)
+    if start_index != LEAST_LOADED:
+        return brokers
+    counts = _replica_counts(admin, {spec.topic for spec in specs})
+    return tuple(broker._replace(replica_count=counts[broker.broker_id]) for broker in brokers)
+
+
+def _replica_counts(admin: ZkAdminStore, except_topics: Collection[str]) -> Counter[BrokerId]:
+    counts: Counter[BrokerId] = Counter()
+    topics = [topic for topic in admin.read_topic_names() if topic not in except_topics]
+    for first in range(0, len(topics), _TOPICS_AT_ONCE):
+        for topic in admin.read_topics(topics[first : first + _TOPICS_AT_ONCE]).values():
+            if not isinstance(topic, BadDataError):
+                for assignment in topic.partitions.values():
+                    counts.update(assignment.replicas)
+    return counts

@@ -1,0 +1,160 @@
+"""Where a placement is written, whole or not at all, and how evenly it came out."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Final, NamedTuple, TypeAlias
+
+import numpy
+import numpy.typing
+import pyarrow
+import pyarrow.parquet
+from py4j.protocol import Py4JJavaError
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812
+
+from core.errors import RegentError
+from core.model import BrokerId
+from jobs.command import InputError
+from jobs.local_files import path_to_write
+
+FORMATS: Final = ("json", "jsonl", "parquet")
+JSON_DOCUMENT: Final = "placement.json"
+
+_CAUSED_BY: Final = "Caused by: "
+_BLOCK_BYTES: Final = 2**20
+_ROWS_AT_ONCE: Final = 2**18
+_SMALL_ID: Final = 2**22
+
+Counts: TypeAlias = numpy.typing.NDArray[numpy.int64]
+
+
+class WriteFailedError(RegentError):
+    """Spark could not write the placement."""
+
+
+class Loads(NamedTuple):
+    """What each broker got, in the order of their ids."""
+
+    replicas: Counts
+    leaders: Counts
+
+
+@contextmanager
+def new_directory(out: Path) -> Iterator[Path]:
+    """Give an empty directory to the block; when the block ends well, it becomes ``out``.
+
+    Otherwise nothing is left. Raises ``InputError`` when ``out`` has something in it already, or
+    nothing can be written there.
+    """
+    target = out.resolve()
+    unfinished = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
+    missing = [parent for parent in target.parents if not parent.exists()]
+    try:
+        if target.exists() and (not target.is_dir() or any(target.iterdir())):
+            raise InputError(f"{out} exists already: choose a new directory for --out")
+        unfinished.mkdir(parents=True)
+    except OSError as error:
+        raise InputError(f"cannot write to {out}: {error.strerror}") from None
+    try:
+        yield unfinished
+        unfinished.replace(target)
+    except BaseException:
+        shutil.rmtree(unfinished, ignore_errors=True)
+        for parent in missing:
+            with suppress(OSError):
+                parent.rmdir()
+        raise
+
+
+def write_placement(frame: DataFrame, directory: Path, file_format: str) -> None:
+    """Write rows of topic, partition and replicas into an empty directory, in one of ``FORMATS``.
+
+    ``json`` is what ``kafka-reassign-partitions`` reads. Raises ``WriteFailedError``.
+    """
+    writer = frame.write.mode("append")  # the directory is there, and it is ours
+    try:
+        match file_format:
+            case "parquet":
+                writer.parquet(path_to_write(directory))
+            case "jsonl":
+                writer.json(path_to_write(directory))
+            case _:
+                _write_document(frame, directory)
+    except Py4JJavaError as error:
+        raise WriteFailedError(f"writing failed: {_innermost_cause(error)}") from error
+
+
+def _innermost_cause(error: Py4JJavaError) -> str:
+    """Return why it failed: ``error`` itself only says which call did.
+
+    Causes on the driver are objects; those of a task are in the text of the last of them.
+    """
+    cause = error.java_exception
+    while (inner := cause.getCause()) is not None:
+        cause = inner
+    lines = str(cause.toString()).splitlines()
+    of_task = [line for line in lines if line.startswith(_CAUSED_BY)]
+    return of_task[-1].removeprefix(_CAUSED_BY) if of_task else lines[0]
+
+
+def _write_document(frame: DataFrame, directory: Path) -> None:
+    parts = directory / "parts"
+    frame.write.json(path_to_write(parts))
+    with (directory / JSON_DOCUMENT).open("wb") as document:
+        document.write(b'{"version":1,"partitions":[\n')
+        for part in sorted(parts.glob("part-*")):
+            with part.open("rb") as rows:
+                while block := rows.read(_BLOCK_BYTES):
+                    document.write(block.replace(b"\n", b",\n"))
+            part.unlink()
+        document.seek(-len(b",\n"), os.SEEK_CUR)  # the last row has no comma
+        document.write(b"\n]}\n")
+    shutil.rmtree(parts)
+
+
+def read_placement(directory: Path, columns: Sequence[str]) -> Iterator[pyarrow.RecordBatch]:
+    """Yield what was written as Parquet, in the order of (topic, partition)."""
+    for part in sorted(directory.glob("part-*.parquet")):
+        with pyarrow.parquet.ParquetFile(part) as file:
+            yield from file.iter_batches(batch_size=_ROWS_AT_ONCE, columns=list(columns))
+
+
+def count_written(directory: Path, broker_ids: Sequence[BrokerId]) -> Loads:
+    """Count what was written as Parquet: cheaper by far than to place everything once more."""
+    ids = numpy.array(sorted(broker_ids))
+    replicas, leaders = numpy.zeros(len(ids), numpy.int64), numpy.zeros(len(ids), numpy.int64)
+    for batch in read_placement(directory, ["replicas"]):
+        placed = batch.column("replicas")
+        holders = placed.flatten().to_numpy()
+        firsts = placed.offsets.to_numpy()[:-1] - placed.offsets[0].as_py()
+        replicas += _count(holders, ids)
+        leaders += _count(holders[firsts], ids)
+    return Loads(replicas, leaders)
+
+
+def _count(values: numpy.typing.NDArray[numpy.int32], ids: Counts) -> Counts:
+    if ids[-1] < _SMALL_ID:
+        return numpy.bincount(values, minlength=int(ids[-1]) + 1)[ids]
+    return numpy.bincount(numpy.searchsorted(ids, values), minlength=len(ids))
+
+
+def count_placed(frame: DataFrame, broker_ids: Sequence[BrokerId]) -> Loads:
+    """Count by placing everything."""
+    table = (
+        frame.selectExpr("posexplode(replicas) AS (position, broker)")
+        .groupBy("broker")
+        .agg(F.count("*").alias("replicas"), F.count_if(F.col("position") == 0).alias("leaders"))
+        .toArrow()
+    )
+    ids = numpy.array(sorted(broker_ids))
+    at = numpy.searchsorted(ids, table["broker"].to_numpy())
+    replicas, leaders = numpy.zeros(len(ids), numpy.int64), numpy.zeros(len(ids), numpy.int64)
+    replicas[at] = table["replicas"].to_numpy()
+    leaders[at] = table["leaders"].to_numpy()
+    return Loads(replicas, leaders)

@@ -1,0 +1,188 @@
+"""A placement scheme tried on paper: what it costs when a broker fails, and when some are added."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+import numpy as np
+from pyspark.sql import SparkSession
+
+from core.placement import RANDOM, IndexScope, Strategy
+from core.protocol.placement import PlacementBroker, PlacementSpec, PlaceTopicsRequest
+from jobs.placement_job import placement_frame
+from jobs.replica_arrays import Counts, Positions, ReplicaArrays, pair_counts, replica_arrays
+
+UNIFORM: Final = "random"
+"""A scheme to compare with: any brokers, with no regard to racks. It is not one to place by."""
+
+INTERLEAVED: Final = "interleaved"
+BLOCKS: Final = "blocks"
+
+# As each scheme is used: Kafka's tools begin every topic at a random broker.
+_COUNTED_FROM: Final = {
+    Strategy.RING: ("0", IndexScope.BATCH),
+    Strategy.COPYSET: ("0", IndexScope.BATCH),
+    Strategy.KAFKA: (RANDOM, IndexScope.PER_TOPIC),
+    Strategy.RACK_AWARE: (RANDOM, IndexScope.PER_TOPIC),
+}
+
+
+class Setting(NamedTuple):
+    """What is placed, and on what: brokers 0, 1, 2 …, in ``racks`` racks, 0 for none.
+
+    ``rack_layout``: with ``interleaved`` neighbouring ids are in different racks, with ``blocks``
+    in the same one. ``scatter_width`` None: the usual one.
+    """
+
+    brokers: int
+    partitions: int
+    factor: int
+    racks: int
+    rack_layout: str
+    partitions_per_topic: int
+    scatter_width: int | None
+    seed: int
+
+
+class FailureLoad(NamedTuple):
+    """What one broker's failure means for the others; by position of the broker that fails.
+
+    ``heirs``: how many take over its leaderships. ``busiest_leader``: the most partitions one of
+    the others then leads. ``sources``: how many its replicas are copied from, by new followers
+    elsewhere, who fetch from leaders. ``busiest_source``: the most replicas copied from one.
+    """
+
+    heirs: Counts
+    busiest_leader: Counts
+    sources: Counts
+    busiest_source: Counts
+
+
+class GrowthCost(NamedTuple):
+    """Replicas that move when brokers are added: to what the scheme says then, and at least."""
+
+    added: int
+    recomputed: int
+    minimum: int
+
+
+def rack_names(setting: Setting, added: int = 0) -> list[str | None]:
+    """Return the rack of each broker; those ``added`` go to the racks in turn."""
+    if not setting.racks:
+        return [None] * (setting.brokers + added)
+    width = len(str(setting.racks - 1))
+    numbers = [
+        broker % setting.racks
+        if setting.rack_layout == INTERLEAVED or broker >= setting.brokers
+        else broker * setting.racks // setting.brokers
+        for broker in range(setting.brokers + added)
+    ]
+    return [f"rack-{number:0{width}d}" for number in numbers]
+
+
+def placement_request(setting: Setting, strategy: Strategy, added: int = 0) -> PlaceTopicsRequest:
+    """Return what the placement job is asked for; the last topic may be smaller."""
+    size = setting.partitions_per_topic
+    topics = tuple(
+        PlacementSpec(f"t{first // size:08d}", min(size, setting.partitions - first), factor, 0)
+        for first in range(0, setting.partitions, size)
+        for factor in [setting.factor]
+    )
+    start_index, index = _COUNTED_FROM[strategy]
+    width = setting.scatter_width if strategy is Strategy.COPYSET else None
+    return PlaceTopicsRequest(
+        topics,
+        tuple(PlacementBroker(b, rack, 0) for b, rack in enumerate(rack_names(setting, added))),
+        strategy,
+        start_index,
+        index,
+        setting.seed,
+        scatter_width=width or 0,
+        copyset_seed=setting.seed,
+    )
+
+
+def place_on_paper(
+    spark: SparkSession, setting: Setting, strategy: str, added: int = 0
+) -> ReplicaArrays:
+    """Place everything; partitions are in the same order whatever the strategy."""
+    brokers = setting.brokers + added
+    if strategy == UNIFORM:
+        rng = np.random.default_rng(setting.seed)
+        replicas = place_uniformly(rng, setting.partitions, setting.factor, brokers)
+        return ReplicaArrays(np.arange(brokers), {setting.factor: replicas})
+    request = placement_request(setting, Strategy(strategy), added)
+    table = placement_frame(spark, request).select("replicas").toArrow()
+    return replica_arrays(table["replicas"], range(brokers))
+
+
+def place_uniformly(
+    rng: np.random.Generator, partitions: int, factor: int, brokers: int
+) -> Positions:
+    """Draw ``factor`` different brokers for each partition, all choices equally likely."""
+    replicas = np.empty((partitions, factor), np.int32)
+    for j in range(factor):
+        # One of those not taken yet: count past the taken ones, the smallest first.
+        drawn = rng.integers(0, brokers - j, partitions, np.int32)
+        for taken in np.sort(replicas[:, :j], axis=1).T:
+            drawn += drawn >= taken
+        replicas[:, j] = drawn
+    return replicas
+
+
+def failure_load(replicas: Positions, brokers: int) -> FailureLoad | None:
+    """Let each broker fail alone; the second replica leads then. None: there is no second."""
+    if replicas.shape[1] < 2:
+        return None
+    columns = np.ascontiguousarray(replicas.T)
+    first, second, *_ = columns
+    leading = np.bincount(first, minlength=brokers)
+    inherited = [(first, second)]
+    copied = [*inherited, *((follower, first) for follower in columns[1:])]
+    heirs, busiest_leader, sources, busiest_source = [], [], [], []
+    for low, rows in pair_counts(inherited, brokers):
+        heirs.append((rows > 0).sum(axis=1))
+        after = rows + leading
+        after[np.arange(len(rows)), np.arange(low, low + len(rows))] = 0  # the one that failed
+        busiest_leader.append(after.max(axis=1))
+    for _, rows in pair_counts(copied, brokers):
+        sources.append((rows > 0).sum(axis=1))
+        busiest_source.append(rows.max(axis=1))
+    return FailureLoad(
+        *(np.concatenate(part) for part in (heirs, busiest_leader, sources, busiest_source))
+    )
+
+
+def growth_cost(before: ReplicaArrays, after: ReplicaArrays) -> GrowthCost:
+    """Compare two placements of the same partitions, the second on more brokers."""
+    moved = sum(
+        replicas_moved(before.by_factor[factor], replicas)
+        for factor, replicas in after.by_factor.items()
+    )
+    loads = np.zeros(after.brokers, np.int64)
+    loads[: before.brokers] = before.replicas_per_broker()
+    return GrowthCost(after.brokers - before.brokers, moved, fewest_moves(loads))
+
+
+def replicas_moved(before: Positions, after: Positions) -> int:
+    """Count the replicas on brokers that did not hold their partition before."""
+    moved = 0
+    for column in after.T:
+        is_new = np.ones(len(column), bool)
+        for old in before.T:
+            is_new &= column != old
+        moved += int(is_new.sum())
+    return moved
+
+
+def fewest_moves(loads: Counts) -> int:
+    """Return how many replicas must move at least until no two brokers differ by more than one."""
+    floor, left = divmod(int(loads.sum()), len(loads))
+    above = int((loads > floor).sum())  # of these, as many as are left keep one more
+    return int(loads.sum()) - int(np.minimum(loads, floor).sum()) - min(left, above)
+
+
+def strategies_to_compare(setting: Setting) -> Sequence[str]:
+    """Return every scheme that is one of its own in this setting."""
+    return [s for s in (*Strategy, UNIFORM) if setting.racks or s != Strategy.RACK_AWARE]

@@ -1,0 +1,41 @@
+"""What a long job says on stderr: a line that changes on a terminal, one a minute elsewhere."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import time
+from typing import Final, Self
+
+import click
+
+_HEARTBEAT_S: Final = 60.0
+_ERASE: Final = "\r\x1b[K"
+
+
+class ProgressLine:
+    """The last line of a terminal, gone when the block ends; in a log, a sign of life."""
+
+    def __init__(self) -> None:
+        self._is_terminal = sys.stderr.isatty()
+        self._next_heartbeat = time.monotonic() + _HEARTBEAT_S
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._is_terminal:
+            click.echo(_ERASE, nl=False, err=True)
+
+    def show(self, text: str) -> None:
+        """Replace the line by this one; not every one of them is seen."""
+        if self._is_terminal:
+            width = shutil.get_terminal_size().columns - 1
+            click.echo(_ERASE + text[:width], nl=False, err=True)
+        elif time.monotonic() >= self._next_heartbeat:
+            self.say(text)
+
+    def say(self, text: str) -> None:
+        """Say something that stays."""
+        click.echo((_ERASE if self._is_terminal else "") + text, err=True)
+        self._next_heartbeat = time.monotonic() + _HEARTBEAT_S

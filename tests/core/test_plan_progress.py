@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+import pytest
+
+from core.model import NO_LEADER, LeaderAndIsr, ReplicaAssignment, TopicPartition
+from core.plan_progress import MoveState, PlannedMove, move_state, obstacle
+
+MOVE = PlannedMove(TopicPartition("t", 0), before=(0, 1), target=(2, 1))
+EVERYBODY = {0, 1, 2, 3}
+MOVING = ReplicaAssignment((0, 1)).reassign_to((2, 1))
+ELSEWHERE = ReplicaAssignment((0, 1)).reassign_to((3, 1))
+BACK = ReplicaAssignment((2, 1)).reassign_to((0, 1))
+
+
+@pytest.mark.parametrize(
+    ("assignment", "state"),
+    [
+        (ReplicaAssignment((0, 1)), MoveState.TO_MOVE),
+        (MOVING, MoveState.MOVING),
+        (ReplicaAssignment((3, 1)).reassign_to((2, 1)), MoveState.MOVING),
+        (ReplicaAssignment((2, 1)), MoveState.REACHED),
+        (ReplicaAssignment((1, 0)), MoveState.CHANGED),
+        (ReplicaAssignment((1, 2)), MoveState.CHANGED),
+        (ReplicaAssignment((0, 1, 2)), MoveState.CHANGED),
+        (ELSEWHERE, MoveState.CHANGED),
+        (BACK, MoveState.CHANGED),
+    ],
+)
+def test_a_partition_is_where_it_was_or_on_its_way_or_there_or_somebody_elses(
+    assignment: ReplicaAssignment, state: MoveState
+):
+    assert move_state(MOVE, assignment) is state
+
+
+def test_what_a_tool_wishes_counts_before_what_the_topic_says():
+    assert move_state(MOVE, ReplicaAssignment((0, 1)), wish=(2, 1)) is MoveState.MOVING
+    assert move_state(MOVE, ReplicaAssignment((0, 1)), wish=(3, 1)) is MoveState.CHANGED
+    assert move_state(MOVE, MOVING, wish=(3, 1)) is MoveState.CHANGED
+
+
+def test_a_move_that_changes_nothing_is_done():
+    move = PlannedMove(TopicPartition("t", 0), (0, 1), (0, 1))
+    assert move_state(move, ReplicaAssignment((0, 1))) is MoveState.REACHED
+
+
+# --- what is waited for ---------------------------------------------------------------------------
+
+
+def reason(state: MoveState, isr: tuple[int, ...] | None, live: set[int], leader: int = 1) -> str:
+    leadership = None if isr is None else LeaderAndIsr(leader, isr)
+    found = obstacle(MOVE, state, leadership, live)
+    if found is None:
+        return ""
+    return f"! {found.reason}" if found.is_stuck else found.reason
+
+
+def test_a_move_can_begin_when_every_broker_it_adds_lives():
+    assert reason(MoveState.TO_MOVE, None, EVERYBODY) == ""
+    assert reason(MoveState.TO_MOVE, None, {2}) == ""
+    assert reason(MoveState.TO_MOVE, None, {0, 1}) == (
+        "! waiting for broker 2, which is not registered"
+    )
+
+
+def test_a_move_ends_when_its_target_is_in_sync():
+    assert reason(MoveState.MOVING, (0, 1), EVERYBODY) == "waiting for broker 2 to catch up"
+    assert reason(MoveState.MOVING, (0,), {0}, leader=0) == (
+        "! waiting for brokers 1, 2, which are not registered"
+    )
+    assert reason(MoveState.MOVING, (0, 1, 2), EVERYBODY) == "about to be finished"
+
+
+@pytest.mark.parametrize("isr", [None, (0,)])
+def test_without_a_leader_nobody_can_catch_up(isr: tuple[int, ...] | None):
+    assert reason(MoveState.MOVING, isr, EVERYBODY, leader=NO_LEADER) == "! without a leader"
+    assert reason(MoveState.REACHED, isr, EVERYBODY, leader=NO_LEADER) == "! without a leader"
+    assert reason(MoveState.MOVING, (0, 1), {0, 2, 3}) == "! without a leader"  # 1 is just dead
+
+
+def test_what_is_at_its_target_waits_for_the_living_only():
+    assert reason(MoveState.REACHED, (1, 2), EVERYBODY) == ""
+    assert reason(MoveState.REACHED, (1,), EVERYBODY) == "waiting for broker 2 to catch up"
+    assert reason(MoveState.REACHED, (1,), {1}) == ""
+
+
+@pytest.mark.parametrize("state", [MoveState.CHANGED, MoveState.GONE])
+def test_what_is_not_ours_waits_for_nobody(state: MoveState):
+    assert reason(state, None, set()) == ""

@@ -1,0 +1,117 @@
+"""The brokers a job plans with."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from core.errors import BadDataError
+from core.model import BrokerInfo, EndPoint
+from jobs.brokers_file import Broker, read_brokers_file, read_registered_brokers
+from jobs.command import InputError
+from tests.support.fake_zookeeper import FakeZooKeeper, FakeZooKeeperServer
+from zk import znodes
+from zk.admin import NoClusterError, ZkAdminStore
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "brokers.json"
+
+
+@pytest.fixture
+def server() -> FakeZooKeeperServer:
+    server = FakeZooKeeperServer()
+    for path in znodes.PERSISTENT_PATHS:
+        server.put(path)
+    return server
+
+
+def registered(server: FakeZooKeeperServer) -> tuple[Broker, ...]:
+    return read_registered_brokers(ZkAdminStore(FakeZooKeeper(server)))
+
+
+def test_ids_and_objects_in_any_order_are_sorted(file: Path):
+    brokers: list[Any] = [
+        {"id": 20, "rack": "b", "replica_count": 7, "capacity": 100, "host": "example.org"},
+        3,
+        {"id": 11, "rack": None, "replica_count": None, "capacity": None},
+    ]
+    file.write_text(json.dumps(brokers))
+    assert read_brokers_file(file) == (
+        Broker(3, None, 0, None),
+        Broker(11, None, 0, None),
+        Broker(20, "b", 7, 100),
+    )
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("", "is not JSON"),
+        ("[1,]", "is not JSON"),
+        ("[NaN]", "is not JSON"),
+        ("\N{SNOWMAN}", "is not JSON"),
+        ("[]", "must be a JSON list with at least one broker"),
+        ('{"id": 1}', "must be a JSON list"),
+        ("[1, 2, 1]", "entry 2: broker 1 is listed more than once"),
+        ('[1, {"id": 1}]', "entry 1: broker 1 is listed more than once"),
+        ('["1"]', "entry 0 must be a broker id or an object, not '1'"),
+        ("[1.5]", "entry 0 must be a broker id"),
+        ("[null]", "entry 0 must be a broker id"),
+        ("[true]", "id must be a number from 0 to 2147483647, not True"),
+        ("[-1]", "id must be a number from 0 to 2147483647, not -1"),
+        ("[2147483648]", "not 2147483648"),
+        ('[{"rack": "a"}]', "a broker needs an id"),
+        ('[{"id": "1"}]', "id must be a number"),
+        ('[{"id": 1, "rack": 5}]', "rack must be a text, not 5"),
+        ('[{"id": 1, "rack": ""}]', "rack must be a text"),
+        ('[{"id": 1, "replica_count": -1}]', "replica_count must be a number"),
+        ('[{"id": 1, "capacity": 1.0}]', "capacity must be a number"),
+        ('[{"id": 1, "capacity": 1e99}]', "capacity must be a number"),
+    ],
+)
+def test_what_is_wrong_with_a_file_is_one_line_that_names_it(
+    file: Path, content: str, message: str
+):
+    file.write_text(content)
+    with pytest.raises(InputError) as caught:
+        read_brokers_file(file)
+    assert str(file) in str(caught.value)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_file_that_cannot_be_read_is_named(file: Path):
+    with pytest.raises(InputError, match=r"brokers.json cannot be read: No such file"):
+        read_brokers_file(file)
+    with pytest.raises(InputError, match="cannot be read: Is a directory"):
+        read_brokers_file(file.parent)
+
+
+def test_a_long_value_is_cut_short(file: Path):
+    file.write_text(json.dumps([{"id": 1, "rack": ["r" * 10_000] * 100}]))
+    with pytest.raises(InputError) as caught:
+        read_brokers_file(file)
+    assert len(str(caught.value)) < 500
+
+
+def test_registered_brokers_are_those_in_zookeeper(server: FakeZooKeeperServer):
+    for broker_id, rack in ((10, "a"), (2, None)):
+        info = BrokerInfo(broker_id, (EndPoint("PLAINTEXT", "127.0.0.1", 9092),), rack)
+        server.put(znodes.BrokerIdZNode.path(broker_id), znodes.BrokerIdZNode.encode(info))
+    assert registered(server) == (Broker(2, None, 0, None), Broker(10, "a", 0, None))
+
+
+def test_without_a_broker_or_a_cluster_there_is_nothing_to_plan_with(server: FakeZooKeeperServer):
+    with pytest.raises(InputError, match="no broker is registered"):
+        registered(server)
+    with pytest.raises(NoClusterError):
+        registered(FakeZooKeeperServer())
+
+
+def test_a_registration_that_cannot_be_understood_is_not_passed_over(server: FakeZooKeeperServer):
+    server.put(znodes.BrokerIdZNode.path(4), b"garbage")
+    with pytest.raises(BadDataError, match="broker 4"):
+        registered(server)

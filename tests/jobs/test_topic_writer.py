@@ -1,0 +1,241 @@
+"""Placed topics written to ZooKeeper: a fake one that fails on demand, and a real one."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+
+import pyarrow
+import pytest
+
+import jobs.topic_writer
+from core.model import BrokerInfo, EndPoint
+from core.protocol.placement import PlacementBroker, PlacementSpec, PlaceTopicsRequest
+from jobs.command import InputError
+from jobs.topic_writer import (
+    PlacedTopic,
+    TopicsExistError,
+    Written,
+    check_new_topics,
+    placed_topics,
+    write_topics,
+)
+from tests.support.fake_zookeeper import Call, FakeZooKeeper, FakeZooKeeperServer, Moment
+from zk import znodes
+from zk.admin import ZkAdminStore
+from zk.admin_znodes import ConfigEntityZNode, DeleteTopicsTopicZNode
+from zk.client import ZooKeeperClient
+from zk.operations import ConnectionLossError, Create
+
+TOPICS = [PlacedTopic(f"t{n}", {0: (0, 1), 1: (1, 2)}) for n in range(10)]
+
+
+@pytest.fixture
+def server() -> FakeZooKeeperServer:
+    server = FakeZooKeeperServer()
+    for path in znodes.PERSISTENT_PATHS:
+        server.put(path)
+    for broker_id in range(3):
+        info = BrokerInfo(broker_id, (EndPoint("PLAINTEXT", "127.0.0.1", 9092),))
+        server.put(znodes.BrokerIdZNode.path(broker_id), znodes.BrokerIdZNode.encode(info))
+    return server
+
+
+@pytest.fixture
+def zookeeper(server: FakeZooKeeperServer) -> FakeZooKeeper:
+    return FakeZooKeeper(server)
+
+
+@pytest.fixture
+def admin(zookeeper: FakeZooKeeper) -> ZkAdminStore:
+    return ZkAdminStore(zookeeper)
+
+
+def replicas(admin: ZkAdminStore, topic: str) -> dict[int, tuple[int, ...]]:
+    found = admin.read_topics([topic])[topic]
+    assert not isinstance(found, Exception)
+    return {p: assignment.replicas for p, assignment in found.partitions.items()}
+
+
+def content(server: FakeZooKeeperServer) -> dict[str, bytes]:
+    return {path: node.data for path, node in server.snapshot().items()}
+
+
+# --- writing --------------------------------------------------------------------------------------
+
+
+def test_topics_are_created_as_placed_each_with_its_configuration(
+    server: FakeZooKeeperServer, admin: ZkAdminStore
+):
+    written = write_topics(admin, TOPICS, {"t3": {"retention.ms": "5"}})
+    assert written == Written(created=10, unchanged=0, existing=())
+    assert {t: replicas(admin, t) for t, _ in TOPICS} == dict(TOPICS)
+    data = server.snapshot()[ConfigEntityZNode.path("topics", "t3")].data
+    assert ConfigEntityZNode.decode(data) == {"retention.ms": "5"}
+    written.raise_if_any_existed()
+
+
+def test_run_again_nothing_changes(server: FakeZooKeeperServer, admin: ZkAdminStore):
+    write_topics(admin, TOPICS[:4], {})
+    before = content(server)
+    assert write_topics(admin, TOPICS, {}) == Written(created=6, unchanged=4, existing=())
+    assert content(server).items() >= before.items()
+
+
+def test_topics_that_are_there_otherwise_stay_and_are_reported(
+    server: FakeZooKeeperServer, admin: ZkAdminStore
+):
+    others = [PlacedTopic(f"t{n}", {0: (0, 1), 1: (2, 1)}) for n in range(5)]
+    write_topics(admin, others, {})
+    before = content(server)
+    written = write_topics(admin, TOPICS, {"t1": {"retention.ms": "5"}})
+    assert written == Written(5, 0, ("t0", "t1", "t2", "t3", "t4"))
+    assert content(server).items() >= before.items()
+    with pytest.raises(TopicsExistError, match=r"^5 topics exist .*: t0, t1, t2 and 2 more$"):
+        written.raise_if_any_existed()
+
+
+def test_a_topic_being_deleted_is_not_taken_for_ours(
+    server: FakeZooKeeperServer, admin: ZkAdminStore
+):
+    write_topics(admin, TOPICS, {})
+    server.put(DeleteTopicsTopicZNode.path("t7"))
+    assert write_topics(admin, TOPICS, {}) == Written(0, 9, ("t7",))
+
+
+def test_a_topic_whose_registration_is_garbage_is_reported(
+    server: FakeZooKeeperServer, admin: ZkAdminStore
+):
+    server.put(znodes.TopicZNode.path("t1"), b"garbage")
+    assert write_topics(admin, TOPICS, {}) == Written(9, 0, ("t1",))
+
+
+@pytest.mark.parametrize("last", [1, 2, 3, 4])
+def test_whoever_is_interrupted_anywhere_goes_on_where_it_ended(
+    server: FakeZooKeeperServer,
+    zookeeper: FakeZooKeeper,
+    admin: ZkAdminStore,
+    monkeypatch: pytest.MonkeyPatch,
+    last: int,
+):
+    monkeypatch.setattr(jobs.topic_writer, "_TOPICS_AT_ONCE", 3)
+    calls = iter(range(1, 100))
+
+    def die(call: Call) -> None:
+        if call.moment is Moment.AFTER and call.method == "multi_many" and next(calls) == last:
+            raise KeyboardInterrupt
+
+    zookeeper.hook = die
+    with pytest.raises(KeyboardInterrupt):
+        write_topics(admin, TOPICS, {})
+    done = min(3 * last, 10)
+    again = write_topics(ZkAdminStore(FakeZooKeeper(server)), TOPICS, {})
+    assert again == Written(10 - done, done, ())
+
+
+def test_a_lost_answer_is_no_problem(zookeeper: FakeZooKeeper, admin: ZkAdminStore):
+    pending = [ConnectionLossError("lost")]
+
+    def lose(call: Call) -> None:
+        if pending and call.moment is Moment.AFTER and call.method == "multi_many":
+            raise pending.pop()
+
+    zookeeper.hook = lose
+    assert write_topics(admin, TOPICS, {}) == Written(10, 0, ())
+
+
+def test_memory_is_bounded_however_many_topics_there_are(admin: ZkAdminStore):
+    ahead = 0
+
+    def many() -> Iterator[PlacedTopic]:
+        nonlocal ahead
+        for number in range(3_000):
+            ahead = max(ahead, number - len(admin.read_topic_names()))
+            yield PlacedTopic(f"many-{number:04}", {0: (0,)})
+
+    assert write_topics(admin, many(), {}).created == 3_000
+    assert ahead <= 1_000
+
+
+@pytest.mark.zookeeper
+def test_a_real_zookeeper_takes_them_too(zookeeper_address: str):
+    with closing(ZooKeeperClient(zookeeper_address, 6000, on_watch=lambda _: None)) as client:
+        client.start(timeout_s=10.0)
+        for path in znodes.PERSISTENT_PATHS:
+            parents = path.split("/")
+            for depth in range(2, len(parents) + 1):
+                client.multi([Create("/".join(parents[:depth]))])
+        topics = [PlacedTopic(f"t{n}", {p: (p % 3, 3) for p in range(50)}) for n in range(500)]
+        admin = ZkAdminStore(client)
+        assert write_topics(admin, topics[:200], {}).created == 200
+        assert write_topics(admin, topics, {}) == Written(300, 200, ())
+        assert replicas(admin, "t499") == topics[499].partitions
+
+
+# --- rows -----------------------------------------------------------------------------------------
+
+
+def test_rows_become_topics_also_where_a_batch_ends_within_one():
+    rows = [
+        {"topic": topic, "partition": p, "replicas": [p, p + 1]}
+        for topic, partitions in (("a", 3), ("b", 1), ("c", 4))
+        for p in range(partitions)
+    ]
+    batches = pyarrow.Table.from_pylist(rows).to_batches(max_chunksize=2)
+    assert [(t, len(partitions)) for t, partitions in placed_topics(batches)] == [
+        ("a", 3),
+        ("b", 1),
+        ("c", 4),
+    ]
+    assert list(placed_topics([])) == []
+
+
+# --- before anything is written -------------------------------------------------------------------
+
+
+def request(*specs: PlacementSpec, brokers: Sequence[int] = range(3)) -> PlaceTopicsRequest:
+    hosts = tuple(PlacementBroker(b, None, 0) for b in brokers)
+    return PlaceTopicsRequest(specs, hosts, "ring", "0", "batch", 0)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "configs", "message"),
+    [
+        (request(PlacementSpec("t", 1, 1, 0), brokers=[0, 9]), {}, "broker 9 is not registered"),
+        (request(PlacementSpec("t", 1, 1, 5)), {}, "topic t: --apply creates topics"),
+        (request(PlacementSpec("a.b", 1, 1, 0)), {}, "topic a.b collides with topic a_b"),
+        (
+            request(PlacementSpec("x.y", 1, 1, 0), PlacementSpec("x_y", 1, 1, 0)),
+            {},
+            "topic x_y collides with topic x.y",
+        ),
+        (request(PlacementSpec("t", 200_000, 3, 0)), {}, "topic t: 200000 partitions take"),
+        (request(PlacementSpec("t", 1, 1, 0)), {"t": ["a"]}, "topic t: config must be an object"),
+        (
+            request(PlacementSpec("t", 1, 1, 0)),
+            {"t": {"retention.m": 5}},
+            "topic t: config retention.m is not a setting of topics; did you mean retention.ms?",
+        ),
+        (
+            request(PlacementSpec("t", 1, 1, 0)),
+            {"t": {"retention.ms": None}},
+            "topic t: config retention.ms must be a text or a number",
+        ),
+    ],
+)
+def test_what_cannot_be_created_is_found_before(
+    admin: ZkAdminStore,
+    wanted: PlaceTopicsRequest,
+    configs: Mapping[str, object],
+    message: str,
+):
+    write_topics(admin, [PlacedTopic("a_b", {0: (0,)})], {})
+    with pytest.raises(InputError, match=message.replace("?", r"\?")):
+        check_new_topics(admin, wanted, configs)
+
+
+def test_what_is_there_already_is_no_problem_before(admin: ZkAdminStore):
+    write_topics(admin, TOPICS, {})
+    again = request(*(PlacementSpec(topic, 2, 2, 0) for topic, _ in TOPICS))
+    configs = {"t0": {"retention.ms": 7, "preallocate": True}, "t1": None}
+    assert check_new_topics(admin, again, configs) == {
+        "t0": {"retention.ms": "7", "preallocate": "true"}
+    }
