@@ -35,6 +35,7 @@ from zk.admin import ZkAdminStore
 WARM_UP_TIMEOUT_S: Final = 120.0
 PLACE_TIMEOUT_S: Final = 120.0
 _STATUS_TIMEOUT_S: Final = 2.0
+_RESTART_S: Final = 1.0  # how long `cluster` may take to see that the service has ended
 _POLL_S: Final = 0.1
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -161,13 +162,14 @@ def _place_in_own_session(request: PlaceTopicsRequest) -> Sequence[PlacedPartiti
 
 
 def _ask_service(cluster: Cluster, request: PlaceTopicsRequest) -> Sequence[PlacedPartition]:
-    from cli.remote_actors import actor_at, ask
-    from transport.client import RequestError
+    """Have the service place; when it dies meanwhile, its successor is asked, once."""
+    from transport.client import PeerDisconnectedError, PeerUnreachableError, RequestError
 
-    service = _await_warm(cluster)
     try:
-        with actor_at(service.endpoint) as actor:
-            answer = ask(actor, request, PlaceTopicsResponse, timeout_s=PLACE_TIMEOUT_S)
+        try:
+            answer = _ask_once(cluster, request)
+        except (PeerDisconnectedError, PeerUnreachableError):
+            answer = _ask_once(cluster, request)
     except RequestError as error:
         raise PlacementFailedError(f"the placement service failed: {error}") from None
     if answer.error_code is Errors.INVALID_PARTITIONS:  # too many: the request itself was checked
@@ -177,27 +179,41 @@ def _ask_service(cluster: Cluster, request: PlaceTopicsRequest) -> Sequence[Plac
     return answer.partitions
 
 
+def _ask_once(cluster: Cluster, request: PlaceTopicsRequest) -> PlaceTopicsResponse:
+    from cli.remote_actors import actor_at
+    from transport.controller_ref import ask
+
+    service = _await_warm(cluster)
+    with actor_at(service.endpoint) as actor:
+        return ask(actor, request, PlaceTopicsResponse, timeout_s=PLACE_TIMEOUT_S)
+
+
 def _await_warm(cluster: Cluster) -> LocalPlacement:
     """Return the service once Spark runs; it may be replaced by a new one meanwhile."""
-    deadline = time.monotonic() + WARM_UP_TIMEOUT_S
+    started = time.monotonic()
+    ended_at: float | None = None  # when the listed process was first seen to have ended
     with Waiting("placement service is warming up…") as waiting:
         while True:
             file = cluster.file
-            service = None if file is None else file.placement
-            if service is None:
-                raise PlacementFailedError("the placement service has gone; try again")
-            status = placement_status(service, timeout_s=_STATUS_TIMEOUT_S)
-            match status:
-                case PlacementStatusResponse(state="ready" | "warming"):
-                    return service  # a request that comes while it warms up is served in between
-                case PlacementStatusResponse(state="failed"):
+            if file is None:
+                raise PlacementFailedError("the cluster has stopped")
+            service = file.placement
+            if service is None or _is_running(service.pid):  # None: it is being started again
+                ended_at = None
+            else:
+                ended_at = ended_at or time.monotonic()
+            if service is not None:
+                status = placement_status(service, timeout_s=_STATUS_TIMEOUT_S)
+                if status is not None and status.state in ("ready", "warming"):
+                    return service  # what comes while it warms up is served in between
+                if status is not None and status.state == "failed":
                     raise PlacementFailedError(f"the placement service failed: {status.message}")
-                case None if not _is_running(service.pid):
+                if ended_at is not None and time.monotonic() - ended_at > _RESTART_S:
                     raise PlacementFailedError(
                         f"the placement service (process {service.pid}) is not running;"
                         " --no-placement-service does without it"
                     )
-            if time.monotonic() >= deadline:
+            if time.monotonic() - started >= WARM_UP_TIMEOUT_S:
                 raise PlacementFailedError(
                     f"the placement service is not ready after {WARM_UP_TIMEOUT_S:g} s;"
                     " --no-placement-service does without it"
@@ -210,8 +226,9 @@ def placement_status(
     service: LocalPlacement, *, timeout_s: float
 ) -> PlacementStatusResponse | None:
     """Ask the service how it is; None when it does not answer."""
-    from cli.remote_actors import actor_at, ask
+    from cli.remote_actors import actor_at
     from transport.client import RequestError
+    from transport.controller_ref import ask
 
     try:
         with actor_at(service.endpoint) as actor:

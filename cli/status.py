@@ -98,6 +98,10 @@ def _examine(cluster: Cluster) -> Health:
             "state": "unreachable" if answer is None else answer.state,
             "message": "" if answer is None else answer.message,
         }
+        if answer is None:
+            health.warnings.append("the placement service does not answer")
+        elif answer.state == "failed":
+            health.warnings.append(f"the placement service failed: {answer.message}")
     return health
 
 
@@ -127,10 +131,10 @@ def _examine_controller(admin: ZkAdminStore, health: Health) -> DescribeControll
     """Ask the controller how it is; None when it does not answer."""
     if health.controller is None:
         return None
-    from cli.remote_actors import ControllerRef
+    from cli.remote_actors import controller_of
 
     deadline = time.monotonic() + _CONTROLLER_LIMIT_S
-    with ControllerRef(admin) as controller:
+    with controller_of(admin) as controller:
         request = DescribeControllerRequest()
         answer = controller.ask(request, DescribeControllerResponse, deadline=deadline)
         if answer is None:

@@ -43,13 +43,19 @@ from core.protocol.placement import (
     PlaceTopicsResponse,
 )
 from jobs.placement_job import place_with_spark
-from jobs.session import DIRECTORY_PREFIX, QUICK_START, KillSwitch, SparkJvm
+from jobs.session import (
+    DIRECTORY_PREFIX,
+    QUICK_START,
+    START_TIMEOUT_S,
+    KillSwitch,
+    SparkJvm,
+)
 from transport.server import ControlServer, IncomingRequest
 from transport.sockets import Context, new_context
 
 MAX_WAITING: Final = 100
 MAX_PARTITIONS: Final = 200_000
-JOB_TIMEOUT_S: Final = 30.0
+JOB_TIMEOUT_S: Final = 30.0  # of a warm session; a cold one may take as long as to start
 _STABLE_S: Final = 60.0  # a session that lived so long did not fail to start
 _MAX_PAUSE_S: Final = 60.0
 _EXIT_S: Final = 2.0  # how long a JVM whose connection broke may take to be seen dead
@@ -238,6 +244,8 @@ class Placement(pykka.ThreadingActor):
     def _place(self, request: PlaceTopicsRequest, *, may_retry: bool) -> PlaceTopicsResponse:
         if self._kill_switch.is_thrown:
             return _refused(Errors.BROKER_NOT_AVAILABLE, "shutting down")
+        if self._session is None and may_retry and self._is_to_start_at_once:
+            self._start_spark()
         if self._session is None or self._jvm is None:
             return _refused(Errors.BROKER_NOT_AVAILABLE, self._status.get().message)
         try:
@@ -253,6 +261,10 @@ class Placement(pykka.ThreadingActor):
             self._start_spark()
         return self._place(request, may_retry=False)
 
+    @property
+    def _is_to_start_at_once(self) -> bool:
+        return self._status.get().state == PlacementState.STARTING
+
     def _explain(self, error: Exception) -> Exception:
         """Return why a job failed: the JVM ended, or ``error``, which is a defect and logged."""
         if self._jvm is not None and self._jvm.has_exited(_EXIT_S):
@@ -263,7 +275,8 @@ class Placement(pykka.ThreadingActor):
     def _run(self, request: PlaceTopicsRequest) -> list[PlacedPartition]:
         assert self._session is not None
         assert self._jvm is not None
-        with self._jvm.killed_after(JOB_TIMEOUT_S):
+        is_warm = self._status.get().state == PlacementState.READY
+        with self._jvm.killed_after(JOB_TIMEOUT_S if is_warm else START_TIMEOUT_S):
             return place_with_spark(self._session, request)
 
 

@@ -224,6 +224,22 @@ def test_a_placement_service_that_does_not_answer_is_shown_and_not_ill(
     status = healthy.json("status", "--data-dir", str(tmp_path))
 
     assert status["placement"] == {"endpoint": endpoint, "state": "unreachable", "message": ""}
+    assert status["warnings"] == ["the placement service does not answer"]
+    assert status["healthy"]
+
+
+@pytest.mark.parametrize("state", ["starting", "warming", "failed", "ready"])
+def test_how_the_placement_service_is_is_shown(
+    healthy: FakeCluster, tmp_path: Path, state: str
+) -> None:
+    answer = PlacementStatusResponse(Errors.NONE, state, "no Java; next attempt in 3 s")
+    write_cluster_file(tmp_path, placement=healthy.serve(lambda _: answer))
+
+    lines = healthy.run("status", "--data-dir", str(tmp_path)).stdout.splitlines()
+
+    assert f"placement service            {state}" in lines
+    warning = "warning: the placement service failed: no Java; next attempt in 3 s"
+    assert (warning in lines) == (state == "failed")
 
 
 def test_without_zookeeper_there_is_one_line(cluster: FakeCluster) -> None:

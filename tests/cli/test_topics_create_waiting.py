@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from threading import Timer
 
 from core.errors import Errors
 from core.protocol.controller import (
@@ -65,6 +66,34 @@ def test_a_placement_service_whose_process_is_gone_is_not_waited_for(
     assert result.exit_code == 1
     assert f"(process {pid}) is not running" in result.stderr
     assert "--no-placement-service" in result.stderr
+
+
+def test_a_placement_service_that_is_started_again_is_waited_for(
+    local: FakeCluster, tmp_path: Path
+) -> None:
+    successor = local.serve(warm_placement)
+    is_back = Timer(0.3, lambda: write_cluster_file(tmp_path, placement=successor))
+
+    def die(_: Request) -> Response:
+        write_cluster_file(tmp_path, placement=None)
+        is_back.start()
+        return PlacementStatusResponse(Errors.NONE, "starting")
+
+    write_cluster_file(tmp_path, placement=local.serve(die))
+
+    assert local.run(*CREATE).exit_code == 0
+
+
+def test_a_cluster_that_stops_meanwhile_is_not_waited_for(
+    local: FakeCluster, tmp_path: Path
+) -> None:
+    def stop(_: Request) -> Response:
+        (tmp_path / "cluster.json").unlink()
+        return PlacementStatusResponse(Errors.NONE, "starting")
+
+    write_cluster_file(tmp_path, placement=local.serve(stop))
+
+    assert "the cluster has stopped" in local.run(*CREATE).stderr
 
 
 def test_a_refusal_of_the_placement_service_is_passed_on(

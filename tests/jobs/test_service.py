@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -28,7 +29,7 @@ from transport.sockets import new_context
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("java")]
 
-TIMEOUT_S = 60.0
+TIMEOUT_S = 110.0
 PROGRAM = """
 import sys
 from pathlib import Path
@@ -176,6 +177,19 @@ def service(java: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ru
     del java
     with running_service(tmp_path_factory.mktemp("placement")) as warm:
         yield warm
+
+
+def test_what_waits_when_spark_dies_at_its_start_is_placed_by_the_next(service: RunningService):
+    # The first test of this service: it is cold.
+    jvm = service.jvm()
+    os.killpg(jvm, signal.SIGSTOP)
+    with service.connect() as waiting, ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(waiting.ask, request(PAYMENTS), timeout=TIMEOUT_S)
+        service.status()  # by now the request waits; it is placed as well if it does not
+        os.killpg(jvm, signal.SIGKILL)
+        placed = answer.result(TIMEOUT_S)
+    assert isinstance(placed, PlaceTopicsResponse)
+    assert placed.error_code is Errors.NONE, placed.message
 
 
 def test_payments_with_twelve_partitions_on_brokers_0_1_and_2(service: RunningService):
