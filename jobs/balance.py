@@ -1,0 +1,193 @@
+"""How evenly an assignment uses its brokers and racks, and what it loses when some fail."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from jobs.loss_simulation import LossPoint, default_failures, loss_curve, rack_losses
+from jobs.replica_arrays import (
+    Copysets,
+    Counts,
+    Positions,
+    ReplicaArrays,
+    copysets,
+    scatter_widths,
+)
+from jobs.report_output import Table
+
+_ROWS: Final = 12  # of a table that shows a curve
+
+
+class Spread(NamedTuple):
+    """How a load is spread; ``cv`` is the coefficient of variation, deviation by mean."""
+
+    minimum: int
+    mean: float
+    maximum: int
+    cv: float
+
+
+class LossOptions(NamedTuple):
+    """How losses are simulated; ``failures`` None: see ``default_failures``."""
+
+    failures: int | None
+    trials: int
+    seed: int
+
+
+class Racks(NamedTuple):
+    """The racks by name, and the number of each broker's; -1: it has none."""
+
+    names: tuple[str, ...]
+    of_broker: Positions
+
+
+@dataclass(frozen=True, slots=True)
+class Balance:
+    """What there is to say; the arrays are by position of the broker.
+
+    ``loads`` has what each broker bears, under the name to show. ``lost_with_rack`` counts the
+    partitions that are lost when a rack fails.
+    """
+
+    broker_ids: Counts
+    loads: Mapping[str, Counts]
+    racks: Racks
+    copysets: int
+    scatter_width: Counts
+    loss: Sequence[LossPoint]
+    lost_with_rack: Counts
+
+
+def spread(values: Counts) -> Spread:
+    """Return how ``values``, at least one, are spread."""
+    mean = float(values.mean())
+    cv = float(values.std()) / mean if mean else 0.0
+    return Spread(int(values.min()), mean, int(values.max()), cv)
+
+
+def racks_of(arrays: ReplicaArrays, rack_by_id: Mapping[int, str | None]) -> Racks:
+    """Number the racks, in the order of their names."""
+    names = tuple(sorted({rack for rack in rack_by_id.values() if rack is not None}))
+    number = {rack: position for position, rack in enumerate(names)}
+    found = (rack_by_id.get(broker_id) for broker_id in arrays.broker_ids.tolist())
+    return Racks(names, np.array([-1 if r is None else number[r] for r in found], np.int32))
+
+
+def measure(
+    arrays: ReplicaArrays, racks: Racks, more_loads: Mapping[str, Counts], options: LossOptions
+) -> Balance:
+    """Look at an assignment from all sides; ten million partitions take some seconds."""
+    sets: list[Copysets] = [copysets(r, arrays.brokers) for r in arrays.by_factor.values()]
+    factor = max(arrays.by_factor)
+    failures = options.failures or default_failures(arrays.brokers, factor)
+    loads = {
+        "replicas": arrays.replicas_per_broker(),
+        "preferred leaders": arrays.preferred_per_broker(),
+    }
+    return Balance(
+        arrays.broker_ids,
+        loads | dict(more_loads),
+        racks,
+        sum(len(s.members) for s in sets),
+        scatter_widths(sets, arrays.brokers),
+        loss_curve(
+            sets,
+            arrays.brokers,
+            min(failures, arrays.brokers),
+            trials=options.trials,
+            seed=options.seed,
+        ),
+        rack_losses(sets, racks.of_broker, len(racks.names)),
+    )
+
+
+# --- as JSON and as tables ------------------------------------------------------------------------
+
+
+def summary(balance: Balance) -> dict[str, Any]:
+    """Return all of it for programs."""
+    names = balance.racks.names
+    return {
+        "per_broker": {
+            name.replace(" ", "_"): spread_fields(load) for name, load in balance.loads.items()
+        },
+        "per_rack": [
+            {header.replace(" ", "_"): value for header, value in zip(headers, row, strict=True)}
+            for headers, row in _rack_rows(balance)
+        ],
+        "copysets": balance.copysets,
+        "scatter_width": spread_fields(balance.scatter_width),
+        "loss": [point._asdict() for point in balance.loss],
+        "rack_loss_probability": _rack_loss_probability(balance) if names else None,
+    }
+
+
+def spread_fields(load: Counts) -> dict[str, float]:
+    """Return how a load is spread for programs."""
+    minimum, mean, maximum, cv = spread(load)
+    return {"min": minimum, "mean": mean, "max": maximum, "cv": cv}
+
+
+def tables(balance: Balance) -> list[Table]:
+    """Return all of it for people."""
+    found = [_load_table(balance)]
+    if balance.racks.names:
+        rows = list(_rack_rows(balance))
+        found.append(Table("Racks", rows[0][0], [row for _, row in rows]))
+    found.append(loss_table(balance.loss))
+    return found
+
+
+def _load_table(balance: Balance) -> Table:
+    loads = {**balance.loads, "scatter width": balance.scatter_width}
+    return Table(
+        "Per broker (cv: standard deviation by mean)",
+        ("", "min", "mean", "max", "cv"),
+        [(name, *spread(load)) for name, load in loads.items()],
+    )
+
+
+def loss_table(curve: Sequence[LossPoint]) -> Table:
+    """Return some of the points of the curve, the first and the last among them."""
+    chosen = np.unique(np.geomspace(1, len(curve), _ROWS).round().astype(int))
+    return Table(
+        "Brokers that fail at once, and what is lost",
+        ("brokers", "any loss", "95 % interval", "partitions lost on average"),
+        [_loss_row(curve[k - 1]) for k in chosen],
+    )
+
+
+def _loss_row(point: LossPoint) -> tuple[object, ...]:
+    interval = "exact" if point.is_exact else f"{percent(point.low)} to {percent(point.high)}"
+    return point.failures, percent(point.probability), interval, point.expected_partitions
+
+
+def percent(share: float) -> str:
+    """Return a share for people, with three digits that tell something."""
+    return f"{100 * share:.3g} %"
+
+
+def _rack_rows(balance: Balance) -> list[tuple[tuple[str, ...], tuple[object, ...]]]:
+    racks = balance.racks
+    headers = ("rack", "brokers", *balance.loads, "lost partitions")
+    return [
+        (
+            headers,
+            (
+                name,
+                int((racks.of_broker == number).sum()),
+                *(int(load[racks.of_broker == number].sum()) for load in balance.loads.values()),
+                int(balance.lost_with_rack[number]),
+            ),
+        )
+        for number, name in enumerate(racks.names)
+    ]
+
+
+def _rack_loss_probability(balance: Balance) -> float:
+    return float((balance.lost_with_rack > 0).mean())

@@ -1,0 +1,127 @@
+"""The plots of balance and loss, for pages of reports and simulations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from jobs.balance import Balance, tables
+from jobs.loss_simulation import LossPoint
+from jobs.report_page import MUTED, Axes, Page
+
+_MOST_POINTS: Final = 500  # of a line: more would be drawn on top of each other
+_MOST_BARS: Final = 40
+_FEW: Final = 30  # points that are marked
+
+
+def add_balance(page: Page, balance: Balance) -> None:
+    """Add the plots and tables of one assignment."""
+    per_broker, *others = tables(balance)
+    page.heading("Brokers")
+    for name, load in balance.loads.items():
+        page.figure(
+            sorted_curves({name: load}, f"{name} of a broker"),
+            f"{name.capitalize()}: brokers from the least loaded to the most, and the mean.",
+        )
+    page.table(per_broker.headers, per_broker.rows, per_broker.caption)
+    if balance.racks.names:
+        page.heading("Racks")
+        if len(balance.racks.names) <= _MOST_BARS:
+            page.figure(_rack_bars(balance), "Replicas of a broker, on average, in each rack.")
+        racks = others.pop(0)
+        page.table(racks.headers, racks.rows, racks.caption)
+    page.heading("Failures")
+    page.figure(
+        sorted_curves({"scatter width": balance.scatter_width}, "other brokers"),
+        "Scatter width: how many others a broker shares partitions with. They can all help to"
+        " replace it; and any of them, failing too, takes partitions nearer to their loss.",
+    )
+    page.figure(loss_curves({"": balance.loss}), LOSS_CAPTION)
+    [loss] = others
+    page.table(loss.headers, loss.rows, loss.caption)
+
+
+LOSS_CAPTION: Final = (
+    "Probability that at least one partition loses all of its replicas when so many brokers,"
+    " drawn at random, fail at once. The band holds the true value with 95 %."
+)
+
+
+def sorted_curves(series: Mapping[str, NDArray[Any]], label: str) -> Callable[[Axes], None]:
+    """Draw the loads of brokers in ascending order, with the mean when there is one series."""
+
+    def draw(axes: Axes) -> None:
+        width = 1.6 + 0.7 * (len(series) - 1)
+        for name, load in series.items():
+            chosen = np.unique(np.linspace(0, len(load) - 1, _MOST_POINTS).astype(int))
+            dots = "o" if len(load) <= _FEW else ""
+            shown = np.sort(load)[chosen]
+            axes.plot(chosen + 1, shown, marker=dots, markersize=4, linewidth=width, label=name)
+            width -= 0.7  # the first is still seen when all are the same
+        if len(series) == 1:
+            mean = float(next(iter(series.values())).mean())
+            axes.axhline(mean, color=MUTED, linestyle="--", linewidth=1)
+        else:
+            axes.legend()
+        highest = max(float(load.max()) for load in series.values())
+        axes.set_ylim(0, 1.08 * highest or 1)
+        axes.locator_params(axis="x", integer=True)
+        axes.set_xlabel("brokers, in order of load")
+        axes.set_ylabel(label)
+
+    return draw
+
+
+def loss_curves(curves: Mapping[str, Sequence[LossPoint]]) -> Callable[[Axes], None]:
+    """Draw probabilities of loss on a logarithmic scale; what is impossible is left out."""
+
+    def draw(axes: Axes) -> None:
+        for number, (name, curve) in enumerate(curves.items()):
+            chosen = np.unique(np.linspace(0, len(curve) - 1, _MOST_POINTS).astype(int))
+            points = [curve[k] for k in chosen if curve[k].probability > 0]
+            failures = [point.failures for point in points]
+            colour, dots = f"C{number}", "o" if len(points) <= _FEW else ""
+            shares = [p.probability for p in points]
+            axes.plot(failures, shares, color=colour, marker=dots, markersize=4, label=name)
+            low = [max(p.low, p.probability / 20) for p in points]
+            axes.fill_between(failures, low, [p.high for p in points], color=colour, alpha=0.2)
+        axes.set_yscale("log")
+        axes.set_ylim(min(0.1, axes.get_ylim()[0]), 1.3)
+        axes.locator_params(axis="x", integer=True)
+        axes.yaxis.set_major_formatter(lambda share, _: f"{100 * share:,.10g} %")
+        axes.set_xlabel("brokers that fail at once")
+        axes.set_ylabel("probability of loss")
+        if len(curves) > 1:
+            axes.legend()
+
+    return draw
+
+
+def bars(
+    values: Mapping[str, float], label: str, *, is_logarithmic: bool = False
+) -> Callable[[Axes], None]:
+    """Draw one bar for each value."""
+
+    def draw(axes: Axes) -> None:
+        axes.bar(list(values), list(values.values()), width=0.6)
+        if is_logarithmic:
+            axes.set_yscale("log")
+            axes.set_ylim(bottom=min(1, *values.values()))
+        axes.set_ylabel(label)
+        axes.set_xlim(-0.6, len(values) - 0.4)
+        if len(values) > 12:
+            axes.tick_params(axis="x", rotation=90)
+
+    return draw
+
+
+def _rack_bars(balance: Balance) -> Callable[[Axes], None]:
+    replicas, racks = balance.loads["replicas"], balance.racks
+    means = {
+        name: float(replicas[racks.of_broker == number].mean())
+        for number, name in enumerate(racks.names)
+    }
+    return bars(means, "replicas of a broker")

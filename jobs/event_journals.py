@@ -1,0 +1,145 @@
+"""The event journals of all brokers as one table: found, read, and kept as Parquet.
+
+A line of a journal is one event that a controller handled; ``actors/event_journal.py`` writes it.
+Lines that are no events (a crash tears the last one) are counted, file by file, and left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import reduce
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from pyspark.sql import Column, DataFrame, Observation, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+
+from jobs.command import InputError
+from jobs.local_files import path_from_spark, path_to_read, path_to_write
+
+JOURNAL: Final = "events.jsonl"
+_NAMES: Final = (f"{JOURNAL}.1", JOURNAL)  # the first one is the earlier part of the second
+
+COLUMNS: Final[Mapping[str, str]] = {
+    "ts_ms": "BIGINT",  # when handling began; it ended handling_ms later
+    "broker_id": "INT",
+    "event_id": "BIGINT",  # ascending within one run of the broker
+    "event": "STRING",
+    "cause": "STRING",
+    "queue_ms": "DOUBLE",  # how long it had waited then
+    "handling_ms": "DOUBLE",
+    "changes": "ARRAY<STRING>",  # sentences, in their order
+    "unnamed_changes": "BIGINT",  # there were so many more, which have no sentences
+    "controller_epoch": "INT",  # of the term it belongs to, 0 for none
+}
+"""The table of events; it is partitioned by the last one."""
+
+_LINE: Final = ", ".join(f"{n} {kind}" for n, kind in COLUMNS.items() if n != "unnamed_changes")
+_REQUIRED: Final = [name for name in COLUMNS if name not in {"changes", "unnamed_changes"}]
+_MORE: Final = r"^and (\d{1,18}) more$"
+
+
+class Unreadable(NamedTuple):
+    """Lines of a journal that are no events."""
+
+    path: Path
+    lines: int
+
+
+class Period(NamedTuple):
+    """Which events count, by the wall clock: from ``since_ms`` to before ``until_ms``."""
+
+    since_ms: int | None = None
+    until_ms: int | None = None
+
+
+def find_journals(places: Iterable[Path]) -> tuple[Path, ...]:
+    """Return the journals at each place: a file, a broker's folder, or the folder of a cluster.
+
+    Raises ``InputError`` when there is none.
+    """
+    found: dict[Path, None] = {}
+    for place in places:
+        journals = _journals_at(place)
+        if not journals:
+            raise InputError(
+                f"no {JOURNAL} in {place} nor in its broker-* folders: name the folder of a"
+                " cluster, or journals, with --journals"
+            )
+        found |= dict.fromkeys(journals)
+    return tuple(found)
+
+
+def _journals_at(place: Path) -> Sequence[Path]:
+    try:
+        if place.is_file():
+            return [place]
+        folders = [place, *sorted(place.glob("broker-*"))]
+        return [path for folder in folders for name in _NAMES if (path := folder / name).is_file()]
+    except OSError as error:
+        raise InputError(f"{place} cannot be read: {error.strerror}") from None
+
+
+def write_events(
+    spark: SparkSession, journals: Sequence[Path], period: Period, directory: Path
+) -> list[Unreadable]:
+    """Write the events of the journals into a new Parquet directory; return what was unreadable.
+
+    The parts are compressed (zstd), in one folder for each controller epoch.
+    """
+    lines = _lines(spark, journals)
+    # Observing them keeps Spark from parsing every line a second time, to filter early.
+    observed = Observation()
+    parsed = _parsed(lines).observe(observed, F.count_if(~_is_event()).alias("unreadable"))
+    writer = _table(parsed, period).write.partitionBy("controller_epoch")
+    writer.option("compression", "zstd").parquet(path_to_write(directory))
+    return _unreadable(lines) if observed.get["unreadable"] else []
+
+
+def read_events(spark: SparkSession, directory: Path) -> DataFrame:
+    """Return the table that ``write_events`` wrote."""
+    schema = ", ".join(f"{name} {kind}" for name, kind in COLUMNS.items())
+    return spark.read.schema(schema).parquet(path_to_read(directory))
+
+
+def _lines(spark: SparkSession, journals: Sequence[Path]) -> DataFrame:
+    """Return all lines but empty ones: the journal begins a new one after a failed write."""
+    paths = [path_to_read(path) for path in journals]
+    lines = spark.read.text(paths, lineSep="\n").filter("value <> ''")
+    return lines.select("value", F.col("_metadata.file_path").alias("file"))
+
+
+def _parsed(lines: DataFrame) -> DataFrame:
+    """Return the fields of each line; those it does not have, or cannot be read, are null."""
+    fields = lines.select("file", F.from_json("value", _LINE).alias("fields"))
+    return fields.select("file", "fields.*")
+
+
+def _is_event() -> Column:
+    return reduce(Column.__and__, (F.col(name).isNotNull() for name in _REQUIRED))
+
+
+def _table(parsed: DataFrame, period: Period) -> DataFrame:
+    """Return the events of the period; how many changes have no sentence is a column of its own."""
+    events = parsed.filter(_is_event())
+    if period.since_ms is not None:
+        events = events.filter(F.col("ts_ms") >= period.since_ms)
+    if period.until_ms is not None:
+        events = events.filter(F.col("ts_ms") < period.until_ms)
+    sentences = F.coalesce("changes", F.array().cast(COLUMNS["changes"]))
+    more = F.regexp_extract(F.try_element_at("changes", F.lit(-1)), _MORE, 1)
+    without_last = F.expr("slice(changes, 1, size(changes) - 1)")
+    return (
+        events.withColumn("changes", sentences)
+        .withColumn("more", more)
+        .withColumn("unnamed_changes", F.coalesce(F.col("more").try_cast("BIGINT"), F.lit(0)))
+        .withColumn("changes", F.when(F.col("more") > "", without_last).otherwise(sentences))
+        .select(*COLUMNS)
+    )
+
+
+def _unreadable(lines: DataFrame) -> list[Unreadable]:
+    """Count the lines that are no events in each file that has any."""
+    counts = _parsed(lines).groupBy("file").agg(F.count_if(~_is_event()).alias("lines"))
+    rows = counts.filter("lines > 0").orderBy("file").toArrow().to_pylist()
+    return [Unreadable(path_from_spark(row["file"]), row["lines"]) for row in rows]

@@ -1,0 +1,126 @@
+"""``regent jobs report balance``: how evenly brokers and racks are used, and what failures lose.
+
+Replicas, preferred leaders, leaders where the assignment tells them, and bytes where the log
+directories are on this machine: their spread over brokers and racks. Scatter width and copysets.
+The probability that any partition is lost when several brokers or a rack fail at once.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import click
+import numpy as np
+import pyarrow
+from pyspark.sql import SparkSession
+
+from jobs.assignment_source import AssignmentSource, assignment_frame, check_assignment
+from jobs.balance import Balance, LossOptions, measure, racks_of, summary, tables
+from jobs.command import job_session, master_option, progress, run_job
+from jobs.replica_arrays import Counts, ReplicaArrays, positions, replica_arrays
+from jobs.report_inputs import (
+    assignment_options,
+    bytes_per_broker,
+    log_directories,
+    read_inputs,
+)
+from jobs.report_output import Table, print_report, report_options
+
+DEFAULT_TRIALS: Final = 2000
+
+
+def main(argv: Sequence[str] | None = None, spark: SparkSession | None = None) -> int:
+    """Run the command in ``spark``, or a session of its own; return the exit status."""
+    return run_job(_command, "report balance", argv, spark)
+
+
+@click.command("balance", help="Report how evenly brokers are used, and what failures lose.")
+@assignment_options
+@click.option("--log-dirs", metavar="DIR,DIR", help="Log directories of brokers, for their bytes.")
+@click.option("--failures", type=click.IntRange(min=1), help="Brokers that fail at most.")
+@click.option("--trials", type=click.IntRange(min=1), default=DEFAULT_TRIALS, show_default=True)
+@click.option("--seed", type=click.IntRange(0, 2**63 - 1), default=0, show_default=True)
+@report_options
+@master_option
+@click.pass_obj
+def _command(spark: SparkSession | None, /, master: str, html: Path | None, **options: Any) -> None:
+    started = time.monotonic()
+    source, brokers = read_inputs(options)
+    sizes = bytes_per_broker(log_directories(options))
+    with job_session(spark, master, app_name="regent-report-balance") as session:
+        table = read_assignment(session, source)
+    arrays = replica_arrays(table["replicas"], [*(b.broker_id for b in brokers), *sizes])
+    racks = racks_of(arrays, {b.broker_id: b.rack for b in brokers})
+    more_loads = _leaders(arrays, table["leader"]) | _bytes(arrays, sizes)
+    with progress("simulating failures"):
+        balance = measure(
+            arrays,
+            racks,
+            more_loads,
+            LossOptions(options["failures"], options["trials"], options["seed"]),
+        )
+    unlisted = sorted({*arrays.broker_ids.tolist()} - {b.broker_id for b in brokers})
+    facts = {
+        "partitions": arrays.partitions,
+        "brokers": arrays.brokers,
+        "racks": len(racks.names),
+        "copysets": balance.copysets,
+        "brokers not listed": len(unlisted) if brokers else 0,
+    }
+    if html is not None:
+        _write_page(balance, source.where, facts, html)
+    result: dict[str, Any] = {"job": "report balance"}
+    result |= {k.replace(" ", "_"): v for k, v in facts.items()}
+    result |= summary(balance) | {"trials": options["trials"], "seed": options["seed"]}
+    result |= {
+        "html": None if html is None else str(html),
+        "seconds": round(time.monotonic() - started, 3),
+    }
+    overview = Table(f"Assignment: {source.where}", tuple(facts), [tuple(facts.values())])
+    print_report(options["output"], result, [overview, *tables(balance)])
+
+
+def read_assignment(spark: SparkSession, source: AssignmentSource) -> pyarrow.Table:
+    """Return the columns replicas and leader of an assignment that is sound.
+
+    Raises what ``assignment_frame`` and ``check_assignment`` raise.
+    """
+    with progress("reading the assignment", spark):
+        frame = assignment_frame(spark, source)
+        check_assignment(frame, source.where)
+        return frame.select("replicas", "leader").toArrow()
+
+
+def _leaders(arrays: ReplicaArrays, leader: pyarrow.ChunkedArray) -> dict[str, Counts]:
+    """Count the partitions each broker leads, unless nobody says who does."""
+    if leader.null_count == len(leader):
+        return {}
+    known = leader.drop_null().to_numpy()
+    leaders = known[np.isin(known, arrays.broker_ids)]
+    found = positions(arrays.broker_ids, leaders)
+    return {"leaders": np.bincount(found, minlength=arrays.brokers)}
+
+
+def _bytes(arrays: ReplicaArrays, sizes: Mapping[int, int]) -> dict[str, Counts]:
+    if not sizes:
+        return {}
+    return {"bytes": np.array([sizes.get(b, 0) for b in arrays.broker_ids.tolist()], np.int64)}
+
+
+def _write_page(balance: Balance, where: str, facts: Mapping[str, object], path: Path) -> None:
+    from jobs.balance_page import add_balance
+    from jobs.report_page import Page
+
+    page = Page("Balance of an assignment")
+    page.text(f"Read from {where}.")
+    page.facts([(name.capitalize(), value) for name, value in facts.items()])
+    add_balance(page, balance)
+    page.write(path)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,140 @@
+"""``regent jobs report events``: what the event journals of the controllers tell.
+
+``--journals`` names a cluster's folder, a broker's, or journals; several times if need be. Their
+events become one Parquet table, partitioned by controller epoch, which ``--out`` keeps; the report
+is made from it. Lines that are no events are counted and named.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Final
+
+import click
+from pyspark.sql import SparkSession
+
+from config.cluster_location import DATA_DIR_VARIABLE
+from core.errors import RegentError
+from jobs.command import InputError, job_session, master_option, progress, run_job
+from jobs.event_analysis import analyse_events
+from jobs.event_journals import Period, find_journals, read_events, write_events
+from jobs.event_tables import event_tables
+from jobs.report_output import print_report, report_options
+
+_SMALL_BYTES: Final = 50_000_000
+
+
+class NoEventsError(RegentError):
+    """There is nothing to report on."""
+
+
+def main(argv: Sequence[str] | None = None, spark: SparkSession | None = None) -> int:
+    """Run the command in ``spark``, or a session of its own; return the exit status."""
+    return run_job(_command, "report events", argv, spark)
+
+
+def _moment(_context: object, _option: object, text: str | None) -> int | None:
+    if text is None:
+        return None
+    try:
+        return round(datetime.fromisoformat(text).timestamp() * 1000)
+    except (ValueError, OverflowError):
+        raise click.BadParameter(f"{text!r} is no time such as 2026-01-31T23:59:00") from None
+
+
+@click.command("events", help="Analyse the event journals of the controllers.")
+@click.option(
+    "--journals",
+    type=click.Path(exists=True, path_type=Path),
+    multiple=True,
+    help="A cluster's or broker's folder, or a journal; may be repeated.  [default: --data-dir]",
+)
+@click.option(
+    "--data-dir",
+    type=click.Path(path_type=Path),
+    default=Path("data"),
+    show_default=True,
+    envvar=DATA_DIR_VARIABLE,
+    help="Folder of a cluster on this machine.",
+)
+@click.option("--since", "since_ms", metavar="TIME", callback=_moment, help="Only from then on.")
+@click.option("--until", "until_ms", metavar="TIME", callback=_moment, help="Only until then.")
+@click.option("--top", type=click.IntRange(1, 1000), default=10, show_default=True, help="Rows.")
+@click.option("--out", type=click.Path(path_type=Path), help="A new directory for the Parquet.")
+@report_options
+@master_option
+@click.pass_obj
+def _command(spark: SparkSession | None, /, **options: Any) -> None:
+    started = time.monotonic()
+    journals = find_journals(options["journals"] or (options["data_dir"],))
+    period = _period(options["since_ms"], options["until_ms"])
+    target = _target(options["out"])
+    is_small = sum(path.stat().st_size for path in journals) < _SMALL_BYTES
+    with (
+        job_session(
+            spark, options["master"], app_name="regent-events", is_small=is_small
+        ) as session,
+        _table(target) as directory,
+    ):
+        with progress(f"reading {len(journals)} journals", session):
+            unreadable = write_events(session, journals, period, directory)
+        if not any(directory.glob("controller_epoch=*")):
+            raise NoEventsError(f"no events of that time in {_names(journals)}")
+        with progress("analysing", session):
+            report = analyse_events(session, read_events(session, directory), top=options["top"])
+    summary = {
+        "job": "report events",
+        "journals": len(journals),
+        "unreadable_lines": {str(path): lines for path, lines in unreadable},
+        **report,
+        "out": target and str(target),
+        "html": options["html"] and str(options["html"]),
+    }
+    if options["html"]:
+        from jobs.event_page import write_page
+
+        write_page(summary, options["html"])
+    summary["seconds"] = round(time.monotonic() - started, 3)
+    print_report(options["output"], summary, event_tables(summary))
+
+
+def _period(since_ms: int | None, until_ms: int | None) -> Period:
+    if since_ms is not None and until_ms is not None and since_ms >= until_ms:
+        raise InputError("--since must be before --until")
+    return Period(since_ms, until_ms)
+
+
+def _target(out: Path | None) -> Path | None:
+    if out is not None and out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise InputError(f"{out} exists already: choose a new directory for --out")
+    return out and out.absolute()
+
+
+@contextmanager
+def _table(target: Path | None) -> Iterator[Path]:
+    """Give a directory to write the table to; it becomes ``target`` if all goes well, or goes."""
+    if target is not None:
+        target.parent.mkdir(parents=True, exist_ok=True)
+    place = None if target is None else target.parent
+    directory = Path(tempfile.mkdtemp(prefix="regent-events-", suffix=".part", dir=place))
+    try:
+        yield directory / "events"
+        if target is not None:
+            (directory / "events").replace(target)  # an empty one may be there
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def _names(journals: Sequence[Path]) -> str:
+    return f"{journals[0]}{f' and {len(journals) - 1} more' if journals[1:] else ''}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,115 @@
+"""What reports on an assignment are made from: the assignment, the brokers, and sizes of logs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final, NamedTuple, TypeVar
+
+import click
+
+from jobs.assignment_source import ZOOKEEPER, AssignmentSource
+from jobs.brokers_file import Broker, read_brokers_file, read_registered_brokers
+from jobs.cluster_connection import cluster_admin, cluster_options, zookeeper_address
+from jobs.command import InputError
+from storage.log_names import LOG_SUFFIX, log_of_directory
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_META: Final = "meta.properties"
+
+
+class ReportInputs(NamedTuple):
+    """What was found, checked without Spark.
+
+    ``brokers`` is empty when none were named: then they are those that hold replicas.
+    """
+
+    source: AssignmentSource
+    brokers: tuple[Broker, ...]
+
+
+def assignment_options(command: F) -> F:
+    """Add ``--assignment``, ``--brokers``, and the options that name a cluster."""
+    assignment = click.option(
+        "--assignment",
+        required=True,
+        metavar="zookeeper|FILE|DIR",
+        help="The running cluster, or a file: reassignment JSON, JSON lines, Parquet.",
+    )
+    brokers = click.option(
+        "--brokers",
+        metavar="zookeeper|FILE",
+        help="The brokers and their racks.  [default: as --assignment, if it is zookeeper]",
+    )
+    return assignment(brokers(cluster_options(command)))
+
+
+def read_inputs(options: Mapping[str, Any]) -> ReportInputs:
+    """Read what the options of ``assignment_options`` name; no file of partitions is read yet.
+
+    Raises InputError, and what reading ZooKeeper raises.
+    """
+
+    def address() -> str:
+        return zookeeper_address(options["zookeeper"], options["data_dir"])
+
+    source = AssignmentSource.of(options["assignment"], address)
+    brokers = options["brokers"] or (ZOOKEEPER if options["assignment"] == ZOOKEEPER else None)
+    if brokers is None:
+        return ReportInputs(source, ())
+    if brokers == ZOOKEEPER:
+        with cluster_admin(address()) as admin:
+            return ReportInputs(source, read_registered_brokers(admin))
+    return ReportInputs(source, read_brokers_file(Path(brokers)))
+
+
+def log_directories(options: Mapping[str, Any]) -> tuple[Path, ...]:
+    """Return the directories that ``--log-dirs`` names, or those of a cluster on this machine.
+
+    There are none when the assignment is not that of the cluster in ``--data-dir``. Raises
+    ``InputError`` when one that is named is no log directory.
+    """
+    named = options["log_dirs"]
+    if named is None:
+        is_here = options["assignment"] == ZOOKEEPER and not options["zookeeper"]
+        found = options["data_dir"].glob(f"broker-*/*/{_META}") if is_here else ()
+        return tuple(sorted(path.parent for path in found))
+    directories = tuple(Path(name.strip()) for name in named.split(",") if name.strip())
+    for directory in directories:
+        if not (directory / _META).is_file():
+            raise InputError(f"{directory} is no log directory: it has no {_META}")
+    return directories
+
+
+def bytes_per_broker(directories: Iterable[Path]) -> dict[int, int]:
+    """Sum up the segments of all logs in use; several directories may be one broker's.
+
+    Raises ``InputError`` for a directory of nobody, and OSError.
+    """
+    sizes: dict[int, int] = {}
+    for directory in directories:
+        broker_id = _owner(directory)
+        size = sum(
+            _size_of(segment)
+            for log in directory.iterdir()
+            if log_of_directory(log.name) is not None
+            for segment in log.glob(f"*{LOG_SUFFIX}")
+        )
+        sizes[broker_id] = sizes.get(broker_id, 0) + size
+    return sizes
+
+
+def _owner(directory: Path) -> int:
+    for line in (directory / _META).read_text(encoding="utf-8").splitlines():
+        name, _, value = line.partition("=")
+        if name.strip() == "broker.id" and value.strip().isdecimal():
+            return int(value)
+    raise InputError(f"{directory / _META} names no broker")
+
+
+def _size_of(segment: Path) -> int:
+    with suppress(FileNotFoundError):  # the cluster runs: segments are deleted
+        return segment.stat().st_size
+    return 0

@@ -1,0 +1,235 @@
+"""``regent jobs report leaders``: who leads, who should, and who has more than a fair share.
+
+The imbalance of a broker is Kafka's (``leader.imbalance.per.broker.percentage``): of the partitions
+whose first replica it is, those that it does not lead. Above the threshold, which is 10 % unless
+set otherwise, the controller elects the preferred leaders when it next looks.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import click
+import numpy as np
+import pyarrow
+import pyarrow.compute
+from pyspark.sql import DataFrame, SparkSession
+
+from jobs.assignment_source import assignment_frame, check_assignment
+from jobs.balance import percent, spread_fields
+from jobs.command import InputError, job_session, master_option, progress, run_job
+from jobs.replica_arrays import Counts, positions
+from jobs.report_inputs import assignment_options, read_inputs
+from jobs.report_output import Table, print_report, report_options
+
+_NAMED: Final = 10  # leaderless partitions that are called by their names
+_ROWS: Final = 40  # brokers in a table; programs get all
+
+_WHO_LEADS: Final = """
+SELECT replicas[0] AS preferred, leader, count(*) AS partitions
+FROM {assignment} GROUP BY replicas[0], leader"""
+_LEADERLESS: Final = """
+SELECT topic, partition FROM {assignment} WHERE leader = -1
+ORDER BY topic, partition LIMIT {limit}"""
+
+
+class Leaders(NamedTuple):
+    """Partitions of each broker, by its position in ``broker_ids``.
+
+    ``preferred``: its is the first replica. ``not_led``: of those, not led by it; partitions of
+    which nobody says who leads are in neither. ``leading``: it is their leader.
+    """
+
+    broker_ids: Counts
+    preferred: Counts
+    not_led: Counts
+    leading: Counts
+    leaderless: int
+    unknown: int
+
+    @property
+    def imbalance(self) -> np.ndarray[Any, np.dtype[np.float64]]:
+        """Kafka's leader imbalance ratio, 0 for a broker that is nobody's preferred leader."""
+        return self.not_led / np.maximum(self.preferred, 1)
+
+
+def main(argv: Sequence[str] | None = None, spark: SparkSession | None = None) -> int:
+    """Run the command in ``spark``, or a session of its own; return the exit status."""
+    return run_job(_command, "report leaders", argv, spark)
+
+
+@click.command("leaders", help="Report who leads partitions, and who should.")
+@assignment_options
+@click.option(
+    "--threshold",
+    type=click.FloatRange(0, 100),
+    default=10.0,
+    show_default=True,
+    help="Imbalance in percent above which a broker is named.",
+)
+@report_options
+@master_option
+@click.pass_obj
+def _command(spark: SparkSession | None, /, master: str, html: Path | None, **options: Any) -> None:
+    started = time.monotonic()
+    source, brokers = read_inputs(options)
+    with (
+        job_session(spark, master, app_name="regent-report-leaders") as session,
+        progress("reading the assignment", session),
+    ):
+        frame = assignment_frame(session, source)
+        check_assignment(frame, source.where)
+        found = leaders(_count(session, frame), [b.broker_id for b in brokers])
+        names = _leaderless(session, frame) if found.leaderless else []
+    if not found.leading.any() and not found.leaderless:
+        raise InputError(
+            f"{source.where} does not tell who leads: name zookeeper, or a file with a leader for"
+            " each partition"
+        )
+    result = _summary(found, names, options["threshold"])
+    tables = _tables(found, names, options["threshold"])
+    if html is not None:
+        _write_page(found, source.where, tables, html)
+    result |= {"html": None if html is None else str(html)}
+    result |= {"seconds": round(time.monotonic() - started, 3)}
+    print_report(options["output"], result, tables)
+
+
+def _count(spark: SparkSession, frame: DataFrame) -> pyarrow.Table:
+    return spark.sql(_WHO_LEADS, assignment=frame).toArrow()
+
+
+def _leaderless(spark: SparkSession, frame: DataFrame) -> list[str]:
+    rows = spark.sql(_LEADERLESS, assignment=frame, limit=_NAMED).toArrow().to_pylist()
+    return [f"{row['topic']}-{row['partition']}" for row in rows]
+
+
+def leaders(who_leads: pyarrow.Table, broker_ids: Sequence[int]) -> Leaders:
+    """Sum up rows of (preferred, leader, partitions); brokers without any are counted, too."""
+    known = who_leads.filter(pyarrow.compute.is_valid(who_leads["leader"]))
+    unknown = pyarrow.compute.sum(who_leads["partitions"]).as_py() or 0
+    preferred, leader, partitions = (
+        known[name].to_numpy() for name in ("preferred", "leader", "partitions")
+    )
+    unknown -= int(partitions.sum())
+    ids = np.unique(np.concatenate([preferred, leader[leader >= 0], np.array(broker_ids, int)]))
+    ids = ids.astype(np.int64)
+    is_led = leader >= 0
+    n = len(ids)
+
+    def count(brokers: np.ndarray[Any, Any], weights: np.ndarray[Any, Any]) -> Counts:
+        total = np.zeros(n, np.int64)
+        np.add.at(total, positions(ids, brokers), weights)
+        return total
+
+    return Leaders(
+        ids,
+        preferred=count(preferred, partitions),
+        not_led=count(preferred, np.where(preferred == leader, 0, partitions)),
+        leading=count(leader[is_led], partitions[is_led]),
+        leaderless=int(partitions[~is_led].sum()),
+        unknown=unknown,
+    )
+
+
+# --- output ---------------------------------------------------------------------------------------
+
+
+def _summary(found: Leaders, names: list[str], threshold: float) -> dict[str, Any]:
+    fields = ("broker", "preferred", "not_led", "imbalance", "leading", "of_fair_share")
+    return {
+        "job": "report leaders",
+        "partitions": int(found.preferred.sum()) + found.unknown,
+        "brokers": len(found.broker_ids),
+        "leaderless": found.leaderless,
+        "leaderless_partitions": names,
+        "unknown": found.unknown,
+        "imbalance": _overall(found),
+        "worst_imbalance": float(found.imbalance.max()),
+        "threshold": threshold / 100,
+        "above_threshold": int((found.imbalance > threshold / 100).sum()),
+        "leaders": spread_fields(found.leading),
+        "per_broker": [dict(zip(fields, row, strict=True)) for row in _rows(found)],
+    }
+
+
+def _overall(found: Leaders) -> float:
+    return float(found.not_led.sum() / max(int(found.preferred.sum()), 1))
+
+
+def _rows(found: Leaders) -> list[tuple[int, int, int, float, int, float]]:
+    fair = max(float(found.leading.mean()), 1e-9)
+    columns = (
+        found.broker_ids,
+        found.preferred,
+        found.not_led,
+        found.imbalance,
+        found.leading,
+        found.leading / fair,
+    )
+    return list(zip(*(column.tolist() for column in columns), strict=True))
+
+
+def _tables(found: Leaders, names: list[str], threshold: float) -> list[Table]:
+    above = int((found.imbalance > threshold / 100).sum())
+    overview = Table(
+        "Leaders",
+        ("partitions", "not led by preferred", "imbalance", "leaderless", f"above {threshold:g} %"),
+        [
+            (
+                int(found.preferred.sum()) + found.unknown,
+                int(found.not_led.sum()),
+                percent(_overall(found)),
+                found.leaderless,
+                f"{above:,} of {len(found.broker_ids):,} brokers",
+            )
+        ],
+    )
+    worst = sorted(_rows(found), key=lambda row: (-row[3], -row[5], row[0]))[:_ROWS]
+    shown = [
+        (broker, preferred, not_led, percent(imbalance), leading, percent(share))
+        for broker, preferred, not_led, imbalance, leading, share in worst
+    ]
+    first = f" (the first {_ROWS})" if len(found.broker_ids) > _ROWS else ""
+    per_broker = Table(
+        f"Brokers, the most imbalanced first{first}",
+        ("broker", "preferred", "of these not led", "imbalance", "leading", "of fair share"),
+        [(str(broker), *row) for broker, *row in shown],
+    )
+    if not names:
+        return [overview, per_broker]
+    more = found.leaderless - len(names)
+    title = f"Without a leader{f' (and {more:,} more)' if more else ''}"
+    return [overview, per_broker, Table(title, ("partition",), [(name,) for name in names])]
+
+
+def _write_page(found: Leaders, where: str, tables: list[Table], path: Path) -> None:
+    from jobs.balance_page import sorted_curves
+    from jobs.report_page import Page
+
+    page = Page("Leaders of partitions")
+    page.text(f"Read from {where}.")
+    overview, *others = tables
+    page.facts([*zip(overview.headers, overview.rows[0], strict=True)])
+    page.figure(
+        sorted_curves(
+            {"leading": found.leading, "preferred": found.preferred}, "partitions of a broker"
+        ),
+        "Partitions a broker leads, and those it is the preferred leader of: each line has the"
+        " brokers in its own order.",
+    )
+    page.figure(
+        sorted_curves({"imbalance": 100 * found.imbalance}, "imbalance, %"),
+        "Of the partitions a broker should lead, the share that it does not.",
+    )
+    for table in others:
+        page.table(table.headers, table.rows, table.caption)
+    page.write(path)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

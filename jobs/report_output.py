@@ -1,0 +1,85 @@
+"""How reports are printed: tables for people, one line of JSON for programs, a page on request."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, NamedTuple, TypeVar
+
+import click
+
+from jobs.command import InputError, print_summary
+from jobs.report_page import is_number, shown
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+JSON: Final = "json"
+_TABLE: Final = "table"
+
+
+class Table(NamedTuple):
+    """What a report says about one thing, in rows of as many values as there are headers."""
+
+    caption: str
+    headers: Sequence[str]
+    rows: Sequence[Sequence[object]]
+
+
+def report_options(command: F) -> F:
+    """Add ``-o table|json`` and ``--html FILE``."""
+    output = click.option(
+        "-o",
+        "--output",
+        type=click.Choice([_TABLE, JSON]),
+        default=_TABLE,
+        show_default=True,
+        help="How to print the result.",
+    )
+    page = click.option(
+        "--html",
+        type=click.Path(path_type=Path),
+        callback=lambda _context, _option, path: _writable(path),
+        help="Write the report as one page of plots and tables, too.",
+    )
+    return output(page(command))
+
+
+def _writable(path: Path | None) -> Path | None:
+    if path is None:
+        return None
+    if path.is_dir():
+        raise InputError(f"{path} is a directory: name a file to write the page to")
+    if not path.parent.is_dir():
+        raise InputError(f"{path.parent} is no directory: make it, or choose another for --html")
+    if not os.access(path.parent, os.W_OK):
+        raise InputError(f"{path.parent} cannot be written to: choose another for --html")
+    return path
+
+
+def print_report(output: str, summary: Mapping[str, Any], tables: Iterable[Table]) -> None:
+    """Print ``summary`` as one line of JSON, or else the tables."""
+    if output == JSON:
+        print_summary(summary)
+        return
+    for number, table in enumerate(tables):
+        if number:
+            click.echo()
+        _print_table(table)
+
+
+def _print_table(table: Table) -> None:
+    lines = [[header.upper() for header in table.headers]]
+    lines += [[shown(value) for value in row] for row in table.rows]
+    columns = list(zip(*lines, strict=True))
+    widths = [max(map(len, column)) for column in columns]
+    are_numbers = [
+        is_number([row[column] for row in table.rows]) for column in range(len(table.headers))
+    ]
+    click.echo(table.caption)
+    for line in lines:
+        cells = (
+            cell.rjust(width) if right else cell.ljust(width)
+            for cell, width, right in zip(line, widths, are_numbers, strict=True)
+        )
+        click.echo(f"  {'  '.join(cells)}".rstrip())

@@ -1,0 +1,243 @@
+"""A report as one HTML file of sentences, tables and plots that needs nothing but a browser.
+
+The plots are SVG inside the page and the style is in the page too: no script, no font and no
+picture comes from elsewhere. Every colour is a CSS variable, so that the page follows the reader's
+choice of light or dark. The same report is the same file, byte by byte.
+"""
+
+from __future__ import annotations
+
+import html
+import io
+import re
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+if TYPE_CHECKING:  # it takes half a second, and most reports are not drawn
+    import matplotlib.axes
+
+Axes: TypeAlias = "matplotlib.axes.Axes"
+
+INK: Final = "#010000"
+"""The colour of text, to draw with."""
+MUTED: Final = "#010001"
+"""The colour of what is only there to compare with."""
+_GRID: Final = "#010002"
+_SERIES: Final = ("#010003", "#010004", "#010005", "#010006", "#010007", "#010008")
+
+# What stands for a colour in a drawing, and the light and the dark colour that replace it.
+_COLOURS: Final = {
+    INK: ("ink", "#1b1b1a", "#f1f0ec"),
+    MUTED: ("muted", "#6d6b64", "#a3a199"),
+    _GRID: ("grid", "#e2e0d9", "#34332f"),
+    _SERIES[0]: ("series-1", "#2a78d6", "#4a94ea"),
+    _SERIES[1]: ("series-2", "#d9531e", "#e8713f"),
+    _SERIES[2]: ("series-3", "#14946a", "#25b184"),
+    _SERIES[3]: ("series-4", "#b97f00", "#d79b1c"),
+    _SERIES[4]: ("series-5", "#5a48bf", "#a093f0"),
+    _SERIES[5]: ("series-6", "#c93c6e", "#e97a9f"),
+}
+_WIDTH_IN: Final = 7.4
+
+_STYLE: Final = """
+:root { color-scheme: light dark; --page: #fcfcfa; %(light)s }
+@media (prefers-color-scheme: dark) { :root { --page: #191917; %(dark)s } }
+body { margin: 0 auto; max-width: 52rem; padding: 2rem 1.25rem 4rem; background: var(--page);
+  color: var(--ink); font: 1rem/1.5 system-ui, sans-serif; }
+h1 { font-size: 1.6rem; line-height: 1.25; margin: 0 0 1rem; }
+h2 { font-size: 1.15rem; margin: 2.5rem 0 0.5rem; }
+p { max-width: 44rem; }
+dl { display: grid; grid-template-columns: repeat(auto-fill, minmax(9.5rem, 1fr)); gap: 1rem;
+  margin: 1.5rem 0; }
+dt { color: var(--muted); font-size: 0.85rem; }
+dd { margin: 0; font-size: 1.35rem; font-variant-numeric: tabular-nums; }
+figure { margin: 1.75rem 0; }
+figcaption, caption { color: var(--muted); font-size: 0.9rem; text-align: left; }
+figcaption { margin-top: 0.35rem; }
+caption { padding-bottom: 0.5rem; }
+figure svg { display: block; width: 100%%; height: auto; }
+figure svg * { stroke-linejoin: round; stroke-linecap: butt; }
+figure svg text, figure svg tspan { font-family: system-ui, sans-serif !important; }
+.wide { overflow-x: auto; margin: 1.75rem 0; }
+table { border-collapse: collapse; font-size: 0.9rem; font-variant-numeric: tabular-nums; }
+th, td { padding: 0.3rem 1.25rem 0.3rem 0; text-align: left; vertical-align: top; }
+th { border-bottom: 1px solid var(--muted); font-weight: 600; vertical-align: bottom; }
+td { border-bottom: 1px solid var(--grid); }
+.number { text-align: right; white-space: nowrap; }
+"""
+
+
+class Page:
+    """A page that grows downwards: what is added first stands on top."""
+
+    def __init__(self, title: str) -> None:
+        self._title = title
+        self._parts: list[str] = []
+        self._figures = 0
+
+    def heading(self, text: str) -> None:
+        """Begin a section."""
+        self._parts.append(f"<h2>{html.escape(text)}</h2>")
+
+    def text(self, sentence: str) -> None:
+        """Add a paragraph."""
+        self._parts.append(f"<p>{html.escape(sentence)}</p>")
+
+    def facts(self, facts: Iterable[tuple[str, object]]) -> None:
+        """Add names and their values, the values large: what a reader looks for first."""
+        pairs = (
+            f"<div><dt>{html.escape(name)}</dt><dd>{html.escape(shown(value))}</dd></div>"
+            for name, value in facts
+        )
+        self._parts.append(f"<dl>{''.join(pairs)}</dl>")
+
+    def table(
+        self, headers: Sequence[str], rows: Iterable[Sequence[object]], caption: str = ""
+    ) -> None:
+        """Add a table; columns of numbers are aligned as such."""
+        cells = [list(row) for row in rows]
+        classes = [
+            ' class="number"' if is_number([row[column] for row in cells]) else ""
+            for column in range(len(headers))
+        ]
+        head = _row("th", headers, classes)
+        body = "\n".join(_row("td", [shown(value) for value in row], classes) for row in cells)
+        title = f"<caption>{html.escape(caption)}</caption>" if caption else ""
+        self._parts.append(
+            f'<div class="wide"><table>{title}<thead>{head}</thead>\n'
+            f"<tbody>{body}</tbody></table></div>"
+        )
+
+    def figure(self, draw: Callable[[Axes], None], caption: str, *, height_in: float = 3.0) -> None:
+        """Add a plot: ``draw`` gets axes to draw on, which are as wide as the page.
+
+        Colours come from the axes' cycle (``C0`` to ``C5``), INK and MUTED. Ticks that have no
+        formatter of their own are written out with thousands separators.
+        """
+        self._figures += 1
+        svg = _drawn(draw, height_in, f"f{self._figures}")
+        label = html.escape(caption, quote=True)
+        svg = svg.replace("<svg ", f'<svg role="img" aria-label="{label}" ', 1)
+        self._parts.append(
+            f"<figure>\n{svg}<figcaption>{html.escape(caption)}</figcaption></figure>"
+        )
+
+    def write(self, path: Path) -> None:
+        """Write the page, whole or not at all; a file that is there is replaced. Raises OSError."""
+        title, parts = html.escape(self._title), "\n".join(self._parts)
+        unfinished = path.with_name(f"{path.name}.part")
+        try:
+            unfinished.write_text(
+                f'<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+                f'<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+                f"<title>{title}</title>\n<style>{_stylesheet()}</style>\n</head>\n<body>\n"
+                f"<h1>{title}</h1>\n{parts}\n</body>\n</html>\n",
+                encoding="utf-8",
+            )
+            unfinished.replace(path)
+        finally:
+            unfinished.unlink(missing_ok=True)
+
+
+def shown(value: object) -> str:
+    """Return a value for people: thousands separators, four significant digits, a dash for None."""
+    if value is None:
+        return "–"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, float):
+        return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+    return str(value)
+
+
+def is_number(values: Sequence[object]) -> bool:
+    """Whether a column of these values is one of numbers, perhaps with a unit each."""
+    numbers = [value for value in values if value is not None]
+    return bool(numbers) and all(
+        isinstance(value, int | float) or re.match(r"[-+<≤>≥]? ?[\d.,]+( \S+)?$", str(value))
+        for value in numbers
+    )
+
+
+def _stylesheet() -> str:
+    light = " ".join(f"--{name}: {colour};" for name, colour, _ in _COLOURS.values())
+    dark = " ".join(f"--{name}: {colour};" for name, _, colour in _COLOURS.values())
+    return _STYLE % {"light": light, "dark": dark}
+
+
+def _row(tag: str, cells: Sequence[str], classes: Sequence[str]) -> str:
+    columns = zip(cells, classes, strict=True)
+    return f"<tr>{''.join(f'<{tag}{c}>{html.escape(cell)}</{tag}>' for cell, c in columns)}</tr>"
+
+
+# --- plots ----------------------------------------------------------------------------------------
+
+
+def _drawn(draw: Callable[[Axes], None], height_in: float, name: str) -> str:
+    """Return the SVG element of a plot; what it has ids for begins with ``name``."""
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    with matplotlib.rc_context(_settings()):
+        figure = Figure(figsize=(_WIDTH_IN, height_in), layout="constrained")
+        axes = figure.add_subplot()
+        draw(axes)
+        for axis in (axes.xaxis, axes.yaxis):
+            _write_out_ticks(axis)
+        svg = io.StringIO()
+        figure.savefig(svg, format="svg", metadata={"Date": None})
+    return _inline(svg.getvalue(), name)
+
+
+def _settings() -> Any:  # matplotlib's type for it has a literal of every name there is
+    from cycler import cycler
+
+    ink = ("text.color", "axes.titlecolor", "axes.labelcolor", "xtick.labelcolor")
+    return {
+        **dict.fromkeys((*ink, "ytick.labelcolor", "legend.labelcolor"), INK),
+        **dict.fromkeys(("axes.edgecolor", "xtick.color", "ytick.color"), MUTED),
+        "axes.axisbelow": True,
+        "axes.facecolor": "none",
+        "axes.grid": True,
+        "axes.grid.axis": "y",
+        "axes.prop_cycle": cycler(color=_SERIES),
+        "axes.spines.right": False,
+        "axes.spines.top": False,
+        "figure.facecolor": "none",
+        "font.sans-serif": ["DejaVu Sans"],  # what is measured with; the browser uses its own
+        "font.size": 9.5,
+        "grid.color": _GRID,
+        "grid.linewidth": 0.8,
+        "legend.frameon": False,
+        "lines.linewidth": 1.6,
+        "patch.linewidth": 0.0,
+        "savefig.facecolor": "none",
+        "text.parse_math": False,
+        "svg.fonttype": "none",  # text stays text
+        "svg.hashsalt": "regent",  # or ids would differ from run to run
+    }
+
+
+def _write_out_ticks(axis: Any) -> None:
+    from matplotlib.ticker import LogFormatter, NullFormatter, ScalarFormatter
+
+    if isinstance(axis.get_major_formatter(), ScalarFormatter | LogFormatter):
+        axis.set_major_formatter(lambda value, _: f"{value:,.10g}")
+    if isinstance(axis.get_minor_formatter(), LogFormatter):
+        axis.set_minor_formatter(NullFormatter())
+
+
+def _inline(document: str, name: str) -> str:
+    """Make an SVG document an element of a page that has several, and of two colour schemes."""
+    svg = document[document.index("<svg ") :]
+    svg = re.sub(r"\s*<metadata>.*?</metadata>|\s*<style.*?</style>", "", svg, flags=re.DOTALL)
+    svg = re.sub(r' xmlns(:xlink)?="[^"]*"', "", svg)
+    svg = re.sub(r'xlink:href="#', f'href="#{name}-', svg)
+    svg = re.sub(r' id="', f' id="{name}-', svg)
+    svg = re.sub(r"url\(#", f"url(#{name}-", svg)
+    for colour, (variable, _, _) in _COLOURS.items():
+        svg = svg.replace(colour, f"var(--{variable})")
+    return svg

@@ -1,0 +1,236 @@
+"""``regent jobs simulate placement``: a scheme at the scale of a large cluster, on paper.
+
+Places partitions on brokers that do not exist, as ``regent jobs place`` would, and says how even
+that is, what one broker's failure costs the others, how likely several failures, or that of a
+rack, lose partitions, and how much moves when brokers are added. ``--compare`` puts all schemes
+side by side. Kafka's schemes begin each topic at a random broker, as Kafka's tools do; the others
+count through all partitions.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import click
+from pyspark.sql import SparkSession
+
+from core.placement import Strategy, check
+from jobs.balance import (
+    Balance,
+    LossOptions,
+    loss_table,
+    measure,
+    percent,
+    racks_of,
+    spread_fields,
+    summary,
+)
+from jobs.command import InputError, job_session, master_option, progress, run_job
+from jobs.placement_trial import (
+    BLOCKS,
+    INTERLEAVED,
+    UNIFORM,
+    FailureLoad,
+    GrowthCost,
+    Setting,
+    failure_load,
+    growth_cost,
+    place_on_paper,
+    placement_request,
+    rack_names,
+    strategies_to_compare,
+)
+from jobs.report_balance import DEFAULT_TRIALS
+from jobs.report_output import Table, print_report, report_options
+
+MAX_REPLICAS: Final = 100_000_000  # which take three gigabytes
+_MAX_BROKERS: Final = 100_000
+
+
+class Trial(NamedTuple):
+    """What was found about one strategy."""
+
+    balance: Balance
+    failure: FailureLoad | None
+    growth: GrowthCost | None
+    seconds: float
+
+
+def main(argv: Sequence[str] | None = None, spark: SparkSession | None = None) -> int:
+    """Run the command in ``spark``, or a session of its own; return the exit status."""
+    return run_job(_command, "simulate placement", argv, spark)
+
+
+_ANY_SEED: Final = click.IntRange(0, 2**63 - 1)
+_POSITIVE: Final = click.IntRange(min=1)
+_STRATEGIES: Final = (*(strategy.value for strategy in Strategy), UNIFORM)
+
+
+@click.command("placement", help="Try a placement scheme at scale, on paper.")
+@click.option("--brokers", type=click.IntRange(1, _MAX_BROKERS), default=1000, show_default=True)
+@click.option("--partitions", type=_POSITIVE, default=100_000, show_default=True)
+@click.option("--partitions-per-topic", type=_POSITIVE, default=100, show_default=True)
+@click.option("--replication-factor", "factor", type=_POSITIVE, default=3, show_default=True)
+@click.option("--racks", type=click.IntRange(min=0), default=0, help="None, unless given.")
+@click.option(
+    "--rack-layout",
+    type=click.Choice([INTERLEAVED, BLOCKS]),
+    default=INTERLEAVED,
+    show_default=True,
+    help="Whether brokers with neighbouring ids are in different racks, or in the same.",
+)
+@click.option("--strategy", type=click.Choice(_STRATEGIES), default="ring", show_default=True)
+@click.option("--compare", is_flag=True, help="Try all strategies.")
+@click.option("--scatter-width", type=_POSITIVE, help="Of copysets.")
+@click.option("--failures", type=_POSITIVE, help="Brokers that fail at once, at most.")
+@click.option("--growth", type=click.IntRange(min=0), help="Brokers added.  [default: 1 %]")
+@click.option("--trials", type=_POSITIVE, default=DEFAULT_TRIALS, show_default=True)
+@click.option("--seed", type=_ANY_SEED, default=0, show_default=True)
+@report_options
+@master_option
+@click.pass_obj
+def _command(spark: SparkSession | None, /, master: str, html: Path | None, **options: Any) -> None:
+    started = time.monotonic()
+    setting = Setting(**{name: options[name] for name in Setting._fields})
+    compare = options["compare"]
+    names = strategies_to_compare(setting) if compare else [options["strategy"]]
+    _check(setting, names)
+    growth = options["growth"]
+    added = -(-setting.brokers // 100) if growth is None else growth
+    loss = LossOptions(options["failures"], options["trials"], options["seed"])
+    is_small = setting.partitions * len(names) <= 1_000_000
+    with job_session(spark, master, app_name="regent-simulate", is_small=is_small) as session:
+        trials = {str(name): _try(session, setting, name, added, loss) for name in names}
+    tables = [_comparison(trials), *_loss_tables(trials)]
+    if html is not None:
+        from jobs.simulation_page import write_page
+
+        write_page(setting, trials, tables, html)
+    result = {"job": "simulate placement", **setting._asdict(), "growth": added}
+    result["trials"] = options["trials"]
+    result["strategies"] = {name: _fields(trial) for name, trial in trials.items()}
+    result["html"] = None if html is None else str(html)
+    result["seconds"] = round(time.monotonic() - started, 3)
+    print_report(options["output"], result, tables)
+
+
+def _check(setting: Setting, names: Sequence[str]) -> None:
+    if setting.partitions * setting.factor > MAX_REPLICAS:
+        raise InputError(f"more than {MAX_REPLICAS:,} replicas: use fewer partitions")
+    if setting.racks > setting.brokers:
+        raise InputError(f"{setting.racks} racks need as many brokers: use fewer racks")
+    if Strategy.RACK_AWARE in names and not setting.racks:
+        raise InputError(f"strategy {Strategy.RACK_AWARE} needs racks: say how many with --racks")
+    if setting.scatter_width is not None and Strategy.COPYSET not in names:
+        raise InputError(f"--scatter-width goes with strategy {Strategy.COPYSET}")
+    for name in names:
+        check(placement_request(setting, Strategy.RING if name == UNIFORM else Strategy(name)))
+
+
+def _try(
+    spark: SparkSession, setting: Setting, strategy: str, added: int, loss: LossOptions
+) -> Trial:
+    started = time.monotonic()
+    with progress(f"placing: {strategy}", spark):
+        placed = place_on_paper(spark, setting, strategy)
+    with progress(f"looking at the placement: {strategy}"):
+        racks = racks_of(placed, dict(enumerate(rack_names(setting))))
+        balance = measure(placed, racks, {}, loss)
+        failure = failure_load(placed.by_factor[setting.factor], setting.brokers)
+    growth = None
+    if added:
+        with progress(f"growing: {strategy}", spark):
+            growth = growth_cost(placed, place_on_paper(spark, setting, strategy, added))
+    return Trial(balance, failure, growth, time.monotonic() - started)
+
+
+# --- output ---------------------------------------------------------------------------------------
+
+
+def _fields(trial: Trial) -> dict[str, Any]:
+    fields = summary(trial.balance)
+    fields["one_failure"] = trial.failure and {
+        name: spread_fields(values) for name, values in trial.failure._asdict().items()
+    }
+    fields["growth"] = trial.growth and trial.growth._asdict()
+    fields["seconds"] = round(trial.seconds, 3)
+    return fields
+
+
+def _comparison(trials: Mapping[str, Trial]) -> Table:
+    columns = [dict(_measures(trial)) for trial in trials.values()]
+    return Table(
+        "Strategies" if len(trials) > 1 else "Strategy",
+        ("", *trials),
+        [(name, *(column.get(name) for column in columns)) for name in columns[0]],
+    )
+
+
+def _measures(trial: Trial) -> list[tuple[str, object]]:
+    """Return what is put side by side, in the order of the questions one asks."""
+    balance, failure, growth = trial.balance, trial.failure, trial.growth
+    replicas, leaders = balance.loads["replicas"], balance.loads["preferred leaders"]
+    most = balance.loss[-1]
+    found: list[tuple[str, object]] = [
+        ("replicas of a broker, mean", float(replicas.mean())),
+        ("  most replicas by the mean", _ratio(int(replicas.max()), float(replicas.mean()))),
+        ("leaders of a broker, mean", float(leaders.mean())),
+        ("  most leaders by the mean", _ratio(int(leaders.max()), float(leaders.mean()))),
+        ("copysets", balance.copysets),
+        ("scatter width, mean", float(balance.scatter_width.mean())),
+        (f"{most.failures} brokers fail: any loss", percent(most.probability)),
+        ("  partitions lost, mean", most.expected_partitions),
+    ]
+    if balance.racks.names:
+        lost = balance.lost_with_rack
+        found += [
+            ("a rack fails: any loss", percent(float((lost > 0).mean()))),
+            ("  partitions lost with it, mean", float(lost.mean())),
+        ]
+    if failure is not None:
+        shares = failure.busiest_source / replicas.clip(min=1)
+        found += [
+            ("a broker fails: heirs of leaderships, mean", float(failure.heirs.mean())),
+            (
+                "  busiest leader by the mean, worst case",
+                _ratio(int(failure.busiest_leader.max()), float(leaders.mean())),
+            ),
+            ("  brokers copied from, mean", float(failure.sources.mean())),
+            ("  largest share copied from one, worst case", percent(float(shares.max()))),
+        ]
+    if growth is not None:
+        total = int(replicas.sum())
+        found += [
+            (
+                f"{growth.added} brokers added: moved if recomputed",
+                percent(growth.recomputed / total),
+            ),
+            ("  that must move", percent(growth.minimum / total)),
+        ]
+    return found
+
+
+def _ratio(value: int, mean: float) -> float:
+    return value / mean if mean else 0.0
+
+
+def _loss_tables(trials: Mapping[str, Trial]) -> list[Table]:
+    if len(trials) == 1:
+        return [loss_table(trial.balance.loss) for trial in trials.values()]
+    curves = {name: loss_table(trial.balance.loss).rows for name, trial in trials.items()}
+    first = next(iter(curves.values()))
+    return [
+        Table(
+            "Brokers that fail at once, and the probability of any loss",
+            ("brokers", *curves),
+            [(row[0], *(rows[k][1] for rows in curves.values())) for k, row in enumerate(first)],
+        )
+    ]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,264 @@
+"""Event journals of a cluster that never ran: what happened is known, not parsed.
+
+A seed makes a small world in which controllers come and go, brokers fail and return, and ISRs
+shrink and grow; every event becomes a line as ``actors/event_journal.py`` writes it, and is kept as
+the facts it was made of, for an oracle.
+"""
+
+import json
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+NAMED = 20
+"""How many changes of an event have sentences; of the others there is only the number."""
+
+START_MS = 1_795_000_000_000
+TOPICS = ("payments", "audit-log.v2", "a")
+ANSWERS = ("LeaderAndIsrResponseReceived", "UpdateMetadataResponseReceived")
+
+Name = tuple[str, int]
+
+
+@dataclass
+class Leadership:
+    """One partition's leadership, decided or learnt by an event."""
+
+    topic: str
+    partition: int
+    leader: int
+    isr: list[int]
+    is_new: bool = False
+    leader_before: int | None = None
+    isr_before: list[int] | None = None
+    leader_epoch: int | None = None
+
+    def __str__(self) -> str:
+        name = f"{self.topic}-{self.partition}"
+        if self.is_new:
+            return f"{name}: created, leader {self.leader}, isr {self.isr}"
+        moved = self.leader_before != self.leader
+        leader = f"{self.leader_before} → {self.leader}" if moved else f"{self.leader}"
+        isr = f"{self.isr}" if moved else f"{self.isr_before} → {self.isr}"
+        epoch = "" if self.leader_epoch is None else f", leader epoch {self.leader_epoch}"
+        return f"{name}: leader {leader}, isr {isr}{epoch}"
+
+
+@dataclass
+class Event:
+    """One line of a journal and the facts behind it."""
+
+    ts_ms: int
+    broker_id: int
+    controller_epoch: int
+    event_id: int
+    event: str
+    cause: str
+    queue_ms: float
+    handling_ms: float
+    sentences: list[str] = field(default_factory=list)
+    leaderships: list[Leadership] = field(default_factory=list)
+
+    @property
+    def named(self) -> list[Leadership]:
+        """The leaderships whose sentences are in the line."""
+        return self.leaderships[: NAMED - len(self.sentences)]
+
+    @property
+    def unnamed(self) -> int:
+        """How many changes have no sentence."""
+        return len(self.leaderships) - len(self.named)
+
+    def line(self) -> str:
+        """Return the line as it stands in the journal."""
+        changes = [*self.sentences, *map(str, self.named)]
+        more = [f"and {self.unnamed} more"] if self.unnamed else []
+        fields = {
+            "ts_ms": self.ts_ms,
+            "broker_id": self.broker_id,
+            "controller_epoch": self.controller_epoch,
+            "event_id": self.event_id,
+            "event": self.event,
+            "cause": self.cause,
+            "queue_ms": self.queue_ms,
+            "handling_ms": self.handling_ms,
+            "changes": changes + more,
+        }
+        return json.dumps(fields, separators=(",", ":"), ensure_ascii=False)
+
+
+class World:
+    """A cluster that makes up its history, event by event."""
+
+    def __init__(self, seed: int, *, brokers: int = 4, partitions: int = 30) -> None:
+        self._random = random.Random(seed)
+        self._brokers = range(brokers)
+        self._live = set(self._brokers)
+        self._now_ms = START_MS
+        self._event_ids = dict.fromkeys(self._brokers, 0)
+        self._ruler, self._epoch = 0, 0
+        self._led: dict[Name, Leadership] = {}
+        self._leader_epochs: dict[Name, int] = {}
+        self._names = [(TOPICS[n % len(TOPICS)], n // len(TOPICS)) for n in range(partitions)]
+
+    def events(self, terms: int, events_in_a_term: int) -> Iterator[Event]:
+        """Yield the events of all brokers as they happen."""
+        for _ in range(terms):
+            yield from self._change_of_power()
+            if self._epoch == 1:
+                yield self._event("TopicChange", "/brokers/topics", (), self._create())
+            for _ in range(events_in_a_term):
+                yield self._anything()
+
+    # --- what may happen ---
+
+    def _change_of_power(self) -> Iterator[Event]:
+        previous, is_first = self._ruler, not self._epoch
+        has_fallen = not is_first and len(self._live) > 1 and self._random.random() < 0.5
+        if has_fallen:
+            self._live.discard(previous)
+            self._now_ms += self._random.randrange(50, 7000)
+        elif not is_first:
+            yield self._event("Reelect", "/controller deleted", [f"broker {previous}: resigned"])
+        others = sorted(self._live - {previous})
+        self._ruler = self._random.choice(others) if others else previous
+        self._epoch += 1
+        won = [f"broker {self._ruler}: controller epoch {self._epoch}"]
+        changed = self._left_by(previous) if has_fallen else []
+        trigger = ("Startup", "broker started") if is_first else ("Reelect", "/controller deleted")
+        yield self._event(*trigger, won, changed)
+        for broker_id in sorted(self._live):
+            if broker_id != self._ruler:
+                yield self._event("Reelect", "/controller deleted", by=broker_id)
+            yield self._answer(broker_id, "LeaderAndIsrResponseReceived")
+
+    def _anything(self) -> Event:
+        dice = self._random.random()
+        others = sorted(self._live - {self._ruler})
+        dead = sorted(set(self._brokers) - self._live)
+        if dice < 0.02 and len(others) > 1:
+            broker_id = self._random.choice(others)
+            self._live.discard(broker_id)
+            said = [f"brokers [{broker_id}]: failed"]
+            return self._event("BrokerChange", "/brokers/ids", said, self._left_by(broker_id))
+        if dice < 0.04 and dead:
+            broker_id = dead[0]
+            self._live.add(broker_id)
+            said = [f"brokers [{broker_id}]: started"]
+            return self._event("BrokerChange", "/brokers/ids", said, self._revived(broker_id))
+        if dice < 0.10:
+            leader = self._random.choice(sorted(self._live))
+            cause = f"request of broker {leader}"
+            return self._event("AlterPartitionReceived", cause, (), self._isr_changes(leader))
+        if dice < 0.12:
+            event = "AutoPreferredReplicaLeaderElection"
+            return self._event(event, "timer", (), self._preferred())
+        if dice < 0.13 and others:
+            return self._event("ChannelOverflowed", f"channel of broker {others[0]} is full")
+        return self._answer(self._random.choice(sorted(self._live)), self._random.choice(ANSWERS))
+
+    def _answer(self, broker_id: int, event: str) -> Event:
+        return self._event(event, f"answer of broker {broker_id}")
+
+    # --- leaderships ---
+
+    def _create(self) -> list[Leadership]:
+        created = []
+        for number, name in enumerate(self._names):
+            isr = [(number + j) % len(self._brokers) for j in range(3)]
+            self._leader_epochs[name] = 0
+            created.append(Leadership(*name, isr[0], isr, is_new=True, leader_epoch=0))
+        return self._now(created)
+
+    def _left_by(self, broker_id: int) -> list[Leadership]:
+        changed = []
+        for name, led in self._led.items():
+            isr = [b for b in led.isr if b != broker_id] or led.isr
+            if led.leader == broker_id:
+                live = [b for b in isr if b in self._live]
+                changed.append(self._elected(name, live[0] if live else -1, isr))
+            elif isr != led.isr:
+                changed.append(self._with_isr(name, isr, is_proposed=False))
+        return self._now(changed)
+
+    def _revived(self, broker_id: int) -> list[Leadership]:
+        waiting = [n for n, led in self._led.items() if led.leader == -1 and broker_id in led.isr]
+        return self._now([self._elected(n, broker_id, self._led[n].isr) for n in waiting])
+
+    def _preferred(self) -> list[Leadership]:
+        return self._now(
+            [
+                self._elected(name, min(led.isr), led.isr)
+                for name, led in self._led.items()
+                if led.leader != -1 and led.leader != min(led.isr) and min(led.isr) in self._live
+            ]
+        )
+
+    def _isr_changes(self, leader: int) -> list[Leadership]:
+        member = self._random.choice(sorted(self._live))
+        changed = []
+        for name, led in self._led.items():
+            if led.leader == leader != member:
+                isr = [b for b in led.isr if b != member]
+                isr = [*isr, member] if member not in led.isr else isr
+                changed.append(self._with_isr(name, isr, is_proposed=True))
+        return self._now(changed)
+
+    def _elected(self, name: Name, leader: int, isr: list[int]) -> Leadership:
+        self._leader_epochs[name] += 1
+        before, epoch = self._led[name].leader, self._leader_epochs[name]
+        return Leadership(*name, leader, isr, leader_before=before, leader_epoch=epoch)
+
+    def _with_isr(self, name: Name, isr: list[int], *, is_proposed: bool) -> Leadership:
+        led = self._led[name]
+        epoch = None
+        if not is_proposed:
+            self._leader_epochs[name] += 1
+            epoch = self._leader_epochs[name]
+        return Leadership(
+            *name, led.leader, isr, False, led.leader, isr_before=led.isr, leader_epoch=epoch
+        )
+
+    def _now(self, changed: list[Leadership]) -> list[Leadership]:
+        for led in changed:
+            self._led[led.topic, led.partition] = led
+        return changed
+
+    def _event(
+        self,
+        event: str,
+        cause: str,
+        sentences: Sequence[str] = (),
+        leaderships: Sequence[Leadership] = (),
+        by: int | None = None,
+    ) -> Event:
+        broker_id = self._ruler if by is None else by
+        epoch = self._epoch if by is None else 0
+        self._now_ms += self._random.randrange(60)
+        self._event_ids[broker_id] += 1
+        return Event(
+            self._now_ms,
+            broker_id,
+            epoch,
+            self._event_ids[broker_id],
+            event,
+            cause,
+            round(self._random.lognormvariate(0, 2), 3),
+            round(self._random.lognormvariate(-1, 1.5), 3),
+            list(sentences),
+            list(leaderships),
+        )
+
+
+def write_journals(directory: Path, events: Sequence[Event]) -> None:
+    """Write each broker's events into its folder; those of broker 0 into two files."""
+    for broker_id in {0} | {event.broker_id for event in events}:
+        folder = directory / f"broker-{broker_id}"
+        folder.mkdir(parents=True)
+        lines = [f"{event.line()}\n" for event in events if event.broker_id == broker_id]
+        if broker_id == 0:
+            half = len(lines) // 2
+            (folder / "events.jsonl.1").write_text("".join(lines[:half]), encoding="utf-8")
+            lines = lines[half:]
+        (folder / "events.jsonl").write_text("".join(lines), encoding="utf-8")

@@ -1,0 +1,157 @@
+"""``regent jobs report balance`` as it is called, against the same counted by hand."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from itertools import combinations
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from jobs.report_balance import main
+
+RACKS = {0: "a", 1: "a", 2: "b", 3: "b", 4: "c", 5: None}
+
+
+@pytest.fixture
+def assignment(tmp_path: Path) -> list[dict[str, Any]]:
+    """Write an assignment with leaders and racks; broker 7 is in no list, and 5 is idle."""
+    rng = Random(1)
+    rows: list[dict[str, Any]] = []
+    for partition in range(40):
+        replicas = rng.sample([0, 1, 2, 3, 4, 7], 2 + partition % 2)
+        leader = rng.choice([*replicas, -1])
+        rows.append({"topic": "t", "partition": partition, "replicas": replicas, "leader": leader})
+    (tmp_path / "assignment.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    brokers = [{"id": b, "rack": rack} for b, rack in RACKS.items()]
+    (tmp_path / "brokers.json").write_text(json.dumps(brokers))
+    return rows
+
+
+def log_directory(path: Path, broker_id: int, segments: dict[str, int]) -> str:
+    path.mkdir(parents=True)
+    (path / "meta.properties").write_text(f"version=0\nbroker.id={broker_id}\n")
+    for name, size in segments.items():
+        segment = path / name
+        segment.parent.mkdir(exist_ok=True)
+        segment.write_bytes(bytes(size))
+    return str(path)
+
+
+def options(tmp_path: Path) -> list[str]:
+    return [
+        *("--assignment", str(tmp_path / "assignment.jsonl")),
+        *("--brokers", str(tmp_path / "brokers.json")),
+    ]
+
+
+@pytest.mark.spark
+def test_what_it_reports_is_what_one_counts_by_hand(
+    spark: SparkSession,
+    assignment: list[dict[str, Any]],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+):
+    directories = [
+        log_directory(tmp_path / "d0", 0, {"t-1/00000000000000000000.log": 100, "t-1/x.index": 9}),
+        log_directory(tmp_path / "e0", 0, {"t-2/00000000000000000000.log": 20}),
+        log_directory(tmp_path / "d4", 4, {"t-1.0123456789abcdef0123456789abcdef-delete/0.log": 7}),
+    ]
+    arguments = [*options(tmp_path), "--log-dirs", ",".join(directories), "-o", "json"]
+    assert main(arguments, spark) == 0
+    [line] = capsys.readouterr().out.splitlines()
+    found = json.loads(line)
+
+    ids = [0, 1, 2, 3, 4, 5, 7]
+    replicas = [row["replicas"] for row in assignment]
+    held = Counter(b for r in replicas for b in r)
+    led = Counter(row["leader"] for row in assignment)
+    assert found["partitions"] == 40
+    assert (found["brokers"], found["brokers_not_listed"], found["racks"]) == (7, 1, 3)
+    assert found["per_broker"]["replicas"]["max"] == max(held.values())
+    assert found["per_broker"]["replicas"]["min"] == 0
+    assert found["per_broker"]["replicas"]["mean"] == pytest.approx(sum(held.values()) / 7)
+    assert found["per_broker"]["leaders"]["max"] == max(led[b] for b in ids)
+    assert found["per_broker"]["leaders"]["mean"] == pytest.approx((40 - led[-1]) / 7)
+    assert found["per_broker"]["bytes"] == {"min": 0, "max": 120} | {
+        "mean": pytest.approx(120 / 7),
+        "cv": pytest.approx(6**0.5),
+    }
+    for rack in found["per_rack"]:
+        members = [b for b in ids if RACKS.get(b) == rack["rack"]]
+        assert rack["brokers"] == len(members)
+        assert rack["replicas"] == sum(held[b] for b in members)
+        assert rack["lost_partitions"] == sum(set(r) <= set(members) for r in replicas)
+    assert found["copysets"] == len({frozenset(r) for r in replicas})
+    for point in found["loss"]:
+        ways = list(combinations(ids, point["failures"]))
+        losses = [sum(set(r) <= set(failed) for r in replicas) for failed in ways]
+        assert point["probability"] == pytest.approx(sum(map(bool, losses)) / len(ways))
+        assert point["expected_partitions"] == pytest.approx(sum(losses) / len(ways))
+
+
+@pytest.mark.spark
+def test_people_get_tables_and_a_page(
+    spark: SparkSession,
+    assignment: list[dict[str, Any]],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+):
+    page = tmp_path / "page.html"
+    assert assignment
+    assert main([*options(tmp_path), "--html", str(page)], spark) == 0
+    output = capsys.readouterr().out
+    assert "Per broker" in output
+    assert "LOST PARTITIONS" in output
+    assert "{" not in output
+    text = page.read_text()
+    assert text.count("<svg ") == 6
+    assert "Probability that at least one partition" in text
+    assert "bytes" not in text  # nobody told
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--assignment", "/nowhere"], "/nowhere: no such file"),
+        (["--brokers", "/nowhere.json"], "/nowhere.json cannot be read"),
+        (["--log-dirs", "/tmp"], "/tmp is no log directory: it has no meta.properties"),
+        (["--failures", "0"], "0 is not in the range"),
+        (["--trials", "x"], "'x' is not a valid integer"),
+        (["--html", "/nowhere/page.html"], "/nowhere is no directory"),
+        (["--html", "/tmp"], "/tmp is a directory"),
+        (["-o", "yaml"], "'yaml' is not one of 'table', 'json'"),
+    ],
+)
+def test_wrong_arguments_are_one_line_and_status_2_before_spark_starts(
+    assignment: list[dict[str, Any]],
+    tmp_path: Path,
+    arguments: list[str],
+    message: str,
+    capsys: pytest.CaptureFixture[str],
+):
+    assert assignment
+    assert main([*options(tmp_path), *arguments]) == 2
+    output = capsys.readouterr()
+    assert message in output.err
+    assert output.err.count("\n") == 1
+    assert not output.out
+
+
+def test_the_assignment_must_be_named(capsys: pytest.CaptureFixture[str]):
+    assert main([]) == 2
+    assert "Missing option '--assignment'" in capsys.readouterr().err
+
+
+def test_a_log_directory_of_nobody_is_an_error(
+    assignment: list[dict[str, Any]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    assert assignment
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs" / "meta.properties").write_text("version=0\n")
+    assert main([*options(tmp_path), "--log-dirs", str(tmp_path / "logs")]) == 2
+    assert "meta.properties names no broker" in capsys.readouterr().err

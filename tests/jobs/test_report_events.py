@@ -1,0 +1,396 @@
+"""``regent jobs report events``: what it reports is what a plain calculation finds."""
+
+import contextlib
+import io
+import json
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from actors.event_journal import EventJournalFile, HandledEvent
+from core.controller.effects import RecordChanges
+from core.controller.events import (
+    AlterPartitionReceived,
+    ControllerEvent,
+    RegisterBrokerAndReelect,
+)
+from core.protocol.controller import AlterPartitionRequest, AlterPartitionRow
+from jobs.event_page import write_page
+from jobs.event_tables import event_tables
+from jobs.report_events import main
+from tests.jobs.journals import START_MS, Event, Leadership, World, write_journals
+from tests.support.term import T0, Candidate, Tree, of_type
+
+TOP = 7
+Report = dict[str, Any]
+EVENTS = tuple(World(11).events(6, 250))
+
+
+def report_on(place: Path, spark: SparkSession, *arguments: str) -> Report:
+    """Run the job; return its line of JSON."""
+    output = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
+    with contextlib.redirect_stdout(output):
+        assert main(["--journals", str(place), "-o", "json", *arguments], spark) == 0
+    output.seek(0)
+    [line] = output.read().splitlines()
+    report: Report = json.loads(line)
+    return report
+
+
+@pytest.fixture(scope="module")
+def report(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Report:
+    """What is reported on a cluster of four brokers whose history is EVENTS."""
+    place = tmp_path_factory.mktemp("journals")
+    write_journals(place, EVENTS)
+    torn = place / "broker-2" / "events.jsonl"
+    torn.write_text(torn.read_text(encoding="utf-8") + '{"ts_ms":17', encoding="utf-8")
+    out = place / "table"
+    found = report_on(place, spark, "--top", str(TOP), "--out", str(out))
+    assert sorted(path.name for path in out.glob("controller_epoch=*"))[:2] == [
+        "controller_epoch=0",
+        "controller_epoch=1",
+    ]
+    assert not list(place.glob("*.part"))
+    return found
+
+
+def percentiles(values: Iterable[float]) -> dict[str, Any]:
+    ordered = sorted(values)
+
+    def at(share: float) -> float:
+        position = (len(ordered) - 1) * share
+        below = int(position)
+        above = min(below + 1, len(ordered) - 1)
+        return ordered[below] + (position - below) * (ordered[above] - ordered[below])
+
+    return {
+        name: pytest.approx(at(share), abs=0.0011)
+        for name, share in (("p50", 0.5), ("p95", 0.95), ("p99", 0.99), ("max", 1.0))
+    }
+
+
+def leaderships() -> list[Leadership]:
+    """Return what the journals name, in its order."""
+    ordered = sorted(EVENTS, key=lambda event: (event.controller_epoch, event.event_id))
+    return [led for event in ordered for led in event.named]
+
+
+def name(led: Leadership) -> tuple[str, int]:
+    return led.topic, led.partition
+
+
+def left_isr(led: Leadership) -> list[int]:
+    if led.isr_before is not None:
+        return [b for b in led.isr_before if b not in led.isr]
+    before = led.leader_before
+    return [before] if before not in (None, -1, *led.isr) else []  # type: ignore[list-item]
+
+
+def joined_isr(led: Leadership) -> list[int]:
+    return [b for b in led.isr if led.isr_before is not None and b not in led.isr_before]
+
+
+@pytest.mark.spark
+def test_it_tells_what_there_is(report: Report):
+    assert report["events"] == len(EVENTS)
+    assert report["first_ms"] == EVENTS[0].ts_ms
+    assert report["last_ms"] == EVENTS[-1].ts_ms
+    assert report["brokers"] == sorted({event.broker_id for event in EVENTS})
+    assert report["unnamed_changes"] == sum(event.unnamed for event in EVENTS) > 0
+    assert [Path(path).parent.name for path in report["unreadable_lines"]] == ["broker-2"]
+    assert list(report["unreadable_lines"].values()) == [1]
+
+
+@pytest.mark.spark
+def test_latencies_are_percentiles_of_each_kind_of_event(report: Report):
+    kinds = Counter(event.event for event in EVENTS)
+    assert [(row["event"], row["count"]) for row in report["latencies"]] == sorted(
+        kinds.items(), key=lambda kind: (-kind[1], kind[0])
+    )
+    for row in report["latencies"]:
+        of_kind = [event for event in EVENTS if event.event == row["event"]]
+        assert row["handling_ms"] == percentiles(event.handling_ms for event in of_kind)
+        assert row["queue_ms"] == percentiles(event.queue_ms for event in of_kind)
+
+
+def expected_term(epoch: int) -> dict[str, Any]:
+    events = [event for event in EVENTS if event.controller_epoch == epoch]
+    [won] = [event for event in events if f"controller epoch {epoch}" in str(event.sentences)]
+    before = [
+        event.ts_ms + event.handling_ms
+        for event in EVENTS
+        if event.controller_epoch == epoch - 1 and event.ts_ms <= won.ts_ms
+    ]
+    resigned = [e.ts_ms for e in events if e.sentences == [f"broker {e.broker_id}: resigned"]]
+    obeyed = obedience(events)
+    return {
+        "controller_epoch": epoch,
+        "broker_id": won.broker_id,
+        "trigger": won.event,
+        "elected_ms": won.ts_ms,
+        "takeover_ms": won.handling_ms,
+        "silence_ms": pytest.approx(max(0.0, won.ts_ms - max(before)), abs=0.01)
+        if epoch > 1
+        else None,
+        "brokers_obeying": len(obeyed),
+        "failover_ms": pytest.approx(max(obeyed.values()) - won.ts_ms + won.queue_ms, abs=0.01),
+        "changes": len(won.leaderships),
+        "events": len(events),
+        "resigned_ms": resigned[0] if resigned else None,
+    }
+
+
+def obedience(events: Sequence[Event]) -> dict[int, float]:
+    """Return when each broker that was there all the time answered its first LeaderAndIsr."""
+    obeyed: dict[int, float] = {}
+    started: dict[int, int] = {}
+    for event in events:
+        if ": started" in str(event.sentences):
+            started.setdefault(int(event.sentences[0].split("[")[1].split("]")[0]), event.ts_ms)
+        if event.event == "LeaderAndIsrResponseReceived":
+            broker_id = int(event.cause.rpartition(" ")[2])
+            arrived = event.ts_ms - event.queue_ms
+            obeyed[broker_id] = min(arrived, obeyed.get(broker_id, arrived))
+    return {b: ms for b, ms in obeyed.items() if b not in started or started[b] > ms}
+
+
+@pytest.mark.spark
+def test_each_term_says_how_the_failover_went(report: Report):
+    assert [row["controller_epoch"] for row in report["terms"]] == [1, 2, 3, 4, 5, 6]
+    for row in report["terms"]:
+        expected = expected_term(row["controller_epoch"])
+        assert {name: row[name] for name in expected} == expected
+    assert [row["previous_broker_id"] for row in report["terms"]] == [
+        None,
+        *(row["broker_id"] for row in report["terms"][:-1]),
+    ]
+
+
+@pytest.mark.spark
+def test_leader_churn_is_that_of_the_named_changes(report: Report):
+    changes: Counter[tuple[str, int]] = Counter()
+    leaderless: Counter[tuple[str, int]] = Counter()
+    epochs: dict[tuple[str, int], list[int]] = {}
+    for led in leaderships():
+        if led.leader_epoch is not None:
+            epochs.setdefault(name(led), []).append(led.leader_epoch)
+        if not led.is_new and led.leader != led.leader_before:
+            changes[name(led)] += 1
+            leaderless[name(led)] += led.leader == -1
+    expected = [
+        (-count, epochs[led][0] - epochs[led][-1], *led, leaderless[led])
+        for led, count in changes.items()
+    ]
+    assert [
+        (-row["leader_changes"], -row["leader_epochs"], row["topic"], row["partition"], lost)
+        for row in report["leader_churn"]
+        for lost in [row["times_leaderless"]]
+    ] == sorted(expected)[:TOP]
+
+
+@pytest.mark.spark
+def test_isr_flapping_is_that_of_the_named_changes(report: Report):
+    shrinks = Counter(name(led) for led in leaderships() if left_isr(led))
+    expands = Counter(name(led) for led in leaderships() if joined_isr(led))
+    expected = sorted(
+        (-shrinks[led] - expands[led], *led, shrinks[led]) for led in shrinks | expands
+    )
+    assert [
+        (-row["isr_shrinks"] - row["isr_expands"], *partition, row["isr_shrinks"])
+        for row in report["isr_flapping"]
+        for partition in [(row["topic"], row["partition"])]
+    ] == expected[:TOP]
+
+
+@pytest.mark.spark
+def test_brokers_are_told_by_what_is_said_of_them(report: Report):
+    rows = {row["broker_id"]: row for row in report["brokers_by_obedience"]}
+    waited: dict[int, list[float]] = {broker_id: [] for broker_id in rows}
+    for epoch in range(1, 7):
+        events = [event for event in EVENTS if event.controller_epoch == epoch]
+        [won] = [event for event in events if f"controller epoch {epoch}" in str(event.sentences)]
+        for broker_id, ms in obedience(events).items():
+            waited[broker_id].append(max(0.0, ms - won.ts_ms - won.handling_ms))
+    for broker_id, row in rows.items():
+        said = [event.sentences for event in EVENTS]
+        causes = Counter(event.cause for event in EVENTS)
+        assert row["answers"] == causes[f"answer of broker {broker_id}"]
+        assert row["isr_proposals"] == causes[f"request of broker {broker_id}"]
+        assert row["troubles"] == causes[f"channel of broker {broker_id} is full"]
+        assert row["failed"] == said.count([f"brokers [{broker_id}]: failed"])
+        assert row["started"] == said.count([f"brokers [{broker_id}]: started"])
+        assert row["isr_left"] == sum(broker_id in left_isr(led) for led in leaderships())
+        assert row["isr_joined"] == sum(broker_id in joined_isr(led) for led in leaderships())
+        assert row["events"] == sum(event.broker_id == broker_id for event in EVENTS)
+        assert row["failovers"] == len(waited[broker_id])
+        assert row["obeyed_after_ms"] == percentiles(waited[broker_id])
+    slowness = [row["obeyed_after_ms"]["p50"] for row in rows.values()]
+    assert slowness == sorted(slowness, reverse=True)
+
+
+@pytest.mark.spark
+def test_time_is_cut_into_buckets_and_minutes(report: Report):
+    bucket_ms = report["bucket_ms"]
+    for rows, length_ms in ((report["over_time"], bucket_ms), (report["busiest_minutes"], 60_000)):
+        buckets: dict[int, list[Event]] = {}
+        for event in EVENTS:
+            buckets.setdefault(event.ts_ms // length_ms * length_ms, []).append(event)
+        for row in rows:
+            events = buckets[row["start_ms"]]
+            assert row["events"] == len(events)
+            assert row["changes"] == sum(len(e.sentences) + len(e.leaderships) for e in events)
+            assert row["handling_ms"] == pytest.approx(sum(e.handling_ms for e in events), abs=0.01)
+            assert row["queue_ms"] == percentiles(event.queue_ms for event in events)
+    assert len(report["over_time"]) <= 240
+    assert sum(row["events"] for row in report["over_time"]) == len(EVENTS)
+    counts = [row["events"] for row in report["busiest_minutes"]]
+    assert counts == sorted(counts, reverse=True)
+
+
+@pytest.mark.spark
+def test_the_slowest_events_come_first(report: Report):
+    slowest = sorted(EVENTS, key=lambda event: -event.handling_ms)[:TOP]
+    assert [(row["ts_ms"], row["event"], row["cause"]) for row in report["slowest_events"]] == [
+        (event.ts_ms, event.event, event.cause) for event in slowest
+    ]
+
+
+@pytest.mark.spark
+def test_the_report_is_shown_as_tables_and_as_one_page(report: Report, tmp_path: Path):
+    churn = event_tables(report)[3]
+    top = report["leader_churn"][0]
+    assert churn.rows[0][:2] == (f"{top['topic']}-{top['partition']}", top["leader_changes"])
+    page = tmp_path / "events.html"
+    write_page(report, page)
+    document = page.read_text()
+    assert document.count("<figure>") == 8
+    assert "LeaderAndIsrResponseReceived" in document
+    assert "http://" not in document.replace("http://www.w3.org", "")
+
+
+@pytest.mark.spark
+def test_a_broker_that_never_ruled_has_tables_and_a_page_as_well(
+    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    [first, *_] = followers = [event for event in EVENTS if not event.controller_epoch]
+    write_journals(tmp_path, followers)
+    arguments = ["--data-dir", str(tmp_path), "--html", str(tmp_path / "page.html")]
+    assert main(arguments, spark) == 0
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["events", str(len(followers))] in lines
+    assert [first.event, str(len(followers))] in [line[:2] for line in lines]
+    assert (tmp_path / "page.html").read_text().count("<figure>") == 4
+
+
+# --- a real controller ----------------------------------------------------------------------------
+
+
+class Witness:
+    """A controller on a fake ZooKeeper, and the journal of what it handles."""
+
+    def __init__(self, journal: EventJournalFile) -> None:
+        self.tree = Tree()
+        self._ruler = Candidate(self.tree, 0)
+        self._journal = journal
+
+    def handle(self, event: ControllerEvent | None = None) -> None:
+        """Handle and record an event, and everything that was triggered."""
+        if event is not None:
+            self._ruler.inbox.append(event)
+        while self._ruler.inbox:
+            event = self._ruler.inbox.popleft()
+            changes = of_type(self._ruler.handle(event), RecordChanges)
+            epoch = self._ruler.controller.context.epoch
+            self._journal.record(
+                HandledEvent(event, epoch, START_MS, 1.0, 2.0, changes[0] if changes else None)
+            )
+
+    def propose(self, leader: int, broker_epoch: int, partition_epoch: int, isr: list[int]) -> None:
+        """Have the leader of T0 propose an ISR, in the leader epoch 0."""
+        row = AlterPartitionRow(*T0, None, 0, tuple(isr), (-1,) * len(isr), 0, partition_epoch)
+        request = AlterPartitionRequest(leader, broker_epoch, (row,))
+        self.handle(AlterPartitionReceived(1, request))
+
+
+def run_a_term(witness: Witness) -> None:
+    """Create t-0 and t-1; of the ISR of t-0, 0 leaves and returns; at last 1 dies."""
+    witness.handle(RegisterBrokerAndReelect())
+    lives = {b: witness.tree.register(b).broker_epoch for b in (1, 2)}
+    witness.handle()
+    witness.tree.put_topic("t", {0: (1, 2, 0), 1: (2, 1)})
+    witness.handle()
+    witness.propose(1, lives[1], 0, [1, 2])
+    witness.propose(1, lives[1], 1, [1, 2, 0])
+    witness.tree.unregister(1)
+    witness.handle()
+
+
+@pytest.mark.spark
+def test_the_journal_of_a_real_controller_is_understood(spark: SparkSession, tmp_path: Path):
+    journal = EventJournalFile(tmp_path / "events.jsonl", 0)
+    with contextlib.closing(journal):
+        run_a_term(Witness(journal))
+    report = report_on(tmp_path, spark)
+    [term] = report["terms"]
+    assert (term["controller_epoch"], term["broker_id"]) == (1, 0)
+    assert (term["trigger"], term["resigned_ms"]) == ("RegisterBrokerAndReelect", None)
+    assert report["leader_churn"] == [
+        {
+            "topic": "t",
+            "partition": 0,
+            "leader_changes": 1,
+            "times_leaderless": 0,
+            "leader_epochs": 1,
+        }
+    ]
+    flapping = {row["partition"]: row for row in report["isr_flapping"]}
+    assert (flapping[0]["isr_shrinks"], flapping[0]["isr_expands"]) == (2, 1)
+    assert (flapping[1]["isr_shrinks"], flapping[1]["isr_expands"]) == (1, 0)
+    brokers = {row["broker_id"]: row for row in report["brokers_by_obedience"]}
+    assert (brokers[1]["isr_left"], brokers[1]["started"], brokers[1]["failed"]) == (2, 1, 1)
+    assert (brokers[0]["isr_left"], brokers[0]["isr_joined"], brokers[0]["terms"]) == (1, 1, 1)
+
+
+# --- what it is given -----------------------------------------------------------------------------
+
+
+@pytest.mark.spark
+def test_a_period_without_events_is_an_error_and_leaves_nothing(
+    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    write_journals(tmp_path / "cluster", EVENTS[:5])
+    until = datetime.fromtimestamp(EVENTS[0].ts_ms / 1000 - 60).isoformat()
+    out = tmp_path / "out"
+    arguments = ["--data-dir", str(tmp_path / "cluster"), "--until", until, "--out", str(out)]
+    assert main(arguments, spark) == 1
+    assert "no events of that time in" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["cluster"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--data-dir", "/nowhere"], "no events.jsonl in /nowhere"),
+        (["--journals", "/nowhere"], "'/nowhere' does not exist"),
+        (["--since", "yesterday"], "'yesterday' is no time such as"),
+        (["--since", "2026-01-02", "--until", "2026-01-01"], "--since must be before --until"),
+        (["--out", "."], "choose a new directory"),
+        (["--top", "0"], "0 is not in the range"),
+        (["--html", "."], "is a directory"),
+        (["--what"], "No such option"),
+    ],
+)
+def test_wrong_arguments_are_one_line_and_status_2_before_spark_starts(
+    arguments: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    write_journals(tmp_path, EVENTS[:5])
+    assert main(["--data-dir", str(tmp_path), *arguments]) == 2
+    output = capsys.readouterr()
+    assert message in output.err
+    assert output.err.count("\n") == 1
+    assert not output.out

@@ -1,0 +1,106 @@
+"""``regent jobs report leaders``: Kafka's imbalance, counted and as it is called."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from random import Random
+
+import pyarrow
+import pytest
+from pyspark.sql import SparkSession
+
+from jobs.report_leaders import leaders, main
+
+HEADER = ("topic", "partition", "replicas", "leader")
+ROWS = [
+    ("a", 0, [0, 1], 0),
+    ("a", 1, [0, 1], 1),
+    ("a", 2, [0, 2], 0),
+    ("a", 3, [1, 2], 2),
+    ("a", 10, [1, 0], -1),
+    ("b", 0, [2, 0], 2),
+]
+
+
+def write(path: Path, rows: list[tuple[str, int, list[int], int | None]]) -> str:
+    path.write_text("\n".join(json.dumps(dict(zip(HEADER, row, strict=True))) for row in rows))
+    return str(path)
+
+
+@pytest.mark.spark
+def test_what_it_reports_is_what_kafka_would_act_on(
+    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    (tmp_path / "brokers.json").write_text("[0, 1, 2, 9]")
+    arguments = ["--assignment", write(tmp_path / "a.jsonl", [*ROWS])]
+    arguments += ["--brokers", str(tmp_path / "brokers.json"), "--threshold", "50"]
+    assert main([*arguments, "-o", "json"], spark) == 0
+    [line] = capsys.readouterr().out.splitlines()
+    found = json.loads(line)
+    assert found["per_broker"] == [
+        {"broker": 0, "preferred": 3, "not_led": 1, "imbalance": pytest.approx(1 / 3)}
+        | {"leading": 2, "of_fair_share": pytest.approx(1.6)},
+        {"broker": 1, "preferred": 2, "not_led": 2, "imbalance": 1.0}
+        | {"leading": 1, "of_fair_share": pytest.approx(0.8)},
+        {"broker": 2, "preferred": 1, "not_led": 0, "imbalance": 0.0}
+        | {"leading": 2, "of_fair_share": pytest.approx(1.6)},
+        {"broker": 9, "preferred": 0, "not_led": 0, "imbalance": 0.0}
+        | {"leading": 0, "of_fair_share": 0.0},
+    ]
+    assert (found["leaderless"], found["leaderless_partitions"]) == (1, ["a-10"])
+    assert (found["partitions"], found["unknown"], found["above_threshold"]) == (6, 0, 1)
+    assert found["imbalance"] == 0.5
+
+
+@pytest.mark.spark
+def test_people_get_tables_and_a_page(
+    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    page = tmp_path / "page.html"
+    arguments = ["--assignment", write(tmp_path / "a.jsonl", [*ROWS]), "--html", str(page)]
+    assert main(arguments, spark) == 0
+    lines = capsys.readouterr().out.splitlines()
+    brokers = lines.index("Brokers, the most imbalanced first")
+    assert lines[brokers + 2].split()[:4] == ["1", "2", "2", "100"]
+    assert "a-10" in lines[-1]
+    assert page.read_text().count("<svg ") == 2
+
+
+@pytest.mark.spark
+def test_an_assignment_that_does_not_tell_who_leads_is_of_no_use(
+    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    path = write(tmp_path / "a.jsonl", [("a", 0, [0, 1], None)])
+    page = tmp_path / "page.html"
+    assert main(["--assignment", path, "--html", str(page)], spark) == 2
+    assert "a.jsonl does not tell who leads" in capsys.readouterr().err
+    assert not page.exists()
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_partitions_are_summed_up_as_one_by_one(seed: int):
+    rng = Random(seed)
+    rows = [
+        (rng.randrange(6) * 10, rng.choice([None, -1, 0, 10, 20, 30, 70]), rng.randrange(1, 4))
+        for _ in range(30)
+    ]
+    preferred, leader, partitions = zip(*rows, strict=True)
+    table = pyarrow.table(
+        {
+            "preferred": pyarrow.array(preferred, pyarrow.int32()),
+            "leader": pyarrow.array(leader, pyarrow.int32()),
+            "partitions": pyarrow.array(partitions, pyarrow.int64()),
+        }
+    )
+    found = leaders(table, [5])
+    known = [row for row in rows if row[1] is not None]
+    ids = sorted({5} | {p for p, _, _ in known} | {b for _, b, _ in known if b is not None} - {-1})
+    assert found.broker_ids.tolist() == ids
+    assert found.preferred.tolist() == [sum(n for p, _, n in known if p == b) for b in ids]
+    assert found.not_led.tolist() == [
+        sum(n for p, led_by, n in known if p == b and led_by != b) for b in ids
+    ]
+    assert found.leading.tolist() == [sum(n for _, led_by, n in known if led_by == b) for b in ids]
+    assert found.leaderless == sum(n for _, led_by, n in known if led_by == -1)
+    assert found.unknown == sum(n for _, led_by, n in rows if led_by is None)

@@ -1,0 +1,131 @@
+"""A page as a file: what is in it, and what it does not need."""
+
+import xml.etree.ElementTree as ET
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from jobs.report_page import INK, MUTED, Axes, Page, shown
+
+
+def draw(axes: Axes) -> None:
+    axes.plot([1, 1000], [0.001, 1.0], label="ring")
+    axes.bar([10, 20], [0.5, 0.25], color="C1")
+    axes.axhline(0.1, color=MUTED, linestyle="--")
+    axes.text(10, 0.5, "a & b, $5", color=INK)
+    axes.set_yscale("log")
+    axes.set_xlabel("brokers <failed>")
+    axes.legend()
+
+
+def page() -> Page:
+    result = Page("Replicas of <all> brokers")
+    result.heading("Brokers")
+    result.text("Seen & counted.")
+    result.facts([("Partitions", 10_000_000)])
+    result.table(["broker", "replicas"], [["b & c", 1234567], ["d", None]], "Per broker")
+    result.figure(draw, 'Probability of "loss"')
+    result.figure(draw, "The same again")
+    return result
+
+
+class Elements(HTMLParser):
+    """Collects the elements with their attributes, and the text between them."""
+
+    def __init__(self, document: str) -> None:
+        super().__init__()
+        self.found: list[tuple[str, dict[str, str | None]]] = []
+        self.words: list[str] = []
+        self.feed(document)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """Keep it."""
+        self.found.append((tag, dict(attrs)))
+
+    def handle_data(self, data: str) -> None:
+        """Keep it."""
+        self.words.append(data.strip())
+
+
+@pytest.fixture(scope="module")
+def document(tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = tmp_path_factory.mktemp("page") / "report.html"
+    page().write(path)
+    assert [found.name for found in path.parent.iterdir()] == ["report.html"]
+    return path.read_text()
+
+
+def test_a_page_needs_nothing_from_elsewhere(document: str):
+    elements = Elements(document).found
+    assert not {"script", "link", "iframe", "img", "image"} & {tag for tag, _ in elements}
+    assert "http:" not in document
+    assert "https:" not in document
+    assert "@import" not in document
+    links = [a[name] or "" for _, a in elements for name in ("href", "src") if name in a]
+    assert links
+    assert all(link.startswith("#") for link in links)
+
+
+def test_everything_said_is_there_and_escaped(document: str):
+    words = Elements(document).words
+    for text in ("Replicas of <all> brokers", "Seen & counted.", "10,000,000", "b & c", "–"):
+        assert text in words
+    assert {"1,234,567", "Per broker", 'Probability of "loss"', "a & b, $5"} <= set(words)
+    assert "brokers <failed>" in words  # text of a plot stays text
+
+
+def test_ticks_are_written_out(document: str):
+    words = Elements(document).words
+    assert {"1,000", "0.001"} <= set(words)
+
+
+def test_plots_are_well_formed_and_their_ids_are_unique(document: str):
+    plots = [part.partition("</svg>")[0] for part in document.split("<svg ")[1:]]
+    assert len(plots) == 2
+    for plot in plots:
+        ET.fromstring(f"<svg {plot}</svg>")
+    ids = [a["id"] for _, a in Elements(document).found if "id" in a]
+    targets = [a["href"] for tag, a in Elements(document).found if tag == "use"]
+    assert len(ids) == len(set(ids))
+    assert {target and target.removeprefix("#") for target in targets} <= set(ids)
+
+
+def test_every_colour_follows_the_scheme(document: str):
+    _, _, body = document.partition("</style>")
+    assert "var(--series-1)" in body
+    assert "var(--muted)" in body
+    assert "#0100" not in body
+    assert "prefers-color-scheme: dark" in document
+
+
+def test_the_same_report_is_the_same_file(document: str, tmp_path: Path):
+    page().write(tmp_path / "again.html")
+    assert (tmp_path / "again.html").read_text() == document
+
+
+def test_columns_of_numbers_are_aligned_as_such(document: str):
+    assert '<th>broker</th><th class="number">replicas</th>' in document
+
+
+def test_a_page_that_cannot_be_written_leaves_nothing(tmp_path: Path):
+    (tmp_path / "report.html").mkdir()
+    with pytest.raises(OSError, match=r"report\.html"):
+        page().write(tmp_path / "report.html")
+    assert [found.name for found in tmp_path.iterdir()] == ["report.html"]
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (None, "–"),
+        (True, "yes"),
+        (1234567, "1,234,567"),
+        (0.000123456, "0.0001235"),
+        (12.5, "12.5"),
+        (1234.56, "1,235"),
+        ("x", "x"),
+    ],
+)
+def test_values_are_shown_for_people(value: object, text: str):
+    assert shown(value) == text
