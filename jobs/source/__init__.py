@@ -1,1 +1,75 @@
-"""The Spark data source ``regent``: topics as DataFrames."""
+"""The Spark data source ``regent``: topics as DataFrames, with the columns and options of Spark's
+Kafka connector, in pure Python over Arrow batches.
+
+``spark.dataSource.register(RegentDataSource)``, then ``spark.read.format("regent")``, and the same
+with ``readStream``, ``write`` and ``writeStream``. Records come through the Kafka port of any
+cluster (``kafka.bootstrap.servers``), or from the files of brokers (``logDirs``). With
+``pushDownFilters=true`` a query's conditions on topic, partition, offset and timestamp narrow what
+is read; why not always: ``jobs.source.batch``. What a writer guarantees: ``jobs.source.writer``.
+
+Options of a read, of which exactly one of the first three:
+
+===============================  ==================================================================
+``subscribe``                    topics, separated by commas
+``subscribePattern``             a regular expression for whole names of topics
+``assign``                       partitions: ``{"topic": [0, 1]}``
+``startingOffsets``              ``earliest`` (a batch read's default), ``latest`` (a stream's), or
+                                 ``{"topic": {"0": 23, "1": -2}}``: -2 earliest, -1 latest
+``startingOffsetsByTimestamp``   ``{"topic": {"0": 1700000000000}}``: the first record since then
+``endingOffsets``                ``latest``, or as above; of batch reads
+``maxOffsetsPerTrigger``         how many records a micro-batch takes; of streams
+``minPartitions``                how many tasks a read has at least; one for each partition else
+``failOnDataLoss``               ``false``: go on behind records that are gone, instead of failing
+``includeHeaders``               ``true``: with a column of headers
+``includeUncommitted``           ``true``: beyond the high watermark too; of ``logDirs``
+``kafkaConsumer.pollTimeoutMs``  how long a task waits for records, 120000
+``kafka.*``                      librdkafka's own
+===============================  ==================================================================
+
+Of a write: ``topic`` (or a column), ``stagingLocation``, ``commitId``, ``kafka.*``.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql.datasource import DataSource
+from pyspark.sql.types import StructType
+
+from jobs.source.batch import BatchReader, FilteringBatchReader
+from jobs.source.columns import record_schema
+from jobs.source.options import read_options, write_options
+from jobs.source.stream import StreamReader
+from jobs.source.writer import BatchWriter, StreamWriter
+
+
+class RegentDataSource(DataSource):
+    """What Spark makes for every query; each option is checked before anything is connected to."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the short name; ``kafka`` is Spark's own."""
+        return "regent"
+
+    def schema(self) -> StructType:
+        """Return the columns of a read that asks for no others."""
+        is_set = str(self.options.get("includeHeaders", "")).strip().lower() == "true"
+        return record_schema(include_headers=is_set)
+
+    def reader(self, schema: StructType) -> BatchReader:
+        """Return what reads once. Raises ``OptionError``."""
+        options = read_options(self.options, is_stream=False)
+        kind = FilteringBatchReader if options.push_down_filters else BatchReader
+        return kind(options, schema)
+
+    def streamReader(self, schema: StructType) -> StreamReader:  # noqa: N802
+        """Return what reads on and on. Raises ``OptionError``."""
+        return StreamReader(read_options(self.options, is_stream=True), schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
+        """Return what writes once. Raises ``OptionError``."""
+        options = write_options(self.options, is_stream=False)
+        return BatchWriter(options, schema, overwrite=overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: N802
+        """Return what writes micro-batches. Raises ``OptionError``."""
+        del overwrite  # the output mode `complete`: all rows are appended each time, as by Kafka's
+        return StreamWriter(write_options(self.options, is_stream=True), schema)

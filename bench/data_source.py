@@ -1,0 +1,180 @@
+"""``python -m bench.data_source``: how fast Spark reads and writes topics; prints JSON.
+
+For each size of record a topic of ``--partitions`` partitions is filled, then read ``--repeat``
+times in four ways, one after the other in the same session, of which the median counts:
+
+- ``consumer``: a plain consumer of librdkafka in one process, taking keys, values and offsets;
+- ``kafka_port``: ``spark.read.format("regent")`` through the brokers, all columns, to nowhere;
+- ``kafka_port_values``: the same, asking for ``offset`` and ``value`` only;
+- ``log_directories``: the brokers' files, past them.
+
+``write`` is from the last into a new topic. ``mb_per_s`` are 10^6 bytes of values. Everything is on
+this machine, and Spark has ``--cores`` tasks at a time. Without ``--bootstrap`` a cluster of three
+brokers is started, and only then the files can be read.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import sys
+import tempfile
+from collections.abc import Callable
+from contextlib import closing, nullcontext
+from pathlib import Path
+from time import monotonic
+from typing import Any, TypeAlias
+
+import click
+from confluent_kafka import Consumer, TopicPartition, libversion
+from pyspark.sql import DataFrame, SparkSession
+
+from bench.produce import TIMEOUT_S, log_end_offsets, new_producer, send, topic_of
+from jobs.session import spark_session
+from jobs.source import RegentDataSource
+from tests.support.running_cluster import RunningCluster
+
+Result: TypeAlias = dict[str, Any]
+
+
+def fill(bootstrap: str, topic: str, partitions: int, size: int, records: int) -> None:
+    """Produce so many records, evenly."""
+    client, value = new_producer(bootstrap), os.urandom(size)
+    for number in range(records):
+        send(client, topic, value, number % partitions, key=b"key-%d" % number)
+    assert client.flush(TIMEOUT_S) == 0, "not everything was acknowledged"
+
+
+def consume(bootstrap: str, topic: str, partitions: int, records: int) -> None:
+    """Take everything as a program would that has its own columns to fill."""
+    settings = {"bootstrap.servers": bootstrap, "group.id": "bench", "enable.auto.commit": False}
+    found = 0
+    with closing(Consumer(settings)) as consumer:
+        consumer.assign([TopicPartition(topic, number, 0) for number in range(partitions)])
+        while found < records:
+            messages = consumer.consume(min(10_000, records - found), 1.0)
+            columns = [[m.key(), m.value(), m.offset()] for m in messages if m.error() is None]
+            found += len(columns)
+
+
+def drain(frame: DataFrame) -> None:
+    """Read everything and keep nothing."""
+    frame.write.format("noop").mode("overwrite").save()
+
+
+def median_of(action: Callable[[], None], repeat: int) -> float:
+    """Return how many seconds it takes."""
+    seconds = []
+    for _ in range(repeat):
+        started = monotonic()
+        action()
+        seconds.append(monotonic() - started)
+    return statistics.median(seconds)
+
+
+def rates(seconds: float, records: int, size: int) -> Result:
+    """Return a time as records and bytes in a second."""
+    return {
+        "seconds": round(seconds, 2),
+        "records_per_s": round(records / seconds),
+        "mb_per_s": round(records * size / seconds / 1e6, 1),
+    }
+
+
+class Bench:
+    """One cluster and one session."""
+
+    def __init__(
+        self, spark: SparkSession, bootstrap: str, log_dirs: str, partitions: int, repeat: int
+    ) -> None:
+        self._spark = spark
+        self._bootstrap = bootstrap
+        self._log_dirs = log_dirs
+        self._partitions = partitions
+        self._repeat = repeat
+
+    def measure(self, size: int, records: int) -> Result:
+        """Fill a topic with records of one size, read it in every way, and copy it."""
+        with topic_of(self._bootstrap, self._partitions) as topic:
+            fill(self._bootstrap, topic, self._partitions, size, records)
+            return {
+                "record_bytes": size,
+                "records": records,
+                **self._measure_reads(topic, size, records),
+                "write": rates(self._copy(topic, records), records, size),
+            }
+
+    def _measure_reads(self, topic: str, size: int, records: int) -> Result:
+        ways: dict[str, Callable[[], None]] = {
+            "consumer": lambda: consume(self._bootstrap, topic, self._partitions, records),
+            "kafka_port": lambda: drain(self._load(topic)),
+            "kafka_port_values": lambda: drain(self._load(topic, "offset long, value binary")),
+        }
+        if self._log_dirs:
+            ways["log_directories"] = lambda: drain(self._load_files(topic))
+            assert self._load_files(topic).count() == records
+        assert self._load(topic).count() == records
+        return {
+            name: rates(median_of(action, self._repeat), records, size)
+            for name, action in ways.items()
+        }
+
+    def _load(self, topic: str, schema: str | None = None) -> DataFrame:
+        reader = self._spark.read.format("regent").option("subscribe", topic)
+        reader = reader.option("kafka.bootstrap.servers", self._bootstrap)
+        return (reader.schema(schema) if schema else reader).load()
+
+    def _load_files(self, topic: str) -> DataFrame:
+        reader = self._spark.read.format("regent").option("subscribe", topic)
+        reader = reader.option("includeUncommitted", "true")  # checkpoints are some seconds old
+        return reader.option("logDirs", self._log_dirs).load()
+
+    def _copy(self, topic: str, records: int) -> float:
+        with topic_of(self._bootstrap, self._partitions) as sink:
+            frame = self._load(topic).select("key", "value", "partition")
+            writer = frame.write.format("regent").option("topic", sink).mode("append")
+            writer = writer.option("kafka.bootstrap.servers", self._bootstrap)
+            seconds = median_of(writer.save, 1)
+            assert log_end_offsets(self._bootstrap, sink, self._partitions) == records
+        return seconds
+
+
+@click.command()
+@click.option("--bootstrap", help="HOST:PORT,… of a running cluster of three brokers or more.")
+@click.option("--size", "sizes", type=int, multiple=True, default=(100, 1_000))
+@click.option("--megabytes", type=click.IntRange(1), default=100, show_default=True)
+@click.option("--partitions", type=click.IntRange(1), default=4, show_default=True)
+@click.option("--repeat", type=click.IntRange(1), default=3, show_default=True)
+@click.option("--cores", type=click.IntRange(1), default=2, show_default=True)
+def main(
+    bootstrap: str | None,
+    sizes: tuple[int, ...],
+    megabytes: int,
+    partitions: int,
+    repeat: int,
+    cores: int,
+) -> None:
+    """Measure every size of record, given once or several times."""
+    results: list[Result] = []
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        nullcontext()
+        if bootstrap
+        else RunningCluster(Path(folder), "--no-placement-service") as cluster,
+        spark_session(f"local[{cores}]", app_name="bench", driver_memory="1g") as spark,
+    ):
+        spark.dataSource.register(RegentDataSource)
+        log_dirs = ",".join(str(path) for path in Path(folder).glob("broker-*/log"))
+        address = bootstrap or (cluster.bootstrap if cluster else "")
+        bench = Bench(spark, address, log_dirs, partitions, repeat)
+        for size in sizes:
+            results.append(bench.measure(size, megabytes * 1_000_000 // size))
+            sys.stderr.write(f"{results[-1]}\n")
+    environment = {"librdkafka": libversion()[0], "load_average": os.getloadavg()[0]}
+    document = {**environment, "partitions": partitions, "cores": cores, "cases": results}
+    sys.stdout.write(json.dumps(document) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,77 @@
+"""Reading topics once: what there is when the query is planned."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
+from pyspark.sql.types import StructType
+
+from jobs.source.columns import arrow_schema
+from jobs.source.filters import PushedFilters
+from jobs.source.offset_range import OffsetRange, existing_range, split
+from jobs.source.offsets import LogBounds, check_names, resolve
+from jobs.source.options import ReadOptions
+from jobs.source.record_store import open_store
+
+
+class BatchReader(DataSourceReader):
+    """A task for each partition, or more; from offsets to offsets fixed at planning."""
+
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        """Raises ``OptionError`` for columns that records have not."""
+        self._options = options
+        self._schema = arrow_schema(schema)
+        self._filters = PushedFilters()
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Return what there is to read now: a snapshot, up to the high watermarks.
+
+        Raises OptionError, DataLossError and BrokersError.
+        """
+        options, filters = self._options, self._filters
+        with closing(open_store(options)) as store:
+            there = store.partitions(options.subscription)
+            check_names(options.starting, there)
+            check_names(options.ending, there)
+            bounds = LogBounds.of([p for p in there if filters.admits(p)], store)
+            starts = resolve(options.starting, bounds, store)
+            ends = resolve(options.ending, bounds, store)
+            ranges = [
+                existing_range(
+                    filters.narrow(OffsetRange(partition, start, ends[partition])),
+                    bounds.earliest[partition],
+                    bounds.latest[partition],
+                    fail_on_data_loss=options.fail_on_data_loss,
+                )
+                for partition, start in starts.items()
+            ]
+            return split(store.without_old(ranges), options.min_partitions)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the records of one of them."""
+        return read_range(self._options, self._schema, partition)
+
+
+class FilteringBatchReader(BatchReader):
+    """Reads only what a query's conditions let through.
+
+    Spark 4.3 keeps what this planned with the loaded DataFrame, and gives it to the next query of
+    the same DataFrame as well, and to both sides of a union: these see too few records. So somebody
+    who uses a DataFrame once has to ask for it. Needs ``spark.sql.python.filterPushdown.enabled``.
+    """
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
+        """Take what narrows the read; return what Spark must check itself."""
+        return [condition for condition in filters if not self._filters.take(condition)]
+
+
+def read_range(
+    options: ReadOptions, schema: pa.Schema, partition: InputPartition
+) -> Iterator[pa.RecordBatch]:
+    """Yield the records of a range. Of what Spark puts in place of no range at all: none."""
+    if isinstance(partition, OffsetRange):
+        with closing(open_store(options)) as store:
+            yield from store.read(partition, schema)

@@ -1,0 +1,63 @@
+"""The columns of a record, named and typed as in Spark's Kafka connector."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import pyarrow as pa
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from jobs.source.options import OptionError
+
+NO_TIMESTAMP_TYPE: Final = -1
+CREATE_TIME: Final = 0
+LOG_APPEND_TIME: Final = 1
+
+_HEADERS: Final = ArrayType(StructType().add("key", StringType()).add("value", BinaryType()))
+_COLUMNS: Final = (
+    StructType()
+    .add("key", BinaryType())
+    .add("value", BinaryType())
+    .add("topic", StringType())
+    .add("partition", IntegerType())
+    .add("offset", LongType())
+    .add("timestamp", TimestampType())
+    .add("timestampType", IntegerType())
+)
+_WITH_HEADERS: Final = StructType([*_COLUMNS.fields, StructField("headers", _HEADERS)])
+
+
+def record_schema(*, include_headers: bool) -> StructType:
+    """Return what a read has when nobody asks for less."""
+    return _WITH_HEADERS if include_headers else _COLUMNS
+
+
+def arrow_schema(schema: StructType) -> pa.Schema:
+    """Return the Arrow form of a schema somebody asks for: columns of ours, perhaps not all.
+
+    Raises ``OptionError`` for a column that a record has not, or not with this type.
+    """
+    known = {field.name: field.dataType for field in _WITH_HEADERS}
+    for field in schema:
+        if field.name not in known:
+            names = ", ".join(known)
+            raise OptionError(f"a record has no column {field.name!r}: it has {names}")
+        if field.dataType != known[field.name]:
+            wanted, real = field.dataType.simpleString(), known[field.name].simpleString()
+            raise OptionError(f"column {field.name} of a record is {real}, not {wanted}")
+    return to_arrow_schema(schema, timezone="UTC")
+
+
+def columns_schema(*names: str) -> pa.Schema:
+    """Return the Arrow schema of some columns."""
+    return arrow_schema(StructType([_WITH_HEADERS[name] for name in names]))

@@ -1,0 +1,273 @@
+"""Reading through the Kafka protocol, with librdkafka, from any cluster that speaks it.
+
+A leader that changes or dies is librdkafka's business; here it is a while in which nothing comes.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Final, TypeVar
+
+import pyarrow as pa
+from confluent_kafka import OFFSET_INVALID, Consumer, KafkaError, KafkaException, Message
+from confluent_kafka import TopicPartition as KafkaPosition
+from confluent_kafka.admin import AdminClient, OffsetSpec
+
+from core.errors import RegentError
+from core.model import TopicPartition
+from jobs.source.arrow_rows import message_batch
+from jobs.source.offset_range import OffsetRange, report_data_loss
+from jobs.source.options import OptionError, Subscription
+
+T = TypeVar("T")
+
+_ROWS: Final = 10_000  # in a record batch for Spark
+_POLL_S: Final = 0.1  # how long such a batch may take to fill
+_REQUEST_S: Final = 10.0
+_FIRST_REQUEST_S: Final = 1.0  # soon over, should the leader be dead
+_PATIENCE_S: Final = 30.0  # for a partition to get another leader
+_PAUSE_S: Final = 0.2
+_NO_OFFSET: Final = -1
+_EARLIEST: Final[OffsetSpec] = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
+_LATEST: Final[OffsetSpec] = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+_UNKNOWN: Final = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC)
+_GONE: Final = (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE)
+_CONSUMER: Final = {
+    "group.id": "regent-data-source",  # librdkafka wants one; it joins and commits to none
+    "fetch.wait.max.ms": 100,
+    "queued.max.messages.kbytes": 32 * 1024,
+}
+_FIXED: Final = {
+    "auto.offset.reset": "error",
+    "enable.auto.commit": False,
+    "enable.auto.offset.store": False,
+    "enable.partition.eof": True,
+    "log_level": 0,  # what matters comes as an error
+}
+
+
+class BrokersError(RegentError):
+    """The brokers did not answer, or not in time; the message ends with what they last said."""
+
+
+class KafkaPort:
+    """Implements ``record_store.RecordStore``."""
+
+    def __init__(
+        self, settings: Mapping[str, str], *, fail_on_data_loss: bool, poll_timeout_s: float
+    ) -> None:
+        """Connect to nothing yet; ``settings`` are librdkafka's."""
+        self._settings = dict(settings)
+        self._fail_on_data_loss = fail_on_data_loss
+        self._poll_timeout_s = poll_timeout_s
+        self._admin_client: AdminClient | None = None
+        self._metadata_client: Consumer | None = None
+        self._trouble: KafkaError | None = None
+
+    def close(self) -> None:
+        """Let go of connections."""
+        self._admin_client = None
+        if self._metadata_client is not None:
+            self._metadata_client.close()
+            self._metadata_client = None
+
+    # --- what there is ---
+
+    def partitions(self, subscription: Subscription) -> list[TopicPartition]:
+        """Return the partitions there are; see ``RecordStore``."""
+        if subscription.pattern is not None:
+            topics = self._retried(lambda: self._metadata.list_topics(timeout=_REQUEST_S).topics)
+            return sorted(
+                TopicPartition(name, number)
+                for name, topic in topics.items()
+                if subscription.matches(name)
+                for number in topic.partitions
+            )
+        assigned = subscription.assigned
+        names = subscription.topics or sorted({topic for topic, _ in assigned})
+        counts = self._retried(lambda: self._partition_counts(names))
+        for topic, number in assigned:
+            if number >= counts[topic]:
+                raise OptionError(f"topic {topic} has {counts[topic]} partitions, and no {number}")
+        return list(assigned) or [
+            TopicPartition(name, number) for name in names for number in range(counts[name])
+        ]
+
+    def earliest(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+        """Return where each log begins."""
+        return self._offsets(dict.fromkeys(partitions, _EARLIEST))
+
+    def latest(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+        """Return the high watermark of each."""
+        return self._offsets(dict.fromkeys(partitions, _LATEST))
+
+    def at_times(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
+        """Return the first record since a time."""
+        specs = {p: OffsetSpec.for_timestamp(time_ms) for p, time_ms in times.items()}
+        found = self._offsets(specs)
+        return {p: None if offset == _NO_OFFSET else offset for p, offset in found.items()}
+
+    def without_old(self, ranges: Sequence[OffsetRange]) -> list[OffsetRange]:
+        """Return ranges without what comes before the first record that is young enough."""
+        times = {r.partition: r.since_ms for r in ranges if r.since_ms >= 0}
+        first = self.at_times(times) if times else {}
+        young = []
+        for wanted in ranges:
+            start = first.get(wanted.partition, wanted.start)
+            start = wanted.end if start is None else min(start, wanted.end)
+            young.append(replace(wanted, start=max(wanted.start, start)))
+        return young
+
+    @property
+    def _admin(self) -> AdminClient:
+        if self._admin_client is None:
+            self._admin_client = AdminClient({**self._settings, "log_level": 0})
+        return self._admin_client
+
+    @property
+    def _metadata(self) -> Consumer:
+        # An admin client would have brokers create a topic that it asks for by name.
+        if self._metadata_client is None:
+            self._metadata_client = Consumer({**_CONSUMER, **self._settings, "log_level": 0})
+        return self._metadata_client
+
+    def _partition_counts(self, names: Sequence[str]) -> dict[str, int]:
+        only = {"topic": names[0]} if len(names) == 1 else {}
+        topics = self._metadata.list_topics(**only, timeout=_REQUEST_S).topics
+        counts = {}
+        for name in names:
+            error = topics[name].error if name in topics else KafkaError(_UNKNOWN[0])
+            if error is not None and error.code() in _UNKNOWN:
+                raise OptionError(f"there is no topic {name}")
+            if error is not None:
+                raise KafkaException(error)
+            counts[name] = len(topics[name].partitions)
+        return counts
+
+    def _offsets(self, specs: Mapping[TopicPartition, OffsetSpec]) -> dict[TopicPartition, int]:
+        missing, found = dict(specs), dict[TopicPartition, int]()
+        patience_s = _FIRST_REQUEST_S
+
+        def ask() -> dict[TopicPartition, int]:
+            nonlocal patience_s
+            if missing:
+                requested = {KafkaPosition(*p): spec for p, spec in missing.items()}
+                futures = self._admin.list_offsets(requested, request_timeout=patience_s)
+                problem: KafkaException | None = None
+                for position, future in futures.items():
+                    try:
+                        offset = future.result().offset
+                    except KafkaException as error:
+                        problem = error
+                        continue
+                    if offset == OFFSET_INVALID:
+                        problem = KafkaException(KafkaError(KafkaError._TIMED_OUT))
+                        continue
+                    partition = TopicPartition(position.topic, position.partition)
+                    found[partition] = offset
+                    del missing[partition]
+                if problem is not None:
+                    # It would go on asking the leader it remembers, for minutes.
+                    self._admin_client = None
+                    patience_s = min(2 * patience_s, _REQUEST_S)
+                    raise problem
+            return found
+
+        return self._retried(ask)
+
+    def _retried(self, ask: Callable[[], T]) -> T:
+        """Return the answer to a question that may need another leader first."""
+        deadline = time.monotonic() + _PATIENCE_S
+        while True:
+            try:
+                return ask()
+            except KafkaException as error:
+                problem = error.args[0]
+            if time.monotonic() > deadline:
+                servers = self._settings["bootstrap.servers"]
+                raise BrokersError(f"the brokers at {servers} did not answer: {problem.str()}")
+            time.sleep(_PAUSE_S)
+
+    # --- records ---
+
+    def read(self, wanted: OffsetRange, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        """Yield the records of a range; see ``RecordStore``."""
+        position = wanted.start
+        with self._consumer(wanted.partition, position) as consumer:
+            deadline = time.monotonic() + self._poll_timeout_s
+            while position < wanted.end:
+                polled = consumer.consume(min(_ROWS, wanted.end - position), _POLL_S)
+                problems = [message for message in polled if message.error() is not None]
+                messages = [m for m in polled if m.error() is None] if problems else polled
+                if messages:
+                    deadline = time.monotonic() + self._poll_timeout_s
+                    position = (messages[-1].offset() or 0) + 1
+                    if position > wanted.end:
+                        messages = [m for m in messages if (m.offset() or 0) < wanted.end]
+                    if messages:
+                        yield message_batch(messages, wanted.partition, schema)
+                for problem in problems:
+                    position = self._after(problem, consumer, wanted, position)
+                if time.monotonic() > deadline:
+                    self._give_up(wanted, position)
+                    return
+
+    def _after(
+        self, problem: Message, consumer: Consumer, wanted: OffsetRange, position: int
+    ) -> int:
+        """Return where to go on after an event that is no record."""
+        error = problem.error()
+        assert error is not None
+        if error.code() == KafkaError._PARTITION_EOF:
+            # Behind the last record there may be offsets without one: markers, or compacted away.
+            return max(position, problem.offset() or 0)
+        if error.code() in _GONE:
+            return self._behind_a_gap(consumer, wanted, position)
+        if error.code() in _UNKNOWN:
+            report_data_loss(
+                f"{wanted.partition}: the topic is gone", is_error=self._fail_on_data_loss
+            )
+            return wanted.end
+        if error.fatal() or not error.retriable():
+            self._trouble = error
+        return position
+
+    def _behind_a_gap(self, consumer: Consumer, wanted: OffsetRange, position: int) -> int:
+        """Return where the log goes on when it has nothing at ``position``."""
+        end = wanted.end
+        earliest = self.earliest([wanted.partition])[wanted.partition]
+        until = min(earliest, end) if earliest > position else end
+        report_data_loss(
+            f"{wanted.partition}: offsets {position} to {until - 1} are gone",
+            is_error=self._fail_on_data_loss,
+        )
+        if until < end:
+            consumer.assign([KafkaPosition(*wanted.partition, until)])  # it stopped here
+        return until
+
+    def _give_up(self, wanted: OffsetRange, position: int) -> None:
+        end = self.latest([wanted.partition])[wanted.partition]
+        where = f"{wanted.partition}: offsets {position} to {wanted.end - 1}"
+        if end < wanted.end:
+            text = f"{where} are gone, the log ends at {end}"
+            report_data_loss(text, is_error=self._fail_on_data_loss)
+            return
+        trouble = f": {self._trouble.str()}" if self._trouble is not None else ""
+        raise BrokersError(f"{where} did not come in {self._poll_timeout_s:g} s{trouble}")
+
+    @contextmanager
+    def _consumer(self, partition: TopicPartition, offset: int) -> Iterator[Consumer]:
+        consumer = Consumer(
+            {**_CONSUMER, **self._settings, **_FIXED, "error_cb": self._note_trouble}
+        )
+        try:
+            consumer.assign([KafkaPosition(*partition, offset)])
+            yield consumer
+        finally:
+            consumer.close()
+
+    def _note_trouble(self, error: KafkaError) -> None:
+        self._trouble = error

@@ -1,0 +1,80 @@
+"""A range of a partition's offsets: what one task reads, and what of it is still there."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Final
+
+from pyspark.sql.datasource import InputPartition
+
+from core.errors import RegentError
+from core.model import TopicPartition
+
+NO_TIME: Final = -(2**63)
+_log = logging.getLogger(__name__)
+
+
+class DataLossError(RegentError):
+    """Records that were to be read are gone."""
+
+
+@dataclass(frozen=True)
+class OffsetRange(InputPartition):
+    """What one task reads: a partition from ``start`` to before ``end``.
+
+    Records before ``since_ms`` need not be read.
+    """
+
+    partition: TopicPartition
+    start: int
+    end: int
+    since_ms: int = NO_TIME
+
+    @property
+    def size(self) -> int:
+        """How many records it has at most."""
+        return self.end - self.start
+
+
+def report_data_loss(text: str, *, is_error: bool) -> None:
+    """Raise ``DataLossError``, or say that there is a gap and go on."""
+    if is_error:
+        raise DataLossError(f"{text} (failOnDataLoss=false goes on with what is there)")
+    _log.warning("%s: going on with what is there", text)
+
+
+def existing_range(
+    wanted: OffsetRange, earliest: int, latest: int, *, fail_on_data_loss: bool
+) -> OffsetRange:
+    """Return what is there of a range of a log that has [earliest, latest)."""
+    start, end = wanted.start, wanted.end
+    if start < earliest:
+        text = f"{wanted.partition}: offsets {start} to {min(earliest, end) - 1} are gone"
+        report_data_loss(f"{text}, the log begins at {earliest}", is_error=fail_on_data_loss)
+    if max(start, end) > latest:
+        text = f"{wanted.partition}: offsets {max(start, latest)} to {max(start, end)} are not"
+        report_data_loss(f"{text} there, the log ends at {latest}", is_error=fail_on_data_loss)
+    start, end = max(start, earliest), min(end, latest)
+    return replace(wanted, start=start, end=max(start, end))
+
+
+def split(ranges: Sequence[OffsetRange], min_partitions: int) -> list[OffsetRange]:
+    """Cut ranges into about ``min_partitions`` of similar size; empty ones are left out.
+
+    Mirrors ``KafkaOffsetRangeCalculator``.
+    """
+    ranges = [r for r in ranges if r.end > r.start]
+    total = sum(r.size for r in ranges)
+    cut: list[OffsetRange] = []
+    for wanted in ranges:
+        size = wanted.size
+        pieces = min(size, round(size / total * min_partitions))
+        if len(ranges) >= min_partitions or pieces < 2:
+            cut.append(wanted)
+            continue
+        bounds = [wanted.start + size * piece // pieces for piece in range(pieces + 1)]
+        cut += [replace(wanted, start=start, end=end) for start, end in pairwise(bounds)]
+    return cut

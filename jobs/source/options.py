@@ -1,0 +1,300 @@
+"""The options of the data source, after Spark's Kafka connector: read, checked, typed.
+
+Spark hands them over with names in lower case. Whatever cannot be used raises ``OptionError`` with
+one line, before anything is connected to.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from core.errors import RegentError
+from core.model import TopicPartition
+
+EARLIEST: Final = -2  # Kafka's numbers, in JSON and on the wire
+LATEST: Final = -1
+
+_KAFKA: Final = "kafka."
+_SERVERS: Final = "bootstrap.servers"
+_POLL_TIMEOUT: Final = "kafkaConsumer.pollTimeoutMs"
+_ONE_OF: Final = ("subscribe", "subscribePattern", "assign")
+_READ: Final = (
+    *_ONE_OF,
+    _SERVERS,
+    "logDirs",
+    "startingOffsets",
+    "startingOffsetsByTimestamp",
+    "endingOffsets",
+    "maxOffsetsPerTrigger",
+    "minPartitions",
+    "failOnDataLoss",
+    "includeHeaders",
+    "pushDownFilters",
+    "includeUncommitted",
+    _POLL_TIMEOUT,
+)
+_WRITE: Final = (_SERVERS, "topic", "stagingLocation", "commitId")
+_OF_SPARK: Final = {"checkpointlocation", "queryname"}  # it passes on what is its own
+_FIXED: Final = {
+    "auto.offset.reset": "startingOffsets and failOnDataLoss say where to begin",
+    "enable.auto.commit": "Spark's checkpoint keeps the offsets",
+    "enable.auto.offset.store": "Spark's checkpoint keeps the offsets",
+    "enable.partition.eof": "the source needs it",
+    "acks": "every write waits for all in-sync replicas",
+    "enable.idempotence": "every write is idempotent",
+    "transactional.id": "there are no transactions",
+}
+
+
+class OptionError(RegentError):
+    """An option, or a column, that cannot be used; the message names it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    """Which partitions: all of some topics, of those whose whole name matches, or exactly these."""
+
+    topics: tuple[str, ...] = ()
+    pattern: str | None = None
+    assigned: tuple[TopicPartition, ...] = ()
+
+    def matches(self, topic: str) -> bool:
+        """Whether a topic that somebody found belongs to it."""
+        if self.pattern is not None:
+            return re.fullmatch(self.pattern, topic) is not None
+        return topic in self.topics or any(topic == name for name, _ in self.assigned)
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetsOption:
+    """Where to begin or to end: ``everywhere`` the same, or of each partition its own.
+
+    An offset may be ``EARLIEST`` or ``LATEST``. ``times`` are milliseconds since 1970, and stand
+    for the first record that is as young.
+    """
+
+    name: str
+    everywhere: int | None = None
+    offsets: Mapping[TopicPartition, int] = field(default_factory=dict)
+    times: Mapping[TopicPartition, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ReadOptions:
+    """What to read, from where to where. ``kafka`` is for librdkafka; empty: ``log_dirs``."""
+
+    kafka: Mapping[str, str]
+    log_dirs: tuple[Path, ...]
+    subscription: Subscription
+    starting: OffsetsOption
+    ending: OffsetsOption
+    max_offsets_per_trigger: int | None
+    min_partitions: int
+    fail_on_data_loss: bool
+    include_headers: bool
+    push_down_filters: bool
+    include_uncommitted: bool
+    poll_timeout_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class WriteOptions:
+    """Where to write; ``topic`` None: a column says it. With ``staging`` exactly once."""
+
+    kafka: Mapping[str, str]
+    topic: str | None
+    staging: Path | None
+    commit_id: str | None
+
+
+def read_options(options: Mapping[str, str], *, is_stream: bool) -> ReadOptions:
+    """Check the options of a read. Raises ``OptionError``."""
+    given = _Options(options, _READ)
+    log_dirs = tuple(Path(name) for name in given.names("logDirs"))
+    kafka = given.kafka(is_required=not log_dirs)
+    if kafka and log_dirs:
+        raise OptionError("logDirs and kafka.bootstrap.servers: one or the other is read")
+    if not log_dirs and given.has("includeUncommitted"):
+        raise OptionError("includeUncommitted is for logDirs: brokers only tell what is committed")
+    return ReadOptions(
+        kafka=kafka,
+        log_dirs=log_dirs,
+        subscription=_subscription(given),
+        starting=_starting(given, is_stream=is_stream),
+        ending=_ending(given, is_stream=is_stream),
+        max_offsets_per_trigger=_per_trigger(given, is_stream=is_stream),
+        min_partitions=given.number("minPartitions") or 1,
+        fail_on_data_loss=given.flag("failOnDataLoss", default=True),
+        push_down_filters=given.flag("pushDownFilters", default=False),
+        include_headers=given.flag("includeHeaders", default=False),
+        include_uncommitted=given.flag("includeUncommitted", default=False),
+        poll_timeout_s=(given.number(_POLL_TIMEOUT) or 120_000) / 1000,
+    )
+
+
+def write_options(options: Mapping[str, str], *, is_stream: bool) -> WriteOptions:
+    """Check the options of a write. Raises ``OptionError``."""
+    given = _Options(options, _WRITE)
+    topic, staging, commit_id = map(given.text, ("topic", "stagingLocation", "commitId"))
+    if commit_id is not None and (is_stream or staging is None):
+        raise OptionError("commitId is for a batch write with stagingLocation")
+    if commit_id is not None and not re.fullmatch(r"[\w.-]{1,200}", commit_id, re.ASCII):
+        raise OptionError(f"commitId={commit_id!r}: letters, digits, '.', '_' and '-' only")
+    kafka = given.kafka(is_required=True)
+    return WriteOptions(kafka, topic, _directory(staging), commit_id)
+
+
+class _Options:
+    """Options by the names people know them by."""
+
+    def __init__(self, options: Mapping[str, str], known: tuple[str, ...]) -> None:
+        self._values = {name.lower(): value for name, value in options.items()}
+        names = {name.lower() for name in known} | _OF_SPARK
+        for name in self._values:
+            if name not in names and not name.startswith(_KAFKA):
+                raise OptionError(f"unknown option {name!r}: there are {', '.join(known)}, kafka.*")
+
+    def has(self, name: str) -> bool:
+        return name.lower() in self._values
+
+    def text(self, name: str) -> str | None:
+        value = self._values.get(name.lower())
+        if value is not None and not value.strip():
+            raise OptionError(f"{name} is empty")
+        return None if value is None else value.strip()
+
+    def names(self, name: str) -> list[str]:
+        return [n.strip() for n in (self.text(name) or "").split(",") if n.strip()]
+
+    def number(self, name: str) -> int | None:
+        value = self.text(name)
+        if value is None:
+            return None
+        if not (value.isascii() and value.isdigit() and 0 < int(value) < 2**31):
+            raise OptionError(f"{name}={value!r} is no number above 0")
+        return int(value)
+
+    def flag(self, name: str, *, default: bool) -> bool:
+        value = (self.text(name) or str(default)).lower()
+        if value not in ("true", "false"):
+            raise OptionError(f"{name}={value!r} is neither true nor false")
+        return value == "true"
+
+    def table(self, name: str) -> dict[TopicPartition, int]:
+        """Return ``{"topic": {"0": 23}}`` by partition."""
+        found: dict[TopicPartition, int] = {}
+        for topic, numbers in self.json(name).items():
+            if not isinstance(numbers, dict):
+                raise OptionError(f'{name}: of topic {topic}: expected {{"partition": number}}')
+            for partition, number in numbers.items():
+                key = TopicPartition(topic, _partition(name, partition))
+                if isinstance(number, bool) or not isinstance(number, int):
+                    raise OptionError(f"{name}: {number!r} of {key} is no number")
+                found[key] = number
+        return found
+
+    def json(self, name: str) -> dict[str, Any]:
+        try:
+            value = json.loads(self.text(name) or "")
+        except ValueError as error:
+            raise OptionError(f"{name} is not JSON: {error}") from None
+        if not isinstance(value, dict) or not value:
+            raise OptionError(f"{name}: expected a JSON object of topics")
+        return value
+
+    def kafka(self, *, is_required: bool) -> dict[str, str]:
+        """Return what librdkafka is to be given: ``kafka.*``, and the servers."""
+        start = len(_KAFKA)
+        settings = {n[start:]: v for n, v in self._values.items() if n.startswith(_KAFKA)}
+        for name, reason in _FIXED.items():
+            if name in settings:
+                raise OptionError(f"kafka.{name} cannot be set: {reason}")
+        servers = self.text(_SERVERS)
+        if servers is not None:
+            settings.setdefault(_SERVERS, servers)
+        if is_required and not settings.get(_SERVERS, "").strip():
+            raise OptionError("kafka.bootstrap.servers is missing: HOST:PORT,… of some brokers")
+        return settings
+
+
+def _partition(name: str, text: Any) -> int:
+    if not re.fullmatch(r"\d{1,9}", str(text), re.ASCII):
+        raise OptionError(f"{name}: {text!r} is no partition")
+    return int(text)
+
+
+def _directory(staging: str | None) -> Path | None:
+    if staging is None:
+        return None
+    scheme, found, path = staging.rpartition("://")
+    if found and scheme != "file":
+        raise OptionError(f"stagingLocation={staging!r} is no directory of a file system")
+    return Path(path)
+
+
+def _subscription(given: _Options) -> Subscription:
+    if sum(map(given.has, _ONE_OF)) != 1:
+        raise OptionError(f"exactly one of {', '.join(_ONE_OF)} says what to read")
+    if given.has("subscribe"):
+        return Subscription(topics=tuple(sorted(set(given.names("subscribe")))))
+    if given.has("subscribePattern"):
+        pattern = given.text("subscribePattern") or ""
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            raise OptionError(f"subscribePattern={pattern!r}: {error}") from None
+        return Subscription(pattern=pattern)
+    assigned: set[TopicPartition] = set()
+    for topic, numbers in given.json("assign").items():
+        if not isinstance(numbers, list) or not numbers:
+            raise OptionError(f"assign: of topic {topic}: expected a list of partitions")
+        assigned |= {TopicPartition(topic, _partition("assign", n)) for n in numbers}
+    return Subscription(assigned=tuple(sorted(assigned)))
+
+
+def _starting(given: _Options, *, is_stream: bool) -> OffsetsOption:
+    name, by_time = "startingOffsets", "startingOffsetsByTimestamp"
+    if given.has(by_time):
+        times = given.table(by_time)
+        for partition, time_ms in times.items():
+            if time_ms < 0:
+                raise OptionError(f"{by_time}: {time_ms} of {partition} is no time")
+        return OffsetsOption(by_time, times=times)
+    found = _offsets(given, name, default="latest" if is_stream else "earliest")
+    if not is_stream and (found.everywhere == LATEST or LATEST in found.offsets.values()):
+        raise OptionError(f"{name}: nothing is read from the latest offset on, but by a stream")
+    return found
+
+
+def _ending(given: _Options, *, is_stream: bool) -> OffsetsOption:
+    name = "endingOffsets"
+    if is_stream and given.has(name):
+        raise OptionError(f"{name} is for batch reads: a stream has no end")
+    found = _offsets(given, name, default="latest")
+    if found.everywhere == EARLIEST or EARLIEST in found.offsets.values():
+        raise OptionError(f"{name}: nothing is before the earliest offset")
+    return found
+
+
+def _offsets(given: _Options, name: str, *, default: str) -> OffsetsOption:
+    text = given.text(name) or default
+    if text.lower() in ("earliest", "latest"):
+        return OffsetsOption(name, EARLIEST if text.lower() == "earliest" else LATEST)
+    if not text.startswith("{"):
+        raise OptionError(f'{name}={text!r}: earliest, latest or {{"topic": {{"0": 23}}}}')
+    table = given.table(name)
+    for partition, offset in table.items():
+        if offset < EARLIEST:
+            raise OptionError(f"{name}: {offset} of {partition} is no offset")
+    return OffsetsOption(name, offsets=table)
+
+
+def _per_trigger(given: _Options, *, is_stream: bool) -> int | None:
+    if not is_stream and given.has("maxOffsetsPerTrigger"):
+        raise OptionError("maxOffsetsPerTrigger is for streams: a batch read has one trigger")
+    return given.number("maxOffsetsPerTrigger")

@@ -1,0 +1,151 @@
+"""Rows on their way into topics: which columns they need, and a producer that loses nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, NamedTuple
+
+import pyarrow as pa
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
+from pyspark.sql.types import ArrayType, BinaryType, IntegerType, StringType, StructType
+
+from core.errors import RegentError
+from jobs.source.options import OptionError
+
+ANY_PARTITION: Final = -1
+_POLL_S: Final = 0.1
+_FULL_S: Final = 0.01  # until there may be room for another record
+_TEXT: Final = ("string", "binary")
+_DEFAULTS: Final = {
+    "linger.ms": 20,
+    "partitioner": "murmur2_random",  # as Java's producers: a key stays in its partition
+}
+_FIXED: Final = {
+    "acks": "all",
+    "enable.idempotence": True,
+    "delivery.report.only.error": True,
+    "log_level": 0,
+}
+
+
+class WriteError(RegentError):
+    """Records were not acknowledged."""
+
+
+class Row(NamedTuple):
+    """One record to be written."""
+
+    topic: str
+    partition: int
+    key: bytes | str | None
+    value: bytes | str | None
+    headers: list[tuple[str, str | bytes | None]]
+
+
+class RowColumns:
+    """Which columns of a DataFrame are what; others are not written, as by Spark's connector."""
+
+    def __init__(self, schema: StructType, topic: str | None) -> None:
+        """Raises ``OptionError`` when there is no value or topic, or one of another type."""
+        types = {field.name: field.dataType for field in schema}
+        for name in ("key", "value", "topic"):
+            allowed = ("string",) if name == "topic" else _TEXT
+            found = types[name].simpleString() if name in types else None
+            if found is not None and found not in allowed:
+                raise OptionError(f"column {name} is {found}: it must be {' or '.join(allowed)}")
+        if "value" not in types:
+            raise OptionError("there is no column value to write")
+        if topic is None and "topic" not in types:
+            raise OptionError("neither a column nor the option topic says where to write")
+        if not isinstance(types.get("partition", IntegerType()), IntegerType):
+            raise OptionError("column partition must be int")
+        if "headers" in types and not _are_headers(types["headers"]):
+            raise OptionError("column headers must be array<struct<key:string,value:binary>>")
+        self._topic = topic
+        names = ("topic", "partition", "key", "value", "headers")
+        self._names = [name for name in names if name in types]
+
+    def rows(self, batch: pa.RecordBatch) -> Iterator[Row]:
+        """Yield the rows of an Arrow batch. Raises ``WriteError`` for one without a topic."""
+        count = batch.num_rows
+        columns: dict[str, list[Any]] = {n: batch.column(n).to_pylist() for n in self._names}
+        nothing = [None] * count
+        # The option goes before the column, as in Spark's connector.
+        topics = columns.get("topic", nothing) if self._topic is None else [self._topic] * count
+        for topic, partition, key, value, headers in zip(
+            topics,
+            columns.get("partition", nothing),
+            columns.get("key", nothing),
+            columns.get("value", nothing),
+            columns.get("headers", nothing),
+            strict=True,
+        ):
+            if not topic:
+                raise WriteError("a row has no topic: NULL in column topic")
+            number = ANY_PARTITION if partition is None else partition
+            pairs = [(header["key"], header["value"]) for header in headers or ()]
+            yield Row(topic, number, key, value, pairs)
+
+    def topics(self, batch: pa.RecordBatch) -> set[str]:
+        """Return where the rows of a batch go."""
+        if self._topic is not None:
+            return {self._topic}
+        return {topic for topic in batch.column("topic").unique().to_pylist() if topic}
+
+
+def _are_headers(kind: Any) -> bool:
+    if not isinstance(kind, ArrayType) or not isinstance(kind.elementType, StructType):
+        return False
+    fields = [(field.name, type(field.dataType)) for field in kind.elementType]
+    return fields == [("key", StringType), ("value", BinaryType)]
+
+
+class RecordProducer:
+    """An idempotent producer with ``acks=all``; all is acknowledged when ``finish`` returns."""
+
+    def __init__(self, settings: Mapping[str, str]) -> None:
+        self._failure: KafkaError | None = None
+        self._failed_at = ""
+        self._producer = Producer(
+            {**_DEFAULTS, **settings, **_FIXED, "on_delivery": self._note_failure}
+        )
+
+    def send(self, row: Row) -> None:
+        """Hand over a record, waiting while too many are under way. Raises ``WriteError``."""
+        while True:
+            self._check()
+            try:
+                self._producer.produce(
+                    row.topic,
+                    row.value,
+                    row.key,
+                    row.partition,
+                    headers=row.headers or None,
+                )
+            except BufferError:
+                self._producer.poll(_FULL_S)
+            except KafkaException as error:
+                raise WriteError(f"{row.topic}: {error.args[0].str()}") from None
+            else:
+                return
+
+    def finish(self) -> None:
+        """Wait until everything is acknowledged, or given up. Raises ``WriteError``."""
+        while self._failure is None and self._producer.flush(_POLL_S):
+            continue
+        self._check()
+
+    def abandon(self) -> None:
+        """Forget what is not sent yet."""
+        self._producer.purge()
+        self._producer.flush(_POLL_S)
+
+    def _note_failure(self, error: KafkaError | None, message: Message) -> None:
+        if error is not None and self._failure is None:
+            self._failure = error
+            self._failed_at = f"{message.topic()}-{message.partition()}"
+
+    def _check(self) -> None:
+        if self._failure is not None:
+            self.abandon()
+            raise WriteError(f"{self._failed_at}: {self._failure.str()}")

@@ -1,0 +1,150 @@
+"""Writing DataFrames into topics: at least once, or exactly once through a staging directory.
+
+By default each task sends its rows itself, with an idempotent producer and ``acks=all``: nothing is
+lost, but what a task has sent when it fails is sent again by the next attempt. That is the
+guarantee of Spark's Kafka sink: *at least once*.
+
+With ``stagingLocation``, a directory that driver and executors share, tasks only stage their rows;
+the driver's commit sends those of the attempts that succeeded, *exactly once*, whatever ran twice
+or failed. See ``jobs.source.staged_commit`` for how, and for what is left to be wished for.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+from pyspark.sql.types import StructType
+
+from jobs.source.options import OptionError, WriteOptions
+from jobs.source.outgoing import RecordProducer, RowColumns
+from jobs.source.staged_commit import StagedCommit
+
+_INCOMING: Final = "incoming"
+_QUERY_ID: Final = "sql.streaming.queryId"  # a local property of the jobs of a query
+
+
+@dataclass(frozen=True)
+class TaskRows(WriterCommitMessage):
+    """What a task did, for which streaming query: sent its rows, or staged them in ``path``."""
+
+    count: int
+    path: Path | None
+    query_id: str | None
+
+
+class _Writer:
+    """What both writers do in a task."""
+
+    def __init__(self, options: WriteOptions, schema: StructType) -> None:
+        self._options = options
+        self._columns = RowColumns(schema, options.topic)
+
+    def _write(self, batches: Iterator[pa.RecordBatch]) -> TaskRows:
+        if self._options.staging is not None:
+            return _stage(batches, self._options.staging / _INCOMING)
+        return self._send(batches)
+
+    def _send(self, batches: Iterator[pa.RecordBatch]) -> TaskRows:
+        producer, count = RecordProducer(self._options.kafka), 0
+        try:
+            for batch in batches:
+                for row in self._columns.rows(batch):
+                    producer.send(row)
+                count += batch.num_rows
+            producer.finish()
+        except BaseException:
+            producer.abandon()  # or a task that failed would go on sending
+            raise
+        return TaskRows(count, None, _query_id())
+
+    def _commit(self, messages: list[WriterCommitMessage | None], key: str) -> None:
+        rows = [message for message in messages if isinstance(message, TaskRows)]
+        if self._options.staging is not None and rows:
+            # Another query that begins with an empty checkpoint counts from 0 again.
+            directory = self._options.staging / (rows[0].query_id or "")
+            commit = StagedCommit(directory, key, self._options.kafka, self._columns)
+            commit.run([row.path for row in rows if row.path is not None])
+
+
+class BatchWriter(DataSourceArrowWriter, _Writer):
+    """One write. With ``commitId`` it is done once however often it is asked for."""
+
+    def __init__(self, options: WriteOptions, schema: StructType, *, overwrite: bool) -> None:
+        """Raises ``OptionError`` for columns that cannot be written."""
+        if overwrite:
+            raise OptionError("records cannot be overwritten: use the mode append")
+        super().__init__(options, schema)
+        self._key = f"write-{options.commit_id or uuid.uuid4().hex}"
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskRows:
+        """Send or stage the rows of one task. Raises ``WriteError``."""
+        return self._write(iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Send what is staged."""
+        self._commit(messages, self._key)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Drop what is staged; what was sent cannot be taken back."""
+        _drop(messages)
+
+
+class StreamWriter(DataSourceStreamArrowWriter, _Writer):
+    """The micro-batches of a query, each known by its number in the query's checkpoint."""
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskRows:
+        """Send or stage the rows of one task. Raises ``WriteError``."""
+        return self._write(iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batch_id: int) -> None:
+        """Send what is staged for this micro-batch."""
+        self._commit(messages, f"batch-{batch_id}")
+
+    def abort(self, messages: list[WriterCommitMessage | None], batch_id: int) -> None:
+        """Drop what is staged; what was sent cannot be taken back."""
+        del batch_id
+        _drop(messages)
+
+
+def _stage(batches: Iterator[pa.RecordBatch], directory: Path) -> TaskRows:
+    """Write the rows of one task to a file of its own."""
+    first = next(batches, None)
+    if first is None:
+        return TaskRows(0, None, _query_id())
+    directory.mkdir(parents=True, exist_ok=True)
+    path, count = directory / f"{uuid.uuid4().hex}.arrow", 0
+    try:
+        with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, first.schema) as rows:
+            for batch in chain((first,), batches):
+                rows.write_batch(batch)
+                count += batch.num_rows
+    except BaseException:
+        path.unlink(missing_ok=True)
+        raise
+    return TaskRows(count, path, _query_id())
+
+
+def _query_id() -> str | None:
+    """Return which streaming query this task is of, if any."""
+    context = TaskContext.get()
+    return None if context is None else context.getLocalProperty(_QUERY_ID)
+
+
+def _drop(messages: list[WriterCommitMessage | None]) -> None:
+    for message in messages:
+        if isinstance(message, TaskRows) and message.path is not None:
+            with suppress(OSError):
+                message.path.unlink(missing_ok=True)

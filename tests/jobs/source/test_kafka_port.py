@@ -1,0 +1,109 @@
+"""Ranges are read through the Kafka protocol, and what is not there any more is missed."""
+
+import time
+
+import pytest
+from confluent_kafka import TopicPartition as KafkaPosition
+from confluent_kafka.admin import AdminClient
+
+from core.model import TopicPartition
+from jobs.source.columns import columns_schema
+from jobs.source.kafka_port import BrokersError, KafkaPort
+from jobs.source.offset_range import DataLossError, OffsetRange
+from jobs.source.options import OptionError, Subscription
+from tests.clients.librdkafka import TIMEOUT_S, produce, producer
+from tests.support.breakable_cluster import BROKERS, BreakableCluster
+
+pytestmark = [pytest.mark.system, pytest.mark.zookeeper]
+
+FIRST, OTHER = TopicPartition("journal", 0), TopicPartition("journal", 1)
+TIME_MS = int(time.time() * 1000) - 60_000  # old records would be deleted
+
+
+@pytest.fixture(scope="module")
+def journal(cluster: BreakableCluster) -> BreakableCluster:
+    """A topic of twenty records, a second apart; the first five are deleted."""
+    cluster.create_safe_topic("journal", 2)
+    client = producer(cluster.bootstrap)
+    for number in range(20):
+        produce(client, "journal", [b"%d" % number], timestamp=TIME_MS + 1000 * number)
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+    position = KafkaPosition("journal", 0, 5)
+    admin.delete_records([position])[position].result(TIMEOUT_S)
+    return cluster
+
+
+def port(cluster: BreakableCluster, *, strict: bool = True, timeout_s: float = 60.0) -> KafkaPort:
+    settings = {"bootstrap.servers": cluster.bootstrap}
+    return KafkaPort(settings, fail_on_data_loss=strict, poll_timeout_s=timeout_s)
+
+
+def offsets(store: KafkaPort, start: int, end: int) -> list[int]:
+    wanted = OffsetRange(FIRST, start, end)
+    return [o for b in store.read(wanted, columns_schema("offset")) for o in b[0].to_pylist()]
+
+
+def test_logs_begin_end_and_are_searched_by_time(journal: BreakableCluster):
+    store = port(journal)
+    assert store.earliest([FIRST, OTHER]) == {FIRST: 5, OTHER: 0}
+    assert store.latest([FIRST, OTHER]) == {FIRST: 20, OTHER: 0}
+    times = {FIRST: TIME_MS + 11_500, OTHER: 0}
+    assert store.at_times(times) == {FIRST: 12, OTHER: None}
+    assert store.at_times({FIRST: TIME_MS + 20_000}) == {FIRST: None}
+    young = [OffsetRange(FIRST, 6, end, TIME_MS + 11_500) for end in (20, 9)]
+    assert [(r.start, r.end) for r in store.without_old(young)] == [(12, 20), (9, 9)]
+    all_of_it = OffsetRange(FIRST, 6, 20)
+    assert store.without_old([all_of_it]) == [all_of_it]
+
+
+def test_partitions_are_found_and_what_is_missing_is_named(journal: BreakableCluster):
+    store = port(journal)
+    assert store.partitions(Subscription(topics=("journal",))) == [FIRST, OTHER]
+    assert store.partitions(Subscription(pattern="jour.*")) == [FIRST, OTHER]
+    assert store.partitions(Subscription(pattern="jour")) == []
+    assert store.partitions(Subscription(assigned=(OTHER,))) == [OTHER]
+    with pytest.raises(OptionError, match="there is no topic nothing"):
+        store.partitions(Subscription(topics=("journal", "nothing")))
+    with pytest.raises(OptionError, match="topic journal has 2 partitions, and no 2"):
+        store.partitions(Subscription(assigned=(TopicPartition("journal", 2),)))
+
+
+def test_a_range_is_read_and_no_more(journal: BreakableCluster):
+    assert offsets(port(journal), 7, 15) == list(range(7, 15))
+    assert offsets(port(journal), 19, 20) == [19]
+
+
+def test_deleted_records_are_missed_or_passed_over(journal: BreakableCluster):
+    with pytest.raises(DataLossError, match="journal-0: offsets 0 to 4 are gone"):
+        offsets(port(journal), 0, 20)
+    assert offsets(port(journal, strict=False), 0, 20) == list(range(5, 20))
+    assert offsets(port(journal, strict=False), 0, 3) == []
+
+
+def test_records_beyond_the_end_are_waited_for_and_then_missed(journal: BreakableCluster):
+    with pytest.raises(DataLossError, match="offsets 20 to 24 are gone, the log ends at 20"):
+        offsets(port(journal, timeout_s=1.0), 18, 25)
+    assert offsets(port(journal, strict=False, timeout_s=1.0), 18, 25) == [18, 19]
+
+
+def test_a_leader_and_controller_that_dies_is_not_asked_any_more(journal: BreakableCluster):
+    store = port(journal)
+    ends = store.latest([FIRST, OTHER])
+    victim = journal.leader_of(FIRST)
+    journal.kill(victim)
+    try:
+        assert store.partitions(Subscription(topics=("journal",))) == [FIRST, OTHER]
+        assert store.latest([FIRST, OTHER]) == ends
+        assert offsets(store, 5, 20) == list(range(5, 20))
+    finally:
+        journal.revive(victim)
+        journal.await_isrs("journal", set(BROKERS))
+
+
+def test_brokers_that_do_not_answer_are_named(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("jobs.source.kafka_port._PATIENCE_S", 0.0)
+    monkeypatch.setattr("jobs.source.kafka_port._REQUEST_S", 0.5)
+    settings = {"bootstrap.servers": "127.0.0.1:9"}
+    store = KafkaPort(settings, fail_on_data_loss=True, poll_timeout_s=0.5)
+    with pytest.raises(BrokersError, match=r"the brokers at 127\.0\.0\.1:9 did not answer"):
+        store.partitions(Subscription(pattern=".*"))

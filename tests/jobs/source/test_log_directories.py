@@ -1,0 +1,138 @@
+"""Logs are read from their files as a broker would show them, damaged and torn ones too."""
+
+from pathlib import Path
+
+import pytest
+
+from core.model import TopicPartition
+from jobs.source.columns import columns_schema
+from jobs.source.log_directories import LogDirectories
+from jobs.source.offset_range import DataLossError, OffsetRange
+from jobs.source.options import OptionError, Subscription
+from storage.offset_index import OffsetIndex
+from tests.jobs.source.batches import LogRecord, encoded, with_attributes
+from tests.jobs.source.log_files import numbered, set_offsets, write_log, write_segment
+
+ORDERS = TopicPartition("orders", 0)
+CONTROL = 0x20 | 0x10
+
+
+def store_of(*directories: Path, uncommitted: bool = False, strict: bool = True) -> LogDirectories:
+    return LogDirectories(directories, include_uncommitted=uncommitted, fail_on_data_loss=strict)
+
+
+def offsets(store: LogDirectories, start: int, end: int, since_ms: int = 0) -> list[int]:
+    wanted = OffsetRange(ORDERS, start, end, since_ms)
+    return [o for b in store.read(wanted, columns_schema("offset")) for o in b[0].to_pylist()]
+
+
+@pytest.mark.parametrize(
+    ("start", "end"), [(0, 120), (0, 1), (7, 13), (49, 51), (50, 100), (119, 120)]
+)
+def test_a_range_is_read_across_batches_and_segments(tmp_path: Path, start: int, end: int):
+    write_log(tmp_path, ORDERS, 120)
+    assert offsets(store_of(tmp_path), start, end) == list(range(start, end))
+
+
+def test_the_index_is_used_and_a_damaged_one_is_not(tmp_path: Path):
+    batches = [encoded(numbered(start, start + 10)) for start in range(0, 50, 10)]
+    segment = write_segment(tmp_path, ORDERS, batches)
+    index = OffsetIndex(0)
+    index.append(29, len(batches[0]) + len(batches[1]))
+    segment.with_suffix(".index").write_bytes(index.encode())
+    segment.write_bytes(b"?" + segment.read_bytes()[1:])  # nobody may look at the first batch
+    assert offsets(store_of(tmp_path), 30, 50) == list(range(30, 50))
+    segment.write_bytes(b"\0" + segment.read_bytes()[1:])
+    segment.with_suffix(".index").write_bytes(b"nonsense")
+    assert offsets(store_of(tmp_path), 30, 50) == list(range(30, 50))
+
+
+def test_what_is_committed_lies_between_the_checkpoints(tmp_path: Path):
+    write_log(tmp_path, ORDERS, 100)
+    set_offsets(tmp_path, ORDERS, high_watermark=83, log_start=12)
+    store = store_of(tmp_path)
+    assert store.earliest([ORDERS]) == {ORDERS: 12}
+    assert store.latest([ORDERS]) == {ORDERS: 83}
+    assert store_of(tmp_path, uncommitted=True).latest([ORDERS]) == {ORDERS: 100}
+
+
+def test_without_checkpoints_nothing_is_known_to_be_committed(tmp_path: Path):
+    write_segment(tmp_path, ORDERS, [encoded(numbered(40, 50))], 40)
+    assert store_of(tmp_path).earliest([ORDERS]) == {ORDERS: 40}
+    assert store_of(tmp_path).latest([ORDERS]) == {ORDERS: 40}
+    assert store_of(tmp_path, uncommitted=True).latest([ORDERS]) == {ORDERS: 50}
+
+
+def test_the_replica_that_is_furthest_is_read(tmp_path: Path):
+    for number, count in enumerate((20, 60, 40)):
+        write_log(tmp_path / str(number), ORDERS, count)
+    directories = sorted(tmp_path.iterdir())
+    assert store_of(*directories).latest([ORDERS]) == {ORDERS: 60}
+    assert offsets(store_of(*directories), 0, 60) == list(range(60))
+
+
+@pytest.mark.parametrize("cut", [1, 30, 70])
+def test_a_log_ends_before_a_batch_that_is_torn(tmp_path: Path, cut: int):
+    segment = write_segment(tmp_path, ORDERS, [encoded(numbered(0, 5)), encoded(numbered(5, 9))])
+    segment.write_bytes(segment.read_bytes()[:-cut])
+    assert store_of(tmp_path, uncommitted=True).latest([ORDERS]) == {ORDERS: 5}
+    assert offsets(store_of(tmp_path), 0, 5) == [0, 1, 2, 3, 4]
+
+
+def test_damage_before_the_end_is_an_error_or_overlooked(tmp_path: Path):
+    write_log(tmp_path, ORDERS, 100)
+    segment = tmp_path / "orders-0" / f"{0:020}.log"
+    data = bytearray(segment.read_bytes())
+    data[len(data) // 2] ^= 1
+    segment.write_bytes(data)
+    with pytest.raises(DataLossError, match=r"orders-0: .*0\.log cannot be read on from 20: .*CRC"):
+        offsets(store_of(tmp_path), 0, 100)
+    found = offsets(store_of(tmp_path, strict=False), 0, 100)
+    assert found == [*range(20), *range(50, 100)]
+
+
+def test_records_that_are_not_there_are_missed(tmp_path: Path):
+    write_log(tmp_path, ORDERS, 30)
+    with pytest.raises(DataLossError, match="offsets 30 to 39 are not there"):
+        offsets(store_of(tmp_path), 0, 40)
+    assert offsets(store_of(tmp_path, strict=False), 0, 40) == list(range(30))
+
+
+def test_markers_of_transactions_are_no_records(tmp_path: Path):
+    markers = [
+        with_attributes(encoded([LogRecord(offset, 0, b"\0\0\0\1", b"\0" * 6)]), CONTROL)
+        for offset in (5, 8)
+    ]
+    batches = [encoded(numbered(0, 5)), markers[0], encoded(numbered(6, 8)), markers[1]]
+    write_segment(tmp_path, ORDERS, batches)
+    assert offsets(store_of(tmp_path), 0, 9) == [0, 1, 2, 3, 4, 6, 7]
+
+
+def test_batches_that_are_too_old_are_passed_over(tmp_path: Path):
+    write_log(tmp_path, ORDERS, 100)
+    assert offsets(store_of(tmp_path), 0, 100, since_ms=35) == list(range(30, 100))
+
+
+def test_the_first_record_since_a_time_is_found(tmp_path: Path):
+    write_log(tmp_path, ORDERS, 100)
+    store = store_of(tmp_path)
+    assert [store.at_times({ORDERS: t})[ORDERS] for t in (0, 37, 99, 100)] == [0, 37, 99, None]
+
+
+def test_only_logs_in_use_are_found_and_what_is_missing_is_named(tmp_path: Path):
+    write_log(tmp_path, ORDERS, 1)
+    write_log(tmp_path, TopicPartition("orders-by-day", 11), 1)
+    (tmp_path / f"orders-1.{'0' * 32}-delete").mkdir()
+    (tmp_path / "README").write_text("orders-2")
+    store = store_of(tmp_path)
+    assert store.partitions(Subscription(pattern="orders.*")) == [
+        ORDERS,
+        TopicPartition("orders-by-day", 11),
+    ]
+    assert store.partitions(Subscription(pattern="order")) == []
+    with pytest.raises(OptionError, match="there is no topic nothing in "):
+        store.partitions(Subscription(topics=("orders", "nothing")))
+    with pytest.raises(OptionError, match="there is no orders-1 in "):
+        store.partitions(Subscription(assigned=(ORDERS, TopicPartition("orders", 1))))
+    with pytest.raises(OptionError, match="README is no directory"):
+        store_of(tmp_path / "README").partitions(Subscription(topics=("orders",)))
