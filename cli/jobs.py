@@ -1,23 +1,50 @@
-"""``jobs``: the Spark jobs, which have command lines of their own."""
+"""``jobs``: the Spark jobs, which have command lines of their own and are imported when called."""
 
 from __future__ import annotations
 
+import importlib
 import sys
+from typing import Final
 
 import click
 
-_OWN_OPTIONS = {"ignore_unknown_options": True, "help_option_names": []}
+_OWN_OPTIONS: Final = {"ignore_unknown_options": True, "help_option_names": []}
 
 
-@click.group()
-def jobs() -> None:
-    """Run Spark jobs."""
+def _job(name: str, module: str, summary: str) -> click.Command:
+    """Return a command that hands everything behind its name to ``main`` of a module."""
+
+    @click.command(name, context_settings=_OWN_OPTIONS, help=summary)
+    @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+    def command(arguments: tuple[str, ...]) -> None:
+        sys.exit(importlib.import_module(module).main(arguments))
+
+    return command
 
 
-@jobs.command(context_settings=_OWN_OPTIONS)
-@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
-def place(arguments: tuple[str, ...]) -> None:
-    """Place the partitions of many topics in one job, into files."""
-    from jobs.place import main
-
-    sys.exit(main(arguments))
+jobs = click.Group(
+    "jobs",
+    help="Run Spark jobs: on this machine, or on any cluster named by --master.",
+    commands=[
+        _job("place", "jobs.place", "Place the partitions of many topics in one job."),
+        _job("plan", "jobs.plan", "Plan which replicas to move, and move them."),
+        click.Group(
+            "report",
+            help="Show how a cluster is balanced, and what its controllers did.",
+            commands=[
+                _job(
+                    "balance", "jobs.report_balance", "Replicas, leaders, bytes; what may be lost."
+                ),
+                _job("leaders", "jobs.report_leaders", "Who leads what others should."),
+                _job("events", "jobs.report_events", "Latencies, failovers, churn, flapping."),
+            ],
+        ),
+        click.Group(
+            "simulate",
+            help="Try on paper what no cluster is large enough for.",
+            commands=[
+                _job("placement", "jobs.simulate_placement", "A placement scheme at any scale."),
+            ],
+        ),
+    ],
+)

@@ -1,0 +1,99 @@
+"""``python -m bench.planning``: plans of every kind for a large cluster; prints JSON.
+
+The assignment is placed by Kafka's rack-aware scheme with random starts, topics of a hundred
+partitions, replication factor 3, brokers in racks of equal size, and written to Parquet first.
+Seconds are those of the whole command in a session of its own; ``cpu_s`` is what its process and
+Spark's took.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+import orjson
+
+from core.protocol.placement import PlacementBroker, PlacementSpec, PlaceTopicsRequest
+from jobs.placement_job import placement_frame
+from jobs.session import spark_session
+
+PARTITIONS_OF_A_TOPIC = 100
+LEAVING = 10
+
+
+def place(directory: Path, partitions: int, brokers: int, racks: int) -> None:
+    """Write the assignment, and the brokers with and without ten new ones."""
+    topics = partitions // PARTITIONS_OF_A_TOPIC
+    request = PlaceTopicsRequest(
+        topics=tuple(
+            PlacementSpec(f"topic-{number:06d}", PARTITIONS_OF_A_TOPIC, 3, 0)
+            for number in range(topics)
+        ),
+        brokers=tuple(PlacementBroker(b, f"rack-{b % racks:02d}", 0) for b in range(brokers)),
+        strategy="rack-aware",
+        start_index="random",
+        index="per-topic",
+        seed=1,
+    )
+    with spark_session(driver_memory="2g") as spark:
+        placement_frame(spark, request).write.parquet(str(directory / "now"))
+    for name, count in (("brokers", brokers), ("more", brokers + LEAVING)):
+        rows = [{"id": b, "rack": f"rack-{b % racks:02d}"} for b in range(count)]
+        (directory / f"{name}.json").write_bytes(orjson.dumps(rows))
+
+
+def measure(
+    directory: Path, goal: str, *arguments: str, brokers: str = "brokers"
+) -> dict[str, Any]:
+    """Run one command; return its summary and what it took."""
+    started, before = time.monotonic(), os.times()
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "jobs.plan", goal, *arguments),
+            *("--assignment", directory / "now", "--brokers", directory / f"{brokers}.json"),
+            *("--out", directory / goal, "--max-moves", "100000", "--max-moves-per-broker", "50"),
+        ],
+        stdout=subprocess.PIPE,
+        check=False,
+    )
+    after = os.times()
+    cpu = after.children_user + after.children_system
+    cpu -= before.children_user + before.children_system
+    summary = orjson.loads(done.stdout) if done.returncode == 0 else {}
+    summary |= {"goal": goal, "status": done.returncode, "cpu_s": round(cpu, 1)}
+    return {**summary, "wall_s": round(time.monotonic() - started, 1)}
+
+
+@click.command(help=__doc__)
+@click.option("--partitions", default=1_000_000, show_default=True)
+@click.option("--brokers", default=1_000, show_default=True)
+@click.option("--racks", default=20, show_default=True)
+@click.option("--goal", help="Only this one.")
+def main(partitions: int, brokers: int, racks: int, goal: str | None) -> None:
+    """Place once, plan five times."""
+    leaving = ",".join(str(b * brokers // LEAVING) for b in range(LEAVING))
+    newcomers = ",".join(str(brokers + number) for number in range(LEAVING))
+    goals: dict[str, tuple[tuple[str, ...], str]] = {
+        "decommission": (("--from", leaving), "brokers"),
+        "replace": (("--from", leaving, "--to", newcomers, "--no-rack-aware"), "more"),
+        "add-brokers": ((), "more"),
+        "rebalance": ((), "brokers"),
+        "replication-factor": (("--factor", "4"), "brokers"),
+    }
+    with tempfile.TemporaryDirectory() as name:
+        directory = Path(name)
+        place(directory, partitions, brokers, racks)
+        for each, (arguments, file) in goals.items():
+            if goal in (None, each):
+                click.echo(json.dumps(measure(directory, each, *arguments, brokers=file)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,99 @@
+"""How far the moves of a reassignment plan have come, by what ZooKeeper says.
+
+A plan knows two assignments of each partition: the one it was made for, and its target. What is
+neither, nor on its way to the target, somebody else has changed since; a plan leaves that alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from enum import Enum
+from typing import NamedTuple
+
+from core.model import BrokerId, LeaderAndIsr, ReplicaAssignment, TopicPartition
+
+
+class PlannedMove(NamedTuple):
+    """A partition, the replicas it had when the plan was made, and those it shall have."""
+
+    partition: TopicPartition
+    before: tuple[BrokerId, ...]
+    target: tuple[BrokerId, ...]
+
+
+class MoveState(Enum):
+    """How a partition stands to its planned move."""
+
+    TO_MOVE = "to move"
+    MOVING = "moving"
+    REACHED = "reached"
+    CHANGED = "changed meanwhile"
+    GONE = "gone"
+
+
+class Obstacle(NamedTuple):
+    """Why a move does not begin or end; ``is_stuck`` if it takes somebody to do something."""
+
+    reason: str
+    is_stuck: bool
+
+
+def move_state(
+    move: PlannedMove, assignment: ReplicaAssignment, wish: tuple[BrokerId, ...] | None = None
+) -> MoveState:
+    """Return how far a move has come by the partition's assignment.
+
+    ``wish`` is what ``/admin/reassign_partitions`` asks for, which supersedes the assignment.
+    """
+    if wish is not None:
+        return MoveState.MOVING if wish == move.target else MoveState.CHANGED
+    if assignment.is_being_reassigned:
+        is_planned = assignment.target_replicas == move.target
+        return MoveState.MOVING if is_planned else MoveState.CHANGED
+    if assignment.replicas == move.target:
+        return MoveState.REACHED
+    return MoveState.TO_MOVE if assignment.replicas == move.before else MoveState.CHANGED
+
+
+def obstacle(
+    move: PlannedMove,
+    state: MoveState,
+    leadership: LeaderAndIsr | None,
+    live: Collection[BrokerId],
+) -> Obstacle | None:
+    """Return what a move waits for; None when it can begin, or is at its end.
+
+    It can begin when every broker it adds lives. It is at its end when those of the target that
+    live are in sync: a replica that died after the move is not waited for.
+    """
+    match state:
+        case MoveState.TO_MOVE:
+            return _down([b for b in move.target if b not in move.before and b not in live])
+        case MoveState.MOVING | MoveState.REACHED:
+            behind = [b for b in move.target if leadership is None or b not in leadership.isr]
+            if state is MoveState.REACHED:
+                behind = [b for b in behind if b in live]
+                if not behind:
+                    return None
+            if leadership is None or leadership.leader not in live:
+                return Obstacle("without a leader", is_stuck=True)
+            down = _down([b for b in behind if b not in live])
+            return down or Obstacle(_catching_up(behind), is_stuck=False)
+        case MoveState.CHANGED | MoveState.GONE:
+            return None
+
+
+def _down(brokers: Collection[BrokerId]) -> Obstacle | None:
+    if not brokers:
+        return None
+    are = "which is" if len(brokers) == 1 else "which are"
+    return Obstacle(f"waiting for {_named(brokers)}, {are} not registered", is_stuck=True)
+
+
+def _catching_up(brokers: Collection[BrokerId]) -> str:
+    return f"waiting for {_named(brokers)} to catch up" if brokers else "about to be finished"
+
+
+def _named(brokers: Collection[BrokerId]) -> str:
+    noun = "broker" if len(brokers) == 1 else "brokers"
+    return f"{noun} {', '.join(map(str, sorted(brokers)))}"

@@ -1,0 +1,278 @@
+"""``regent jobs plan``: reassignment plans that move as little as possible.
+
+``add-brokers``, ``decommission``, ``replace``, ``replication-factor`` and ``rebalance`` read the
+assignment (of the running cluster, or of files) and the brokers that may be used, and write a
+directory: the plan, its rollback, and the waves in which to carry it out. ``execute`` does so.
+Replicas on brokers that are not listed count as lost, and stay where they are unless told.
+
+Spark counts and filters; the partitions that a plan is to touch are planned on the driver. One line
+of JSON on stdout tells how many moves there are beside the fewest there could be.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import click
+from pyspark.sql import SparkSession
+
+from core.model import BrokerId
+from jobs.assignment_source import ZOOKEEPER, AssignmentSource
+from jobs.brokers_file import Broker, read_brokers_file, read_registered_brokers
+from jobs.cluster_connection import cluster_admin, cluster_options, zookeeper_address
+from jobs.command import (
+    InputError,
+    job_session,
+    master_option,
+    print_summary,
+    progress,
+    run_job,
+)
+from jobs.planning.goals import Decommission, Goal, Rebalance, Replace, ReplicationFactor
+from jobs.planning.planner import Plan, Request, make_plan
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+MAX_MOVES_PER_BROKER: Final = 5  # as Cruise Control's concurrency per broker
+MAX_MOVES: Final = 250
+_MAX_BROKER_ID: Final = 2**31 - 1
+
+
+def main(argv: Sequence[str] | None = None, spark: SparkSession | None = None) -> int:
+    """Run the command in ``spark``, or a session of its own; return the exit status."""
+    return run_job(_command, "plan", argv, spark)
+
+
+class _Commands(click.Group):
+    """The goals, and ``execute``, whose module is loaded only when it is called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return [*super().list_commands(ctx), "execute"]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name != "execute":
+            return super().get_command(ctx, cmd_name)
+        from jobs.plan_execution import execute_command
+
+        return execute_command
+
+
+@click.group("plan", cls=_Commands, help="Plans that move as few replicas as possible.")
+def _command() -> None:
+    pass
+
+
+class _BrokerIds(click.ParamType[list[BrokerId]]):
+    """Broker ids separated by commas."""
+
+    name = "ids"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> list[BrokerId]:
+        broker_ids = []
+        for text in str(value).split(","):
+            if not (text.strip().isascii() and text.strip().isdecimal()):
+                self.fail(f"{text.strip()!r} is not a broker id", param, ctx)
+            broker_ids.append(int(text))
+        for broker_id in broker_ids:
+            if broker_id > _MAX_BROKER_ID or broker_ids.count(broker_id) > 1:
+                why = "too large" if broker_id > _MAX_BROKER_ID else "named more than once"
+                self.fail(f"broker {broker_id} is {why}", param, ctx)
+        return broker_ids
+
+
+def _plan_options(command: F) -> F:
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return command
+
+
+_OPTIONS: Final = (
+    click.option(
+        "--assignment",
+        required=True,
+        metavar=f"{ZOOKEEPER}|FILE|DIR",
+        help="Where the replicas are now: a Kafka reassignment document, JSON lines or Parquet.",
+    ),
+    click.option(
+        "--brokers",
+        required=True,
+        metavar=f"{ZOOKEEPER}|FILE",
+        help='The brokers that may be used: [{"id", "rack"?, "capacity"?}].',
+    ),
+    click.option("--out", type=click.Path(path_type=Path), help="A new directory to write to."),
+    click.option("--topics", multiple=True, metavar="PATTERN", help="Move only topics like this."),
+    click.option("--exclude", multiple=True, metavar="PATTERN", help="But none like this."),
+    click.option(
+        "--max-moves-per-broker",
+        type=click.IntRange(min=1),
+        default=MAX_MOVES_PER_BROKER,
+        show_default=True,
+        help="Moves in a wave that a broker takes part in: receives, sends or gives up.",
+    ),
+    click.option(
+        "--max-moves",
+        type=click.IntRange(min=1),
+        default=MAX_MOVES,
+        show_default=True,
+        help="Moves in a wave.",
+    ),
+    click.option(
+        "--rack-aware/--no-rack-aware",
+        default=None,
+        help="No partition loses a rack.  [default: if every broker has one]",
+    ),
+    click.option("--seed", type=click.IntRange(0, 2**63 - 1), default=0, show_default=True),
+    cluster_options,
+    master_option,
+    click.option("--dry-run", is_flag=True, help="Plan and sum up, but write nothing."),
+    click.option("--execute", is_flag=True, help="Carry the plan out as soon as it is written."),
+    click.pass_obj,
+)
+
+_FROM: Final = click.option(
+    "--from", "leaving", type=_BrokerIds(), required=True, help="The brokers to empty: 3,4."
+)
+
+
+@_command.command("decommission", help="Spread all replicas of some brokers over the others.")
+@_FROM
+@_plan_options
+def _decommission(spark: SparkSession | None, /, leaving: list[int], **options: Any) -> None:
+    _run(spark, Decommission(leaving), "decommission", options)
+
+
+@_command.command("replace", help="Put brokers into the places of others, one for one.")
+@_FROM
+@click.option("--to", type=_BrokerIds(), required=True, help="The brokers to put there: 5,6.")
+@_plan_options
+def _replace(
+    spark: SparkSession | None, /, leaving: list[int], to: list[int], **options: Any
+) -> None:
+    _run(spark, Replace(leaving, to), "replace", options)
+
+
+@_command.command("add-brokers", help="Give new brokers their fair share, and move nothing else.")
+@click.option(
+    "--new", type=_BrokerIds(), help="The new brokers.  [default: those without replicas]"
+)
+@_plan_options
+def _add_brokers(spark: SparkSession | None, /, new: list[int] | None, **options: Any) -> None:
+    _run(spark, Rebalance(new or []), "add-brokers", options)
+
+
+@_command.command("rebalance", help="Give every broker its fair share.")
+@_plan_options
+def _rebalance(spark: SparkSession | None, /, **options: Any) -> None:
+    _run(spark, Rebalance(), "rebalance", options)
+
+
+@_command.command("replication-factor", help="Give every partition as many replicas.")
+@click.option("--factor", type=click.IntRange(1, 2**15 - 1), required=True, help="How many.")
+@_plan_options
+def _replication_factor(spark: SparkSession | None, /, factor: int, **options: Any) -> None:
+    _run(spark, ReplicationFactor(factor), "replication-factor", options)
+
+
+# --- what they have in common ---------------------------------------------------------------------
+
+
+def _run(spark: SparkSession | None, goal: Goal, name: str, options: dict[str, Any]) -> None:
+    started = time.monotonic()
+
+    def address() -> str:
+        return zookeeper_address(options["zookeeper"], options["data_dir"])
+
+    target = _target(options["out"], dry_run=options["dry_run"])
+    execute_at = _execute_at(options, address)
+    source = AssignmentSource.of(options["assignment"], address)
+    request = _request(goal, source, options, address)
+    with (
+        job_session(
+            spark, options["master"], app_name=f"regent-plan-{name}", is_small=source.is_small
+        ) as session,
+        progress(f"planning to {name}", session),
+    ):
+        plan = make_plan(session, request)
+    if target is not None and plan.changes:
+        with progress("writing the plan"):
+            plan.write(target)
+    if not plan.changes:
+        click.echo("nothing to move: there is no such replica", err=True)
+    print_summary(_summary(plan, name, options, target, time.monotonic() - started))
+    if execute_at is not None and target is not None and plan.changes:
+        from jobs.plan_execution import execute_and_sum_up
+
+        execute_and_sum_up(target, execute_at)
+
+
+def _request(
+    goal: Goal, source: AssignmentSource, options: dict[str, Any], address: Callable[[], str]
+) -> Request:
+    brokers = _brokers(options["brokers"], address)
+    goal.check([broker.broker_id for broker in brokers])
+    return Request(
+        goal=goal,
+        source=source,
+        brokers=brokers,
+        is_rack_aware=_is_rack_aware(brokers, options["rack_aware"]),
+        topics=options["topics"],
+        exclude=options["exclude"],
+        max_moves_per_broker=options["max_moves_per_broker"],
+        max_moves=options["max_moves"],
+        seed=options["seed"],
+    )
+
+
+def _brokers(text: str, address: Callable[[], str]) -> tuple[Broker, ...]:
+    if text != ZOOKEEPER:
+        return read_brokers_file(Path(text))
+    with cluster_admin(address()) as admin:
+        return read_registered_brokers(admin)
+
+
+def _is_rack_aware(brokers: Sequence[Broker], wanted: bool | None) -> bool:
+    without = [broker.broker_id for broker in brokers if broker.rack is None]
+    if wanted and without:
+        raise InputError(f"--rack-aware: broker {without[0]} has no rack")
+    return not without if wanted is None else wanted
+
+
+def _target(out: Path | None, *, dry_run: bool) -> Path | None:
+    if dry_run:
+        return None
+    if out is None:
+        raise InputError("say where to write with --out DIR, or --dry-run")
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise InputError(f"{out} exists already: choose a new directory for --out")
+    return out.absolute()
+
+
+def _execute_at(options: dict[str, Any], address: Callable[[], str]) -> str | None:
+    if not options["execute"]:
+        return None
+    if options["dry_run"]:
+        raise InputError("--dry-run and --execute: choose one")
+    return address()
+
+
+def _summary(
+    plan: Plan, name: str, options: dict[str, Any], target: Path | None, seconds: float
+) -> dict[str, Any]:
+    written = str(target) if target is not None and plan.changes else None
+    return {
+        "job": f"plan {name}",
+        **plan.summary,
+        "seed": options["seed"],
+        "out": written,
+        "seconds": round(seconds, 3),
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main())

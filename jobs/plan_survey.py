@@ -1,0 +1,69 @@
+"""How far a plan has come in a running cluster: everything is read from ZooKeeper, in bulk."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import NamedTuple
+
+from core.errors import BadDataError
+from core.model import BrokerId, TopicPartition
+from core.plan_progress import MoveState, Obstacle, PlannedMove, move_state, obstacle
+from core.ports import TopicAssignment
+from zk.admin import ZkAdminStore
+
+
+class Standing(NamedTuple):
+    """How a partition stands to its planned move.
+
+    ``replicas`` is where it is, or is being moved to; ``problem`` tells why it is nowhere.
+    """
+
+    move: PlannedMove
+    state: MoveState
+    replicas: tuple[BrokerId, ...] = ()
+    problem: str = ""
+
+
+def survey(admin: ZkAdminStore, moves: Collection[PlannedMove]) -> list[Standing]:
+    """Read how each move stands, in their order; a topic that is garbage is gone."""
+    try:
+        wishes = admin.read_pending_reassignments()
+    except BadDataError:  # the controller deletes what it cannot understand
+        wishes = {}
+    topics = admin.read_topics(sorted({move.partition.topic for move in moves}))
+    return [
+        _standing(move, topics.get(move.partition.topic), wishes.get(move.partition))
+        for move in moves
+    ]
+
+
+def read_obstacles(
+    admin: ZkAdminStore, standings: Sequence[Standing]
+) -> dict[TopicPartition, Obstacle]:
+    """Read what keeps moves from beginning or ending; nothing does where there is no entry."""
+    live = admin.read_brokers().keys()
+    led = (MoveState.MOVING, MoveState.REACHED)
+    partitions = [s.move.partition for s in standings if s.state in led]
+    leaderships = admin.read_partition_states(partitions)
+    obstacles = {}
+    for standing in standings:
+        partition = standing.move.partition
+        found = leaderships.get(partition)
+        leadership = None if found is None or isinstance(found, BadDataError) else found[0]
+        problem = obstacle(standing.move, standing.state, leadership, live)
+        if problem is not None:
+            obstacles[partition] = problem
+    return obstacles
+
+
+def _standing(
+    move: PlannedMove,
+    topic: TopicAssignment | BadDataError | None,
+    wish: tuple[BrokerId, ...] | None,
+) -> Standing:
+    if isinstance(topic, BadDataError):
+        return Standing(move, MoveState.GONE, problem=str(topic))
+    assignment = None if topic is None else topic.partitions.get(move.partition.partition)
+    if assignment is None:
+        return Standing(move, MoveState.GONE, problem="it does not exist")
+    return Standing(move, move_state(move, assignment, wish), wish or assignment.target_replicas)

@@ -1,0 +1,125 @@
+"""One wave of a plan: how its moves stand, which can begin, and what the others wait for."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Sequence
+from typing import Final
+
+from core.errors import Errors
+from core.model import BrokerId, TopicPartition
+from core.plan_progress import MoveState, Obstacle, PlannedMove
+from core.protocol.controller import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
+    ReassignablePartition,
+)
+from jobs.plan_survey import Standing, read_obstacles, survey
+from transport.controller_ref import ControllerRef, refusal
+from zk.admin import ZkAdminStore
+
+_SUBMIT_S: Final = 10.0  # then the controller may have moved: look for it again
+_ROWS_PER_REQUEST: Final = 1_000  # so that no request keeps the controller busy for long
+_NAMED: Final = 5
+
+
+class Wave:
+    """The moves of a wave, of which ``open`` are neither at their targets nor given up.
+
+    ``standings`` is how they stood when the execution began: what has been reached then is done.
+    """
+
+    def __init__(self, number: int, standings: Sequence[Standing]) -> None:
+        self.number = number
+        self.reached_before = 0
+        self.moved = 0
+        self.changed: dict[TopicPartition, tuple[BrokerId, ...]] = {}
+        """What somebody else has moved meanwhile, and where to."""
+        self.refused: dict[TopicPartition, str] = {}
+        """What is never going to move, and why."""
+        self.open: dict[TopicPartition, PlannedMove] = {}
+        self._obstacles: dict[TopicPartition, Obstacle] = {}
+        self._postponed: dict[TopicPartition, str] = {}  # refused for now, and why
+        for standing in standings:
+            if standing.state is MoveState.REACHED:
+                self.reached_before += 1
+            elif not self._is_set_aside(standing):
+                self.open[standing.move.partition] = standing.move
+        self.size = len(self.open)
+        """How many partitions were open at first."""
+
+    def step(self, admin: ZkAdminStore, controller: ControllerRef) -> None:
+        """Look how the open moves stand, and have the controller begin those that can."""
+        standings = survey(admin, list(self.open.values()))
+        self._obstacles = read_obstacles(admin, standings)
+        self._postponed.clear()
+        ready: list[PlannedMove] = []
+        for standing in standings:
+            partition = standing.move.partition
+            if self._is_set_aside(standing):
+                del self.open[partition]
+            elif partition in self._obstacles:
+                continue
+            elif standing.state is MoveState.REACHED:
+                self.moved += 1
+                del self.open[partition]
+            else:
+                ready.append(standing.move)
+        for first in range(0, len(ready), _ROWS_PER_REQUEST):
+            self._submit(ready[first : first + _ROWS_PER_REQUEST], controller)
+
+    def waits(self, *, only_stuck: bool = False) -> str:
+        """Say which open moves wait for what; ``only_stuck``: for what takes somebody to act."""
+        by_reason: dict[str, list[TopicPartition]] = {}
+        for partition in sorted(self.open):
+            obstacle = self._obstacles.get(partition)
+            if partition in self._postponed:
+                reason = f"not begun: {self._postponed[partition]}"
+            elif only_stuck and not (obstacle and obstacle.is_stuck):
+                continue
+            else:
+                reason = obstacle.reason if obstacle else "just begun"
+            by_reason.setdefault(reason, []).append(partition)
+        return "; ".join(f"{reason} ({listed(of)})" for reason, of in sorted(by_reason.items()))
+
+    def _is_set_aside(self, standing: Standing) -> bool:
+        partition = standing.move.partition
+        if standing.state is MoveState.CHANGED:
+            self.changed[partition] = standing.replicas
+        elif standing.state is MoveState.GONE:
+            self.refused[partition] = standing.problem
+        else:
+            return False
+        return True
+
+    def _submit(self, moves: Sequence[PlannedMove], controller: ControllerRef) -> None:
+        """Ask the controller to begin; submitting twice is as good as once.
+
+        What is refused for another reason than that it does not exist (a broker that has just died,
+        a leader that nobody can replace now) is submitted again at the next step.
+        """
+        request = AlterPartitionReassignmentsRequest(
+            tuple(ReassignablePartition(*move.partition, move.target) for move in moves)
+        )
+        answer = controller.ask(
+            request,
+            AlterPartitionReassignmentsResponse,
+            deadline=time.monotonic() + _SUBMIT_S,
+            limit_s=_SUBMIT_S,
+        )
+        if answer is None:
+            self._postponed |= {move.partition: controller.failure for move in moves}
+            return
+        for row in answer.partitions:
+            partition = TopicPartition(row.topic, row.partition)
+            if row.error_code is Errors.UNKNOWN_TOPIC_OR_PARTITION:
+                self.refused[partition] = refusal(row)
+                self.open.pop(partition, None)
+            elif row.error_code is not Errors.NONE:
+                self._postponed[partition] = refusal(row)
+
+
+def listed(values: Collection[object]) -> str:
+    """Return the first few values, and how many more there are."""
+    shown = ", ".join(str(value) for value in list(values)[:_NAMED])
+    return f"{shown} and {len(values) - _NAMED} more" if len(values) > _NAMED else shown

@@ -1,0 +1,84 @@
+"""Chains of moves: a broker without room makes some by passing a replica on, and so on.
+
+What the first choice of a broker for each replica cannot reach, because a later one finds the only
+broker it fits on full, or the last replicas to give away fit nowhere they are needed. A chain is
+found by breadth-first search over brokers, so it is as short as can be.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Collection, Iterable
+from typing import Final, TypeAlias
+
+from jobs.planning.model import Layout, Slot
+
+_MAX_CHECKS: Final = 300_000  # of a slot against a broker, in all searches of a planner
+
+_Origin: TypeAlias = tuple[int | None, Slot]
+"""From which broker a broker gets which slot; None if the slot is vacant."""
+
+
+class Chains:
+    """Searches chains over some slots: those that are moved anyway, or any."""
+
+    def __init__(self, layout: Layout, slots: Iterable[Slot], brokers: Collection[int]) -> None:
+        self._layout = layout
+        self._brokers = brokers
+        self._slots_on: dict[int, dict[Slot, None]] = {}
+        for row, position in slots:
+            on_broker = self._slots_on.setdefault(layout.replicas[row][position], {})
+            on_broker[(row, position)] = None
+        self._checks_left = _MAX_CHECKS
+
+    def place(self, slot: Slot, has_room: Callable[[int], bool]) -> list[int]:
+        """Fill a vacant slot; return the brokers on the chain, or nothing if there is none."""
+        return self._search([slot], None, has_room)
+
+    def move(self, donor: int, has_room: Callable[[int], bool]) -> list[int]:
+        """Take a replica away from a broker; return the brokers on the chain, the donor first."""
+        return self._search(self._slots_on.get(donor, ()), donor, has_room)
+
+    def _search(
+        self, slots: Iterable[Slot], start: int | None, has_room: Callable[[int], bool]
+    ) -> list[int]:
+        origin: dict[int, _Origin] = {}
+        waiting: deque[tuple[int | None, Iterable[Slot]]] = deque([(start, slots)])
+        while waiting:
+            giver, slots = waiting.popleft()
+            for slot in slots:
+                for taker in self._brokers:
+                    if taker in origin or taker == start:
+                        continue
+                    self._checks_left -= 1
+                    if self._checks_left < 0:
+                        return []
+                    if not self._layout.fits(slot, taker):
+                        continue
+                    origin[taker] = (giver, slot)
+                    if has_room(taker):
+                        chain = self._carry_out(origin, taker)
+                        if chain:
+                            return chain
+                        del origin[taker]
+                    else:
+                        waiting.append((taker, self._slots_on.get(taker, ())))
+        return []
+
+    def _carry_out(self, origin: dict[int, _Origin], last: int) -> list[int]:
+        steps: list[tuple[int, _Origin]] = []
+        taker: int | None = last
+        while taker is not None and taker in origin:
+            steps.append((taker, origin[taker]))
+            taker = origin[taker][0]
+        rows = [slot[0] for _, (_, slot) in steps]
+        if len(set(rows)) != len(rows):
+            return []  # each step was checked against the row as it is, not as others leave it
+        for taker, (giver, slot) in steps:
+            self._layout.put(slot, taker)
+            if giver is not None:
+                del self._slots_on[giver][slot]
+            self._slots_on.setdefault(taker, {})[slot] = None
+        first = steps[-1][1][0]
+        chain = [taker for taker, _ in reversed(steps)]
+        return chain if first is None else [first, *chain]

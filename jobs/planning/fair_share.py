@@ -1,0 +1,107 @@
+"""What would be a fair share of the replicas for each broker, as far as racks and limits allow.
+
+Replicas are poured in like water: every broker up to the same level, but no broker beyond its
+limits. Racks have limits of their own. Where partitions have a replica in every rack, no rack can
+hold more or fewer of them than it does, and its brokers share them among themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+
+class Share(NamedTuple):
+    """How many replicas each broker should have at least and at most; they differ by 0 or 1."""
+
+    low: list[int]
+    high: list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """Brokers that share replicas: by position, how many each may have at least and at most."""
+
+    least: npt.NDArray[np.int64]
+    most: npt.NDArray[np.int64]
+
+    def held(self, level: int) -> int:
+        """Return how many replicas they hold when filled up to a level."""
+        return int(np.clip(level, self.least, self.most).sum())
+
+    def level_of(self, replicas: int) -> tuple[int, bool]:
+        """Return the highest level at which they hold at most ``replicas``, and if just as many."""
+        level = _highest(self.held, replicas)
+        return level, self.held(level) == replicas
+
+
+def fair_share(
+    least: Sequence[int],
+    most: Sequence[int],
+    racks: Sequence[int],
+    rack_limits: Mapping[int, tuple[int, int]],
+    replicas: int,
+) -> Share:
+    """Return the fair shares of brokers, in their order.
+
+    ``rack_limits`` are how many replicas a rack may hold at least and at most; a rack that is not
+    there may hold any number.
+    """
+    every = Pool(np.array(least, np.int64), np.array(most, np.int64))
+    of_rack = np.array(racks)
+    members = {rack: np.flatnonzero(of_rack == rack) for rack in sorted(set(racks))}
+    pools = {rack: Pool(every.least[where], every.most[where]) for rack, where in members.items()}
+    limits = {
+        rack: rack_limits.get(rack, (0, pool.held(int(every.most.max()))))
+        for rack, pool in pools.items()
+    }
+
+    def held(level: int) -> int:
+        return sum(
+            min(max(pool.held(level), limits[rack][0]), limits[rack][1])
+            for rack, pool in pools.items()
+        )
+
+    common = _highest(held, replicas)
+    low, high = np.empty_like(every.least), np.empty_like(every.least)
+    for rack, pool in pools.items():
+        fewest, most_of_rack = limits[rack]
+        level, is_even = common, held(common) == replicas
+        if pool.held(common) >= most_of_rack:
+            level, is_even = pool.level_of(most_of_rack)
+        elif pool.held(common + 1) <= fewest:
+            level, is_even = pool.level_of(fewest)
+        low[members[rack]] = np.clip(level, pool.least, pool.most)
+        high[members[rack]] = np.clip(level + (not is_even), pool.least, pool.most)
+    return Share(low.tolist(), high.tolist())
+
+
+def rack_limits(
+    spreads: Mapping[tuple[int, int], int], racks: Sequence[int], fixed: Mapping[int, int]
+) -> dict[int, tuple[int, int]]:
+    """Return how many replicas each rack may hold when no partition is to lose a rack.
+
+    ``spreads`` are numbers of partitions by how many replicas they have in how many racks;
+    ``fixed`` are replicas by rack that stay where they are.
+    """
+    names = sorted(set(racks))
+    everywhere = sum(n for (_, spread), n in spreads.items() if spread >= len(names))
+    together = sum(n * (factor - spread + 1) for (factor, spread), n in spreads.items() if factor)
+    return {
+        rack: (everywhere + fixed.get(rack, 0), together + fixed.get(rack, 0)) for rack in names
+    }
+
+
+def _highest(held: Callable[[int], int], replicas: int) -> int:
+    low, high = 0, replicas + 1
+    while high - low > 1:
+        middle = (low + high) // 2
+        if held(middle) <= replicas:
+            low = middle
+        else:
+            high = middle
+    return low

@@ -1,0 +1,124 @@
+"""Filling vacant slots: each with the least loaded broker that it may have.
+
+In order of priority: never two replicas of a partition on a broker; no broker beyond its capacity;
+racks that hold no replica of the partition first, and never fewer racks than before; least loaded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from jobs.planning.chains import Chains
+from jobs.planning.least_loaded import LeastLoaded
+from jobs.planning.model import UNLIMITED, VACANT, InfeasibleError, Layout, Slot
+
+_MAX_NAMED: Final = 5
+
+
+def place(layout: Layout, slots: Sequence[Slot], takers: Sequence[int]) -> None:
+    """Put one of ``takers`` into each of the vacant ``slots``; equal ones in their given order.
+
+    Raises:
+        InfeasibleError: naming the first partition that cannot be given its replicas, and why.
+    """
+    _check_room(layout, len(slots), takers)
+    queue = LeastLoaded(layout, takers, layout.brokers.capacities)
+    stuck = []
+    for slot in slots:
+        broker = _choose(layout, slot, queue)
+        if broker is None:
+            stuck.append(slot)
+        else:
+            layout.put(slot, broker)
+            queue.update(broker)
+    if stuck:
+        _place_by_chains(layout, stuck, takers)
+
+
+def _choose(layout: Layout, slot: Slot, queue: LeastLoaded) -> int | None:
+    replicas = layout.replicas[slot[0]]
+    broker = queue.best(replicas, layout.racks_without(slot))
+    if broker is None:  # every rack that has room holds a replica already
+        broker = queue.best(replicas, ())
+        if broker is not None and not layout.fits(slot, broker):
+            return None
+    return broker
+
+
+def _place_by_chains(layout: Layout, stuck: Sequence[Slot], takers: Sequence[int]) -> None:
+    layout.keep_racks()
+    chains = Chains(layout, layout.changed_slots(), takers)
+    for slot in stuck:
+        if chains.place(slot, layout.has_room):
+            continue
+        layout.let_racks_go()
+        if not chains.place(slot, layout.has_room):
+            raise InfeasibleError(_why_not(layout, slot, takers))
+
+
+def level(layout: Layout, takers: Sequence[int]) -> None:
+    """Pass on, from the fullest brokers, replicas that are moved anyway.
+
+    The choices were made one by one: an earlier one may have taken the broker that is the only one
+    for a later.
+    """
+    load, capacities = layout.load, layout.brokers.capacities
+    if not takers or max(load[b] for b in takers) - min(load[b] for b in takers) <= 1:
+        return
+    receivers = sorted({layout.replicas[row][position] for row, position in layout.changed_slots()})
+    chains: Chains | None = None
+    while receivers:
+        least = min(load[b] for b in takers if load[b] < capacities[b] or b in receivers)
+        receivers = [b for b in receivers if load[b] >= least + 2]
+        if not receivers:
+            return
+        fullest = max(receivers, key=lambda b: (load[b], -b))
+        if chains is None:
+            layout.keep_racks()
+            chains = Chains(layout, layout.changed_slots(), takers)
+        if not chains.move(fullest, _below(load, capacities, load[fullest] - 1)):
+            receivers.remove(fullest)
+
+
+def _below(load: list[int], capacities: Sequence[int], limit: int) -> Callable[[int], bool]:
+    return lambda broker: load[broker] < min(capacities[broker], limit)
+
+
+# --- why not --------------------------------------------------------------------------------------
+
+
+def _check_room(layout: Layout, needed: int, takers: Sequence[int]) -> None:
+    capacities = layout.brokers.capacities
+    room = sum(max(0, capacities[b] - layout.load[b]) for b in takers)
+    if needed > room:
+        raise InfeasibleError(
+            f"capacity: {needed} replicas are to be placed, and the brokers that may take them"
+            f" ({_named(layout, takers)}) have room for {room}"
+        )
+
+
+def _why_not(layout: Layout, slot: Slot, takers: Sequence[int]) -> str:
+    row = slot[0]
+    replicas, name = layout.replicas[row], layout.rows.name(row)
+    others = [broker for broker in takers if broker not in replicas]
+    if not others:
+        return (
+            f"{name}: {len(replicas)} replicas need as many brokers, and there are no others than"
+            f" {_named(layout, [b for b in replicas if b != VACANT])}"
+        )
+    fitting = [broker for broker in others if layout.fits(slot, broker)]
+    if not fitting:
+        return (
+            f"racks: {name} has replicas in {layout.racks_before(row)} racks and could not keep"
+            f" that: no broker of another rack may take one (--no-rack-aware lets racks be)"
+        )
+    full = [b for b in fitting if layout.brokers.capacities[b] < UNLIMITED]
+    return f"capacity: the brokers that could take a replica of {name} are full" + (
+        f" ({_named(layout, full)})" if full else ""
+    )
+
+
+def _named(layout: Layout, brokers: Sequence[int]) -> str:
+    names = [str(layout.brokers.ids[broker]) for broker in brokers[:_MAX_NAMED]]
+    return ", ".join([*names, "…"] if len(brokers) > _MAX_NAMED else names)

@@ -1,0 +1,254 @@
+"""What a plan is for: which partitions it concerns, what becomes of them, and the fewest moves.
+
+Each goal checks its brokers before Spark starts, says by a condition which partitions are to be
+brought in, and plans in the layout of those.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple, Protocol
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F  # noqa: N812
+
+from core.model import BrokerId
+from jobs.command import InputError
+from jobs.planning.fair_share import Share, fair_share, rack_limits
+from jobs.planning.leadership import prefer_leaders
+from jobs.planning.model import InfeasibleError, Layout, NotImprovingError
+from jobs.planning.replacement import decommission, replace
+from jobs.planning.replication_factor import change_factor
+from jobs.planning.selection import Survey, replicas_by_rack
+from jobs.planning.transfer import Transfer, moves_needed
+
+_ALL_ROWS: Final = 500_000  # up to so many partitions every candidate is looked at
+_SPARE_SHARE: Final = 2.0
+_SPARE_COUNT: Final = 100
+
+
+class Planned(NamedTuple):
+    """What a goal made of a layout."""
+
+    leaders: list[int]  # by broker, as they become
+    lower_bound: int  # moves; no plan that reaches the goal has fewer
+    left: int = 0  # replicas that are still not where they should be
+
+
+class Goal(Protocol):
+    """What a plan is for."""
+
+    def check(self, listed: Collection[BrokerId]) -> None:
+        """Raise ``InputError`` or ``InfeasibleError`` for what is wrong without any assignment."""
+        ...
+
+    def concerns(self, survey: Survey, seed: int) -> Column:
+        """Return the condition for the partitions to bring in.
+
+        Raises InputError, InfeasibleError, NotImprovingError.
+        """
+        ...
+
+    def plan(self, survey: Survey, layout: Layout, seed: int) -> Planned:
+        """Change the layout. Raises InfeasibleError."""
+        ...
+
+    def left_brokers(self, survey: Survey) -> list[int]:
+        """Return the indexes of the brokers that are there in the end."""
+        ...
+
+
+@dataclass(slots=True)
+class Decommission:
+    """Take all replicas away from some brokers."""
+
+    leaving: Sequence[BrokerId]
+
+    def check(self, listed: Collection[BrokerId]) -> None:
+        """See Goal."""
+        if set(listed) <= set(self.leaving):
+            raise InfeasibleError("brokers: all that are listed are to leave, and none is left")
+
+    def concerns(self, survey: Survey, seed: int) -> Column:
+        """See Goal."""
+        del seed
+        _check_known(survey, self.leaving)
+        return survey.holds_any(self.leaving)
+
+    def plan(self, survey: Survey, layout: Layout, seed: int) -> Planned:
+        """See Goal."""
+        leaving = set(survey.indexes(self.leaving))
+        bound = _replicas_on(layout, leaving)
+        return Planned(decommission(layout, leaving, seed), bound)
+
+    def left_brokers(self, survey: Survey) -> list[int]:
+        """See Goal."""
+        leaving = set(survey.indexes(self.leaving))
+        return [b for b in range(survey.brokers.usable) if b not in leaving]
+
+
+@dataclass(slots=True)
+class Replace:
+    """Put other brokers into the places of some."""
+
+    leaving: Sequence[BrokerId]
+    to: Sequence[BrokerId]
+
+    def check(self, listed: Collection[BrokerId]) -> None:
+        """See Goal."""
+        both = sorted(set(self.leaving) & set(self.to))
+        if both:
+            raise InputError(f"broker {both[0]} is in --from and in --to")
+        _check_listed(self.to, "--to", listed)
+
+    def concerns(self, survey: Survey, seed: int) -> Column:
+        """See Goal."""
+        del seed
+        _check_known(survey, self.leaving)
+        return survey.holds_any(self.leaving)
+
+    def plan(self, survey: Survey, layout: Layout, seed: int) -> Planned:
+        """See Goal."""
+        del seed
+        leaving = survey.indexes(self.leaving)
+        bound = _replicas_on(layout, set(leaving))
+        return Planned(replace(layout, leaving, survey.indexes(self.to)), bound)
+
+    def left_brokers(self, survey: Survey) -> list[int]:
+        """See Goal."""
+        leaving = set(survey.indexes(self.leaving))
+        return [b for b in range(survey.brokers.usable) if b not in leaving]
+
+
+@dataclass(slots=True)
+class ReplicationFactor:
+    """Give every partition as many replicas."""
+
+    factor: int
+
+    def check(self, listed: Collection[BrokerId]) -> None:
+        """See Goal."""
+        if self.factor > len(listed):
+            raise InfeasibleError(
+                f"brokers: replication factor {self.factor} needs as many brokers, and"
+                f" {len(listed)} are listed"
+            )
+
+    def concerns(self, survey: Survey, seed: int) -> Column:
+        """See Goal."""
+        del survey, seed
+        return F.size("replicas") != self.factor
+
+    def plan(self, survey: Survey, layout: Layout, seed: int) -> Planned:
+        """See Goal."""
+        del survey
+        bound = sum(abs(self.factor - len(replicas)) for replicas in layout.rows.replicas)
+        return Planned(change_factor(layout, self.factor, seed), bound)
+
+    def left_brokers(self, survey: Survey) -> list[int]:
+        """See Goal."""
+        return list(range(survey.brokers.usable))
+
+
+@dataclass(slots=True)
+class Rebalance:
+    """Give every broker its fair share; with ``new`` (which may be empty) only those get any."""
+
+    new: Sequence[BrokerId] | None = None
+    _share: Share = field(default_factory=lambda: Share([], []), init=False)
+    _bound: int = field(default=0, init=False)
+
+    def check(self, listed: Collection[BrokerId]) -> None:
+        """See Goal."""
+        _check_listed(self.new or (), "--new", listed)
+
+    def concerns(self, survey: Survey, seed: int) -> Column:
+        """See Goal."""
+        brokers = survey.brokers
+        if self.new is not None and not self.new:
+            self.new = [brokers.ids[b] for b in range(brokers.usable) if not brokers.replicas[b]]
+            if not self.new:
+                raise InputError("every listed broker has replicas: say which are new with --new")
+        self._find_shares(survey)
+        load, low = brokers.replicas, self._share.low
+        if not self._bound:
+            raise NotImprovingError(self._why_not(survey))
+        givers = [b for b in range(brokers.usable) if load[b] > low[b] and survey.movable[b]]
+        if not givers:
+            raise NotImprovingError("nothing to move: what could be given away may not be moved")
+        if survey.movable_partitions <= _ALL_ROWS:
+            return survey.holds_any(brokers.ids[b] for b in givers)
+        chances = {
+            brokers.ids[b]: (_SPARE_SHARE * (load[b] - low[b]) + _SPARE_COUNT) / survey.movable[b]
+            for b in givers
+        }
+        return survey.sample(chances, seed)
+
+    def plan(self, survey: Survey, layout: Layout, seed: int) -> Planned:
+        """See Goal."""
+        left = Transfer(layout, self._share, self._takers(survey), seed).run()
+        if not any(layout.changed_rows()):
+            raise NotImprovingError(
+                "nothing can be moved: whatever has too few replicas holds the same partitions as"
+                " what has too many, or they would lose a rack"
+            )
+        return Planned(prefer_leaders(layout), self._bound, left)
+
+    def left_brokers(self, survey: Survey) -> list[int]:
+        """See Goal."""
+        return list(range(survey.brokers.usable))
+
+    def _takers(self, survey: Survey) -> list[int]:
+        if self.new is None:
+            return list(range(survey.brokers.usable))
+        return survey.indexes(self.new)
+
+    def _find_shares(self, survey: Survey) -> None:
+        brokers = survey.brokers
+        usable = range(brokers.usable)
+        takers = set(self._takers(survey))
+        load = [brokers.replicas[b] for b in usable]
+        fixed = [load[b] - survey.movable[b] for b in usable]
+        most = [
+            max(fixed[b], min(brokers.capacities[b], load[b] if b not in takers else sum(load)))
+            for b in usable
+        ]
+        if sum(most) < sum(load):
+            raise InfeasibleError(
+                f"capacity: the brokers hold {sum(load)} replicas and may hold {sum(most)}"
+            )
+        racks = [brokers.racks[b] for b in usable]
+        limits = {}
+        if len(set(racks)) > 1:
+            limits = rack_limits(survey.spreads(), racks, replicas_by_rack(survey, fixed))
+        self._share = fair_share(fixed, most, racks, limits, sum(load))
+        self._bound = moves_needed(load, self._share, racks, limits)
+
+    def _why_not(self, survey: Survey) -> str:
+        load = survey.brokers.replicas[: survey.brokers.usable]
+        if self.new is not None:
+            return "nothing to move: the new brokers have their fair share of replicas already"
+        return (
+            f"nothing to move: every broker has its fair share already"
+            f" ({min(load)} to {max(load)} replicas)"
+        )
+
+
+def _check_listed(
+    broker_ids: Sequence[BrokerId], option: str, listed: Collection[BrokerId]
+) -> None:
+    for broker_id in broker_ids:
+        if broker_id not in listed:
+            raise InputError(f"{option}: broker {broker_id} is not one of the listed brokers")
+
+
+def _check_known(survey: Survey, leaving: Sequence[BrokerId]) -> None:
+    known = set(survey.brokers.ids)
+    for broker_id in leaving:
+        if broker_id not in known:
+            raise InputError(f"--from: broker {broker_id} is not listed and holds no replica")
+
+
+def _replicas_on(layout: Layout, brokers: Collection[int]) -> int:
+    return sum(b in brokers for replicas in layout.rows.replicas for b in replicas)

@@ -1,0 +1,38 @@
+"""Who is preferred as leader where the one that was is no replica any more.
+
+Any of the replicas may be put first, which moves nothing: the one whose broker is preferred for the
+fewest partitions, so that a leaving broker's leaderships do not all go to its successors.
+"""
+
+from __future__ import annotations
+
+from jobs.planning.model import Layout
+
+
+def prefer_leaders(layout: Layout) -> list[int]:
+    """Reorder the rows that lost their first replica; return leaders by broker, as they become."""
+    leaders = list(layout.brokers.leaders)
+    orphaned = []
+    for row in layout.changed_rows():
+        before = layout.rows.replicas[row][0]
+        if before in layout.replicas[row]:
+            continue
+        leaders[before] -= 1
+        orphaned.append(row)
+    for row in orphaned:
+        replicas = layout.replicas[row]
+        candidates = [b for b in replicas if b < layout.brokers.usable]
+        first = min(candidates, key=lambda b: leaders[b]) if candidates else replicas[0]
+        leaders[first] += 1
+        replicas.remove(first)
+        replicas.insert(0, first)
+    return leaders
+
+
+def keep_leaders(layout: Layout) -> list[int]:
+    """Return leaders by broker, as they become when every row keeps its order."""
+    leaders = list(layout.brokers.leaders)
+    for row in layout.changed_rows():
+        leaders[layout.rows.replicas[row][0]] -= 1
+        leaders[layout.replicas[row][0]] += 1
+    return leaders

@@ -1,0 +1,193 @@
+"""What planners work on: brokers by index, partitions as rows, and a layout that they change.
+
+Brokers are numbers from 0: first those that may be used, ascending by id, then those that only
+appear in the assignment. A *slot* is a place in the replicas of a row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple, TypeAlias
+
+from core.errors import RegentError
+from core.model import BrokerId
+
+NO_RACK: Final = -1
+VACANT: Final = -1
+UNLIMITED: Final = 2**62
+
+Slot: TypeAlias = tuple[int, int]
+"""Row and position."""
+
+
+class InfeasibleError(RegentError):
+    """No plan can do what is wanted; the message names the constraint."""
+
+
+class NotImprovingError(RegentError):
+    """A plan would not make anything better."""
+
+
+@dataclass(frozen=True, slots=True)
+class Brokers:
+    """The brokers by index, and what they hold in the whole assignment.
+
+    The first ``usable`` ones may get replicas. ``racks`` are numbers from 0, all the same when
+    racks are not looked at; ``NO_RACK`` for brokers that are not usable and not listed.
+    """
+
+    ids: Sequence[BrokerId]
+    usable: int
+    racks: Sequence[int]
+    capacities: Sequence[int]
+    replicas: Sequence[int]
+    leaders: Sequence[int]  # by preference: first in the list of replicas
+
+
+class Rows(NamedTuple):
+    """The partitions concerned, sorted; replicas are indexes, ``leaders`` -1 if not known."""
+
+    topics: list[str]
+    partitions: list[int]
+    replicas: list[list[int]]
+    leaders: list[int]
+
+    def name(self, row: int) -> str:
+        """Return what to call a partition."""
+        return f"{self.topics[row]}-{self.partitions[row]}"
+
+
+class Change(NamedTuple):
+    """What is to become of one partition; broker ids."""
+
+    topic: str
+    partition: int
+    before: tuple[BrokerId, ...]
+    after: tuple[BrokerId, ...]
+    sender: BrokerId  # who feeds new replicas: the leader, as far as is known
+
+    @property
+    def added(self) -> list[BrokerId]:
+        """The brokers that get a replica."""
+        return [broker for broker in self.after if broker not in self.before]
+
+    @property
+    def removed(self) -> list[BrokerId]:
+        """The brokers that give up theirs."""
+        return [broker for broker in self.before if broker not in self.after]
+
+    @property
+    def moves(self) -> int:
+        """How many replicas are moved, added or removed."""
+        kept = len(set(self.before).intersection(self.after))
+        return max(len(self.before), len(self.after)) - kept
+
+
+@dataclass(slots=True)
+class Layout:
+    """The replicas of the rows as planned so far, and the loads of the brokers that follow."""
+
+    brokers: Brokers
+    rows: Rows
+    replicas: list[list[int]] = field(init=False)
+    load: list[int] = field(init=False)
+    _racks_kept: dict[int, int] = field(init=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.replicas = [list(replicas) for replicas in self.rows.replicas]
+        self.load = list(self.brokers.replicas)
+
+    def put(self, slot: Slot, broker: int) -> None:
+        """Put a replica into a slot, in the place of what is there."""
+        row, position = slot
+        replicas = self.replicas[row]
+        if replicas[position] != VACANT:
+            self.load[replicas[position]] -= 1
+        if broker != VACANT:
+            self.load[broker] += 1
+        replicas[position] = broker
+
+    def has_room(self, broker: int) -> bool:
+        """Return whether a broker may hold one more replica."""
+        return self.load[broker] < self.brokers.capacities[broker]
+
+    def racks_of(self, replicas: Collection[int]) -> set[int]:
+        """Return the racks that are known to hold one of ``replicas``."""
+        racks = self.brokers.racks
+        return {racks[b] for b in replicas if b != VACANT and racks[b] != NO_RACK}
+
+    def racks_before(self, row: int) -> int:
+        """Return how many racks held a replica at the beginning."""
+        return len(self.racks_of(self.rows.replicas[row]))
+
+    def keep_racks(self) -> None:
+        """Do not let later steps take a rack from a row that an earlier one gave it."""
+        for row in self.changed_rows():
+            racks = len(self.racks_of(self.replicas[row]))
+            self._racks_kept[row] = max(racks, self.racks_before(row))
+
+    def let_racks_go(self) -> None:
+        """Ask no more of a row than the racks it had at the beginning."""
+        self._racks_kept.clear()
+
+    def racks_without(self, slot: Slot) -> set[int]:
+        """Return the racks of a row but for one slot."""
+        row, position = slot
+        replicas = self.replicas[row]
+        return self.racks_of([b for i, b in enumerate(replicas) if i != position])
+
+    def fits(self, slot: Slot, broker: int) -> bool:
+        """Return whether a broker may hold a slot: no other replica there, and no rack lost."""
+        row, position = slot
+        replicas = self.replicas[row]
+        if broker in replicas:
+            return False
+        racks = self.racks_without(slot) | {self.brokers.racks[broker]}
+        open_slots = replicas.count(VACANT) - (replicas[position] == VACANT)
+        needed = self._racks_kept.get(row) or self.racks_before(row)
+        return len(racks - {NO_RACK}) + open_slots >= needed
+
+    def restore_places(self) -> None:
+        """Put what left a row and came back, or changed places there, where it was."""
+        for row in self.changed_rows():
+            replicas = self.replicas[row]
+            for position, broker in enumerate(self.rows.replicas[row]):
+                if broker in replicas:
+                    place = replicas.index(broker)
+                    replicas[place], replicas[position] = replicas[position], broker
+
+    def changed_rows(self) -> Iterator[int]:
+        """Yield the rows that are not as they were."""
+        for row, (before, after) in enumerate(zip(self.rows.replicas, self.replicas, strict=True)):
+            if before != after:
+                yield row
+
+    def changed_slots(self) -> Iterator[Slot]:
+        """Yield the slots with a broker that did not hold the row before."""
+        for row in self.changed_rows():
+            before = self.rows.replicas[row]
+            for position, broker in enumerate(self.replicas[row]):
+                if broker != VACANT and broker not in before:
+                    yield row, position
+
+    def _sender(self, row: int) -> int:
+        """Return the leader if it is known, or else the first replica that lives."""
+        before, leader = self.rows.replicas[row], self.rows.leaders[row]
+        if leader in before:
+            return leader
+        return next((b for b in before if b < self.brokers.usable), before[0])
+
+    def changes(self) -> Iterator[Change]:
+        """Yield what changes, in the order of the rows."""
+        ids, rows = self.brokers.ids, self.rows
+        name = ids.__getitem__
+        for row in self.changed_rows():
+            before = rows.replicas[row]
+            yield Change(
+                rows.topics[row],
+                rows.partitions[row],
+                tuple(map(name, before)),
+                tuple(map(name, self.replicas[row])),
+                ids[self._sender(row)],
+            )

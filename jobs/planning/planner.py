@@ -1,0 +1,164 @@
+"""From an assignment to a plan: what all goals have in common."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from pyspark.sql import SparkSession
+
+from core.model import BrokerId
+from jobs.assignment_source import AssignmentSource, assignment_frame, check_assignment
+from jobs.brokers_file import Broker
+from jobs.command import InputError
+from jobs.planning.goals import Goal, Planned
+from jobs.planning.model import Change, Layout
+from jobs.planning.plan_files import write_plan
+from jobs.planning.selection import Survey, survey, topic_condition
+from jobs.planning.waves import number_waves
+
+_MAX_NAMED: Final = 5
+_UNEVEN: Final = 1.1  # so many times as many brokers as another rack
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What to plan, for which cluster, within which limits; patterns are globs."""
+
+    goal: Goal
+    source: AssignmentSource
+    brokers: Sequence[Broker]
+    is_rack_aware: bool
+    topics: Sequence[str]
+    exclude: Sequence[str]
+    max_moves_per_broker: int
+    max_moves: int
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Changes, sorted by partition, each with the number of its wave (from 0), and their sum."""
+
+    changes: Sequence[Change]
+    wave_of: Sequence[int]
+    summary: dict[str, Any]
+
+    def write(self, target: Path) -> None:
+        """Write it to a new directory. Raises ``OSError``, having written nothing."""
+        write_plan(target, self.changes, self.wave_of, self.summary)
+
+
+def make_plan(spark: SparkSession, request: Request) -> Plan:
+    """Plan in Spark's and our own time; the same request gives the same plan.
+
+    Raises:
+        InputError: the assignment, a broker or a pattern is wrong
+        InfeasibleError, NotImprovingError, ReassignmentInProgressError
+    """
+    where = request.source.where
+    frame = assignment_frame(spark, request.source, refuse_moving=True)
+    totals = check_assignment(frame, where)
+    can_move = topic_condition(request.topics, request.exclude)
+    found = survey(frame, can_move, request.brokers, is_rack_aware=request.is_rack_aware)
+    if not found.movable_partitions:
+        raise InputError(f"{where}: --topics and --exclude leave no topic")
+    condition = request.goal.concerns(found, request.seed)
+    layout = Layout(found.brokers, found.rows(condition))
+    planned = request.goal.plan(found, layout, request.seed)
+    changes = list(layout.changes())
+    wave_of = number_waves(changes, request.max_moves_per_broker, request.max_moves)
+    summary = {
+        "partitions": totals.partitions,
+        "partitions_changed": len(changes),
+        "moves": sum(change.moves for change in changes),
+        "lower_bound": planned.lower_bound,
+        "waves": max(wave_of, default=-1) + 1,
+        "brokers": found.brokers.usable,
+        "rack_aware": request.is_rack_aware,
+        **_spreads(found, layout, planned, request.goal.left_brokers(found)),
+        "racks_gained": _racks_gained(layout),
+        "warnings": _warnings(layout, planned, request),
+    }
+    return Plan(changes, wave_of, summary)
+
+
+def _spreads(
+    found: Survey, layout: Layout, planned: Planned, left: Collection[int]
+) -> dict[str, Any]:
+    usable = range(found.brokers.usable)
+    replicas = _before_and_after(found.brokers.replicas, layout.load, usable, left)
+    leaders = _before_and_after(found.brokers.leaders, planned.leaders, usable, left)
+    return {"replicas_per_broker": replicas, "leaders_per_broker": leaders}
+
+
+def _before_and_after(
+    before: Sequence[int], after: Sequence[int], usable: Collection[int], left: Collection[int]
+) -> dict[str, Any]:
+    return {
+        "before": _spread([before[b] for b in usable]),
+        "after": _spread([after[b] for b in left]),
+    }
+
+
+def _spread(loads: Sequence[int]) -> dict[str, float]:
+    """Return the extremes, and the coefficient of variation: deviation by mean."""
+    values = np.array(loads)
+    mean = float(values.mean())
+    deviation = float(values.std()) / mean if mean else 0.0
+    return {
+        "min": int(values.min()),
+        "max": int(values.max()),
+        "mean": round(mean, 3),
+        "cv": round(deviation, 5),
+    }
+
+
+def _racks_gained(layout: Layout) -> int:
+    """Count the partitions that are in more racks than before though they have no more replicas."""
+    gained = 0
+    for row in layout.changed_rows():
+        before, after = layout.rows.replicas[row], layout.replicas[row]
+        gained += len(before) >= len(after) and layout.racks_before(row) < len(
+            layout.racks_of(after)
+        )
+    return gained
+
+
+# --- warnings -------------------------------------------------------------------------------------
+
+
+def _warnings(layout: Layout, planned: Planned, request: Request) -> list[str]:
+    warnings = []
+    if planned.left:
+        warnings.append(
+            f"{planned.left} replicas stay where there are too many: whatever would take them"
+            " holds the partition already, or it would lose a rack"
+        )
+    brokers = layout.brokers
+    unlisted = range(brokers.usable, len(brokers.ids))
+    dead = [brokers.ids[b] for b in unlisted if layout.load[b]]
+    if dead:
+        warnings.append(
+            f"brokers that are not listed hold replicas: {_named(dead)}"
+            f" (decommission --from {dead[0]} moves them)"
+        )
+    if not request.is_rack_aware and any(broker.rack is not None for broker in request.brokers):
+        warnings.append("racks were not looked at")
+    sizes = Counter(broker.rack for broker in request.brokers)
+    if request.is_rack_aware and min(sizes.values()) * _UNEVEN < max(sizes.values()):
+        smallest = min(sizes, key=lambda rack: (sizes[rack], rack))
+        warnings.append(
+            f"racks are uneven, from {min(sizes.values())} brokers (rack {smallest}) to"
+            f" {max(sizes.values())}: brokers of small racks hold more replicas (KAFKA-3438)"
+        )
+    return warnings
+
+
+def _named(broker_ids: Sequence[BrokerId]) -> str:
+    names = [str(broker_id) for broker_id in broker_ids[:_MAX_NAMED]]
+    return ", ".join([*names, "…"] if len(broker_ids) > _MAX_NAMED else names)

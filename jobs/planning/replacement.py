@@ -1,0 +1,60 @@
+"""Plans that replace the replicas of certain brokers: decommission, and one broker for another."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from random import Random
+
+from jobs.planning.fill import level, place
+from jobs.planning.leadership import keep_leaders, prefer_leaders
+from jobs.planning.model import VACANT, Layout, Slot
+
+
+def decommission(layout: Layout, leaving: Collection[int], seed: int) -> list[int]:
+    """Spread the replicas of ``leaving`` brokers over the others; return the leaders by broker.
+
+    Raises:
+        InfeasibleError
+    """
+    takers = [b for b in range(layout.brokers.usable) if b not in leaving]
+    Random(seed).shuffle(takers)
+    place(layout, _vacate(layout, leaving), takers)
+    level(layout, takers)
+    return prefer_leaders(layout)
+
+
+def replace(layout: Layout, leaving: Sequence[int], to: Sequence[int]) -> list[int]:
+    """Put brokers into the places of ``leaving`` ones; return the leaders by broker.
+
+    When there are as many, each takes the places of its counterpart; only those that it cannot
+    have, because it holds the partition already, is full, or would lose it a rack, go to another of
+    ``to``. Otherwise all of ``to`` share the places.
+
+    Raises:
+        InfeasibleError
+    """
+    counterpart = dict(zip(leaving, to, strict=True)) if len(leaving) == len(to) else {}
+    open_slots = []
+    for slot in _vacate(layout, leaving):
+        taker = counterpart.get(layout.rows.replicas[slot[0]][slot[1]])
+        if taker is not None and layout.has_room(taker) and layout.fits(slot, taker):
+            layout.put(slot, taker)
+        else:
+            open_slots.append(slot)
+    place(layout, open_slots, to)
+    if not counterpart:
+        level(layout, to)
+    return keep_leaders(layout)
+
+
+def _vacate(layout: Layout, leaving: Collection[int]) -> list[Slot]:
+    leaving = frozenset(leaving)
+    slots = [
+        (row, position)
+        for row, replicas in enumerate(layout.replicas)
+        for position, broker in enumerate(replicas)
+        if broker in leaving
+    ]
+    for slot in slots:
+        layout.put(slot, VACANT)
+    return slots

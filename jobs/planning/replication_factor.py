@@ -1,0 +1,53 @@
+"""Plans that give partitions more or fewer replicas."""
+
+from __future__ import annotations
+
+from random import Random
+
+from jobs.planning.fill import level, place
+from jobs.planning.leadership import prefer_leaders
+from jobs.planning.model import NO_RACK, VACANT, InfeasibleError, Layout, Slot
+
+
+def change_factor(layout: Layout, factor: int, seed: int) -> list[int]:
+    """Add or drop replicas until every row has ``factor``; return the leaders by broker.
+
+    New ones come last in preference. Those on brokers that are not usable are dropped first, then
+    one of a rack that holds another, then that on the fullest broker; the preferred leader stays.
+
+    Raises:
+        InfeasibleError
+    """
+    usable = layout.brokers.usable
+    if factor > usable:
+        raise InfeasibleError(
+            f"brokers: replication factor {factor} needs as many brokers, and there are {usable}"
+        )
+    slots: list[Slot] = []
+    for row, replicas in enumerate(layout.replicas):
+        while len(replicas) > factor:
+            _drop(layout, row)
+        while len(replicas) < factor:
+            slots.append((row, len(replicas)))
+            replicas.append(VACANT)
+    takers = list(range(usable))
+    Random(seed).shuffle(takers)
+    place(layout, slots, takers)
+    level(layout, takers)
+    return prefer_leaders(layout)
+
+
+def _drop(layout: Layout, row: int) -> None:
+    replicas = layout.replicas[row]
+    usable, racks = layout.brokers.usable, layout.brokers.racks
+
+    def worth(position: int) -> tuple[bool, bool, bool, int, int]:
+        broker = replicas[position]
+        rack = racks[broker]
+        is_only_one = all(racks[b] != rack for b in replicas if b != broker) and rack != NO_RACK
+        is_live = broker < usable
+        return (is_live, position == 0, is_only_one, -layout.load[broker], -position)
+
+    position = min(range(len(replicas)), key=worth)
+    layout.put((row, position), VACANT)
+    del replicas[position]

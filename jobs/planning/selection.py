@@ -1,0 +1,205 @@
+"""The part of planning that Spark does: count and filter, so that only what matters is brought in.
+
+Everything per partition is Catalyst expressions; what comes to the driver are counts by broker, and
+the rows of the partitions that a plan is to touch.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import orjson
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812
+
+from core.model import BrokerId
+from jobs.brokers_file import Broker
+from jobs.planning.model import NO_RACK, UNLIMITED, Brokers, Rows
+
+_DENSE_IDS: Final = 1 << 20  # an array of so many is looked up rather than lists of ids
+_SAMPLE_SCALE: Final = 1 << 20
+
+
+class BrokerLoad(NamedTuple):
+    """What a broker holds and leads by preference, and how much of that may be moved."""
+
+    replicas: int
+    movable: int
+    leaders: int
+    movable_leaders: int
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """The assignment with the brokers it is planned for; ``movable`` is by index, as in Brokers."""
+
+    frame: DataFrame
+    can_move: Column
+    listed: Sequence[Broker]
+    brokers: Brokers
+    movable: Sequence[int]
+    movable_partitions: int
+
+    def indexes(self, broker_ids: Iterable[BrokerId]) -> list[int]:
+        """Return the indexes of brokers that are listed or hold replicas."""
+        index = {broker_id: number for number, broker_id in enumerate(self.brokers.ids)}
+        return [index[broker_id] for broker_id in broker_ids]
+
+    def rows(self, condition: Column) -> Rows:
+        """Bring in the partitions that may be moved and meet a condition, sorted."""
+        table = (
+            self.frame.filter(self.can_move & condition)
+            .select("topic", "partition", "replicas", F.coalesce("leader", F.lit(-1)).alias("l"))
+            .toArrow()
+            .combine_chunks()
+            .sort_by([("topic", "ascending"), ("partition", "ascending")])
+        )
+        column = table["replicas"].combine_chunks()
+        flat = self._to_indexes(column.flatten().to_numpy())
+        ends = np.cumsum(column.value_lengths().to_numpy()).tolist()
+        starts = [0, *ends[:-1]]
+        replicas = [flat[start:end] for start, end in zip(starts, ends, strict=False)]
+        return Rows(
+            table["topic"].to_pylist(),
+            table["partition"].to_pylist(),
+            replicas,
+            self._to_indexes(table["l"].to_numpy()),
+        )
+
+    def _to_indexes(self, broker_ids: npt.NDArray[np.int32]) -> list[int]:
+        """Return the indexes of brokers, -1 for what is none."""
+        ids = np.array(self.brokers.ids, np.int64)
+        order = np.argsort(ids)
+        places = np.searchsorted(ids, broker_ids, sorter=order)
+        found = np.append(order, -1)[places]
+        indexes: list[int] = np.where(np.append(ids, -1)[found] == broker_ids, found, -1).tolist()
+        return indexes
+
+    def holds_any(self, broker_ids: Iterable[BrokerId]) -> Column:
+        """Return the condition that a replica is on one of some brokers."""
+        names = ",".join(map(str, sorted(broker_ids)))
+        return F.expr(f"exists(replicas, b -> b IN ({names}))")
+
+    def sample(self, chances: Mapping[BrokerId, float], seed: int) -> Column:
+        """Return the condition that picks, of each broker's partitions, a share at random."""
+        limits = {b: min(_SAMPLE_SCALE, int(p * _SAMPLE_SCALE) + 1) for b, p in chances.items()}
+        drawn = f"pmod(xxhash64(topic, partition, {seed}L), {_SAMPLE_SCALE})"
+        return F.expr(f"exists(replicas, b -> {drawn} < {_lookup('b', limits, 0)})")
+
+    def spreads(self) -> dict[tuple[int, int], int]:
+        """Count what may be moved by how many live replicas there are in how many racks."""
+        usable = range(self.brokers.usable)
+        racks = {self.brokers.ids[b]: self.brokers.racks[b] for b in usable}
+        known = F.expr(
+            f"filter(transform(replicas, b -> {_lookup('b', racks, NO_RACK)}), r -> r >= 0)"
+        )
+        counts = (
+            self.frame.filter(self.can_move)
+            .select(known.alias("racks"))
+            .groupBy(F.size("racks").alias("f"), F.size(F.array_distinct("racks")).alias("s"))
+            .count()
+            .toArrow()
+            .to_pylist()
+        )
+        return {(row["f"], row["s"]): row["count"] for row in counts}
+
+
+def topic_condition(wanted: Sequence[str], excluded: Sequence[str]) -> Column:
+    """Return the condition that a topic's name is like one of the globs, and not like others."""
+    condition = F.lit(True)
+    if wanted:
+        condition = F.col("topic").rlike(_regex(wanted))
+    return condition & ~F.col("topic").rlike(_regex(excluded)) if excluded else condition
+
+
+def survey(
+    frame: DataFrame, can_move: Column, listed: Sequence[Broker], *, is_rack_aware: bool
+) -> Survey:
+    """Count what the brokers hold; those that are not listed are taken for dead."""
+    loads = broker_loads(frame, can_move)
+    listed = sorted(listed)
+    usable = [broker.broker_id for broker in listed]
+    ids = usable + sorted(loads.keys() - set(usable))
+    none = BrokerLoad(0, 0, 0, 0)
+    held = [loads.get(broker_id, none) for broker_id in ids]
+    dead = len(ids) - len(usable)
+    unlimited = [UNLIMITED] * dead
+    capacities = [UNLIMITED if b.capacity is None else b.capacity for b in listed] + unlimited
+    names = sorted({broker.rack or "" for broker in listed})
+    numbers = {name: number for number, name in enumerate(names)}
+    racks = [numbers[b.rack or ""] if is_rack_aware else 0 for b in listed] + [NO_RACK] * dead
+    brokers = Brokers(
+        ids,
+        len(usable),
+        racks,
+        capacities,
+        [load.replicas for load in held],
+        [load.leaders for load in held],
+    )
+    return Survey(
+        frame,
+        can_move,
+        listed,
+        brokers,
+        [load.movable for load in held],
+        sum(load.movable_leaders for load in held),
+    )
+
+
+def broker_loads(frame: DataFrame, can_move: Column) -> dict[BrokerId, BrokerLoad]:
+    """Count replicas and preferred leaderships by broker."""
+    is_first = F.col("position") == 0
+    table = (
+        frame.select(F.posexplode("replicas").alias("position", "broker"), can_move.alias("can"))
+        .groupBy("broker")
+        .agg(
+            F.count("*").alias("replicas"),
+            F.count_if("can").alias("movable"),
+            F.count_if(is_first).alias("leaders"),
+            F.count_if(is_first & F.col("can")).alias("movable_leaders"),
+        )
+        .toArrow()
+    )
+    return {row.pop("broker"): BrokerLoad(**row) for row in table.to_pylist()}
+
+
+def replicas_by_rack(survey: Survey, counts: Sequence[int]) -> dict[int, int]:
+    """Sum up counts of the usable brokers by rack."""
+    sums: Counter[int] = Counter()
+    for broker in range(survey.brokers.usable):
+        sums[survey.brokers.racks[broker]] += counts[broker]
+    return dict(sums)
+
+
+def _regex(globs: Sequence[str]) -> str:
+    """Return a regular expression for names like one of the globs (``*`` and ``?``)."""
+    wild = {"*": ".*", "?": "."}
+    alternatives = ("".join(wild.get(c) or re.escape(c) for c in glob) for glob in globs)
+    return f"^({'|'.join(alternatives)})$"
+
+
+def _lookup(variable: str, values: Mapping[BrokerId, int], default: int) -> str:
+    """Return SQL for the value of a broker, at the same cost for one broker and ten thousand."""
+    if max(values) < _DENSE_IDS:
+        dense = [default] * (max(values) + 1)
+        for broker_id, value in values.items():
+            dense[broker_id] = value
+        array = f"from_json('{orjson.dumps(dense).decode()}', 'array<int>')"
+        return f"coalesce(try_element_at({array}, {variable} + 1), {default})"
+    brokers_of: dict[int, list[BrokerId]] = {}
+    for broker_id, value in values.items():
+        brokers_of.setdefault(value, []).append(broker_id)
+    cases = " ".join(
+        f"WHEN {variable} IN ({_listed(ids)}) THEN {value}" for value, ids in brokers_of.items()
+    )
+    return f"CASE {cases} ELSE {default} END"
+
+
+def _listed(broker_ids: Collection[BrokerId]) -> str:
+    return ",".join(map(str, sorted(broker_ids)))

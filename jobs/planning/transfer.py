@@ -1,0 +1,166 @@
+"""Moving replicas from brokers that have too many to those that have too few, and no others.
+
+Brokers above their fair share give, the fullest first; those below take, the neediest first. When
+one side is done the other goes on with brokers that are at the edge of their share, so that in the
+end all are within it. That takes as many moves as the larger of what the givers have too much and
+the takers too little, unless racks or replicas of the same partition are in the way: then a
+replica goes by way of another broker, which costs a move more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from heapq import heapify, heappop, heappush
+from random import Random
+from typing import Final
+
+from jobs.planning.chains import Chains
+from jobs.planning.fair_share import Share
+from jobs.planning.least_loaded import LeastLoaded
+from jobs.planning.model import Layout, Slot
+
+_CHOICES: Final = 16  # looked at for one that helps a broker in need and is alone in its row
+
+
+def moves_needed(
+    load: Sequence[int],
+    share: Share,
+    racks: Sequence[int],
+    rack_limits: Mapping[int, tuple[int, int]],
+) -> int:
+    """Return how many replicas have to be moved at least until every broker has its fair share.
+
+    A rack that can hold no more and no fewer than it does is seen to by itself.
+    """
+    above: dict[int | None, int] = {}
+    below: dict[int | None, int] = {}
+    of_rack: dict[int, int] = {}
+    for rack, held in zip(racks, load, strict=True):
+        of_rack[rack] = of_rack.get(rack, 0) + held
+    for rack, held, low, high in zip(racks, load, share.low, share.high, strict=True):
+        fewest, most = rack_limits.get(rack, (0, -1))
+        part = rack if fewest == most == of_rack[rack] else None
+        above[part] = above.get(part, 0) + max(0, held - high)
+        below[part] = below.get(part, 0) + max(0, low - held)
+    return sum(max(above[part], below[part]) for part in above)
+
+
+class Transfer:
+    """Moves replicas in a layout until every broker has its fair share, or nothing fits.
+
+    ``takers`` may get replicas; ``share`` is by index of the usable brokers. The same seed gives
+    the same plan.
+    """
+
+    def __init__(self, layout: Layout, share: Share, takers: Sequence[int], seed: int) -> None:
+        self._layout = layout
+        self._share = share
+        order = list(takers)
+        Random(seed).shuffle(order)
+        self._takers = order
+        self._queue = LeastLoaded(layout, order, share.high, share.low)
+        self._moved_rows: set[int] = set()
+        self._candidates = _slots_to_give(layout, share, seed)
+
+    def run(self) -> int:
+        """Move what can be moved; return how many replicas too many or too few are left."""
+        self._take_away(self._share.high)
+        self._take_away(self._share.low)
+        if self._left():
+            self._move_by_chains()
+            self._layout.restore_places()
+        return self._left()
+
+    def _left(self) -> int:
+        return max(self._above(), self._below())
+
+    def _above(self) -> int:
+        high = self._share.high
+        return sum(max(0, self._layout.load[b] - high[b]) for b in range(len(high)))
+
+    def _below(self) -> int:
+        low = self._share.low
+        return sum(max(0, low[b] - self._layout.load[b]) for b in self._takers)
+
+    def _take_away(self, level: Sequence[int]) -> None:
+        """Take replicas from brokers above ``level``, the fullest first, as long as it helps."""
+        load = self._layout.load
+        givers = [(level[b] - load[b], b) for b in range(len(level)) if load[b] > level[b]]
+        heapify(givers)
+        above, below = self._above(), self._below()
+        while givers and (above or below):
+            _, giver = heappop(givers)
+            taker = self._give_one(giver, need_only=below >= above)
+            if taker is None:
+                continue
+            above -= load[giver] >= self._share.high[giver]
+            below -= load[taker] <= self._share.low[taker]
+            if load[giver] > level[giver]:
+                heappush(givers, (level[giver] - load[giver], giver))
+
+    def _give_one(self, giver: int, *, need_only: bool) -> int | None:
+        """Move one replica, if possible to a broker in need; return the broker it is moved to."""
+        slots = self._candidates.get(giver, [])
+        found: list[tuple[tuple[bool, bool], Slot, int]] = []
+        while slots and len(found) < _CHOICES:
+            slot = slots.pop()
+            taker = self._taker(slot)
+            if taker is None or (need_only and self._queue.excess(taker) >= 0):
+                continue  # of no use, as nobody it fits on will be needier later
+            drawbacks = (self._queue.excess(taker) >= 0, slot[0] in self._moved_rows)
+            found.append((drawbacks, slot, taker))
+            if not any(drawbacks):
+                break
+        if not found:
+            return None
+        best = min(found, key=lambda candidate: candidate[0])
+        slots.extend(slot for _, slot, _ in reversed(found) if slot != best[1])
+        _, slot, taker = best
+        self._layout.put(slot, taker)
+        self._moved_rows.add(slot[0])
+        self._queue.update(giver)
+        self._queue.update(taker)
+        return taker
+
+    def _taker(self, slot: Slot) -> int | None:
+        row = slot[0]
+        others = self._layout.racks_without(slot)
+        closed: Collection[int] = others if len(others) < self._layout.racks_before(row) else ()
+        return self._queue.best(self._layout.replicas[row], closed)
+
+    def _move_by_chains(self) -> None:
+        load, share = self._layout.load, self._share
+        slots = [
+            (r, p) for r, replicas in enumerate(self._layout.replicas) for p in range(len(replicas))
+        ]
+        chains = Chains(self._layout, slots, self._takers)
+        brokers = range(len(share.low))
+        for giver in brokers:
+            while load[giver] > share.high[giver]:
+                if not chains.move(giver, lambda taker: load[taker] < share.high[taker]):
+                    break
+        while any(load[taker] < share.low[taker] for taker in self._takers):
+            givers = sorted((b for b in brokers if load[b] > share.low[b]), key=lambda b: -load[b])
+            if not any(
+                chains.move(giver, lambda taker: load[taker] < share.low[taker]) for giver in givers
+            ):
+                return
+
+
+def _slots_to_give(layout: Layout, share: Share, seed: int) -> dict[int, list[Slot]]:
+    """Return the slots of every broker that may give some, in random order.
+
+    Neighbours in a topic are on the same brokers: without the dice all that is moved would come
+    from the first topics.
+    """
+    slots: dict[int, list[Slot]] = {
+        broker: [] for broker, low in enumerate(share.low) if layout.load[broker] > low
+    }
+    for row, replicas in enumerate(layout.replicas):
+        for position, broker in enumerate(replicas):
+            if broker in slots:
+                slots[broker].append((row, position))
+    dice = Random(seed)
+    for of_broker in slots.values():
+        dice.shuffle(of_broker)
+    return slots

@@ -1,0 +1,63 @@
+"""More replicas, and fewer."""
+
+from collections import Counter
+
+import pytest
+
+from jobs.planning.model import InfeasibleError
+from jobs.planning.replication_factor import change_factor
+from tests.support.planned_clusters import (
+    check_changes,
+    cluster_of,
+    known_racks,
+    loads_after,
+    random_cluster,
+    ring_cluster,
+)
+
+
+@pytest.mark.parametrize("seed", range(150))
+def test_each_partition_changes_by_the_difference_and_no_more(seed: int):
+    cluster = random_cluster(seed)
+    factor = 1 + seed % 4
+    layout = cluster.layout()
+    leaders = change_factor(layout, factor, seed)
+    changes = list(layout.changes())
+    check_changes(changes, cluster, takers=list(cluster.racks))
+    lengths = [len(row) for row in cluster.rows.replicas]
+    assert sum(c.moves for c in changes) == sum(abs(factor - length) for length in lengths)
+    every_rack = len(set(cluster.racks.values()))
+    for change in changes:
+        assert len(change.after) == factor
+        kept = [b for b in change.before if b in change.after]
+        if change.before[0] in kept:
+            assert kept == list(change.after[: len(kept)])
+        if len(change.before) < factor and all(b in cluster.racks for b in change.before):
+            assert known_racks(change.after, cluster) == min(
+                every_rack, known_racks(change.before, cluster) + len(change.added)
+            )
+    assert sum(leaders) == len(lengths)
+
+
+def test_new_replicas_go_where_there_are_few():
+    cluster = ring_cluster(brokers=15, partitions=1000, factor=2)
+    layout = cluster.layout()
+    change_factor(layout, 4, seed=3)
+    after = loads_after(list(layout.changes()), cluster)
+    assert max(after.values()) - min(after.values()) <= 1
+
+
+def test_dead_brokers_and_crowded_racks_give_up_theirs_first():
+    racks = {1: 0, 2: 0, 3: 1}
+    cluster = cluster_of([[1, 2, 3], [3, 9, 2], [9, 1, 2]], racks)
+    layout = cluster.layout()
+    leaders = change_factor(layout, 2, seed=0)
+    after = [c.after for c in layout.changes()]
+    assert after == [(1, 3), (3, 2), (2, 1)]
+    assert Counter(dict(zip(cluster.brokers.ids, leaders, strict=True))) == {1: 1, 2: 1, 3: 1, 9: 0}
+
+
+def test_there_must_be_as_many_brokers():
+    cluster = cluster_of([[1, 2], [2, 1]], {1: 0, 2: 0})
+    with pytest.raises(InfeasibleError, match=r"^brokers: replication factor 3 needs .* are 2$"):
+        change_factor(cluster.layout(), 3, seed=0)

@@ -1,0 +1,159 @@
+"""Rebalancing and growing: fair shares, as few moves as can be, and what is in the way."""
+
+from collections import Counter
+from collections.abc import Sequence
+from itertools import permutations, product
+
+import pytest
+
+from jobs.planning.fair_share import Share, fair_share, rack_limits
+from jobs.planning.model import Change
+from jobs.planning.transfer import Transfer, moves_needed
+from tests.support.planned_clusters import (
+    PlannedCluster,
+    check_changes,
+    cluster_of,
+    loads_after,
+    random_cluster,
+    ring_cluster,
+)
+
+
+def shares(cluster: PlannedCluster, new: Sequence[int] | None) -> tuple[Share, int]:
+    """Return the fair shares and the moves needed; only ``new`` brokers take, if given."""
+    brokers = cluster.brokers
+    usable = range(brokers.usable)
+    load = [brokers.replicas[b] for b in usable]
+    racks = [brokers.racks[b] for b in usable]
+    live = [[b for b in replicas if b in usable] for replicas in cluster.rows.replicas]
+    spreads = Counter((len(row), len({racks[b] for b in row})) for row in live)
+    limits = rack_limits(spreads, racks, {})
+    most = [load[b] if new is not None and b not in new else brokers.capacities[b] for b in usable]
+    share = fair_share([0] * len(usable), most, racks, limits, sum(load))
+    return share, moves_needed(load, share, racks, limits)
+
+
+def plan(
+    cluster: PlannedCluster, new: Sequence[int] | None = None, seed: int = 0
+) -> tuple[list[Change], int, int]:
+    """Return the changes, the moves needed at least, and how many replicas are out of place."""
+    share, bound = shares(cluster, new)
+    layout = cluster.layout()
+    takers = list(range(cluster.brokers.usable)) if new is None else list(new)
+    left = Transfer(layout, share, takers, seed).run()
+    changes = list(layout.changes())
+    check_changes(changes, cluster, takers=[cluster.brokers.ids[b] for b in takers])
+    return changes, bound, left
+
+
+@pytest.mark.parametrize("seed", range(150))
+def test_rebalancing_without_racks_needs_no_move_more_than_the_bound(seed: int):
+    cluster = random_cluster(seed, is_rack_aware=False)
+    changes, bound, left = plan(cluster, seed=seed)
+    loads = loads_after(changes, cluster).values()
+    assert left == 0
+    assert max(loads) - min(loads) <= 1
+    assert sum(change.moves for change in changes) == bound
+
+
+@pytest.mark.parametrize("seed", range(150))
+def test_rebalancing_with_racks_is_valid_and_evens_out(seed: int):
+    cluster = random_cluster(seed)
+    changes, bound, left = plan(cluster, seed=seed)
+    before = [cluster.brokers.replicas[b] for b in range(cluster.brokers.usable)]
+    after = list(loads_after(changes, cluster).values())
+    assert sum(after) == sum(before)
+    assert max(after) <= max(before)
+    assert min(after) >= min(before)
+    if not left:
+        assert sum(change.moves for change in changes) >= bound
+
+
+def test_newcomers_get_their_share_and_nothing_else_moves():
+    cluster = ring_cluster(brokers=40, partitions=4000, factor=3, racks=4)
+    ids = dict.fromkeys(range(44))
+    cluster = cluster_of(
+        [[cluster.brokers.ids[b] for b in r] for r in cluster.rows.replicas],
+        {b: b % 4 for b in ids},
+    )
+    changes, bound, left = plan(cluster, new=[40, 41, 42, 43])
+    assert left == 0
+    assert sum(change.moves for change in changes) == bound == 4 * (12000 // 44)
+    assert set(loads_after(changes, cluster).values()) <= {272, 273}
+
+
+def test_racks_that_hold_every_partition_share_among_themselves():
+    racks = {0: 0, 1: 0, 2: 1, 3: 1, 4: 1, 5: 0}
+    cluster = cluster_of([[p % 2, 2 + p % 3] for p in range(60)], racks)
+    changes, bound, left = plan(cluster, new=[5])
+    assert left == 0
+    assert sum(change.moves for change in changes) == bound == 20
+    assert loads_after(changes, cluster) == dict.fromkeys(racks, 20)
+
+
+def test_a_replica_goes_by_way_of_another_broker_when_it_must():
+    # Broker 3 needs one and holds both that broker 1 could give.
+    cluster = cluster_of([[1, 3], [1, 3], [1, 2], [2, 1]], {1: 0, 2: 0, 3: 0, 4: 0})
+    changes, bound, left = plan(cluster)
+    assert (left, bound) == (0, 2)
+    assert sum(change.moves for change in changes) == 2
+    assert loads_after(changes, cluster) == {1: 2, 2: 2, 3: 2, 4: 2}
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_no_plan_for_a_small_cluster_is_shorter(seed: int):
+    cluster = random_cluster(seed, max_brokers=4, max_partitions=4, is_rack_aware=False)
+    changes, _, _ = plan(cluster, seed=seed)
+    assert sum(change.moves for change in changes) == fewest_moves_by_trying_all(cluster)
+
+
+def fewest_moves_by_trying_all(cluster: PlannedCluster) -> int:
+    """Return how many replicas must move for loads within one of each other."""
+    ids = list(cluster.racks)
+    rows = [[cluster.brokers.ids[b] for b in row] for row in cluster.rows.replicas]
+    fewest = 99
+    choices = []
+    for row in rows:
+        dead = [b for b in row if b not in cluster.racks]
+        live = len(row) - len(dead)
+        choices.append([(*c, *dead) for c in permutations(ids, live) if list(c) == sorted(c)])
+    for assignment in product(*choices):
+        held = Counter(b for replicas in assignment for b in replicas)
+        loads = [held[b] for b in ids]
+        if max(loads) - min(loads) <= 1:
+            pairs = zip(assignment, rows, strict=True)
+            fewest = min(fewest, sum(len(set(a) - set(b)) for a, b in pairs))
+    return fewest
+
+
+def test_fair_shares_respect_limits_of_brokers_and_racks():
+    even = fair_share([0] * 4, [100] * 4, [0] * 4, {}, 10)
+    assert even == ([2] * 4, [3] * 4)
+    exact = fair_share([0] * 4, [100] * 4, [0] * 4, {}, 8)
+    assert exact.low == [2] * 4
+    limited = fair_share([0, 0, 5, 0], [100, 1, 100, 100], [0] * 4, {}, 12)
+    assert limited.low == [3, 1, 5, 3]
+    racks = fair_share([0] * 3, [100] * 3, [0, 0, 1], {0: (10, 10), 1: (10, 10)}, 20)
+    assert racks.low == [5, 5, 10]
+    expected = {0: (10, 14), 1: (17, 21), 2: (10, 14)}
+    assert rack_limits({(3, 3): 10, (2, 2): 4}, [0, 1, 2], {1: 7}) == expected
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_nobody_gets_beyond_its_capacity_and_who_is_gives_some_away(seed: int):
+    cluster = random_cluster(seed, is_rack_aware=False)
+    ids, held = cluster.brokers.ids, cluster.brokers.replicas
+    usable = range(cluster.brokers.usable)
+    even = -(-sum(held[b] for b in usable) // cluster.brokers.usable)
+    fullest = max(usable, key=lambda b: held[b])
+    limited = cluster_of(
+        [[ids[b] for b in replicas] for replicas in cluster.rows.replicas],
+        cluster.racks,
+        {ids[fullest]: even // 2},
+    )
+    changes, _, left = plan(limited, seed=seed)
+    loads = loads_after(changes, limited)
+    partitions = len(cluster.rows.replicas)
+    if partitions > max(loads.values()) + 1:  # or there may be no others to give them to
+        assert left == 0
+        assert loads[ids[fullest]] <= even // 2

@@ -1,0 +1,200 @@
+"""Where an assignment comes from: every kind of file, ZooKeeper, and what is refused."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+from pyspark.sql import SparkSession
+
+from core.model import LeaderAndIsr, LeaderIsrAndControllerEpoch, ReplicaAssignment
+from jobs.assignment_source import (
+    AssignmentSource,
+    ReassignmentInProgressError,
+    assignment_frame,
+    check_assignment,
+)
+from jobs.command import InputError
+from zk.client import ZooKeeperClient
+from zk.operations import Create
+from zk.znodes import TopicPartitionStateZNode, TopicZNode, encode_topic_id
+
+ROWS: list[dict[str, Any]] = [
+    {"topic": "a", "partition": 0, "replicas": [3, 1]},
+    {"topic": "a", "partition": 1, "replicas": [1]},
+    {"topic": "b", "partition": 0, "replicas": [2, 3, 1]},
+]
+EXPECTED = [{**row, "leader": None, "isr": None} for row in ROWS]
+
+
+def source_of(path: Path) -> AssignmentSource:
+    """Return the source that a path names; there is no cluster."""
+    return AssignmentSource.of(str(path), no_cluster)
+
+
+def no_cluster() -> str:
+    """Say that nobody may ask for the cluster."""
+    raise AssertionError
+
+
+def rows_of(spark: SparkSession, source: AssignmentSource) -> list[dict[str, Any]]:
+    """Return the rows, sorted."""
+    frame = assignment_frame(spark, source).orderBy("topic", "partition")
+    rows: list[dict[str, Any]] = frame.toArrow().to_pylist()
+    return rows
+
+
+def write_lines(path: Path, rows: list[dict[str, Any]]) -> Path:
+    """Write rows as JSON lines."""
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+@pytest.mark.spark
+def test_a_reassignment_document_however_it_is_laid_out(spark: SparkSession, tmp_path: Path):
+    path = tmp_path / "plan.json"
+    rows = [{**row, "log_dirs": ["any"] * len(row["replicas"])} for row in ROWS]
+    for indent in (None, 2):
+        path.write_text(json.dumps({"version": 1, "partitions": rows}, indent=indent))
+        assert rows_of(spark, source_of(path)) == EXPECTED
+    path.write_text(json.dumps([{**row, "leader": 1, "isr": [1]} for row in ROWS]))
+    described = [{**row, "leader": 1, "isr": [1]} for row in ROWS]
+    assert rows_of(spark, source_of(path)) == described
+
+
+@pytest.mark.spark
+def test_json_lines_and_parquet_as_a_file_or_a_directory(spark: SparkSession, tmp_path: Path):
+    lines = tmp_path / "lines"
+    lines.mkdir()
+    (lines / "_SUCCESS").touch()
+    write_lines(lines / "part-1.json", ROWS[:2])
+    assert rows_of(spark, source_of(lines)) == EXPECTED[:2]
+    write_lines(lines / "part-2.json", ROWS[2:])
+    assert rows_of(spark, source_of(lines)) == EXPECTED
+    table = tmp_path / "table"
+    spark.createDataFrame(
+        [(r["partition"], r["topic"], r["replicas"]) for r in ROWS],
+        "partition bigint, topic string, replicas array<bigint>",
+    ).repartition(2).write.parquet(str(table))
+    assert rows_of(spark, source_of(table)) == EXPECTED
+    file = tmp_path / "file.parquet"
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(ROWS), file)
+    assert rows_of(spark, source_of(file)) == EXPECTED
+
+
+@pytest.mark.spark
+@pytest.mark.zookeeper
+def test_zookeeper_with_leaders_and_without_what_is_being_deleted(
+    spark: SparkSession, zookeeper_address: str
+):
+    client = ZooKeeperClient(zookeeper_address, 6000, on_watch=lambda _: None)
+    client.start(timeout_s=10.0)
+    try:
+        for path in ("/brokers", "/brokers/topics", "/admin", "/admin/delete_topics"):
+            client.multi([Create(path)])
+        for topic in ("a", "b", "gone"):
+            assignments = {p: ReplicaAssignment((1, 2)) for p in range(2)}
+            create_topic(client, topic, assignments)
+        client.multi([Create("/admin/delete_topics/gone")])
+        state = LeaderIsrAndControllerEpoch(LeaderAndIsr(2, (2,)), 1)
+        for path in ("/brokers/topics/a/partitions", "/brokers/topics/a/partitions/1"):
+            client.multi([Create(path)])
+        data = TopicPartitionStateZNode.encode(state)
+        client.multi([Create("/brokers/topics/a/partitions/1/state", data)])
+        source = AssignmentSource.of("zookeeper", lambda: zookeeper_address)
+        assert [tuple(row.values()) for row in rows_of(spark, source)] == [
+            ("a", 0, [1, 2], None, None),
+            ("a", 1, [1, 2], 2, [2]),
+            ("b", 0, [1, 2], None, None),
+            ("b", 1, [1, 2], None, None),
+        ]
+        create_topic(client, "moving", {7: ReplicaAssignment((1, 2, 3), (3,), (1,))})
+        assert len(rows_of(spark, source)) == 5
+        with pytest.raises(ReassignmentInProgressError, match=r"already \(moving-7\)"):
+            assignment_frame(spark, source, refuse_moving=True)
+    finally:
+        client.close()
+
+
+def create_topic(
+    client: ZooKeeperClient, topic: str, assignments: dict[int, ReplicaAssignment]
+) -> None:
+    """Create a topic's znode."""
+    data = TopicZNode.encode(encode_topic_id(b"0123456789abcdef"), assignments)
+    client.multi([Create(TopicZNode.path(topic), data)])
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([], "has no partitions"),
+        ([*ROWS, ROWS[1]], "a-1 is listed more than once"),
+        ([*ROWS, {"topic": "c", "replicas": [1]}], "entry without a topic or a partition"),
+        ([*ROWS, {"topic": "c", "partition": -1, "replicas": [1]}], "cannot be negative"),
+        ([*ROWS, {"topic": "c", "partition": 1, "replicas": []}], "c-1 has no replicas"),
+        ([*ROWS, {"topic": "c", "partition": 1}], "c-1 has no replicas"),
+        ([*ROWS, {"topic": "c", "partition": 1, "replicas": [None]}], "c-1 has a replica that is"),
+        ([*ROWS, {"topic": "c", "partition": 1, "replicas": [-2]}], "c-1 has a replica that is"),
+        ([*ROWS, {"topic": "c", "partition": 1, "replicas": [4, 4]}], "c-1 has two replicas on"),
+    ],
+)
+def test_an_assignment_that_is_not_sound_is_refused_by_name(
+    spark: SparkSession, tmp_path: Path, rows: list[dict[str, Any]], message: str
+):
+    path = tmp_path / "document.json"
+    path.write_text(json.dumps({"partitions": rows}))
+    with pytest.raises(InputError, match=message):
+        check_assignment(assignment_frame(spark, source_of(path)), str(path))
+
+
+@pytest.mark.spark
+def test_lines_that_are_no_rows_are_refused_when_checked(spark: SparkSession, tmp_path: Path):
+    path = write_lines(tmp_path / "lines.json", ROWS)
+    frame = assignment_frame(spark, source_of(path))
+    assert check_assignment(frame, "it") == (3, 6)
+    with path.open("a") as file:
+        file.write('{"topic": "a", "partition": ')
+    with pytest.raises(InputError, match="has an entry without"):
+        check_assignment(assignment_frame(spark, source_of(path)), "it")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("", "is no assignment: Empty JSON file"),
+        ("nonsense", "is no assignment: JSON parse error: Invalid value"),
+        ("{}", "must be one object with partitions"),
+        ("7", "is no assignment"),
+        ('{"partitions": []}\n{"partitions": []}', "must be one object with partitions"),
+        ('{"partitions": [{"topic": "a", "partition": "0"}]}', "changed from number to string"),
+        ('{"partitions": [{"topic": "a", "partition": 99999999999}]}', "parse:99999999999"),
+        ('{"partitions": [{"topic": "a", "repl', "JSON parse error"),
+        ("PAR1 and what not", "is not Parquet"),
+    ],
+)
+def test_files_that_are_no_assignment_are_refused_without_spark(
+    tmp_path: Path, content: str, message: str
+):
+    path = tmp_path / "file"
+    path.write_text(content)
+    with pytest.raises(InputError) as refusal:
+        source_of(path)
+    assert message in str(refusal.value)
+    assert "\n" not in str(refusal.value)
+
+
+def test_directories_that_are_no_assignment_are_refused_without_spark(tmp_path: Path):
+    with pytest.raises(InputError, match="no such file or directory"):
+        source_of(tmp_path / "nowhere")
+    with pytest.raises(InputError, match="has no files"):
+        source_of(tmp_path)
+    table = pyarrow.table({"topic": ["a"], "partition": [0]})
+    pyarrow.parquet.write_table(table, tmp_path / "part-0.parquet")
+    with pytest.raises(InputError, match="no column replicas: it has topic, partition"):
+        source_of(tmp_path)
+    (tmp_path / "notes.txt").write_text("?")
+    with pytest.raises(InputError, match="other files than those of one assignment"):
+        source_of(tmp_path)

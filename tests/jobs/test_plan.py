@@ -1,0 +1,251 @@
+"""``regent jobs plan`` as it is called: what it writes, what it says, and what it refuses."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from jobs.plan import main
+from jobs.planning import goals
+
+Assignment = dict[tuple[str, int], list[int]]
+RACKS = {0: "a", 1: "b", 2: "c", 3: "a", 4: "b", 5: "c"}
+
+
+def ring(brokers: int, partitions: int, factor: int = 3, topic: str = "t") -> Assignment:
+    """Return a topic placed in a ring: racks that alternate are kept apart."""
+    return {(topic, p): [(p + j) % brokers for j in range(factor)] for p in range(partitions)}
+
+
+def write_document(path: Path, assignment: Assignment) -> Path:
+    """Write what the reassignment tool reads."""
+    rows = [{"topic": t, "partition": p, "replicas": r} for (t, p), r in assignment.items()]
+    path.write_text(json.dumps({"version": 1, "partitions": rows}))
+    return path
+
+
+def read_document(path: Path) -> Assignment:
+    """Read what the reassignment tool reads."""
+    document = json.loads(path.read_text())
+    assert document["version"] == 1
+    rows = {(r["topic"], r["partition"]): r["replicas"] for r in document["partitions"]}
+    assert len(rows) == len(document["partitions"])
+    return rows
+
+
+class Planner:
+    """Runs the command on files."""
+
+    def __init__(self, directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        self._directory = directory
+        self._capsys = capsys
+        self.out = directory / "out"
+        self.assignment = ring(6, 60)
+        self.brokers: list[Any] = [{"id": b, "rack": r} for b, r in RACKS.items()]
+        self.error = ""
+
+    def run(self, goal: str, *arguments: str, spark: SparkSession | None = None) -> int:
+        """Write the input and run; return the status."""
+        return self.call(goal, *self.files(), "--out", str(self.out), *arguments, spark=spark)
+
+    def call(self, *arguments: str, spark: SparkSession | None = None) -> int:
+        """Run; return the status."""
+        status = main(arguments, spark)
+        captured = self._capsys.readouterr()
+        self.error = captured.err
+        self.summary = json.loads(captured.out) if captured.out else {}
+        return status
+
+    def files(self) -> Sequence[str]:
+        """Write the input; return the options that name it."""
+        assignment = write_document(self._directory / "now.json", self.assignment)
+        brokers = self._directory / "brokers.json"
+        brokers.write_text(json.dumps(self.brokers))
+        return "--assignment", str(assignment), "--brokers", str(brokers)
+
+    def check(self) -> Assignment:
+        """See that the files belong together and that the plan is valid; return it."""
+        plan = read_document(self.out / "plan.json")
+        rollback = read_document(self.out / "rollback.json")
+        assert rollback == {partition: self.assignment[partition] for partition in plan}
+        paths = sorted((self.out / "waves").iterdir())
+        assert [path.name for path in paths] == [f"{n + 1:04d}.json" for n in range(len(paths))]
+        waves = [read_document(path) for path in paths]
+        assert {p: r for wave in waves for p, r in wave.items()} == plan
+        assert sum(map(len, waves)) == len(plan) == self.summary["partitions_changed"]
+        assert len(waves) == self.summary["waves"]
+        for partition, replicas in plan.items():
+            assert replicas != rollback[partition]
+            assert len(set(replicas)) == len(replicas)
+        written = json.loads((self.out / "summary.json").read_text())
+        assert written.items() <= self.summary.items()
+        assert sorted(path.name for path in self.out.parent.iterdir() if path.name[0] == ".") == []
+        return plan
+
+
+@pytest.fixture
+def planner(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Planner:
+    """A planner for six brokers in three racks, which hold sixty partitions."""
+    return Planner(tmp_path, capsys)
+
+
+@pytest.mark.spark
+def test_decommission_writes_plan_rollback_and_waves(spark: SparkSession, planner: Planner):
+    planner.assignment |= ring(6, 3, topic="other")
+    assert planner.run("decommission", "--from", "4", "--exclude", "o*r", spark=spark) == 0
+    plan = planner.check()
+    assert len(plan) == 30
+    for partition, replicas in plan.items():
+        before = planner.assignment[partition]
+        assert 4 in before
+        assert set(before) - {4} == set(replicas) - {1}  # the other broker of its rack
+    expected = {"moves": 30, "lower_bound": 30, "partitions": 63, "brokers": 6, "rack_aware": True}
+    assert expected.items() <= planner.summary.items()
+    assert planner.summary["replicas_per_broker"]["after"]["max"] == 62
+    assert planner.summary["waves"] == 6
+    assert planner.error == ""
+
+
+@pytest.mark.spark
+def test_replace_puts_one_in_the_place_of_another(spark: SparkSession, planner: Planner):
+    planner.brokers = [0, 1, 2, 3, 4, 7]  # 5 is lost, and nobody told its rack
+    arguments = ["--from", "5", "--to", "7", "--max-moves", "8", "--max-moves-per-broker", "20"]
+    assert planner.run("replace", *arguments, spark=spark) == 0
+    for partition, replicas in planner.check().items():
+        assert replicas == [7 if b == 5 else b for b in planner.assignment[partition]]
+    assert planner.summary["moves"] == 30
+    assert planner.summary["waves"] == 4
+    assert planner.summary["warnings"] == []
+
+
+@pytest.mark.spark
+def test_new_brokers_get_their_share(
+    spark: SparkSession, planner: Planner, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(goals, "_ALL_ROWS", 0)  # sampled, as if there were millions
+    new = {2_000_000_070: "a", 2_000_000_080: "b", 2_000_000_090: "c"}
+    racks = RACKS | new
+    planner.brokers += [{"id": broker, "rack": rack} for broker, rack in new.items()]
+    assert planner.run("add-brokers", spark=spark) == 0
+    for partition, replicas in planner.check().items():
+        assert new.keys() & set(replicas)
+        assert {racks[b] for b in replicas} == set("abc")
+        assert len(replicas) == len(planner.assignment[partition])
+    assert planner.summary["moves"] == planner.summary["lower_bound"] == 60
+    loads = planner.summary["replicas_per_broker"]
+    assert (loads["before"]["min"], loads["before"]["max"]) == (0, 30)
+    assert (loads["after"]["min"], loads["after"]["max"], loads["after"]["cv"]) == (20, 20, 0)
+
+
+@pytest.mark.spark
+def test_the_replication_factor_of_some_topics(spark: SparkSession, planner: Planner):
+    planner.assignment |= ring(6, 20, factor=1, topic="logs-1") | ring(6, 10, 2, topic="logs-2")
+    arguments = ["--factor", "2", "--topics", "logs-?"]
+    assert planner.run("replication-factor", *arguments, spark=spark) == 0
+    plan = planner.check()
+    assert {topic for topic, _ in plan} == {"logs-1"}
+    assert all(replicas[0] == planner.assignment[p][0] for p, replicas in plan.items())
+    assert all(len(replicas) == 2 for replicas in plan.values())
+    assert planner.summary["moves"] == planner.summary["lower_bound"] == 20
+
+
+@pytest.mark.spark
+def test_rebalance_is_refused_once_it_is_done(
+    spark: SparkSession, planner: Planner, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(goals, "_ALL_ROWS", 0)  # sampled, as if there were millions
+    planner.assignment = {("t", p): [p % 2, 2 + p % 2, 9] for p in range(30)}
+    planner.brokers = [{"id": b} for b in range(5)]
+    assert planner.run("rebalance", spark=spark) == 0
+    plan = planner.check()
+    assert planner.summary["moves"] == planner.summary["lower_bound"] == 12
+    assert planner.summary["replicas_per_broker"]["after"]["cv"] == 0
+    assert planner.summary["warnings"] == [
+        "brokers that are not listed hold replicas: 9 (decommission --from 9 moves them)"
+    ]
+    planner.assignment |= plan
+    planner.out = planner.out.parent / "again"
+    assert planner.run("rebalance", spark=spark) == 1
+    assert planner.error == (
+        "regent jobs plan: nothing to move: every broker has its fair share already"
+        " (12 to 12 replicas)\n"
+    )
+    assert not planner.out.exists()
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(
+    ("goal", "status", "message"),
+    [
+        ("decommission --from 9", 2, "--from: broker 9 is not listed and holds no replica"),
+        ("decommission --from 0,3", 1, "racks: t-0 has replicas in 3 racks"),
+        ("decommission --from 0 --topics nothing*", 2, "--topics and --exclude leave no topic"),
+        ("add-brokers", 2, "every listed broker has replicas: say which are new with --new"),
+        ("add-brokers --new 5", 1, "the new brokers have their fair share"),
+    ],
+)
+def test_what_the_assignment_does_not_allow_is_one_line(
+    spark: SparkSession, planner: Planner, goal: str, status: int, message: str
+):
+    assert planner.run(*goal.split(), spark=spark) == status
+    assert message in planner.error
+    assert planner.error.count("\n") == 1
+    assert not planner.summary
+    assert not planner.out.exists()
+
+
+@pytest.mark.spark
+def test_a_broker_without_replicas_is_decommissioned_already(spark: SparkSession, planner: Planner):
+    planner.brokers.append({"id": 6, "rack": "a"})
+    assert planner.run("decommission", "--from", "6", spark=spark) == 0
+    assert planner.summary["moves"] == 0
+    assert planner.summary["out"] is None
+    assert not planner.out.exists()
+    assert planner.error.startswith("nothing to move")
+
+
+@pytest.mark.parametrize(
+    ("goal", "message"),
+    [
+        ("decommission", "Missing option '--from'"),
+        ("decommission --from x", "'x' is not a broker id"),
+        ("decommission --from 1,1", "broker 1 is named more than once"),
+        ("decommission --from 99999999999", "broker 99999999999 is too large"),
+        ("replace --from 1,2 --to 2", "broker 2 is in --from and in --to"),
+        ("replace --from 1 --to 9", "--to: broker 9 is not one of the listed brokers"),
+        ("add-brokers --new 9", "--new: broker 9 is not one of the listed brokers"),
+        ("replication-factor --factor 0", "0 is not in the range"),
+        ("rebalance --max-moves 0", "0 is not in the range"),
+        ("rebalance --dry-run --execute", "--dry-run and --execute: choose one"),
+        ("rebalance --assignment /nowhere", "/nowhere: no such file or directory"),
+        ("rebalance --brokers /nowhere", "/nowhere cannot be read"),
+        ("rebalance --out .", ". exists already: choose a new directory"),
+        ("rebalance --assignment zookeeper --data-dir /nowhere", "no cluster in /nowhere"),
+        ("shuffle", "No such command 'shuffle'"),
+    ],
+)
+def test_wrong_arguments_are_one_line_and_status_2_before_spark_starts(
+    planner: Planner, goal: str, message: str
+):
+    assert planner.run(*goal.split()) == 2
+    assert message in planner.error
+    assert planner.error.count("\n") == 1
+    assert not planner.out.exists()
+
+
+def test_what_brokers_alone_make_impossible_is_refused_before_spark_starts(planner: Planner):
+    assert planner.run("replication-factor", "--factor", "7") == 1
+    assert "brokers: replication factor 7 needs as many brokers, and 6 are" in planner.error
+    assert planner.run("decommission", "--from", "0,1,2,3,4,5") == 1
+    assert "none is left" in planner.error
+    planner.brokers[2].pop("rack")
+    assert planner.run("rebalance", "--rack-aware") == 2
+    assert "--rack-aware: broker 2 has no rack" in planner.error
+
+
+def test_execute_is_one_of_the_commands(planner: Planner):
+    assert planner.call("execute", "/nowhere", "--zookeeper", "127.0.0.1:1") == 2
+    assert "/nowhere is not a plan" in planner.error

@@ -1,0 +1,106 @@
+"""A controller that is told to move partitions, and plans for it.
+
+The topic is ``t``; every plan moves partitions of it from two brokers to two others.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+
+from core.errors import Errors
+from core.model import LeaderAndIsr, ReplicaAssignment
+from core.protocol.controller import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsResponse,
+    OngoingReassignment,
+    ReassignedPartition,
+)
+from tests.support.fake_cluster import FakeCluster
+from transport.codec import Request, Response
+from zk.admin import ZkAdminStore
+from zk.znodes import TopicZNode
+
+BEFORE, TARGET = (0, 1), (2, 3)
+
+
+class MovingController:
+    """Moves what it is told to at once, but for what it refuses and what is to last."""
+
+    def __init__(self, cluster: FakeCluster) -> None:
+        self.cluster = cluster
+        self.refuses: dict[int, tuple[Errors, str]] = {}
+        self.lasts: set[int] = set()
+        self.submitted: list[list[int]] = []
+        self.others: list[OngoingReassignment] = []
+        self.before_answer: Callable[[int], Errors] = lambda _: Errors.NONE
+        cluster.answers[AlterPartitionReassignmentsRequest] = self._begin
+        cluster.answers[ListPartitionReassignmentsRequest] = lambda _: (
+            ListPartitionReassignmentsResponse(Errors.NONE, tuple(self.others))
+        )
+
+    def assign(self, changed: Mapping[int, ReplicaAssignment]) -> None:
+        """Write partitions of the topic; all of their replicas are in sync."""
+        is_new = TopicZNode.path("t") not in self.cluster.zookeeper.snapshot()
+        known = {} if is_new else self.cluster.topic("t").partitions
+        leaders = {n: LeaderAndIsr(a.replicas[0], a.replicas) for n, a in changed.items()}
+        self.cluster.add_topic("t", {**known, **changed}, leaders)
+
+    def out_of_sync(self, partition: int, *isr: int) -> None:
+        """Let only these be in sync."""
+        partitions = self.cluster.topic("t").partitions
+        self.cluster.add_topic("t", partitions, {partition: LeaderAndIsr(isr[0], isr)})
+
+    def replicas(self) -> list[tuple[int, ...]]:
+        """Return where the partitions are."""
+        return [a.replicas for a in self.cluster.topic("t").partitions.values()]
+
+    def _begin(self, request: Request) -> Response | Errors:
+        assert isinstance(request, AlterPartitionReassignmentsRequest)
+        self.submitted.append([row.partition for row in request.partitions])
+        problem = self.before_answer(len(self.submitted))
+        if problem:
+            return problem
+        rows = []
+        for topic, number, target in request.partitions:
+            assert target is not None
+            error, message = self.refuses.get(number, (Errors.NONE, ""))
+            if not error and number in self.lasts:
+                current = self.cluster.topic("t").partitions[number]
+                self.assign({number: current.reassign_to(target)})
+                self.out_of_sync(number, *current.replicas)
+            elif not error:
+                self.assign({number: ReplicaAssignment(target)})
+            rows.append(ReassignedPartition(topic, number, error, message))
+        return AlterPartitionReassignmentsResponse(Errors.NONE, tuple(rows))
+
+
+def write_plan(directory: Path, *waves: list[int]) -> Path:
+    """Write a plan that moves these partitions, wave by wave."""
+    (directory / "waves").mkdir(parents=True)
+    for number, partitions in enumerate(waves, 1):
+        content = _document(partitions, TARGET)
+        (directory / "waves" / f"{number:04d}.json").write_text(content)
+    everything = [partition for wave in waves for partition in wave]
+    (directory / "rollback.json").write_text(_document(everything, BEFORE))
+    return directory
+
+
+def _document(partitions: list[int], replicas: tuple[int, ...]) -> str:
+    rows = [{"topic": "t", "partition": n, "replicas": replicas} for n in partitions]
+    return json.dumps({"version": 1, "partitions": rows})
+
+
+def opener(cluster: FakeCluster) -> Callable[[str], AbstractContextManager[ZkAdminStore]]:
+    """Return what opens sessions with the fake ZooKeeper."""
+
+    @contextmanager
+    def open_cluster(address: str) -> Iterator[ZkAdminStore]:
+        with cluster.open(address, None) as zookeeper:
+            yield ZkAdminStore(zookeeper)
+
+    return open_cluster

@@ -1,0 +1,132 @@
+"""Random clusters to plan for, and a checker that knows nothing of how plans are made."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Sequence
+from itertools import cycle, islice
+from random import Random
+from typing import NamedTuple
+
+from jobs.planning.model import NO_RACK, UNLIMITED, Brokers, Change, Layout, Rows
+
+
+class PlannedCluster(NamedTuple):
+    """Brokers and rows as planners take them; ``racks`` is by broker id, for those listed."""
+
+    brokers: Brokers
+    rows: Rows
+    racks: dict[int, int]
+
+    def layout(self) -> Layout:
+        """Return a layout to plan in."""
+        return Layout(self.brokers, self.rows)
+
+    def index_of(self, *broker_ids: int) -> list[int]:
+        """Return the indexes of brokers."""
+        return [list(self.brokers.ids).index(broker_id) for broker_id in broker_ids]
+
+
+def cluster_of(
+    assignment: Sequence[Sequence[int]],
+    racks: dict[int, int],
+    capacities: dict[int, int] | None = None,
+) -> PlannedCluster:
+    """Return a cluster with one topic; brokers that are in no rack are dead."""
+    listed = sorted(racks)
+    dead = sorted({b for replicas in assignment for b in replicas} - set(listed))
+    ids = listed + dead
+    index = {broker_id: number for number, broker_id in enumerate(ids)}
+    held = Counter(b for replicas in assignment for b in replicas)
+    led = Counter(replicas[0] for replicas in assignment)
+    limit = capacities or {}
+    brokers = Brokers(
+        ids,
+        len(listed),
+        [racks.get(b, NO_RACK) for b in ids],
+        [limit.get(b, UNLIMITED) for b in ids],
+        [held[b] for b in ids],
+        [led[b] for b in ids],
+    )
+    rows = Rows(
+        ["t"] * len(assignment),
+        list(range(len(assignment))),
+        [[index[b] for b in replicas] for replicas in assignment],
+        [-1] * len(assignment),
+    )
+    return PlannedCluster(brokers, rows, racks)
+
+
+def random_cluster(
+    seed: int, *, max_brokers: int = 12, max_partitions: int = 60, is_rack_aware: bool = True
+) -> PlannedCluster:
+    """Return a cluster with uneven racks, mixed factors, some dead brokers, unevenly loaded."""
+    dice = Random(seed)
+    listed = sorted(dice.sample(range(100), dice.randint(4, max_brokers)))
+    names = list(range(dice.randint(1, 4))) if is_rack_aware else [0]
+    racks = {b: dice.choice([*names, 0]) for b in listed}
+    dead = [100 + i for i in range(dice.choice([0, 0, 1, 2]))]
+    holders = dice.sample(listed, dice.randint(3, len(listed))) + dead
+    assignment = []
+    for _ in range(dice.randint(1, max_partitions)):
+        wanted = min(dice.choice([1, 2, 3, 3]), len(holders))
+        order = dice.sample(holders, len(holders))
+        fresh = [
+            b
+            for i, b in enumerate(order)
+            if rack(racks, b) not in {rack(racks, other) for other in order[:i]}
+        ]
+        rest = [b for b in order if b not in fresh]
+        assignment.append(list(islice([*fresh, *rest], wanted)))
+    return cluster_of(assignment, racks)
+
+
+def rack(racks: dict[int, int], broker: int) -> int:
+    """Return a broker's rack, one of its own for a dead one."""
+    return racks.get(broker, 1000 + broker)
+
+
+def ring_cluster(brokers: int, partitions: int, factor: int, racks: int = 1) -> PlannedCluster:
+    """Return a cluster placed in a ring, with racks in turn."""
+    ids = list(range(brokers))
+    ring = list(islice(cycle(ids), brokers + factor))
+    assignment = [ring[p % brokers : p % brokers + factor] for p in range(partitions)]
+    return cluster_of(assignment, {b: b % racks for b in ids})
+
+
+def check_changes(
+    changes: Sequence[Change], cluster: PlannedCluster, *, takers: Collection[int]
+) -> None:
+    """Assert what holds for every plan: valid, racks kept, and the leader that stays is first."""
+    rows = cluster.rows
+    present = {
+        (topic, partition): tuple(cluster.brokers.ids[b] for b in replicas)
+        for topic, partition, replicas in zip(
+            rows.topics, rows.partitions, rows.replicas, strict=True
+        )
+    }
+    seen = set()
+    for topic, partition, before, after, _ in changes:
+        assert (topic, partition) not in seen
+        seen.add((topic, partition))
+        assert present[topic, partition] == before != after
+        assert len(set(after)) == len(after) > 0
+        assert set(after) - set(before) <= set(takers)
+        if before[0] in after:
+            assert after[0] == before[0]
+        if len(after) >= len(before):
+            assert known_racks(after, cluster) >= known_racks(before, cluster)
+
+
+def known_racks(replicas: Collection[int], cluster: PlannedCluster) -> int:
+    """Return in how many racks replicas are, as far as that is known."""
+    return len({cluster.racks[b] for b in replicas if b in cluster.racks})
+
+
+def loads_after(changes: Sequence[Change], cluster: PlannedCluster) -> dict[int, int]:
+    """Return how many replicas each listed broker holds in the end."""
+    loads = Counter(dict(zip(cluster.brokers.ids, cluster.brokers.replicas, strict=True)))
+    for change in changes:
+        loads.update(change.after)
+        loads.subtract(change.before)
+    return {broker: loads[broker] for broker in cluster.racks}

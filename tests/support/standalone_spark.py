@@ -1,0 +1,114 @@
+"""A standalone Spark cluster on loopback: a master, and workers with one core each."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import urllib.request
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import pyspark
+
+from config.java import find_java
+from tests.support.running_cluster import eventually
+
+_SPARK_HOME = Path(pyspark.__file__).parent
+_START_S = 120.0
+
+
+class StandaloneSpark:
+    """Master and workers as processes of their own, from the files of the pip package."""
+
+    def __init__(self, directory: Path, workers: int = 2) -> None:
+        self._directory = directory
+        self._open = ExitStack()
+        port, self._web_port = free_port(), free_port()
+        self.master = f"spark://127.0.0.1:{port}"
+        try:
+            self._start("master.Master", "--port", str(port), "--webui-port", str(self._web_port))
+            eventually(self._is_up, "the master is up", _START_S)
+            self._workers = [self._start_worker(number) for number in range(workers)]
+            eventually(lambda: self.live_workers == workers, f"{workers} workers", _START_S)
+        except BaseException:
+            self._open.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._open.close()
+
+    @property
+    def live_workers(self) -> int:
+        """How many workers the master can give work to."""
+        return sum(worker["state"] == "ALIVE" for worker in self._state()["workers"])
+
+    def kill_worker(self, number: int) -> None:
+        """End a worker by ``kill -9``; the executors it started end by themselves."""
+        self._workers[number].kill()
+        self._workers[number].wait()
+
+    def _is_up(self) -> bool:
+        with suppress(OSError):
+            return bool(self._state())
+        return False
+
+    def _state(self) -> dict[str, Any]:
+        address = f"http://127.0.0.1:{self._web_port}/json/"
+        with urllib.request.urlopen(address, timeout=10) as answer:
+            state: dict[str, Any] = json.load(answer)
+        return state
+
+    def _start_worker(self, number: int) -> subprocess.Popen[bytes]:
+        folder = self._directory / f"worker-{number}"
+        options = ["--cores", "1", "--memory", "1g", "--work-dir", str(folder)]
+        return self._start("worker.Worker", "--webui-port", "0", *options, self.master)
+
+    def _start(self, name: str, *arguments: str) -> subprocess.Popen[bytes]:
+        log = self._open.enter_context((self._directory / f"{name}.log").open("ab"))
+        environment = {
+            k: v for k, v in os.environ.items() if not k.startswith(("SPARK", "PYSPARK"))
+        }
+        environment |= {
+            "JAVA_HOME": str(find_java().home),
+            "SPARK_LOCAL_IP": "127.0.0.1",
+            "SPARK_DAEMON_MEMORY": "256m",
+            "SPARK_DAEMON_JAVA_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+            "SPARK_MASTER_OPTS": "-Dspark.master.rest.enabled=false",
+            "PYSPARK_PYTHON": sys.executable,
+        }
+        process = subprocess.Popen(
+            [
+                _SPARK_HOME / "bin" / "spark-class",
+                f"org.apache.spark.deploy.{name}",
+                *("--host", "127.0.0.1"),
+                *arguments,
+            ],
+            stdout=log,
+            stderr=log,
+            env=environment,
+            cwd=self._directory,
+        )
+        self._open.callback(process.wait)
+        self._open.callback(process.kill)
+        return process
+
+
+def free_port() -> int:
+    """Return a port that nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+    return port

@@ -1,0 +1,129 @@
+"""A plan on a real cluster: brokers and the one who executes it die, and it gets to its end."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from core.model import BrokerId, ReplicaAssignment
+from core.ports import TopicAssignment
+from tests.support.running_cluster import RunningCluster, eventually
+from zk.admin import ZkAdminStore
+
+pytestmark = [pytest.mark.system, pytest.mark.zookeeper]
+
+LEAVING, RECEIVER = 3, 2
+PARTITIONS, WAVES = 60, 4
+TIMEOUT_S = 60.0
+PROGRAM = """
+import sys
+from jobs.command import run_job
+from jobs.plan_execution import execute_command
+
+sys.exit(run_job(execute_command, "plan execute", sys.argv[1:], None))
+"""
+
+Replicas = list[tuple[BrokerId, ...]]
+# What the leaving broker holds goes to the receiver, and what both hold to somebody else.
+BEFORE: Replicas = [((LEAVING, 0), (1, LEAVING), (LEAVING, RECEIVER))[p % 3] for p in range(60)]
+TARGET: Replicas = [((RECEIVER, 0), (1, RECEIVER), (0, RECEIVER))[p % 3] for p in range(60)]
+TARGETS = [ReplicaAssignment(replicas) for replicas in TARGET]
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[RunningCluster]:
+    with RunningCluster(tmp_path / "data", "--brokers", "4", "--no-placement-service") as cluster:
+        cluster.create_topic_on("orders", BEFORE)
+        yield cluster
+
+
+@pytest.fixture
+def plan(tmp_path: Path) -> Path:
+    directory = tmp_path / "plan"
+    (directory / "waves").mkdir(parents=True)
+    (directory / "rollback.json").write_text(document(BEFORE, range(PARTITIONS)))
+    size = PARTITIONS // WAVES
+    for wave in range(WAVES):
+        content = document(TARGET, range(wave * size, (wave + 1) * size))
+        (directory / "waves" / f"{wave + 1:04d}.json").write_text(content)
+    return directory
+
+
+def document(assigned: Replicas, partitions: range) -> str:
+    rows = [{"topic": "orders", "partition": p, "replicas": assigned[p]} for p in partitions]
+    return json.dumps({"version": 1, "partitions": rows})
+
+
+@contextmanager
+def executor(cluster: RunningCluster, plan: Path) -> Iterator[subprocess.Popen[str]]:
+    address = cluster.description["zookeeper"]
+    process = subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, str(plan), "--zookeeper", address],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=Path(__file__).parents[2],
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def assignments(cluster: RunningCluster) -> list[ReplicaAssignment]:
+    topic = ZkAdminStore(cluster.zookeeper).read_topics(["orders"])["orders"]
+    assert isinstance(topic, TopicAssignment)
+    return [topic.partitions[p] for p in range(PARTITIONS)]
+
+
+def await_words(process: subprocess.Popen[str], words: str) -> None:
+    assert process.stderr is not None
+    for line in process.stderr:
+        if words in line:
+            return
+    raise AssertionError(f"it never said {words!r}")
+
+
+def outcome(process: subprocess.Popen[str]) -> tuple[int, dict[str, Any], list[str]]:
+    """Wait for its end; return its exit status, its summary, and what it said."""
+    out, err = process.communicate(timeout=TIMEOUT_S)
+    return process.returncode, json.loads(out or "{}"), err.splitlines()
+
+
+def test_a_plan_outlives_the_broker_that_receives_and_whoever_executes_it(
+    cluster: RunningCluster, plan: Path
+):
+    with executor(cluster, plan) as first:
+        await_words(first, "wave 1 of 4 is done: 15 partitions")
+        pid = cluster.pid(RECEIVER)
+        cluster.signal(RECEIVER, signal.SIGKILL)
+        cluster.await_end(RECEIVER, pid)
+        first.kill()
+    eventually(lambda: cluster.broker_epoch(RECEIVER) is None, "it is seen to be dead")
+
+    with executor(cluster, plan) as second:
+        await_words(second, "is the first")
+        second.send_signal(signal.SIGINT)
+        status, summary, said = outcome(second)
+    assert (status, summary) == (130, {})
+    assert [line.partition(" ")[0] for line in said if line] == ["interrupted;", "To"]
+    reached = sum(now == wanted for now, wanted in zip(assignments(cluster), TARGETS, strict=True))
+    assert PARTITIONS // WAVES <= reached < PARTITIONS
+
+    with executor(cluster, plan) as third:
+        cluster.start_broker(RECEIVER)
+        status, summary, said = outcome(third)
+    assert status == 0, said
+    assert (summary["reached_before"], summary["moved"]) == (reached, PARTITIONS - reached)
+    assert assignments(cluster) == TARGETS
+    for p, state in cluster.leaderships("orders").items():
+        assert set(state.leader_and_isr.isr) == set(TARGET[p])
