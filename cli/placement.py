@@ -72,8 +72,8 @@ def placement_options(command: F) -> F:
             type=click.Choice([strategy.value for strategy in Strategy]),
             default=Strategy.RING.value,
             show_default=True,
-            help="How replicas are spread: neighbours on the ring, Kafka's shifted scheme, or that"
-            " scheme with racks.",
+            help="How replicas are spread: neighbours on the ring, Kafka's shifted scheme, that"
+            " scheme with racks, or few sets of brokers.",
         ),
         click.option(
             "--start-index",

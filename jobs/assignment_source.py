@@ -27,6 +27,7 @@ from core.errors import BadDataError, RegentError
 from core.model import LeaderIsrAndControllerEpoch, ReplicaAssignment, TopicPartition
 from jobs.cluster_connection import cluster_admin
 from jobs.command import InputError
+from jobs.local_files import path_to_read
 from zk.admin import ZkAdminStore
 
 ZOOKEEPER: Final = "zookeeper"
@@ -113,7 +114,7 @@ class AssignmentSource:
 
     @classmethod
     def _of_file(cls, path: Path) -> AssignmentSource:
-        uri = path.absolute().as_uri()
+        uri = path_to_read(path)
         with path.open("rb") as file:
             first_line = file.readline(_FIRST_LINE_BYTES).strip()
         if first_line.startswith(b"PAR1"):
@@ -131,7 +132,7 @@ class AssignmentSource:
         if len(files) == 1:
             return cls._of_file(files[0])
         suffixes = {file.suffix for file in files}
-        uri = path.absolute().as_uri()
+        uri = path_to_read(path)
         if suffixes == {".parquet"}:
             _check_parquet(files[0])
             return cls(str(path), _Kind.PARQUET, uri)
@@ -349,4 +350,4 @@ def _parquet_frame(
     except BaseException:
         shutil.rmtree(directory, ignore_errors=True)
         raise
-    return spark.read.schema(_DDL).parquet(directory.as_uri())
+    return spark.read.schema(_DDL).parquet(path_to_read(directory))

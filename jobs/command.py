@@ -20,12 +20,13 @@ from typing import Any, Final, TypeVar
 
 import click
 import orjson
-from py4j.protocol import Py4JError
+from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from core.errors import RegentError
 from core.placement import PlacementError
+from jobs.java_errors import innermost_cause
 from jobs.session import QUICK_START, spark_session
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -64,6 +65,8 @@ def run_job(
         return _fail(name, 2, error.format_message())
     except (InputError, PlacementError) as error:
         return _fail(name, 2, str(error))
+    except Py4JJavaError as error:
+        return _fail(name, 1, innermost_cause(error))
     except (RegentError, OSError, PySparkException, Py4JError) as error:
         return _fail(name, 1, str(error))
     return 0

@@ -21,12 +21,12 @@ from pyspark.sql import functions as F  # noqa: N812
 from core.errors import RegentError
 from core.model import BrokerId
 from jobs.command import InputError
+from jobs.java_errors import innermost_cause
 from jobs.local_files import path_to_write
 
 FORMATS: Final = ("json", "jsonl", "parquet")
 JSON_DOCUMENT: Final = "placement.json"
 
-_CAUSED_BY: Final = "Caused by: "
 _BLOCK_BYTES: Final = 2**20
 _ROWS_AT_ONCE: Final = 2**18
 _SMALL_ID: Final = 2**22
@@ -87,20 +87,7 @@ def write_placement(frame: DataFrame, directory: Path, file_format: str) -> None
             case _:
                 _write_document(frame, directory)
     except Py4JJavaError as error:
-        raise WriteFailedError(f"writing failed: {_innermost_cause(error)}") from error
-
-
-def _innermost_cause(error: Py4JJavaError) -> str:
-    """Return why it failed: ``error`` itself only says which call did.
-
-    Causes on the driver are objects; those of a task are in the text of the last of them.
-    """
-    cause = error.java_exception
-    while (inner := cause.getCause()) is not None:
-        cause = inner
-    lines = str(cause.toString()).splitlines()
-    of_task = [line for line in lines if line.startswith(_CAUSED_BY)]
-    return of_task[-1].removeprefix(_CAUSED_BY) if of_task else lines[0]
+        raise WriteFailedError(f"writing failed: {innermost_cause(error)}") from error
 
 
 def _write_document(frame: DataFrame, directory: Path) -> None:

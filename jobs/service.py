@@ -61,7 +61,7 @@ _MAX_PAUSE_S: Final = 60.0
 _EXIT_S: Final = 2.0  # how long a JVM whose connection broke may take to be seen dead
 _STOP_TIMEOUT_S: Final = 5.0
 _IDLE_S: Final = 60.0
-_WARM_UPS: Final = 6  # twice each strategy
+_WARM_UPS: Final = 2 * len(Strategy)
 _JVM_OPTIONS: Final = (  # live objects are some 70 MB: keep the heap near that
     *QUICK_START,
     "-Xms80m",

@@ -85,6 +85,16 @@ def test_json_lines_and_parquet_as_a_file_or_a_directory(spark: SparkSession, tm
 
 
 @pytest.mark.spark
+def test_names_with_spaces_brackets_and_percent_signs(spark: SparkSession, tmp_path: Path):
+    folder = tmp_path / "100% [of] {it}"
+    folder.mkdir()
+    write_lines(folder / "a 1.json", ROWS[:1])
+    assert rows_of(spark, source_of(folder)) == EXPECTED[:1]
+    write_lines(folder / "a*2.json", ROWS[1:])
+    assert rows_of(spark, source_of(folder)) == EXPECTED
+
+
+@pytest.mark.spark
 @pytest.mark.zookeeper
 def test_zookeeper_with_leaders_and_without_what_is_being_deleted(
     spark: SparkSession, zookeeper_address: str
