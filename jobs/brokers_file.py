@@ -7,11 +7,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-import orjson
-
 from core.errors import BadDataError
 from core.model import BrokerId
 from jobs.command import InputError
+from jobs.json_list import read_json_list
 from zk.admin import ZkAdminStore
 
 _MAX_ID: Final = 2**31 - 1
@@ -34,7 +33,7 @@ def read_brokers_file(path: Path) -> tuple[Broker, ...]:
     in the order of the ids. Raises ``InputError``.
     """
     brokers: dict[BrokerId, Broker] = {}
-    for number, entry in enumerate(_read_list(path)):
+    for number, entry in enumerate(read_json_list(path, "broker")):
         broker = _broker(entry, f"{path}: entry {number}")
         if broker.broker_id in brokers:
             raise InputError(
@@ -59,18 +58,6 @@ def read_registered_brokers(admin: ZkAdminStore) -> tuple[Broker, ...]:
     if not brokers:
         raise InputError("no broker is registered in ZooKeeper: is the cluster running?")
     return tuple(brokers)
-
-
-def _read_list(path: Path) -> list[Any]:
-    try:
-        entries = orjson.loads(path.read_bytes())
-    except orjson.JSONDecodeError as error:
-        raise InputError(f"{path} is not JSON: {error}") from None
-    except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror}") from None
-    if not isinstance(entries, list) or not entries:
-        raise InputError(f"{path} must be a JSON list with at least one broker")
-    return entries
 
 
 def _broker(entry: object, where: str) -> Broker:

@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-import orjson
-
 from core.errors import BadDataError
 from core.model import BrokerId
 from core.placement import LEAST_LOADED, RANDOM, check
@@ -21,6 +19,7 @@ from core.topic_validation import topic_name_problem
 from jobs.brokers_file import Broker, read_brokers_file, read_registered_brokers
 from jobs.cluster_connection import cluster_admin, zookeeper_address
 from jobs.command import InputError
+from jobs.json_list import read_json_list
 from jobs.topic_writer import check_new_topics
 from zk.admin import ZkAdminStore
 
@@ -96,15 +95,7 @@ def _request(
 
 def _rows(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Yield the objects of a JSON list, each with what to call it."""
-    try:
-        rows = orjson.loads(path.read_bytes())
-    except orjson.JSONDecodeError as error:
-        raise InputError(f"{path} is not JSON: {error}") from None
-    except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror}") from None
-    if not isinstance(rows, list) or not rows:
-        raise InputError(f"{path} must be a JSON list with at least one topic")
-    for number, row in enumerate(rows):
+    for number, row in enumerate(read_json_list(path, "topic")):
         where = f"{path}: entry {number}"
         if not isinstance(row, dict):
             raise InputError(f"{where} must be an object, not {reprlib.repr(row)}")

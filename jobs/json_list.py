@@ -1,0 +1,26 @@
+"""A JSON file that is a list, as people write the topics and brokers of a job."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from jobs.command import InputError
+
+
+def read_json_list(path: Path, entry: str) -> list[Any]:
+    """Return the entries, of which there must be one; ``entry`` is what to call one.
+
+    Raises ``InputError``.
+    """
+    try:
+        entries = orjson.loads(path.read_bytes())
+    except orjson.JSONDecodeError as error:
+        raise InputError(f"{path} is not JSON: {error}") from None
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror}") from None
+    if not isinstance(entries, list) or not entries:
+        raise InputError(f"{path} must be a JSON list with at least one {entry}")
+    return entries
