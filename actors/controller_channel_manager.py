@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
+from functools import partial
 
 from pykka import ActorDeadError, ActorRef
 
@@ -65,9 +66,7 @@ class ControllerChannelManager:
             f"Controller-{self._controller_id}-to-broker-{broker_id}-send-thread",
             registration,
             self._open_channel,
-            lambda header, request, response: self._on_response(
-                broker_id, header, request, response
-            ),
+            partial(self._on_response, broker_id),
             may_announce=self._may_announce,
             settings=self._settings,
             supervisor=self._supervisor,
@@ -131,8 +130,9 @@ class ControllerChannelManager:
         header: ControlHeader,
         request: ControlRequest,
         response: ControlResponse,
+        answered_ms: float,
     ) -> None:
         """Turn an answer into an event; runs on the RequestSendThread."""
-        event = response_event(broker_id, header, request, response)
+        event = response_event(broker_id, header, request, response, answered_ms)
         if event is not None:
             self._tell(event)

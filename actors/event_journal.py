@@ -2,7 +2,8 @@
 
 A line has ``ts_ms`` (wall clock), ``broker_id``, ``controller_epoch``, ``event_id`` (ascending
 within one run of the process), ``event``, ``cause``, ``queue_ms``, ``handling_ms`` and ``changes``
-(a list of sentences; of a large change the first few and how many more there are).
+(a list of sentences; of a large change the first few and how many more there are). The answer of a
+broker has ``answered_ms`` as well: the time from the first attempt to deliver the request.
 """
 
 from __future__ import annotations
@@ -87,6 +88,7 @@ class EventJournalFile:
             "cause": cause_of(handled.event),
             "queue_ms": round(handled.queue_ms, 3),
             "handling_ms": round(handled.handling_ms, 3),
+            **_answer_time(handled.event),
             "changes": _sentences(handled.changes),
         }
         try:
@@ -154,6 +156,18 @@ def _message(event: ControllerEvent) -> str:
             return f"error of broker {broker_id}"
         case _:
             return "request"
+
+
+def _answer_time(event: ControllerEvent) -> dict[str, float]:
+    match event:
+        case (
+            events.LeaderAndIsrResponseReceived(answered_ms=answered_ms)
+            | events.UpdateMetadataResponseReceived(answered_ms=answered_ms)
+            | events.TopicDeletionStopReplicaResponseReceived(answered_ms=answered_ms)
+        ):
+            return {"answered_ms": round(answered_ms, 3)}
+        case _:
+            return {}
 
 
 def _sentences(changes: RecordChanges | None) -> list[str]:

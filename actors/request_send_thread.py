@@ -50,7 +50,8 @@ class ControlChannel(Protocol):
 
 
 OpenChannel: TypeAlias = Callable[[str], ControlChannel]
-OnResponse: TypeAlias = Callable[[ControlHeader, ControlRequest, ControlResponse], None]
+OnResponse: TypeAlias = Callable[[ControlHeader, ControlRequest, ControlResponse, float], None]
+"""Gets a request, its answer, and the milliseconds from the first attempt to the answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +115,8 @@ class RequestSendThread(RegentActor):
         while not self.closing.is_set():
             response = self._attempt_delivery(message)
             if response is not None:
-                self._on_response(message.header, message.request, response)
+                answered_ms = (monotonic() - started) * 1000
+                self._on_response(message.header, message.request, response, answered_ms)
                 return
             if not warned and monotonic() - started > UNANSWERED_WARNING_S:
                 warned = True

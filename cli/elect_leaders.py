@@ -12,7 +12,7 @@ from cli.find_cluster import Cluster, pass_cluster
 from cli.output import Output, counted, examples, listed, note, output_option, print_json
 from cli.partition_files import read_partitions_file
 from cli.remote_actors import controller_of
-from cli.waiting import pauses, timeout_option
+from cli.waiting import timeout_option
 from core.errors import Errors, RegentError
 from core.model import BrokerId, TopicPartition
 from core.protocol.broker import DescribeMetadataRequest, DescribeMetadataResponse
@@ -23,6 +23,7 @@ from core.protocol.controller import (
     ElectLeadersResponse,
 )
 from transport.controller_ref import ControllerRef, refusal
+from transport.pauses import pauses
 
 _NAMED_PARTITIONS = 20
 

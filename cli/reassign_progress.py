@@ -7,9 +7,10 @@ from enum import Enum
 from typing import NamedTuple
 
 from cli.output import listed, note
-from cli.waiting import Progress, pauses
+from cli.waiting import Progress
 from core.errors import BadDataError, RegentError
 from core.model import BrokerId, TopicPartition
+from transport.pauses import pauses
 from zk.admin import ZkAdminStore
 
 

@@ -11,10 +11,11 @@ from cli.deletion_obstacles import deletion_obstacles
 from cli.find_cluster import Cluster, pass_cluster
 from cli.output import Output, examples, note, output_option, print_json
 from cli.topic_options import TopicError, named
-from cli.waiting import Progress, pauses, timeout_option
+from cli.waiting import Progress, timeout_option
 from core.errors import BadDataError
 from core.protocol.controller import DescribeControllerRequest, DescribeControllerResponse
 from core.topic_validation import INTERNAL_TOPICS
+from transport.pauses import pauses
 from zk.admin import DeleteTopicOutcome, ZkAdminStore
 
 _REASON_TIMEOUT_S = 2.0

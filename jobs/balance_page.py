@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from jobs.balance import Balance, tables
 from jobs.loss_simulation import LossPoint
+from jobs.replica_arrays import Counts
 from jobs.report_page import MUTED, Axes, Page
 
 _MOST_POINTS: Final = 500  # of a line: more would be drawn on top of each other
@@ -22,10 +23,7 @@ def add_balance(page: Page, balance: Balance) -> None:
     per_broker, *others = tables(balance)
     page.heading("Brokers")
     for name, load in balance.loads.items():
-        page.figure(
-            sorted_curves({name: load}, f"{name} of a broker"),
-            f"{name.capitalize()}: brokers from the least loaded to the most, and the mean.",
-        )
+        page.figure(_loads(balance, name, load), _caption(name.capitalize(), load))
     page.table(per_broker.headers, per_broker.rows, per_broker.caption)
     if balance.racks.names:
         page.heading("Racks")
@@ -35,7 +33,7 @@ def add_balance(page: Page, balance: Balance) -> None:
         page.table(racks.headers, racks.rows, racks.caption)
     page.heading("Failures")
     page.figure(
-        sorted_curves({"scatter width": balance.scatter_width}, "other brokers"),
+        _loads(balance, "other brokers", balance.scatter_width),
         "Scatter width: how many others a broker shares partitions with. They can all help to"
         " replace it; and any of them, failing too, takes partitions nearer to their loss.",
     )
@@ -48,6 +46,19 @@ LOSS_CAPTION: Final = (
     "Probability that at least one partition loses all of its replicas when so many brokers,"
     " drawn at random, fail at once. The band holds the true value with 95 %."
 )
+
+
+def _loads(balance: Balance, label: str, load: Counts) -> Callable[[Axes], None]:
+    if len(load) > _MOST_BARS:
+        return sorted_curves({label: load}, label)
+    names = (str(broker_id) for broker_id in balance.broker_ids.tolist())
+    return bars(dict(zip(names, load.tolist(), strict=True)), label, "broker")
+
+
+def _caption(name: str, load: Counts) -> str:
+    if len(load) > _MOST_BARS:
+        return f"{name}: brokers from the least loaded to the most, and the mean."
+    return f"{name} of each broker."
 
 
 def sorted_curves(series: Mapping[str, NDArray[Any]], label: str) -> Callable[[Axes], None]:
@@ -101,9 +112,9 @@ def loss_curves(curves: Mapping[str, Sequence[LossPoint]]) -> Callable[[Axes], N
 
 
 def bars(
-    values: Mapping[str, float], label: str, *, is_logarithmic: bool = False
+    values: Mapping[str, float], label: str, of: str = "", *, is_logarithmic: bool = False
 ) -> Callable[[Axes], None]:
-    """Draw one bar for each value."""
+    """Draw one bar for each value; ``of`` says what their names are of."""
 
     def draw(axes: Axes) -> None:
         axes.bar(list(values), list(values.values()), width=0.6)
@@ -111,6 +122,7 @@ def bars(
             axes.set_yscale("log")
             axes.set_ylim(bottom=min(1, *values.values()))
         axes.set_ylabel(label)
+        axes.set_xlabel(of)
         axes.set_xlim(-0.6, len(values) - 0.4)
         if len(values) > 12:
             axes.tick_params(axis="x", rotation=90)

@@ -7,15 +7,24 @@ JVM and one set of jars; another JVM ignores it and starts as slowly as before.
 
 from __future__ import annotations
 
+import io
+import json
 import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import Final
+
+from pyspark.sql import SparkSession
 
 from config.java import find_java
 from core.errors import RegentError
 from core.placement import Strategy
 from core.protocol.placement import PlacementBroker, PlacementSpec, PlaceTopicsRequest
+from jobs import place, plan, report_balance
 from jobs.placement_job import place_with_spark
+from jobs.placement_output import FORMATS
 from jobs.session import QUICK_START, SparkJvm, class_archive
 
 _DUMP_TIMEOUT_S: Final = 300.0
@@ -38,6 +47,7 @@ def make_class_archive() -> Path:
         session = jvm.session()
         for strategy in Strategy:
             place_with_spark(session, _small_request(strategy))
+        _run_jobs(session)
         if not jvm.finish(_DUMP_TIMEOUT_S) or not unfinished.exists():
             raise jvm.failure("this Java runtime wrote no class archive")
         unfinished.rename(archive)
@@ -45,6 +55,28 @@ def make_class_archive() -> Path:
         jvm.stop()
         unfinished.unlink(missing_ok=True)
     return archive
+
+
+def _run_jobs(session: SparkSession) -> None:
+    """Place, plan and report on paper, from files and to files."""
+    with tempfile.TemporaryDirectory(prefix="regent-classes-") as folder, _silence():
+        here = Path(folder)
+        brokers, topics = here / "brokers.json", here / "topics.json"
+        brokers.write_text(json.dumps([{"id": b, "rack": f"rack-{b % 3}"} for b in range(6)]))
+        topics.write_text('[{"topic": "a", "partitions": 12, "replication_factor": 3}]')
+        for file_format in FORMATS:
+            arguments = ["--topics", str(topics), "--brokers", str(brokers)]
+            out = ["--format", file_format, "--out", str(here / file_format)]
+            place.main([*arguments, *out], session)
+        assignment = ["--assignment", str(here / "parquet"), "--brokers", str(brokers)]
+        plan.main(["decommission", *assignment, "--from", "3", "--dry-run"], session)
+        report_balance.main(assignment, session)
+
+
+@contextmanager
+def _silence() -> Iterator[None]:
+    with io.TextIOWrapper(io.BytesIO()) as nowhere, redirect_stdout(nowhere):
+        yield
 
 
 def _small_request(strategy: Strategy) -> PlaceTopicsRequest:

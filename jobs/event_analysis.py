@@ -1,8 +1,7 @@
 """What the journals of the controllers tell: queries on the table of events.
 
 Only what is written there is told. A journal names the first few changes of an event and counts the
-others, so what is said of partitions and ISRs is said of the *named* changes. When a request was
-sent is not written: how slow a broker is shows in how soon it obeyed a new controller.
+others, so what is said of partitions and ISRs is said of the *named* changes.
 
 Times are the wall clocks of the brokers' machines; a term is of one broker, hence of one clock.
 """
@@ -19,7 +18,7 @@ from jobs.event_terms import (
     PERCENTILES,
     BrokerMentions,
     Rows,
-    brokers_by_obedience,
+    slowest_brokers,
     terms_of_controllers,
     to_us,
 )
@@ -82,6 +81,12 @@ GROUP BY t.controller_epoch
 _CAUSES: Final = r"""
 SELECT controller_epoch, event, cause, count(*) AS times, min(ts_ms - queue_ms) AS first_ms
 FROM {events} WHERE cause RLIKE r'\bbroker \d+' GROUP BY controller_epoch, event, cause
+"""
+
+_ANSWERS: Final = r"""
+SELECT try_cast(regexp_extract(cause, r'^answer of broker (\d+)$', 1) AS INT) AS broker_id,
+       percentile(answered_ms, array(0.5, 0.95, 0.99, 1.0)) AS answered_ms
+FROM {events} WHERE answered_ms IS NOT NULL GROUP BY 1
 """
 
 _COMINGS_AND_GOINGS: Final = """
@@ -190,8 +195,8 @@ def analyse_events(spark: SparkSession, events: DataFrame, *, top: int) -> dict[
             "terms": terms_of_controllers(terms.to_pylist(), ask(_LAST_HEARD), mentions),
             "leader_churn": ask(_CHURN, top=top),
             "isr_flapping": ask(_FLAPPING, top=top),
-            "brokers_by_obedience": brokers_by_obedience(
-                terms.to_pylist(), ask(_ISR_CHANGES), mentions
+            "slowest_brokers": slowest_brokers(
+                terms.to_pylist(), ask(_ISR_CHANGES), ask(_ANSWERS), mentions
             ),
             "busiest_minutes": ask(
                 f"{_OVER_TIME} ORDER BY events DESC, start_ms LIMIT :top",

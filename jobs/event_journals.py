@@ -28,6 +28,7 @@ COLUMNS: Final[Mapping[str, str]] = {
     "cause": "STRING",
     "queue_ms": "DOUBLE",  # how long it had waited then
     "handling_ms": "DOUBLE",
+    "answered_ms": "DOUBLE",  # of a broker's answer: since the request was first sent; else null
     "changes": "ARRAY<STRING>",  # sentences, in their order
     "unnamed_changes": "BIGINT",  # there were so many more, which have no sentences
     "controller_epoch": "INT",  # of the term it belongs to, 0 for none
@@ -35,7 +36,8 @@ COLUMNS: Final[Mapping[str, str]] = {
 """The table of events; it is partitioned by the last one."""
 
 _LINE: Final = ", ".join(f"{n} {kind}" for n, kind in COLUMNS.items() if n != "unnamed_changes")
-_REQUIRED: Final = [name for name in COLUMNS if name not in {"changes", "unnamed_changes"}]
+_OPTIONAL: Final = {"answered_ms", "changes", "unnamed_changes"}
+_REQUIRED: Final = [name for name in COLUMNS if name not in _OPTIONAL]
 _MORE: Final = r"^and (\d{1,18}) more$"
 
 
@@ -83,7 +85,7 @@ def _journals_at(place: Path) -> Sequence[Path]:
 def write_events(
     spark: SparkSession, journals: Sequence[Path], period: Period, directory: Path
 ) -> list[Unreadable]:
-    """Write the events of the journals into a new Parquet directory; return what was unreadable.
+    """Write the events of the journals into an empty directory; return what was unreadable.
 
     The parts are compressed (zstd), in one folder for each controller epoch.
     """
@@ -91,7 +93,7 @@ def write_events(
     # Observing them keeps Spark from parsing every line a second time, to filter early.
     observed = Observation()
     parsed = _parsed(lines).observe(observed, F.count_if(~_is_event()).alias("unreadable"))
-    writer = _table(parsed, period).write.partitionBy("controller_epoch")
+    writer = _table(parsed, period).write.mode("append").partitionBy("controller_epoch")
     writer.option("compression", "zstd").parquet(path_to_write(directory))
     return _unreadable(lines) if observed.get["unreadable"] else []
 

@@ -16,6 +16,7 @@ Row = Mapping[str, Any]
 
 _LEAST_MS: Final = 0.001  # the journal's resolution: what a logarithmic axis begins with
 _MOST_TERMS: Final = 40
+_MOST_BARS: Final = 40
 _LABELLED_TERMS: Final = 25
 _BAR_IN: Final = 0.3
 _UNITS: Final = ((1000, "seconds"), (60_000, "minutes"), (3_600_000, "hours"), (86_400_000, "days"))
@@ -60,7 +61,9 @@ def write_page(report: Row, path: Path) -> None:
     page.figure(partial(_draw_queue, report, clock), "How long events waited")
     _add_table(page, minutes)
     page.heading("How long events took")
-    _add_percentiles(page, report["latencies"])
+    kinds = [row["event"] for row in report["latencies"]]
+    for name, what in (("handling_ms", "Handling"), ("queue_ms", "Waiting")):
+        _add_percentiles(page, kinds, [row[name] for row in report["latencies"]], what)
     _add_table(page, latencies)
     _add_table(page, slowest)
     page.heading("Partitions")
@@ -70,6 +73,10 @@ def write_page(report: Row, path: Path) -> None:
     _add_bars(page, report["isr_flapping"], counts, flapping.caption)
     _add_table(page, flapping)
     page.heading("Brokers")
+    answers = [row for row in report["slowest_brokers"] if row["answered_ms"]]
+    if answers:
+        names = [f"broker {row['broker_id']}" for row in answers]
+        _add_percentiles(page, names, [row["answered_ms"] for row in answers], "Until an answer")
     _add_table(page, brokers)
     page.heading("Journals")
     _add_table(page, overview)
@@ -97,13 +104,12 @@ def _add_terms(page: Page, rows: Sequence[Row], clock: _Clock) -> None:
         )
 
 
-def _add_percentiles(page: Page, rows: Sequence[Row]) -> None:
-    for name, what in (("handling_ms", "Handling"), ("queue_ms", "Waiting")):
-        page.figure(
-            partial(_draw_percentiles, rows, name),
-            f"{what}: median, 95th and 99th percentile, maximum",
-            height_in=_height(rows),
-        )
+def _add_percentiles(page: Page, names: Sequence[str], rows: Sequence[Row], what: str) -> None:
+    page.figure(
+        partial(_draw_percentiles, names[:_MOST_BARS], rows[:_MOST_BARS]),
+        f"{what}: median, 95th and 99th percentile, maximum",
+        height_in=_height(rows[:_MOST_BARS]),
+    )
 
 
 def _facts(report: Row) -> list[tuple[str, object]]:
@@ -183,17 +189,16 @@ def _moments(report: Row) -> range:
     return range(starts[0], starts[-1] + report["bucket_ms"] + 1, report["bucket_ms"])
 
 
-def _draw_percentiles(rows: Sequence[Row], name: str, axes: Axes) -> None:
+def _draw_percentiles(names: Sequence[str], rows: Sequence[Row], axes: Axes) -> None:
     levels = range(len(rows))
     values = {
-        key: [max(row[name][key], _LEAST_MS) for row in rows]
-        for key in ("p50", "p95", "p99", "max")
+        key: [max(row[key], _LEAST_MS) for row in rows] for key in ("p50", "p95", "p99", "max")
     }
     axes.hlines(levels, values["p50"], values["max"], color=MUTED, linewidth=1)
     for (key, xs), marker in zip(values.items(), "oDs|", strict=True):
         colour = INK if key == "max" else None
         axes.plot(xs, levels, marker, label=key, markersize=5, color=colour)
-    axes.set_yticks(levels, [row["event"] for row in rows])
+    axes.set_yticks(levels, names)
     axes.set_xscale("log")
     axes.invert_yaxis()
     axes.set_xlabel("ms")

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
+from jobs.event_terms import PERCENTILES
 from jobs.report_output import Table
 
 Row = Mapping[str, Any]
@@ -19,7 +20,7 @@ def event_tables(report: Mapping[str, Any]) -> list[Table]:
         _terms(report["terms"]),
         _churn(report["leader_churn"]),
         _flapping(report["isr_flapping"]),
-        _brokers(report["brokers_by_obedience"]),
+        _brokers(report["slowest_brokers"]),
         _busiest_minutes(report["busiest_minutes"]),
         _slowest_events(report["slowest_events"]),
     ]
@@ -106,14 +107,18 @@ def _flapping(rows: Sequence[Row]) -> Table:
 
 
 def _brokers(rows: Sequence[Row]) -> Table:
-    about_it = ("answers", "isr_left", "isr_joined", "isr_proposals", "started", "failed")
+    about_it = ("isr_left", "isr_joined", "isr_proposals", "started", "failed")
     counts = ("terms", "events", *about_it, "shutdowns", "troubles")
+    answers = ("answers", "answered p50", "p95", "p99", "max")
+    obedience = ("failovers", "obeyed p50", "max")
     return Table(
-        "Brokers, the slowest to obey a new controller first (ms since it was told)",
-        ("broker", "failovers", "p50", "max", *(name.replace("_", " ") for name in counts)),
+        "Brokers, the slowest to answer first (ms since it was asked; obeyed: a new controller)",
+        ("broker", *answers, *obedience, *(name.replace("_", " ") for name in counts)),
         [
             (
                 row["broker_id"],
+                row["answers"],
+                *(row["answered_ms"] or dict.fromkeys(PERCENTILES)).values(),
                 row["failovers"],
                 *_middle_and_most(row["obeyed_after_ms"]),
                 *(row[name] for name in counts),

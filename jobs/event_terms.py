@@ -133,10 +133,13 @@ _OF_AN_ELECTION: Final = (
 )
 
 
-def brokers_by_obedience(terms: Rows, isr_changes: Rows, mentions: BrokerMentions) -> Rows:
-    """Return one row a broker, the slowest to obey new controllers first.
+def slowest_brokers(
+    terms: Rows, isr_changes: Rows, answers: Rows, mentions: BrokerMentions
+) -> Rows:
+    """Return one row a broker, the slowest to answer controllers first.
 
-    ``obeyed_after_ms`` counts from when the new controller had told everybody.
+    ``answered_ms`` counts from when a request was first sent, ``obeyed_after_ms`` from when a new
+    controller had told everybody; None where the journals do not tell.
     """
     times = mentions.times
     announced: dict[int, float] = {}
@@ -151,10 +154,12 @@ def brokers_by_obedience(terms: Rows, isr_changes: Rows, mentions: BrokerMention
     for epoch, announced_ms in announced.items():
         for broker_id, obeyed_ms in mentions.obeyed_ms[epoch].items():
             waited[broker_id].append(max(0.0, obeyed_ms - announced_ms))
+    answered = {row["broker_id"]: row["answered_ms"] for row in answers}
     rows = [
         {
             "broker_id": broker_id,
             **times[broker_id],
+            "answered_ms": answered.get(broker_id),
             "failovers": len(waited[broker_id]),
             "obeyed_after_ms": _percentiles(waited[broker_id]),
         }
@@ -163,9 +168,13 @@ def brokers_by_obedience(terms: Rows, isr_changes: Rows, mentions: BrokerMention
     return sorted(rows, key=_slowness, reverse=True)
 
 
-def _slowness(row: dict[str, Any]) -> tuple[float, int]:
-    obeyed_after_ms = row["obeyed_after_ms"]
-    return obeyed_after_ms["p50"] if obeyed_after_ms else -1.0, -row["broker_id"]
+def _slowness(row: dict[str, Any]) -> tuple[float, float, int]:
+    answered_ms, obeyed_after_ms = row["answered_ms"], row["obeyed_after_ms"]
+    return (
+        answered_ms["p95"] if answered_ms else -1.0,
+        obeyed_after_ms["p50"] if obeyed_after_ms else -1.0,
+        -row["broker_id"],
+    )
 
 
 def _percentiles(values: list[float]) -> dict[str, float] | None:

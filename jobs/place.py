@@ -26,6 +26,7 @@ from core.errors import RegentError
 from core.placement import RANDOM, IndexScope, Strategy, scatter_width
 from jobs.cluster_connection import cluster_admin, cluster_options
 from jobs.command import job_session, master_option, print_summary, progress, run_job
+from jobs.new_directory import new_directory
 from jobs.placement_input import PlacementOrder, read_order
 from jobs.placement_job import placement_frame
 from jobs.placement_output import (
@@ -33,7 +34,6 @@ from jobs.placement_output import (
     Loads,
     count_placed,
     count_written,
-    new_directory,
     read_placement,
     write_placement,
 )

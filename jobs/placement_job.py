@@ -60,16 +60,11 @@ WITH slices AS (
   FROM (SELECT *, explode(sequence(0, size - 1)) AS k FROM slices)
 )"""
 
-_RING: Final = """
-SELECT topic, partition, transform(sequence(first, first + factor - 1),
-  b -> element_at(from_json(:brokers, 'array<int>'), b % :n + 1)) AS replicas
-FROM partitions"""
-
-_SHIFTED: Final = """
-SELECT topic, partition, transform(sequence(0, factor - 1),
-  j -> element_at(from_json(:brokers, 'array<int>'), 1 + if(j = 0, first,
-    (first + 1 + cast((shift + j - 1) % greatest(:n - 1, 1) AS int)) % :n))) AS replicas
-FROM partitions"""
+_RING: Final = "(first + {j}) % :n"
+_SHIFTED: Final = """if({j} = 0, first,
+  (first + 1 + cast((shift + {j} - 1) % greatest(:n - 1, 1) AS int)) % :n)"""
+_REPLICA: Final = "element_at(from_json(:brokers, 'array<int>'), 1 + {position})"
+_UNROLLED: Final = 8  # replicas up to which they are written out: Spark compiles no lambdas
 
 _COPYSET: Final = """
 SELECT topic, partition,
@@ -151,7 +146,21 @@ def _rule(
     if racks:
         width = max((topic.replication_factor for topic in request.topics), default=1)
         return _RACK_AWARE, parameters | _rack_parameters(brokers, racks, width)
-    return _RING if request.strategy == Strategy.RING else _SHIFTED, parameters
+    position = _RING if request.strategy == Strategy.RING else _SHIFTED
+    return _replica_by_replica(_REPLICA.format(position=position), request), parameters
+
+
+def _replica_by_replica(replica: str, request: PlaceTopicsRequest) -> str:
+    """Return the end of a statement for which the expression ``replica`` gives the j-th one."""
+    factors = {topic.replication_factor for topic in request.topics}
+    widest = max(factors, default=1)
+    if widest > _UNROLLED:
+        replicas = f"transform(sequence(0, factor - 1), j -> {replica.format(j='j')})"
+    else:
+        replicas = f"array({', '.join(replica.format(j=j) for j in range(widest))})"
+        if len(factors) > 1:
+            replicas = f"slice({replicas}, 1, factor)"
+    return f"\nSELECT topic, partition, {replicas} AS replicas FROM partitions"
 
 
 def _partitions_of_a_task(spark: SparkSession, request: PlaceTopicsRequest) -> int:

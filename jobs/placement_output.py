@@ -1,12 +1,10 @@
-"""Where a placement is written, whole or not at all, and how evenly it came out."""
+"""How a placement is written, and how evenly it came out."""
 
 from __future__ import annotations
 
 import os
-import secrets
 import shutil
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final, NamedTuple, TypeAlias
 
@@ -20,7 +18,6 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from core.errors import RegentError
 from core.model import BrokerId
-from jobs.command import InputError
 from jobs.java_errors import innermost_cause
 from jobs.local_files import path_to_write
 
@@ -43,33 +40,6 @@ class Loads(NamedTuple):
 
     replicas: Counts
     leaders: Counts
-
-
-@contextmanager
-def new_directory(out: Path) -> Iterator[Path]:
-    """Give an empty directory to the block; when the block ends well, it becomes ``out``.
-
-    Otherwise nothing is left. Raises ``InputError`` when ``out`` has something in it already, or
-    nothing can be written there.
-    """
-    target = out.resolve()
-    unfinished = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
-    missing = [parent for parent in target.parents if not parent.exists()]
-    try:
-        if target.exists() and (not target.is_dir() or any(target.iterdir())):
-            raise InputError(f"{out} exists already: choose a new directory for --out")
-        unfinished.mkdir(parents=True)
-    except OSError as error:
-        raise InputError(f"cannot write to {out}: {error.strerror}") from None
-    try:
-        yield unfinished
-        unfinished.replace(target)
-    except BaseException:
-        shutil.rmtree(unfinished, ignore_errors=True)
-        for parent in missing:
-            with suppress(OSError):
-                parent.rmdir()
-        raise
 
 
 def write_placement(frame: DataFrame, directory: Path, file_format: str) -> None:

@@ -32,6 +32,7 @@ from jobs.command import (
     progress,
     run_job,
 )
+from jobs.new_directory import check_is_new
 from jobs.planning.goals import Decommission, Goal, Rebalance, Replace, ReplicationFactor
 from jobs.planning.planner import Plan, Request, make_plan
 
@@ -204,11 +205,23 @@ def _run(spark: SparkSession | None, goal: Goal, name: str, options: dict[str, A
             plan.write(target)
     if not plan.changes:
         click.echo("nothing to move: there is no such replica", err=True)
-    print_summary(_summary(plan, name, options, target, time.monotonic() - started))
-    if execute_at is not None and target is not None and plan.changes:
-        from jobs.plan_execution import execute_and_sum_up
+    summary = _summary(plan, name, options, target, time.monotonic() - started)
+    try:
+        if execute_at is not None and target is not None and plan.changes:
+            _execute(target, execute_at, summary)
+    finally:
+        print_summary(summary)
 
-        execute_and_sum_up(target, execute_at)
+
+def _execute(target: Path, address: str, summary: dict[str, Any]) -> None:
+    """Carry out the plan that was written; what became of it joins the summary."""
+    from jobs.plan_execution import PlanIncompleteError, execute_plan
+
+    try:
+        summary["execution"] = execute_plan(target, address)
+    except PlanIncompleteError as error:
+        summary["execution"] = error.summary
+        raise
 
 
 def _request(
@@ -248,8 +261,7 @@ def _target(out: Path | None, *, dry_run: bool) -> Path | None:
         return None
     if out is None:
         raise InputError("say where to write with --out DIR, or --dry-run")
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise InputError(f"{out} exists already: choose a new directory for --out")
+    check_is_new(out)
     return out.absolute()
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from itertools import islice
 from pathlib import Path
@@ -36,6 +36,7 @@ from jobs.plan_survey import Standing, survey
 from jobs.plan_wave import Wave, listed
 from jobs.progress_line import ProgressLine
 from transport.controller_ref import ControllerRef
+from transport.pauses import pauses
 from zk.admin import ZkAdminStore
 
 WAVE_TIMEOUT_S: Final = 3600.0
@@ -43,7 +44,6 @@ _CLIENT_ID: Final = "regent-plan"
 _FIRST_ANSWER_S: Final = 30.0
 _ANSWER_S: Final = 5.0
 _RECONNECT_PAUSE_S: Final = 1.0
-_FIRST_PAUSE_S: Final = 0.05
 _MAX_PAUSE_S: Final = 1.0
 
 OpenCluster: TypeAlias = Callable[[str], AbstractContextManager[ZkAdminStore]]
@@ -83,24 +83,6 @@ def execute_plan(
             line.say(f"To roll back: {_roll_back(plan, address)}")
             raise
     return execution.summary()
-
-
-def execute_and_sum_up(
-    plan_dir: Path,
-    address: str,
-    *,
-    wave_timeout_s: float = WAVE_TIMEOUT_S,
-    additional: bool = False,
-) -> None:
-    """Do as ``execute_plan``, and print the summary also of a plan that is not complete after."""
-    try:
-        summary = execute_plan(
-            plan_dir, address, wave_timeout_s=wave_timeout_s, additional=additional
-        )
-    except PlanIncompleteError as error:
-        print_summary(error.summary)
-        raise
-    print_summary(summary)
 
 
 def inspect_plan(
@@ -221,7 +203,7 @@ class _Execution:
     def _finish(self, wave: Wave, admin: ZkAdminStore, controller: ControllerRef) -> None:
         """Return when every partition of the wave is at its target, or given up."""
         may_begin = not self._waits_for_others
-        for _ in _pauses(self._deadline):
+        for _ in pauses(self._deadline, _MAX_PAUSE_S):
             if not may_begin:
                 obstacle = self._others(controller)
                 if obstacle:
@@ -321,18 +303,6 @@ def _controller_of(admin: ZkAdminStore) -> ControllerRef:
     return ControllerRef(admin.read_controller_endpoint, client_id=_CLIENT_ID)
 
 
-def _pauses(deadline: float) -> Iterator[None]:
-    """Yield at once, and again after pauses that grow, at last at ``deadline`` (monotonic)."""
-    pause_s = _FIRST_PAUSE_S
-    while True:
-        yield
-        left_s = deadline - time.monotonic()
-        if left_s <= 0:
-            return
-        time.sleep(min(pause_s, left_s))
-        pause_s = min(pause_s * 1.5, _MAX_PAUSE_S)
-
-
 def _counted(partitions: int) -> str:
     return f"{partitions} partition{'' if partitions == 1 else 's'}"
 
@@ -367,4 +337,9 @@ def execute_command(
     if dry_run:
         print_summary(inspect_plan(plan, address))
         return
-    execute_and_sum_up(plan, address, wave_timeout_s=wave_timeout, additional=additional)
+    try:
+        summary = execute_plan(plan, address, wave_timeout_s=wave_timeout, additional=additional)
+    except PlanIncompleteError as error:
+        print_summary(error.summary)
+        raise
+    print_summary(summary)

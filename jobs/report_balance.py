@@ -19,7 +19,15 @@ import pyarrow
 from pyspark.sql import SparkSession
 
 from jobs.assignment_source import AssignmentSource, assignment_frame, check_assignment
-from jobs.balance import Balance, LossOptions, measure, racks_of, summary, tables
+from jobs.balance import (
+    Balance,
+    LossOptions,
+    check_failures,
+    measure,
+    racks_of,
+    summary,
+    tables,
+)
 from jobs.command import job_session, master_option, progress, run_job
 from jobs.replica_arrays import Counts, ReplicaArrays, positions, replica_arrays
 from jobs.report_inputs import (
@@ -54,6 +62,7 @@ def _command(spark: SparkSession | None, /, master: str, html: Path | None, **op
     with job_session(spark, master, app_name="regent-report-balance") as session:
         table = read_assignment(session, source)
     arrays = replica_arrays(table["replicas"], [*(b.broker_id for b in brokers), *sizes])
+    check_failures(options["failures"], arrays.brokers)
     racks = racks_of(arrays, {b.broker_id: b.rack for b in brokers})
     more_loads = _leaders(arrays, table["leader"]) | _bytes(arrays, sizes)
     with progress("simulating failures"):

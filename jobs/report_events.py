@@ -7,7 +7,6 @@ is made from it. Lines that are no events are counted and named.
 
 from __future__ import annotations
 
-import shutil
 import sys
 import tempfile
 import time
@@ -26,6 +25,7 @@ from jobs.command import InputError, job_session, master_option, progress, run_j
 from jobs.event_analysis import analyse_events
 from jobs.event_journals import Period, find_journals, read_events, write_events
 from jobs.event_tables import event_tables
+from jobs.new_directory import check_is_new, new_directory
 from jobs.report_output import print_report, report_options
 
 _SMALL_BYTES: Final = 50_000_000
@@ -75,7 +75,9 @@ def _command(spark: SparkSession | None, /, **options: Any) -> None:
     started = time.monotonic()
     journals = find_journals(options["journals"] or (options["data_dir"],))
     period = _period(options["since_ms"], options["until_ms"])
-    target = _target(options["out"])
+    target = options["out"] and options["out"].absolute()
+    if target is not None:
+        check_is_new(options["out"])
     is_small = sum(path.stat().st_size for path in journals) < _SMALL_BYTES
     with (
         job_session(
@@ -111,25 +113,15 @@ def _period(since_ms: int | None, until_ms: int | None) -> Period:
     return Period(since_ms, until_ms)
 
 
-def _target(out: Path | None) -> Path | None:
-    if out is not None and out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise InputError(f"{out} exists already: choose a new directory for --out")
-    return out and out.absolute()
-
-
 @contextmanager
 def _table(target: Path | None) -> Iterator[Path]:
     """Give a directory to write the table to; it becomes ``target`` if all goes well, or goes."""
     if target is not None:
-        target.parent.mkdir(parents=True, exist_ok=True)
-    place = None if target is None else target.parent
-    directory = Path(tempfile.mkdtemp(prefix="regent-events-", suffix=".part", dir=place))
-    try:
-        yield directory / "events"
-        if target is not None:
-            (directory / "events").replace(target)  # an empty one may be there
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)
+        with new_directory(target) as directory:
+            yield directory
+    else:
+        with tempfile.TemporaryDirectory(prefix="regent-events-") as scratch:
+            yield Path(scratch)
 
 
 def _names(journals: Sequence[Path]) -> str:

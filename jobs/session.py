@@ -33,12 +33,12 @@ from pyspark.sql import SparkSession
 
 from config.java import OPTION_VARIABLES, JavaRuntime, find_java, java_cache
 from core.errors import RegentError
+from jobs.spark_home import spark_home
 
 DIRECTORY_PREFIX: Final = "regent-spark-"
 START_TIMEOUT_S: Final = 120.0
 _EXIT_TIMEOUT_S: Final = 10.0
 _POLL_S: Final = 0.02
-_SPARK_HOME: Final = Path(pyspark.__file__).parent
 
 # What would make a session behave differently from one machine, or shell, to the next.
 _SCRUBBED: Final = re.compile(
@@ -91,7 +91,7 @@ class SparkJvm:
         jvm_options: tuple[str, ...] = (),
         on_exit: Callable[[SparkJvm], None] | None = None,
     ) -> None:
-        java = find_java()
+        java, home = find_java(), spark_home()
         directory = Path(tempfile.mkdtemp(prefix=DIRECTORY_PREFIX, dir=parent_directory))
         self._directory = directory
         self._connection_file = directory / "connection"
@@ -106,11 +106,11 @@ class SparkJvm:
         settings = (part for key, value in conf.items() for part in ("--conf", f"{key}={value}"))
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
-                [_SPARK_HOME / "bin" / "spark-submit", *settings, "pyspark-shell"],
+                [home / "bin" / "spark-submit", *settings, "pyspark-shell"],
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,
-                env=_environment(master, java.home, self._connection_file),
+                env=_environment(master, java.home, home, self._connection_file),
                 cwd=directory,
                 process_group=0,  # Ctrl-C is for us: we stop it in order
             )
@@ -329,13 +329,13 @@ def _configuration(
     return configuration
 
 
-def _environment(master: str, java_home: Path, connection_file: Path) -> dict[str, str]:
+def _environment(master: str, java_home: Path, home: Path, connection_file: Path) -> dict[str, str]:
     environment = {k: v for k, v in os.environ.items() if not _SCRUBBED.fullmatch(k)}
     environment |= {
         # Of the short-lived JVM that only puts together the command line of the other.
         "SPARK_LAUNCHER_OPTS": "-XX:-UsePerfData",
         "JAVA_HOME": str(java_home),
-        "SPARK_HOME": str(_SPARK_HOME),
+        "SPARK_HOME": str(home),
         "SPARK_CONNECT_MODE": "0",
         "PYSPARK_PYTHON": sys.executable,
         "_PYSPARK_DRIVER_CONN_INFO_PATH": str(connection_file),

@@ -22,6 +22,7 @@ from core.placement import Strategy, check
 from jobs.balance import (
     Balance,
     LossOptions,
+    check_failures,
     loss_table,
     measure,
     percent,
@@ -98,7 +99,7 @@ def _command(spark: SparkSession | None, /, master: str, html: Path | None, **op
     setting = Setting(**{name: options[name] for name in Setting._fields})
     compare = options["compare"]
     names = strategies_to_compare(setting) if compare else [options["strategy"]]
-    _check(setting, names)
+    _check(setting, names, options["failures"])
     growth = options["growth"]
     added = -(-setting.brokers // 100) if growth is None else growth
     loss = LossOptions(options["failures"], options["trials"], options["seed"])
@@ -118,13 +119,14 @@ def _command(spark: SparkSession | None, /, master: str, html: Path | None, **op
     print_report(options["output"], result, tables)
 
 
-def _check(setting: Setting, names: Sequence[str]) -> None:
+def _check(setting: Setting, names: Sequence[str], failures: int | None) -> None:
     if setting.partitions * setting.factor > MAX_REPLICAS:
         raise InputError(f"more than {MAX_REPLICAS:,} replicas: use fewer partitions")
     if setting.racks > setting.brokers:
         raise InputError(f"{setting.racks} racks need as many brokers: use fewer racks")
     if Strategy.RACK_AWARE in names and not setting.racks:
         raise InputError(f"strategy {Strategy.RACK_AWARE} needs racks: say how many with --racks")
+    check_failures(failures, setting.brokers)
     if setting.scatter_width is not None and Strategy.COPYSET not in names:
         raise InputError(f"--scatter-width goes with strategy {Strategy.COPYSET}")
     for name in names:

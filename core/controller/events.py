@@ -215,21 +215,26 @@ class DescribeTopics:
 
 @dataclass(frozen=True, slots=True)
 class LeaderAndIsrResponseReceived:
-    """A broker answered a LeaderAndIsr; ``header`` is the one the request carried."""
+    """A broker answered a LeaderAndIsr; ``header`` is the one the request carried.
+
+    ``answered_ms`` is the time from the first attempt to deliver the request to the answer.
+    """
 
     broker_id: BrokerId
     header: ControlHeader
     request: LeaderAndIsrRequest
     response: LeaderAndIsrResponse
+    answered_ms: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class UpdateMetadataResponseReceived:
-    """A broker answered an UpdateMetadata; ``header`` is the one the request carried."""
+    """A broker answered an UpdateMetadata; see ``LeaderAndIsrResponseReceived``."""
 
     broker_id: BrokerId
     header: ControlHeader
     response: UpdateMetadataResponse
+    answered_ms: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,6 +245,7 @@ class TopicDeletionStopReplicaResponseReceived:
     header: ControlHeader
     request: StopReplicaRequest
     response: StopReplicaResponse
+    answered_ms: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

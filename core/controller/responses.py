@@ -47,19 +47,22 @@ def response_event(
     header: ControlHeader,
     request: ControlRequest,
     response: ControlResponse,
+    answered_ms: float = 0.0,
 ) -> ControllerEvent | None:
     """Return the event that a broker's answer is; None when nobody waits for it."""
     match response:
         case LeaderAndIsrResponse():
             assert isinstance(request, LeaderAndIsrRequest)
-            return LeaderAndIsrResponseReceived(broker_id, header, request, response)
+            return LeaderAndIsrResponseReceived(broker_id, header, request, response, answered_ms)
         case UpdateMetadataResponse():
-            return UpdateMetadataResponseReceived(broker_id, header, response)
+            return UpdateMetadataResponseReceived(broker_id, header, response, answered_ms)
         case StopReplicaResponse():
             assert isinstance(request, StopReplicaRequest)
             if not any(_deletes_for_ever(stop) for _, stop in request.partitions()):
                 return None
-            return TopicDeletionStopReplicaResponseReceived(broker_id, header, request, response)
+            return TopicDeletionStopReplicaResponseReceived(
+                broker_id, header, request, response, answered_ms
+            )
 
 
 def _deletes_for_ever(stop: StopReplicaPartition) -> bool:

@@ -7,65 +7,60 @@ of the plan to carry out one after the other, ``summary.json`` what the job said
 
 from __future__ import annotations
 
-import os
-import shutil
-import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import orjson
 
 from core.model import BrokerId
+from jobs.new_directory import new_directory
 from jobs.planning.model import Change
+
+_ROWS_AT_ONCE: Final = 1000
 
 
 def write_plan(
     target: Path, changes: Sequence[Change], wave_of: Sequence[int], summary: Mapping[str, Any]
 ) -> None:
     """Write a plan into a new directory, which may be there already if it is empty."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
-    try:
-        rows = [_row(change, change.after) for change in changes]
-        _write_document(unfinished / "plan.json", rows)
-        _write_document(
-            unfinished / "rollback.json", (_row(change, change.before) for change in changes)
-        )
-        _write_waves(unfinished / "waves", rows, wave_of)
+    with new_directory(target) as directory:
+        _write_document(directory / "plan.json", changes, _after)
+        _write_document(directory / "rollback.json", changes, _before)
+        _write_waves(directory / "waves", changes, wave_of)
         summary_json = orjson.dumps(summary, option=orjson.OPT_INDENT_2)
-        (unfinished / "summary.json").write_bytes(summary_json + b"\n")
-        unfinished.chmod(0o777 & ~_umask())
-        unfinished.rename(target)
-    except BaseException:
-        shutil.rmtree(unfinished, ignore_errors=True)
-        raise
+        (directory / "summary.json").write_bytes(summary_json + b"\n")
 
 
-def _write_waves(directory: Path, rows: Sequence[bytes], wave_of: Sequence[int]) -> None:
-    waves: list[list[bytes]] = [[] for _ in range(max(wave_of, default=-1) + 1)]
-    for row, wave in zip(rows, wave_of, strict=True):
-        waves[wave].append(row)
+def _write_waves(directory: Path, changes: Sequence[Change], wave_of: Sequence[int]) -> None:
+    waves: list[list[Change]] = [[] for _ in range(max(wave_of, default=-1) + 1)]
+    for change, wave in zip(changes, wave_of, strict=True):
+        waves[wave].append(change)
     directory.mkdir()
     width = max(4, len(str(len(waves))))  # so that they sort as they follow each other
     for number, of_wave in enumerate(waves, 1):
-        _write_document(directory / f"{number:0{width}d}.json", of_wave)
+        _write_document(directory / f"{number:0{width}d}.json", of_wave, _after)
 
 
-def _write_document(path: Path, rows: Iterable[bytes]) -> None:
+def _write_document(path: Path, changes: Sequence[Change], row: Callable[[Change], bytes]) -> None:
+    """Write one row a line; only few are kept in memory, where each one takes a kilobyte."""
     with path.open("wb") as file:
-        file.write(b'{"version":1,"partitions":[\n')
-        file.write(b",\n".join(rows))
+        file.write(b'{"version":1,"partitions":[')
+        for first in range(0, len(changes), _ROWS_AT_ONCE):
+            file.write(b",\n" if first else b"\n")
+            file.write(b",\n".join(map(row, changes[first : first + _ROWS_AT_ONCE])))
         file.write(b"\n]}\n")
+
+
+def _before(change: Change) -> bytes:
+    return _row(change, change.before)
+
+
+def _after(change: Change) -> bytes:
+    return _row(change, change.after)
 
 
 def _row(change: Change, replicas: Sequence[BrokerId]) -> bytes:
     return orjson.dumps(
         {"topic": change.topic, "partition": change.partition, "replicas": replicas}
     )
-
-
-def _umask() -> int:
-    umask = os.umask(0)
-    os.umask(umask)
-    return umask

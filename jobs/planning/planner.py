@@ -12,7 +12,7 @@ import numpy as np
 from pyspark.sql import SparkSession
 
 from core.model import BrokerId
-from jobs.assignment_source import AssignmentSource, assignment_frame, check_assignment
+from jobs.assignment_source import AssignmentSource, assignment_frame, check_counted
 from jobs.brokers_file import Broker
 from jobs.command import InputError
 from jobs.planning.goals import Goal, Planned
@@ -49,7 +49,7 @@ class Plan:
     summary: dict[str, Any]
 
     def write(self, target: Path) -> None:
-        """Write it to a new directory. Raises ``OSError``, having written nothing."""
+        """Write it to a new directory. Raises OSError and InputError, having written nothing."""
         write_plan(target, self.changes, self.wave_of, self.summary)
 
 
@@ -62,9 +62,9 @@ def make_plan(spark: SparkSession, request: Request) -> Plan:
     """
     where = request.source.where
     frame = assignment_frame(spark, request.source, refuse_moving=True)
-    totals = check_assignment(frame, where)
     can_move = topic_condition(request.topics, request.exclude)
     found = survey(frame, can_move, request.brokers, is_rack_aware=request.is_rack_aware)
+    check_counted(frame, where, found.partitions, found.unsound)
     if not found.movable_partitions:
         raise InputError(f"{where}: --topics and --exclude leave no topic")
     condition = request.goal.concerns(found, request.seed)
@@ -73,7 +73,7 @@ def make_plan(spark: SparkSession, request: Request) -> Plan:
     changes = list(layout.changes())
     wave_of = number_waves(changes, request.max_moves_per_broker, request.max_moves)
     summary = {
-        "partitions": totals.partitions,
+        "partitions": found.partitions,
         "partitions_changed": len(changes),
         "moves": sum(change.moves for change in changes),
         "lower_bound": planned.lower_bound,

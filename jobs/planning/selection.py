@@ -19,10 +19,12 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 from core.model import BrokerId
+from jobs.assignment_source import IS_SOUND
 from jobs.brokers_file import Broker
 from jobs.planning.model import NO_RACK, UNLIMITED, Brokers, Rows
 
 _DENSE_IDS: Final = 1 << 20  # an array of so many is looked up rather than lists of ids
+_FEW: Final = 4
 _SAMPLE_SCALE: Final = 1 << 20
 
 
@@ -45,6 +47,8 @@ class Survey:
     brokers: Brokers
     movable: Sequence[int]
     movable_partitions: int
+    partitions: int
+    unsound: int  # of them
 
     def indexes(self, broker_ids: Iterable[BrokerId]) -> list[int]:
         """Return the indexes of brokers that are listed or hold replicas."""
@@ -83,14 +87,13 @@ class Survey:
 
     def holds_any(self, broker_ids: Iterable[BrokerId]) -> Column:
         """Return the condition that a replica is on one of some brokers."""
-        names = ",".join(map(str, sorted(broker_ids)))
-        return F.expr(f"exists(replicas, b -> b IN ({names}))")
+        return _any_replica(f"{{}} IN ({_listed(set(broker_ids))})")
 
     def sample(self, chances: Mapping[BrokerId, float], seed: int) -> Column:
         """Return the condition that picks, of each broker's partitions, a share at random."""
         limits = {b: min(_SAMPLE_SCALE, int(p * _SAMPLE_SCALE) + 1) for b, p in chances.items()}
         drawn = f"pmod(xxhash64(topic, partition, {seed}L), {_SAMPLE_SCALE})"
-        return F.expr(f"exists(replicas, b -> {drawn} < {_lookup('b', limits, 0)})")
+        return _any_replica(f"{drawn} < {_lookup('{}', limits, 0)}")
 
     def spreads(self) -> dict[tuple[int, int], int]:
         """Count what may be moved by how many live replicas there are in how many racks."""
@@ -122,7 +125,7 @@ def survey(
     frame: DataFrame, can_move: Column, listed: Sequence[Broker], *, is_rack_aware: bool
 ) -> Survey:
     """Count what the brokers hold; those that are not listed are taken for dead."""
-    loads = broker_loads(frame, can_move)
+    loads, unsound = broker_loads(frame, can_move)
     listed = sorted(listed)
     usable = [broker.broker_id for broker in listed]
     ids = usable + sorted(loads.keys() - set(usable))
@@ -149,14 +152,21 @@ def survey(
         brokers,
         [load.movable for load in held],
         sum(load.movable_leaders for load in held),
+        sum(load.leaders for load in held) + unsound,
+        unsound,
     )
 
 
-def broker_loads(frame: DataFrame, can_move: Column) -> dict[BrokerId, BrokerLoad]:
-    """Count replicas and preferred leaderships by broker."""
+def broker_loads(frame: DataFrame, can_move: Column) -> tuple[dict[BrokerId, BrokerLoad], int]:
+    """Count replicas and preferred leaderships by broker, of sound rows; and the rows that are not.
+
+    Both at once, as to read the assignment takes longer than to count.
+    """
     is_first = F.col("position") == 0
+    replicas = F.expr(f"CASE WHEN {IS_SOUND} THEN replicas END")
     table = (
-        frame.select(F.posexplode("replicas").alias("position", "broker"), can_move.alias("can"))
+        frame.select(replicas.alias("replicas"), can_move.alias("can"))
+        .select(F.posexplode_outer("replicas").alias("position", "broker"), "can")
         .groupBy("broker")
         .agg(
             F.count("*").alias("replicas"),
@@ -166,7 +176,9 @@ def broker_loads(frame: DataFrame, can_move: Column) -> dict[BrokerId, BrokerLoa
         )
         .toArrow()
     )
-    return {row.pop("broker"): BrokerLoad(**row) for row in table.to_pylist()}
+    rows = {row.pop("broker"): BrokerLoad(**row) for row in table.to_pylist()}
+    unsound = rows.pop(None, None)
+    return rows, unsound.replicas if unsound else 0
 
 
 def replicas_by_rack(survey: Survey, counts: Sequence[int]) -> dict[int, int]:
@@ -182,6 +194,16 @@ def _regex(globs: Sequence[str]) -> str:
     wild = {"*": ".*", "?": "."}
     alternatives = ("".join(wild.get(c) or re.escape(c) for c in glob) for glob in globs)
     return f"^({'|'.join(alternatives)})$"
+
+
+def _any_replica(condition: str) -> Column:
+    """Return whether any replica meets a condition, in which ``{}`` stands for it.
+
+    The first few are looked at without lambdas, which Spark does not compile.
+    """
+    few = " OR ".join(f"({condition.format(f'get(replicas, {i})')})" for i in range(_FEW))
+    rest = f"exists(slice(replicas, {_FEW + 1}, size(replicas)), b -> {condition.format('b')})"
+    return F.expr(f"coalesce({few}, false) OR (size(replicas) > {_FEW} AND {rest})")
 
 
 def _lookup(variable: str, values: Mapping[BrokerId, int], default: int) -> str:

@@ -15,8 +15,11 @@ Options of a read, of which exactly one of the first three:
 ``assign``                       partitions: ``{"topic": [0, 1]}``
 ``startingOffsets``              ``earliest`` (a batch read's default), ``latest`` (a stream's), or
                                  ``{"topic": {"0": 23, "1": -2}}``: -2 earliest, -1 latest
-``startingOffsetsByTimestamp``   ``{"topic": {"0": 1700000000000}}``: the first record since then
+``startingTimestamp``            milliseconds since 1970: the first record since then
+``startingOffsetsByTimestamp``   the same of each partition: ``{"topic": {"0": 1700000000000}}``
+``…OffsetsByTimestampStrategy``  ``latest``: where there is no such record, begin at the end
 ``endingOffsets``                ``latest``, or as above; of batch reads
+``endingTimestamp``              (``endingOffsetsByTimestamp``): before the first record since then
 ``maxOffsetsPerTrigger``         how many records a micro-batch takes; of streams
 ``minPartitions``                how many tasks a read has at least; one for each partition else
 ``failOnDataLoss``               ``false``: go on behind records that are gone, instead of failing

@@ -27,9 +27,9 @@ class LogBounds(NamedTuple):
 
 def check_names(option: OffsetsOption, partitions: Sequence[TopicPartition]) -> None:
     """Raise ``OptionError`` when an option names other partitions than these."""
-    if option.everywhere is not None:
+    if option.by_partition is None:
         return
-    named = {*option.offsets, *option.times}
+    named = set(option.by_partition)
     missing, unknown = set(partitions) - named, named - set(partitions)
     if missing:
         raise OptionError(f"{option.name} must name every partition: {_some(missing)} is missing")
@@ -42,20 +42,30 @@ def resolve(option: OffsetsOption, bounds: LogBounds, store: RecordStore) -> Off
 
     Raises ``OptionError`` for a time since which nobody wrote.
     """
+    times = option.times_of(bounds.latest)
+    if times:
+        return _at_times(option, times, bounds, store)
     found: Offsets = {}
-    times = {p: option.times[p] for p in bounds.latest} if option.times else {}
-    since = store.at_times(times) if times else {}
     for partition in sorted(bounds.latest):
         everywhere = EARLIEST if option.everywhere is None else option.everywhere
         offset = option.offsets.get(partition, everywhere)
-        if times:
-            first = since[partition]
-            if first is None:
-                text = f"{partition} has no record as young as {times[partition]}"
-                raise OptionError(f"{option.name}: {text}")
-            offset = first
         named = {EARLIEST: bounds.earliest, LATEST: bounds.latest}.get(offset)
         found[partition] = offset if named is None else named[partition]
+    return found
+
+
+def _at_times(
+    option: OffsetsOption,
+    times: Mapping[TopicPartition, int],
+    bounds: LogBounds,
+    store: RecordStore,
+) -> Offsets:
+    found: Offsets = {}
+    for partition, offset in sorted(store.at_times(times).items()):
+        if offset is None and not option.may_end:
+            text = f"{partition} has no record as young as {times[partition]}"
+            raise OptionError(f"{option.name}: {text}")
+        found[partition] = bounds.latest[partition] if offset is None else offset
     return found
 
 

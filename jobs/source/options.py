@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -28,8 +28,12 @@ _READ: Final = (
     _SERVERS,
     "logDirs",
     "startingOffsets",
+    "startingTimestamp",
     "startingOffsetsByTimestamp",
+    "startingOffsetsByTimestampStrategy",
     "endingOffsets",
+    "endingTimestamp",
+    "endingOffsetsByTimestamp",
     "maxOffsetsPerTrigger",
     "minPartitions",
     "failOnDataLoss",
@@ -74,14 +78,29 @@ class Subscription:
 class OffsetsOption:
     """Where to begin or to end: ``everywhere`` the same, or of each partition its own.
 
-    An offset may be ``EARLIEST`` or ``LATEST``. ``times`` are milliseconds since 1970, and stand
-    for the first record that is as young.
+    An offset may be ``EARLIEST`` or ``LATEST``. Times are milliseconds since 1970, and stand for
+    the first record that is as young; where there is none, for the end of the log if ``may_end``.
     """
 
     name: str
     everywhere: int | None = None
     offsets: Mapping[TopicPartition, int] = field(default_factory=dict)
+    time_everywhere: int | None = None
     times: Mapping[TopicPartition, int] = field(default_factory=dict)
+    may_end: bool = False
+
+    @property
+    def by_partition(self) -> Mapping[TopicPartition, int] | None:
+        """What each partition has of its own; None: nothing, they are all treated the same."""
+        if self.everywhere is not None or self.time_everywhere is not None:
+            return None
+        return self.times or self.offsets
+
+    def times_of(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """Return the times of partitions; none if it is offsets that are given."""
+        if self.time_everywhere is not None:
+            return dict.fromkeys(partitions, self.time_everywhere)
+        return {partition: self.times[partition] for partition in partitions} if self.times else {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,13 +277,13 @@ def _subscription(given: _Options) -> Subscription:
 
 
 def _starting(given: _Options, *, is_stream: bool) -> OffsetsOption:
-    name, by_time = "startingOffsets", "startingOffsetsByTimestamp"
-    if given.has(by_time):
-        times = given.table(by_time)
-        for partition, time_ms in times.items():
-            if time_ms < 0:
-                raise OptionError(f"{by_time}: {time_ms} of {partition} is no time")
-        return OffsetsOption(by_time, times=times)
+    name, strategy = "startingOffsets", "startingOffsetsByTimestampStrategy"
+    otherwise = (given.text(strategy) or "error").lower()
+    if otherwise not in ("error", "latest"):
+        raise OptionError(f"{strategy}={otherwise!r}: error or latest")
+    since = _times(given, "starting", may_end=otherwise == "latest")
+    if since is not None:
+        return since
     found = _offsets(given, name, default="latest" if is_stream else "earliest")
     if not is_stream and (found.everywhere == LATEST or LATEST in found.offsets.values()):
         raise OptionError(f"{name}: nothing is read from the latest offset on, but by a stream")
@@ -273,12 +292,34 @@ def _starting(given: _Options, *, is_stream: bool) -> OffsetsOption:
 
 def _ending(given: _Options, *, is_stream: bool) -> OffsetsOption:
     name = "endingOffsets"
-    if is_stream and given.has(name):
-        raise OptionError(f"{name} is for batch reads: a stream has no end")
+    for either in (name, "endingTimestamp", "endingOffsetsByTimestamp"):
+        if is_stream and given.has(either):
+            raise OptionError(f"{either} is for batch reads: a stream has no end")
+    until = _times(given, "ending", may_end=True)
+    if until is not None:
+        return until
     found = _offsets(given, name, default="latest")
     if found.everywhere == EARLIEST or EARLIEST in found.offsets.values():
         raise OptionError(f"{name}: nothing is before the earliest offset")
     return found
+
+
+def _times(given: _Options, what: str, *, may_end: bool) -> OffsetsOption | None:
+    """Return the times that were given, one for all partitions or one for each, if any."""
+    name = f"{what}Timestamp"
+    text = given.text(name)
+    if text is not None:
+        if not (text.isascii() and text.isdigit()):
+            raise OptionError(f"{name}={text!r}: expected milliseconds since 1970")
+        return OffsetsOption(name, time_everywhere=int(text), may_end=may_end)
+    name = f"{what}OffsetsByTimestamp"
+    if not given.has(name):
+        return None
+    times = given.table(name)
+    for partition, time_ms in times.items():
+        if time_ms < 0:
+            raise OptionError(f"{name}: {time_ms} of {partition} is no time")
+    return OffsetsOption(name, times=times, may_end=may_end)
 
 
 def _offsets(given: _Options, name: str, *, default: str) -> OffsetsOption:

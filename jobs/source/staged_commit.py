@@ -70,8 +70,6 @@ class StagedCommit:
             self._done.touch()
             _sync(self._staging)
         shutil.rmtree(self._directory, ignore_errors=True)
-        for path in files:
-            path.unlink(missing_ok=True)
         self._forget_predecessors()
 
     def _make_final(self, files: Sequence[Path]) -> None:

@@ -11,9 +11,9 @@ or failed. See ``jobs.source.staged_commit`` for how, and for what is left to be
 
 from __future__ import annotations
 
+import shutil
 import uuid
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -33,6 +33,7 @@ from jobs.source.outgoing import RecordProducer, RowColumns
 from jobs.source.staged_commit import StagedCommit
 
 _INCOMING: Final = "incoming"
+_NO_QUERY: Final = "stream"
 _QUERY_ID: Final = "sql.streaming.queryId"  # a local property of the jobs of a query
 
 
@@ -52,9 +53,9 @@ class _Writer:
         self._options = options
         self._columns = RowColumns(schema, options.topic)
 
-    def _write(self, batches: Iterator[pa.RecordBatch]) -> TaskRows:
+    def _write(self, batches: Iterator[pa.RecordBatch], name: str) -> TaskRows:
         if self._options.staging is not None:
-            return _stage(batches, self._options.staging / _INCOMING)
+            return _stage(batches, self._options.staging / _INCOMING / name)
         return self._send(batches)
 
     def _send(self, batches: Iterator[pa.RecordBatch]) -> TaskRows:
@@ -78,6 +79,11 @@ class _Writer:
             commit = StagedCommit(directory, key, self._options.kafka, self._columns)
             commit.run([row.path for row in rows if row.path is not None])
 
+    def _drop(self, name: str) -> None:
+        """Drop what tasks have staged under a name, those that failed or ran twice included."""
+        if self._options.staging is not None:
+            shutil.rmtree(self._options.staging / _INCOMING / name, ignore_errors=True)
+
 
 class BatchWriter(DataSourceArrowWriter, _Writer):
     """One write. With ``commitId`` it is done once however often it is asked for."""
@@ -91,15 +97,16 @@ class BatchWriter(DataSourceArrowWriter, _Writer):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskRows:
         """Send or stage the rows of one task. Raises ``WriteError``."""
-        return self._write(iterator)
+        return self._write(iterator, self._key)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Send what is staged."""
         self._commit(messages, self._key)
+        self._drop(self._key)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Drop what is staged; what was sent cannot be taken back."""
-        _drop(messages)
+        self._drop(self._key)
 
 
 class StreamWriter(DataSourceStreamArrowWriter, _Writer):
@@ -107,16 +114,21 @@ class StreamWriter(DataSourceStreamArrowWriter, _Writer):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskRows:
         """Send or stage the rows of one task. Raises ``WriteError``."""
-        return self._write(iterator)
+        return self._write(iterator, _query_id() or _NO_QUERY)
 
     def commit(self, messages: list[WriterCommitMessage | None], batch_id: int) -> None:
         """Send what is staged for this micro-batch."""
         self._commit(messages, f"batch-{batch_id}")
+        self._drop_of_query(messages)
 
     def abort(self, messages: list[WriterCommitMessage | None], batch_id: int) -> None:
         """Drop what is staged; what was sent cannot be taken back."""
         del batch_id
-        _drop(messages)
+        self._drop_of_query(messages)
+
+    def _drop_of_query(self, messages: list[WriterCommitMessage | None]) -> None:
+        for query_id in {row.query_id for row in messages if isinstance(row, TaskRows)}:
+            self._drop(query_id or _NO_QUERY)
 
 
 def _stage(batches: Iterator[pa.RecordBatch], directory: Path) -> TaskRows:
@@ -141,10 +153,3 @@ def _query_id() -> str | None:
     """Return which streaming query this task is of, if any."""
     context = TaskContext.get()
     return None if context is None else context.getLocalProperty(_QUERY_ID)
-
-
-def _drop(messages: list[WriterCommitMessage | None]) -> None:
-    for message in messages:
-        if isinstance(message, TaskRows) and message.path is not None:
-            with suppress(OSError):
-                message.path.unlink(missing_ok=True)

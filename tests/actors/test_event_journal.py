@@ -73,6 +73,12 @@ def test_a_line_says_what_happened_when_and_why(journal: EventJournalFile, path:
     ]
 
 
+def test_an_answer_tells_how_long_it_took(journal: EventJournalFile, path: Path) -> None:
+    done = UpdateMetadataResponse(Errors.NONE)
+    record(journal, events.UpdateMetadataResponseReceived(4, HEADER, done, answered_ms=12.34567))
+    assert lines(path)[0]["answered_ms"] == 12.346
+
+
 def test_events_are_numbered_and_there_to_read_at_once(
     journal: EventJournalFile, path: Path
 ) -> None:

@@ -6,7 +6,7 @@ from typing import TypeAlias
 
 import pytest
 
-from actors.request_send_thread import QueuedRequest
+from actors.request_send_thread import OnResponse, QueuedRequest
 from actors.runtime import stop_actor
 from core.errors import Errors
 from core.protocol.control import (
@@ -41,6 +41,10 @@ def answers():
     return queue.Queue[ControlResponse]()
 
 
+def put_into(answers: Answers) -> OnResponse:
+    return lambda header, request, response, answered_ms: answers.put(response)
+
+
 def test_a_request_is_sent_again_until_it_is_answered(stage: Stage, answers: Answers):
     failures = iter([BrokenChannelError(), BrokenChannelError()])
 
@@ -50,7 +54,7 @@ def test_a_request_is_sent_again_until_it_is_answered(stage: Stage, answers: Ans
         return accept(sent)
 
     stage.answer = answer
-    thread = stage.request_send_thread(1, lambda header, request, response: answers.put(response))
+    thread = stage.request_send_thread(1, put_into(answers))
     thread.tell(delivery(StopReplicaRequest(())))
     assert answers.get(timeout=TIMEOUT_S) == StopReplicaResponse(Errors.NONE)
     assert [sent.request for sent in stage.sent] == [StopReplicaRequest(())] * 3
@@ -65,7 +69,7 @@ def test_requests_arrive_in_order_although_one_fails_first(stage: Stage, answers
         return accept(sent)
 
     stage.answer = answer
-    thread = stage.request_send_thread(1, lambda header, request, response: answers.put(response))
+    thread = stage.request_send_thread(1, put_into(answers))
     for request in (StopReplicaRequest(()), UpdateMetadataRequest((), ())):
         thread.tell(delivery(request))
     assert type(answers.get(timeout=TIMEOUT_S)) is StopReplicaResponse
@@ -79,7 +83,7 @@ def test_a_refusal_without_a_body_counts_as_an_answer(stage: Stage, answers: Ans
         raise RequestFailedError("inproc://broker-1", Errors.UNKNOWN_SERVER_ERROR, "refused")
 
     stage.answer = answer
-    thread = stage.request_send_thread(1, lambda header, request, response: answers.put(response))
+    thread = stage.request_send_thread(1, put_into(answers))
     thread.tell(delivery(UpdateMetadataRequest((), ())))
     expected = UpdateMetadataResponse(Errors.UNKNOWN_SERVER_ERROR)
     assert answers.get(timeout=TIMEOUT_S) == expected
@@ -94,7 +98,7 @@ def test_it_stops_at_once_while_its_broker_does_not_answer(stage: Stage, answers
         raise BrokenChannelError
 
     stage.answer = answer
-    thread = stage.request_send_thread(1, lambda header, request, response: answers.put(response))
+    thread = stage.request_send_thread(1, put_into(answers))
     thread.tell(delivery(StopReplicaRequest(())))
     assert tried.wait(TIMEOUT_S)
     assert stop_actor(thread, TIMEOUT_S)
@@ -109,9 +113,7 @@ def test_nothing_is_said_while_the_session_may_be_over(stage: Stage, answers: An
         asked.set()
         return alive.is_set()
 
-    thread = stage.request_send_thread(
-        1, lambda header, request, response: answers.put(response), may_announce=may_announce
-    )
+    thread = stage.request_send_thread(1, put_into(answers), may_announce=may_announce)
     thread.tell(delivery(StopReplicaRequest(())))
     assert asked.wait(TIMEOUT_S)
     assert stage.sent == []

@@ -59,6 +59,7 @@ class Event:
     handling_ms: float
     sentences: list[str] = field(default_factory=list)
     leaderships: list[Leadership] = field(default_factory=list)
+    answered_ms: float | None = None
 
     @property
     def named(self) -> list[Leadership]:
@@ -74,7 +75,7 @@ class Event:
         """Return the line as it stands in the journal."""
         changes = [*self.sentences, *map(str, self.named)]
         more = [f"and {self.unnamed} more"] if self.unnamed else []
-        fields = {
+        fields: dict[str, object] = {
             "ts_ms": self.ts_ms,
             "broker_id": self.broker_id,
             "controller_epoch": self.controller_epoch,
@@ -85,6 +86,8 @@ class Event:
             "handling_ms": self.handling_ms,
             "changes": changes + more,
         }
+        if self.answered_ms is not None:
+            fields["answered_ms"] = self.answered_ms
         return json.dumps(fields, separators=(",", ":"), ensure_ascii=False)
 
 
@@ -159,7 +162,9 @@ class World:
         return self._answer(self._random.choice(sorted(self._live)), self._random.choice(ANSWERS))
 
     def _answer(self, broker_id: int, event: str) -> Event:
-        return self._event(event, f"answer of broker {broker_id}")
+        answer = self._event(event, f"answer of broker {broker_id}")
+        answer.answered_ms = round(self._random.lognormvariate(broker_id, 1), 3)
+        return answer
 
     # --- leaderships ---
 

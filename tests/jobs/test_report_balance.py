@@ -142,6 +142,18 @@ def test_wrong_arguments_are_one_line_and_status_2_before_spark_starts(
     assert not output.out
 
 
+@pytest.mark.spark
+def test_no_more_brokers_can_fail_than_there_are(
+    spark: SparkSession,
+    assignment: list[dict[str, Any]],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+):
+    assert assignment
+    assert main([*options(tmp_path), "--failures", "8"], spark) == 2
+    assert "--failures 8: there are 7 brokers" in capsys.readouterr().err
+
+
 def test_the_assignment_must_be_named(capsys: pytest.CaptureFixture[str]):
     assert main([]) == 2
     assert "Missing option '--assignment'" in capsys.readouterr().err

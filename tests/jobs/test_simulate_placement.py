@@ -91,6 +91,7 @@ def test_one_strategy_is_shown_in_detail(
         ("--partitions 100000000", "more than 100,000,000 replicas"),
         ("--scatter-width 4", "--scatter-width goes with strategy copyset"),
         ("--brokers 5 --strategy copyset --scatter-width 5", "scatter width must be from 1 to 4"),
+        ("--brokers 5 --failures 6", "--failures 6: there are 5 brokers"),
         ("--growth -1", "-1 is not in the range"),
         ("--html /nowhere/page.html", "/nowhere is no directory"),
     ],

@@ -24,7 +24,7 @@ from actors.controller_event_manager import ControllerEventManager, ControllerLi
 from actors.event_journal import HandledEvent
 from actors.inbox import Reply
 from actors.replication_server import ReplicationServer
-from actors.request_send_thread import DeliverySettings, RequestSendThread
+from actors.request_send_thread import DeliverySettings, OnResponse, RequestSendThread
 from actors.runtime import start_actor, stop_actor
 from actors.scheduler import Scheduler
 from core.controller.controller import Controller
@@ -288,7 +288,7 @@ class Stage:
     def request_send_thread(
         self,
         broker_id: BrokerId,
-        on_response: Callable[[ControlHeader, ControlRequest, ControlResponse], None],
+        on_response: OnResponse,
         *,
         may_announce: Callable[[], bool] = lambda: True,
     ) -> ActorRef[RequestSendThread]:

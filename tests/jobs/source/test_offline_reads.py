@@ -87,6 +87,13 @@ def test_offsets_say_where_a_read_begins_and_ends(session: SparkSession, logs: P
         offsets(endingOffsets='{"orders": {"0": 200, "1": 20, "2": 0}}')
     with pytest.raises(PySparkException, match="orders-2 has no record as young as 5"):
         offsets(startingOffsetsByTimestamp='{"orders": {"0": 77, "1": 5, "2": 5}}')
+    with pytest.raises(PySparkException, match="orders-2 has no record as young as 5"):
+        offsets(startingTimestamp=5)
+    may_end = {"startingOffsetsByTimestampStrategy": "latest"}
+    between = offsets(startingTimestamp=50, endingTimestamp=70, **may_end)
+    assert between == {0: (50, 69), 1: (50, 59)}
+    until = '{"orders": {"0": 77, "1": 5, "2": 5}}'
+    assert offsets(endingOffsetsByTimestamp=until) == {0: (0, 76), 1: (0, 4)}
 
 
 @pytest.fixture

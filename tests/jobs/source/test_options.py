@@ -72,6 +72,12 @@ def test_all_can_be_said():
         ({**TOPIC, "startingOffsets": '{"t": {"0": true}}'}, "True of t-0 is no number"),
         ({**TOPIC, "endingOffsets": "earliest"}, "nothing is before the earliest offset"),
         ({**TOPIC, "startingOffsetsByTimestamp": '{"t": {"0": -1}}'}, "-1 of t-0 is no time"),
+        ({**TOPIC, "startingTimestamp": "now"}, "startingTimestamp='now': expected milliseconds"),
+        ({**TOPIC, "endingOffsetsByTimestamp": '{"t": {"0": -1}}'}, "-1 of t-0 is no time"),
+        (
+            {**TOPIC, "startingOffsetsByTimestampStrategy": "earliest"},
+            "startingOffsetsByTimestampStrategy='earliest': error or latest",
+        ),
         ({**TOPIC, "maxOffsetsPerTrigger": "5"}, "maxOffsetsPerTrigger is for streams"),
         ({**TOPIC, "minPartitions": "0"}, "minPartitions='0' is no number above 0"),
         ({**TOPIC, "failOnDataLoss": "no"}, "failOnDataLoss='no' is neither true nor false"),
@@ -95,6 +101,7 @@ def test_a_batch_read_complains(options: dict[str, str], complaint: str):
     ("options", "complaint"),
     [
         ({**TOPIC, "endingOffsets": "latest"}, "a stream has no end"),
+        ({**TOPIC, "endingTimestamp": "5"}, "endingTimestamp is for batch reads"),
         ({**TOPIC, "maxOffsetsPerTrigger": "many"}, "'many' is no number"),
     ],
 )

@@ -70,8 +70,12 @@ def test_what_failed_once_is_written_once_through_staging(
     assert numbers(cluster, topic) == []
     writer.commit([*staged, empty, None])
     assert numbers(cluster, topic) == list(range(40))
-    writer.abort([abandoned])
-    assert [path.name for path in (tmp_path / "incoming").iterdir()] == []
+    assert abandoned.count == 20
+    assert list((tmp_path / "incoming").iterdir()) == []
+    another = BatchWriter(options(cluster, tmp_path), SCHEMA, overwrite=False)
+    another.abort([another.write(iter([rows(topic, 0, 20)]))])
+    assert list((tmp_path / "incoming").iterdir()) == []
+    assert numbers(cluster, topic) == list(range(40))
 
 
 def test_what_failed_once_may_be_written_twice_without(cluster: BreakableCluster, topic: str):
