@@ -8,8 +8,6 @@ Times are the wall clocks of the brokers' machines; a term is of one broker, hen
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any, Final
 
 from pyspark.sql import DataFrame, SparkSession
@@ -44,12 +42,19 @@ SELECT event, count(*) AS count,
 FROM {events} GROUP BY event ORDER BY count DESC, event
 """
 
-_OVER_TIME: Final = """
+_IN_BUCKETS: Final = """
 SELECT ts_ms - ts_ms % :bucket_ms AS start_ms, count(*) AS events,
        sum(size(changes) + unnamed_changes) AS changes, sum(handling_ms) AS handling_ms,
        percentile(queue_ms, array(0.5, 0.95, 0.99, 1.0)) AS queue_ms
-FROM {events} GROUP BY start_ms
-"""
+FROM {events}"""
+
+_OVER_TIME: Final = f"{_IN_BUCKETS} GROUP BY start_ms ORDER BY start_ms"
+
+# Percentiles only of those that are told: they take much longer than to count.
+_BUSIEST_MINUTES: Final = f"""{_IN_BUCKETS} WHERE ts_ms - ts_ms % :bucket_ms IN (
+  SELECT ts_ms - ts_ms % :bucket_ms AS start_ms FROM {{events}}
+  GROUP BY start_ms ORDER BY count(*) DESC, start_ms LIMIT :top
+) GROUP BY start_ms ORDER BY events DESC, start_ms"""
 
 _SLOWEST_EVENTS: Final = """
 SELECT ts_ms, broker_id, controller_epoch, event, cause, queue_ms, handling_ms,
@@ -115,20 +120,20 @@ _SENTENCE: Final = (
     r", isr \[?([\d, ]+|\?)\]?(?: → \[([\d, ]+)\])?(?:, leader epoch (\d+)|, recovering)?$"
 )
 
+# What is not there is made NULL first: to cast it, Spark would throw an exception and catch it.
 _LEADERSHIPS: Final = """
-WITH sentence AS (
-  SELECT controller_epoch, event_id, posexplode(changes) AS (position, s) FROM {events}
-), part AS (
-  SELECT controller_epoch, event_id, position,
-         split(regexp_replace(s, :sentence, '$1|$2|$3|$4|$5|$6|$7|$8'), '[|]') AS p
-  FROM sentence WHERE s LIKE '%: leader %' OR s LIKE '%: created, leader %'
+WITH part AS (
+  SELECT controller_epoch, event_id, posexplode(transform(changes, s ->
+    IF(s LIKE '%: leader %' OR s LIKE '%: created, leader %',
+       split(regexp_replace(s, :sentence, '$1|$2|$3|$4|$5|$6|$7|$8'), '[|]'), array())
+  )) AS (position, p) FROM {events} -- inside of it, or Spark would match for every use of p again
 ), leadership AS (
   SELECT controller_epoch, event_id, position, p[0] AS topic, try_cast(p[1] AS INT) AS partition,
-         IF(p[2] = '', try_cast(p[3] AS INT), NULL) AS leader_before,
-         try_cast(IF(p[4] = '', p[3], p[4]) AS INT) AS leader,
+         IF(p[2] = '', try_cast(nullif(p[3], '?') AS INT), NULL) AS leader_before,
+         try_cast(nullif(IF(p[4] = '', p[3], p[4]), '?') AS INT) AS leader,
          IF(p[6] = '' OR p[5] = '?', NULL, split(p[5], ', ')) AS isr_before,
          split(IF(p[6] = '', p[5], p[6]), ', ') AS isr,
-         IF(p[2] = '', try_cast(p[7] AS INT), 0) AS leader_epoch
+         IF(p[2] = '', try_cast(nullif(p[7], '') AS INT), 0) AS leader_epoch
   FROM part WHERE size(p) = 8
 )
 SELECT controller_epoch, event_id, position, topic, partition, leader_before, leader, leader_epoch,
@@ -172,56 +177,47 @@ def analyse_events(spark: SparkSession, events: DataFrame, *, top: int) -> dict[
     ``events`` has the columns of ``jobs.event_journals.COLUMNS`` and at least one row. Times end in
     ``_ms``: moments since the epoch, and durations; four of a kind are {p50, p95, p99, max}.
     """
-    with _kept_frames(spark, events) as frames:
+    frames = _frames(spark, events)
 
-        def ask(query: str, **arguments: Any) -> Rows:
-            return _rows(_asked(spark, query, arguments, frames))
+    def ask(query: str, **arguments: Any) -> Rows:
+        return _rows(_asked(spark, query, arguments, frames))
 
-        by_broker = ask(_OVERVIEW)
-        first_ms = min(row["first_ms"] for row in by_broker)
-        last_ms = max(row["last_ms"] for row in by_broker)
-        bucket_ms = _bucket_ms(last_ms - first_ms)
-        terms = _asked(spark, _TERMS, {}, frames).toArrow()
-        frames["terms"] = spark.createDataFrame(terms)
-        mentions = BrokerMentions(by_broker, ask(_CAUSES), ask(_COMINGS_AND_GOINGS))
-        return {
-            "events": sum(row["events"] for row in by_broker),
-            "first_ms": first_ms,
-            "last_ms": last_ms,
-            "brokers": [row["broker_id"] for row in by_broker],
-            "named_changes": sum(row["named_changes"] for row in by_broker),
-            "unnamed_changes": sum(row["unnamed_changes"] for row in by_broker),
-            "latencies": ask(_LATENCIES),
-            "terms": terms_of_controllers(terms.to_pylist(), ask(_LAST_HEARD), mentions),
-            "leader_churn": ask(_CHURN, top=top),
-            "isr_flapping": ask(_FLAPPING, top=top),
-            "slowest_brokers": slowest_brokers(
-                terms.to_pylist(), ask(_ISR_CHANGES), ask(_ANSWERS), mentions
-            ),
-            "busiest_minutes": ask(
-                f"{_OVER_TIME} ORDER BY events DESC, start_ms LIMIT :top",
-                bucket_ms=MINUTE_MS,
-                top=top,
-            ),
-            "slowest_events": ask(_SLOWEST_EVENTS, top=top),
-            "bucket_ms": bucket_ms,
-            "over_time": ask(f"{_OVER_TIME} ORDER BY start_ms", bucket_ms=bucket_ms),
-        }
+    by_broker = ask(_OVERVIEW)
+    first_ms = min(row["first_ms"] for row in by_broker)
+    last_ms = max(row["last_ms"] for row in by_broker)
+    bucket_ms = _bucket_ms(last_ms - first_ms)
+    terms = _asked(spark, _TERMS, {}, frames).toArrow()
+    frames["terms"] = spark.createDataFrame(terms)
+    mentions = BrokerMentions(by_broker, ask(_CAUSES), ask(_COMINGS_AND_GOINGS))
+    return {
+        "events": sum(row["events"] for row in by_broker),
+        "first_ms": first_ms,
+        "last_ms": last_ms,
+        "brokers": [row["broker_id"] for row in by_broker],
+        "named_changes": sum(row["named_changes"] for row in by_broker),
+        "unnamed_changes": sum(row["unnamed_changes"] for row in by_broker),
+        "latencies": ask(_LATENCIES),
+        "terms": terms_of_controllers(terms.to_pylist(), ask(_LAST_HEARD), mentions),
+        "leader_churn": ask(_CHURN, top=top),
+        "isr_flapping": ask(_FLAPPING, top=top),
+        "slowest_brokers": slowest_brokers(
+            terms.to_pylist(), ask(_ISR_CHANGES), ask(_ANSWERS), mentions
+        ),
+        "busiest_minutes": ask(_BUSIEST_MINUTES, bucket_ms=MINUTE_MS, top=top),
+        "slowest_events": ask(_SLOWEST_EVENTS, top=top),
+        "bucket_ms": bucket_ms,
+        "over_time": ask(_OVER_TIME, bucket_ms=bucket_ms),
+    }
 
 
-@contextmanager
-def _kept_frames(spark: SparkSession, events: DataFrame) -> Iterator[dict[str, DataFrame]]:
-    """Give, for the block, the events and what is found out of them once for several queries."""
+def _frames(spark: SparkSession, events: DataFrame) -> dict[str, DataFrame]:
+    """Return the events, and what is found out of them once for several queries."""
+    # Not persisted: what a query names in braces is not recognised as the same and done again.
     frames = {"events": events}
-    leaderships = _asked(spark, _LEADERSHIPS, {"sentence": _SENTENCE}, frames).persist()
-    frames["leaderships"] = leaderships
-    partitions = _asked(spark, _PARTITIONS, {}, frames).persist()
-    frames["partitions"] = partitions
-    try:
-        yield frames
-    finally:
-        partitions.unpersist()
-        leaderships.unpersist()
+    leaderships = _asked(spark, _LEADERSHIPS, {"sentence": _SENTENCE}, frames)
+    frames["leaderships"] = leaderships.localCheckpoint()
+    frames["partitions"] = _asked(spark, _PARTITIONS, {}, frames).localCheckpoint()
+    return frames
 
 
 def _asked(

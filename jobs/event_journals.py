@@ -129,13 +129,15 @@ def _table(parsed: DataFrame, period: Period) -> DataFrame:
     if period.until_ms is not None:
         events = events.filter(F.col("ts_ms") < period.until_ms)
     sentences = F.coalesce("changes", F.array().cast(COLUMNS["changes"]))
-    more = F.regexp_extract(F.try_element_at("changes", F.lit(-1)), _MORE, 1)
+    last = F.try_element_at("changes", F.lit(-1))
+    # NULL, not empty: to cast that, Spark would throw an exception and catch it, in every row.
+    more = F.when(last.rlike(_MORE), F.regexp_extract(last, _MORE, 1))
     without_last = F.expr("slice(changes, 1, size(changes) - 1)")
     return (
         events.withColumn("changes", sentences)
         .withColumn("more", more)
         .withColumn("unnamed_changes", F.coalesce(F.col("more").try_cast("BIGINT"), F.lit(0)))
-        .withColumn("changes", F.when(F.col("more") > "", without_last).otherwise(sentences))
+        .withColumn("changes", F.when(F.col("more").isNotNull(), without_last).otherwise(sentences))
         .select(*COLUMNS)
     )
 
