@@ -1,0 +1,43 @@
+"""Planned and carried out by one command, on a real cluster that has lost a broker."""
+
+import json
+import signal
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from core.ports import TopicAssignment
+from jobs.plan import main
+from tests.support.running_cluster import RunningCluster, eventually
+from zk.admin import ZkAdminStore
+
+LOST, PARTITIONS = 3, 24
+BEFORE = [((LOST, 0), (1, LOST), (0, 2))[partition % 3] for partition in range(PARTITIONS)]
+
+
+@pytest.mark.spark
+@pytest.mark.system
+@pytest.mark.zookeeper
+def test_what_a_lost_broker_held_is_spread_over_the_others_and_summed_up_in_one_line(
+    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    data, out = tmp_path / "data", tmp_path / "plan"
+    with RunningCluster(data, "--brokers", "4", "--no-placement-service") as cluster:
+        cluster.create_topic_on("orders", BEFORE)
+        cluster.signal(LOST, signal.SIGKILL)
+        eventually(lambda: cluster.broker_epoch(LOST) is None, "it is seen to be dead")
+        where = ["--zookeeper", cluster.description["zookeeper"], "--out", str(out), "--execute"]
+        arguments = ["--assignment", "zookeeper", "--brokers", "zookeeper", "--max-moves", "5"]
+        assert main(["decommission", "--from", str(LOST), *arguments, *where], spark) == 0
+        [line] = capsys.readouterr().out.splitlines()
+        topic = ZkAdminStore(cluster.zookeeper).read_topics(["orders"])["orders"]
+    summary = json.loads(line)
+    assert (summary["moves"], summary["lower_bound"], summary["waves"]) == (16, 16, 4)
+    execution = summary["execution"]
+    assert (execution["moved"], execution["left"], execution["waves_left"]) == (16, 0, [])
+    assert isinstance(topic, TopicAssignment)
+    after = [topic.partitions[partition].replicas for partition in range(PARTITIONS)]
+    held = [sum(broker in replicas for replicas in after) for broker in range(4)]
+    assert held == [16, 16, 16, 0]
+    assert all(len(set(replicas)) == 2 for replicas in after)
