@@ -57,7 +57,7 @@ class _Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name != "execute":
             return super().get_command(ctx, cmd_name)
-        from jobs.plan_execution import execute_command
+        from jobs.execution.plan_execution import execute_command
 
         return execute_command
 
@@ -215,7 +215,7 @@ def _run(spark: SparkSession | None, goal: Goal, name: str, options: dict[str, A
 
 def _execute(target: Path, address: str, summary: dict[str, Any]) -> None:
     """Carry out the plan that was written; what became of it joins the summary."""
-    from jobs.plan_execution import PlanIncompleteError, execute_plan
+    from jobs.execution.plan_execution import PlanIncompleteError, execute_plan
 
     try:
         summary["execution"] = execute_plan(target, address)

@@ -22,11 +22,11 @@ from pyspark.sql import SparkSession
 from config.cluster_location import DATA_DIR_VARIABLE
 from core.errors import RegentError
 from jobs.command import InputError, job_session, master_option, progress, run_job
-from jobs.event_analysis import analyse_events
-from jobs.event_journals import Period, find_journals, read_events, write_events
-from jobs.event_tables import event_tables
 from jobs.new_directory import check_is_new, new_directory
-from jobs.report_output import print_report, report_options
+from jobs.reports.event_analysis import analyse_events
+from jobs.reports.event_journals import Period, find_journals, read_events, write_events
+from jobs.reports.event_tables import event_tables
+from jobs.reports.output import print_report, report_options
 
 _SMALL_BYTES: Final = 50_000_000
 
@@ -100,7 +100,7 @@ def _command(spark: SparkSession | None, /, **options: Any) -> None:
         "html": options["html"] and str(options["html"]),
     }
     if options["html"]:
-        from jobs.event_page import write_page
+        from jobs.reports.event_page import write_page
 
         write_page(summary, options["html"])
     summary["seconds"] = round(time.monotonic() - started, 3)

@@ -20,11 +20,11 @@ import pyarrow.compute
 from pyspark.sql import DataFrame, SparkSession
 
 from jobs.assignment_source import assignment_frame, check_assignment
-from jobs.balance import percent, spread_fields
 from jobs.command import InputError, job_session, master_option, progress, run_job
-from jobs.replica_arrays import Counts, positions
-from jobs.report_inputs import assignment_options, read_inputs
-from jobs.report_output import Table, print_report, report_options
+from jobs.reports.balance import percent, spread_fields
+from jobs.reports.inputs import assignment_options, read_inputs
+from jobs.reports.output import Table, print_report, report_options
+from jobs.reports.replica_arrays import Counts, positions
 
 _NAMED: Final = 10  # leaderless partitions that are called by their names
 _ROWS: Final = 40  # brokers in a table; programs get all
@@ -208,8 +208,8 @@ def _tables(found: Leaders, names: list[str], threshold: float) -> list[Table]:
 
 
 def _write_page(found: Leaders, where: str, tables: list[Table], path: Path) -> None:
-    from jobs.balance_page import sorted_curves
-    from jobs.report_page import Page
+    from jobs.reports.balance_page import sorted_curves
+    from jobs.reports.page import Page
 
     page = Page("Leaders of partitions")
     page.text(f"Read from {where}.")

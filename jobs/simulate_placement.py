@@ -19,7 +19,9 @@ import click
 from pyspark.sql import SparkSession
 
 from core.placement import Strategy, check
-from jobs.balance import (
+from jobs.command import InputError, job_session, master_option, progress, run_job
+from jobs.report_balance import DEFAULT_TRIALS
+from jobs.reports.balance import (
     Balance,
     LossOptions,
     check_failures,
@@ -30,8 +32,8 @@ from jobs.balance import (
     spread_fields,
     summary,
 )
-from jobs.command import InputError, job_session, master_option, progress, run_job
-from jobs.placement_trial import (
+from jobs.reports.output import Table, print_report, report_options
+from jobs.reports.placement_trial import (
     BLOCKS,
     INTERLEAVED,
     UNIFORM,
@@ -45,8 +47,6 @@ from jobs.placement_trial import (
     rack_names,
     strategies_to_compare,
 )
-from jobs.report_balance import DEFAULT_TRIALS
-from jobs.report_output import Table, print_report, report_options
 
 MAX_REPLICAS: Final = 100_000_000  # which take three gigabytes
 _MAX_BROKERS: Final = 100_000
@@ -108,7 +108,7 @@ def _command(spark: SparkSession | None, /, master: str, html: Path | None, **op
         trials = {str(name): _try(session, setting, name, added, loss) for name in names}
     tables = [_comparison(trials), *_loss_tables(trials)]
     if html is not None:
-        from jobs.simulation_page import write_page
+        from jobs.reports.simulation_page import write_page
 
         write_page(setting, trials, tables, html)
     result = {"job": "simulate placement", **setting._asdict(), "growth": added}

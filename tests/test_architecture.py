@@ -34,7 +34,7 @@ HOMES = {
     "rich": {"cli"},
     "crc32c": {"storage"},
     "numpy": {"jobs"},
-    "matplotlib": {"jobs/report_page.py"},
+    "matplotlib": {"jobs/reports/page.py"},
     "confluent_kafka": {"jobs"},
 }
 """Libraries, and the only places that may import them."""

@@ -13,7 +13,9 @@ from tests.support.running_cluster import RunningCluster, eventually
 from zk.admin import ZkAdminStore
 
 LOST, PARTITIONS = 3, 24
-BEFORE = [((LOST, 0), (1, LOST), (0, 2))[partition % 3] for partition in range(PARTITIONS)]
+BEFORE: list[tuple[int, ...]] = [
+    ((LOST, 0), (1, LOST), (0, 2))[partition % 3] for partition in range(PARTITIONS)
+]
 
 
 @pytest.mark.spark

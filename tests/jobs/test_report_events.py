@@ -20,9 +20,9 @@ from core.controller.events import (
     RegisterBrokerAndReelect,
 )
 from core.protocol.controller import AlterPartitionRequest, AlterPartitionRow
-from jobs.event_page import write_page
-from jobs.event_tables import event_tables
 from jobs.report_events import main
+from jobs.reports.event_page import write_page
+from jobs.reports.event_tables import event_tables
 from tests.jobs.journals import START_MS, Event, Leadership, World, write_journals
 from tests.support.term import T0, Candidate, Tree, of_type
 

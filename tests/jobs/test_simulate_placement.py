@@ -13,7 +13,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from core.placement import Strategy, place
-from jobs.placement_trial import (
+from jobs.reports.placement_trial import (
     BLOCKS,
     INTERLEAVED,
     Setting,

@@ -26,7 +26,7 @@ TIMEOUT_S = 60.0
 PROGRAM = """
 import sys
 from jobs.command import run_job
-from jobs.plan_execution import execute_command
+from jobs.execution.plan_execution import execute_command
 
 sys.exit(run_job(execute_command, "plan execute", sys.argv[1:], None))
 """

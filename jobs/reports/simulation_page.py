@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from jobs.balance_page import LOSS_CAPTION, add_balance, bars, loss_curves, sorted_curves
-from jobs.placement_trial import GrowthCost, Setting
-from jobs.report_output import Table
-from jobs.report_page import Axes, Page
+from jobs.reports.balance_page import LOSS_CAPTION, add_balance, bars, loss_curves, sorted_curves
+from jobs.reports.output import Table
+from jobs.reports.page import Axes, Page
+from jobs.reports.placement_trial import GrowthCost, Setting
 
 if TYPE_CHECKING:
     from jobs.simulate_placement import Trial

@@ -9,8 +9,8 @@ from random import Random
 import numpy as np
 import pytest
 
-from jobs.loss_simulation import default_failures, loss_curve, rack_losses
-from jobs.replica_arrays import Copysets, copysets
+from jobs.reports.loss_simulation import default_failures, loss_curve, rack_losses
+from jobs.reports.replica_arrays import Copysets, copysets
 
 
 def ring(brokers: int, partitions: int, factor: int) -> Copysets:

@@ -14,7 +14,7 @@ from core.protocol.controller import (
     AlterPartitionReassignmentsResponse,
     ReassignablePartition,
 )
-from jobs.plan_survey import Standing, read_obstacles, survey
+from jobs.execution.plan_survey import Standing, read_obstacles, survey
 from transport.controller_ref import ControllerRef, refusal
 from zk.admin import ZkAdminStore
 

@@ -11,7 +11,7 @@ import pytest
 
 from core.model import TopicPartition
 from jobs.command import InputError
-from jobs.plan_directory import read_plan
+from jobs.execution.plan_directory import read_plan
 
 ROW = {"topic": "t", "partition": 0, "replicas": [2, 3]}
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)

@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 import click
 
 from jobs.command import InputError, print_summary
-from jobs.report_page import is_number, shown
+from jobs.reports.page import is_number, shown
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -11,7 +11,13 @@ from pyspark.sql import SparkSession
 from core.placement import RANDOM, IndexScope, Strategy
 from core.protocol.placement import PlacementBroker, PlacementSpec, PlaceTopicsRequest
 from jobs.placement_job import placement_frame
-from jobs.replica_arrays import Counts, Positions, ReplicaArrays, pair_counts, replica_arrays
+from jobs.reports.replica_arrays import (
+    Counts,
+    Positions,
+    ReplicaArrays,
+    pair_counts,
+    replica_arrays,
+)
 
 UNIFORM: Final = "random"
 """A scheme to compare with: any brokers, with no regard to racks. It is not one to place by."""

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from jobs.report_page import INK, MUTED, Axes, Page, shown
+from jobs.reports.page import INK, MUTED, Axes, Page, shown
 
 
 def draw(axes: Axes) -> None:

@@ -9,8 +9,9 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from jobs.command import InputError
-from jobs.loss_simulation import LossPoint, default_failures, loss_curve, rack_losses
-from jobs.replica_arrays import (
+from jobs.reports.loss_simulation import LossPoint, default_failures, loss_curve, rack_losses
+from jobs.reports.output import Table
+from jobs.reports.replica_arrays import (
     Copysets,
     Counts,
     Positions,
@@ -18,7 +19,6 @@ from jobs.replica_arrays import (
     copysets,
     scatter_widths,
 )
-from jobs.report_output import Table
 
 _ROWS: Final = 12  # of a table that shows a curve
 

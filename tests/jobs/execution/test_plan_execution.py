@@ -15,7 +15,7 @@ from core.protocol.controller import (
     OngoingReassignment,
 )
 from jobs.command import InputError, run_job
-from jobs.plan_execution import (
+from jobs.execution.plan_execution import (
     PlanIncompleteError,
     execute_command,
     execute_plan,
@@ -313,7 +313,7 @@ def test_another_controller_goes_on(controller: MovingController, cluster: FakeC
 def test_nobody_ruling_is_an_error(
     controller: MovingController, cluster: FakeCluster, plan: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("jobs.plan_execution._FIRST_ANSWER_S", 0.0)
+    monkeypatch.setattr("jobs.execution.plan_execution._FIRST_ANSWER_S", 0.0)
     cluster.remove_broker(0)
     with pytest.raises(RegentError, match="there is no controller"):
         execute(controller, plan)
@@ -325,7 +325,7 @@ def test_a_zookeeper_that_goes_away_only_delays(
     plan: Path,
     monkeypatch: pytest.MonkeyPatch,
 ):
-    monkeypatch.setattr("jobs.plan_execution._RECONNECT_PAUSE_S", 0.0)
+    monkeypatch.setattr("jobs.execution.plan_execution._RECONNECT_PAUSE_S", 0.0)
     failures = [InputError("no ZooKeeper answers"), InputError("no ZooKeeper answers")]
 
     def fail(call: Call) -> None:
@@ -343,7 +343,7 @@ def test_a_zookeeper_that_stays_away_ends_it(
     plan: Path,
     monkeypatch: pytest.MonkeyPatch,
 ):
-    monkeypatch.setattr("jobs.plan_execution._RECONNECT_PAUSE_S", 0.01)
+    monkeypatch.setattr("jobs.execution.plan_execution._RECONNECT_PAUSE_S", 0.01)
 
     def fail(call: Call) -> None:
         if controller.submitted:

@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from jobs.event_terms import PERCENTILES
-from jobs.report_output import Table
+from jobs.reports.event_terms import PERCENTILES
+from jobs.reports.output import Table
 
 Row = Mapping[str, Any]
 
 
 def event_tables(report: Mapping[str, Any]) -> list[Table]:
-    """Return what ``jobs.event_analysis.analyse_events`` found out, the most wanted first."""
+    """Return what ``event_analysis.analyse_events`` found out, the most wanted first."""
     return [
         _overview(report),
         _latencies(report["latencies"]),

@@ -31,9 +31,9 @@ from core.protocol.controller import (
 )
 from jobs.cluster_connection import cluster_admin, cluster_options, zookeeper_address
 from jobs.command import InputError, print_summary
-from jobs.plan_directory import ROLLBACK, Plan, read_plan
-from jobs.plan_survey import Standing, survey
-from jobs.plan_wave import Wave, listed
+from jobs.execution.plan_directory import ROLLBACK, Plan, read_plan
+from jobs.execution.plan_survey import Standing, survey
+from jobs.execution.plan_wave import Wave, listed
 from jobs.progress_line import ProgressLine
 from transport.controller_ref import ControllerRef
 from transport.pauses import pauses

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from pyspark.sql import DataFrame, SparkSession
 
-from jobs.event_terms import (
+from jobs.reports.event_terms import (
     PERCENTILES,
     BrokerMentions,
     Rows,
@@ -174,7 +174,7 @@ ORDER BY isr_shrinks + isr_expands DESC, topic, partition LIMIT :top
 def analyse_events(spark: SparkSession, events: DataFrame, *, top: int) -> dict[str, Any]:
     """Ask everything; of partitions, minutes and single events the ``top`` most telling.
 
-    ``events`` has the columns of ``jobs.event_journals.COLUMNS`` and at least one row. Times end in
+    ``events`` has the columns of ``event_journals.COLUMNS`` and at least one row. Times end in
     ``_ms``: moments since the epoch, and durations; four of a kind are {p50, p95, p99, max}.
     """
     frames = _frames(spark, events)

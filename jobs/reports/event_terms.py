@@ -1,4 +1,4 @@
-"""Terms and brokers, put together from what the queries of ``jobs.event_analysis`` found.
+"""Terms and brokers, put together from what the queries of ``jobs.reports.event_analysis`` found.
 
 A few rows a term and a broker: not worth another query, which costs Spark more than they do.
 """

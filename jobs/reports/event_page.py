@@ -8,9 +8,9 @@ from math import nan
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from jobs.event_tables import event_tables, moment
-from jobs.report_output import Table
-from jobs.report_page import INK, MUTED, Axes, Page
+from jobs.reports.event_tables import event_tables, moment
+from jobs.reports.output import Table
+from jobs.reports.page import INK, MUTED, Axes, Page
 
 Row = Mapping[str, Any]
 
@@ -44,7 +44,7 @@ class _Clock(NamedTuple):
 
 
 def write_page(report: Row, path: Path) -> None:
-    """Write what ``jobs.event_analysis.analyse_events`` found out. Raises OSError."""
+    """Write what ``jobs.reports.event_analysis.analyse_events`` found out. Raises OSError."""
     clock = _Clock.of(report)
     page = Page("The controllers' events")
     overview, latencies, terms, churn, flapping, brokers, minutes, slowest = event_tables(report)

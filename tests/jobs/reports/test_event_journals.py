@@ -7,7 +7,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from jobs.command import InputError
-from jobs.event_journals import (
+from jobs.reports.event_journals import (
     COLUMNS,
     Period,
     Unreadable,

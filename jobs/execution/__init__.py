@@ -1,0 +1,1 @@
+"""Plans carried out on a running cluster, wave by wave."""

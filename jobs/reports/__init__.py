@@ -1,0 +1,1 @@
+"""What the reports on assignments, failures and events are made of."""
