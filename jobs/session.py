@@ -276,7 +276,7 @@ def spark_session(
     try:
         yield jvm.session()
     finally:
-        jvm.stop()
+        jvm.stop(gracefully=not master.startswith("local"))  # else nobody is left to be told
 
 
 def _exit_reason(status: int) -> str:

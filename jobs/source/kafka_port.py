@@ -29,6 +29,7 @@ _POLL_S: Final = 0.1  # how long such a batch may take to fill
 _REQUEST_S: Final = 10.0
 _FIRST_REQUEST_S: Final = 1.0  # soon over, should the leader be dead
 _PATIENCE_S: Final = 30.0  # for a partition to get another leader
+_NEW_TOPIC_S: Final = 2.0  # for every broker to know of it
 _PAUSE_S: Final = 0.2
 _NO_OFFSET: Final = -1
 _EARLIEST: Final[OffsetSpec] = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
@@ -88,7 +89,8 @@ class KafkaPort:
             )
         assigned = subscription.assigned
         names = subscription.topics or sorted({topic for topic, _ in assigned})
-        counts = self._retried(lambda: self._partition_counts(names))
+        deadline = time.monotonic() + _NEW_TOPIC_S
+        counts = self._retried(lambda: self._partition_counts(names, deadline))
         for topic, number in assigned:
             if number >= counts[topic]:
                 raise OptionError(f"topic {topic} has {counts[topic]} partitions, and no {number}")
@@ -134,13 +136,15 @@ class KafkaPort:
             self._metadata_client = Consumer({**_CONSUMER, **self._settings, "log_level": 0})
         return self._metadata_client
 
-    def _partition_counts(self, names: Sequence[str]) -> dict[str, int]:
+    def _partition_counts(self, names: Sequence[str], deadline: float) -> dict[str, int]:
+        """Return how many partitions topics have; one that is unknown at the deadline is none."""
         only = {"topic": names[0]} if len(names) == 1 else {}
         topics = self._metadata.list_topics(**only, timeout=_REQUEST_S).topics
         counts = {}
         for name in names:
             error = topics[name].error if name in topics else KafkaError(_UNKNOWN[0])
-            if error is not None and error.code() in _UNKNOWN:
+            is_unknown = error is not None and error.code() in _UNKNOWN
+            if is_unknown and time.monotonic() >= deadline:
                 raise OptionError(f"there is no topic {name}")
             if error is not None:
                 raise KafkaException(error)

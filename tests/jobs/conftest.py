@@ -28,7 +28,12 @@ def spark(java: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Spar
     """A session that only runs jobs; a test must not stop it. At its end nothing may be left."""
     del java
     directory = tmp_path_factory.mktemp("spark")
-    jvm = SparkJvm(app_name="tests", parent_directory=directory, jvm_options=QUICK_START)
+    jvm = SparkJvm(
+        "local[2,2]",  # a task that fails runs once more
+        app_name="tests",
+        parent_directory=directory,
+        jvm_options=QUICK_START,
+    )
     try:
         yield jvm.session()
     finally:

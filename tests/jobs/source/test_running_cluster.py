@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 from confluent_kafka import Message
 from confluent_kafka import TopicPartition as KafkaPosition
+from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
@@ -164,6 +165,29 @@ def test_what_is_written_is_read(session: SparkSession, cluster: BreakableCluste
         assert message.key() == (b"%d" % number if number % 7 else None)
         assert message.headers() == [("number", b"%d" % number)]
         assert message.partition() == 1 or number % 2
+
+
+def test_the_rows_of_a_task_that_runs_twice_are_written_once(
+    session: SparkSession, cluster: BreakableCluster, tmp_path: Path
+):
+    count = 30_000
+
+    def value(number: int) -> str:
+        context = TaskContext.get()
+        assert context is not None
+        if number == count - 1000 and context.attemptNumber() == 0:
+            raise OSError("the executor is gone")  # it has written ten thousand rows by then
+        return f"value-{number}"
+
+    cluster.create_safe_topic("retried", PARTITIONS)
+    values = F.udf(value, "string", useArrow=False)
+    frame = session.range(0, count, 1, 2).select(values("id").alias("value"))
+    writer = frame.write.format("regent").option("kafka.bootstrap.servers", cluster.bootstrap)
+    writer = writer.option("topic", "retried").option("stagingLocation", str(tmp_path / "staging"))
+    writer.option("kafka.batch.size", "16384").mode("append").save()  # its segments are small
+    written = sorted(message.value() or b"" for message in consumed(cluster, "retried"))
+    assert written == sorted(b"value-%d" % number for number in range(count))
+    assert not list((tmp_path / "staging" / "incoming").iterdir())
 
 
 def test_a_stream_into_a_topic_writes_each_record_once(

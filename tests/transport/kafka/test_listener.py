@@ -23,10 +23,11 @@ from transport.server import PortInUseError
 
 @contextmanager
 def few_descriptors() -> Iterator[None]:
-    """Leave this process two: one for each side of a connection."""
+    """Leave this process two, one for each side of a connection, and some for other threads."""
     before, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     with socket.socket() as lowest:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (lowest.fileno() + 2, most))
+        free = 2 + lowest.fileno() // 20
+        resource.setrlimit(resource.RLIMIT_NOFILE, (lowest.fileno() + free, most))
     try:
         yield
     finally:
