@@ -33,6 +33,7 @@ from itertools import zip_longest
 from typing import Final, TypeAlias
 
 from core.model import BrokerId
+from core.splitmix64 import splitmix64
 
 Copyset: TypeAlias = tuple[BrokerId, ...]
 
@@ -40,7 +41,6 @@ DEFAULT_SCATTER_WIDTH: Final = 10  # as at Facebook, in the paper
 MAX_ENTRIES: Final = 2_000_000
 
 _LEADER_TURNS: Final = 3
-_WORD: Final = 2**64 - 1
 
 
 def rota_length(brokers: int, factor: int, scatter_width: int) -> int:
@@ -154,17 +154,15 @@ def _with_leaders(entries: list[Copyset]) -> list[Copyset]:
 
 
 class _Dice:
-    """Numbers that follow from the seed: SplitMix64, as in ``core.placement``."""
+    """Numbers that follow from the seed, one after the other."""
 
     def __init__(self, seed: int) -> None:
-        self._state = seed & _WORD
+        self._seed = seed
+        self._thrown = 0
 
     def _below(self, limit: int) -> int:
-        self._state = (self._state + 0x9E3779B97F4A7C15) & _WORD
-        z = self._state
-        z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & _WORD
-        z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & _WORD
-        return ((z ^ (z >> 31)) * limit) >> 64
+        self._thrown += 1
+        return (splitmix64(self._seed, self._thrown - 1) * limit) >> 64
 
     def shuffled(self, values: Sequence[int]) -> list[int]:
         """Return the values in another order (Fisher-Yates)."""

@@ -42,6 +42,7 @@ from core.copysets import DEFAULT_SCATTER_WIDTH, MAX_ENTRIES, Copyset, rota, rot
 from core.errors import Errors, RegentError
 from core.model import BrokerId
 from core.protocol.placement import PlacedPartition, PlacementSpec, PlaceTopicsRequest
+from core.splitmix64 import splitmix64
 
 RANDOM = "random"
 LEAST_LOADED = "least-loaded"
@@ -270,16 +271,7 @@ def _least_loaded(request: PlaceTopicsRequest) -> BrokerId:
 def _random_start(request: PlaceTopicsRequest, run: int) -> tuple[int, int]:
     # Copysets are counted modulo the length of their list, whatever it is.
     n = MAX_PARTITION if request.strategy == Strategy.COPYSET else len(request.brokers)
-    return _splitmix64(request.seed, 2 * run) % n, _splitmix64(request.seed, 2 * run + 1) % n
-
-
-def _splitmix64(seed: int, position: int) -> int:
-    """Return one number of the SplitMix64 sequence: 64 well-mixed bits of (seed, position)."""
-    mask = 2**64 - 1
-    z = (seed + (position + 1) * 0x9E3779B97F4A7C15) & mask
-    z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & mask
-    z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & mask
-    return z ^ (z >> 31)
+    return splitmix64(request.seed, 2 * run) % n, splitmix64(request.seed, 2 * run + 1) % n
 
 
 # --- what is refused ------------------------------------------------------------------------------

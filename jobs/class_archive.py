@@ -12,8 +12,7 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stdout
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Final
 
@@ -79,7 +78,11 @@ def _dump_base(java: JavaRuntime, base: Path) -> None:
 
 def _run_jobs(session: SparkSession) -> None:
     """Place, plan and report on paper, from files and to files."""
-    with tempfile.TemporaryDirectory(prefix="regent-classes-") as folder, _silence():
+    with (
+        tempfile.TemporaryDirectory(prefix="regent-classes-") as folder,
+        io.TextIOWrapper(io.BytesIO()) as nowhere,
+        redirect_stdout(nowhere),
+    ):
         here = Path(folder)
         brokers, topics = here / "brokers.json", here / "topics.json"
         brokers.write_text(json.dumps([{"id": b, "rack": f"rack-{b % 3}"} for b in range(6)]))
@@ -91,12 +94,6 @@ def _run_jobs(session: SparkSession) -> None:
         assignment = ["--assignment", str(here / "parquet"), "--brokers", str(brokers)]
         plan.main(["decommission", *assignment, "--from", "3", "--dry-run"], session)
         report_balance.main(assignment, session)
-
-
-@contextmanager
-def _silence() -> Iterator[None]:
-    with io.TextIOWrapper(io.BytesIO()) as nowhere, redirect_stdout(nowhere):
-        yield
 
 
 def _small_request(strategy: Strategy) -> PlaceTopicsRequest:

@@ -23,23 +23,27 @@ _SESSION_TIMEOUT_MS: Final = 30_000
 _CONNECT_TIMEOUT_S: Final = 5.0
 
 
-def cluster_options(command: F) -> F:
-    """Add ``--zookeeper`` and ``--data-dir``."""
-    data_dir = click.option(
+def data_dir_option(command: F) -> F:
+    """Add ``--data-dir``."""
+    return click.option(
         "--data-dir",
         type=click.Path(path_type=Path, file_okay=False),
         default=Path("data"),
         show_default=True,
         envvar=DATA_DIR_VARIABLE,
         help="Folder of a cluster on this machine.",
-    )
+    )(command)
+
+
+def cluster_options(command: F) -> F:
+    """Add ``--zookeeper`` and ``--data-dir``."""
     zookeeper = click.option(
         "--zookeeper",
         metavar="HOST:PORT[/chroot]",
         envvar=ZOOKEEPER_VARIABLE,
         help="ZooKeeper of the cluster; several servers separated by commas.",
     )
-    return zookeeper(data_dir(command))
+    return zookeeper(data_dir_option(command))
 
 
 def zookeeper_address(zookeeper: str | None, data_dir: Path) -> str:

@@ -27,6 +27,7 @@ from pyspark.sql import SparkSession
 from core.errors import RegentError
 from core.placement import PlacementError
 from jobs.java_errors import innermost_cause
+from jobs.progress_line import ProgressLine
 from jobs.session import QUICK_START, spark_session
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -121,10 +122,10 @@ def progress(what: str, spark: SparkSession | None = None) -> Iterator[None]:
     started = time.monotonic()
 
     def show() -> None:
-        while not done.wait(_PROGRESS_S):
-            seconds = time.monotonic() - started
-            click.echo(f"\r\x1b[K{what} … {seconds:.0f} s{_tasks(spark)}", nl=False, err=True)
-        click.echo("\r\x1b[K", nl=False, err=True)
+        with ProgressLine() as line:
+            while not done.wait(_PROGRESS_S):
+                seconds = time.monotonic() - started
+                line.show(f"{what} … {seconds:.0f} s{_tasks(spark)}")
 
     thread = threading.Thread(target=show, name="progress", daemon=True)
     thread.start()

@@ -19,8 +19,8 @@ from typing import Any, Final
 import click
 from pyspark.sql import SparkSession
 
-from config.cluster_location import DATA_DIR_VARIABLE
 from core.errors import RegentError
+from jobs.cluster_connection import data_dir_option
 from jobs.command import InputError, job_session, master_option, progress, run_job
 from jobs.new_directory import check_is_new, new_directory
 from jobs.reports.event_analysis import analyse_events
@@ -56,14 +56,7 @@ def _moment(_context: object, _option: object, text: str | None) -> int | None:
     multiple=True,
     help="A cluster's or broker's folder, or a journal; may be repeated.  [default: --data-dir]",
 )
-@click.option(
-    "--data-dir",
-    type=click.Path(path_type=Path),
-    default=Path("data"),
-    show_default=True,
-    envvar=DATA_DIR_VARIABLE,
-    help="Folder of a cluster on this machine.",
-)
+@data_dir_option
 @click.option("--since", "since_ms", metavar="TIME", callback=_moment, help="Only from then on.")
 @click.option("--until", "until_ms", metavar="TIME", callback=_moment, help="Only until then.")
 @click.option("--top", type=click.IntRange(1, 1000), default=10, show_default=True, help="Rows.")

@@ -7,13 +7,10 @@ racks that hold no replica of the partition first, and never fewer racks than be
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final
 
 from jobs.planning.chains import Chains
 from jobs.planning.least_loaded import LeastLoaded
-from jobs.planning.model import UNLIMITED, VACANT, InfeasibleError, Layout, Slot
-
-_MAX_NAMED: Final = 5
+from jobs.planning.model import UNLIMITED, VACANT, InfeasibleError, Layout, Slot, named
 
 
 def place(layout: Layout, slots: Sequence[Slot], takers: Sequence[int]) -> None:
@@ -120,5 +117,4 @@ def _why_not(layout: Layout, slot: Slot, takers: Sequence[int]) -> str:
 
 
 def _named(layout: Layout, brokers: Sequence[int]) -> str:
-    names = [str(layout.brokers.ids[broker]) for broker in brokers[:_MAX_NAMED]]
-    return ", ".join([*names, "…"] if len(brokers) > _MAX_NAMED else names)
+    return named([layout.brokers.ids[broker] for broker in brokers])

@@ -17,8 +17,16 @@ NO_RACK: Final = -1
 VACANT: Final = -1
 UNLIMITED: Final = 2**62
 
+_MOST_NAMED: Final = 5
+
 Slot: TypeAlias = tuple[int, int]
 """Row and position."""
+
+
+def named(broker_ids: Sequence[BrokerId]) -> str:
+    """Return the first few ids, for messages."""
+    names = [str(broker_id) for broker_id in broker_ids[:_MOST_NAMED]]
+    return ", ".join([*names, "…"] if len(broker_ids) > _MOST_NAMED else names)
 
 
 class InfeasibleError(RegentError):

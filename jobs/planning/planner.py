@@ -11,17 +11,15 @@ from typing import Any, Final
 import numpy as np
 from pyspark.sql import SparkSession
 
-from core.model import BrokerId
 from jobs.assignment_source import AssignmentSource, assignment_frame, check_counted
 from jobs.brokers_file import Broker
 from jobs.command import InputError
 from jobs.planning.goals import Goal, Planned
-from jobs.planning.model import Change, Layout
+from jobs.planning.model import Change, Layout, named
 from jobs.planning.plan_files import write_plan
 from jobs.planning.selection import Survey, survey, topic_condition
 from jobs.planning.waves import number_waves
 
-_MAX_NAMED: Final = 5
 _UNEVEN: Final = 1.1  # so many times as many brokers as another rack
 
 
@@ -144,7 +142,7 @@ def _warnings(layout: Layout, planned: Planned, request: Request) -> list[str]:
     dead = [brokers.ids[b] for b in unlisted if layout.load[b]]
     if dead:
         warnings.append(
-            f"brokers that are not listed hold replicas: {_named(dead)}"
+            f"brokers that are not listed hold replicas: {named(dead)}"
             f" (decommission --from {dead[0]} moves them)"
         )
     if not request.is_rack_aware and any(broker.rack is not None for broker in request.brokers):
@@ -157,8 +155,3 @@ def _warnings(layout: Layout, planned: Planned, request: Request) -> list[str]:
             f" {max(sizes.values())}: brokers of small racks hold more replicas (KAFKA-3438)"
         )
     return warnings
-
-
-def _named(broker_ids: Sequence[BrokerId]) -> str:
-    names = [str(broker_id) for broker_id in broker_ids[:_MAX_NAMED]]
-    return ", ".join([*names, "…"] if len(broker_ids) > _MAX_NAMED else names)
