@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 
 from cli.remote_actors import controller_of
+from config.command_line import program
 from core.errors import RegentError
 from core.protocol.controller import DescribeTopicsRequest, DescribeTopicsResponse
 from zk.admin import ZkAdminStore
@@ -51,7 +52,7 @@ def await_leaders(admin: ZkAdminStore, partitions: Mapping[str, int], *, timeout
     reason = "" if has_answered else f": {controller.failure}"
     raise NoLeaderError(
         f"{sum(missing.values())} of {sum(partitions.values())} partitions have no leader after"
-        f" {timeout_ms} ms{reason} (everything is written: see `regent status`)"
+        f" {timeout_ms} ms{reason} (everything is written: see `{program()} status`)"
     )
 
 

@@ -75,7 +75,7 @@ def list_brokers(cluster: Cluster, /, output: str) -> None:
         note("no broker is registered")
 
 
-@brokers.command(epilog=examples("regent brokers shutdown 2"))
+@brokers.command(epilog=examples("brokers shutdown 2"))
 @click.argument("broker_id", metavar="ID", type=click.IntRange(min=0))
 @click.option(
     "--timeout-ms",

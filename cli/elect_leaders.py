@@ -34,9 +34,9 @@ class ElectionError(RegentError):
 
 @click.command(
     epilog=examples(
-        "regent elect-leaders --election-type preferred --all-topic-partitions",
-        "regent elect-leaders --election-type unclean --topic payments --partition 3",
-        "regent elect-leaders --election-type preferred --path-to-json-file partitions.json",
+        "elect-leaders --election-type preferred --all-topic-partitions",
+        "elect-leaders --election-type unclean --topic payments --partition 3",
+        "elect-leaders --election-type preferred --path-to-json-file partitions.json",
     )
     + '\n\n\b\npartitions.json: {"partitions": [{"topic": "t", "partition": 0}]}'
 )

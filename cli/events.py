@@ -118,7 +118,7 @@ def _parse(line: bytes) -> Event | None:
     return Event(ts_ms, line, fields) if isinstance(ts_ms, int) else None
 
 
-@click.command(epilog=examples("regent events --follow", "regent events --broker 0 -o json"))
+@click.command(epilog=examples("events --follow", "events --broker 0 -o json"))
 @click.option("--follow", "-f", is_flag=True, help="Go on with what happens next, until Ctrl-C.")
 @click.option("--broker", "broker_id", type=click.IntRange(min=0), metavar="ID", help="Only its.")
 @click.option("--all", "show_all", is_flag=True, help="Answers that changed nothing, too.")

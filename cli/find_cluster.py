@@ -20,6 +20,7 @@ import click
 from click.core import ParameterSource
 
 from config.cluster_location import CLUSTER_FILE, DATA_DIR_VARIABLE, ZOOKEEPER_VARIABLE
+from config.command_line import program
 from core.errors import RegentError, SessionExpiredError
 from core.model import BrokerId
 from zk.admin import NoClusterError, ZkAdminStore
@@ -229,7 +230,7 @@ def find_cluster(context: click.Context, zookeeper: str | None, data_dir: Path) 
     file = read_cluster_file(data_dir)
     if file is None:
         raise ClusterNotFoundError(
-            f"no cluster in {data_dir}: there is no {CLUSTER_FILE}; start one with"
-            f" `regent cluster --data-dir {data_dir}`, or name one with --data-dir or --zookeeper"
+            f"no cluster in {data_dir}: there is no {CLUSTER_FILE}; start one with `{program()}"
+            f" cluster --data-dir {data_dir}`, or name one with --data-dir or --zookeeper"
         )
     return ClusterLocation(file.zookeeper, data_dir)

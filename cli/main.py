@@ -17,6 +17,7 @@ import click
 
 from cli.lazy_group import LazyCommand, LazyGroup
 from cli.output import examples
+from config.command_line import program
 from core.errors import RegentError
 
 EXIT_FAILED = 1
@@ -47,7 +48,7 @@ class RegentGroup(LazyGroup):
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
         """Run a command line and exit; the arguments are those of ``click.Command.main``."""
-        kwargs = {"prog_name": "regent", **kwargs, "standalone_mode": False}
+        kwargs = {"prog_name": program(), **kwargs, "standalone_mode": False}
         try:
             result = super().main(*args, **kwargs)
             sys.stdout.flush()
@@ -55,7 +56,7 @@ class RegentGroup(LazyGroup):
             error.show()
             sys.exit(EXIT_USAGE)
         except click.UsageError as error:
-            help_of = error.ctx.command_path if error.ctx else "regent"
+            help_of = error.ctx.command_path if error.ctx else program()
             _report(f"{error.format_message()} ({help_of} --help)")
             sys.exit(EXIT_USAGE)
         except click.ClickException as error:
@@ -84,10 +85,10 @@ def _report(message: str) -> None:
     commands=COMMANDS,
     context_settings={"max_content_width": 100},
     epilog=examples(
-        "regent cluster                               start three brokers in ./data",
-        "regent topics create payments --partitions 12 --replication-factor 3",
-        "regent topics describe payments",
-        "regent status",
+        "cluster                               start three brokers in ./data",
+        "topics create payments --partitions 12 --replication-factor 3",
+        "topics describe payments",
+        "status",
     ),
 )
 @click.option("-v", "--verbose", is_flag=True, help="Log to stderr what happens inside.")

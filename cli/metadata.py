@@ -27,7 +27,7 @@ class MetadataError(RegentError):
     """A broker did not say what it believes."""
 
 
-@click.command(epilog=examples("regent metadata --broker 1"))
+@click.command(epilog=examples("metadata --broker 1"))
 @click.option("--broker", "broker_id", type=click.IntRange(min=0), required=True, metavar="ID")
 @output_option
 @pass_cluster

@@ -11,6 +11,8 @@ from typing import Any, Self, TypeVar
 import click
 import orjson
 
+from config.command_line import program
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 _DOT_INTERVAL_S = 1.0
@@ -36,8 +38,8 @@ def output_option(command: F) -> F:
 
 
 def examples(*lines: str) -> str:
-    """Return what ``--help`` ends with: command lines as they are, not wrapped."""
-    return "\n".join(("\b", "Examples:", *(f"  {line}" for line in lines)))
+    """Return what ``--help`` ends with: command lines of this program, not wrapped."""
+    return "\n".join(("\b", "Examples:", *(f"  {program()} {line}" for line in lines)))
 
 
 def print_json(value: object) -> None:

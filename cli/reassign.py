@@ -35,11 +35,11 @@ _ACTIONS: Mapping[str, tuple[str, ...]] = {
 
 @click.command(
     epilog=examples(
-        "regent reassign --generate --topics-to-move-json-file topics.json --broker-list 3,4",
-        "regent reassign --execute --reassignment-json-file moves.json --wait",
-        "regent reassign --verify --reassignment-json-file moves.json",
-        "regent reassign --cancel --reassignment-json-file moves.json",
-        "regent reassign --list",
+        "reassign --generate --topics-to-move-json-file topics.json --broker-list 3,4",
+        "reassign --execute --reassignment-json-file moves.json --wait",
+        "reassign --verify --reassignment-json-file moves.json",
+        "reassign --cancel --reassignment-json-file moves.json",
+        "reassign --list",
     )
     + '\n\n\b\ntopics.json: {"topics": [{"topic": "t"}]}'
     + '\nmoves.json:  {"partitions": [{"topic": "t", "partition": 0, "replicas": [3, 4]}]}'

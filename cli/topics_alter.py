@@ -17,7 +17,7 @@ from core.protocol.placement import PlacementSpec
 from zk.admin import AddPartitionsOutcome, ZkAdminStore
 
 
-@click.command(epilog=examples("regent topics alter payments --partitions 24"))
+@click.command(epilog=examples("topics alter payments --partitions 24"))
 @topic_argument
 @click.option("--partitions", type=int, required=True, help="How many there shall be in all.")
 @service_option

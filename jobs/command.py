@@ -24,6 +24,7 @@ from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from config.command_line import program
 from core.errors import RegentError
 from core.placement import PlacementError
 from jobs.java_errors import innermost_cause
@@ -52,7 +53,7 @@ def run_job(
     try:
         command.main(
             args=None if argv is None else list(argv),
-            prog_name=f"regent jobs {name}",
+            prog_name=f"{program()} jobs {name}",
             standalone_mode=False,
             max_content_width=100,
             obj=spark,

@@ -31,6 +31,7 @@ from typing import Final, NamedTuple, TypeAlias
 import pykka
 from pyspark.sql import SparkSession
 
+from config.command_line import program
 from core.errors import Errors
 from core.placement import IndexScope, PlacementError, Strategy, check
 from core.protocol.placement import (
@@ -355,7 +356,7 @@ class PlacementService:
         if sum(topic.partitions for topic in request.topics) > MAX_PARTITIONS:
             return _refused(
                 Errors.INVALID_PARTITIONS,
-                f"more than {MAX_PARTITIONS} partitions at once are for 'regent jobs place'",
+                f"more than {MAX_PARTITIONS} partitions at once are for '{program()} jobs place'",
             )
         if self._actor is None:
             return _refused(Errors.BROKER_NOT_AVAILABLE, self._status.get().message)

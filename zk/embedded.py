@@ -21,6 +21,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import NamedTuple
 
+from config.command_line import pip_install
 from config.java import OPTION_VARIABLES, find_java
 from core.errors import RegentError
 
@@ -309,7 +310,7 @@ def _classpath() -> str:
     if spec is None or spec.origin is None:
         raise ZooKeeperStartError(
             "the embedded ZooKeeper comes with pyspark, which is not installed: "
-            "run pip install pyspark, or use a ZooKeeper of your own"
+            f"run {pip_install('pyspark')}, or use a ZooKeeper of your own"
         )
     jars = sorted(Path(spec.origin).with_name("jars").glob("*.jar"))
     wanted = [str(jar) for jar in jars if _JARS.match(jar.name)]

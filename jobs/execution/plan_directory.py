@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from config.command_line import program
 from core.errors import BadDataError
 from core.model import BrokerId, TopicPartition
 from core.plan_progress import PlannedMove
@@ -71,7 +72,7 @@ def _wave_paths(directory: Path) -> list[Path]:
     except OSError as error:
         raise InputError(
             f"{directory} is not a plan ({folder}: {error.strerror}): name the directory that"
-            " `regent jobs plan … --out` wrote"
+            f" `{program()} jobs plan … --out` wrote"
         ) from None
     numbered = sorted((int(match[1]), path) for match, path in names if match)
     for expected, (number, path) in enumerate(numbered, 1):

@@ -22,6 +22,7 @@ from typing import Any, Final, TypeAlias
 
 import click
 
+from config.command_line import program
 from core.errors import RegentError
 from core.model import TopicPartition
 from core.plan_progress import MoveState
@@ -133,13 +134,14 @@ def _summary(plan: Plan, waves: Sequence[Wave]) -> dict[str, Any]:
 
 def _resume(plan: Plan, address: str) -> str:
     directory = str(plan.directory.absolute())
-    return shlex.join(("regent", "jobs", "plan", "execute", directory, "--zookeeper", address))
+    arguments = ("jobs", "plan", "execute", directory, "--zookeeper", address)
+    return f"{program()} {shlex.join(arguments)}"
 
 
 def _roll_back(plan: Plan, address: str) -> str:
     file = str(plan.directory.absolute() / ROLLBACK)
-    command = ("regent", "reassign", "--zookeeper", address, "--execute", "--additional")
-    return shlex.join((*command, "--reassignment-json-file", file))
+    arguments = ("reassign", "--zookeeper", address, "--execute", "--additional")
+    return f"{program()} {shlex.join((*arguments, '--reassignment-json-file', file))}"
 
 
 # --- waves ----------------------------------------------------------------------------------------
@@ -240,7 +242,7 @@ class _Execution:
         if others:
             raise RegentError(
                 f"others are moving {listed(others)}: wait until that is done"
-                " (`regent reassign --list`), or move more at a time with --additional"
+                f" (`{program()} reassign --list`), or move more at a time with --additional"
             )
 
     def _others(self, controller: ControllerRef) -> str:

