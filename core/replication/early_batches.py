@@ -10,6 +10,11 @@ acknowledged, also what an old leader appended but could not answer for any more
 So an early batch is refused for now, with an error after which its producer sends everything again
 in the order of its sequence numbers. Kafka has no counterpart. Where nothing was refused and the
 leadership has not moved, or when the batches before it do not come, a gap is a gap.
+
+A log that does not know a producer would take any of its batches as the first one (Kafka does). It may
+be an early one, also at the first leader of a partition. It may as well be the next one of a producer
+whose state has expired, or was lost with a snapshot. Nobody can tell, so both are asked to send all
+again, four times; then the first one that comes is taken.
 """
 
 from __future__ import annotations
@@ -24,7 +29,8 @@ from core.records import RecordBytes
 from core.replication.partition import Partition
 
 MAX_PRODUCERS = 10_000  # remembered, over all partitions
-_BEHIND_IT = 4  # an idempotent producer has at most five requests in flight
+_IN_FLIGHT = 5  # requests of an idempotent producer, at most
+_ROUNDS = 4  # how often a producer is asked to send everything again
 _PRODUCER = struct.Struct(">qhi")
 _PRODUCER_AT = 43  # in the header, see ``DefaultRecordBatch``
 
@@ -49,13 +55,34 @@ class _Awaited:
     """What a producer has still to send, and what those are told that come before it.
 
     Nothing up to ``base_sequence`` is early; what is behind, up to ``last_refused``, comes again.
+    A *round* is what is in flight at once: when it is refused, all of it comes again, in order.
     """
 
     producer_epoch: int
     base_sequence: int
     error_code: Errors
     last_refused: int
-    left: int = _BEHIND_IT
+    rounds_left: int = _ROUNDS
+    in_round: int = 0  # how many were refused in this round
+    last_in_round: int = -1
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether a batch that came too early was refused."""
+        return self.rounds_left < _ROUNDS
+
+    def refuse(self, base_sequence: int) -> bool:
+        """Count a batch that comes too early; False: its producer was asked often enough."""
+        is_next_round = base_sequence <= self.last_in_round or self.in_round == _IN_FLIGHT
+        if is_next_round or not self.has_begun:
+            if not self.rounds_left:
+                return False
+            self.rounds_left -= 1
+            self.in_round = 0
+        self.in_round += 1
+        self.last_in_round = base_sequence
+        self.last_refused = max(self.last_refused, base_sequence)
+        return True
 
 
 class EarlyBatches:
@@ -102,34 +129,39 @@ class EarlyBatches:
         name = partition.topic_partition
         awaited = self._awaited.get((name, sequence.producer_id))
         if awaited is None or awaited.producer_epoch != sequence.producer_epoch:
-            if not _was_led_elsewhere(partition, sequence):
+            if not _may_be_early(partition, sequence):
                 return None
             awaited = self._await(
                 name, sequence._replace(base_sequence=-1), Errors.NOT_LEADER_OR_FOLLOWER
             )
-        if awaited.base_sequence >= sequence.base_sequence or not awaited.left:
-            return None
-        awaited.left -= 1
-        awaited.last_refused = max(awaited.last_refused, sequence.base_sequence)
-        return awaited.error_code
+            if awaited is None:
+                return None
+        is_early = awaited.base_sequence < sequence.base_sequence
+        return awaited.error_code if is_early and awaited.refuse(sequence.base_sequence) else None
 
-    def _await(self, name: TopicPartition, first: ProducerSequence, error_code: Errors) -> _Awaited:
+    def _await(
+        self, name: TopicPartition, first: ProducerSequence, error_code: Errors
+    ) -> _Awaited | None:
+        """Remember a producer; None: more of them than are remembered are being refused.
+
+        Then whoever is forgotten would begin its rounds again and again.
+        """
+        self._awaited.pop((name, first.producer_id), None)
+        if len(self._awaited) >= MAX_PRODUCERS:
+            forgotten = self._awaited.pop(next(iter(self._awaited)))
+            if forgotten.has_begun:
+                return None
         base_sequence = first.base_sequence
         awaited = _Awaited(first.producer_epoch, base_sequence, error_code, base_sequence)
-        self._awaited.pop((name, first.producer_id), None)
         self._awaited[name, first.producer_id] = awaited
-        if len(self._awaited) > MAX_PRODUCERS:
-            del self._awaited[next(iter(self._awaited))]
         return awaited
 
 
-def _was_led_elsewhere(partition: Partition, sequence: ProducerSequence) -> bool:
-    """Whether what is missing may have been sent to a leader before this one."""
-    start_offset = partition.leader_epoch_start_offset
-    if not partition.leader_epoch or start_offset is None:
-        return False
+def _may_be_early(partition: Partition, sequence: ProducerSequence) -> bool:
+    """Whether what is missing may have been sent to somebody else, or be still on its way."""
     last = partition.local_log.last_of_producer(sequence.producer_id)
     if last is None:
         return sequence.base_sequence > 0
+    start_offset = partition.leader_epoch_start_offset
     is_ahead = sequence.base_sequence > last.sequence or last.epoch < sequence.producer_epoch
-    return is_ahead and last.offset < start_offset
+    return start_offset is not None and is_ahead and last.offset < start_offset

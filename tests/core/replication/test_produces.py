@@ -9,6 +9,7 @@ from core.log_config import LogConfig
 from core.model import TopicPartition
 from core.protocol.client import ProducedPartition
 from core.protocol.controller import AlterPartitionResponse
+from core.replication import early_batches
 from core.replication.partition import Role
 from tests.core.replication.record_stage import TWO_IN_SYNC, RecordBroker
 from tests.core.replication.stage import HEADER, LAG_MS, T0, T1, T2, refused, stop_replica
@@ -293,8 +294,7 @@ def test_a_producer_that_never_sends_what_was_refused_hears_that_it_is_missing(
     refuse_for_now(leader, Errors.NOT_ENOUGH_REPLICAS)
     leader.produce_to(sent(1))
     leader.order(1, 3)
-    told = [leader.produce_to(sent(2)).answer[T0].error_code for _ in range(6)]
-    assert told == [Errors.NOT_ENOUGH_REPLICAS] * 4 + [Errors.OUT_OF_ORDER_SEQUENCE_NUMBER] * 2
+    assert told(leader, *[2] * 6) == [Errors.NOT_ENOUGH_REPLICAS] * 4 + [Errors.OUT_OF_ORDER_SEQUENCE_NUMBER] * 2
 
 
 @pytest.mark.parametrize("known", [0, 1])
@@ -346,19 +346,49 @@ def test_a_gap_where_nothing_was_refused_is_told_at_once(leader: RecordBroker) -
     assert gap.error_code is Errors.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
-def test_a_first_leader_takes_any_batch_of_a_producer_as_its_first() -> None:
+def told(leader: RecordBroker, *numbers: int) -> list[Errors]:
+    """Send batches, and return what their producer hears at once, which is a refusal."""
+    return [leader.produce_to(sent(number)).answer[T0].error_code for number in numbers]
+
+
+def test_a_first_leader_waits_for_the_first_batch_of_a_producer() -> None:
+    """The first batch went to a broker that does not lead; the second one arrives before it."""
     leader = RecordBroker(1, TWO_IN_SYNC)
     leader.order(1, 0)
-    assert leader.produce_to(sent(5)).is_waiting
+    assert told(leader, 1) == [Errors.NOT_LEADER_OR_FOLLOWER]
+    for number in (0, 1):
+        assert leader.produce_to(sent(number)).is_waiting
+    assert leader.values() == [b"0", b"1"]
 
 
-def test_a_former_leader_takes_no_producer_for_a_newcomer_for_ever(
-    leader: RecordBroker, follower: RecordBroker
+@pytest.mark.parametrize("leader_epoch", [0, 2])
+def test_a_producer_whose_state_expired_is_asked_a_few_times_and_taken_in_its_order(
+    leader_epoch: int,
 ) -> None:
-    """Its batches were deleted: what it sends now has no predecessors any more."""
-    told = [leader.produce_to(sent(5)).answer[T0].error_code for _ in range(4)]
-    assert told == [Errors.NOT_LEADER_OR_FOLLOWER] * 4
-    assert leader.produce_to(sent(5)).is_waiting
+    leader = RecordBroker(1, TWO_IN_SYNC)
+    leader.order(1, leader_epoch)
+    in_flight = range(5, 10)
+    for _ in range(4):
+        assert set(told(leader, *in_flight)) == {Errors.NOT_LEADER_OR_FOLLOWER}
+    for number in in_flight:
+        assert leader.produce_to(sent(number)).is_waiting
+    assert leader.values() == [b"%d" % number for number in in_flight]
+
+
+def test_more_producers_than_are_remembered_are_not_refused_for_ever(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each of them would be forgotten before it comes again."""
+    monkeypatch.setattr(early_batches, "MAX_PRODUCERS", 10)
+    leader = RecordBroker(1, TWO_IN_SYNC)
+    leader.order(1, 0)
+    left = set(range(30))
+    for _ in range(20):
+        for producer_id in sorted(left):
+            records = batch(b"a", producer_id=producer_id, producer_epoch=0, base_sequence=5)
+            if leader.produce_to({T0: records}).is_waiting:
+                left.remove(producer_id)
+    assert not left
 
 
 def test_what_was_refused_and_sent_elsewhere_keeps_no_later_batch_out(
