@@ -40,6 +40,7 @@ from zk.admin_znodes import DeleteTopicsTopicZNode
 CARELESS_TOPIC, PLAIN_TOPIC = "topic-0", "topic-1"
 PIPELINED_TOPICS = ("topic-4", "topic-5")
 LAST_ATTEMPTS = 8  # followers may fetch just too late for a producer, several times in a row
+ATTEMPT_MS = 4_000  # longer than requests of producers take, and followers between two fetches
 MAX_BATCHES = 150  # of a history: it shall not take for ever
 MAX_BYTES = (100, 200, 1_000_000)
 MAX_BURST = 6
@@ -274,19 +275,14 @@ class Clients:
     def finish(self) -> None:
         """Send what is still to be sent, in peace; then nobody waits who need not."""
         for _ in range(LAST_ATTEMPTS):
-            for producer in self._producers.values():
-                leader = self._leader(producer)
-                if producer.pending and leader is not None:
-                    self._send_to(producer, leader.broker_id)
-            self._cluster.run_until_quiet()
-            if not any(producer.pending for producer in self._producers.values()):
+            unfinished = self._unfinished()
+            if not unfinished:
                 break
-        for producer in self._producers.values():
-            leader = self._leader(producer)
-            if producer.pending and leader is not None:
-                partition = leader.replica_manager.partitions[producer.name]
-                is_allowed = len(partition.isr) >= self._min_isr(leader, producer.name)
-                assert not is_allowed, f"{producer.name}: nobody takes {producer.pending}"
+            for producer, leader in unfinished:
+                self._send_to(producer, leader)
+            self._cluster.run_until_quiet(ATTEMPT_MS)
+        for producer, _ in self._unfinished():
+            raise AssertionError(f"{producer.name}: nobody takes {producer.pending}")
         for broker in self._cluster.brokers.values():
             overdue = {
                 exchange: until_ms
@@ -295,9 +291,20 @@ class Clients:
             }
             assert not overdue, f"broker {broker.broker_id} owes {overdue}"
 
+    def _unfinished(self) -> list[tuple[AnyProducer, BrokerId]]:
+        """Return who has something to send that its leader may take."""
+        found: list[tuple[AnyProducer, BrokerId]] = []
+        for producer in self._producers.values():
+            leader = self._leader(producer) if producer.pending else None
+            if leader is not None:
+                isr = leader.replica_manager.partitions[producer.name].isr
+                if len(isr) >= self._min_isr(leader, producer.name):
+                    found.append((producer, leader.broker_id))
+        return found
+
     def _leader(self, producer: AnyProducer) -> SimulatedBroker | None:
         """Return who leads, unless the topic is to be deleted: nobody cares for it any more."""
-        if DeleteTopicsTopicZNode.path(producer.name.topic) in self._cluster.zookeeper.snapshot():
+        if self._cluster.zookeeper.node(DeleteTopicsTopicZNode.path(producer.name.topic)):
             return None
         state = self._cluster.leadership(producer.name)
         return None if state is None else self._cluster.brokers.get(state.leader_and_isr.leader)

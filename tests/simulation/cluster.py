@@ -33,9 +33,9 @@ from zk.znodes import TopicPartitionStateZNode, TopicZNode
 Step: TypeAlias = tuple[str, int]
 """What could happen next: "expiry" or "event" of a broker, "deliver" of a packet."""
 
-QUIET_MS = 16_000
+QUIET_MS = 11_000
 REPLICATION = ReplicationSettings(
-    replica_lag_time_max_ms=6_000,
+    replica_lag_time_max_ms=4_000,
     replica_fetch_wait_max_ms=500,
     replica_fetch_backoff_ms=500,
     replica_fetch_max_bytes=150,  # a batch or two: who is behind stays so for some time
@@ -48,10 +48,10 @@ def short_settings() -> ControllerSettings:
     return ControllerSettings(
         topic_deletion_retry_ms=2_000,
         election_retry_ms=250,
-        leader_imbalance_check_interval_ms=7_000,
+        leader_imbalance_check_interval_ms=5_000,
         first_leader_imbalance_check_ms=3_000,
         controlled_shutdown_ack_timeout_ms=2_000,
-        controlled_shutdown_abandoned_ms=9_000,
+        controlled_shutdown_abandoned_ms=7_500,
     )
 
 
@@ -102,6 +102,11 @@ class Cluster:
             disk.observer = observer
 
     @property
+    def events_handled(self) -> int:
+        """How many events controllers have handled."""
+        return self._world.events_handled
+
+    @property
     def now_ms(self) -> int:
         """Virtual milliseconds since the cluster was made."""
         return self.time.now_ms
@@ -149,7 +154,8 @@ class Cluster:
     def steps(self) -> list[Step]:
         """Return everything that could happen next, in a fixed order."""
         steps: list[Step] = []
-        for broker_id, broker in sorted(self.brokers.items()):
+        for broker_id in sorted(self.brokers):
+            broker = self.brokers[broker_id]
             if broker.is_paused or broker_id in self.in_call:
                 continue
             if not broker.has_session():
@@ -181,12 +187,12 @@ class Cluster:
         finally:
             self.in_call.discard(broker.broker_id)
 
-    def run_until_quiet(self, max_steps: int = 50_000) -> None:
+    def run_until_quiet(self, quiet_ms: int = QUIET_MS, max_steps: int = 50_000) -> None:
         """Take the first step there is, or let time pass, until the cluster is at rest.
 
-        At rest means: for ``QUIET_MS``, which is longer than any timer that matters, ZooKeeper has
-        not changed and no broker has received an order. Fetches, and attempts that get nowhere, go
-        on for ever.
+        At rest means: for ``quiet_ms`` ZooKeeper has not changed and no broker has received an
+        order. The default is longer than any timer that matters. Fetches, and attempts that get
+        nowhere, go on for ever.
         """
         progress, since_ms = (0, 0), self.now_ms
         for _ in range(max_steps):
@@ -197,7 +203,7 @@ class Cluster:
             reached = (self.zookeeper.zxid, self._world.orders_received)
             if reached != progress:
                 progress, since_ms = reached, self.now_ms
-            elif self.now_ms - since_ms >= QUIET_MS:
+            elif self.now_ms - since_ms >= quiet_ms:
                 return
             self.time.advance(FETCH_INTERVAL_MS)
         raise AssertionError(f"still busy after {max_steps} steps: {self.steps()}")
@@ -224,14 +230,14 @@ class Cluster:
     def put_topic(self, topic: str, partitions: Mapping[int, tuple[BrokerId, ...]]) -> None:
         """Create a topic without an id, or add partitions to one, keeping its id."""
         path = TopicZNode.path(topic)
-        node = self.zookeeper.snapshot().get(path)
+        node = self.zookeeper.node(path)
         topic_id = TopicZNode.decode(node.data).topic_id if node else None
         assignments = {p: ReplicaAssignment(replicas) for p, replicas in partitions.items()}
         self.zookeeper.put(path, TopicZNode.encode(topic_id, assignments))
 
     def leadership(self, partition: TopicPartition) -> LeaderIsrAndControllerEpoch | None:
         """Return what ZooKeeper says about a partition."""
-        node = self.zookeeper.snapshot().get(TopicPartitionStateZNode.path(partition))
+        node = self.zookeeper.node(TopicPartitionStateZNode.path(partition))
         if node is None:
             return None
         return TopicPartitionStateZNode.decode(node.data, node.stat.version)

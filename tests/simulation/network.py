@@ -118,6 +118,8 @@ class Network:
 
     def deliverable(self) -> list[int]:
         """Return the numbers of packets that may arrive, their destinations being awake."""
+        if not self.packets:
+            return []
         now_ms = self._now_ms()
         return [
             number

@@ -28,7 +28,8 @@ class RecordHistory(RecordObserver):
         self._cluster = cluster
         self._leaderships = leaderships
         self._known: dict[LogKey, CommittedRecords] = {}
-        self._seen: dict[tuple[SimulatedBroker, LogKey], tuple[int, int]] = {}  # epoch, watermark
+        # Topic id, leader epoch and high watermark of each leadership when it was last looked at.
+        self._seen: dict[SimulatedBroker, dict[TopicPartition, tuple[str | None, int, int]]] = {}
         # Replicas whose disks lost records while they were in the ISR, or were to join it as what
         # they were before, and the leader epoch in which they left it: before that they may lead
         # all the same.
@@ -136,39 +137,43 @@ class RecordHistory(RecordObserver):
 
     def on_acted(self, broker: SimulatedBroker) -> None:
         """Look at the high watermarks of a broker."""
+        seen = self._seen.setdefault(broker, {})
         for name, partition in broker.replica_manager.partitions.items():
+            role = partition.role
+            if role is not Role.LEADER and role is not Role.FOLLOWER:
+                continue
             log = broker.disk.get(name)
-            if log is None or partition.role not in (Role.LEADER, Role.FOLLOWER):
+            if log is None:
                 continue
             high_watermark = partition.high_watermark
             assert high_watermark <= log.log_end_offset, (
                 f"broker {broker.broker_id}: the log ends at {log.log_end_offset}: {partition}"
             )
-            known = self.of(log)
-            if partition.role is Role.LEADER and known is not None:
-                self._on_leader(broker, partition, log, known)
+            present = (log.topic_id, partition.leader_epoch, high_watermark)
+            if role is Role.LEADER and log.topic_id is not None and seen.get(name) != present:
+                before = seen.get(name)
+                seen[name] = present
+                is_same = before is not None and before[:2] == present[:2]
+                self._on_leader(broker, partition, log, before[2] if before and is_same else None)
 
     def _on_leader(
         self,
         broker: SimulatedBroker,
         partition: Partition,
         log: MemoryLog,
-        known: CommittedRecords,
+        before: int | None,
     ) -> None:
+        """Look at a leader that is new (``before`` is None) or raised its high watermark."""
         name, epoch = partition.topic_partition, partition.leader_epoch
-        present = (epoch, partition.high_watermark)
-        before = self._seen.get((broker, known.key))
-        if before == present:
-            return
-        self._seen[broker, known.key] = present
+        known = self.of(log)
+        assert known is not None
         left_in = self._lossy.get((broker.broker_id, name), -1)
         known.is_tainted |= left_in is None or epoch < left_in
-        checked = 0
-        if before is None or before[0] != epoch:
+        checked = before or 0
+        if before is None:
             known.check_leader(broker.broker_id, log, epoch)
         else:
-            checked = before[1]
-            assert present > before, f"HighWatermarkFalls: from {before[1]}: {partition}"
+            assert partition.high_watermark > before, f"HighWatermarkFalls: {before}: {partition}"
         if log.log_start_offset > known.deleted_to and not known.is_tainted:
             raise AssertionError(f"{name} starts at {log.log_start_offset}, and nobody asked")
         for batch in log.batches:

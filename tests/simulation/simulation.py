@@ -115,8 +115,10 @@ class Simulation:
         if self.invariants.history.second_ids > second_ids:
             self._restart(self.cluster.brokers)
             self.cluster.run_until_quiet()
-        self._restart(self._damage.restore_what_nobody_has())
-        self.cluster.run_until_quiet()
+        restored = self._damage.restore_what_nobody_has()
+        if restored:
+            self._restart(restored)
+            self.cluster.run_until_quiet()
         self.clients.finish()
         assert_converged(self.cluster)
         assert_logs_converged(self.cluster, self.invariants.records)

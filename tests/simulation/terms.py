@@ -19,10 +19,16 @@ class Terms:
         self._cluster = cluster
         self._history = history
         self._checked: dict[SimulatedBroker, int] = {}
+        self._checked_at: tuple[int, int, tuple[int, ...]] = (0, 0, ())
         self._learnt: dict[tuple[int, TopicPartition], tuple[int, int]] = {}
 
     def check(self) -> None:
         """Check every controller; raises ``AssertionError``."""
+        cluster = self._cluster
+        present = cluster.events_handled, len(cluster.brokers), tuple(cluster.in_call)
+        if present == self._checked_at:
+            return
+        self._checked_at = present
         ruling = self._cluster.active_controllers
         epochs = [broker.controller.context.epoch for broker in ruling]
         assert len(set(epochs)) == len(epochs), f"SingleControllerPerEpoch: {epochs}"

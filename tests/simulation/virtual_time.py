@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol
 
 from core.controller.events import ControllerEvent
@@ -19,15 +19,13 @@ class Owner(Protocol):
     is_paused: bool
 
 
-@dataclass(slots=True, order=True)
+@dataclass(slots=True, eq=False)
 class Timer:
     """What happens when; ``event`` is set for what the controller scheduled."""
 
-    due_ms: int
-    number: int
-    owner: Owner = field(compare=False)
-    action: Callable[[], None] = field(compare=False)
-    event: ControllerEvent | None = field(compare=False, default=None)
+    owner: Owner
+    action: Callable[[], None]
+    event: ControllerEvent | None = None
 
 
 class VirtualTime:
@@ -35,7 +33,7 @@ class VirtualTime:
 
     def __init__(self) -> None:
         self.now_ms = 0
-        self._timers: list[Timer] = []
+        self._timers: list[tuple[int, int, Timer]] = []  # when it is due, its number
         self._numbers = itertools.count(1)
 
     def schedule(
@@ -46,12 +44,13 @@ class VirtualTime:
         event: ControllerEvent | None = None,
     ) -> None:
         """Call ``action`` after a while."""
-        timer = Timer(self.now_ms + after_ms, next(self._numbers), owner, action, event)
-        heapq.heappush(self._timers, timer)
+        timer = Timer(owner, action, event)
+        heapq.heappush(self._timers, (self.now_ms + after_ms, next(self._numbers), timer))
 
     def events_of(self, owner: Owner) -> list[ControllerEvent]:
         """Return what a controller has scheduled."""
-        return [t.event for t in self._timers if t.owner is owner and t.event is not None]
+        timers = [timer for _, _, timer in self._timers]
+        return [t.event for t in timers if t.owner is owner and t.event is not None]
 
     def cancel_events(self, owner: Owner) -> None:
         """Forget what a controller has scheduled."""
@@ -64,9 +63,9 @@ class VirtualTime:
     def advance(self, by_ms: int) -> None:
         """Let time pass, timers firing in their order."""
         until = self.now_ms + by_ms
-        while self._timers and self._timers[0].due_ms <= until:
-            timer = heapq.heappop(self._timers)
-            self.now_ms = max(self.now_ms, timer.due_ms)
+        while self._timers and self._timers[0][0] <= until:
+            due_ms, _, timer = heapq.heappop(self._timers)
+            self.now_ms = max(self.now_ms, due_ms)
             if timer.owner.is_paused:
                 self.schedule(timer.owner, PAUSE_CHECK_MS, timer.action, timer.event)
             else:
@@ -74,5 +73,5 @@ class VirtualTime:
         self.now_ms = max(self.now_ms, until)
 
     def _keep(self, keep: Callable[[Timer], bool]) -> None:
-        self._timers = [timer for timer in self._timers if keep(timer)]
+        self._timers = [entry for entry in self._timers if keep(entry[2])]
         heapq.heapify(self._timers)

@@ -184,6 +184,18 @@ class FakeZooKeeperServer:
             nodes = sorted(self._tree.nodes.items())
             return {path: node.as_read() for path, node in nodes if path != "/"}
 
+    def node(self, path: str) -> Znode | None:
+        """Return one node, None when absent; nobody's session notices."""
+        with self._changed:
+            node = self._tree.nodes.get(path)
+            return None if node is None else node.as_read()
+
+    def children_of(self, path: str) -> list[str]:
+        """Return the names of a node's children, sorted; nobody's session notices."""
+        with self._changed:
+            node = self._tree.nodes.get(path)
+            return [] if node is None else sorted(node.children)
+
     def watched(self, session_id: int) -> set[str]:
         """Return the paths a session watches."""
         with self._changed:
@@ -231,6 +243,10 @@ class FakeZooKeeperServer:
         """Tell whether a session is connected, or becomes so in time."""
         with self._changed:
             return self._changed.wait_for(partial(self._is_connected, session_id), within_s)
+
+    def is_alive(self, session_id: int) -> bool:
+        """Whether a session is not over."""
+        return self._sessions[session_id].alive
 
     def check_alive(self, session_id: int) -> None:
         """Raise ``SessionExpiredError`` when a session is over."""

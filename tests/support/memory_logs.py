@@ -334,7 +334,8 @@ class MemoryLogs:
 
     def get(self, topic_partition: TopicPartition) -> MemoryLog | None:
         """Return a log that is there and works."""
-        return None if self.is_offline(topic_partition) else self._logs.get(topic_partition)
+        log = self._logs.get(topic_partition)
+        return None if log is None or log.is_offline or log.is_condemned else log
 
     def get_or_create(
         self, topic_partition: TopicPartition, topic_id: TopicId | None, *, is_new: bool
