@@ -100,6 +100,24 @@ def test_others_have_their_turn_while_many_partitions_are_appended_to() -> None:
     assert leader.values(names[-1]) == []
 
 
+def test_a_leader_deposed_and_elected_again_acknowledges_nothing_of_its_former_leadership() -> None:
+    """What it appended then was truncated, and another record is in its place."""
+    lock, names = InterruptedLock(), partitions(MANY)
+    leader = RecordBroker(lock=lock)
+    leader.order(1, 1, *names)
+
+    def lose_and_win() -> None:
+        leader.order(2, 2, T0)
+        leader.log(T0).truncate_to(0)
+        leader.order(1, 3, T0, isr=(1,), replicas=(1,))
+        assert leader.produce(b"b").answer[T0].error_code is OK
+
+    lock.interrupt = lose_and_win
+    produced = leader.produce_to({name: batch(b"a") for name in names})
+    assert produced.expire()[T0].error_code is Errors.NOT_LEADER_OR_FOLLOWER
+    assert leader.values(T0) == [b"b"]
+
+
 def test_a_request_without_partitions_takes_one_turn_and_is_answered() -> None:
     lock = InterruptedLock()
     leader = RecordBroker(lock=lock)
