@@ -11,10 +11,10 @@ So an early batch is refused for now, with an error after which its producer sen
 in the order of its sequence numbers. Kafka has no counterpart. Where nothing was refused and the
 leadership has not moved, or when the batches before it do not come, a gap is a gap.
 
-A log that does not know a producer would take any of its batches as the first one (Kafka does). It may
-be an early one, also at the first leader of a partition. It may as well be the next one of a producer
-whose state has expired, or was lost with a snapshot. Nobody can tell, so both are asked to send all
-again, four times; then the first one that comes is taken.
+A log that does not know a producer would take any of its batches as the first one (Kafka does). It
+may be an early one, also at the first leader of a partition. It may as well be the next one of a
+producer whose state has expired, or was lost with a snapshot. Nobody can tell, so both are asked to
+send all again, four times; then the first one that comes is taken.
 """
 
 from __future__ import annotations
