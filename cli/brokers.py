@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 
 import click
 
@@ -23,6 +24,10 @@ from core.protocol.broker import ShutdownBrokerRequest, ShutdownBrokerResponse
 from zk.admin import ZkAdminStore, control_endpoint
 
 _POLL_S = 0.1
+_COLUMNS = (
+    *("id", "host", "port", "control port", "replication port"),
+    *("rack", "broker epoch", "is controller"),
+)
 
 
 class BrokerError(RegentError):
@@ -50,6 +55,17 @@ def broker_json(registration: BrokerRegistration, controller_id: BrokerId) -> di
     }
 
 
+def _cells(row: Mapping[str, object]) -> list[object]:
+    """Return a row of the table: of endpoints at the broker's own host the port is enough."""
+    own = f"tcp://{row['host']}:"
+    ports = [
+        endpoint and str(endpoint).removeprefix(own).removeprefix("tcp://")
+        for endpoint in (row["control_endpoint"], row["replication_endpoint"])
+    ]
+    last = (row["rack"], row["broker_epoch"], row["is_controller"])
+    return [row["id"], row["host"], row["port"], *ports, *last]
+
+
 @brokers.command("list")
 @output_option
 @pass_cluster
@@ -68,9 +84,7 @@ def list_brokers(cluster: Cluster, /, output: str) -> None:
     if output == Output.JSON:
         print_json(rows)
     elif rows:
-        print_table(
-            [name.replace("_", " ") for name in rows[0]], [list(row.values()) for row in rows]
-        )
+        print_table(_COLUMNS, [_cells(row) for row in rows])
     else:
         note("no broker is registered")
 

@@ -6,7 +6,8 @@ import heapq
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterable, Iterator
 from datetime import datetime
 from enum import Enum
 from pathlib import Path
@@ -17,6 +18,7 @@ import orjson
 
 from cli.find_cluster import data_dir_option
 from cli.output import Output, counted, examples, note, output_option
+from config.moments import parse_moment
 from core.errors import RegentError
 from core.model import BrokerId
 
@@ -24,6 +26,7 @@ JOURNAL: Final = "events.jsonl"
 _PREVIOUS: Final = "events.jsonl.1"
 _MAX_LINE_BYTES: Final = 4 * 1024 * 1024
 _POLL_S: Final = 0.2
+_CONTEXT: Final = 10  # events shown before those to come, as by tail -f
 
 _LINE: Final = "{:23}  {:>6}  {:>5}  {:40}  {:33}  {:>9}  {:>11}"
 _HEADER: Final = _LINE.format(
@@ -118,31 +121,63 @@ def _parse(line: bytes) -> Event | None:
     return Event(ts_ms, line, fields) if isinstance(ts_ms, int) else None
 
 
-@click.command(epilog=examples("events --follow", "events --broker 0 -o json"))
-@click.option("--follow", "-f", is_flag=True, help="Go on with what happens next, until Ctrl-C.")
+def _moment(_context: object, _option: object, text: str | None) -> int | None:
+    try:
+        return None if text is None else parse_moment(text)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
+
+
+@click.command(
+    epilog=examples("events --follow", "events --since 10m", "events --broker 0 -o json")
+)
+@click.option(
+    "--follow",
+    "-f",
+    is_flag=True,
+    help=f"Show the last {_CONTEXT} events and go on with what happens next, until Ctrl-C.",
+)
+@click.option("--tail", type=click.IntRange(min=0), metavar="N", help="Only the last N events.")
+@click.option(
+    "--since",
+    "since_ms",
+    metavar="TIME",
+    callback=_moment,
+    help="Only from then on: 2026-01-31T23:59:00, or so long ago as 30s, 10m, 2h, 1d.",
+)
 @click.option("--broker", "broker_id", type=click.IntRange(min=0), metavar="ID", help="Only its.")
 @click.option("--all", "show_all", is_flag=True, help="Answers that changed nothing, too.")
 @data_dir_option
 @output_option
 def events(
-    follow: bool, broker_id: BrokerId | None, show_all: bool, data_dir: Path, output: str
+    follow: bool,
+    tail: int | None,
+    since_ms: int | None,
+    broker_id: BrokerId | None,
+    show_all: bool,
+    data_dir: Path,
+    output: str,
 ) -> None:
     """Show the events that the controllers handled, of all brokers, by time.
 
     The table leaves out the brokers' answers that changed nothing; JSON has a line for every event.
+    With --follow, --tail and --since say what of the past is shown first.
     """
+    if follow and tail is None and since_ms is None:
+        tail = _CONTEXT
+        note(f"the last {tail} events and what happens next; more: --tail N, --since TIME")
     readers: dict[Path, JournalReader] = {}
     shown = Shown.LINES if output == Output.JSON else Shown.ALL if show_all else Shown.TELLING
     write_header = output == Output.TABLE
     try:
         while True:
-            for directory in _directories(data_dir, broker_id):
-                if directory not in readers:
-                    readers[directory] = JournalReader(directory)
+            for directory in set(_directories(data_dir, broker_id)) - readers.keys():
+                readers[directory] = JournalReader(directory)
             if not readers and not (follow and data_dir.is_dir()):
                 raise EventsError(_nothing_to_read(data_dir, broker_id))
-            _print_new(list(readers.values()), shown, write_header=write_header)
-            write_header = False
+            new = _new_events(readers.values(), shown, since_ms or 0)
+            _print(new if tail is None else deque(new, tail), shown, write_header=write_header)
+            write_header, tail = False, None
             if not follow:
                 break
             time.sleep(_POLL_S)
@@ -168,16 +203,18 @@ def _nothing_to_read(data_dir: Path, broker_id: BrokerId | None) -> str:
     return f"no {JOURNAL} of {whose} in {data_dir}; --data-dir names the folder of a cluster"
 
 
-def _print_new(readers: list[JournalReader], shown: Shown, *, write_header: bool) -> None:
-    merged = heapq.merge(*(reader.read() for reader in readers), key=_ts_ms)
+def _new_events(readers: Iterable[JournalReader], shown: Shown, since_ms: int) -> Iterator[Event]:
+    for event in heapq.merge(*(reader.read() for reader in readers), key=_ts_ms):
+        if event.ts_ms >= since_ms and (shown is not Shown.TELLING or _tells_something(event)):
+            yield event
+
+
+def _print(events: Iterable[Event], shown: Shown, *, write_header: bool) -> None:
     stream = sys.stdout.buffer
     if write_header:
         stream.write(f"{_HEADER}\n".encode())
-    for event in merged:
-        if shown is Shown.LINES:
-            stream.write(event.line)
-        elif shown is Shown.ALL or _tells_something(event):
-            stream.write(_rows(event).encode())
+    for event in events:
+        stream.write(event.line if shown is Shown.LINES else _rows(event).encode())
     stream.flush()
 
 

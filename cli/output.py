@@ -16,6 +16,7 @@ from config.command_line import program
 F = TypeVar("F", bound=Callable[..., Any])
 
 _DOT_INTERVAL_S = 1.0
+_GAP = 2  # between the columns of a table
 
 
 class Output(StrEnum):
@@ -49,7 +50,10 @@ def print_json(value: object) -> None:
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Print an aligned table: plain, so that it can be cut into words, unless on a terminal."""
+    """Print an aligned table: plain, so that it can be cut into words, unless on a terminal.
+
+    Where a terminal is too narrow for it, a row is a block of names and values.
+    """
     cells = [[_cell(value) for value in row] for row in rows]
     if sys.stdout.isatty():
         _print_rich(columns, cells)
@@ -122,15 +126,30 @@ def _cell(value: object) -> str:
     return str(value)
 
 
-def _print_rich(columns: Sequence[str], cells: Iterable[Sequence[str]]) -> None:
+def _print_rich(columns: Sequence[str], cells: Sequence[Sequence[str]]) -> None:
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
 
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    for column in columns:
-        table.add_column(column, overflow="fold")
+    console = Console()
+    headings = list(columns)
+    if _table_width(headings, cells) > console.width:
+        headings = [heading.replace(" ", "\n") for heading in columns]
+    if _table_width(headings, cells) > console.width:
+        for number, row in enumerate(cells):
+            click.echo(nl=number > 0)
+            print_facts(zip(columns, row, strict=True))
+        return
+    gap = (0, _GAP - 1, 0, 0)  # and one for the line that this box does not have
+    table = Table(*headings, box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=gap)
     for row in cells:
         table.add_row(*map(escape, row))
-    Console().print(table)
+    console.print(table)
+
+
+def _table_width(headings: Sequence[str], cells: Sequence[Sequence[str]]) -> int:
+    widths = [max(map(len, heading.split("\n"))) for heading in headings]
+    for row in cells:
+        widths = [max(width, len(cell)) for width, cell in zip(widths, row, strict=True)]
+    return sum(widths) + _GAP * (len(widths) - 1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, field
 
 import click
@@ -24,7 +24,7 @@ _ZOOKEEPER_LIMIT_S = 3.0
 _CONTROLLER_LIMIT_S = 1.0
 _PLACEMENT_LIMIT_S = 1.0
 _NAMED_PARTITIONS = 5
-_PRINTED_WARNINGS = 10
+_PRINTED_LINES = 10  # of each kind
 
 
 @dataclass(slots=True)
@@ -60,7 +60,8 @@ def status(context: click.Context, cluster: Cluster, /, output: str) -> None:
     """Tell on one screen whether all is well; the exit code is 1 when it is not.
 
     Unhealthy is: no ZooKeeper, no controller, partitions without a leader or with replicas out of
-    sync, or a broker missing that the data directory knows.
+    sync, a broker missing that the data directory knows, or one that leaves the controller's
+    requests unanswered.
     """
     health = _examine(cluster)
     is_healthy = not health.reasons
@@ -69,15 +70,17 @@ def status(context: click.Context, cluster: Cluster, /, output: str) -> None:
     else:
         if health.zookeeper["connected"]:
             _print(health)
-        for warning in health.warnings[:_PRINTED_WARNINGS]:
-            click.echo(f"warning: {warning}")
-        if len(health.warnings) > _PRINTED_WARNINGS:
-            more = len(health.warnings) - _PRINTED_WARNINGS
-            click.echo(f"warning: … and {more} more (-o json has them all)")
-        for reason in health.reasons:
-            click.echo(f"unhealthy: {reason}")
+        _say("warning", health.warnings)
+        _say("unhealthy", health.reasons)
     if not is_healthy:
         context.exit(1)
+
+
+def _say(kind: str, messages: Sequence[str]) -> None:
+    for message in messages[:_PRINTED_LINES]:
+        click.echo(f"{kind}: {message}")
+    if len(messages) > _PRINTED_LINES:
+        click.echo(f"{kind}: … and {len(messages) - _PRINTED_LINES} more (-o json has them all)")
 
 
 def _examine(cluster: Cluster) -> Health:
@@ -142,7 +145,7 @@ def _examine_controller(admin: ZkAdminStore, health: Health) -> DescribeControll
             return None
     health.event_queue_size = answer.event_queue_size
     health.unanswered = [row._asdict() for row in answer.unanswered]
-    health.warnings += [
+    health.reasons += [
         f"broker {row.broker_id} has left {row.request} unanswered for"
         f" {row.unanswered_ms / 1000:.1f} s"
         for row in answer.unanswered

@@ -12,13 +12,13 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
 import click
 from pyspark.sql import SparkSession
 
+from config.moments import parse_moment
 from core.errors import RegentError
 from jobs.cluster_connection import data_dir_option
 from jobs.command import InputError, job_session, master_option, progress, run_job
@@ -44,9 +44,9 @@ def _moment(_context: object, _option: object, text: str | None) -> int | None:
     if text is None:
         return None
     try:
-        return round(datetime.fromisoformat(text).timestamp() * 1000)
-    except (ValueError, OverflowError):
-        raise click.BadParameter(f"{text!r} is no time such as 2026-01-31T23:59:00") from None
+        return parse_moment(text)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
 
 
 @click.command("events", help="Analyse the event journals of the controllers.")

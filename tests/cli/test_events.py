@@ -91,6 +91,25 @@ def test_the_table_leaves_out_answers_that_changed_nothing_unless_asked(tmp_path
     assert printed(events(tmp_path, "-o", "json")) == [1, 2]
 
 
+def test_the_last_events_are_those_that_are_shown(tmp_path: Path) -> None:
+    answer = event(3, event="UpdateMetadataResponseReceived")
+    append(tmp_path, 0, event(1), event(4))
+    append(tmp_path, 1, event(2, 1), answer)
+
+    assert printed(events(tmp_path, "-o", "json", "--tail", "2")) == [3, 4]
+    table = events(tmp_path, "--tail", "2").stdout.splitlines()
+    assert [line.split()[2] for line in table[1:]] == ["1", "0"]
+
+
+def test_events_can_be_cut_off_at_a_time(tmp_path: Path) -> None:
+    append(tmp_path, 0, event(999), event(1000), event(1001))
+
+    since = ("-o", "json", "--since")
+    assert printed(events(tmp_path, *since, "1970-01-01T00:00:01Z")) == [1000, 1001]
+    assert printed(events(tmp_path, *since, "1d")) == []
+    assert "is no time such as" in events(tmp_path, "--since", "noon").stderr
+
+
 def test_a_line_that_is_still_being_written_is_left_out(tmp_path: Path) -> None:
     append(tmp_path, 0, event(1), torn='{"ts_ms": 2, "bro')
 
@@ -202,7 +221,28 @@ def test_following_shows_what_happens_until_ctrl_c(tmp_path: Path) -> None:
         assert json.loads(process.stdout.readline())["ts_ms"] == 2
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=10)
-    assert (process.returncode, out, err) == (0, b"", b"")
+    assert (process.returncode, out) == (0, b"")
+    assert err.decode() == (
+        "the last 10 events and what happens next; more: --tail N, --since TIME\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "first"),
+    [((), 21), (("--tail", "3"), 28), (("--since", "1970-01-01T00:00:00.006+00:00"), 6)],
+)
+def test_following_begins_near_the_end_or_where_it_is_told(
+    tmp_path: Path, arguments: tuple[str, ...], first: int
+) -> None:
+    append(tmp_path, 0, *(event(n) for n in range(1, 31)))
+    with start(tmp_path, "--follow", *arguments) as process:
+        assert process.stdout is not None
+        shown = [json.loads(process.stdout.readline())["ts_ms"] for _ in range(first, 31)]
+        append(tmp_path, 0, event(31))
+        shown.append(json.loads(process.stdout.readline())["ts_ms"])
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=10)
+    assert shown == list(range(first, 32))
 
 
 def test_a_reader_that_leaves_is_no_reason_to_complain(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import sys
 
 import pytest
@@ -56,6 +57,25 @@ def test_on_a_terminal_a_table_has_a_rule_and_its_cells_are_no_markup(
     assert lines[0].split() == ["id", "the", "name", "last"]
     assert set(lines[1].strip()) == {"─"}
     assert lines[2].split() == ["1", "[bold]x[/]", "-"]
+
+
+def test_on_a_narrow_terminal_headings_take_two_lines_before_a_row_takes_several(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stdout = on_terminal(monkeypatch, "stdout")
+    monkeypatch.setenv("TERM", "xterm")  # a dumb terminal is 80 columns wide
+    columns, rows = ["id", "broker epoch"], [(1, 123456), (2, 7)]
+
+    for width in ("16", "10", "9"):
+        monkeypatch.setenv("COLUMNS", width)
+        print_table(columns, rows)
+
+    text = re.sub(r"\x1b\[\d*m", "", stdout.text)
+    assert [line.rstrip() for line in text.splitlines()] == [
+        *("id  broker epoch", 16 * "─", "1   123456", "2   7"),
+        *("    broker", "id  epoch", 10 * "─", "1   123456", "2   7"),
+        *("id            1", "broker epoch  123456", "", "id            2", "broker epoch  7"),
+    ]
 
 
 def test_json_is_one_line_for_programs(capsys: pytest.CaptureFixture[str]) -> None:

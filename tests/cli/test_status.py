@@ -144,7 +144,6 @@ def test_what_may_pass_by_itself_is_a_warning(healthy: FakeCluster) -> None:
         topics_to_be_deleted=("gone",),
         topics_ineligible_for_deletion=("gone",),
         reassigning_partitions=3,
-        unanswered=(UnansweredRequest(0, "LeaderAndIsr", 7215),),
     )
 
     result = healthy.run("status")
@@ -153,14 +152,28 @@ def test_what_may_pass_by_itself_is_a_warning(healthy: FakeCluster) -> None:
     lines = result.stdout.splitlines()
     assert "events queued                12" in lines
     assert "partitions being reassigned  3" in lines
-    assert lines[-2:] == [
-        "warning: broker 0 has left LeaderAndIsr unanswered for 7.2 s",
+    assert lines[-1] == (
         "warning: topic gone waits to be deleted: a replica could not be deleted; the log of its"
-        " broker says why",
-    ]
+        " broker says why"
+    )
     status = healthy.json("status")
     assert status["healthy"] is True
     assert status["event_queue_size"] == 12
+
+
+def test_a_broker_that_leaves_requests_unanswered_is_a_reason(healthy: FakeCluster) -> None:
+    healthy.answers[DescribeControllerRequest] = lambda _: DescribeControllerResponse(
+        Errors.NONE, unanswered=(UnansweredRequest(0, "LeaderAndIsr", 7215),)
+    )
+
+    result = healthy.run("status")
+
+    assert result.exit_code == 1
+    assert result.stdout.splitlines()[-1] == (
+        "unhealthy: broker 0 has left LeaderAndIsr unanswered for 7.2 s"
+    )
+    status = healthy.json("status", exit_code=1)
+    assert status["healthy"] is False
     assert status["unanswered"] == [
         {"broker_id": 0, "request": "LeaderAndIsr", "unanswered_ms": 7215}
     ]
@@ -178,15 +191,15 @@ def test_a_controller_that_does_not_answer_is_a_warning(healthy: FakeCluster) ->
     assert status["partitions_being_reassigned"] == 1
 
 
-def test_warnings_are_not_without_end(healthy: FakeCluster) -> None:
+def test_reasons_are_not_without_end(healthy: FakeCluster) -> None:
     rows = tuple(UnansweredRequest(n, "LeaderAndIsr", 5000) for n in range(13))
     answer = DescribeControllerResponse(Errors.NONE, unanswered=rows)
     healthy.answers[DescribeControllerRequest] = lambda _: answer
 
     lines = healthy.run("status").stdout.splitlines()
 
-    assert sum(line.startswith("warning: broker") for line in lines) == 10
-    assert lines[-1] == "warning: … and 3 more (-o json has them all)"
+    assert sum(line.startswith("unhealthy: broker") for line in lines) == 10
+    assert lines[-1] == "unhealthy: … and 3 more (-o json has them all)"
 
 
 def test_a_broker_of_the_data_directory_that_is_missing_is_named(

@@ -1,0 +1,23 @@
+"""Moments as users give them: a local time such as 2026-01-31T23:59:00, or how long ago: 10m."""
+
+from __future__ import annotations
+
+import re
+import time
+from datetime import datetime
+
+_UNITS_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_AGO = re.compile(rf"(\d{{1,9}})([{''.join(_UNITS_MS)}])")
+
+
+def parse_moment(text: str) -> int:
+    """Return a moment in milliseconds since 1970; raises ``ValueError`` of one line."""
+    ago = _AGO.fullmatch(text)
+    if ago is not None:
+        return time.time_ns() // 1_000_000 - int(ago[1]) * _UNITS_MS[ago[2]]
+    try:
+        return round(datetime.fromisoformat(text).timestamp() * 1000)
+    except (ValueError, OverflowError):
+        raise ValueError(
+            f"{text!r} is no time such as 2026-01-31T23:59:00, nor so long ago as 30s, 10m, 2h, 1d"
+        ) from None

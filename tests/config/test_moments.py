@@ -1,0 +1,30 @@
+"""What users write for a time."""
+
+from __future__ import annotations
+
+import time
+from datetime import datetime
+
+import pytest
+
+from config.moments import parse_moment
+
+
+def test_a_time_is_a_local_one() -> None:
+    moment = datetime(2026, 1, 31, 23, 59)
+    assert parse_moment("2026-01-31T23:59:00") == moment.timestamp() * 1000
+    assert parse_moment("2026-01-31 23:59") == moment.timestamp() * 1000
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("0s", 0), ("90s", 90), ("10m", 600), ("2h", 7200), ("1d", 86_400)]
+)
+def test_a_number_with_a_unit_is_so_long_ago(text: str, seconds: int) -> None:
+    before = time.time() - seconds
+    assert before * 1000 - 1 <= parse_moment(text) <= (time.time() - seconds) * 1000
+
+
+@pytest.mark.parametrize("text", ["", "10", "m", "-1m", "10 m", "9" * 10 + "d", "yesterday"])
+def test_what_is_neither_is_refused_with_examples(text: str) -> None:
+    with pytest.raises(ValueError, match=r"is no time such as .* 10m"):
+        parse_moment(text)
