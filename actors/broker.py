@@ -130,6 +130,9 @@ class BrokerCallbacks:
     """Replicas do nothing any more because of their logs, or damaged ones could be replaced."""
     on_metadata_changed: Callable[[], None] = lambda: None
     """The metadata cache has been updated."""
+    catch_up_with_configs: Callable[[], None] = lambda: None
+    """Records are about to be copied: throttles that were set before are to be in force when this
+    returns. Raises ``SessionExpiredError``."""
     load_topic_configs: Callable[[Collection[str]], None] = lambda _: None
     """Logs of these topics are about to be created. Raises ``SessionExpiredError``."""
 
@@ -207,10 +210,12 @@ class Broker(RegentActor):
         header, request = received.header, received.request
         try:
             if isinstance(request, LeaderAndIsrRequest):
+                if self.replica_manager.begins_copying(request):
+                    self._callbacks.catch_up_with_configs()
                 self._callbacks.load_topic_configs(self._topics_to_create_logs_of(request))
         except SessionExpiredError as expired:
             # Not obeyed in part either: the controller sends it again (KAFKA-9769).
-            logger.warning("%s: the configurations of new topics are unknown: %s", self, expired)
+            logger.warning("%s: configurations that are needed are unknown: %s", self, expired)
             if reply is not None:
                 reply.fail(expired)
             return

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TypedDict
 
 from pykka import ActorDeadError, ActorRef
+from pykka import Timeout as AskTimeout
 
 from actors.broker import (
     Broker,
@@ -28,7 +29,7 @@ from actors.broker import (
 from actors.broker_controller import BrokerController
 from actors.broker_registration import register
 from actors.broker_storage import BrokerStorage
-from actors.config_listener import ConfigsChanged, start_config_listener
+from actors.config_listener import CatchUp, ConfigsChanged, start_config_listener
 from actors.controlled_shutdown import hand_over
 from actors.controller_event_manager import ControllerListener
 from actors.guardian import Guardian
@@ -211,6 +212,7 @@ class BrokerProcess(ControllerListener):
                 on_isrs_proposed=self._replication.wake,
                 on_metadata_changed=self._on_metadata_changed,
                 on_replicas_offline=self._on_replicas_offline,
+                catch_up_with_configs=self._catch_up_with_configs,
                 load_topic_configs=lambda topics: self._topic_configs.load(topics),
             ),
             open_fetch_channel=self._replication.open_channel,
@@ -257,6 +259,7 @@ class BrokerProcess(ControllerListener):
         self._storage.logs.join_cluster(self._cluster_id)
         self._topic_configs.load({p.topic for p in self._storage.logs.hosted()})
         self._storage.look_after(self._replica_manager, self._on_log_directory_failed)
+        self._catch_up_with_configs()
         check_end_points(store, info)
         session_timeout_ms = self._settings.zookeeper.session_timeout_ms
         broker_epoch, session_id = register(
@@ -331,6 +334,12 @@ class BrokerProcess(ControllerListener):
     def _look_at_configs(self) -> None:
         with suppress(ActorDeadError):
             self._configs.tell(ConfigsChanged())
+
+    def _catch_up_with_configs(self) -> None:
+        try:
+            self._configs.ask(CatchUp(), timeout=_ACTOR_TIMEOUT_S)
+        except (ActorDeadError, AskTimeout) as error:
+            raise SessionExpiredError(f"configurations could not be read: {error}") from error
 
     def _on_expired(self) -> Future[None]:
         """Have the controller resign; the next session waits for it."""

@@ -34,8 +34,16 @@ class ConfigsChanged:
     """Somebody changed a configuration, or a new session may have missed that."""
 
 
+@dataclass(frozen=True, slots=True)
+class CatchUp:
+    """Apply every change of configuration that was acknowledged before this message was sent.
+
+    The answer is None when that is done, ``SessionExpiredError`` when it cannot be.
+    """
+
+
 class ConfigListener(RegentActor):
-    """Takes ``ConfigsChanged``; between sessions it does nothing, the next one tells it again."""
+    """Between sessions ``ConfigsChanged`` does nothing: the next session tells it again."""
 
     def __init__(
         self,
@@ -57,18 +65,19 @@ class ConfigListener(RegentActor):
         """One look is enough however much has changed."""
         return message if isinstance(message, ConfigsChanged) else None
 
-    def handle(self, message: ConfigsChanged, reply: Reply | None) -> None:
+    def handle(self, message: ConfigsChanged | CatchUp, reply: Reply | None) -> None:
         """Look at what changed."""
-        del message
         try:
-            self._catch_up()
+            self._catch_up(sync=isinstance(message, CatchUp))
         except SessionExpiredError as expired:
             logger.info("%s: %s", self.name, expired)
+            if reply is not None and isinstance(message, CatchUp):
+                reply.fail(expired)
         if reply is not None:
             reply.set(None)
 
-    def _catch_up(self) -> None:
-        news = self._changes.catch_up(time.time_ns() // 1_000_000)
+    def _catch_up(self, *, sync: bool) -> None:
+        news = self._changes.catch_up(time.time_ns() // 1_000_000, sync=sync)
         for event in news.events:
             self._tell_controller(event)
         if news.broker_config is not None:

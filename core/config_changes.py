@@ -46,6 +46,10 @@ class ConfigNews(NamedTuple):
 class ConfigStore(Protocol):
     """``/config`` as a broker sees it."""
 
+    def sync(self) -> None:
+        """Have reads see every change that was acknowledged to anybody before this call."""
+        ...
+
     def read_changes(self) -> Sequence[ConfigChange]:
         """Read every notification there is, oldest first, and watch for others."""
         ...
@@ -73,12 +77,16 @@ class ConfigChanges:
         self._broker_configs: dict[str, Mapping[str, str]] = {}
         self._is_first = True
 
-    def catch_up(self, now_ms: int) -> ConfigNews:
+    def catch_up(self, now_ms: int, *, sync: bool = False) -> ConfigNews:
         """Look at what changed since the last time.
 
         ``now_ms`` is wall-clock time: notifications older than a quarter of an hour are deleted.
+        ``sync``: no change is missed that was acknowledged before this call. A watch needs no sync:
+        the server that fired it has the change.
         Raises ``SessionExpiredError``; what was not looked at then is looked at the next time.
         """
+        if sync:
+            self._store.sync()
         changes = self._store.read_changes()
         news = [c for c in changes if c.sequence > self._last_sequence]
         entities = {c.entity for c in news if c.entity is not None}

@@ -24,7 +24,7 @@ from zk.operations import (
     ZkError,
     Znode,
 )
-from zk.requests import Multi, RequestRefusedError, absolute
+from zk.requests import Multi, RequestRefusedError, Sync, absolute
 
 __all__ = ["ConnectionState", "SessionCredentials", "ZooKeeperClient"]
 
@@ -159,6 +159,11 @@ class ZooKeeperClient:
         self.wait_connected()
         results = iter(self._bulk.commit(requests, self._chroot))
         return [next(results) if operations else Committed(()) for operations in batches]
+
+    def sync(self) -> None:
+        """See ``ZooKeeper.sync``."""
+        request = Sync(absolute(self._chroot, "/"))
+        self._reading(lambda: self._channel.receive(self._channel.send(request)))
 
     def unwatch(self, paths: Sequence[str]) -> None:
         """See ``ZooKeeper.unwatch``."""

@@ -25,6 +25,10 @@ _CHANGES = ConfigEntityChangeNotificationZNode.PATH
 class ZkConfigStore(WatchingStore):
     """Implements ``core.config_changes.ConfigStore``."""
 
+    def sync(self) -> None:
+        """Have reads see every change that was acknowledged to anybody before this call."""
+        self._zookeeper.sync()
+
     def read_changes(self) -> Sequence[ConfigChange]:
         """Read every notification there is, oldest first, and watch for others."""
         names = self._watch_children(_CHANGES)

@@ -174,6 +174,13 @@ class ZooKeeper(Protocol):
         """
         ...
 
+    def sync(self) -> None:
+        """Have reads see every write that was acknowledged to anybody before this call.
+
+        A read alone may be answered by a server of the ensemble that lags behind.
+        """
+        ...
+
     def wait_connected(self) -> None:
         """Return when connected; raise ``SessionExpiredError`` when that cannot happen any more."""
         ...

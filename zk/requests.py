@@ -90,6 +90,16 @@ class Request:
         return buffer, offset
 
 
+class Sync(Request):
+    """Have the server catch up with the leader of its ensemble before it answers."""
+
+    __slots__ = ()
+    type = 9
+
+    def __init__(self, path: str) -> None:
+        super().__init__(_string(path))
+
+
 class _ReadRequest(Request):
     __slots__ = ("path",)
 

@@ -180,6 +180,11 @@ class SessionKeeper:
         with self.statistics.request():
             return self.client.multi_many(batches)
 
+    def sync(self) -> None:
+        """See ``ZooKeeper.sync``."""
+        with self.statistics.request():
+            self.client.sync()
+
     def wait_connected(self) -> None:
         """See ``ZooKeeper.wait_connected``."""
         self.client.wait_connected()

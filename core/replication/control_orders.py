@@ -121,6 +121,19 @@ class ControlOrders:
 
     # --- LeaderAndIsr ---
 
+    def begins_copying(self, request: LeaderAndIsrRequest) -> bool:
+        """Whether the request adds a replica to a partition that has not been heard of yet.
+
+        Throttles of a reassignment (KIP-73) are set right before it, and come by another road.
+        """
+        for name, state in request.partitions():
+            if state.adding_replicas:
+                partition = self._hosted.get(name)
+                known = () if partition is None else partition.assignment.adding_replicas
+                if not set(state.adding_replicas) <= set(known):
+                    return True
+        return False
+
     def _become_leader_or_follower(
         self, header: ControlHeader, request: LeaderAndIsrRequest, now_ms: int
     ) -> Turns[LeaderAndIsrResponse]:

@@ -16,7 +16,12 @@ from core.errors import DamagedRecordsError
 from core.model import BrokerId, TopicPartition
 from core.protocol.broker import FetchRequest, FetchResponse
 from core.protocol.client import ConsumerFetch, EpochEnd, EpochQuery, ListedOffset, OffsetQuery
-from core.protocol.control import ControlHeader, ControlRequest, ControlResponse
+from core.protocol.control import (
+    ControlHeader,
+    ControlRequest,
+    ControlResponse,
+    LeaderAndIsrRequest,
+)
 from core.protocol.controller import AlterPartitionRequest, AlterPartitionResponse
 from core.records import RecordBytes
 from core.replica_logs import ReplicaLogs
@@ -363,6 +368,11 @@ class ReplicaManager:
     ) -> ControlResponse:
         """Obey a request, or refuse it as a whole when its epochs are stale."""
         return self._in_turns(self._orders.handle(header, request, now_ms))
+
+    def begins_copying(self, request: LeaderAndIsrRequest) -> bool:
+        """Whether the request starts a reassignment of a replica that this broker hosts."""
+        with self._lock:
+            return self._orders.begins_copying(request)
 
     def on_log_directory_failed(self) -> list[TopicPartition]:
         """Take out of service what is in a failed log directory; return what was not before."""

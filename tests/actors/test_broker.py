@@ -182,6 +182,66 @@ def test_an_order_that_needs_configurations_nobody_can_read_is_not_obeyed(stage:
     assert {e.error_code for e in obeyed.partition_errors} == {Errors.NONE}
 
 
+class Throttles:
+    """Stands for the listener of configurations: whether somebody caught up before each role."""
+
+    def __init__(self) -> None:
+        self.catch_ups = 0
+        self.is_session_over = False
+
+    def catch_up(self) -> None:
+        if self.is_session_over:
+            raise SessionExpiredError("there is no session")
+        self.catch_ups += 1
+
+
+@pytest.mark.parametrize("leader", [3, 4], ids=["leader", "follower"])
+def test_throttles_are_in_force_before_a_replica_is_added_and_failovers_wait_for_none(
+    stage: Stage, leader: int
+):
+    throttles = Throttles()
+    callbacks = BrokerCallbacks(lambda _: None, catch_up_with_configs=throttles.catch_up)
+    broker = stage.broker(3, callbacks=callbacks)
+    actor = broker._actor_weakref()
+    assert actor is not None
+
+    def obey(leader_epoch: int, adding: tuple[int, ...], replicas: tuple[int, ...]) -> int:
+        """Return how often the broker caught up for a request that it obeyed."""
+        before = throttles.catch_ups
+        row = LeaderAndIsrPartition(
+            0, 1, leader, leader_epoch, (4, 3), 0, replicas, adding, (), False, 0
+        )
+        topic = LeaderAndIsrTopic(PARTITION.topic, None, (row,))
+        request = LeaderAndIsrRequest(LeaderAndIsrType.INCREMENTAL, (topic,), ())
+        received = ControlRequestReceived(ControlHeader(0, 1, -1), request)
+        assert ask(broker, received).partition_errors[0].error_code is Errors.NONE
+        return throttles.catch_ups - before
+
+    assert obey(0, (), (4, 3)) == 0
+    throttles.is_session_over = True
+    with pytest.raises(SessionExpiredError):
+        obey(1, (5,), (4, 3, 5))
+    assert actor.replica_manager.partitions[PARTITION].leader_epoch == 0
+    throttles.is_session_over = False
+    assert obey(1, (5,), (4, 3, 5)) == 1
+    throttles.is_session_over = True
+    assert obey(2, (5,), (4, 3, 5)) == 0, "an election during the move"
+    throttles.is_session_over = False
+    assert obey(3, (5, 6), (4, 3, 5, 6)) == 1, "another move"
+    assert obey(4, (), (4, 3, 5, 6)) == 0
+
+
+def test_a_broker_that_is_added_has_its_throttle_before_it_follows(stage: Stage):
+    throttles = Throttles()
+    callbacks = BrokerCallbacks(lambda _: None, catch_up_with_configs=throttles.catch_up)
+    broker = stage.broker(3, callbacks=callbacks)
+    row = LeaderAndIsrPartition(0, 1, 4, 7, (4,), 0, (4, 3), (3,), (), True, 0)
+    topic = LeaderAndIsrTopic(PARTITION.topic, None, (row,))
+    request = LeaderAndIsrRequest(LeaderAndIsrType.FULL, (topic,), ())
+    ask(broker, ControlRequestReceived(ControlHeader(0, 1, -1), request))
+    assert throttles.catch_ups == 1
+
+
 def test_when_a_log_directory_fails_its_replicas_stop_and_it_is_told(stage: Stage):
     logs, told = MemoryLogs(), threading.Event()
     callbacks = BrokerCallbacks(lambda _: None, on_replicas_offline=told.set)

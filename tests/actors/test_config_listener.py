@@ -8,11 +8,12 @@ from typing import TypeAlias
 import pytest
 from pykka import ActorRef
 
-from actors.config_listener import ConfigListener, ConfigsChanged, start_config_listener
+from actors.config_listener import CatchUp, ConfigListener, ConfigsChanged, start_config_listener
 from actors.runtime import stop_actor
 from actors.topic_configs import TopicConfigs
 from config.settings import ControllerConfig
 from core.controller.events import ControllerEvent, TopicUncleanLeaderElectionEnable
+from core.errors import SessionExpiredError
 from core.log_config import DEFAULT_LOG_CONFIG, LogConfig
 from core.model import TopicPartition
 from core.replication.replication_quota import ReplicationQuotas
@@ -170,6 +171,37 @@ def test_a_throttle_holds_until_it_is_taken_back(
     configure(server, "topics/orders", {}, number=3)
     ask(ref, ConfigsChanged())
     assert not quotas.follower.is_throttled(partition)
+
+
+def test_who_catches_up_reads_after_a_sync_and_is_answered_when_the_throttle_is_in_force(
+    server: FakeZooKeeperServer, listener: Listening, quotas: ReplicationQuotas
+) -> None:
+    ref, session = listener
+    ask(ref, ConfigsChanged())
+    calls: list[str] = []
+
+    def change_before_the_sync(call: Call) -> None:
+        if call.moment is Moment.BEFORE:
+            calls.append(call.method)
+        if call == Call(Moment.BEFORE, "sync", ("/",)):
+            configure(server, "brokers/1", {"leader.replication.throttled.rate": "9"}, number=1)
+            replicas = {"leader.replication.throttled.replicas": "*"}
+            configure(server, "topics/orders", replicas, number=2)
+
+    session.hook = change_before_the_sync
+    ask(ref, CatchUp())
+    assert quotas.leader.is_throttled(TopicPartition("orders", 0))
+    assert calls[:2] == ["sync", "children"]
+    assert calls.count("get_many") == 3, "the changes, what they are about, and topics of logs"
+
+
+def test_who_cannot_catch_up_is_told(server: FakeZooKeeperServer, listener: Listening) -> None:
+    ref, session = listener
+    server.expire(session.session_id)
+    with pytest.raises(SessionExpiredError):
+        ask(ref, CatchUp())
+    session.renew(lambda _: None)
+    assert ask(ref, CatchUp()) is None
 
 
 def test_topics_are_loaded_in_one_read_and_those_without_a_configuration_have_the_defaults(

@@ -351,6 +351,10 @@ class FakeZooKeeper:
         """List the children of many nodes."""
         return self._read("children_many", paths, self.server.read_children, watch=False)
 
+    def sync(self) -> None:
+        """Wait for the connection: every read of the fake sees every write."""
+        self._read("sync", ["/"], self.server.read_data, watch=False)
+
     def multi(self, operations: Sequence[Operation]) -> MultiResult:
         """Apply all operations or none."""
         return self._write("multi", [operations])[0]

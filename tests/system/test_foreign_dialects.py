@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
+from time import monotonic
 from typing import Any
 
 import orjson
 import pytest
+from confluent_kafka import Producer
 
 from tests.support.operated_cluster import ELECT, REASSIGN, OperatedCluster
 from tests.support.running_cluster import eventually
 from tests.support.znode_writes import History, create, delete
-from zk.operations import ANY_VERSION, Delete
+from zk.operations import ANY_VERSION, Create, Delete, Operation
 
 pytestmark = [pytest.mark.system, pytest.mark.zookeeper]
 
@@ -183,6 +186,73 @@ def test_a_change_of_a_setting_is_heard_in_both_versions(cluster: OperatedCluste
     cluster.await_state(topic, dies, {dies})
     cluster.bring_back(last)
     cluster.await_state(topic, dies, {dies, last})
+
+
+MEBIBYTE = 1024 * 1024
+
+
+def throttle(cluster: OperatedCluster, topic: str, source: int, target: int, rate: int) -> None:
+    """Limit what the move of partition 0 may cost, in bytes a second, as Kafka's tools do."""
+    setting = "{}.replication.throttled.{}".format
+    rates = {setting(side, "rate"): str(rate) for side in ("leader", "follower")}
+    replicas = {
+        setting("leader", "replicas"): f"0:{source}",
+        setting("follower", "replicas"): f"0:{target}",
+    }
+    for broker_id in (source, target):
+        configure(cluster, f"brokers/{broker_id}", rates)
+    configure(cluster, f"topics/{topic}", replicas)
+
+
+def configure(cluster: OperatedCluster, entity: str, config: dict[str, str]) -> None:
+    """Replace a configuration and tell brokers of it, in that order."""
+    path, data = f"/config/{entity}", orjson.dumps({"version": 1, "config": config}).decode()
+    if cluster.zookeeper.get(path) is None:
+        cluster.write(path, data)
+    else:
+        cluster.rewrite(path, data)
+    cluster.zookeeper.multi([change(entity)])
+
+
+def change(entity: str) -> Operation:
+    """The write that tells brokers of a changed configuration."""
+    data = orjson.dumps({"version": 2, "entity_path": entity})
+    return Create("/config/changes/config_change_", data, sequential=True)
+
+
+def test_a_move_is_throttled_from_its_first_byte_on(cluster: OperatedCluster):
+    _rules, source, target = cluster.roles()
+    cluster.create_as_tools_do("throttled", (source,))
+    producer = Producer({"bootstrap.servers": cluster.bootstrap, "compression.type": "none"})
+    for _ in range(40):
+        producer.produce("throttled", bytes(MEBIBYTE // 10), partition=0)
+    assert producer.flush(20) == 0
+    # The throttle and the controller's request wait at the doors of brokers that sleep. The request
+    # could be obeyed at once, the throttle is found only after many other changes are read.
+    for broker_id in (source, target):
+        cluster.signal(broker_id, signal.SIGSTOP)
+    try:
+        cluster.zookeeper.multi([change(f"topics/other-{n}") for n in range(4_000)])
+        throttle(cluster, "throttled", source, target, MEBIBYTE)
+        cluster.write(
+            REASSIGN,
+            f'{{"version":1,"partitions":[{{"topic":"throttled","partition":0,'
+            f'"replicas":[{source},{target}]}}]}}',
+        )
+        eventually(
+            lambda: cluster.leaderships("throttled")[0].leader_and_isr.leader_epoch == 1,
+            "the controller has begun the move",
+        )
+    finally:
+        for broker_id in (source, target):
+            cluster.signal(broker_id, signal.SIGCONT)
+    started = monotonic()
+    cluster.await_state("throttled", source, {source, target})
+    elapsed_s = monotonic() - started
+    assert elapsed_s > 2, f"4 MiB took {elapsed_s:.1f} s at a MiB a second"
+    cluster.await_gone(REASSIGN)
+    for broker_id in (source, target):
+        configure(cluster, f"brokers/{broker_id}", {})
 
 
 def test_a_wish_to_delete_what_is_not_there_is_dropped(cluster: OperatedCluster):

@@ -306,6 +306,14 @@ def test_watches_see_the_changes_of_other_sessions(ensemble: Ensemble) -> None:
     assert three.told() == []
 
 
+def test_after_a_sync_reads_see_what_others_wrote(ensemble: Ensemble) -> None:
+    reader, writer = (ensemble.open_session().zk for _ in range(2))
+    for number in range(20):
+        apply(writer, Create(f"/node-{number}"))
+        reader.sync()
+        assert reader.get(f"/node-{number}") is not None
+
+
 def test_dropped_watches_are_silent_until_they_are_armed_again(session: WatchingSession) -> None:
     zk = session.zk
     apply(zk, *map(Create, ("/a", "/b", "/c")))
@@ -389,6 +397,7 @@ def test_a_session_that_is_over_raises_in_every_method(ensemble: Ensemble) -> No
         lambda: zk.children_many(["/node"]),
         lambda: zk.multi([Create("/node")]),
         lambda: zk.multi_many([[Create("/node")]]),
+        zk.sync,
         zk.wait_connected,
     ):
         with pytest.raises(SessionExpiredError):
