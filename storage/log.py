@@ -31,6 +31,7 @@ from storage.checkpoints import PARTITION_METADATA, write_topic_id
 from storage.log_contents import LogContents
 from storage.log_directory import LogDirectory
 from storage.log_file import CorruptSegmentError, FileRecords
+from storage.log_holes import check_meets
 from storage.record_batch import place, writable
 from storage.retention import SegmentSpan, segments_to_delete
 from storage.segment import Segment
@@ -221,6 +222,8 @@ class Log:
         """Return the whole batches from the one that holds ``offset`` to before ``limit``."""
         with self._reading() as contents:
             for segment, end in contents.spans_from(offset):
+                if offset >= contents.log_start_offset:  # retention may have been here
+                    check_meets(contents, offset, segment)
                 check_to = end if self._is_doubtful(segment, offset) else None
                 records = segment.read(
                     offset, max_bytes, limit, at_least_one=at_least_one, check_to=check_to
@@ -387,7 +390,10 @@ class Log:
             with self._lock:
                 if self._unusable or segment not in self._contents.segments:
                     return  # its files went meanwhile
-            self.directory.fail(str(error))
+            if isinstance(error, CorruptSegmentError):
+                self.condemn(str(error))
+            else:
+                self.directory.fail(str(error))
             raise
 
     def _flush_names(self) -> None:

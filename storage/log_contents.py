@@ -18,7 +18,7 @@ from core.records import RecordBytes
 from storage.leader_epochs import LeaderEpochs
 from storage.log_names import DELETED_SUFFIX
 from storage.producer_state import ProducerState
-from storage.record_batch import BatchHeader, PlacedBatch
+from storage.record_batch import INT32_MAX, BatchHeader, PlacedBatch
 from storage.segment import Segment
 
 
@@ -27,8 +27,9 @@ class LogContents:
     """The segments are never none, oldest first; the last one is written.
 
     What is before ``recovery_point`` is on the disk whatever happens to the machine. What is in the
-    active segment from ``trusted_from`` on was appended by this process. Methods that drop segments
-    return them, renamed, so that the caller deletes them when it has the time.
+    active segment from ``trusted_from`` on was appended by this process. Segments meet, each begins
+    where the one before it ends, unless the log ``is_compacted``. Methods that drop segments return
+    them, renamed, so that the caller deletes them when it has the time.
     """
 
     path: Path
@@ -40,6 +41,7 @@ class LogContents:
     log_end_offset: int = 0
     recovery_point: int = 0
     trusted_from: int = 0
+    is_compacted: bool = False  # Kafka's log cleaner took records out of it
     has_new_files: bool = False  # which the directory on disk may not know yet
 
     @classmethod
@@ -80,7 +82,9 @@ class LogContents:
         first, last = batches[0][1], batches[-1][1]
         newest = max(header.max_timestamp for _, header in batches)
         if self.active.should_roll(len(records), last.last_offset, newest, now_ms):
-            self.roll(first.base_offset, now_ms)
+            # Where the last one ends, also if a compacted leader has nothing between: they meet.
+            is_near = last.last_offset - self.log_end_offset <= INT32_MAX
+            self.roll(self.log_end_offset if is_near else first.base_offset, now_ms)
         self.active.append(records, batches)
         for _, header in batches:
             self.note(header)

@@ -42,13 +42,17 @@ class LogFile:
     def __init__(self, path: Path, *, is_new: bool = False) -> None:
         """Open a file; ``is_new``: make it, or empty what a crash left of it.
 
-        Raises ``StorageError``.
+        Raises ``CorruptSegmentError`` when only this file of its log is gone, and ``StorageError``.
         """
         self.path = path
         self._fd = -1
         flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT | os.O_TRUNC if is_new else 0)
         try:
             self._fd = os.open(path, flags, 0o644)
+        except FileNotFoundError as error:
+            if is_new or not path.parent.is_dir():
+                raise storage_error(path, error) from None
+            raise CorruptSegmentError(f"{path}: the file is gone") from None
         except OSError as error:
             raise storage_error(path, error) from None
 

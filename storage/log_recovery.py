@@ -16,6 +16,7 @@ from core.log_config import LogConfig
 from storage.leader_epochs import LeaderEpochs
 from storage.log_contents import LogContents, with_jitter
 from storage.log_file import CorruptSegmentError
+from storage.log_holes import check_segments_meet
 from storage.log_leftovers import tidy_up
 from storage.producer_state import ProducerState
 from storage.record_batch import BatchHeader
@@ -61,14 +62,16 @@ def load_log(
     segments = [Segment.open(path, offset, with_jitter(config), now_ms) for offset in offsets]
     for segment in segments:
         _refuse_old_format(segment)
-    start = max(checkpointed.log_start_offset, *offsets[:1], 0)
+    first = offsets[0] if offsets else 0
+    start = max(checkpointed.log_start_offset, first)
     contents = LogContents(
         path,
         config,
-        segments or [Segment.create(path, start, with_jitter(config), now_ms)],
+        segments or [Segment.create(path, first, with_jitter(config), now_ms)],
         LeaderEpochs(path),
         ProducerState(path),
         log_start_offset=start,
+        is_compacted=checkpointed.was_compacted,
     )
     knows_epochs = contents.epochs.load()
     cut, agrees = 0, True
@@ -83,9 +86,9 @@ def load_log(
     contents.recovery_point = contents.trusted_from = contents.log_end_offset
     if cut or not was_closed_cleanly:
         contents.recovery_point = min(checkpointed.recovery_point, contents.log_end_offset)
-    if contents.log_end_offset < start:
-        for segment in contents.restart_at(start, now_ms):
-            segment.delete()
+    if contents.log_end_offset < start:  # a checkpoint costs time, never records
+        contents.log_start_offset, agrees = first, False
+    check_segments_meet(contents)
     _settle_epochs(contents, is_rebuild=not (knows_epochs and agrees))
     contents.replay_producers(now_ms)
     return LoadedLog(contents, cut)

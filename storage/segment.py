@@ -21,7 +21,7 @@ from storage.log_names import INDEX_SUFFIXES, LOG_SUFFIX
 from storage.offset_index import ENTRY_BYTES as OFFSET_ENTRY_BYTES
 from storage.offset_index import OffsetIndex, OffsetPosition
 from storage.record_batch import INT32_MAX, BatchHeader, PlacedBatch
-from storage.segment_indexes import SegmentIndexes, flush_index, last_entry
+from storage.segment_indexes import SegmentIndexes, find_end, flush_index, last_entry
 from storage.time_index import ENTRY_BYTES as TIME_ENTRY_BYTES
 from storage.time_index import NO_TIMESTAMP_OFFSET, TimestampOffset
 from storage.verified import Verified
@@ -204,6 +204,21 @@ class Segment:
             if header.max_timestamp >= timestamp_ms:
                 return header
         return None
+
+    def find_end(self) -> int:
+        """Return the offset after the last record, keeping nothing in memory or open for it.
+
+        Raises ``CorruptSegmentError`` when its last batches are damaged.
+        """
+        if self._indexes is not None or self.size == 0:
+            return self.next_offset
+        file = self._file or LogFile(self.path)
+        end = find_end(self._path(_INDEX), self.base_offset, file, self.size)
+        if end is not None:
+            return end
+        end = self.next_offset
+        self.close()
+        return end
 
     def headers(self, from_offset: int = 0) -> Iterator[BatchHeader]:
         """Yield the headers from the batch that holds ``from_offset`` on."""

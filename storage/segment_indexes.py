@@ -14,6 +14,7 @@ from core.errors import BadDataError
 from storage.batch_order import in_order
 from storage.file_errors import storage_error
 from storage.log_file import CorruptSegmentError, LogFile
+from storage.offset_index import ENTRY_BYTES as OFFSET_ENTRY_BYTES
 from storage.offset_index import OffsetIndex
 from storage.record_batch import INT32_MAX, BatchHeader
 from storage.time_index import ENTRY_BYTES, NO_TIMESTAMP_OFFSET, TimeIndex, TimestampOffset
@@ -142,6 +143,33 @@ class SegmentIndexes:
                     return
                 break
         raise BadDataError(f"{file.path}: no batch is of {last.timestamp}")
+
+
+def find_end(index: Path, base_offset: int, file: LogFile, size: int) -> int | None:
+    """Return the offset after the last batch by the last entry of a file; None: it is of no use.
+
+    Raises ``StorageError`` when a file cannot be read.
+    """
+    try:
+        with index.open("rb", buffering=0) as entries:
+            length = entries.seek(0, os.SEEK_END)
+            if length % OFFSET_ENTRY_BYTES:
+                return None
+            entries.seek(max(0, length - OFFSET_ENTRY_BYTES))
+            last = OffsetIndex.decode(base_offset, entries.read(OFFSET_ENTRY_BYTES), size).last
+    except (FileNotFoundError, BadDataError):
+        return None
+    except OSError as error:
+        raise storage_error(index, error) from None
+    end = base_offset
+    try:
+        for position, header in file.batches(last.position, size):
+            if position == last.position > 0 and header.last_offset != last.offset:
+                return None
+            end = header.next_offset
+    except CorruptSegmentError:
+        return None
+    return end
 
 
 def last_entry(time_index: Path, base_offset: int) -> TimestampOffset:

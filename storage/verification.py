@@ -19,6 +19,7 @@ from storage.batch_order import in_order
 from storage.log import Log
 from storage.log_contents import LogContents
 from storage.log_file import CorruptSegmentError, LogFile
+from storage.log_holes import check_meets
 from storage.segment import Segment
 
 _VERIFIED_FOR_MS = 7 * 24 * 60 * 60 * 1000
@@ -85,7 +86,7 @@ class Verification:
             return True  # the directory has said so
         with suppress(StorageError):  # or the log is gone
             if self._settle(current, damage) and damage is not None:
-                self._tell(current, damage)
+                self._tell(current.log, current.segment, damage)
         return True
 
     def _settle(self, ended: _Pass, damage: CorruptSegmentError | None) -> bool:
@@ -101,19 +102,26 @@ class Verification:
                 ended.segment.verified.forget(now_ms + _DAMAGED_FOR_MS)
         return True
 
-    def _tell(self, ended: _Pass, damage: CorruptSegmentError) -> None:
-        name = ended.log.topic_partition
-        if ended.segment not in self._known_as_damaged:
-            self._known_as_damaged.add(ended.segment)
+    def _tell(self, log: Log, segment: Segment, damage: CorruptSegmentError) -> None:
+        name = log.topic_partition
+        if segment not in self._known_as_damaged:
+            self._known_as_damaged.add(segment)
             _log.error("%s: records are not what was written: %s", name, damage)
         self._on_damaged(name, DamagedRecordsError(str(damage)))
 
     def _begin_next(self) -> _Pass | None:
         """Begin with a segment that is due; None: there is none, or none is found so soon."""
         for log, segment in self._due():
+            damage: CorruptSegmentError | None = None
             with suppress(StorageError), log.exclusively() as contents:
                 if segment in contents.segments[:-1]:
-                    return _Pass(log, segment, contents)
+                    try:
+                        return _Pass(log, segment, contents)
+                    except CorruptSegmentError as error:
+                        damage = error  # its file is gone
+                        segment.verified.forget(self._wall_clock_ms() + _DAMAGED_FOR_MS)
+            if damage is not None:
+                self._tell(log, segment, damage)
         return None
 
     def _due(self) -> Iterator[tuple[Log, Segment]]:
@@ -152,10 +160,14 @@ class _Pass:
         self.log = log
         self.segment = segment
         self.position = 0  # up to where it is sound
+        self._next_offset = segment.base_offset
         self._file = LogFile(segment.path)
         self.modified_ns = self._file.modified_ns()
         self._size = segment.size
-        _, end_offset = next(contents.spans_from(segment.base_offset))
+        self._contents = contents
+        following = contents.segments[contents.segments.index(segment) + 1]
+        self._following = following
+        end_offset = following.base_offset
         batches = self._file.batches(0, self._size, is_checked=True)
         self._batches = in_order(batches, segment.path, segment.base_offset, end_offset)
 
@@ -169,8 +181,10 @@ class _Pass:
         with self.log.directory:
             for position, header in self._batches:
                 self.position = position + header.size
-                if self.position >= end:
-                    return self.position >= self._size
+                self._next_offset = header.next_offset
+                if end <= self.position < self._size:
+                    return False
+        check_meets(self._contents, self._next_offset, self._following)
         return True
 
     def is_of_now(self, contents: LogContents) -> bool:

@@ -55,4 +55,4 @@ class Verified:
         try:
             return path.stat().st_mtime_ns != self._modified_ns
         except FileNotFoundError:
-            return False  # it has another name now, or is deleted
+            return True  # somebody took it away, or it has another name by now

@@ -18,7 +18,7 @@ from core.protocol.broker import (
     FetchRequest,
     FetchResponse,
 )
-from core.replica_logs import NO_EPOCH_END_OFFSET, UNKNOWN_OFFSET, EpochEndOffset
+from core.replica_logs import NO_EPOCH_END_OFFSET, UNKNOWN_OFFSET, EpochEndOffset, PartitionLog
 from core.replication.fetch_session_handler import FetchSessionHandler
 from core.replication.hosted_partitions import HostedPartitions
 from core.replication.metadata_cache import MetadataCache
@@ -258,7 +258,7 @@ def _follow(
     if answer.diverging_epoch != NO_EPOCH:
         leaders = EpochEndOffset(answer.diverging_epoch, answer.diverging_end_offset)
         own = replica_log.end_offset_for_epoch(leaders.leader_epoch)
-        replica_log.truncate_to(truncation_offset(leaders, own, end))
+        _truncate(replica_log, truncation_offset(leaders, own, end), answer.log_start_offset)
         # Not more than that: what is left of the log may still not be the leader's.
         partition.on_truncation()
         followed.on_change(name)
@@ -282,14 +282,28 @@ def _go_where_leader_is(partition: Partition, answer: FetchedPartition) -> bool:
     """Move a log that ends where its leader's is not; False: nobody knows what is wrong."""
     replica_log = partition.local_log
     end = replica_log.log_end_offset
-    if UNKNOWN_OFFSET != answer.log_end_offset < end:
-        replica_log.truncate_to(answer.log_end_offset)
-    elif answer.log_start_offset > end:
+    if answer.log_start_offset > end:
         replica_log.truncate_fully_and_start_at(answer.log_start_offset)
+    elif UNKNOWN_OFFSET != answer.log_end_offset < end:
+        # No epoch of ours is known to the leader: we have none, or they are of another history.
+        own = replica_log.end_offset_for_epoch(partition.leader_epoch)
+        ours = end if own == NO_EPOCH_END_OFFSET else own.end_offset
+        _truncate(replica_log, min(ours, answer.log_end_offset), answer.log_start_offset)
     else:
         return False
     partition.on_truncation()
     return True
+
+
+def _truncate(replica_log: PartitionLog, offset: int, leader_start: int) -> None:
+    """Truncate a follower's log; when nothing of it is left, begin at the leader's start.
+
+    At ``offset`` it would be in sync at once, without a record of what the leader has before that.
+    """
+    if offset < replica_log.log_start_offset and leader_start >= 0:
+        replica_log.truncate_fully_and_start_at(leader_start)
+    else:
+        replica_log.truncate_to(offset)
 
 
 def truncation_offset(leaders: EpochEndOffset, own: EpochEndOffset, log_end_offset: int) -> int:

@@ -30,6 +30,11 @@ from tests.support.disk_logs import (
 from tests.support.record_batches import batch
 
 MARKER = ".kafka_cleanshutdown"
+CHECKPOINTS = (
+    "recovery-point-offset-checkpoint",
+    "replication-offset-checkpoint",
+    "log-start-offset-checkpoint",
+)
 
 
 def crashed(machine: Machine, log: Log) -> Path:
@@ -153,7 +158,49 @@ def test_compaction_leaves_holes_too(machine: Machine, disk_log: Log):
         disk_log.append_as_follower(batch(b"", base_offset=base_offset))
     disk_log.append_as_follower(batch(b"", base_offset=10))
     log = log_of(machine.crash())
-    assert (log.log_end_offset, files(log.path)) == (11, [".log", "10.log"])
+    assert (log.log_end_offset, files(log.path)) == (11, [".log", "6.log"])
+
+
+@pytest.mark.parametrize("is_clean", [True, False])
+def test_a_log_that_misses_a_segment_is_refused(
+    machine: Machine,
+    logs: LogManager,
+    disk_log: Log,
+    caplog: pytest.LogCaptureFixture,
+    is_clean: bool,
+):
+    fill(disk_log, 8)
+    disk_log.flush()
+    logs.checkpoint_recovery_points()
+    if is_clean:
+        logs.close(is_clean=True)
+    else:
+        machine.copy()
+    segment_file(machine.directories[0] / "t-0", 3).unlink()
+    logs = machine.start()
+    assert logs.get(T0) is None
+    assert logs.is_damaged(T0)
+    assert "offsets 3 to 5 are missing" in caplog.text
+    logs.set_aside(T0)
+    assert create(logs).log_end_offset == 0
+
+
+def test_segments_that_kafka_compacted_need_not_meet(machine: Machine, disk_log: Log):
+    for base_offset in (0, 2, 5, 6, 7, 8):  # without 1, 3 and 4
+        disk_log.append_as_follower(batch(b"", base_offset=base_offset))
+    machine.logs.close(is_clean=True)
+    os.truncate(segment_file(disk_log.path, 0), 2 * len(batch(b"")))  # without 5, at its end
+    log = restarted(machine)
+    assert log.log_end_offset == 9
+    assert log.read(3, 1 << 20, 9, at_least_one=True).size == 3 * len(batch(b""))
+
+
+def test_the_end_of_a_segment_is_found_without_its_index(machine: Machine, disk_log: Log):
+    fill(disk_log, 8)
+    machine.logs.close(is_clean=True)
+    segment_file(disk_log.path, 0, ".index").unlink()
+    segment_file(disk_log.path, 3, ".index").write_bytes(bytes(7) + b"\1" + bytes(7) + b"\5")
+    assert values(restarted(machine)) == numbered(0, 8)
 
 
 # --- what is beside the records -------------------------------------------------------------------
@@ -232,14 +279,7 @@ def test_an_index_without_records_is_deleted(machine: Machine, disk_log: Log):
     assert not list(path.glob("*77.*"))
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "recovery-point-offset-checkpoint",
-        "replication-offset-checkpoint",
-        "log-start-offset-checkpoint",
-    ],
-)
+@pytest.mark.parametrize("name", CHECKPOINTS)
 @pytest.mark.parametrize("text", [None, "", "0\n9\nt 0 5\n", "7\n1\nt 0 5\n", "0\n1\nt 0 x\n"])
 def test_a_torn_checkpoint_is_as_good_as_none(
     machine: Machine, logs: LogManager, disk_log: Log, name: str, text: str | None
@@ -265,11 +305,12 @@ def test_a_checkpoint_beyond_the_log_is_not_believed(
 ):
     fill(disk_log, 2)
     directory = crashed(machine, disk_log).parent
-    for name in ("recovery-point-offset-checkpoint", "replication-offset-checkpoint"):
+    for name in CHECKPOINTS:
         (directory / name).write_text("0\n1\nt 0 1000\n")
     logs = machine.start()
     log = log_of(logs)
-    assert (log.log_end_offset, log.recovery_point) == (2, 2)
+    assert (log.log_start_offset, log.log_end_offset, log.recovery_point) == (0, 2, 2)
+    assert values(log) == numbered(0, 2)
     assert logs.checkpointed_high_watermark(T0) == 2
 
 
@@ -287,7 +328,7 @@ def test_the_log_start_offset_is_known_again(machine: Machine, logs: LogManager,
     assert (log.log_start_offset, log.log_end_offset) == (4, 8)
 
 
-def test_a_log_that_ends_before_its_start_begins_there(
+def test_a_log_that_ends_before_its_start_keeps_what_it_has(
     machine: Machine, logs: LogManager, disk_log: Log
 ):
     fill(disk_log, 8)
@@ -295,17 +336,17 @@ def test_a_log_that_ends_before_its_start_begins_there(
     logs.checkpoint_log_start_offsets()
     os.truncate(segment_file(crashed(machine, disk_log), 6), BATCH_BYTES - 1)
     log = restarted(machine)
-    assert (log.log_start_offset, log.log_end_offset, files(log.path)) == (7, 7, ["7.log"])
+    assert values(log) == numbered(0, 6)
 
 
-def test_a_log_without_segments_begins_where_it_began(
+def test_a_log_without_segments_is_empty_whatever_its_checkpoint_says(
     machine: Machine, logs: LogManager, disk_log: Log
 ):
     disk_log.truncate_fully_and_start_at(50)
     logs.checkpoint_log_start_offsets()
     segment_file(crashed(machine, disk_log), 50).unlink()
     log = restarted(machine)
-    assert (log.log_start_offset, log.log_end_offset) == (50, 50)
+    assert (log.log_start_offset, log.log_end_offset) == (0, 0)
 
 
 # --- sequences of producers -----------------------------------------------------------------------

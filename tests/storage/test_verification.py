@@ -323,7 +323,34 @@ def test_a_disk_that_cannot_be_read_fails_its_directory(
     machine.end()
 
 
-def test_a_file_that_is_gone_fails_its_directory(machine: Machine, logs: LogManager, log: Log):
+def test_a_file_that_is_gone_is_damage_of_its_log(
+    machine: Machine, logs: LogManager, log: Log, caplog: pytest.LogCaptureFixture
+):
+    log.close()
+    log = log_of(machine.restart())
     segment_file(log.path, 3).unlink()
+    for _ in range(2):
+        machine.logs.verify(EVERYTHING)
+    assert (machine.failed, machine.damaged) == ([], [T0])
+    assert [text for text in errors(caplog) if "the file is gone" in text]
+    with pytest.raises(DamagedRecordsError):
+        log.read(3, 1000, 10, at_least_one=True)
+    assert log.read(6, 1000, 10, at_least_one=True).size > 0
+
+
+def test_a_directory_that_is_gone_has_failed(machine: Machine, logs: LogManager, log: Log):
+    log = log_of(machine.restart())
+    log.path.rename(log.path.with_name("elsewhere"))
+    machine.logs.verify(EVERYTHING)
+    assert (machine.failed, machine.damaged) == (machine.directories, [])
+
+
+def test_a_segment_that_does_not_meet_the_next_is_damaged(
+    machine: Machine, logs: LogManager, log: Log
+):
+    with log.exclusively() as contents:
+        del contents.segments[1]
     logs.verify(EVERYTHING)
-    assert machine.failed == machine.directories
+    assert machine.damaged == [T0]
+    with pytest.raises(DamagedRecordsError, match="offsets 3 to 5 are missing"):
+        log.read(3, 1000, 10, at_least_one=True)

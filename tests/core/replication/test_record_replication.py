@@ -394,6 +394,32 @@ def test_a_follower_that_is_beyond_the_leaders_end_goes_back_to_it() -> None:
     assert [row.fetch_offset for _, row in request.partitions()] == [2], "without a wait"
 
 
+@pytest.mark.parametrize("has_records", [False, True])
+def test_a_follower_whose_log_begins_beyond_the_leaders_end_gets_all_of_it(
+    leader: RecordBroker, follower: RecordBroker, has_records: bool
+) -> None:
+    for value in (b"a", b"b", b"c"):
+        leader.produce(value, acks=1)
+    follower.log().truncate_fully_and_start_at(1_000_000_000)
+    if has_records:
+        follower.log().append_as_follower(batch(b"lost", base_offset=1_000_000_000, leader_epoch=0))
+    follower.follow(leader, times=3)
+    assert follower.values() == leader.values() == [b"a", b"b", b"c"]
+
+
+def test_records_of_epochs_that_come_after_the_leaders_are_cut_off(
+    leader: RecordBroker, follower: RecordBroker
+) -> None:
+    for value in (b"a", b"b"):
+        leader.produce(value, acks=1)
+    follower.follow(leader)
+    for offset in (2, 3):
+        follower.log().append_as_follower(batch(b"lost", base_offset=offset, leader_epoch=7))
+    leader.produce(b"c", acks=1)
+    follower.follow(leader, times=2)
+    assert follower.values() == leader.values() == [b"a", b"b", b"c"]
+
+
 def test_a_leader_says_what_it_has_to_whom_it_has_nothing_for(
     leader: RecordBroker, follower: RecordBroker
 ) -> None:

@@ -1,0 +1,69 @@
+"""Whether the segments of a log meet: each begins where the one before it ends.
+
+A file that is lost (a careless ``rm``, ``fsck``) leaves a hole in a log whose other files are all
+sound. Kafka does not look: a replica with such a hole joins the ISR, leads, and gives the hole to
+others. Only compaction leaves gaps between segments that are no holes.
+"""
+
+from __future__ import annotations
+
+from storage.batch_order import in_order
+from storage.log_contents import LogContents
+from storage.log_file import CorruptSegmentError, LogFile
+from storage.record_batch import INT32_MAX
+from storage.segment import Segment
+
+
+def check_segments_meet(contents: LogContents) -> None:
+    """Raise ``CorruptSegmentError`` at the first hole; note that a log is compacted if it is.
+
+    Damage is not looked for: a segment whose end cannot be read is left to who verifies it.
+    """
+    for segment, after in zip(contents.segments, contents.segments[1:], strict=False):
+        if contents.is_compacted:
+            return
+        try:
+            end = segment.find_end()
+            if end < after.base_offset:
+                end = _end_in_order(segment, after.base_offset)
+        except CorruptSegmentError:
+            continue
+        if end < after.base_offset:
+            contents.is_compacted = _was_compacted(contents)
+            check_meets(contents, end, after)
+
+
+def check_meets(contents: LogContents, end: int, after: Segment) -> None:
+    """Raise ``CorruptSegmentError`` if a segment does not begin at ``end`` of the one before.
+
+    More offsets than one segment can hold are missing in compacted logs only.
+    """
+    if not contents.is_compacted and end < after.base_offset <= end + INT32_MAX:
+        raise CorruptSegmentError(
+            f"{contents.path}: offsets {end} to {after.base_offset - 1} are missing: the segment"
+            " file that held them is gone"
+        )
+
+
+def _end_in_order(segment: Segment, end_offset: int) -> int:
+    """Return where a segment ends by all of its headers, as the last one may be damaged."""
+    end = segment.base_offset
+    batches = LogFile(segment.path).batches(0, segment.size)
+    for _, header in in_order(batches, segment.path, segment.base_offset, end_offset):
+        end = header.next_offset
+    return end
+
+
+def _was_compacted(contents: LogContents) -> bool:
+    """Whether records are missing between others of one segment; reads all headers."""
+    for segment in contents.segments:
+        expected = segment.base_offset
+        try:
+            for header in segment.headers():
+                is_full = header.record_count == header.last_offset_delta + 1
+                if not is_full or header.base_offset != expected:
+                    return True
+                expected = header.next_offset
+        except CorruptSegmentError:
+            continue
+    return False
