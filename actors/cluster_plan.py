@@ -11,6 +11,7 @@ from config.cluster_location import CLUSTER_FILE
 from core.model import BrokerId
 
 HOST = "127.0.0.1"
+PORT_SPACING = 1_000
 _ZOOKEEPER_PORT = 2181
 
 
@@ -46,11 +47,16 @@ class ClusterPlan:
     broker_stop_timeout_s: float = 30.0
 
     def broker_ports(self, broker_id: BrokerId) -> BrokerPorts:
-        """Return the ports of a broker: 10,000 apart from each other."""
+        """Return the ports of a broker: 1,000 apart from each other.
+
+        With the default base port, 9092, broker N has 9092 + N for Kafka's clients, 10092 + N for
+        control requests, 11092 + N for followers, and 12092 + N for metrics. All of them are below
+        32768, where Linux begins to give ports to whoever connects somewhere.
+        """
         if not self.base_port:
             return BrokerPorts(0, 0, 0, 0)
         port = self.base_port + broker_id
-        return BrokerPorts(port, port + 10_000, port + 20_000, port + 30_000)
+        return BrokerPorts(*range(port, port + 4 * PORT_SPACING, PORT_SPACING))
 
     def broker_command(self, broker_id: BrokerId, ports: BrokerPorts, zookeeper: str) -> list[str]:
         """Return the command line of a broker."""

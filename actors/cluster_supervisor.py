@@ -7,7 +7,8 @@ what it leads to those that are left. What runs is in ``cluster.json`` of the da
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Collection
 
 from actors.child_process import Child, ChildProcess, DeathPipe, describe_exit
 from actors.cluster_file import (
@@ -22,6 +23,9 @@ from actors.zookeeper_node import ZooKeeperNode
 from config.cluster_location import CLUSTER_FILE
 from core.errors import BadDataError, RegentError, SessionExpiredError, StorageError
 from core.model import BrokerId
+from core.protocol.broker import DescribeMetadataRequest, DescribeMetadataResponse
+from transport.client import RequestError
+from transport.controller_ref import actor_at, ask
 from zk.client import ZooKeeperClient
 from zk.embedded import EmbeddedZooKeeper, start_ensemble
 from zk.operations import ConnectionLossError
@@ -36,6 +40,9 @@ _PLACEMENT_START_TIMEOUT_S = 10.0
 _STOP_TIMEOUT_S = 10.0
 _HURRY_TIMEOUT_S = 3.0
 _CONTROLLER_READ_TIMEOUT_S = 2.0
+_METADATA_TIMEOUT_S = 60.0
+_METADATA_ASK_S = 1.0
+_METADATA_POLL_S = 0.02
 
 
 class ClusterStartError(RegentError):
@@ -46,7 +53,8 @@ class ClusterSupervisor(SupervisionListener):
     """Runs a cluster in the foreground; to be used once, on the main thread.
 
     ``announce`` gets the one line that says that the cluster serves, ``say`` short lines about what
-    happens; ``find_controller`` is ``read_controller_id`` unless a test knows better.
+    happens; ``find_controller`` is ``read_controller_id``, and ``ask_for_brokers`` is
+    ``known_brokers``, unless a test knows better.
     """
 
     def __init__(
@@ -56,14 +64,17 @@ class ClusterSupervisor(SupervisionListener):
         announce: Callable[[str], None],
         say: Callable[[str], None],
         find_controller: Callable[[str], BrokerId | None] | None = None,
+        ask_for_brokers: Callable[[str], Collection[BrokerId]] | None = None,
     ) -> None:
         self._plan = plan
         self._announce = announce
         self._say = say
         self._find_controller = find_controller or read_controller_id
+        self._ask_for_brokers = ask_for_brokers or known_brokers
         self._file = ClusterFile(plan.data_dir / CLUSTER_FILE, plan.zookeeper or "")
         self._death_pipe = DeathPipe()
         self._nodes: list[ZooKeeperNode] = []
+        self._former_ports: dict[BrokerId, BrokerPorts] = {}
         self._brokers = {id_: self._broker(id_) for id_ in range(plan.broker_count)}
         self._placement = self._placement_service() if plan.placement_service else None
         self._failure: str | None = None  # why the cluster cannot come up
@@ -106,6 +117,7 @@ class ClusterSupervisor(SupervisionListener):
         for broker in self._brokers.values():
             self._processes.start(broker, self._restart, self._backoff())
         self._await_brokers()
+        self._await_metadata()
         self._await_placement()
         if not self._processes.stop_requests:
             self._serving = True
@@ -149,6 +161,31 @@ class ClusterSupervisor(SupervisionListener):
         if self._failure:
             raise ClusterStartError(self._failure)
 
+    def _await_metadata(self) -> None:
+        """Return when every broker knows all of them, or somebody wants to stop.
+
+        Until then a client may be told that there are fewer brokers than replicas.
+        """
+        behind = dict(self._file.brokers)
+        deadline = time.monotonic() + _METADATA_TIMEOUT_S
+        while behind and not self._processes.stop_requests:
+            for broker_id, entry in list(behind.items()):
+                endpoint = f"tcp://{entry.host}:{entry.control_port}"
+                if self._brokers.keys() <= set(self._ask_for_brokers(endpoint)):
+                    del behind[broker_id]
+            if time.monotonic() > deadline:
+                self._failure = (
+                    f"broker {min(behind)} does not know all brokers after"
+                    f" {_METADATA_TIMEOUT_S:.0f} s: see broker.log in"
+                    f" {self._plan.broker_dir(min(behind))}"
+                )
+            self._processes.wait(
+                lambda: bool(not behind or self._failure or self._processes.stop_requests),
+                _METADATA_POLL_S,
+            )
+            if self._failure:
+                raise ClusterStartError(self._failure)
+
     def _await_placement(self) -> None:
         """Return when the service can be found; it may be a long way from answering.
 
@@ -183,10 +220,7 @@ class ClusterSupervisor(SupervisionListener):
 
     def _broker(self, broker_id: BrokerId) -> ChildProcess:
         def command() -> list[str]:
-            entry = self._file.brokers.get(broker_id)
-            ports = self._plan.broker_ports(broker_id)
-            if entry is not None:  # it died: clients know it by the ports it had
-                ports = BrokerPorts(*(getattr(entry, name) for name in BrokerPorts._fields))
+            ports = self._ports(broker_id)
             return self._plan.broker_command(broker_id, ports, self._file.zookeeper)
 
         return ChildProcess(
@@ -195,6 +229,10 @@ class ClusterSupervisor(SupervisionListener):
             output=self._plan.broker_dir(broker_id) / "broker.out",
             death_pipe=self._death_pipe,
         )
+
+    def _ports(self, broker_id: BrokerId) -> BrokerPorts:
+        """Return the ports to start a broker on; clients know it by those it had before."""
+        return self._former_ports.get(broker_id) or self._plan.broker_ports(broker_id)
 
     def _placement_service(self) -> ChildProcess:
         return ChildProcess(
@@ -218,14 +256,23 @@ class ClusterSupervisor(SupervisionListener):
             self._file.placement = PlacementEntry(child.pid, child.ready)
         else:
             try:
-                self._file.brokers[broker_id] = BrokerEntry.decode(child.ready)
+                entry = self._file.brokers[broker_id] = BrokerEntry.decode(child.ready)
             except BadDataError as error:
                 self._say(f"{child.name}: {error}")
                 child.send_signal(signal.SIGKILL)
                 return
+            self._warn_of_metrics_port(child.name, broker_id)
+            ports = BrokerPorts(*(getattr(entry, name) for name in BrokerPorts._fields))
+            self._former_ports[broker_id] = ports
         self._save()
         if self._serving and not self._stopping:
             self._say(f"{child.name} serves again as process {child.pid}")
+
+    def _warn_of_metrics_port(self, name: str, broker_id: BrokerId) -> None:
+        wanted = self._ports(broker_id).metrics_port
+        port = self._file.brokers[broker_id].metrics_port
+        if wanted not in (0, port):
+            self._say(f"{name}: port {wanted} for metrics is in use; they are on {port}")
 
     def on_exit(self, child: Child, status: int, restart_in_s: float | None) -> None:
         """Say that a child has ended; forget it unless it is to be missed."""
@@ -315,6 +362,17 @@ class ClusterSupervisor(SupervisionListener):
         if self._placement is not None:
             order.append((self._placement, _STOP_TIMEOUT_S))
         return [*order, *((node, _STOP_TIMEOUT_S) for node in self._nodes)]
+
+
+def known_brokers(control_endpoint: str) -> frozenset[BrokerId]:
+    """Ask a broker who is in its metadata; nobody is when it does not answer in time."""
+    request = DescribeMetadataRequest(topics=())
+    try:
+        with actor_at(control_endpoint, client_id="regent-cluster") as broker:
+            answer = ask(broker, request, DescribeMetadataResponse, timeout_s=_METADATA_ASK_S)
+    except RequestError:
+        return frozenset()
+    return frozenset(broker.broker_id for broker in answer.brokers)
 
 
 def read_controller_id(hosts: str) -> BrokerId | None:

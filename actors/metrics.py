@@ -6,10 +6,12 @@ Read when somebody asks, from plain counters that their owners keep: nothing is 
 from __future__ import annotations
 
 import errno
+import logging
 from collections.abc import Iterable
 from contextlib import suppress
+from threading import Thread
 from typing import TYPE_CHECKING
-from wsgiref.simple_server import WSGIRequestHandler
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -21,7 +23,6 @@ from actors.controller_metrics import controller_metrics, timer_metric
 from actors.replication_metrics import fetcher_metrics, replication_metrics
 from actors.watchdog import Watchdog
 from core.errors import RegentError
-from transport.server import PortInUseError
 
 if TYPE_CHECKING:
     from storage.log_manager import LogManager
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from zk.session import SessionKeeper
 
 _REQUEST_TIMEOUT_S = 10.0
+
+logger = logging.getLogger(__name__)
 
 
 class BrokerMetrics(Collector):
@@ -118,24 +121,32 @@ class _RequestHandler(WSGIRequestHandler):
 class MetricsServer:
     """Serves ``/metrics`` on ``host:port``, 0 for any free port.
 
-    Who says or takes nothing for ``timeout_s`` is left. Raises ``PortInUseError``, or
-    ``RegentError`` for an address of no use.
+    A port that is taken is warned of, and a free one used instead: a broker serves without being
+    measured, too. Who says or takes nothing for ``timeout_s`` is left. Raises ``RegentError`` for
+    an address of no use.
     """
 
     def __init__(self, host: str, port: int, *, timeout_s: float = _REQUEST_TIMEOUT_S) -> None:
         self._registry = CollectorRegistry()
         try:
-            self._server, self._thread = start_http_server(port, host, self._registry)
+            self._server, self._thread = self._listen(host, port)
         except OSError as error:
-            if error.errno != errno.EADDRINUSE:
-                raise RegentError(f"cannot listen on {host}:{port}: {error}") from None
-            raise PortInUseError(
-                f"{host}:{port} is in use: stop the process that listens there, or configure"
-                " another port (0 takes a free one)"
-            ) from None
+            raise RegentError(f"cannot listen on {host}:{port}: {error}") from None
         handler = type("RequestHandler", (_RequestHandler,), {"timeout": timeout_s})
         self._server.RequestHandlerClass = handler
         self.port: int = self._server.server_port
+
+    def _listen(self, host: str, port: int) -> tuple[WSGIServer, Thread]:
+        try:
+            return start_http_server(port, host, self._registry)
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise
+        server, thread = start_http_server(0, host, self._registry)
+        logger.warning(
+            "%s:%d is in use: metrics are served on port %d instead", host, port, server.server_port
+        )
+        return server, thread
 
     def publish(self, metrics: Collector) -> None:
         """Add metrics to what is served."""

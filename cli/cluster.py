@@ -17,7 +17,7 @@ import click
 
 import run
 from actors.cluster_file import listed_processes
-from actors.cluster_plan import HOST, ClusterPlan
+from actors.cluster_plan import HOST, PORT_SPACING, ClusterPlan
 from actors.cluster_supervisor import ClusterSupervisor
 from config.settings import Settings, load_settings
 from core.errors import RegentError
@@ -26,7 +26,7 @@ from zk.operations import ConnectionLossError
 
 LOCK_FILE = ".cluster.lock"
 MAX_BROKERS = 100
-_MAX_BASE_PORT = 65_535 - 30_000 - MAX_BROKERS
+_MAX_BASE_PORT = 65_535 - 3 * PORT_SPACING - MAX_BROKERS
 _CONNECT_TIMEOUT_S = 10.0
 _PREDECESSOR_TIMEOUT_S = 5.0
 _RETRY_BACKOFF_MS = 200  # of a controlled shutdown: all brokers are on one machine
@@ -70,8 +70,8 @@ class ClusterOptionsError(RegentError):
     type=click.IntRange(0, _MAX_BASE_PORT),
     default=9092,
     show_default=True,
-    help="Kafka port of broker 0; the others follow, and the broker's other ports 10,000, 20,000 "
-    "and 30,000 above. 0: free ports, for ZooKeeper too.",
+    help="Kafka port of broker 0; the others follow. Control, replication and metrics ports are "
+    "1,000, 2,000 and 3,000 above. 0: free ports, for ZooKeeper too.",
 )
 @click.option(
     "--config", type=click.Path(path_type=Path), help="TOML file with the brokers' settings."
@@ -204,18 +204,20 @@ def _check_connection(hosts: str) -> None:
 
 
 def _check_ports(plan: ClusterPlan) -> None:
-    """Check that every port that will be listened on is free now."""
+    """Check that every port that is needed is free now; metrics take another one if need be."""
     if not plan.base_port:
         return
-    wanted = plan.zookeeper_ports()
-    for broker_id in range(plan.broker_count):
-        wanted += plan.broker_ports(broker_id)
+    brokers = [plan.broker_ports(broker_id) for broker_id in range(plan.broker_count)]
+    wanted = plan.zookeeper_ports() + [port for ports in brokers for port in ports]
     port, uses = Counter(wanted).most_common(1)[0]
     if uses > 1:
         raise ClusterOptionsError(
             f"--base-port {plan.base_port} needs port {port} twice: choose another --base-port"
         )
+    metrics_ports = {ports.metrics_port for ports in brokers}
     for port in wanted:
+        if port in metrics_ports:
+            continue
         try:
             socket.create_server((HOST, port)).close()
         except OSError as error:

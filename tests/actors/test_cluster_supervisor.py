@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from actors.cluster_plan import BrokerPorts, ClusterPlan
+from actors.cluster_plan import HOST, BrokerPorts, ClusterPlan
 from actors.cluster_supervisor import (
     ClusterStartError,
     ClusterSupervisor,
@@ -43,6 +43,7 @@ class Run:
         self.when_ready: list[Callable[[], None]] = [self.interrupt]
         self.when_said: dict[str, list[Callable[[], None]]] = {}
         self.snapshots: list[Any] = []  # of cluster.json
+        self.ask_for_brokers: Callable[[str], set[int]] = lambda _: {0, 1, 2}
 
     def run(self) -> int:
         """Run the cluster to its end; return the exit status."""
@@ -51,6 +52,7 @@ class Run:
             announce=self._on_announced,
             say=self._on_said,
             find_controller=lambda _: self.controller_id,
+            ask_for_brokers=lambda endpoint: self.ask_for_brokers(endpoint),
         )
         guard = threading.Timer(TIMEOUT_S, self._give_up)
         guard.start()
@@ -164,6 +166,35 @@ def test_sigterm_ends_a_cluster_in_order_too(a_run: Run) -> None:
     assert a_run.stopped == ["broker-0", "broker-1", "broker-2", "placement-service"]
 
 
+def test_a_cluster_is_ready_when_every_broker_knows_all_of_them(a_run: Run) -> None:
+    told = {50_001: [{0, 1, 2}], 50_011: [set(), {0, 1}, {0, 1, 2, 7}], 50_021: [{2}, {2, 1, 0}]}
+    a_run.ask_for_brokers = lambda endpoint: told[int(endpoint.removeprefix(f"tcp://{HOST}:"))].pop(
+        0
+    )
+    a_run.when_ready = [lambda: a_run.said.append(str(told)), a_run.interrupt]
+    assert a_run.run() == 0
+    assert "{50001: [], 50011: [], 50021: []}" in a_run.said
+
+
+def test_a_broker_that_dies_before_it_knows_all_of_them_is_named(a_run: Run) -> None:
+    def kill(_: str) -> set[int]:
+        a_run.kill(1)
+        return {0}
+
+    a_run.ask_for_brokers = kill
+    with pytest.raises(ClusterStartError, match=r"^broker 1 .* ended by SIGKILL"):
+        a_run.run()
+    assert not a_run.announced
+
+
+def test_a_broker_whose_metrics_are_elsewhere_is_said(a_run: Run) -> None:
+    a_run.plan = replace(a_run.plan, base_port=20_000)
+    a_run.misbehave("broker-1", "metrics elsewhere")
+    assert a_run.run() == 0
+    assert "broker 1: port # for metrics is in use; they are on #" in a_run.said
+    assert sum("for metrics" in line for line in a_run.said) == 1
+
+
 def test_a_request_to_stop_while_it_starts_leaves_nothing(a_run: Run) -> None:
     a_run.misbehave("broker-2", "mute")
     a_run.when_said["starting 3 brokers"] = [a_run.interrupt]
@@ -238,9 +269,9 @@ def test_a_broker_that_talks_nonsense_is_not_taken_for_ready(a_run: Run) -> None
     assert any("does not announce a broker" in line for line in a_run.said)
 
 
-def test_ports_lie_ten_thousand_apart(a_run: Run) -> None:
+def test_ports_lie_a_thousand_apart_and_below_those_that_linux_gives_away(a_run: Run) -> None:
     plan = replace(a_run.plan, base_port=9092, zookeeper=None, zookeeper_nodes=3)
-    assert plan.broker_ports(2) == BrokerPorts(9094, 19094, 29094, 39094)
+    assert plan.broker_ports(2) == BrokerPorts(9094, 10094, 11094, 12094)
     assert plan.zookeeper_ports() == [2181, 2182, 2183]
     assert replace(plan, base_port=0).zookeeper_ports() == [0, 0, 0]
 
@@ -293,7 +324,8 @@ from pathlib import Path
 from actors.cluster_plan import ClusterPlan
 from actors.cluster_supervisor import ClusterSupervisor
 plan = ClusterPlan({PROGRAM!r}, Path({str(data_dir)!r}), 2, 0, None, 1, 6000, 200, None, True, True)
-supervisor = ClusterSupervisor(plan, announce=lambda line: print(line, flush=True), say=print)
+supervisor = ClusterSupervisor(plan, announce=lambda line: print(line, flush=True), say=print,
+    ask_for_brokers=lambda endpoint: [0, 1])
 sys.exit(supervisor.run())
 """
     process = subprocess.Popen([sys.executable, "-c", source], stdout=subprocess.PIPE)

@@ -26,8 +26,8 @@ def refusal(*arguments: object) -> str:
 
 def test_a_taken_port_is_named_with_a_remedy(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        metrics_port = taken.getsockname()[1]
-        message = refusal("--data-dir", tmp_path, "--base-port", metrics_port - 30_000)
+        replication_port = taken.getsockname()[1]
+        message = refusal("--data-dir", tmp_path, "--base-port", replication_port - 2_000)
     assert re.match(r"port \d+ on 127.0.0.1 cannot be used .*: stop what listens there", message)
 
 
@@ -37,7 +37,7 @@ def test_ports_that_meet_each_other_are_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "arguments",
-    [("--brokers", 0), ("--brokers", 101), ("--zookeeper-nodes", 2), ("--base-port", 40_000)],
+    [("--brokers", 0), ("--brokers", 101), ("--zookeeper-nodes", 2), ("--base-port", 65_000)],
 )
 def test_impossible_numbers_are_refused(arguments: Sequence[object]) -> None:
     assert "Invalid value" in refusal(*arguments)

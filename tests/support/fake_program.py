@@ -7,6 +7,7 @@ Run as ``fake_program.py broker --id 0 …`` or ``fake_program.py placement-serv
     deaf     ignores SIGTERM
     mute     never says that it is ready
     garbage  says something else than it should
+    metrics elsewhere  pretends to another metrics port than it was given
 
 Given a port 0, it pretends to other ports from one life to the next.
 What ends in order adds its name to the file ``stopped`` there.
@@ -42,7 +43,9 @@ def main(command: str, *arguments: str) -> None:
     if mode == "fail":
         sys.exit("regent: the disk is on fire")
     if mode != "mute":
-        sys.stdout.write(f"ready: {_ready(command, options) if mode != 'garbage' else '{}'}\n")
+        sys.stdout.write(
+            f"ready: {_ready(command, options, mode) if mode != 'garbage' else '{}'}\n"
+        )
         sys.stdout.flush()
     while not stopped.wait(1.0):
         pass
@@ -55,7 +58,7 @@ def _identity(command: str, options: dict[str, str]) -> tuple[str, Path]:
     return directory.name, directory.parent
 
 
-def _ready(command: str, options: dict[str, str]) -> str:
+def _ready(command: str, options: dict[str, str], mode: str) -> str:
     if command != "broker":
         return "tcp://127.0.0.1:7777"
     broker_id = int(options["--id"])
@@ -66,6 +69,7 @@ def _ready(command: str, options: dict[str, str]) -> str:
         name: int(options[f"--{name.replace('_', '-')}"]) or 50_000 + 10 * broker_id + number + life
         for number, name in enumerate(("port", "control_port", "replication_port", "metrics_port"))
     }
+    ports["metrics_port"] += mode == "metrics elsewhere"
     return json.dumps({"id": broker_id, "pid": os.getpid(), "host": options["--host"], **ports})
 
 
