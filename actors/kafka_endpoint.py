@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from actors.broker_settings import broker_settings
+from actors.machine_settings import kafka_limits
 from actors.topic_administration import TopicAdministration
 from config.settings import Settings
 from core.model import BrokerId
@@ -19,7 +20,6 @@ from core.replication.replica_manager import ReplicaManager
 from transport.kafka.api import KafkaApi
 from transport.kafka.config_changes import config_change_apis
 from transport.kafka.configs import ConfigView, config_apis
-from transport.kafka.connection import KafkaLimits
 from transport.kafka.delete_records import delete_records_apis
 from transport.kafka.fetch import fetch_apis
 from transport.kafka.listener import KafkaListener, listen
@@ -73,12 +73,7 @@ class KafkaEndpoint:
             config.host,
             self.port,
             self._apis(served),
-            KafkaLimits(
-                socket_request_max_bytes=config.socket_request_max_bytes,
-                max_connections=config.max_connections,
-                requests_per_connection=config.queued_requests_per_connection,
-                connections_max_idle_ms=config.connections_max_idle_ms,
-            ),
+            kafka_limits(self._settings),
         )
         self._listener.start(self._listening)
 

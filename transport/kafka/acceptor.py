@@ -20,6 +20,7 @@ _ACCEPTS_PER_TURN: Final = 32
 _ACCEPT_RETRY_S: Final = 1.0
 _CLIENTS_SHARE_OF_DESCRIPTORS: Final = 0.875  # the rest is left for files and the other brokers
 _MAX_IDLE_CHECK_S: Final = 10.0
+_PACE_CHECK_S: Final = 1.0
 
 
 class Acceptor:
@@ -58,6 +59,7 @@ class Acceptor:
         """Accept connections from now on."""
         self._listen()
         self._check_idle()
+        self._check_pace()
 
     def end(self, last_answers_s: float) -> None:
         """Stop listening; requests under way have so many seconds to be answered."""
@@ -130,4 +132,12 @@ class Acceptor:
         for connection in [c for c in self._connections if c.is_idle]:
             if connection.last_active < last_active:
                 connection.close(Closed.IDLE, f"for {max_idle_s:g} s")
+            else:
+                connection.shrink()
         self._loop.call_later(min(max_idle_s / 2, _MAX_IDLE_CHECK_S), self._check_idle)
+
+    def _check_pace(self) -> None:
+        if self._parts.memory.is_short:
+            for connection in list(self._connections):
+                connection.check_pace()
+        self._loop.call_later(_PACE_CHECK_S, self._check_pace)

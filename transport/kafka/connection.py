@@ -31,13 +31,18 @@ from transport.kafka.framing import CHUNK_BYTES, FrameBuffer
 from transport.kafka.metrics import Closed, ListenerMetrics
 from transport.kafka.outgoing import TURN_BYTES, Outgoing
 from transport.kafka.primitives import Reader
-from transport.kafka.request_memory import RequestMemory
+from transport.kafka.request_memory import RequestMemory, Reservation
 
 T = TypeVar("T")
 
 _REQUEST_HEADER: Final = struct.Struct(">hhi")
 _ANSWER_HEADER: Final = struct.Struct(">ii")  # size of what follows, correlation id
 _TURN_S: Final = 0.002
+_RESERVED_AHEAD: Final = 2  # times what has arrived of a large request
+PACE_BYTES: Final = 256 * 1024
+"""What must arrive of a large request in a second for which others wait for its memory."""
+MAX_BYTES_WITHOUT_RECORDS: Final = 4 * 1024 * 1024
+"""The size of requests that are decoded: all but Produce."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,11 +80,11 @@ class _UnsupportedRequestError(Exception):
 class _Exchange:
     """A request under way and, once there is one, its answer."""
 
-    __slots__ = ("answer", "correlation_id", "is_done", "reserved", "task")
+    __slots__ = ("answer", "correlation_id", "is_done", "reservation", "task")
 
-    def __init__(self, correlation_id: int, reserved: int) -> None:
+    def __init__(self, correlation_id: int, reservation: Reservation | None) -> None:
         self.correlation_id = correlation_id
-        self.reserved = reserved  # bytes of the listener's memory
+        self.reservation = reservation  # of the listener's memory, when it is large
         self.task: asyncio.Task[KafkaAnswer] | None = None
         self.answer: KafkaAnswer = None
         self.is_done = False
@@ -96,8 +101,8 @@ class Connection:
         self._frames = FrameBuffer(parts.limits.socket_request_max_bytes)
         self._outgoing = Outgoing(sock)
         self._under_way: deque[_Exchange] = deque()
-        self._reserved = 0  # for the request that is being received
-        self._waits_for_memory = False
+        self._reservation: Reservation | None = None  # for the request that is being received
+        self._received = 0  # bytes
         self._has_turn_coming = False
         self._is_reading = self._is_writing = False
         self._is_ending = self._is_closed = False
@@ -116,6 +121,25 @@ class Connection:
         self._is_ending = True
         self._serve()
 
+    def check_pace(self) -> None:
+        """Close, when others wait for memory and less than ``PACE_BYTES`` came since the last call.
+
+        Only a large request that has begun is in anybody's way. One that waits for memory itself,
+        or for the requests before it to be answered, is not slow.
+        """
+        held = self._reservation
+        if held is None or self._is_at_limit:
+            return
+        before, held.received_before = held.received_before, self._received
+        if before is not None and self._received < before + PACE_BYTES:
+            size = self._frames.next_size
+            detail = f"{self._received - before} bytes in a second of a request of {size}"
+            self.close(Closed.SLOW, detail)
+
+    def shrink(self) -> None:
+        """Give back memory that is kept for requests to come."""
+        self._frames.shrink()
+
     def close(self, reason: Closed | None = None, detail: BaseException | str = "") -> None:
         """Close at once; what is under way is given up. Idempotent."""
         if self._is_closed:
@@ -126,9 +150,9 @@ class Connection:
         self._read(False)
         self._write(False)
         self._socket.close()
-        memory = self._parts.memory
-        memory.release(self._reserved + sum(e.reserved for e in self._under_way))
-        memory.cancel(self._on_memory)
+        for reservation in (self._reservation, *(e.reservation for e in self._under_way)):
+            if reservation is not None:
+                self._parts.memory.release(reservation)
         tasks = [e.task for e in self._under_way if e.task is not None and not e.is_done]
         self._under_way.clear()
         for task in tasks:
@@ -139,7 +163,8 @@ class Connection:
 
     def _on_readable(self) -> None:
         try:
-            count = self._socket.recv_into(self._frames.room())
+            reserved = 0 if self._reservation is None else self._reservation.size
+            count = self._socket.recv_into(self._frames.room(reserved))
         except (BlockingIOError, InterruptedError):
             return
         except OSError:
@@ -148,13 +173,9 @@ class Connection:
             self.close()
             return
         self._parts.metrics.bytes_in += count
+        self._received += count
         self._frames.received(count)
         self._serve()
-
-    def _on_memory(self) -> None:
-        self._waits_for_memory = False
-        self._reserved = self._frames.next_size or 0
-        self._next_turn()
 
     def _on_turn(self) -> None:
         self._has_turn_coming = False
@@ -193,6 +214,10 @@ class Connection:
         return is_full or self._waits_for_memory
 
     @property
+    def _waits_for_memory(self) -> bool:
+        return self._reservation is not None and self._reservation.wanted > 0
+
+    @property
     def _may_take_up(self) -> bool:
         return not (self._is_at_limit or self._is_writing or self._is_ending)
 
@@ -209,18 +234,30 @@ class Connection:
         return False
 
     def _next_frame(self) -> memoryview | None:
-        size = self._frames.next_size
-        if size is not None and size >= CHUNK_BYTES and not self._reserved:
-            if not self._parts.memory.reserve(size, self._on_memory):
-                self._waits_for_memory = True
-                return None
-            self._reserved = size
-        return self._frames.take()
+        frame = self._frames.take()
+        if frame is None:
+            self._reserve()
+        return frame
+
+    def _reserve(self) -> None:
+        """Reserve memory for what comes next of a large request."""
+        size, received = self._frames.next_size, self._frames.size
+        if size is None or size <= CHUNK_BYTES or received < CHUNK_BYTES:
+            return
+        if self._reservation is None:
+            if size > MAX_BYTES_WITHOUT_RECORDS and self._frames.api_key != KafkaApiKey.PRODUCE:
+                raise MalformedRequestError(
+                    f"a request of {size} bytes, kind {self._frames.api_key};"
+                    f" only Produce may exceed {MAX_BYTES_WITHOUT_RECORDS}"
+                )
+            self._reservation = Reservation(self._next_turn)
+        if received >= self._reservation.size:
+            self._parts.memory.reserve(self._reservation, min(size, received * _RESERVED_AHEAD))
 
     def _begin(self, frame: memoryview) -> None:
         request = self._decode(frame)
-        exchange = _Exchange(request.correlation_id, self._reserved)
-        self._reserved = 0
+        exchange = _Exchange(request.correlation_id, self._reservation)
+        self._reservation = None
         self._under_way.append(exchange)
         self._parts.metrics.requests[request.api_key] += 1
         steps = self._parts.apis[request.api_key].handle(request).__await__()
@@ -266,9 +303,9 @@ class Connection:
         exchange.is_done = True
         exchange.task = None
         self.last_active = self._parts.loop.time()
-        if exchange.reserved:
-            self._parts.memory.release(exchange.reserved)
-            exchange.reserved = 0
+        if exchange.reservation is not None:
+            self._parts.memory.release(exchange.reservation)
+            exchange.reservation = None
 
     def _send_answers(self) -> None:
         self._collect_answers()

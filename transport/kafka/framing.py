@@ -15,36 +15,61 @@ from transport.kafka.api import MalformedRequestError
 
 CHUNK_BYTES: Final = 64 * 1024  # smaller requests share one piece of memory
 
+_FIRST_CHUNK_BYTES: Final = 4 * 1024  # does for a client that sends little, as most of many do
 _SIZE: Final = struct.Struct(">i")
+_API_KEY: Final = struct.Struct(">h")
 _MIN_REQUEST_BYTES: Final = 8  # key, version and correlation id
-_MIN_ROOM_BYTES: Final = 8 * 1024
+_MIN_ROOM_SHARE: Final = 8  # of a chunk
+_ALL: Final = 2**31
 _MAPPED_BYTES: Final = 1024 * 1024  # from here on nobody touches memory before bytes come for it
 
 
 class FrameBuffer:
     """The bytes received on one connection that were not taken yet."""
 
-    __slots__ = ("_end", "_max_bytes", "_memory", "_start")
+    __slots__ = ("_chunk_bytes", "_end", "_max_bytes", "_memory", "_start")
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
+        self._chunk_bytes = _FIRST_CHUNK_BYTES
         self._memory = memoryview(b"")
         self._start = 0  # of what was not taken
         self._end = 0  # of what was received
 
-    def room(self) -> memoryview:
-        """Return where to receive the next bytes: never empty, and enough for a begun request."""
+    def room(self, large_bytes: int = _ALL) -> memoryview:
+        """Return where to receive the next bytes: never empty, and enough for a begun request.
+
+        Of a request larger than a chunk, no more than a chunk or ``large_bytes`` are received.
+        """
         size = self.next_size
         capacity = len(self._memory)
         needed = _SIZE.size if size is None else _SIZE.size + size
-        least_room = _MIN_ROOM_BYTES if size is None else 1
+        if needed > self._chunk_bytes:
+            self._chunk_bytes = CHUNK_BYTES
+        least_room = self._chunk_bytes // _MIN_ROOM_SHARE if size is None else 1
         if capacity - self._start < needed or capacity - self._end < least_room:
-            self._move(max(CHUNK_BYTES, needed))
-        return self._memory[self._end :]
+            self._move(max(self._chunk_bytes, needed))
+        if needed <= CHUNK_BYTES:
+            return self._memory[self._end :]
+        return self._memory[self._end : self._start + _SIZE.size + max(large_bytes, CHUNK_BYTES)]
 
     def received(self, count: int) -> None:
         """Note that ``count`` bytes came into ``room()``."""
         self._end += count
+        if self._end == len(self._memory):  # there may be more to come
+            self._chunk_bytes = CHUNK_BYTES
+
+    def shrink(self) -> None:
+        """Give memory back that nothing was received into."""
+        if self._start == self._end:
+            self._memory = memoryview(b"")
+            self._start = self._end = 0
+            self._chunk_bytes = _FIRST_CHUNK_BYTES
+
+    @property
+    def size(self) -> int:
+        """How many bytes of the next request are here, and of those after it."""
+        return max(0, self._end - self._start - _SIZE.size)
 
     @property
     def next_size(self) -> int | None:
@@ -60,6 +85,12 @@ class FrameBuffer:
                 f"a request of {size} bytes; {_MIN_REQUEST_BYTES} to {self._max_bytes} are accepted"
             )
         return size
+
+    @property
+    def api_key(self) -> int:
+        """The kind of the next request; its first bytes are here."""
+        key: int = _API_KEY.unpack_from(self._memory, self._start + _SIZE.size)[0]
+        return key
 
     def take(self) -> memoryview | None:
         """Take the next request out; None when it is not there as a whole."""

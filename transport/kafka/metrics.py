@@ -25,6 +25,7 @@ class Closed(StrEnum):
     UNANSWERED = "failed request without an answer"
     UNREADABLE = "records cannot be read"
     IDLE = "idle"
+    SLOW = "request arrived slowly while others waited for its memory"
     TOO_MANY = "too many connections"
 
 

@@ -7,10 +7,10 @@ import queue
 import socket
 import struct
 from types import TracebackType
+from typing import Protocol
 
 from core.records import RecordBytes, Records
 from transport.kafka.api import KafkaAnswer, KafkaApi, KafkaApiKey, KafkaRequest
-from transport.kafka.listener import KafkaListener
 
 WAIT_S = 10.0
 METADATA = KafkaApiKey.METADATA
@@ -28,11 +28,18 @@ def request_bytes(
     return framed(header + body)
 
 
+class HasPort(Protocol):
+    """What can be connected to."""
+
+    port: int
+
+
 class RawClient:
     """One connection; every wait has an end."""
 
-    def __init__(self, listener: KafkaListener) -> None:
-        self.socket = socket.create_connection(("127.0.0.1", listener.port), WAIT_S)
+    def __init__(self, listener: HasPort, host: str = "127.0.0.1") -> None:
+        """Connect from the address ``host`` of this machine."""
+        self.socket = socket.create_connection(("127.0.0.1", listener.port), WAIT_S, (host, 0))
 
     def __enter__(self) -> RawClient:
         return self

@@ -83,3 +83,36 @@ def test_the_size_is_known_before_the_request_is_there():
     assert buffer.next_size is None
     assert receive(buffer, struct.pack(">i", 1000) + b"begun") == []
     assert buffer.next_size == 1000
+
+
+def test_little_memory_does_until_a_larger_request_comes():
+    buffer = FrameBuffer(MAX_BYTES)
+    for _ in range(100):
+        receive(buffer, framed(b"a small request"))
+        assert len(buffer.room()) <= 4096
+    receive(buffer, framed(bytes(5_000)))
+    assert 4096 < len(buffer.room()) <= CHUNK_BYTES
+    buffer.shrink()
+    assert len(buffer.room()) <= 4096
+
+
+def test_memory_in_use_is_not_given_back():
+    buffer = FrameBuffer(MAX_BYTES)
+    request = framed(b"half of it" * 300)
+    receive(buffer, request[:2000])
+    buffer.shrink()
+    assert receive(buffer, request[2000:]) == [request[4:]]
+
+
+def test_a_large_request_is_received_no_further_than_there_is_memory_for_it():
+    buffer = FrameBuffer(MAX_BYTES)
+    request = framed(bytes(range(256)) * 2_000)
+    buffer.room()[:4] = request[:4]
+    buffer.received(4)
+    for allowed in (0, 2 * CHUNK_BYTES, 4 * CHUNK_BYTES, 8 * CHUNK_BYTES):
+        at = 4 + buffer.size
+        room = buffer.room(allowed)
+        assert at + len(room) == min(4 + max(allowed, CHUNK_BYTES), len(request))
+        room[:] = request[at : at + len(room)]
+        buffer.received(len(room))
+    assert bytes(buffer.take() or b"") == request[4:]

@@ -5,7 +5,7 @@ import socket
 import struct
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 import pytest
 from kafka.protocol.metadata import ApiVersionsRequest
@@ -15,7 +15,7 @@ from tests.transport.kafka.conftest import Listen
 from tests.transport.kafka.raw_client import METADATA, WAIT_S, Desk, RawClient, request_bytes
 from tests.transport.kafka.wire import read
 from transport.kafka.api import KafkaAnswer, KafkaApi, KafkaApiKey, KafkaRequest
-from transport.kafka.connection import KafkaLimits
+from transport.kafka.connection import MAX_BYTES_WITHOUT_RECORDS, KafkaLimits
 from transport.kafka.listener import KafkaListener
 from transport.kafka.metrics import Closed
 from transport.server import PortInUseError
@@ -135,6 +135,71 @@ def test_large_requests_wait_for_memory_and_small_ones_do_not(listen: Listen):
         desk.answer(large[0], b"done")
         assert first.answer() == (1, b"done")
         assert desk.next_begun() == large[1]
+
+
+def test_what_is_announced_and_does_not_come_takes_no_memory(listen: Listen):
+    desk = Desk()
+    listener = listen(desk.apis, KafkaLimits(queued_max_request_bytes=150_000))
+    with ExitStack() as silent:
+        for _ in range(4):
+            client = silent.enter_context(RawClient(listener))
+            client.send(request_bytes(bytes(10_000_000), api_key=KafkaApiKey.METADATA)[:12])
+        with RawClient(listener) as other:
+            settle(other)
+            assert other.ask(b"now" + bytes(140_000))[:3] == b"now"
+
+
+def test_who_stops_in_the_middle_of_a_request_that_others_wait_for_is_cut_off(listen: Listen):
+    listener = listen(Desk().apis, KafkaLimits(queued_max_request_bytes=1_000_000))
+    with RawClient(listener) as stalled, RawClient(listener) as other:
+        stalled.send(request_bytes(bytes(1_000_000))[:900_000])
+        settle(other)
+        assert other.ask(b"now" + bytes(300_000))[:3] == b"now"
+        assert stalled.is_closed()
+        assert +listener.metrics.closed == {Closed.SLOW: 1}
+
+
+def test_who_stops_in_the_middle_of_a_request_that_is_in_nobody_s_way_goes_on_later(
+    listen: Listen,
+):
+    listener = listen(Desk().apis, KafkaLimits(queued_max_request_bytes=1_000_000))
+    request = request_bytes(b"now" + bytes(900_000))
+    with RawClient(listener) as slow, RawClient(listener) as other:
+        slow.send(request[:500_000])
+        for _ in range(3):
+            settle(other)
+            assert other.ask(b"now" + bytes(30_000))[:3] == b"now"
+        slow.send(request[500_000:])
+        assert slow.answer()[1][:3] == b"now"
+
+
+def test_requests_that_all_wait_for_more_memory_are_served_one_after_the_other(listen: Listen):
+    listener = listen(Desk().apis, KafkaLimits(queued_max_request_bytes=600_000))
+    request = request_bytes(b"now" + bytes(500_000))
+    with ExitStack() as clients, RawClient(listener) as other:
+        begun = [clients.enter_context(RawClient(listener)) for _ in range(4)]
+        for client in begun:
+            client.send(request[:150_000])
+        settle(other)
+        for client in begun:
+            client.send(request[150_000:])
+        for client in begun:
+            assert client.answer()[1][:3] == b"now"
+
+
+def test_only_records_make_a_request_very_large(listen: Listen):
+    async def handle(request: KafkaRequest) -> KafkaAnswer:
+        return (b"%d" % len(request.body),)
+
+    apis = [KafkaApi(METADATA, 0, 8, handle), KafkaApi(KafkaApiKey.PRODUCE, 0, 8, handle)]
+    listener = listen(apis)
+    with RawClient(listener) as client:
+        size = MAX_BYTES_WITHOUT_RECORDS + 1
+        client.send(request_bytes(bytes(size), api_key=KafkaApiKey.PRODUCE))
+        assert client.answer() == (1, b"%d" % size)
+        client.send(request_bytes(bytes(size))[: size // 2])
+        assert client.is_closed()
+    assert +listener.metrics.closed == {Closed.MALFORMED: 1}
 
 
 def test_memory_is_free_again_when_a_client_leaves(listen: Listen):

@@ -1,45 +1,90 @@
 from __future__ import annotations
 
-from transport.kafka.request_memory import RequestMemory
+from transport.kafka.request_memory import RequestMemory, Reservation
 
 
-class Waiter:
-    """Somebody who wants memory."""
+class Request:
+    """A request that is being received."""
 
-    def __init__(self) -> None:
+    def __init__(self, memory: RequestMemory) -> None:
         self.grants = 0
+        self.reservation = Reservation(self._on_granted)
+        self._memory = memory
 
-    def granted(self) -> None:
+    def reserve(self, size: int) -> bool:
+        return self._memory.reserve(self.reservation, size)
+
+    def end(self) -> None:
+        self._memory.release(self.reservation)
+
+    def _on_granted(self) -> None:
         self.grants += 1
 
 
-def test_who_wants_more_than_there_is_waits_in_line():
+def test_who_needs_more_than_there_is_waits_in_line():
     memory = RequestMemory(100)
-    first, second, third = Waiter(), Waiter(), Waiter()
-    assert memory.reserve(80, first.granted)
-    assert not memory.reserve(60, second.granted)
-    assert not memory.reserve(10, third.granted)  # there is room, but others were first
+    first, second, third = Request(memory), Request(memory), Request(memory)
+    assert first.reserve(80)
+    assert not second.reserve(60)
+    assert not third.reserve(10)  # there is room, but another was first
+    assert memory.is_short
 
-    memory.release(80)
+    first.end()
     assert (first.grants, second.grants, third.grants) == (0, 1, 1)
+    assert not memory.is_short
+
+
+def test_a_request_grows_as_it_arrives():
+    memory = RequestMemory(100)
+    first, second = Request(memory), Request(memory)
+    assert first.reserve(20)
+    assert first.reserve(60)
+    assert second.reserve(40)
+    assert not second.reserve(41)
+    first.end()
+    assert second.grants == 1
+    assert second.reserve(100)
+
+
+def test_the_oldest_request_goes_first_whoever_waited_first():
+    memory = RequestMemory(100)
+    busy, older, younger = Request(memory), Request(memory), Request(memory)
+    assert busy.reserve(80)
+    assert not younger.reserve(50)
+    assert not older.reserve(60)
+    busy.end()
+    assert (older.grants, younger.grants) == (1, 0)
 
 
 def test_a_request_larger_than_all_memory_goes_through_alone():
     memory = RequestMemory(100)
-    large = Waiter()
-    assert memory.reserve(50, Waiter().granted)
-    assert not memory.reserve(1000, large.granted)
-    memory.release(50)
+    small, large = Request(memory), Request(memory)
+    assert small.reserve(50)
+    assert not large.reserve(1000)
+    small.end()
     assert large.grants == 1
+
+
+def test_when_all_that_hold_memory_wait_for_more_the_oldest_goes_on():
+    memory = RequestMemory(100)
+    requests = [Request(memory) for _ in range(4)]
+    for request in requests:
+        assert request.reserve(25)
+    assert [request.reserve(50) for request in requests] == [False] * 4
+    assert [request.grants for request in requests] == [1, 0, 0, 0]
+    assert requests[0].reserve(90)  # it goes on, and nobody else does
+    assert [request.grants for request in requests] == [1, 0, 0, 0]
+    requests[0].end()
+    assert [request.grants for request in requests] == [1, 1, 0, 0]
 
 
 def test_who_gives_up_lets_those_behind_pass():
     memory = RequestMemory(100)
-    impatient, next_one = Waiter(), Waiter()
-    assert memory.reserve(50, Waiter().granted)
-    assert not memory.reserve(100, impatient.granted)
-    assert not memory.reserve(50, next_one.granted)
+    busy, impatient, patient = Request(memory), Request(memory), Request(memory)
+    assert busy.reserve(50)
+    assert not impatient.reserve(100)
+    assert not patient.reserve(50)
 
-    memory.cancel(impatient.granted)
-    assert (impatient.grants, next_one.grants) == (0, 1)
-    memory.cancel(impatient.granted)
+    impatient.end()
+    assert (impatient.grants, patient.grants) == (0, 1)
+    impatient.end()

@@ -1,0 +1,26 @@
+"""What is configured holds on the port that clients connect to."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+
+from config.settings import load_settings
+from tests.support.memory_logs import MemoryLogs
+from tests.support.served_endpoint import ServedEndpoint
+from tests.transport.kafka.raw_client import RawClient, request_bytes
+from transport.kafka.metrics import Closed
+
+PRODUCE = 0
+
+
+def test_the_memory_of_all_requests_is_limited_as_configured():
+    settings = load_settings(None, {"broker": {"queued_max_request_bytes": 1_000_000}})
+    with ExitStack() as stack:
+        served = ServedEndpoint(stack, MemoryLogs(), settings)
+        stalled = stack.enter_context(RawClient(served))
+        other = stack.enter_context(RawClient(served))
+        stalled.send(request_bytes(bytes(900_000), api_key=PRODUCE, version=8)[:800_000])
+        other.send(request_bytes(b"\xff" * 900_000, api_key=PRODUCE, version=8))
+        assert stalled.is_closed()
+        assert other.is_closed()
+        assert served.closed == {Closed.SLOW: 1, Closed.MALFORMED: 1}

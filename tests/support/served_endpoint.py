@@ -1,0 +1,95 @@
+"""A broker's Kafka port with everything behind it, in one process; its controller is a test."""
+
+from __future__ import annotations
+
+import threading
+import time
+from contextlib import ExitStack
+
+from actors.kafka_endpoint import LISTENER, KafkaEndpoint, Served
+from actors.request_router import RequestRouter
+from actors.scheduler import Scheduler
+from actors.topic_administration import TopicAdministration
+from config.settings import Settings
+from core.protocol.control import (
+    ControlHeader,
+    LeaderAndIsrPartition,
+    LeaderAndIsrRequest,
+    LeaderAndIsrTopic,
+    LeaderAndIsrType,
+    UpdateMetadataBroker,
+    UpdateMetadataEndPoint,
+    UpdateMetadataPartition,
+    UpdateMetadataRequest,
+    UpdateMetadataTopic,
+)
+from core.replica_logs import ReplicaLogs
+from core.replication.metadata_cache import MetadataCache
+from core.replication.replica_manager import ReplicaManager
+from tests.support.fake_zookeeper import FakeZooKeeper
+from tests.support.stage import Stage
+from tests.support.term import Tree, topic_id
+from transport.kafka.metrics import Closed
+from transport.server import ControlServer
+from transport.sockets import new_context
+
+BROKER = 0
+TOPIC_ID = topic_id(1)
+
+
+class ServedEndpoint:
+    """Broker 0, the controller and the only one; leads partition 0 of ``topic``.
+
+    What it needs is closed with ``stack``.
+    """
+
+    def __init__(
+        self, stack: ExitStack, logs: ReplicaLogs, settings: Settings, topic: str = "t"
+    ) -> None:
+        context = new_context()
+        stack.callback(context.destroy, linger=0)
+        stage = stack.enter_context(Stage())
+        self.tree = Tree()
+        self.tree.register(BROKER)
+        zookeeper = FakeZooKeeper(self.tree.server)
+        scheduler = Scheduler("scheduler")
+        stack.callback(scheduler.shutdown)
+        cache = MetadataCache()
+        self.replica_manager = ReplicaManager(BROKER, logs, cache, lock=threading.RLock())
+        topics = TopicAdministration(context, BROKER, settings, scheduler)
+        stack.callback(topics.stop)
+        topics.start(cache, zookeeper, lambda: True)
+        router = RequestRouter(stage.broker(BROKER), stage.controller(BROKER), topics.decisions)
+        control = ControlServer(context, "tcp://127.0.0.1:0", router, name="control")
+        stack.callback(control.stop)
+        control.start()
+        self.endpoint = KafkaEndpoint(BROKER, settings)
+        stack.callback(self.endpoint.close)
+        self.port: int = self.endpoint.port
+        self._lead(topic, control.endpoint)
+        self.endpoint.serve(
+            Served(self.replica_manager, cache, topics, zookeeper, lambda: "a-cluster")
+        )
+
+    @property
+    def closed(self) -> dict[Closed, int]:
+        """Why connections were closed, and how many."""
+        metrics = self.endpoint.metrics
+        return {} if metrics is None else dict(+metrics.closed)
+
+    def _lead(self, topic: str, control_endpoint: str) -> None:
+        self.tree.put_topic(topic, {0: (BROKER,)}, TOPIC_ID)
+        header = ControlHeader(BROKER, 1, -1)
+        isr = (BROKER,)
+        leading = LeaderAndIsrPartition(0, 1, BROKER, 0, isr, 0, isr, (), (), True, 0)
+        known = UpdateMetadataPartition(0, 1, BROKER, 0, isr, 0, isr, ())
+        kafka = UpdateMetadataEndPoint(LISTENER, "127.0.0.1", self.port, LISTENER)
+        alive = UpdateMetadataBroker(BROKER, -1, (kafka,), None, control_endpoint, None)
+        orders = (
+            LeaderAndIsrRequest(
+                LeaderAndIsrType.INCREMENTAL, (LeaderAndIsrTopic(topic, TOPIC_ID, (leading,)),), ()
+            ),
+            UpdateMetadataRequest((UpdateMetadataTopic(topic, TOPIC_ID, (known,)),), (alive,)),
+        )
+        for order in orders:
+            self.replica_manager.handle(header, order, time.monotonic_ns() // 1_000_000)
