@@ -15,7 +15,7 @@ from cli.find_cluster import Cluster, ClusterNotFoundError, LocalCluster, pass_c
 from cli.output import Output, counted, listed, output_option, print_facts, print_json
 from cli.partitions import read_partitions
 from cli.placement import placement_status
-from core.errors import BadDataError
+from core.errors import BadDataError, UnreadableError
 from core.model import BrokerRegistration
 from core.protocol.controller import DescribeControllerRequest, DescribeControllerResponse
 from zk.admin import ZkAdminStore
@@ -93,6 +93,8 @@ def _examine(cluster: Cluster) -> Health:
             _examine_partitions(admin, described, health)
     except ClusterNotFoundError as error:
         return Health(health.zookeeper, [str(error)])
+    except UnreadableError as error:
+        health.reasons.append(str(error))
     health.zookeeper["connected"] = True
     if file is not None and file.placement is not None:
         answer = placement_status(file.placement, timeout_s=_PLACEMENT_LIMIT_S)
@@ -180,6 +182,11 @@ def _examine_partitions(
     health.leaderless_partitions = len(leaderless)
     health.under_replicated_partitions = len(behind)
     health.reasons += found.unreadable
+    health.warnings += [
+        f"the defaults hold for topic {topic}: {config}"
+        for topic, config in admin.read_topic_configs(names).items()
+        if isinstance(config, BadDataError)
+    ]
     for partitions, what in ((leaderless, "without a leader"), (behind, "under-replicated")):
         if partitions:
             named = listed(partitions, _NAMED_PARTITIONS)

@@ -11,6 +11,7 @@
 ├── DamagedRecordsError       records in the middle of a log are not what was written
 ├── RecordsRefusedError       record batches that cannot be appended
 └── BadDataError              a znode, frame or file that cannot be understood
+    └── UnreadableError       a znode that ZooKeeper refuses to show
 """
 
 from __future__ import annotations
@@ -127,3 +128,7 @@ class RecordsRefusedError(RegentError):
 
 class BadDataError(RegentError):
     """Something read from outside cannot be understood; the message names it and what is wrong."""
+
+
+class UnreadableError(BadDataError):
+    """A znode that ZooKeeper refuses to show (its ACL, mostly); no watch tells when it will."""

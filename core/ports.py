@@ -211,7 +211,8 @@ class ControllerStore(
     def read_brokers(self) -> Mapping[BrokerId, BrokerRegistration | BadDataError]:
         """Read every registration, ascending by id.
 
-        Watches for arrivals, departures and changes of what was read.
+        Watches for arrivals, departures and changes of what was read. Raises ``UnreadableError``
+        when the list itself is not shown: that is not the same as an empty one.
         """
         ...
 
@@ -222,7 +223,10 @@ class ControllerStore(
     # --- topics ---
 
     def read_topic_names(self) -> tuple[str, ...]:
-        """List the topics, sorted, and watch for arrivals and departures."""
+        """List the topics, sorted, and watch for arrivals and departures.
+
+        Raises ``UnreadableError``, as ``read_brokers``.
+        """
         ...
 
     def read_topics(self, topics: Collection[str]) -> Mapping[str, TopicAssignment | BadDataError]:
@@ -274,6 +278,14 @@ class ControllerStore(
         ...
 
     # --- watches ---
+
+    @property
+    def unreadable(self) -> Mapping[str, str]:
+        """Lists and request nodes that ZooKeeper refused to show when last asked, and why.
+
+        They count as empty, but where ``UnreadableError`` is raised.
+        """
+        ...
 
     def unwatch_all_but_controller(self) -> None:
         """Drop every watch of the controller's duties; ``/controller`` stays watched.

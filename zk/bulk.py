@@ -12,9 +12,9 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Protocol, TypeVar
 
-from core.errors import RegentError
+from core.errors import RegentError, UnreadableError
 from zk.connection import Reply
-from zk.operations import MultiResult, Znode
+from zk.operations import MultiResult, UnreadableZnode, Znode
 from zk.requests import (
     Answer,
     BulkRead,
@@ -23,7 +23,9 @@ from zk.requests import (
     GetData,
     Multi,
     MultiRead,
+    ReadRefused,
     Request,
+    RequestRefusedError,
     SetWatches,
     decode_children,
     decode_multi_read,
@@ -86,7 +88,11 @@ class BulkOperations:
 
     def get(self, paths: Sequence[str]) -> list[Znode | None]:
         """Read nodes, in the order of ``paths``."""
-        return self._read(GetData, paths, decode_znode)
+        read = self._read(GetData, paths, decode_znode)
+        return [
+            _unreadable(path, node) if isinstance(node, ReadRefused) else node
+            for path, node in zip(paths, read, strict=True)
+        ]
 
     def get_and_watch(self, paths: Sequence[str]) -> list[Znode | None]:
         """Read nodes and watch each for change and deletion, or for creation if absent."""
@@ -102,18 +108,23 @@ class BulkOperations:
             if self._arm(zxid, ArmedWatches(present, absent, [])):
                 return znodes
         replies = [self._get_and_watch(path) for path in paths]
-        answers = [self._channel.receive(reply) for reply in replies]
-        return [
-            self.get_and_watch_one(path) if answer is None else decode_znode(*answer)[0]
-            for path, answer in zip(paths, answers, strict=True)
-        ]
+        read = [self._received(reply, decode_znode) for reply in replies]
+        found: list[Znode | None] = []
+        for path, node in zip(paths, read, strict=True):
+            if isinstance(node, ReadRefused):
+                found.append(_unreadable(path, node))
+            else:
+                found.append(self.get_and_watch_one(path) if node is None else node)
+        return found
 
     def get_and_watch_one(self, path: str) -> Znode | None:
         """Read one node and watch it, without bulk requests."""
         while True:
-            answer = self._channel.receive(self._get_and_watch(path))
-            if answer is not None:
-                return decode_znode(*answer)[0]
+            node = self._received(self._get_and_watch(path), decode_znode)
+            if isinstance(node, ReadRefused):
+                return _unreadable(path, node)
+            if node is not None:
+                return node
             reply = self._channel.send(
                 Exists(path, watch=True),
                 lambda stat: self._watches.add(**{"data" if stat else "exist": [path]}),
@@ -127,16 +138,18 @@ class BulkOperations:
         )
 
     def children(self, paths: Sequence[str]) -> list[list[str] | None]:
-        """List the children of nodes, in the order of ``paths``."""
-        return self._read(GetChildren, paths, decode_children)
+        """List the children of nodes, in the order of ``paths``; None for those refused as well."""
+        found = self._read(GetChildren, paths, decode_children)
+        return [None if isinstance(names, ReadRefused) else names for names in found]
 
-    def children_and_watch_one(self, path: str) -> list[str] | None:
-        """List one node's children and watch them; an absent node is not watched."""
-        reply = self._channel.send(
-            GetChildren(path, watch=True), lambda _: self._watches.add(child=[path])
-        )
-        answer = self._channel.receive(reply)
-        return None if answer is None else decode_children(*answer)[0]
+    def children_of_one(self, path: str, *, watch: bool) -> list[str] | None:
+        """List one node's children; an absent node is not watched. Raises ``UnreadableError``."""
+        request = GetChildren(path, watch=watch)
+        on_answer = (lambda _: self._watches.add(child=[path])) if watch else None
+        names = self._received(self._channel.send(request, on_answer), decode_children)
+        if isinstance(names, ReadRefused):
+            raise UnreadableError(f"{path}: ZooKeeper refuses to list its children: {names.error}")
+        return names
 
     def commit(self, multis: Sequence[Multi], chroot: str) -> list[MultiResult]:
         """Send multis, a few in flight; they are applied in order."""
@@ -164,22 +177,33 @@ class BulkOperations:
         read: BulkRead,
         paths: Sequence[str],
         decode: Callable[[bytes, int], tuple[T, int]],
-    ) -> list[T | None]:
+    ) -> list[T | ReadRefused | None]:
         if self._has_multi_read:
             try:
                 return self._multi_read(read, paths, decode)
             except UnimplementedByServerError:
                 self._has_multi_read = False
+            except RequestRefusedError:
+                pass  # as a whole: which of the paths it is about is found out one by one
         replies = [self._channel.send(read(path, watch=False)) for path in paths]
-        answers = [self._channel.receive(reply) for reply in replies]
-        return [None if answer is None else decode(*answer)[0] for answer in answers]
+        return [self._received(reply, decode) for reply in replies]
+
+    def _received(
+        self, reply: Reply, decode: Callable[[bytes, int], tuple[T, int]]
+    ) -> T | ReadRefused | None:
+        """Return what one read came to."""
+        try:
+            answer = self._channel.receive(reply)
+        except RequestRefusedError as refused:
+            return ReadRefused(str(refused))
+        return None if answer is None else decode(*answer)[0]
 
     def _multi_read(
         self,
         read: BulkRead,
         paths: Sequence[str],
         decode: Callable[[bytes, int], tuple[T, int]],
-    ) -> list[T | None]:
+    ) -> list[T | ReadRefused | None]:
         size = _FIRST_READS
 
         def requests() -> Iterator[MultiRead]:
@@ -189,7 +213,7 @@ class BulkOperations:
                 position += len(chunk)
                 yield MultiRead(read, chunk)
 
-        results: list[T | None] = []
+        results: list[T | ReadRefused | None] = []
         for request, answer in self._windowed(requests(), READ_WINDOW):
             if answer is None:
                 raise UnimplementedByServerError("a multiRead was answered with: no such node")
@@ -210,6 +234,10 @@ class BulkOperations:
                 yield sent, self._channel.receive(reply)
         for sent, reply in in_flight:
             yield sent, self._channel.receive(reply)
+
+
+def _unreadable(path: str, refused: ReadRefused) -> Znode:
+    return UnreadableZnode.because(f"{path}: ZooKeeper refuses to show it: {refused.error}")
 
 
 def set_watches_requests(zxid: int, watches: ArmedWatches) -> Iterator[SetWatches]:

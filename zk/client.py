@@ -140,9 +140,7 @@ class ZooKeeperClient:
     def children(self, path: str, *, watch: bool = False) -> list[str] | None:
         """See ``ZooKeeper.children``."""
         path = absolute(self._chroot, path)
-        if watch:
-            return self._reading(lambda: self._bulk.children_and_watch_one(path))
-        return self._reading(lambda: self._bulk.children([path])[0])
+        return self._reading(lambda: self._bulk.children_of_one(path, watch=watch))
 
     def children_many(self, paths: Sequence[str]) -> list[list[str] | None]:
         """See ``ZooKeeper.children_many``."""

@@ -14,7 +14,8 @@ from zk.admin_znodes import (
     sequence_number,
 )
 from zk.fenced_writes import write_unfenced
-from zk.operations import ANY_VERSION, Delete, Znode
+from zk.json_fields import MAX_INT64
+from zk.operations import ANY_VERSION, Delete, UnreadableZnode, Znode
 from zk.watching_store import WatchingStore
 
 log = logging.getLogger(__name__)
@@ -31,7 +32,7 @@ class ZkConfigStore(WatchingStore):
 
     def read_changes(self) -> Sequence[ConfigChange]:
         """Read every notification there is, oldest first, and watch for others."""
-        names = self._watch_children(_CHANGES)
+        names = self._watch_requests(_CHANGES)
         nodes = self._zookeeper.get_many([f"{_CHANGES}/{name}" for name in names])
         changes = [
             _change(name, node)
@@ -63,6 +64,8 @@ class ZkConfigStore(WatchingStore):
 def _change(name: str, node: Znode) -> ConfigChange:
     entity: str | None = None
     sequence = -1
+    if isinstance(node, UnreadableZnode):
+        return ConfigChange(name, sequence, entity, created_ms=MAX_INT64)  # never purged
     try:
         sequence = sequence_number(name)
         entity = ConfigEntityChangeNotificationSequenceZNode.decode(node.data)

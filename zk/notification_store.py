@@ -53,7 +53,7 @@ class ZkNotificationStore(WatchingStore):
         self, path: str, decode: Callable[[bytes], T], nothing: T
     ) -> dict[str, T]:
         """Read the children of ``path``; garbage says ``nothing``, what is gone is left out."""
-        names = self._watch_children(path)
+        names = self._watch_requests(path)
         nodes = self._zookeeper.get_many([f"{path}/{name}" for name in names])
         notifications: dict[str, T] = {}
         garbage: list[BadDataError] = []

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import Enum, IntEnum
 from typing import NamedTuple, Protocol, TypeAlias
 
-from core.errors import RegentError
+from core.errors import RegentError, UnreadableError
 
 ANY_VERSION = -1
 
@@ -32,6 +32,37 @@ class Znode(NamedTuple):
 
     data: bytes
     stat: ZnodeStat
+
+
+class UnreadableZnode(Znode):
+    """A znode that is there, but that the server refuses to show (because of its ACL, say).
+
+    Looking at ``data`` or ``stat`` raises ``UnreadableError``, a ``BadDataError`` like those of
+    decoders: one such node is bad data of its own path, and no reason to give up the others that
+    were read with it. Its watch may not fire either (CVE-2024-23944).
+    """
+
+    __slots__ = ()
+
+    @classmethod
+    def because(cls, reason: str) -> UnreadableZnode:
+        """Make one from why it cannot be read."""
+        return cls(reason.encode(), ZnodeStat(0, 0, ANY_VERSION, 0, 0))
+
+    @property
+    def data(self) -> bytes:
+        """Raise ``UnreadableError``."""
+        raise UnreadableError(self.reason)
+
+    @property
+    def stat(self) -> ZnodeStat:
+        """Raise ``UnreadableError``."""
+        raise UnreadableError(self.reason)
+
+    @property
+    def reason(self) -> str:
+        """Why it cannot be read; names the path."""
+        return self[0].decode()
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +175,10 @@ class ZooKeeper(Protocol):
         ...
 
     def get(self, path: str, *, watch: bool = False) -> Znode | None:
-        """Read one node; None when absent. The watch covers change, deletion and creation."""
+        """Read one node; None when absent. The watch covers change, deletion and creation.
+
+        A node that may not be read is an ``UnreadableZnode``, here and in ``get_many``.
+        """
         ...
 
     def get_many(self, paths: Sequence[str], *, watch: bool = False) -> list[Znode | None]:
@@ -156,11 +190,17 @@ class ZooKeeper(Protocol):
         ...
 
     def children(self, path: str, *, watch: bool = False) -> list[str] | None:
-        """List the children's names, sorted; None when the node is absent (no watch then)."""
+        """List the children's names, sorted; None when the node is absent (no watch then).
+
+        Raises ``UnreadableError`` when the server refuses to list them.
+        """
         ...
 
     def children_many(self, paths: Sequence[str]) -> list[list[str] | None]:
-        """List the children of many nodes at the cost of a few requests."""
+        """List the children of many nodes at the cost of a few requests.
+
+        None for a node that is absent, or whose children may not be listed.
+        """
         ...
 
     def multi(self, operations: Sequence[Operation]) -> MultiResult:

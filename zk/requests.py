@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterator, Sequence
-from typing import ClassVar, TypeAlias, TypeVar, assert_never
+from typing import ClassVar, NamedTuple, TypeAlias, TypeVar, assert_never
 
 from kazoo.protocol.serialization import Close
 
@@ -57,6 +57,12 @@ class RequestTooLargeError(RegentError):
 
 class RequestRefusedError(RegentError):
     """The server answered a request with an error nobody here expects (access control, say)."""
+
+
+class ReadRefused(NamedTuple):
+    """What a read of one path came to that the server refused: the name of its error."""
+
+    error: str
 
 
 def _string(text: str) -> bytes:
@@ -233,6 +239,11 @@ def zk_error(code: int) -> ZkError:
         return ZkError.OTHER
 
 
+def _error_name(code: int) -> str:
+    error = zk_error(code)
+    return f"error {code}" if error is ZkError.OTHER else error.name
+
+
 def _encode_operation(operation: Operation, chroot: str) -> bytes:
     path = _string(absolute(chroot, operation.path))
     match operation:
@@ -254,10 +265,10 @@ def _encode_operation(operation: Operation, chroot: str) -> bytes:
 
 def decode_multi_read(
     answer: Answer, decode: Callable[[bytes, int], tuple[T, int]]
-) -> Iterator[T | None]:
-    """Decode the answer to MultiRead, each result by ``decode``; None for a node that is absent.
+) -> Iterator[T | ReadRefused | None]:
+    """Decode the answer to MultiRead, each result by ``decode``.
 
-    Raises ``RequestRefusedError`` for any other error.
+    None for a node that is absent, ``ReadRefused`` for any other error: it is about that one path.
     """
     buffer, offset = answer
     while True:
@@ -268,9 +279,7 @@ def decode_multi_read(
         if kind == _ERROR_RESULT:
             (code,) = _INT.unpack_from(buffer, offset)
             offset += _INT.size
-            if code != ZkError.NO_NODE:
-                raise RequestRefusedError(f"ZooKeeper refused a read: error {code}")
-            yield None
+            yield None if code == ZkError.NO_NODE else ReadRefused(_error_name(code))
         else:
             result, offset = decode(buffer, offset)
             yield result

@@ -355,7 +355,7 @@ def topic_assignment(node: Znode, topic: str) -> TopicAssignment | BadDataError:
     try:
         data = znodes.TopicZNode.decode(node.data)
     except BadDataError as error:
-        return BadDataError(f"topic {topic}: {error}")
+        return type(error)(f"topic {topic}: {error}")
     return TopicAssignment(data.topic_id, data.partitions, node.stat.version, node.stat.czxid)
 
 
@@ -370,7 +370,7 @@ def broker_registration(node: Znode, broker_id: BrokerId) -> BrokerRegistration 
     try:
         info = znodes.BrokerIdZNode.decode(node.data, broker_id)
     except BadDataError as error:
-        return BadDataError(f"broker {broker_id}: {error}")
+        return type(error)(f"broker {broker_id}: {error}")
     return BrokerRegistration(info, node.stat.czxid)
 
 

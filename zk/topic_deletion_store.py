@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from zk.admin_znodes import ConfigEntityZNode, DeleteTopicsTopicZNode, DeleteTopicsZNode
 from zk.fenced_writes import Write, WriteRefused, write_fenced
-from zk.operations import ANY_VERSION, ConnectionLossError, Delete, Znode
+from zk.operations import ANY_VERSION, ConnectionLossError, Delete, UnreadableZnode, Znode
 from zk.watching_store import WatchingStore
 from zk.znodes import TopicZNode
 
@@ -20,12 +20,12 @@ class ZkTopicDeletionStore(WatchingStore):
 
     def read_topics_to_delete(self) -> Mapping[str, int]:
         """List the topics somebody wants to be deleted, and watch for others."""
-        topics = self._watch_children(DeleteTopicsZNode.PATH)
-        nodes = self._zookeeper.get_many([DeleteTopicsTopicZNode.path(t) for t in topics])
+        topics = self._watch_requests(DeleteTopicsZNode.PATH)
+        wishes = self._read([DeleteTopicsTopicZNode.path(t) for t in topics])
         return {
-            topic: node.stat.czxid
-            for topic, node in zip(topics, nodes, strict=True)
-            if node is not None
+            topic: wish.stat.czxid
+            for topic, wish in zip(topics, wishes.values(), strict=True)
+            if wish is not None and not isinstance(wish, UnreadableZnode)
         }
 
     def delete_topic_deletions(self, topics: Collection[str], epoch_zk_version: int) -> None:
@@ -78,12 +78,16 @@ class ZkTopicDeletionStore(WatchingStore):
         doomed = [
             path
             for path, created_by_zxid in zip(found, topics.values(), strict=True)
-            if (node := found[path]) is not None and node.stat.czxid <= created_by_zxid
+            if (node := found[path]) is not None
+            and not isinstance(node, UnreadableZnode)
+            and node.stat.czxid <= created_by_zxid
         ]
         below = self._below(doomed)
         writes: dict[str, list[Write]] = {}
         for topic, path, config, wish in zip(topics, found, configs, wishes, strict=True):
             node, wish_node = found[path], wishes[wish]
+            if isinstance(node, UnreadableZnode) or isinstance(wish_node, UnreadableZnode):
+                continue  # which topic is meant cannot be told
             if path not in below and _is_meant(wish_node, node):
                 continue
             last: list[Delete] = []

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from contextlib import suppress
 
-from core.errors import SessionExpiredError
-from zk.operations import ConnectionLossError, MultiResult, Operation, Znode, ZooKeeper
+from core.errors import SessionExpiredError, UnreadableError
+from zk.operations import (
+    ConnectionLossError,
+    MultiResult,
+    Operation,
+    UnreadableZnode,
+    Znode,
+    ZooKeeper,
+)
+
+log = logging.getLogger(__name__)
 
 
 class WatchingStore:
@@ -15,25 +25,51 @@ class WatchingStore:
     def __init__(self, zookeeper: ZooKeeper) -> None:
         self._zookeeper = zookeeper
         self._watched: set[str] = set()
+        self.unreadable: dict[str, str] = {}
+        """Watched lists and nodes that ZooKeeper refused to show when last asked, and why."""
 
     def unwatch_all_but_controller(self) -> None:
         """Drop every watch this store armed, but the one on ``/controller``."""
         watched, self._watched = sorted(self._watched), set()
+        self.unreadable.clear()
         with suppress(SessionExpiredError):  # then they are gone with the session
             self._zookeeper.unwatch(watched)
 
     def _watch_node(self, path: str) -> Znode | None:
-        """Read a node and watch it, whether it exists or not."""
+        """Read a node with a request and watch it, whether it exists or not; None if refused."""
         self._watched.add(path)
-        return self._zookeeper.get(path, watch=True)
+        node = self._zookeeper.get(path, watch=True)
+        if isinstance(node, UnreadableZnode):
+            self.unreadable[path] = node.reason
+            log.error("what is asked for there is not seen: %s", node.reason)
+            return None
+        self.unreadable.pop(path, None)
+        return node
 
     def _watch_children(self, path: str) -> list[str]:
-        """List the children and watch for others, or for the node itself where there is none."""
+        """List the children and watch for others, or for the node itself where there is none.
+
+        Raises ``UnreadableError``.
+        """
         self._watched.add(path)
-        while (names := self._zookeeper.children(path, watch=True)) is None:
-            if self._zookeeper.get(path, watch=True) is None:
-                return []
+        try:
+            while (names := self._zookeeper.children(path, watch=True)) is None:
+                if self._zookeeper.get(path, watch=True) is None:
+                    names = []
+                    break
+        except UnreadableError as error:
+            self.unreadable[path] = str(error)
+            raise
+        self.unreadable.pop(path, None)
         return names
+
+    def _watch_requests(self, path: str) -> list[str]:
+        """List what others ask for below a node, as ``_watch_children``: nothing, if refused."""
+        try:
+            return self._watch_children(path)
+        except UnreadableError as error:
+            log.error("what is asked for there is not seen: %s", error)
+            return []
 
     def _read_and_watch(self, paths: Sequence[str]) -> list[Znode | None]:
         nodes = self._zookeeper.get_many(paths, watch=True)

@@ -16,7 +16,7 @@ from core.controller.replica_state_machine import ReplicaStateMachine
 from core.controller.states import PartitionState, ReplicaState
 from core.controller.term import Term
 from core.controller.topic_deletion import TopicDeletions
-from core.errors import BadDataError
+from core.errors import BadDataError, UnreadableError
 from core.model import BrokerId, BrokerRegistration, PartitionAndReplica, TopicPartition
 
 log = logging.getLogger(__name__)
@@ -79,6 +79,7 @@ class BrokerMembership:
         current = self._term.store.read_broker(broker_id)
         if isinstance(current, BadDataError):
             log.error("broker %d keeps its old addresses: %s", broker_id, current)
+            self._context.must_read_again |= isinstance(current, UnreadableError)
             return
         if known is None or current is None or current.broker_epoch != known.broker_epoch:
             # It came, went or bounced, or could not be read when it came.
@@ -200,6 +201,7 @@ class BrokerMembership:
         brokers: dict[BrokerId, BrokerRegistration] = {}
         for broker_id, registration in self._term.store.read_brokers().items():
             known = self._context.registrations.get(broker_id)
+            self._context.must_read_again |= isinstance(registration, UnreadableError)
             if not isinstance(registration, BadDataError):
                 brokers[broker_id] = registration
             elif known is not None:

@@ -82,6 +82,8 @@ class ControllerContext:
         self.topics_ineligible_for_deletion: set[str] = set()
         self.bad_topics: dict[str, str] = {}  # topic -> why its znode cannot be used
         self.unreadable_partitions: set[TopicPartition] = set()  # led once, nobody can say by whom
+        self.must_read_again = False  # ZooKeeper refused to show something; no watch tells when not
+        self.refused_states: set[TopicPartition] = set()  # which could not be changed therefore
         self.full_withheld_from: set[BrokerId] = set()  # brokers not told yet what is all they host
         self.topic_created_zxids: dict[str, int] = {}
         self.offline_partition_count = 0
@@ -184,6 +186,7 @@ class ControllerContext:
             self._lead(record, None)
             self.partitions_being_reassigned.discard(record.topic_partition)
             self.unreadable_partitions.discard(record.topic_partition)
+            self.refused_states.discard(record.topic_partition)
             for offline in self.replicas_on_offline_dirs.values():
                 offline.discard(record.topic_partition)
         self.bad_topics.pop(topic, None)

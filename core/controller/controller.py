@@ -50,6 +50,7 @@ from core.controller.events import (
     PartitionModifications,
     PartitionReassignmentIsrChange,
     PreferredReplicaElection,
+    ReadAgain,
     Reelect,
     RegisterBrokerAndReelect,
     ReplicaLeaderElection,
@@ -79,6 +80,7 @@ from core.errors import (
     ControllerMovedError,
     RegentError,
     SessionExpiredError,
+    UnreadableError,
 )
 from core.model import BrokerId, BrokerInfo
 from core.ports import ControllerEpoch, ControllerStore, TopicIds
@@ -119,6 +121,8 @@ class Controller:
         self._is_active = False
         self._resignations = 0  # because of something unexpected, of late
         self._elected_ms = 0
+        self._is_loading = False
+        self._reads_again_in = 0  # the epoch of the term that has armed a ReadAgain
         self._is_standing_back = False
 
     @property
@@ -146,11 +150,18 @@ class Controller:
             self._dispatch(event, now_ms)
             if self._is_active:
                 self._brokers.make_up_for_full()
+                self._see_to_unreadable()
         except ControllerMovedError as moved:
             log.info("[Controller id=%d epoch=%d] %s", self._info.broker_id, epoch, moved)
             self._resign()
             self._schedule(self._term.settings.election_retry_ms, Reelect())
             self._refuse(event)
+        except UnreadableError as unreadable:
+            if self._is_loading:
+                raise
+            # The list of brokers or topics, before anything was done about it.
+            log.error("[Controller id=%d epoch=%d] %s", self._info.broker_id, epoch, unreadable)
+            self._see_to_unreadable()
         except SessionExpiredError as expired:
             # Expire follows, and resigns; nothing more can be learnt or written until then.
             log.info("[Controller id=%d epoch=%d] %s", self._info.broker_id, epoch, expired)
@@ -231,11 +242,39 @@ class Controller:
                 self._responses.on_update_metadata(event)
             case TopicDeletionStopReplicaResponseReceived():
                 self._responses.on_stop_replica(event)
+            case ReadAgain(controller_epoch):
+                if controller_epoch == self.context.epoch:
+                    self._read_again()
             case ChannelOverflowed(broker_id, header) | BrokerFailedToObey(broker_id, header):
                 if not self._responses.is_stale(broker_id, header):
                     self._brokers.tell_everything(broker_id)
             case _ as unreachable:
                 assert_never(unreachable)
+
+    # --- what ZooKeeper refused to show ---
+
+    def _see_to_unreadable(self) -> None:
+        """Look again after a while at what was refused: a changed ACL fires no watch."""
+        store, epoch = self._term.store, self.context.epoch
+        if not (self.context.must_read_again or store.unreadable):
+            return
+        if self._reads_again_in != epoch:
+            self._reads_again_in = epoch
+            self._schedule(self._term.settings.tell_again_ms, ReadAgain(epoch))
+
+    def _read_again(self) -> None:
+        self._reads_again_in = 0
+        self.context.must_read_again = False
+        has_missed_requests = bool(self._term.store.unreadable)
+        self._brokers.on_broker_change()
+        self._topics.read_again()
+        if has_missed_requests:
+            self._topics.on_topic_change()
+            self._deletions.on_topic_deletion()
+            self._reassignments.on_zk_reassignment()
+            self._balance.on_preferred_replica_election()
+            self._notifications.on_isr_change_notification()
+            self._notifications.on_log_dir_event_notification()
 
     # --- election ---
 
@@ -288,6 +327,7 @@ class Controller:
         context.epoch, context.epoch_zk_version = won
         self._term.outbox.add(ControllerRoleChanged(is_active=True, controller_epoch=won.epoch))
         self._term.outbox.record("broker %d: controller epoch %d", self._info.broker_id, won.epoch)
+        self._is_loading = True
         self._notifications.load()
         self._brokers.load()
         self._topics.load()
@@ -298,6 +338,7 @@ class Controller:
         self._reassignments.resume()
         self._deletions.resume()
         self._balance.load()
+        self._is_loading = False
         log.info(
             "[Controller id=%d epoch=%d] rules over %d brokers and %d topics",
             self._info.broker_id,
@@ -313,7 +354,8 @@ class Controller:
         """
         if not self._is_active:
             return
-        self._is_active = False
+        self._is_active = self._is_loading = False
+        self._reads_again_in = 0
         self._term.store.unwatch_all_but_controller()
         for broker_id in self.context.live_or_shutting_down_broker_ids:
             self._term.outbox.add(RemoveBroker(broker_id))

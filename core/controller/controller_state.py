@@ -66,6 +66,7 @@ _STATES: dict[type[ControllerEvent], ControllerState] = {
     events.BrokerFailedToObey: ControllerState.BROKER_CHANGE,
     events.TopicChange: ControllerState.TOPIC_CHANGE,
     events.PartitionModifications: ControllerState.TOPIC_CHANGE,
+    events.ReadAgain: ControllerState.TOPIC_CHANGE,
     events.TopicDeletion: ControllerState.TOPIC_DELETION,
     events.TopicDeletionStopReplicaResponseReceived: ControllerState.TOPIC_DELETION,
     events.ZkPartitionReassignment: ControllerState.ALTER_PARTITION_REASSIGNMENT,

@@ -249,6 +249,13 @@ class TopicDeletionStopReplicaResponseReceived:
 
 
 @dataclass(frozen=True, slots=True)
+class ReadAgain:
+    """A while ago ZooKeeper refused to show something; armed by the term of this epoch."""
+
+    controller_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
 class ChannelOverflowed:
     """A broker left too many requests unanswered: what waits for it was dropped.
 
@@ -301,6 +308,7 @@ ControllerEvent: TypeAlias = (
     | TopicDeletionStopReplicaResponseReceived
     | ChannelOverflowed
     | BrokerFailedToObey
+    | ReadAgain
 )
 
 _IDEMPOTENT_TRIGGERS = (
@@ -318,6 +326,7 @@ _IDEMPOTENT_TRIGGERS = (
     LogDirEventNotification,
     AutoPreferredReplicaLeaderElection,
     TopicUncleanLeaderElectionEnable,
+    ReadAgain,
 )
 
 

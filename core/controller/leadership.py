@@ -12,7 +12,7 @@ from typing import TypeAlias, TypeVar
 
 from core.controller.outbox import Outbox
 from core.controller.term import Term
-from core.errors import BadDataError, StateChangeFailedError
+from core.errors import BadDataError, StateChangeFailedError, UnreadableError
 from core.model import LeaderAndIsr, LeaderIsrAndControllerEpoch, TopicPartition
 from core.ports import PartitionStates, WriteError
 
@@ -65,6 +65,9 @@ def _usable(
         if state is None:
             reason = "its state znode does not exist"
         elif isinstance(state, BadDataError):
+            if isinstance(state, UnreadableError):
+                term.context.refused_states.add(partition)
+                term.context.must_read_again = True
             reason = str(state)
         elif state.controller_epoch > term.context.epoch:
             reason = f"written by a newer controller, epoch {state.controller_epoch}"

@@ -16,7 +16,7 @@ from core.controller.replica_state_machine import ReplicaStateMachine
 from core.controller.states import PartitionState, ReplicaState
 from core.controller.term import Term
 from core.controller.topic_deletion import TopicDeletions
-from core.errors import BadDataError
+from core.errors import BadDataError, UnreadableError
 from core.model import PartitionAndReplica, ReplicaAssignment, TopicPartition
 from core.ports import TopicAssignment, WriteError
 
@@ -92,6 +92,20 @@ class TopicChanges:
         if added:
             self._term.outbox.record("%s: %d partitions added", topic, len(added))
             self._on_new_partition_creation(added)
+
+    def read_again(self) -> None:
+        """Look whether what could not be read can be now: a changed ACL fires no watch."""
+        for topic in sorted(self._context.bad_topics):
+            self.on_partition_modifications(topic)
+        unreadable = sorted(self._context.unreadable_partitions)
+        self._learn_leaderships(unreadable)
+        now_readable = [p for p in unreadable if p not in self._context.unreadable_partitions]
+        if now_readable:
+            self._bring_up(now_readable)
+        refused = sorted(self._context.refused_states)
+        self._context.refused_states.clear()
+        self._partitions.trigger_online_partition_state_change()
+        self._take_dead_out_of_isrs(refused)
 
     # --- reading ---
 
@@ -181,6 +195,7 @@ class TopicChanges:
             log.error("topic %s is set aside until its znode is mended: %s", topic, error)
             self._term.outbox.record("%s: set aside, %s", topic, error)
         self._context.bad_topics[topic] = str(error)
+        self._context.must_read_again |= isinstance(error, UnreadableError)
 
     # --- applying ---
 
@@ -208,6 +223,7 @@ class TopicChanges:
         for partition, state in self._term.store.read_partition_states(partitions).items():
             if isinstance(state, BadDataError):
                 self._context.unreadable_partitions.add(partition)
+                self._context.must_read_again |= isinstance(state, UnreadableError)
                 unreadable.append(state)
             else:
                 self._context.put_partition_leadership_info(partition, state)
@@ -231,9 +247,16 @@ class TopicChanges:
         # A topic whose znode was unreadable until now has been led before: a broker that returns
         # must be told of its replicas even when nobody can lead them.
         self._learn_leaderships(partitions)
+        self._bring_up(partitions)
+
+    def _bring_up(self, partitions: list[TopicPartition]) -> None:
+        replicas = self._context.replicas_of(partitions)
         self._partitions.handle_state_changes(partitions, PartitionState.ONLINE, OfflineElection())
         self._replicas.handle_state_changes(replicas, ReplicaState.ONLINE)
-        # Nor did anybody take the dead out of its ISRs.
+        self._take_dead_out_of_isrs(partitions)  # nobody else did while it was unreadable
+
+    def _take_dead_out_of_isrs(self, partitions: list[TopicPartition]) -> None:
+        replicas = self._context.replicas_of(partitions)
         self._replicas.handle_state_changes(
             filter(self._is_dead_in_isr, replicas), ReplicaState.OFFLINE
         )

@@ -10,12 +10,13 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
 from typing import NamedTuple, Protocol, TypeAlias, TypeVar
 
-from core.errors import SessionExpiredError
+from core.errors import SessionExpiredError, UnreadableError
 from tests.support.data_tree import Applied, DataTree, Node, Origin, check_path
 from tests.support.watches import Watches
 from zk.operations import (
@@ -28,6 +29,7 @@ from zk.operations import (
     Operation,
     Refused,
     SetData,
+    UnreadableZnode,
     WatchEvent,
     Znode,
 )
@@ -115,6 +117,7 @@ class FakeZooKeeperServer:
         self._events: deque[tuple[_Session, WatchEvent]] = deque()
         self._delivering = False
         self._changed = threading.Condition()
+        self._denied: set[str] = set()
 
     # --- what a test does -------------------------------------------------------------------------
 
@@ -178,6 +181,16 @@ class FakeZooKeeperServer:
             self._commit(0, [Delete(path, ANY_VERSION)])
         self._deliver_events()
 
+    def deny(self, path: str) -> None:
+        """Have nobody read a node's data or children any more, as by an ACL; fires no watch."""
+        with self._changed:
+            self._denied.add(path)
+
+    def allow(self, path: str) -> None:
+        """Let everybody read a node again; fires no watch."""
+        with self._changed:
+            self._denied.discard(path)
+
     def snapshot(self) -> dict[str, Znode]:
         """Return every node but the root, by path, sorted."""
         with self._changed:
@@ -216,12 +229,16 @@ class FakeZooKeeperServer:
             node = self._read(session_id, path)
             if watch:
                 self._watches.arm_data(path, session_id, existed=node is not None)
+            if node and path in self._denied:
+                return UnreadableZnode.because(f"{path}: ZooKeeper refuses to show it: NO_AUTH")
             return node.as_read() if node else None
 
     def read_children(self, session_id: int, path: str, *, watch: bool) -> list[str] | None:
         """Return a node's children, None when absent; then no watch is armed."""
         with self._changed:
             node = self._read(session_id, path)
+            if node and path in self._denied:
+                raise UnreadableError(f"{path}: ZooKeeper refuses to list its children: NO_AUTH")
             if node and watch:
                 self._watches.arm_children(path, session_id)
             return sorted(node.children) if node else None
@@ -349,7 +366,12 @@ class FakeZooKeeper:
 
     def children_many(self, paths: Sequence[str]) -> list[list[str] | None]:
         """List the children of many nodes."""
-        return self._read("children_many", paths, self.server.read_children, watch=False)
+        return self._read("children_many", paths, self._children_if_shown, watch=False)
+
+    def _children_if_shown(self, session_id: int, path: str, *, watch: bool) -> list[str] | None:
+        with suppress(UnreadableError):
+            return self.server.read_children(session_id, path, watch=watch)
+        return None
 
     def sync(self) -> None:
         """Wait for the connection: every read of the fake sees every write."""

@@ -7,6 +7,9 @@ import queue
 from collections.abc import Callable
 from typing import Protocol, TypeAlias
 
+from kazoo.client import KazooClient
+from kazoo.security import make_acl
+
 from tests.support.fake_zookeeper import FakeZooKeeper, FakeZooKeeperServer
 from zk.client import ZooKeeperClient
 from zk.operations import (
@@ -58,7 +61,9 @@ class WatchingSession:
 class Ensemble:
     """A ZooKeeper to open sessions with; ``close`` ends them all."""
 
-    def __init__(self, connect: Connect) -> None:
+    def __init__(self, connect: Connect, deny: Callable[[str], None]) -> None:
+        self.deny = deny
+        """Have nobody read a node any more."""
         self._connect = connect
         self._sessions: list[WatchingSession] = []
         apply(self.open_session().zk, Create(FENCES))
@@ -78,7 +83,7 @@ class Ensemble:
 def fake_ensemble() -> Ensemble:
     """Return a fake ensemble."""
     server = FakeZooKeeperServer()
-    return Ensemble(lambda on_watch: FakeZooKeeper(server, on_watch))
+    return Ensemble(lambda on_watch: FakeZooKeeper(server, on_watch), server.deny)
 
 
 def real_ensemble(address: str) -> Ensemble:
@@ -89,7 +94,24 @@ def real_ensemble(address: str) -> Ensemble:
         client.start(10.0)
         return client
 
-    return Ensemble(connect)
+    return Ensemble(connect, lambda path: deny_reading(address, path))
+
+
+def deny_reading(address: str, path: str, *, allow: bool = False) -> None:
+    """Set an ACL that shows a node to nobody without a password, or to all again; no watch fires.
+
+    The node can still be written and deleted.
+    """
+    client = KazooClient(address)
+    client.start()
+    try:
+        anyone = make_acl(
+            "world", "anyone", read=allow, write=True, create=True, delete=True, admin=True
+        )
+        client.set_acls(path, [anyone])
+    finally:
+        client.stop()
+        client.close()
 
 
 def apply(zk: ZooKeeper, *operations: Operation) -> Committed:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from core.errors import SessionExpiredError
+from core.errors import SessionExpiredError, UnreadableError
 from tests.support.zookeeper_sessions import (
     Ensemble,
     WatchingSession,
@@ -30,6 +30,7 @@ from zk.operations import (
     Operation,
     Refused,
     SetData,
+    UnreadableZnode,
     ZkError,
     Znode,
     ZnodeStat,
@@ -403,3 +404,38 @@ def test_a_session_that_is_over_raises_in_every_method(ensemble: Ensemble) -> No
         with pytest.raises(SessionExpiredError):
             call()
     assert ensemble.open_session().zk.get("/node") is None
+
+
+# --- nodes that may not be read -------------------------------------------------------------------
+
+
+def test_a_node_that_may_not_be_read_spoils_no_other(ensemble: Ensemble, zk: ZooKeeper) -> None:
+    apply(zk, Create("/a", b"a"), Create("/secret", b"s"), Create("/secret/c"), Create("/z", b"z"))
+    ensemble.deny("/secret")
+    for watch in (False, True):
+        a, secret, absent, z = zk.get_many(["/a", "/secret", "/absent", "/z"], watch=watch)
+        assert a is not None
+        assert z is not None
+        assert absent is None
+        assert (a.data, z.data) == (b"a", b"z")
+        for refused in (secret, zk.get("/secret", watch=watch)):
+            assert isinstance(refused, UnreadableZnode)
+            for field in Znode._fields:
+                with pytest.raises(UnreadableError, match="/secret: ZooKeeper refuses to show it"):
+                    getattr(refused, field)
+    assert zk.children_many(["/a", "/secret", "/secret/c"]) == [[], None, []]
+    with pytest.raises(UnreadableError, match="/secret: ZooKeeper refuses to list its children"):
+        zk.children("/secret", watch=True)
+    with pytest.raises(UnreadableError, match="/secret"):
+        zk.children("/secret")
+
+
+def test_a_node_that_may_not_be_read_is_watched_for_its_end(
+    ensemble: Ensemble, session: WatchingSession
+) -> None:
+    zk = session.zk
+    apply(zk, Create("/secret", b"s"))
+    ensemble.deny("/secret")
+    zk.get_many(["/secret"], watch=True)
+    apply(zk, Delete("/secret", ANY_VERSION))
+    assert session.told() in ([], [deleted("/secret")]), "newer servers tell only who may read it"
