@@ -219,6 +219,8 @@ class Broker(RegentActor):
             if reply is not None:
                 reply.fail(expired)
             return
+        except Exception:  # whatever it is: logs with other settings are better than none
+            logger.exception("%s: settings of topics could not be applied; others hold", self)
         response = self.replica_manager.handle(header, request, monotonic_ms())
         if reply is not None:
             reply.set(response)

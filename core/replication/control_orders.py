@@ -16,7 +16,8 @@ Mirrors ``becomeLeaderOrFollower``, ``stopReplicas`` and ``maybeUpdateMetadataCa
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 from core.errors import Errors, StorageError
 from core.model import EPOCH_DURING_DELETE, NO_EPOCH, UNKNOWN_BROKER_EPOCH, BrokerId, TopicPartition
@@ -50,6 +51,8 @@ from core.replication.turns import Turns, portions_of_orders, take
 
 log = logging.getLogger("state.change")
 
+MAX_TRACEBACKS = 10
+
 
 class ControlOrders:
     """Obeys controllers; roles of replicas change only here. Not thread-safe."""
@@ -70,6 +73,7 @@ class ControlOrders:
         self._sequence = 0  # of the newest order of that controller
         self._ordered_in = (0, UNKNOWN_BROKER_EPOCH)  # controller and broker epoch of that order
         self._full_of = (-1, -1)  # controller and broker epoch of the newest FULL
+        self._failed: set[TopicPartition] = set()  # rows that raised something unexpected
         self._logs = logs
         self._cache = cache
         self._hosted = hosted
@@ -149,8 +153,8 @@ class ControlOrders:
         def obey(portion: Sequence[tuple[LeaderAndIsrTopic, LeaderAndIsrPartition]]) -> None:
             for topic, state in portion:
                 name = TopicPartition(topic.topic_name, state.partition_index)
-                error = self._obey(name, topic.topic_id, state, now_ms)
-                errors.append(PartitionError(*name, error))
+                obey_row = partial(self._obey, name, topic.topic_id, state, now_ms)
+                errors.append(PartitionError(*name, self._alone(name, obey_row)))
 
         orders = (
             (topic, state) for topic in request.topic_states for state in topic.partition_states
@@ -183,6 +187,8 @@ class ControlOrders:
         # till it registered again.
         stopped_in = partition.stopped_in
         resumes = is_same_epoch and stopped_in is not None and stopped_in < self._ordered_in
+        # Nor for one that failed unexpectedly: it has not been obeyed.
+        resumes |= is_same_epoch and name in self._failed
         if state.leader_epoch <= partition.leader_epoch and not (gets_id or resumes):
             return Errors.STALE_CONTROLLER_EPOCH
         if self._broker_id not in state.replicas:
@@ -202,6 +208,21 @@ class ControlOrders:
         partition.topic_id = replica_log.topic_id
         self._hosted.add(partition)
         return Errors.NONE
+
+    def _alone(self, name: TopicPartition, obey_row: Callable[[], Errors]) -> Errors:
+        """Obey one row; if that raises, its replica alone is out of service, and asked to return.
+
+        Raised as it is it would keep all rows behind it from being obeyed, in every repetition.
+        """
+        try:
+            error = obey_row()
+        except Exception as unexpected:  # whatever it is, it is about this replica
+            if name not in self._failed and len(self._failed) < MAX_TRACEBACKS:
+                log.exception("[Broker id=%d] %s cannot be obeyed", self._broker_id, name)
+            self._failed.add(name)
+            return self._hosted.fail(name, StorageError(f"unexpected: {unexpected!r}"))
+        self._failed.discard(name)
+        return error
 
     def _take_role(self, partition: Partition, state: LeaderAndIsrPartition, now_ms: int) -> None:
         name = partition.topic_partition
@@ -235,11 +256,11 @@ class ControlOrders:
             if name not in listed or differ(topic_id, listed[name])
         )
         for name in strays:
-            self._hosted.forget(name)
             try:
+                self._hosted.forget(name)
                 self._logs.set_aside(name)
-            except StorageError as error:
-                log.error("%s stays where it is: %s", name, error)
+            except Exception as error:  # noqa: BLE001 - also unexpected ones: it is one of many
+                log.error("%s stays where it is: %r", name, error)
         if strays:
             log.warning(
                 "[Broker id=%d epoch=%d] set %d partitions aside that are not assigned to it, the"
@@ -258,7 +279,8 @@ class ControlOrders:
         def stop(portion: Sequence[tuple[StopReplicaTopic, StopReplicaPartition]]) -> None:
             for topic, state in portion:
                 name = TopicPartition(topic.topic_name, state.partition_index)
-                errors.append(PartitionError(*name, self._stop(name, topic.topic_id, state)))
+                stop_row = partial(self._stop, name, topic.topic_id, state)
+                errors.append(PartitionError(*name, self._alone(name, stop_row)))
 
         orders = (
             (topic, state) for topic in request.topic_states for state in topic.partition_states

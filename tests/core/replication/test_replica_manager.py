@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -22,6 +23,7 @@ from core.protocol.control import (
     ControlRequest,
     LeaderAndIsrPartition,
     LeaderAndIsrResponse,
+    LeaderAndIsrType,
     StopReplicaResponse,
     UpdateMetadataRequest,
     UpdateMetadataResponse,
@@ -545,3 +547,86 @@ def test_who_was_stopped_to_shut_down_and_stays_follows_again(broker: Broker, ne
     assert broker.manager.partitions[T0].role is Role.NONE, "a late copy of the order to follow"
     broker.handle(follow, **{newer: getattr(HEADER, newer) + 1})
     assert broker.manager.partitions[T0].role is Role.FOLLOWER
+
+
+# --- rows that raise what nobody thought of -------------------------------------------------------
+
+
+class PoisonedLogs(NumberedLogs):
+    """Logs of which one raises what no log should."""
+
+    poisoned: TopicPartition | None = T1
+
+    def get_or_create(self, topic_partition: TopicPartition, *args: Any, **kwargs: Any) -> Any:
+        """Return a log, or raise."""
+        if topic_partition == self.poisoned:
+            raise LookupError("nobody thought of this")
+        return super().get_or_create(topic_partition, *args, **kwargs)
+
+    def delete(self, topic_partition: TopicPartition) -> None:
+        """Delete a log, or raise."""
+        if topic_partition == self.poisoned:
+            raise LookupError("nobody thought of this")
+        super().delete(topic_partition)
+
+
+@pytest.fixture
+def poisoned() -> Broker:
+    broker = Broker()
+    broker.logs = PoisonedLogs()
+    broker.manager = ReplicaManager(ME, broker.logs, broker.cache, SETTINGS)
+    broker.manager.broker_epoch = 100
+    return broker
+
+
+@pytest.mark.parametrize("type", [FULL, INCREMENTAL])
+def test_a_row_that_raises_fails_alone(poisoned: Broker, type: LeaderAndIsrType) -> None:
+    rows = {name: state() for name in (T0, T1, T2)}
+    for _ in range(2):
+        errors = poisoned.order(rows, type=type)
+        assert errors[T1] is Errors.KAFKA_STORAGE_ERROR
+        assert Errors.KAFKA_STORAGE_ERROR not in (errors[T0], errors[T2])
+    assert [poisoned.role(t) for t in (T0, T1, T2)] == [Role.LEADER, Role.OFFLINE, Role.LEADER]
+
+
+def test_a_row_that_raised_is_obeyed_when_it_comes_again(poisoned: Broker) -> None:
+    poisoned.order({T1: state()})
+    assert isinstance(poisoned.logs, PoisonedLogs)
+    poisoned.logs.poisoned = None
+    assert poisoned.order({T1: state()}) == {T1: Errors.NONE}
+    assert poisoned.role(T1) is Role.LEADER
+    assert poisoned.manager.offline_replica_count == 0
+
+
+def test_a_role_that_raises_half_taken_is_taken_again_in_the_same_epoch(
+    poisoned: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def raise_after(partition: Partition, *args: Any) -> None:
+        make_leader(partition, *args)
+        raise LookupError("nobody thought of this")
+
+    make_leader = Partition.make_leader
+    with monkeypatch.context() as patched:
+        patched.setattr(Partition, "make_leader", raise_after)
+        assert poisoned.order({T0: state()}) == {T0: Errors.KAFKA_STORAGE_ERROR}
+    assert poisoned.order({T0: state()}) == {T0: Errors.NONE}
+    assert poisoned.role(T0) is Role.LEADER
+
+
+def test_a_replica_that_cannot_be_stopped_is_answered_for_alone(poisoned: Broker) -> None:
+    poisoned.order({T0: state()})
+    assert poisoned.stop(T1, EPOCH_DURING_DELETE, delete=True) is Errors.KAFKA_STORAGE_ERROR
+    assert poisoned.stop(T0, EPOCH_DURING_DELETE, delete=True) is Errors.NONE
+
+
+def test_a_stray_that_raises_keeps_no_row_from_being_obeyed(
+    poisoned: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    poisoned.order({T0: state()})
+
+    def set_aside(name: TopicPartition) -> None:
+        raise LookupError("nobody thought of this")
+
+    monkeypatch.setattr(poisoned.logs, "set_aside", set_aside)
+    assert poisoned.order({T2: state()}, type=FULL) == {T2: Errors.NONE}
+    assert poisoned.role(T2) is Role.LEADER
