@@ -1,7 +1,8 @@
 """A whole cluster on this machine: ZooKeeper, brokers and the placement service as child processes.
 
-Started in that order and stopped in the reverse, the brokers one by one, so that each can hand over
-what it leads to those that are left. What runs is in ``cluster.json`` of the data directory.
+The placement service is started first of all, because Spark takes longest. The brokers are stopped
+first, one by one, so that each can hand over what it leads to those that are left. What runs is in
+``cluster.json`` of the data directory.
 """
 
 from __future__ import annotations
@@ -108,12 +109,12 @@ class ClusterSupervisor(SupervisionListener):
     # --- start ---
 
     def _start(self) -> None:
+        if self._placement is not None:
+            self._processes.start(self._placement, Restart.ALWAYS, self._backoff())
         with self._processes.interruptible():
             self._start_zookeeper()
         self._save()
         self._say(f"starting {_count(len(self._brokers), 'broker')}")
-        if self._placement is not None:
-            self._processes.start(self._placement, Restart.ALWAYS, self._backoff())
         for broker in self._brokers.values():
             self._processes.start(broker, self._restart, self._backoff())
         self._await_brokers()

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Callable, Iterable, Sequence
 from enum import StrEnum
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 
 import click
 import orjson
@@ -15,7 +14,6 @@ from config.command_line import program
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_DOT_INTERVAL_S = 1.0
 _GAP = 2  # between the columns of a table
 
 
@@ -87,33 +85,6 @@ def listed(values: Sequence[object], limit: int = 10, *, separator: str = ", ") 
     """Return the first few values, and how many more there are."""
     shown = separator.join(map(str, values[:limit]))
     return f"{shown} and {len(values) - limit} more" if len(values) > limit else shown
-
-
-class Waiting:
-    """Says once what is waited for and, on a terminal, shows with dots that it still is."""
-
-    def __init__(self, message: str) -> None:
-        self._message = message
-        self._next_dot_at: float | None = None  # None: nothing has been said yet
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._next_dot_at is not None and sys.stderr.isatty():
-            click.echo(err=True)
-
-    def go_on(self) -> None:
-        """Show that the wait goes on; the first call says what for."""
-        now = time.monotonic()
-        is_terminal = sys.stderr.isatty()
-        if self._next_dot_at is None:
-            click.echo(self._message, err=True, nl=not is_terminal)
-        elif now < self._next_dot_at:
-            return
-        elif is_terminal:
-            click.echo(".", err=True, nl=False)
-        self._next_dot_at = now + _DOT_INTERVAL_S
 
 
 def _cell(value: object) -> str:

@@ -1,6 +1,7 @@
 """Has new partitions placed: by the placement service, or by a Spark session of the command's own.
 
-Either way it is the same job. A service that is not warm yet is waited for.
+Either way it is the same job. A service that is not warm yet is waited for, for a limited time.
+When it does not answer by then, or has failed, the same rule places without Spark.
 """
 
 from __future__ import annotations
@@ -17,10 +18,11 @@ from typing import Any, Final, TypeVar, cast
 import click
 
 from cli.find_cluster import Cluster, LocalPlacement
-from cli.output import Waiting, note
+from cli.output import note
+from cli.waiting import Waiting
 from core.errors import Errors, RegentError
 from core.model import BrokerId, BrokerRegistration
-from core.placement import LEAST_LOADED, IndexScope, Strategy, check
+from core.placement import LEAST_LOADED, IndexScope, Strategy, check, place
 from core.protocol.placement import (
     PlacedPartition,
     PlacementBroker,
@@ -32,8 +34,7 @@ from core.protocol.placement import (
 )
 from zk.admin import ZkAdminStore
 
-WARM_UP_TIMEOUT_S: Final = 120.0
-PLACE_TIMEOUT_S: Final = 120.0
+PLACEMENT_TIMEOUT_MS: Final = 60_000
 _STATUS_TIMEOUT_S: Final = 2.0
 _RESTART_S: Final = 1.0  # how long `cluster` may take to see that the service has ended
 _POLL_S: Final = 0.1
@@ -45,6 +46,10 @@ class PlacementFailedError(RegentError):
     """Nothing was placed, so nothing was written."""
 
 
+class ServiceUnavailableError(RegentError):
+    """The service did not place in time, or cannot; it says why."""
+
+
 @dataclass(frozen=True, slots=True)
 class PlacementOptions:
     """How to place; see ``core.protocol.PlaceTopicsRequest``."""
@@ -53,15 +58,23 @@ class PlacementOptions:
     start_index: str = "0"
     index: str = IndexScope.BATCH.value
     use_service: bool = True
+    timeout_ms: int = PLACEMENT_TIMEOUT_MS  # for the service
 
 
-def service_option(command: F) -> F:
-    """Add ``--no-placement-service``, the argument ``placement_service``."""
+def service_options(command: F) -> F:
+    """Add the options about the service, ``placement_service`` and ``placement_timeout_ms``."""
+    with_timeout = click.option(
+        "--placement-timeout-ms",
+        type=click.IntRange(min=0),
+        default=PLACEMENT_TIMEOUT_MS,
+        show_default=True,
+        help="How long the service may take; then the same rule places without Spark.",
+    )(command)
     return click.option(
         "--placement-service/--no-placement-service",
         default=True,
         help="Without the service a Spark session is started for this command.",
-    )(command)
+    )(with_timeout)
 
 
 def placement_options(command: F) -> F:
@@ -89,12 +102,13 @@ def placement_options(command: F) -> F:
             show_default=True,
             help="Count partitions over all topics of a file, or from 0 for each topic.",
         ),
-        service_option,
+        service_options,
     ]
 
     @functools.wraps(command)
     def with_placement(*args: Any, **kwargs: Any) -> Any:
-        names = ("strategy", "start_index", "index", "placement_service")
+        service = ("placement_service", "placement_timeout_ms")
+        names = ("strategy", "start_index", "index", *service)
         return command(*args, placement=PlacementOptions(*map(kwargs.pop, names)), **kwargs)
 
     decorated: Any = with_placement
@@ -130,19 +144,23 @@ def placement_request(
 
 
 def place_topics(
-    cluster: Cluster, request: PlaceTopicsRequest, *, use_service: bool
+    cluster: Cluster, request: PlaceTopicsRequest, options: PlacementOptions
 ) -> dict[str, dict[int, tuple[BrokerId, ...]]]:
     """Place everything in one job; replicas by topic and partition.
 
     Raises ``PlacementFailedError`` or ``PlacementError``.
     """
-    file = cluster.file if use_service else None
+    file = cluster.file if options.use_service else None
     if file is None or file.placement is None:
-        if use_service:
+        if options.use_service:
             note("there is no placement service: placing in a Spark session of this command's own")
         placed = _place_in_own_session(request)
     else:
-        placed = _ask_service(cluster, request)
+        try:
+            placed = _ask_service(cluster, request, options.timeout_ms / 1000)
+        except ServiceUnavailableError as error:
+            note(f"{error}: placed by the same rule, without Spark")
+            placed = place(request)
     return _by_topic(request.topics, placed)
 
 
@@ -161,65 +179,90 @@ def _place_in_own_session(request: PlaceTopicsRequest) -> Sequence[PlacedPartiti
     return place_in_own_session(request)
 
 
-def _ask_service(cluster: Cluster, request: PlaceTopicsRequest) -> Sequence[PlacedPartition]:
-    """Have the service place; when it dies meanwhile, its successor is asked, once."""
-    from transport.client import PeerDisconnectedError, PeerUnreachableError, RequestError
+def _ask_service(
+    cluster: Cluster, request: PlaceTopicsRequest, timeout_s: float
+) -> Sequence[PlacedPartition]:
+    """Have the service place; when it dies meanwhile, its successor is asked, once.
 
+    Raises ``ServiceUnavailableError`` when it is not able to, or not within ``timeout_s``.
+    """
+    from transport.client import (
+        PeerDisconnectedError,
+        PeerUnreachableError,
+        RequestError,
+        RequestTimeoutError,
+    )
+
+    deadline = time.monotonic() + timeout_s
     try:
-        try:
-            answer = _ask_once(cluster, request)
-        except (PeerDisconnectedError, PeerUnreachableError):
-            answer = _ask_once(cluster, request)
+        with Waiting() as waiting:
+            try:
+                answer = _ask_once(cluster, request, deadline, waiting)
+            except (PeerDisconnectedError, PeerUnreachableError):
+                answer = _ask_once(cluster, request, deadline, waiting)
+    except RequestTimeoutError:
+        raise _too_late("is still placing", timeout_s) from None
     except RequestError as error:
-        raise PlacementFailedError(f"the placement service failed: {error}") from None
+        raise ServiceUnavailableError(f"the placement service failed ({error})") from None
+    except _NotWarmError:
+        raise _too_late("is still warming up", timeout_s) from None
     if answer.error_code is Errors.INVALID_PARTITIONS:  # too many: the request itself was checked
         raise PlacementFailedError(f"{answer.message}; --no-placement-service has no such limit")
     if answer.error_code is not Errors.NONE:
-        raise PlacementFailedError(answer.message or answer.error_code.name)
+        raise ServiceUnavailableError(answer.message or answer.error_code.name)
     return answer.partitions
 
 
-def _ask_once(cluster: Cluster, request: PlaceTopicsRequest) -> PlaceTopicsResponse:
+class _NotWarmError(Exception):
+    """Time is up, and the service has not begun to place."""
+
+
+def _too_late(state: str, timeout_s: float) -> ServiceUnavailableError:
+    return ServiceUnavailableError(f"the placement service {state} after {timeout_s:g} s")
+
+
+def _ask_once(
+    cluster: Cluster, request: PlaceTopicsRequest, deadline: float, waiting: Waiting
+) -> PlaceTopicsResponse:
     from cli.remote_actors import actor_at
     from transport.controller_ref import ask
 
-    service = _await_warm(cluster)
+    service = _await_warm(cluster, deadline, waiting)
     with actor_at(service.endpoint) as actor:
-        return ask(actor, request, PlaceTopicsResponse, timeout_s=PLACE_TIMEOUT_S)
+        left_s = max(deadline - time.monotonic(), 0.0)
+        return ask(actor, request, PlaceTopicsResponse, timeout_s=left_s)
 
 
-def _await_warm(cluster: Cluster) -> LocalPlacement:
+def _await_warm(cluster: Cluster, deadline: float, waiting: Waiting) -> LocalPlacement:
     """Return the service once Spark runs; it may be replaced by a new one meanwhile."""
-    started = time.monotonic()
     ended_at: float | None = None  # when the listed process was first seen to have ended
-    with Waiting("placement service is warming up…") as waiting:
-        while True:
-            file = cluster.file
-            if file is None:
-                raise PlacementFailedError("the cluster has stopped")
-            service = file.placement
-            if service is None or _is_running(service.pid):  # None: it is being started again
-                ended_at = None
-            else:
-                ended_at = ended_at or time.monotonic()
-            if service is not None:
-                status = placement_status(service, timeout_s=_STATUS_TIMEOUT_S)
-                if status is not None and status.state in ("ready", "warming"):
-                    return service  # what comes while it warms up is served in between
-                if status is not None and status.state == "failed":
-                    raise PlacementFailedError(f"the placement service failed: {status.message}")
-                if ended_at is not None and time.monotonic() - ended_at > _RESTART_S:
-                    raise PlacementFailedError(
-                        f"the placement service (process {service.pid}) is not running;"
-                        " --no-placement-service does without it"
-                    )
-            if time.monotonic() - started >= WARM_UP_TIMEOUT_S:
-                raise PlacementFailedError(
-                    f"the placement service is not ready after {WARM_UP_TIMEOUT_S:g} s;"
-                    " --no-placement-service does without it"
+    while True:
+        file = cluster.file
+        if file is None:
+            raise PlacementFailedError("the cluster has stopped")
+        service = file.placement
+        status = None
+        if service is None or _is_running(service.pid):  # None: it is being started again
+            ended_at = None
+        else:
+            ended_at = ended_at or time.monotonic()
+        if service is not None:
+            status = placement_status(service, timeout_s=_STATUS_TIMEOUT_S)
+            if status is not None and status.state in ("ready", "warming"):
+                is_warm = status.state == "ready"
+                waiting.say("placing new topics" if is_warm else f"placement: {status.message}")
+                return service  # what comes while it warms up is served in between
+            if status is not None and status.state == "failed":
+                raise ServiceUnavailableError(f"the placement service failed ({status.message})")
+            if ended_at is not None and time.monotonic() - ended_at > _RESTART_S:
+                raise ServiceUnavailableError(
+                    f"the placement service (process {service.pid}) is not running"
                 )
-            waiting.go_on()
-            time.sleep(_POLL_S)
+        if time.monotonic() >= deadline:
+            raise _NotWarmError
+        message = "the service is starting" if status is None else status.message
+        waiting.say(f"placement: {message}")
+        time.sleep(_POLL_S)
 
 
 def placement_status(

@@ -24,6 +24,7 @@ _ZOOKEEPER_LIMIT_S = 3.0
 _CONTROLLER_LIMIT_S = 1.0
 _PLACEMENT_LIMIT_S = 1.0
 _NAMED_PARTITIONS = 5
+_PLACEMENT_STATES = {"starting": "warming"}  # the message tells the two apart
 _PRINTED_LINES = 10  # of each kind
 
 
@@ -100,7 +101,9 @@ def _examine(cluster: Cluster) -> Health:
         answer = placement_status(file.placement, timeout_s=_PLACEMENT_LIMIT_S)
         health.placement = {
             "endpoint": file.placement.endpoint,
-            "state": "unreachable" if answer is None else answer.state,
+            "state": "unreachable"
+            if answer is None
+            else _PLACEMENT_STATES.get(answer.state, answer.state),
             "message": "" if answer is None else answer.message,
         }
         if answer is None:

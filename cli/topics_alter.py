@@ -8,7 +8,7 @@ import click
 
 from cli.find_cluster import Cluster, pass_cluster
 from cli.output import Output, counted, examples, output_option, print_json
-from cli.placement import PlacementOptions, place_topics, placement_request, service_option
+from cli.placement import PlacementOptions, place_topics, placement_request, service_options
 from cli.topic_options import TopicError, named, read_live_brokers, topic_argument
 from cli.waiting import timeout_option
 from core.errors import BadDataError
@@ -20,7 +20,7 @@ from zk.admin import AddPartitionsOutcome, ZkAdminStore
 @click.command(epilog=examples("topics alter payments --partitions 24"))
 @topic_argument
 @click.option("--partitions", type=int, required=True, help="How many there shall be in all.")
-@service_option
+@service_options
 @timeout_option("How long to wait until every partition has a leader.")
 @output_option
 @pass_cluster
@@ -30,6 +30,7 @@ def alter(
     name: str | None,
     partitions: int,
     placement_service: bool,
+    placement_timeout_ms: int,
     timeout_ms: int,
     output: str,
 ) -> None:
@@ -41,8 +42,9 @@ def alter(
     with cluster.admin() as admin:
         old, replication_factor = _growing(admin, name, partitions)
         spec = PlacementSpec(name, partitions - old, replication_factor, start_partition=old)
-        request = placement_request(admin, [spec], read_live_brokers(admin), PlacementOptions())
-        placed = place_topics(cluster, request, use_service=placement_service)
+        options = PlacementOptions(use_service=placement_service, timeout_ms=placement_timeout_ms)
+        request = placement_request(admin, [spec], read_live_brokers(admin), options)
+        placed = place_topics(cluster, request, options)
         added = {p: ReplicaAssignment(replicas) for p, replicas in placed[name].items()}
         outcome = admin.add_partitions(name, added)
         if outcome is not AddPartitionsOutcome.ADDED:

@@ -139,7 +139,7 @@ def _place(
     ]
     if specs:
         request = placement_request(admin, specs, brokers, options)
-        placed |= place_topics(cluster, request, use_service=options.use_service)
+        placed |= place_topics(cluster, request, options)
     return placed
 
 

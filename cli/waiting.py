@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import sys
+import threading
+import time
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import click
@@ -24,6 +27,59 @@ def timeout_option(help_text: str) -> Callable[[F], F]:
         show_default=True,
         help=help_text,
     )
+
+
+class Waiting:
+    """Shows on stderr what is waited for, and for how long, once that is longer than a moment.
+
+    On a terminal it is one line that counts the seconds, and is gone when the block ends; elsewhere
+    a line at first, when something else is waited for, and every five seconds.
+    """
+
+    def __init__(self, *, first_s: float = 0.5, line_every_s: float = 5.0) -> None:
+        self._first_s = first_s
+        self._line_every_s = line_every_s
+        self._message = ""
+        self._started = time.monotonic()
+        self._wake = threading.Condition()
+        self._is_over = False
+        self._thread = threading.Thread(target=self._show, name="waiting", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with self._wake:
+            self._is_over = True
+            self._wake.notify()
+        self._thread.join()
+
+    def say(self, message: str) -> None:
+        """Say what is waited for from now on."""
+        with self._wake:
+            if message != self._message:
+                self._message = message
+                self._wake.notify()
+
+    def _show(self) -> None:
+        is_terminal = sys.stderr.isatty()
+        every_s = 1.0 if is_terminal else self._line_every_s
+        shown = None
+        with self._wake, suppress(OSError, ValueError):  # stderr may be closed
+            self._wake.wait_for(lambda: self._is_over, self._first_s)
+            self._wake.wait_for(lambda: self._is_over or self._message)
+            while not self._is_over:
+                shown = self._message
+                waited_s = time.monotonic() - self._started
+                line = f"{shown} ({waited_s:.0f} s)"
+                click.echo(f"\r\x1b[K{line}" if is_terminal else line, err=True, nl=not is_terminal)
+                self._wake.wait_for(partial(self._is_outdated, shown), every_s)
+            if shown is not None and is_terminal:
+                click.echo("\r\x1b[K", err=True, nl=False)
+
+    def _is_outdated(self, shown: str) -> bool:
+        return self._is_over or self._message != shown
 
 
 class Progress:

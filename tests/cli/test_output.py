@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from cli.output import Waiting, counted, listed, print_json, print_table
+from cli.output import counted, listed, print_json, print_table
 
 
 class Terminal(io.TextIOWrapper):
@@ -88,34 +88,6 @@ def test_json_is_indented_for_people(monkeypatch: pytest.MonkeyPatch) -> None:
 
     print_json({"a": 1})
     assert stdout.text == '{\n  "a": 1\n}\n'
-
-
-def test_elsewhere_a_wait_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    with Waiting("warming up…") as waiting:
-        for _ in range(3):
-            waiting.go_on()
-
-    assert capsys.readouterr().err == "warming up…\n"
-
-
-def test_on_a_terminal_a_wait_has_a_dot_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
-    terminal = on_terminal(monkeypatch, "stderr")
-    now = [0.0]
-    monkeypatch.setattr("cli.output.time.monotonic", lambda: now[0])
-
-    with Waiting("warming up…") as waiting:
-        for _ in range(25):
-            waiting.go_on()
-            now[0] += 0.1
-
-    assert terminal.text == "warming up…..\n"
-
-
-def test_a_wait_that_never_was_says_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    with Waiting("warming up…"):
-        pass
-
-    assert capsys.readouterr().err == ""
 
 
 def test_numbers_agree_with_nouns_and_long_lists_are_cut() -> None:

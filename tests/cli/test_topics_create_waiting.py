@@ -7,6 +7,8 @@ import os
 from pathlib import Path
 from threading import Timer
 
+import pytest
+
 from core.errors import Errors
 from core.protocol.controller import (
     ControllerPartition,
@@ -44,14 +46,46 @@ def test_a_cold_placement_service_is_waited_for(local: FakeCluster, tmp_path: Pa
     result = local.run(*CREATE)
 
     assert result.exit_code == 0
-    assert result.stderr == "placement service is warming up…\n"
+    assert [type(request) for request in local.received[:3]] == [
+        PlacementStatusRequest,
+        PlacementStatusRequest,
+        PlaceTopicsRequest,
+    ]
 
 
-def test_a_placement_service_that_failed_says_why(local: FakeCluster, tmp_path: Path) -> None:
+def test_where_the_placement_service_failed_the_same_rule_places_and_says_so(
+    local: FakeCluster, tmp_path: Path
+) -> None:
     failed = PlacementStatusResponse(Errors.NONE, "failed", "no Java")
     write_cluster_file(tmp_path, placement=local.serve(lambda _: failed))
 
-    assert failing(local.run(*CREATE)) == "the placement service failed: no Java"
+    result = local.run(*CREATE)
+
+    assert result.exit_code == 0
+    assert result.stderr == (
+        "the placement service failed (no Java): placed by the same rule, without Spark\n"
+    )
+    assert replicas(local, "t") == {0: (0,)}
+
+
+@pytest.mark.parametrize("state", ["starting", "warming"])
+def test_a_placement_service_that_takes_too_long_is_not_waited_for(
+    local: FakeCluster, tmp_path: Path, state: str
+) -> None:
+    def answer(request: Request) -> Response | Errors | None:
+        if isinstance(request, PlacementStatusRequest):
+            return PlacementStatusResponse(Errors.NONE, state, "Spark is starting")
+        return None
+
+    write_cluster_file(tmp_path, placement=local.serve(answer))
+
+    result = local.run(*CREATE, "--placement-timeout-ms", "50")
+
+    assert result.exit_code == 0
+    what = "warming up" if state == "starting" else "placing"
+    reason = f"the placement service is still {what} after 0.05 s"
+    assert result.stderr == f"{reason}: placed by the same rule, without Spark\n"
+    assert replicas(local, "t") == {0: (0,)}
 
 
 def test_a_placement_service_whose_process_is_gone_is_not_waited_for(
@@ -63,9 +97,8 @@ def test_a_placement_service_whose_process_is_gone_is_not_waited_for(
 
     result = local.run(*CREATE)
 
-    assert result.exit_code == 1
-    assert f"(process {pid}) is not running" in result.stderr
-    assert "--no-placement-service" in result.stderr
+    assert result.exit_code == 0
+    assert f"(process {pid}) is not running: placed by the same rule" in result.stderr
 
 
 def test_a_placement_service_that_is_started_again_is_waited_for(
@@ -96,7 +129,7 @@ def test_a_cluster_that_stops_meanwhile_is_not_waited_for(
     assert "the cluster has stopped" in local.run(*CREATE).stderr
 
 
-def test_a_refusal_of_the_placement_service_is_passed_on(
+def test_what_the_placement_service_refuses_the_same_rule_places(
     local: FakeCluster, tmp_path: Path
 ) -> None:
     def answer(request: Request) -> Response | Errors:
@@ -106,7 +139,9 @@ def test_a_refusal_of_the_placement_service_is_passed_on(
 
     write_cluster_file(tmp_path, placement=local.serve(answer))
 
-    assert failing(local.run(*CREATE)) == "100 requests wait already"
+    assert local.run(*CREATE).stderr == (
+        "100 requests wait already: placed by the same rule, without Spark\n"
+    )
 
 
 def test_too_many_partitions_for_the_service_are_told_the_other_way(

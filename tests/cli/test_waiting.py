@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import io
+import itertools
+import sys
+from queue import SimpleQueue
+from types import SimpleNamespace
+
 import pytest
 
-from cli.waiting import Progress
+from cli.waiting import Progress, Waiting
 from tests.cli.test_output import on_terminal
 
 
@@ -26,3 +32,60 @@ def test_a_terminal_shows_how_much_remains(monkeypatch: pytest.MonkeyPatch) -> N
 
     assert "moving: 1/3 partitions remain" in terminal.text
     assert terminal.text.endswith("\x1b[2K")  # the line is cleared: only the result stays
+
+
+# --- how long -------------------------------------------------------------------------------------
+
+
+class Stderr(io.StringIO):
+    """Hands over what is written to it; ``is_terminal`` is what it claims to be."""
+
+    def __init__(self, *, is_terminal: bool) -> None:
+        super().__init__()
+        self.written: SimpleQueue[str] = SimpleQueue()
+        self.isatty = lambda: is_terminal  # type: ignore[method-assign]
+
+    def write(self, text: str) -> int:
+        length = super().write(text)
+        self.written.put(text)
+        return length
+
+
+def stderr(monkeypatch: pytest.MonkeyPatch, *, is_terminal: bool) -> Stderr:
+    """Replace stderr, and have the clock go on by a second with each look."""
+    stream = Stderr(is_terminal=is_terminal)
+    monkeypatch.setattr(sys, "stderr", stream)
+    clock = itertools.count()
+    monkeypatch.setattr("cli.waiting.time", SimpleNamespace(monotonic=lambda: float(next(clock))))
+    return stream
+
+
+def test_on_a_terminal_one_line_counts_and_is_gone_at_the_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    written = stderr(monkeypatch, is_terminal=True).written
+
+    with Waiting(first_s=0.0) as waiting:
+        waiting.say("Spark is starting")
+        assert written.get(timeout=10) == "\r\x1b[KSpark is starting (1 s)"
+        waiting.say("Spark is warming up")
+        assert written.get(timeout=10) == "\r\x1b[KSpark is warming up (2 s)"
+    assert written.get(timeout=10) == "\r\x1b[K"
+
+
+def test_elsewhere_there_is_a_line_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    written = stderr(monkeypatch, is_terminal=False).written
+
+    with Waiting(first_s=0.0, line_every_s=0.0) as waiting:
+        waiting.say("Spark is starting")
+        assert written.get(timeout=10) == "Spark is starting (1 s)\n"
+        assert written.get(timeout=10) == "Spark is starting (2 s)\n"
+
+
+def test_a_wait_of_a_moment_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    written = stderr(monkeypatch, is_terminal=True).written
+
+    with Waiting(first_s=3600.0) as waiting:
+        waiting.say("placing new topics")
+
+    assert written.empty()

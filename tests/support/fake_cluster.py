@@ -50,7 +50,7 @@ from zk.operations import ConnectionLossError, Create, ZooKeeper
 
 ADDRESS = "fake:2181"
 
-Answer: TypeAlias = Callable[[Request], Response | Errors]
+Answer: TypeAlias = Callable[[Request], Response | Errors | None]
 
 
 class FakeCluster:
@@ -68,6 +68,7 @@ class FakeCluster:
         self._sessions: dict[BrokerId, FakeZooKeeper] = {}
         self._context = new_context()
         self._servers: list[ControlServer] = []
+        self._unanswered: list[IncomingRequest] = []
         for path in znodes.PERSISTENT_PATHS:
             self.zookeeper.put(path)
 
@@ -139,15 +140,17 @@ class FakeCluster:
     # --- who answers ------------------------------------------------------------------------------
 
     def serve(self, answer: Answer) -> str:
-        """Start a server that answers each request; return its endpoint."""
+        """Start a server that answers each request, None: never; return its endpoint."""
 
         def dispatch(incoming: IncomingRequest) -> None:
             self.received.append(incoming.body)
             response = answer(incoming.body)
             if isinstance(response, Errors):
                 incoming.reply.fail(response)
-            else:
+            elif response is not None:
                 incoming.reply(response)
+            else:
+                self._unanswered.append(incoming)  # a reply that is dropped is an answer too
 
         server = ControlServer(self._context, "tcp://127.0.0.1:0", dispatch, name="fake-actor")
         server.start()
@@ -162,7 +165,7 @@ class FakeCluster:
             self.add_broker(broker_id, rack=rack, control_endpoint=endpoint)
         self.elect(0)
 
-    def lead(self, request: Request) -> Response | Errors:
+    def lead(self, request: Request) -> Response | Errors | None:
         """Answer as a controller that has elected the first replica of every partition."""
         if type(request) in self.answers:
             return self.answers[type(request)](request)
