@@ -47,7 +47,8 @@ class Stderr(io.StringIO):
 
     def write(self, text: str) -> int:
         length = super().write(text)
-        self.written.put(text)
+        if text:  # click asks with an empty one whether it is binary
+            self.written.put(text)
         return length
 
 
