@@ -18,6 +18,7 @@ from core.protocol.controller import (
 )
 from tests.simulation.cluster import Cluster
 from tests.simulation.leadership_history import LeadershipHistory
+from tests.simulation.odds import Menu
 from zk.admin_znodes import (
     ConfigEntityZNode,
     DeleteTopicsTopicZNode,
@@ -51,33 +52,32 @@ class Admins:
         # still has the former topic in mind, or finds the new one written twice and without an id,
         # cannot tell them apart.
         self._removed: set[str] = set()
-        self.actions: list[Callable[[], None]] = [
-            self._create_topic,
-            self._create_topic,
-            self._create_topic,
-            self._expand_topic,
-            self.delete_topic,
-            self._rewrite_without_id,
-            self._break_a_topic,
-            self._mend_a_topic,
-            self._ask_to_reassign,
-            self._ask_to_reassign,
-            self._write_reassignments,
-            self._ask_for_elections,
-            self._write_preferred_elections,
-            self._allow_unclean_elections,
-            self._ask_what_there_is,
-        ]
-        self.mistakes = [self._delete_controller_znode, self._overwrite_controller_znode]
+        self.menu = Menu(dice)
+        self.menu.add(self._create_topic, 4, is_remedy=True)
+        self.menu.add(self._expand_topic)
+        self.menu.add(self.delete_topic)
+        self.menu.add(self._rewrite_without_id)
+        self.menu.add(self._break_a_topic)
+        self.menu.add(self._mend_a_topic)
+        self.menu.add(self._ask_to_reassign, 3)
+        self.menu.add(self._write_reassignments)
+        self.menu.add(self._ask_for_elections)
+        self.menu.add(self._write_preferred_elections)
+        self.menu.add(self._allow_unclean_elections)
+        self.menu.add(self._ask_what_there_is)
+        self.mistakes = (
+            (self._delete_controller_znode, 1.0),
+            (self._overwrite_controller_znode, 1.0),
+        )
 
     # --- topics ---
 
     def _topics(self) -> dict[str, TopicZNodeData]:
         """Return the topics whose znodes are whole."""
         topics: dict[str, TopicZNodeData] = {}
-        for path, node in self._cluster.zookeeper.snapshot().items():
-            parent, _, topic = path.rpartition("/")
-            if parent == "/brokers/topics" and topic not in self._broken:
+        for topic in self._cluster.zookeeper.children_of("/brokers/topics"):
+            node = self._cluster.zookeeper.node(TopicZNode.path(topic))
+            if node is not None and topic not in self._broken:
                 topics[topic] = TopicZNode.decode(node.data)
         return topics
 
@@ -98,7 +98,7 @@ class Admins:
 
     def _create_topic(self) -> None:
         topic = f"topic-{self._random.randrange(TOPIC_NAMES)}"
-        if TopicZNode.path(topic) in self._cluster.zookeeper.snapshot():
+        if self._cluster.zookeeper.node(TopicZNode.path(topic)):
             return
         if topic in self._removed and self._may_be_remembered(topic):
             return
@@ -165,15 +165,16 @@ class Admins:
         path = None if topic is None else TopicZNode.path(topic)
         if topic is not None and path is not None and not self._is_busy(topic):
             self._note("break %s", topic)
-            node = self._cluster.zookeeper.snapshot()[path]
+            node = self._cluster.zookeeper.node(path)
+            assert node is not None, path
             self._broken[topic] = node.stat.czxid, node.data
             self._cluster.zookeeper.put(path, GARBAGE)
 
     def _is_busy(self, topic: str) -> bool:
         """Whether what the znode held would be out of date by the time it is mended."""
-        nodes = self._cluster.zookeeper.snapshot()
+        is_wished = self._cluster.zookeeper.node(DeleteTopicsTopicZNode.path(topic)) is not None
         moving = [a.is_being_reassigned for a in self._topics()[topic].partitions.values()]
-        return any(moving) or topic in self._removed or DeleteTopicsTopicZNode.path(topic) in nodes
+        return any(moving) or topic in self._removed or is_wished
 
     def write_first(self, paths: Collection[str]) -> None:
         """Write one of these znodes, between somebody's reading it and writing it."""
@@ -181,7 +182,7 @@ class Admins:
         if topics:
             self._expand(self._random.choice(topics))
         path = ReassignPartitionsZNode.PATH
-        node = self._cluster.zookeeper.snapshot().get(path) if path in paths else None
+        node = self._cluster.zookeeper.node(path) if path in paths else None
         if node is not None and node.data != GARBAGE:
             more = {partition: self._replicas() for partition in self._some_partitions()}
             wanted = {**more, **ReassignPartitionsZNode.decode(node.data)}
@@ -198,7 +199,7 @@ class Admins:
             return
         topic = self._random.choice(sorted(self._broken))
         czxid, data = self._broken.pop(topic)
-        node = self._cluster.zookeeper.snapshot().get(TopicZNode.path(topic))
+        node = self._cluster.zookeeper.node(TopicZNode.path(topic))
         if node is not None and node.stat.czxid == czxid:
             self._note("mend %s", topic)
             self._cluster.zookeeper.put(TopicZNode.path(topic), data)
@@ -221,7 +222,7 @@ class Admins:
     def _write_reassignments(self) -> None:
         partitions = self._some_partitions()
         path = ReassignPartitionsZNode.PATH
-        if not partitions or path in self._cluster.zookeeper.snapshot():
+        if not partitions or self._cluster.zookeeper.node(path):
             return  # tools wait until the last one is done
         targets = {partition: self._replicas() for partition in partitions}
         is_garbage = self._random.random() < 0.1
@@ -240,7 +241,7 @@ class Admins:
 
     def _write_preferred_elections(self) -> None:
         path = PreferredReplicaElectionZNode.PATH
-        if path in self._cluster.zookeeper.snapshot():
+        if self._cluster.zookeeper.node(path):
             return
         partitions = self._some_partitions()
         is_garbage = self._random.random() < 0.1
@@ -287,6 +288,6 @@ class Admins:
         data = self._random.choice(
             [b"garbage", ControllerZNode.encode(99, 0), ControllerZNode.encode(1, 0)]
         )
-        if ControllerZNode.PATH in self._cluster.zookeeper.snapshot():
+        if self._cluster.zookeeper.node(ControllerZNode.PATH):
             self._note("overwrite /controller with %s", data)
             self._cluster.zookeeper.put(ControllerZNode.PATH, data)

@@ -39,8 +39,8 @@ from zk.admin_znodes import DeleteTopicsTopicZNode
 
 CARELESS_TOPIC, PLAIN_TOPIC = "topic-0", "topic-1"
 PIPELINED_TOPICS = ("topic-4", "topic-5")
-LAST_ATTEMPTS = 8  # followers may fetch just too late for a producer, several times in a row
-ATTEMPT_MS = 4_000  # longer than requests of producers take, and followers between two fetches
+LAST_ATTEMPTS = 16  # followers may fetch just too late for a producer, several times in a row
+ATTEMPT_MS = 6_000  # longer than requests of producers take, and followers between two fetches
 MAX_BATCHES = 150  # of a history: it shall not take for ever
 MAX_BYTES = (100, 200, 1_000_000)
 MAX_BURST = 6
@@ -281,6 +281,8 @@ class Clients:
             for producer, leader in unfinished:
                 self._send_to(producer, leader)
             self._cluster.run_until_quiet(ATTEMPT_MS)
+            if not self._unfinished():  # followers hear of it, too
+                self._cluster.run_until_quiet()
         for producer, _ in self._unfinished():
             raise AssertionError(f"{producer.name}: nobody takes {producer.pending}")
         for broker in self._cluster.brokers.values():

@@ -141,6 +141,15 @@ class Network:
         for packet in [p for p in under_way if p.exchange is exchange and p.answer is None]:
             self.drop(packet.number)
 
+    def sent_by(self, sender: Peer) -> list[int]:
+        """Return the numbers of the requests of a process that are under way."""
+        packets = self.packets.values()
+        return [p.number for p in packets if p.exchange.sender is sender and p.answer is None]
+
+    def hold(self, number: int, for_ms: int) -> None:
+        """Keep a packet from arriving for a while."""
+        self.packets[number] = self.packets[number]._replace(from_ms=self._now_ms() + for_ms)
+
     def duplicate(self, number: int) -> None:
         """Have a packet arrive twice."""
         packet = self.packets[number]

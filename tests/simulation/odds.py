@@ -1,26 +1,96 @@
-"""How long a history is, and how likely what happens in it."""
+"""How long a history is, and how likely what happens in it: every seed draws its own odds.
+
+A history in which everything happens now and then seldom has many of the same thing (swarm testing,
+Groce et al., 2012). So each probability is off in some histories, usual in most, frequent in some,
+and so is each action of a ``Menu``.
+"""
 
 from __future__ import annotations
 
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from itertools import accumulate
+from typing import TypeAlias
+
 BROKERS = 4
 STEPS = 320
-FAULT_PROBABILITY = 0.1
-ADMIN_PROBABILITY = 0.08
-CLIENT_PROBABILITY = 0.12
-POWER_LOSS_PROBABILITY = 0.2
-CALL_FAULT_PROBABILITY = 0.02
-PACKET_LOSS_PROBABILITY = 0.04
-PACKET_DUPLICATE_PROBABILITY = 0.06
-PROPOSAL_DUPLICATE_PROBABILITY = 0.25
-FETCH_DELAY_PROBABILITY = 0.15
-SAME_PORT_PROBABILITY = 0.3
 MAX_DELAY_MS = 10_000
-DISK_FAILURE_PROBABILITY = 0.15
-REFUSAL_PROBABILITY = 0.5
+STALL_STEPS = 25
+MAX_NESTED_STALLS = 2
+FACTORS = (0.0, 1.0, 1.0, 1.0, 3.0)
+FACTORS_OF_KINDS = (0.3, 1.0, 1.0, 2.0)
+MAX_PROBABILITY = 0.9
+
+Action: TypeAlias = Callable[[], None]
+
+
+@dataclass(slots=True)
+class Odds:
+    """Probabilities as they usually are; ``draw`` gives those of one history.
+
+    A new fault that may happen inside something else needs one more field, and nothing else.
+    """
+
+    # What a step is; what is left is a step of the cluster itself.
+    fault: float = 0.1
+    admin: float = 0.08
+    client: float = 0.12
+    # Faults of packets.
+    packet_loss: float = 0.04
+    packet_duplicate: float = 0.06
+    proposal_duplicate: float = 0.25
+    fetch_delay: float = 0.15
+    # Faults inside something else.
+    call_fault: float = 0.02
+    race: float = 0.1
+    power_loss: float = 0.2
+    disk_failure: float = 0.15
+    same_port: float = 0.3
+    refusal: float = 0.5
+    missing_broker: float = 0.3
+
+    @classmethod
+    def draw(cls, dice: random.Random) -> Odds:
+        """Return the odds of one history."""
+        odds = cls()
+        for field in fields(odds):
+            factors = FACTORS_OF_KINDS if field.name in ("fault", "admin", "client") else FACTORS
+            usual = getattr(odds, field.name)
+            setattr(odds, field.name, min(MAX_PROBABILITY, usual * dice.choice(factors)))
+        return odds
+
+
 LEADERS_WRITE_PROBABILITY = 0.2
 CALM_PROBABILITY = 0.2
 SPARING_PROBABILITY = 0.55
-RACE_PROBABILITY = 0.1
-MISSING_BROKER_PROBABILITY = 0.3
-STALL_STEPS = 25
-MAX_NESTED_STALLS = 2
+
+
+class Menu:
+    """Actions of which one is picked at random: ``add`` one, and it is off in some histories."""
+
+    def __init__(self, dice: random.Random) -> None:
+        self._random = dice
+        self._actions: list[Action] = []
+        self._weights: list[float] = []
+
+    def add(self, action: Action, weight: float = 1.0, *, is_remedy: bool = False) -> None:
+        """Add an action; ``weight`` is how often it usually comes, beside others.
+
+        A remedy is never off: without it others would soon have nothing left to happen to.
+        """
+        factor = self._random.choice(FACTORS)
+        self._actions.append(action)
+        self._weights.append(weight * (max(factor, 1.0) if is_remedy else factor))
+
+    def add_all(self, actions: Sequence[tuple[Action, float]]) -> None:
+        """Add actions with their weights."""
+        for action, weight in actions:
+            self.add(action, weight)
+
+    def act(self) -> None:
+        """Let one of them happen, if any is on."""
+        total = list(accumulate(self._weights))
+        if total and total[-1] > 0:
+            (action,) = self._random.choices(self._actions, cum_weights=total)
+            action()

@@ -1,7 +1,9 @@
 """A producer as librdkafka's: several batches in flight, each to be there once and in order.
 
-Its connection to a broker keeps the order of requests, and of their answers. What was refused for
-now is sent again, from the first on; what comes behind it may have reached another leader by then.
+Its connection to a broker keeps the order of requests, and of their answers. It sends nothing to
+another broker while requests to the former one are unanswered. What was refused for now is sent
+again, from the first on, after a short while; what was not sent before may be sent meanwhile, and
+reach the new leader first.
 When a batch is out of order, it waits for what is in flight, takes a new epoch, and sends under
 that, from sequence 0 on, whatever was not acknowledged.
 """
@@ -21,6 +23,7 @@ from tests.support.record_batches import batch
 
 MAX_IN_FLIGHT = 5
 REQUEST_TIMEOUT_MS = 3_000
+RETRY_BACKOFF_MS = 100
 
 LOST_PLACES = (
     Errors.OUT_OF_ORDER_SEQUENCE_NUMBER,
@@ -36,6 +39,7 @@ class PipelinedBatch:
     values: tuple[bytes, ...]
     sequence: int
     is_in_flight: bool = False
+    is_retried: bool = False
 
 
 @dataclass(slots=True, eq=False)
@@ -58,6 +62,11 @@ class Connection:
         self._endpoint = endpoint
         self._on_answer = on_answer
         self._requests: deque[_Request] = deque()
+
+    @property
+    def is_in_use(self) -> bool:
+        """Whether something is unanswered."""
+        return bool(self._requests)
 
     @property
     def is_clear(self) -> bool:
@@ -86,7 +95,8 @@ class Connection:
             exchange.give_up()
             self._network.drop_request(exchange)
         while self._requests:
-            self._requests.popleft().batch.is_in_flight = False
+            given_up = self._requests.popleft().batch
+            given_up.is_in_flight, given_up.is_retried = False, True
 
     def _hand_over(self) -> None:
         while self._requests and self._requests[0].answer is not None:
@@ -113,6 +123,7 @@ class PipeliningProducer:
         self._producer_epoch = 0
         self._sequence = 0
         self._lost_its_place = False
+        self._may_retry_from_ms = 0
         self._connections: dict[str, Connection] = {}
         self._network = network
         self._now_ms = now_ms
@@ -138,8 +149,12 @@ class PipeliningProducer:
             made = Connection(self._network, endpoint, self._on_answer)
             self._connections[endpoint] = made
         connection = self._connections[endpoint]
+        if any(c.is_in_use for c in self._connections.values() if c is not connection):
+            return
+        may_retry = self._now_ms() >= self._may_retry_from_ms
         for pending in list(self.pending):
-            if connection.is_clear and not self._lost_its_place and not pending.is_in_flight:
+            may_send = connection.is_clear and not self._lost_its_place
+            if may_send and not pending.is_in_flight and (may_retry or not pending.is_retried):
                 connection.send(pending, self._request(pending, endpoint))
 
     def _begin_anew(self) -> None:
@@ -149,7 +164,7 @@ class PipeliningProducer:
         self._producer_epoch += 1
         self._sequence = 0
         for pending in self.pending:
-            pending.sequence = self._sequence
+            pending.sequence, pending.is_retried = self._sequence, False
             self._sequence += len(pending.values)
         self._note("%s: epoch %d", self, self._producer_epoch)
 
@@ -168,8 +183,10 @@ class PipeliningProducer:
         self._note("  %s: %d.. %s at %d", self, pending.sequence, error.name, offset)
         if error in (Errors.NONE, Errors.DUPLICATE_SEQUENCE_NUMBER):
             self.pending.remove(pending)
-        elif error in LOST_PLACES:
-            self._lost_its_place = True
+            return
+        self._lost_its_place |= error in LOST_PLACES
+        pending.is_retried = True
+        self._may_retry_from_ms = self._now_ms() + RETRY_BACKOFF_MS
 
     def __str__(self) -> str:
         return f"{self.name} of {self._producer_id}"

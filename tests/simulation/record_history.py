@@ -164,6 +164,7 @@ class RecordHistory(RecordObserver):
         before: int | None,
     ) -> None:
         """Look at a leader that is new (``before`` is None) or raised its high watermark."""
+        self._leaderships.check()  # the ISRs until now had what was committed until now
         name, epoch = partition.topic_partition, partition.leader_epoch
         known = self.of(log)
         assert known is not None

@@ -7,7 +7,7 @@ every step; when everything is healed and quiet, ``assert_converged`` holds.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from functools import partial
 
 from core.controller import events
@@ -16,7 +16,6 @@ from core.model import BrokerId
 from core.protocol.broker import FetchRequest
 from core.protocol.control import StopReplicaRequest
 from core.protocol.controller import AlterPartitionRequest
-from tests.simulation import odds
 from tests.simulation.admins import Admins
 from tests.simulation.broker import SimulatedBroker
 from tests.simulation.client_requests import ClientRequest
@@ -28,6 +27,18 @@ from tests.simulation.forgeries import Forgeries
 from tests.simulation.invariants import Invariants
 from tests.simulation.log_convergence import assert_logs_converged
 from tests.simulation.network import Fate, Packet, RequestBody, usual_fate
+from tests.simulation.odds import (
+    BROKERS,
+    CALM_PROBABILITY,
+    LEADERS_WRITE_PROBABILITY,
+    MAX_DELAY_MS,
+    MAX_NESTED_STALLS,
+    SPARING_PROBABILITY,
+    STALL_STEPS,
+    STEPS,
+    Menu,
+    Odds,
+)
 from tests.support.fake_zookeeper import Call, Hook, Moment
 from zk.operations import ConnectionLossError
 
@@ -40,12 +51,13 @@ class Simulation:
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
         self.history: list[str] = []
-        self._leaders_write_isrs = self.random.random() < odds.LEADERS_WRITE_PROBABILITY
+        self._leaders_write_isrs = self.random.random() < LEADERS_WRITE_PROBABILITY
         self._is_rebalancing = self.random.random() < 0.5
+        self._odds = Odds.draw(self.random)
         # Controllers that are spared: what they overlook, no successor puts right.
         mood = self.random.random()
-        self._is_calm = mood < odds.CALM_PROBABILITY  # so is everybody else
-        self._is_sparing = mood < odds.SPARING_PROBABILITY
+        self._is_calm = mood < CALM_PROBABILITY  # so is everybody else
+        self._is_sparing = mood < SPARING_PROBABILITY
         self.cluster = Cluster(0, settings=self._settings)
         self.cluster.hook_for = self._hook_for
         self.cluster.network.fate = self._fate
@@ -55,50 +67,45 @@ class Simulation:
         self._ports: dict[int, int] = {}  # broker -> the port of its last life
         self._forgotten_sessions: list[int] = []  # of killed brokers, not yet expired
         self._missing: int | None = None  # the broker that is left dead until all is quiet
-        for broker_id in range(odds.BROKERS):
+        for broker_id in range(BROKERS):
             self._ports[broker_id] = self.cluster.start(broker_id).port
         self.invariants = Invariants(self.cluster)
         self.invariants.history.leaders_write_isrs = self._leaders_write_isrs
         self.clients = Clients(self.cluster, self.random, self.invariants.records, self._note)
         self._admins = Admins(
-            self.cluster, odds.BROKERS, self.random, self.invariants.history, self._note
+            self.cluster, BROKERS, self.random, self.invariants.history, self._note
         )
         self._damage = Damage(self.cluster, self.random, self._note)
-        self._faults: list[Callable[[], None]] = [
-            self._damage.flip_a_bit,
-            self._damage.flip_a_bit,
-            self._pause,
-            self._resume,
-            self._resume,
-            self._cut_and_mend_a_connection,
-            self._let_time_pass,
-            self._partition_the_network,
-        ]
         if not self._leaders_write_isrs:  # the condition on a version does not tell topics apart
-            self._admins.actions.append(self._admins.remove_topic_by_hand)
-        self._admins.actions.append(Forgeries(self.cluster, self.random, self._note).propose)
+            self._admins.menu.add(self._admins.remove_topic_by_hand)
+        self._admins.menu.add(Forgeries(self.cluster, self.random, self._note).propose, 2)
+        self._faults = Menu(self.random)
+        self._faults.add(self._damage.flip_a_bit, 2)
+        self._faults.add(self._pause)
+        self._faults.add(self._resume, 2, is_remedy=True)
+        self._faults.add(self._cut_and_mend_a_connection)
+        self._faults.add(self._let_time_pass)
+        self._faults.add(self._partition_the_network)
+        self._faults.add(self._hold_what_is_under_way, 2)
         if not self._is_calm:
-            self._faults += self._faults_of_processes()
+            self._add_faults_of_processes()
         if not self._is_sparing:
-            self._faults.append(self._stand_back)
-            self._admins.actions += self._admins.mistakes
+            self._faults.add(self._stand_back)
+            self._faults.add(self._depose_with_orders_under_way)
+            self._admins.menu.add_all(self._admins.mistakes)
         self._cut_off: set[str] = set()  # endpoints nobody reaches
 
-    def _faults_of_processes(self) -> list[Callable[[], None]]:
-        return [
-            self._kill,
-            self._start,
-            self._start,
-            self._start,
-            self._expire_a_session,
-            self._expire_a_dead_session,
-            self._expire_a_dead_session,
-            self._shut_down,
-            self._ask_for_a_shutdown_and_stay,
-            self._fail_a_log_directory,
-        ]
+    def _add_faults_of_processes(self) -> None:
+        """Let brokers die, start, and fail; a new fault is one line here and a method."""
+        self._faults.add(self._kill)
+        self._faults.add(self._start, 3, is_remedy=True)
+        self._faults.add(self._expire_a_session)
+        self._faults.add(self._expire_a_dead_session, 2, is_remedy=True)
+        self._faults.add(self._shut_down)
+        self._faults.add(self._ask_for_a_shutdown_and_stay)
+        self._faults.add(self._fail_a_log_directory)
 
-    def run(self, steps: int = odds.STEPS) -> None:
+    def run(self, steps: int = STEPS) -> None:
         """Live through ``steps`` steps with faults, then heal and converge."""
         for _ in range(steps):
             self._live_on()
@@ -125,11 +132,12 @@ class Simulation:
 
     def _live_on(self) -> None:
         dice = self.random.random()
-        if dice < odds.FAULT_PROBABILITY:
-            self.random.choice(self._faults)()
-        elif dice < odds.FAULT_PROBABILITY + odds.ADMIN_PROBABILITY:
-            self.random.choice(self._admins.actions)()
-        elif dice < odds.FAULT_PROBABILITY + odds.ADMIN_PROBABILITY + odds.CLIENT_PROBABILITY:
+        odds = self._odds
+        if dice < odds.fault:
+            self._faults.act()
+        elif dice < odds.fault + odds.admin:
+            self._admins.menu.act()
+        elif dice < odds.fault + odds.admin + odds.client:
             self.clients.act()
         else:
             self._step()
@@ -159,12 +167,12 @@ class Simulation:
     def _heal(self) -> None:
         self._faults_are_on = False
         self._cut_off.clear()
-        is_anyone_missing = self.random.random() < odds.MISSING_BROKER_PROBABILITY
+        is_anyone_missing = self.random.random() < self._odds.missing_broker
         victim = self._pick_a_victim() if is_anyone_missing else None
         self._missing = None if victim is None else victim.broker_id
         self._note("heal, but for %s", self._missing)
         self.cluster.network.fate = self._fate_in_peace
-        for broker_id in range(odds.BROKERS):
+        for broker_id in range(BROKERS):
             broker = self.cluster.brokers.get(broker_id)
             is_missing = broker_id == self._missing
             if broker is not None and (broker.disk.has_failed or broker.is_leaving or is_missing):
@@ -198,7 +206,7 @@ class Simulation:
         """Start a broker, which may find that logs are damaged as it opens them."""
         disk = self.cluster.disks[broker_id]
         disk.repair()
-        disk.check_damaged_logs(lambda: self.random.random() < odds.REFUSAL_PROBABILITY)
+        disk.check_damaged_logs(lambda: self.random.random() < self._odds.refusal)
         return self.cluster.start(broker_id, port=port)
 
     # --- faults of the network ---
@@ -207,24 +215,20 @@ class Simulation:
         if self._faults_are_on and packet.answer is None and _deletes(packet.exchange.request):
             self._fail_the_disk_at(packet.exchange.endpoint)
         dice = self.random.random()
-        if packet.exchange.endpoint in self._cut_off or dice < odds.PACKET_LOSS_PROBABILITY:
+        if packet.exchange.endpoint in self._cut_off or dice < self._odds.packet_loss:
             return Fate.LOST
         if isinstance(packet.exchange.request, FetchRequest | ClientRequest):
-            return Fate.LATER if dice < odds.FETCH_DELAY_PROBABILITY else Fate.AT_ONCE
+            return Fate.LATER if dice < self._odds.fetch_delay else Fate.AT_ONCE
         is_proposal = isinstance(packet.exchange.request, AlterPartitionRequest)
-        doubled = (
-            odds.PROPOSAL_DUPLICATE_PROBABILITY
-            if is_proposal
-            else odds.PACKET_DUPLICATE_PROBABILITY
-        )
-        return Fate.TWICE if dice < odds.PACKET_LOSS_PROBABILITY + doubled else Fate.LATER
+        doubled = self._odds.proposal_duplicate if is_proposal else self._odds.packet_duplicate
+        return Fate.TWICE if dice < self._odds.packet_loss + doubled else Fate.LATER
 
     def _fail_the_disk_at(self, endpoint: str) -> None:
         """Let a log directory fail at a bad moment: while something in it is to be deleted."""
         for broker in self.cluster.brokers.values():
             is_it = broker.control_endpoint == endpoint and not broker.disk.has_failed
             is_it = is_it and not (self._is_sparing and broker.controller.is_active)
-            if is_it and self.random.random() < odds.DISK_FAILURE_PROBABILITY:
+            if is_it and self.random.random() < self._odds.disk_failure:
                 self._fail_a_log_directory_of(broker)
 
     def _fate_in_peace(self, packet: Packet) -> Fate:
@@ -233,7 +237,7 @@ class Simulation:
         return usual_fate(packet) if fate is Fate.LOST else fate
 
     def _delay_ms(self) -> int:
-        return self.random.choice((0, self.random.randrange(odds.MAX_DELAY_MS)))
+        return self.random.choice((0, self.random.randrange(MAX_DELAY_MS)))
 
     def _partition_the_network(self) -> None:
         """Cut the way to some endpoints, or mend what is cut."""
@@ -246,6 +250,26 @@ class Simulation:
         self._cut_off.update(self.random.sample(endpoints, self.random.randint(1, 2)))
         self._note("nobody reaches %s", sorted(self._cut_off))
 
+    def _hold_what_is_under_way(self) -> None:
+        """Let what a broker has sent arrive much later, behind what it sends from now on."""
+        broker = self._pick()
+        if broker is not None:
+            self._hold(broker)
+
+    def _depose_with_orders_under_way(self) -> None:
+        """Have another rule while what the controller sent is still on its way."""
+        rulers = self.cluster.active_controllers
+        if rulers and rulers[0].broker_id not in self.cluster.in_call:
+            self._hold(rulers[0])
+            self._note("%d is deposed", rulers[0].broker_id)
+            self.cluster.expire(rulers[0].session.session_id)
+
+    def _hold(self, sender: SimulatedBroker) -> None:
+        held = self.cluster.network.sent_by(sender)
+        self._note("hold %d packets of %d", len(held), sender.broker_id)
+        for number in held:
+            self.cluster.network.hold(number, self.random.randrange(MAX_DELAY_MS))
+
     # --- faults inside a call ---
 
     def _hook_for(self, broker: SimulatedBroker) -> Hook:
@@ -255,9 +279,9 @@ class Simulation:
         if not self._faults_are_on:
             return
         is_write = call.method not in READS and call.moment is Moment.BEFORE
-        if is_write and self.random.random() < odds.RACE_PROBABILITY:
+        if is_write and self.random.random() < self._odds.race:
             self._admins.write_first(call.paths)
-        probability = odds.CALL_FAULT_PROBABILITY * (3 if self._is_calm else 1)
+        probability = self._odds.call_fault * (3 if self._is_calm else 1)
         if self.random.random() >= probability:
             return
         fault = self.random.choice((1, 3)) if self._is_sparing else self.random.randrange(4)
@@ -268,7 +292,7 @@ class Simulation:
         if fault == 1:
             self._note("  %d loses %s %s", broker.broker_id, call.moment.value, call.method)
             raise ConnectionLossError("simulated")
-        if self._stalls < odds.MAX_NESTED_STALLS:
+        if self._stalls < MAX_NESTED_STALLS:
             self._stall(broker, call, expire=fault == 2)
 
     def _stall(self, broker: SimulatedBroker, call: Call, *, expire: bool) -> None:
@@ -277,7 +301,7 @@ class Simulation:
             self.cluster.expire(broker.session.session_id)
         self._stalls += 1
         try:
-            for _ in range(self.random.randrange(odds.STALL_STEPS)):
+            for _ in range(self.random.randrange(STALL_STEPS)):
                 self._live_on()
         finally:
             self._stalls -= 1
@@ -303,7 +327,7 @@ class Simulation:
         if broker is not None:
             self._note("kill %d", broker.broker_id)
             self._end(broker)
-            if self.random.random() < odds.POWER_LOSS_PROBABILITY:
+            if self.random.random() < self._odds.power_loss:
                 self._note("  and its machine")
                 broker.disk.lose_power(lambda: self.random.randrange(3))
 
@@ -312,10 +336,10 @@ class Simulation:
         self.cluster.kill(broker.broker_id)
 
     def _start(self) -> None:
-        missing = [b for b in range(odds.BROKERS) if b not in self.cluster.brokers]
+        missing = [b for b in range(BROKERS) if b not in self.cluster.brokers]
         if missing:
             broker_id = self.random.choice(missing)
-            is_same = self.random.random() < odds.SAME_PORT_PROBABILITY
+            is_same = self.random.random() < self._odds.same_port
             port = self._ports[broker_id] if is_same else None
             self._ports[broker_id] = self._boot(broker_id, port=port).port
             self._note("start %d on port %d", broker_id, self._ports[broker_id])
