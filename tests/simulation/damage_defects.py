@@ -189,9 +189,9 @@ DAMAGE_DEFECTS: tuple[Defect, ...] = (
 )
 
 SEARCH_DAMAGE_FROM: dict[Defect, int] = {
-    damaged_replicas_not_asked_to_be_deleted: 735,
-    last_copies_go_out_of_service: 100,
-    logs_replaced_in_the_same_epoch: 180,
-    logs_replaced_by_orders_of_earlier_lives: 23_100,
+    last_copies_go_out_of_service: 70,
+    logs_in_sync_replaced: 60,
+    logs_replaced_by_orders_of_earlier_lives: 1_150,
+    whoever_was_stopped_asked_as_well: 110,
 }
 """Where the search for a rare one begins."""

@@ -35,10 +35,8 @@ from core.replication.control_orders import ControlOrders
 from tests.simulation.damage_defects import DAMAGE_DEFECTS, SEARCH_DAMAGE_FROM
 from tests.simulation.record_defects import (
     RECORD_DEFECTS,
-    early_batches_told_out_of_order,
     fetches_of_any_epoch_count,
     followers_join_below_the_epoch_start,
-    late_answers_appended,
     logs_that_diverge_unnoticed,
 )
 from zk import fenced_writes
@@ -389,15 +387,14 @@ DEFECTS: tuple[Defect, ...] = (
 )
 
 SEARCH_FROM: dict[Defect, int] = {
-    epoch_read_after_waking: 300,
-    failed_deletions_count_as_done: 480,
-    stale_answers_accepted: 1915,
-    watches_armed_after_the_read: 45,
-    late_answers_appended: 120,
-    fetches_of_any_epoch_count: 32_015,
-    early_batches_told_out_of_order: 720_010,
-    followers_join_below_the_epoch_start: 100,
+    epoch_read_after_waking: 40,
+    failed_deletions_count_as_done: 90,
+    fetches_of_any_epoch_count: 250,
+    followers_join_below_the_epoch_start: 960,
     logs_that_diverge_unnoticed: 180,
+    shutdowns_forgotten_by_who_resigns: 190,
+    stale_answers_accepted: 690,
+    watches_armed_after_the_read: 350,
     **SEARCH_DAMAGE_FROM,
 }
 """Where the search for a rare one begins, to keep it short; any other seed will do in time."""
