@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Collection, Hashable
+from collections.abc import Callable, Collection, Hashable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import TypeAlias
@@ -59,6 +59,16 @@ class BrokerStatus:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._state = BrokerState.NOT_RUNNING
+        self._warners: list[Callable[[], Sequence[str]]] = []
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What is wrong at present, a line each."""
+        return tuple(line for warner in list(self._warners) for line in warner())
+
+    def add_warner(self, warner: Callable[[], Sequence[str]]) -> None:
+        """Have ``warner`` asked what is wrong; on any thread."""
+        self._warners.append(warner)
 
     @property
     def state(self) -> BrokerState:
@@ -164,7 +174,7 @@ class Broker(RegentActor):
             supervisor=supervisor,
         )
         self._logs = logs
-        self._status = status
+        self.status = status
         self._callbacks = callbacks
 
     @staticmethod
@@ -255,7 +265,7 @@ class Broker(RegentActor):
         return DescribeMetadataResponse(
             Errors.NONE,
             self.replica_manager.broker_id,
-            self._status.state.value,
+            self.status.state.value,
             snapshot.controller_id,
             snapshot.controller_epoch,
             tuple(snapshot.brokers[b] for b in sorted(snapshot.brokers)),
@@ -275,4 +285,5 @@ class Broker(RegentActor):
                 for partition, row in sorted(snapshot.partitions.items())
                 if topics is None or partition.topic in topics
             ),
+            self.status.warnings,
         )

@@ -186,6 +186,7 @@ class BrokerProcess(ControllerListener):
     def _open_kafka_endpoint(self) -> KafkaEndpoint:
         """Listen for Kafka clients, who are answered once the broker serves."""
         endpoint = KafkaEndpoint(self._options.broker_id, self._settings)
+        self._status.add_warner(lambda: endpoint.metrics.warnings if endpoint.metrics else ())
         self._undo.callback(endpoint.close)
         return endpoint
 

@@ -44,6 +44,7 @@ class KafkaClientMetrics(Collector):
             (_TOPICS + "BytesInPerSec", "bytes received from clients", metrics.bytes_in),
             (_TOPICS + "BytesOutPerSec", "bytes sent to clients", metrics.bytes_out),
             ("regent_client_throttles", "pauses in reading from a client", metrics.throttled),
+            ("regent_accept_pauses", "pauses for want of max_connections", metrics.accept_pauses),
         ):
             yield CounterMetricFamily(name, meaning, value=count)
         requests = CounterMetricFamily(

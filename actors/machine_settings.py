@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from config.settings import ISR_CHANGES_THROUGH_ZOOKEEPER, Settings
+from config.settings import (
+    ISR_CHANGES_THROUGH_ZOOKEEPER,
+    Settings,
+    connections_per_ip_overrides,
+)
 from core.controller.term import ControllerSettings
 from core.log_config import BROKER_NAMES, LogConfig
 from core.replication.replica_manager import ReplicationSettings
@@ -58,6 +62,8 @@ def kafka_limits(settings: Settings) -> KafkaLimits:
     return KafkaLimits(
         config.socket_request_max_bytes,
         config.max_connections,
+        config.max_connections_per_ip,
+        connections_per_ip_overrides(config),
         config.queued_requests_per_connection,
         config.connections_max_idle_ms,
         config.queued_max_request_bytes,

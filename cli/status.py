@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field
 
 import click
 
+from cli.broker_warnings import broker_warnings
 from cli.brokers import broker_json
 from cli.controller import controller_json
 from cli.deletion_obstacles import deletion_obstacles
@@ -92,6 +93,9 @@ def _examine(cluster: Cluster) -> Health:
             _examine_brokers(admin, file, health)
             described = _examine_controller(admin, health)
             _examine_partitions(admin, described, health)
+            registered = admin.read_brokers().values()
+            live = [broker for broker in registered if isinstance(broker, BrokerRegistration)]
+            health.warnings += broker_warnings(live)
     except ClusterNotFoundError as error:
         return Health(health.zookeeper, [str(error)])
     except UnreadableError as error:

@@ -41,7 +41,8 @@ _RANGES = {  # of integers, by the end of their name; the first that fits counts
     "min_insync_replicas": (1, 32_767),
     "replication_factor": (1, 32_767),
     "num_partitions": (1, 1_000_000),
-    "max_connections": (1, 1_000_000),
+    "max_connections": (1, _INT_MAX),
+    "max_connections_per_ip": (0, _INT_MAX),
     "per_connection": (1, 100_000),
     "per_data_dir": (1, 1_000),
     "interval_ms": (1, 86_400_000),
@@ -104,7 +105,9 @@ class BrokerConfig:
     default_replication_factor: int = 1
     placement_service: str = ""  # endpoint or cluster.json; empty: none
     socket_request_max_bytes: int = 104_857_600
-    max_connections: int = 1_000
+    max_connections: int = _INT_MAX
+    max_connections_per_ip: int = _INT_MAX
+    max_connections_per_ip_overrides: str = ""  # host:count,…
     queued_requests_per_connection: int = 64
     queued_max_request_bytes: int = 268_435_456
     connections_max_idle_ms: int = 600_000
@@ -165,6 +168,7 @@ def load_settings(path: Path | None, overrides: Mapping[str, Mapping[str, Any]])
     _check_host(settings.broker, source)
     _check_replication(settings.broker, source)
     _check_directories(settings.log, source)
+    connections_per_ip_overrides(settings.broker, source)
     return settings
 
 
@@ -234,3 +238,19 @@ def _check_directories(log: LogsConfig, source: str) -> None:
     mistake = "an empty directory" if "" in names else "a directory twice"
     if "" in names or len(set(names)) < len(names):
         raise SettingsError(f"{source}: log.log_dirs names {mistake}: {log.log_dirs!r}")
+
+
+def connections_per_ip_overrides(
+    broker: BrokerConfig, source: str = "settings"
+) -> Mapping[str, int]:
+    """Return the limit of each host that has its own; raises ``SettingsError``."""
+    key = f"{source}: broker.max_connections_per_ip_overrides"
+    overrides: dict[str, int] = {}
+    for item in filter(None, map(str.strip, broker.max_connections_per_ip_overrides.split(","))):
+        host, _, count = item.rpartition(":")
+        if not host or not count.isdecimal() or int(count) > _INT_MAX:
+            raise SettingsError(f"{key} must be HOST:COUNT,…: {item!r}")
+        overrides[host.strip("[] ")] = int(count)
+    if not broker.max_connections_per_ip and not overrides:
+        raise SettingsError(f"{key} must name a host when max_connections_per_ip is 0")
+    return overrides

@@ -36,7 +36,7 @@ class MetadataPartition(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DescribeMetadataResponse:
-    """A broker's metadata cache and the state the broker is in."""
+    """A broker's metadata cache, the state the broker is in, and what it warns of, a line each."""
 
     error_code: Errors
     broker_id: BrokerId
@@ -45,6 +45,7 @@ class DescribeMetadataResponse:
     controller_epoch: int
     brokers: tuple[UpdateMetadataBroker, ...] = ()
     partitions: tuple[MetadataPartition, ...] = ()
+    warnings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

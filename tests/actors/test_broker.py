@@ -79,6 +79,17 @@ def test_it_tells_what_its_metadata_cache_holds(stage: Stage):
     assert ask(broker, DescribeMetadataRequest(("other",))).partitions == ()
 
 
+def test_what_its_parts_warn_of_is_told(stage: Stage):
+    broker = stage.broker(3)
+    actor = broker._actor_weakref()
+    assert actor is not None
+    warnings: list[str] = []
+    actor.status.add_warner(lambda: warnings)
+    assert ask(broker, DescribeMetadataRequest()).warnings == ()
+    warnings.append("clients are turned away")
+    assert ask(broker, DescribeMetadataRequest()).warnings == ("clients are turned away",)
+
+
 def test_a_shutdown_request_is_left_to_the_main_thread(stage: Stage):
     broker = stage.broker(3)
     answer = broker.ask(ShutdownBrokerRequest(), block=False)

@@ -24,3 +24,14 @@ def test_the_memory_of_all_requests_is_limited_as_configured():
         assert stalled.is_closed()
         assert other.is_closed()
         assert served.closed == {Closed.SLOW: 1, Closed.MALFORMED: 1}
+
+
+def test_connections_are_limited_as_configured():
+    limits = {"max_connections_per_ip": 1, "max_connections_per_ip_overrides": "127.0.0.2:2"}
+    with ExitStack() as stack:
+        served = ServedEndpoint(stack, MemoryLogs(), load_settings(None, {"broker": limits}))
+        refused = [stack.enter_context(RawClient(served)) for _ in range(2)][1]
+        assert refused.is_closed()
+        there = [stack.enter_context(RawClient(served, "127.0.0.2")) for _ in range(3)]
+        assert there[2].is_closed()
+        assert served.closed == {Closed.TOO_MANY_OF_ADDRESS: 2}

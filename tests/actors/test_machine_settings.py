@@ -101,8 +101,12 @@ def test_every_limit_of_clients_arrives():
     limits = {
         "socket_request_max_bytes": 1,
         "max_connections": 2,
+        "max_connections_per_ip": 6,
+        "max_connections_per_ip_overrides": "localhost:7, ::1:8,[::2]:9",
         "queued_requests_per_connection": 3,
         "connections_max_idle_ms": 4,
         "queued_max_request_bytes": 5,
     }
-    assert kafka_limits(load_settings(None, {"broker": limits})) == KafkaLimits(1, 2, 3, 4, 5)
+    assert kafka_limits(load_settings(None, {"broker": limits})) == KafkaLimits(
+        1, 2, 6, {"localhost": 7, "::1": 8, "::2": 9}, 3, 4, 5
+    )

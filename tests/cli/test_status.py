@@ -8,6 +8,7 @@ import pytest
 
 from core.errors import Errors
 from core.model import LeaderAndIsr, ReplicaAssignment
+from core.protocol.broker import DescribeMetadataRequest, DescribeMetadataResponse
 from core.protocol.controller import (
     DescribeControllerRequest,
     DescribeControllerResponse,
@@ -226,6 +227,17 @@ def test_nodes_that_cannot_be_understood_are_ill(healthy: FakeCluster) -> None:
 
     assert found[0].startswith("broker 3: ")
     assert found[1].startswith("topic bad: ")
+
+
+def test_what_brokers_warn_of_is_shown_and_not_ill(cluster: FakeCluster) -> None:
+    full = DescribeMetadataResponse(
+        Errors.NONE, 0, "RunningAsBroker", 0, 1, warnings=("clients are turned away",)
+    )
+    cluster.answers[DescribeMetadataRequest] = lambda _: full
+    cluster.with_brokers(1)
+
+    assert "warning: broker 0: clients are turned away" in cluster.run("status").stdout
+    assert cluster.json("status")["warnings"] == ["broker 0: clients are turned away"]
 
 
 def test_a_placement_service_that_does_not_answer_is_shown_and_not_ill(

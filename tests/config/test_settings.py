@@ -9,7 +9,12 @@ from typing import Any
 
 import pytest
 
-from config.settings import Settings, SettingsError, load_settings
+from config.settings import (
+    Settings,
+    SettingsError,
+    connections_per_ip_overrides,
+    load_settings,
+)
 
 Write = Callable[[str], Path]
 
@@ -184,3 +189,13 @@ def test_a_mistake_on_the_command_line_is_named_as_such(
     overrides: dict[str, dict[str, Any]], expected: str
 ) -> None:
     assert refused(None, overrides).startswith(expected)
+
+
+def test_connections_are_limited_by_address_as_in_kafka() -> None:
+    broker = Settings().broker
+    assert broker.max_connections == broker.max_connections_per_ip == 2**31 - 1
+    assert connections_per_ip_overrides(broker) == {}
+    for wrong in ("host", "host:", ":7", "host:many", "host:-1"):
+        message = refused(None, {"broker": {"max_connections_per_ip_overrides": wrong}})
+        assert "must be HOST:COUNT" in message
+    assert "must name a host" in refused(None, {"broker": {"max_connections_per_ip": 0}})

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import resource
 import socket
 from collections.abc import Sequence
 from typing import Final
 
 from transport.kafka.api import KafkaApi
 from transport.kafka.connection import Connection, KafkaLimits, ListenerParts
+from transport.kafka.connection_quotas import AddressQuotas, Descriptors
 from transport.kafka.metrics import Closed, ListenerMetrics
 from transport.kafka.request_memory import RequestMemory
 
@@ -18,7 +18,6 @@ logger = logging.getLogger(__name__)
 
 _ACCEPTS_PER_TURN: Final = 32
 _ACCEPT_RETRY_S: Final = 1.0
-_CLIENTS_SHARE_OF_DESCRIPTORS: Final = 0.875  # the rest is left for files and the other brokers
 _MAX_IDLE_CHECK_S: Final = 10.0
 _PACE_CHECK_S: Final = 1.0
 
@@ -37,13 +36,18 @@ class Acceptor:
         limits: KafkaLimits,
         metrics: ListenerMetrics,
         name: str,
+        quotas: AddressQuotas,
+        descriptors: Descriptors,
     ) -> None:
         self._listening = listening
         self._loop = loop
         self._limits = limits
         self._metrics = metrics
         self._name = name
+        self._quotas = quotas
+        self._descriptors = descriptors
         self._connections: set[Connection] = set()
+        self._is_full = False
         self._is_ending = False
         self._parts = ListenerParts(
             name,
@@ -81,11 +85,16 @@ class Acceptor:
             connection.close()
 
     def _listen(self) -> None:
-        if not self._is_ending:
+        if not self._is_ending and not self._is_full:
             self._loop.add_reader(self._listening, self._accept)
 
     def _accept(self) -> None:
         for _ in range(_ACCEPTS_PER_TURN):
+            if len(self._connections) >= self._limits.max_connections:
+                self._is_full = True
+                self._metrics.accept_pauses += 1
+                self._loop.remove_reader(self._listening)
+                return
             try:
                 sock, address = self._listening.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
@@ -99,14 +108,15 @@ class Acceptor:
             self._add(sock, address[0])
 
     def _add(self, sock: socket.socket, client_host: str) -> None:
-        if len(self._connections) >= self._limits.max_connections:
-            self._turn_away(sock, client_host, f"{len(self._connections)} are open")
+        shortage = self._descriptors.shortage(len(self._connections))
+        if shortage is not None:
+            sock.close()
+            self._metrics.count_shortage(self._name, client_host, shortage)
             return
-        # The lowest free number is given: so many are in use. A log directory whose files cannot be
-        # opened for want of one would be given up as if its disk had failed.
-        limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        if limit >= 0 and sock.fileno() >= limit * _CLIENTS_SHARE_OF_DESCRIPTORS:
-            self._turn_away(sock, client_host, f"few of {limit} file descriptors are left")
+        refusal = self._quotas.admit(client_host)
+        if refusal is not None:
+            sock.close()
+            self._metrics.count_closed(Closed.TOO_MANY_OF_ADDRESS, self._name, client_host, refusal)
             return
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -116,13 +126,13 @@ class Acceptor:
         self._metrics.connections = len(self._connections)
         connection.open()
 
-    def _turn_away(self, sock: socket.socket, client_host: str, reason: str) -> None:
-        sock.close()
-        self._metrics.count_closed(Closed.TOO_MANY, self._name, client_host, reason)
-
     def _forget(self, connection: Connection) -> None:
         self._connections.discard(connection)
+        self._quotas.release(connection.client_host)
         self._metrics.connections = len(self._connections)
+        if self._is_full:
+            self._is_full = False
+            self._listen()
         if self._is_ending and not self._connections:
             self._loop.stop()
 
@@ -137,6 +147,8 @@ class Acceptor:
         self._loop.call_later(min(max_idle_s / 2, _MAX_IDLE_CHECK_S), self._check_idle)
 
     def _check_pace(self) -> None:
+        if self._is_full:
+            self._metrics.warn_of_limit(self._name, len(self._connections))
         if self._parts.memory.is_short:
             for connection in list(self._connections):
                 connection.check_pace()

@@ -15,7 +15,7 @@ import socket
 import struct
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
 from core.errors import StorageError
@@ -27,6 +27,7 @@ from transport.kafka.api import (
     MalformedRequestError,
     UnansweredRequestError,
 )
+from transport.kafka.connection_quotas import UNLIMITED
 from transport.kafka.framing import CHUNK_BYTES, FrameBuffer
 from transport.kafka.metrics import Closed, ListenerMetrics
 from transport.kafka.outgoing import TURN_BYTES, Outgoing
@@ -49,12 +50,15 @@ MAX_BYTES_WITHOUT_RECORDS: Final = 4 * 1024 * 1024
 class KafkaLimits:
     """What clients may take; Kafka's settings, times in milliseconds.
 
+    ``max_connections_per_ip_overrides`` has a host's name or address and its limit.
     ``queued_max_request_bytes`` is for requests of 64 KiB and more together; of smaller ones each
     connection has about as much at most.
     """
 
     socket_request_max_bytes: int = 104_857_600
-    max_connections: int = 1_000
+    max_connections: int = UNLIMITED
+    max_connections_per_ip: int = UNLIMITED
+    max_connections_per_ip_overrides: Mapping[str, int] = field(default_factory=dict)
     requests_per_connection: int = 64  # under way at a time
     connections_max_idle_ms: int = 600_000
     queued_max_request_bytes: int = 268_435_456
@@ -95,8 +99,8 @@ class Connection:
 
     def __init__(self, sock: socket.socket, client_host: str, parts: ListenerParts) -> None:
         self.last_active = parts.loop.time()
+        self.client_host = client_host
         self._socket = sock
-        self._client_host = client_host
         self._parts = parts
         self._frames = FrameBuffer(parts.limits.socket_request_max_bytes)
         self._outgoing = Outgoing(sock)
@@ -146,7 +150,7 @@ class Connection:
             return
         self._is_closed = True
         if reason is not None:
-            self._parts.metrics.count_closed(reason, self._parts.name, self._client_host, detail)
+            self._parts.metrics.count_closed(reason, self._parts.name, self.client_host, detail)
         self._read(False)
         self._write(False)
         self._socket.close()
@@ -283,7 +287,7 @@ class Connection:
             version,
             correlation_id,
             client_id,
-            self._client_host,
+            self.client_host,
             frame[reader.position :],
         )
 

@@ -21,6 +21,7 @@ from transport.kafka.acceptor import Acceptor
 from transport.kafka.api import KafkaApi
 from transport.kafka.api_versions import api_versions_api
 from transport.kafka.connection import KafkaLimits
+from transport.kafka.connection_quotas import AddressQuotas, Descriptors
 from transport.kafka.metrics import ListenerMetrics
 from transport.server import PortInUseError
 
@@ -45,7 +46,9 @@ class KafkaListener:
         apis: Sequence[KafkaApi],
         limits: KafkaLimits = DEFAULT_LIMITS,
         name: str = "kafka-listener",
+        descriptors: Descriptors | None = None,
     ) -> None:
+        """Raise ``RegentError`` when a host that has a limit of its own has no address."""
         self.port = port
         """The port listened on; the real one once started."""
         self.metrics = ListenerMetrics()
@@ -53,6 +56,10 @@ class KafkaListener:
         self._apis = (*apis, api_versions_api(apis))
         self._limits = limits
         self._name = name
+        self._quotas = AddressQuotas(
+            limits.max_connections_per_ip, limits.max_connections_per_ip_overrides
+        )
+        self._descriptors = descriptors or Descriptors()
         self._running: tuple[asyncio.AbstractEventLoop, Acceptor, threading.Thread] | None = None
 
     def start(self, listening: socket.socket | None = None) -> None:
@@ -64,7 +71,16 @@ class KafkaListener:
             listening = listen(self._host, self.port)
         self.port = listening.getsockname()[1]
         loop = asyncio.new_event_loop()
-        acceptor = Acceptor(listening, loop, self._apis, self._limits, self.metrics, self._name)
+        acceptor = Acceptor(
+            listening,
+            loop,
+            self._apis,
+            self._limits,
+            self.metrics,
+            self._name,
+            self._quotas,
+            self._descriptors,
+        )
         thread = threading.Thread(target=_run, args=(loop, acceptor), name=self._name, daemon=True)
         self._running = loop, acceptor, thread
         thread.start()

@@ -14,6 +14,7 @@ from transport.kafka.api import KafkaApiKey
 logger = logging.getLogger(__name__)
 
 _LOG_INTERVAL_S: Final = 10.0
+_WARNING_S: Final = 60.0
 
 
 class Closed(StrEnum):
@@ -26,10 +27,20 @@ class Closed(StrEnum):
     UNREADABLE = "records cannot be read"
     IDLE = "idle"
     SLOW = "request arrived slowly while others waited for its memory"
-    TOO_MANY = "too many connections"
+    TOO_MANY_OF_ADDRESS = "too many connections of one address"
+    NO_DESCRIPTORS = "too few file descriptors"
 
 
 _EXPECTED: Final = {Closed.IDLE, Closed.UNANSWERED}
+
+
+@dataclass(slots=True)
+class _Warning:
+    """What keeps clients out, when it was last so, and from when on it is logged again."""
+
+    text: str = ""
+    seen_at: float = 0.0
+    log_at: float = 0.0
 
 
 @dataclass
@@ -39,7 +50,8 @@ class ListenerMetrics:
     Every key is there from the start, so that nothing grows under who reads.
 
     ``throttled`` counts how often a connection was not read from for a while, because it had too
-    many requests under way, or all requests together took too much memory.
+    many requests under way, or all requests together took too much memory; ``accept_pauses`` how
+    often no connection was accepted for a while because there were ``max_connections``.
     """
 
     connections: int = 0  # open now
@@ -50,13 +62,39 @@ class ListenerMetrics:
     bytes_in: int = 0
     bytes_out: int = 0
     throttled: int = 0
+    accept_pauses: int = 0
     closed: Counter[Closed] = field(default_factory=lambda: Counter(dict.fromkeys(Closed, 0)))
     _log_at: float = 0.0
+    _warnings: dict[str, _Warning] = field(default_factory=dict)
 
     @property
     def malformed(self) -> int:
         """How many requests nobody could make sense of."""
         return self.closed[Closed.MALFORMED] + self.closed[Closed.UNSUPPORTED]
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What kept clients out in the last minute, one line each."""
+        since = time.monotonic() - _WARNING_S
+        return tuple(w.text for w in list(self._warnings.values()) if w.seen_at >= since)
+
+    def warn_of_limit(self, listener: str, connections: int) -> None:
+        """Note that no connection is accepted because there are ``max_connections``."""
+        text = f"{connections} clients are connected, as many as max_connections allows: more wait"
+        self._warn("limit", listener, text)
+
+    def count_shortage(self, listener: str, client: str, shortage: str) -> None:
+        """Count a client that was turned away for want of descriptors."""
+        self.closed[Closed.NO_DESCRIPTORS] += 1
+        self._warn("descriptors", listener, f"clients are turned away, {client} last: {shortage}")
+
+    def _warn(self, subject: str, listener: str, text: str) -> None:
+        now = time.monotonic()
+        warning = self._warnings.setdefault(subject, _Warning())
+        warning.seen_at, warning.text = now, text
+        if now >= warning.log_at:
+            warning.log_at = now + _LOG_INTERVAL_S
+            logger.error("%s: %s", listener, text)
 
     def count_closed(
         self, reason: Closed, listener: str, client: str, detail: BaseException | str

@@ -14,6 +14,7 @@ import pytest
 
 from transport.kafka.api import KafkaApi
 from transport.kafka.connection import KafkaLimits
+from transport.kafka.connection_quotas import Descriptors
 from transport.kafka.listener import DEFAULT_LIMITS, KafkaListener
 
 with warnings.catch_warnings():
@@ -23,7 +24,10 @@ with warnings.catch_warnings():
 
 class Listen(Protocol):
     def __call__(
-        self, apis: Sequence[KafkaApi], limits: KafkaLimits = DEFAULT_LIMITS
+        self,
+        apis: Sequence[KafkaApi],
+        limits: KafkaLimits = DEFAULT_LIMITS,
+        descriptors: Descriptors | None = None,
     ) -> KafkaListener: ...
 
 
@@ -31,8 +35,13 @@ class Listen(Protocol):
 def listen() -> Iterator[Listen]:
     with ExitStack() as stack:
 
-        def start(apis: Sequence[KafkaApi], limits: KafkaLimits = DEFAULT_LIMITS) -> KafkaListener:
-            listener = KafkaListener("127.0.0.1", 0, apis, limits, name="test-listener")
+        def start(
+            apis: Sequence[KafkaApi],
+            limits: KafkaLimits = DEFAULT_LIMITS,
+            descriptors: Descriptors | None = None,
+        ) -> KafkaListener:
+            name = "test-listener"
+            listener = KafkaListener("127.0.0.1", 0, apis, limits, name, descriptors)
             listener.start()
             stack.callback(listener.close, 0.1)
             return listener

@@ -4,6 +4,7 @@ import resource
 import socket
 import struct
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
@@ -16,6 +17,7 @@ from tests.transport.kafka.raw_client import METADATA, WAIT_S, Desk, RawClient, 
 from tests.transport.kafka.wire import read
 from transport.kafka.api import KafkaAnswer, KafkaApi, KafkaApiKey, KafkaRequest
 from transport.kafka.connection import MAX_BYTES_WITHOUT_RECORDS, KafkaLimits
+from transport.kafka.connection_quotas import RESERVED_DESCRIPTORS, Descriptors
 from transport.kafka.listener import KafkaListener
 from transport.kafka.metrics import Closed
 from transport.server import PortInUseError
@@ -216,18 +218,54 @@ def test_memory_is_free_again_when_a_client_leaves(listen: Listen):
         assert desk.next_begun().startswith(b"waiting")
 
 
-def test_no_more_connections_than_allowed(listen: Listen):
+def test_who_connects_when_there_are_max_connections_waits_until_one_ends(listen: Listen):
     listener = listen(Desk().apis, KafkaLimits(max_connections=2))
-    with RawClient(listener) as first:
-        with RawClient(listener) as second, RawClient(listener) as third:
-            assert third.is_closed()
-            assert second.ask(b"now") == first.ask(b"now") == b"now"
-            assert listener.metrics.closed[Closed.TOO_MANY] == 1
-            assert listener.metrics.connections == 2
-        while listener.metrics.connections > 1:
+    with RawClient(listener) as first, RawClient(listener) as second, RawClient(listener) as third:
+        assert second.ask(b"now") == first.ask(b"now") == b"now"
+        third.send(request_bytes(b"now later"))
+        settle(first)
+        assert listener.metrics.connections == 2
+        second.socket.close()
+        assert third.answer() == (1, b"now later")
+        assert listener.metrics.accept_pauses >= 1
+    assert +listener.metrics.closed == {}
+
+
+def test_as_many_connections_as_allowed_are_told(listen: Listen, caplog: pytest.LogCaptureFixture):
+    listener = listen(Desk().apis, KafkaLimits(max_connections=1))
+    with RawClient(listener) as first, RawClient(listener):
+        deadline = time.monotonic() + WAIT_S
+        while not listener.metrics.warnings:
             settle(first)
-        with RawClient(listener) as fourth:
-            assert fourth.ask(b"now") == b"now"
+            assert time.monotonic() < deadline
+        assert "as many as max_connections allows" in listener.metrics.warnings[0]
+    assert len(caplog.records) == 1
+
+
+def test_an_address_has_so_many_connections_and_others_have_theirs(listen: Listen):
+    limits = KafkaLimits(
+        max_connections_per_ip=1, max_connections_per_ip_overrides={"127.0.0.3": 2}
+    )
+    listener = listen(Desk().apis, limits)
+    with RawClient(listener) as first, RawClient(listener, "127.0.0.2") as elsewhere:
+        with RawClient(listener) as second:
+            assert second.is_closed()
+        assert first.ask(b"now") == elsewhere.ask(b"now") == b"now"
+        with RawClient(listener, "127.0.0.3") as one, RawClient(listener, "127.0.0.3") as two:
+            assert one.ask(b"now") == two.ask(b"now") == b"now"
+            with RawClient(listener, "127.0.0.3") as three:
+                assert three.is_closed()
+        assert +listener.metrics.closed == {Closed.TOO_MANY_OF_ADDRESS: 2}
+        while listener.metrics.connections > 2:
+            settle(first)
+        with RawClient(listener, "127.0.0.3") as again:
+            assert again.ask(b"now") == b"now"
+
+
+def test_a_host_that_has_no_address_can_have_no_limit():
+    limits = KafkaLimits(max_connections_per_ip_overrides={"no such host": 1})
+    with pytest.raises(RegentError, match="no such host has no address"):
+        KafkaListener("127.0.0.1", 0, [], limits)
 
 
 def test_the_last_descriptors_are_not_for_clients(listen: Listen):
@@ -239,7 +277,25 @@ def test_the_last_descriptors_are_not_for_clients(listen: Listen):
             assert early.ask(b"now") == b"now"
         with RawClient(listener) as later:
             assert later.ask(b"now") == b"now"
-    assert +listener.metrics.closed == {Closed.TOO_MANY: 1}
+    assert +listener.metrics.closed == {Closed.NO_DESCRIPTORS: 1}
+
+
+def test_descriptors_that_logs_use_keep_clients_out_only_when_few_are_left(
+    listen: Listen, caplog: pytest.LogCaptureFixture
+):
+    in_use = 1_000_000 - RESERVED_DESCRIPTORS  # 99.99 percent
+    listener = listen(Desk().apis, descriptors=Descriptors(lambda: in_use, lambda: 1_000_000))
+    with ExitStack() as clients:
+        for _ in range(16):
+            client = clients.enter_context(RawClient(listener))
+            assert client.ask(b"now") == b"now"
+        for _ in range(3):
+            late = clients.enter_context(RawClient(listener))
+            assert late.is_closed()
+    (warning,) = listener.metrics.warnings
+    assert "file descriptors are left" in warning
+    assert "ulimit -n" in warning
+    assert [record.getMessage() for record in caplog.records] == [f"test-listener: {warning}"]
 
 
 def test_idle_connections_are_closed_and_waiting_ones_are_not(listen: Listen):

@@ -1,0 +1,51 @@
+"""What brokers warn of themselves, asked all at once."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+from core.errors import RegentError
+from core.model import BrokerRegistration
+from core.protocol.broker import DescribeMetadataRequest, DescribeMetadataResponse
+
+if TYPE_CHECKING:
+    from transport.sockets import Context
+
+_AT_ONCE = 32
+_ASK_TIMEOUT_S = 0.5
+_MAX_BROKERS = 200  # of a cluster as large as that, the metrics tell more
+
+
+def broker_warnings(registrations: Collection[BrokerRegistration]) -> Iterator[str]:
+    """Yield one line a warning; a broker that does not answer has none."""
+    from transport.sockets import new_context
+
+    context = new_context()
+    try:
+        with ThreadPoolExecutor(_AT_ONCE) as executor:
+            asked = [
+                (registration.info.broker_id, executor.submit(_ask, context, endpoint))
+                for registration in list(registrations)[:_MAX_BROKERS]
+                if (endpoint := registration.info.control_endpoint) is not None
+            ]
+            for broker_id, answer in asked:
+                for warning in answer.result():
+                    yield f"broker {broker_id}: {warning}"
+    finally:
+        context.destroy(linger=0)
+
+
+def _ask(context: Context, endpoint: str) -> tuple[str, ...]:
+    from cli.remote_actors import CLIENT_ID
+    from transport.controller_ref import ask
+    from transport.remote_ref import RemoteActorRef
+
+    request = DescribeMetadataRequest(topics=())
+    try:
+        with RemoteActorRef(context, endpoint, client_id=CLIENT_ID) as actor:
+            answer = ask(actor, request, DescribeMetadataResponse, timeout_s=_ASK_TIMEOUT_S)
+    except RegentError:
+        return ()
+    return answer.warnings
