@@ -110,13 +110,13 @@ class Acceptor:
     def _add(self, sock: socket.socket, client_host: str) -> None:
         shortage = self._descriptors.shortage(len(self._connections))
         if shortage is not None:
-            sock.close()
             self._metrics.count_shortage(self._name, client_host, shortage)
+            sock.close()
             return
         refusal = self._quotas.admit(client_host)
         if refusal is not None:
-            sock.close()
             self._metrics.count_closed(Closed.TOO_MANY_OF_ADDRESS, self._name, client_host, refusal)
+            sock.close()
             return
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
