@@ -55,6 +55,7 @@ from core.protocol.controller import ControlledShutdownRequest
 from transport.server import ControlServer, IncomingRequest
 from transport.sockets import new_context
 from zk.admin_znodes import ConfigEntityChangeNotificationZNode
+from zk.channel import ConnectionState
 from zk.client import ZooKeeperClient
 from zk.cluster_identity import check_end_points, join_cluster
 from zk.operations import WatchEvent
@@ -409,6 +410,7 @@ class BrokerProcess(ControllerListener):
                 self._context,
                 self._settings.broker,
                 self._hurry,
+                lambda: self._keeper.state is ConnectionState.CONNECTED,
             )
         for reply in self._shutdown_replies:
             reply.set(ShutdownBrokerResponse(Errors.NONE, remaining))

@@ -42,6 +42,7 @@ class ControlledShutdownSettings:
     max_retries: int
     retry_backoff_s: float
     timeout_s: float
+    reconnect_s: float = 1.0  # for a connection to ZooKeeper that is lost just now
 
 
 def hand_over(
@@ -51,8 +52,12 @@ def hand_over(
     context: Context,
     config: BrokerConfig,
     abort: threading.Event,
+    is_connected: Callable[[], bool],
 ) -> tuple[TopicPartition, ...]:
-    """Find the controller, wherever it is, and have it move everything away."""
+    """Find the controller, wherever it is, and have it move everything away.
+
+    ``is_connected`` says whether ZooKeeper answers this broker.
+    """
     broker_id = request().broker_id
     with ExitStack() as refs:
 
@@ -73,7 +78,9 @@ def hand_over(
             config.controlled_shutdown_retry_backoff_ms / 1000,
             config.controlled_shutdown_timeout_ms / 1000,
         )
-        return ask_for_controlled_shutdown(request, snapshot, find_controller, settings, abort)
+        return ask_for_controlled_shutdown(
+            request, snapshot, find_controller, settings, abort, is_connected
+        )
 
 
 def ask_for_controlled_shutdown(
@@ -82,15 +89,20 @@ def ask_for_controlled_shutdown(
     find_controller: Callable[[MetadataSnapshot], AskableRef | None],
     settings: ControlledShutdownSettings,
     abort: threading.Event,
+    is_connected: Callable[[], bool],
 ) -> tuple[TopicPartition, ...]:
     """Have the controller move everything away; return what could not be moved.
 
-    Gives up after ``max_retries`` attempts, or when ``abort`` is set; the caller stops all the
-    same. ``request`` is called for each attempt: the broker epoch may have changed.
+    Gives up after ``max_retries`` attempts, when ``abort`` is set, or when ZooKeeper is gone,
+    without which nobody can be elected; the caller stops all the same. ``request`` is called for
+    each attempt: the broker epoch may have changed.
     """
     remaining: tuple[TopicPartition, ...] = ()
     for attempt in range(settings.max_retries):
         if attempt and abort.wait(settings.retry_backoff_s):
+            break
+        if not is_connected() and (abort.wait(settings.reconnect_s) or not is_connected()):
+            logger.warning("Without ZooKeeper nobody can take over: nothing is handed over")
             break
         message, cluster = request(), snapshot()
         if not cluster.brokers:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
+from collections.abc import Iterator
 from typing import Any
 
 from actors.controlled_shutdown import ControlledShutdownSettings, ask_for_controlled_shutdown
@@ -12,7 +14,9 @@ from core.protocol.control import UpdateMetadataBroker
 from core.protocol.controller import ControlledShutdownRequest, ControlledShutdownResponse
 from core.replication.metadata_cache import MetadataSnapshot
 
-SETTINGS = ControlledShutdownSettings(max_retries=3, retry_backoff_s=0.0, timeout_s=1.0)
+SETTINGS = ControlledShutdownSettings(
+    max_retries=3, retry_backoff_s=0.0, timeout_s=1.0, reconnect_s=0.0
+)
 LEFT = (TopicPartition("payments", 0),)
 DONE = ControlledShutdownResponse(Errors.NONE)
 STUCK = ControlledShutdownResponse(Errors.NONE, LEFT)
@@ -44,6 +48,7 @@ def leave(
     controller: ScriptedController | None,
     cluster: MetadataSnapshot,
     abort: threading.Event | None = None,
+    connections: Iterator[bool] | None = None,
 ) -> tuple[TopicPartition, ...]:
     return ask_for_controlled_shutdown(
         lambda: ControlledShutdownRequest(1, 7),
@@ -51,6 +56,7 @@ def leave(
         lambda _: controller,
         SETTINGS,
         abort or threading.Event(),
+        lambda: connections is None or next(connections),
     )
 
 
@@ -74,6 +80,22 @@ def test_after_the_last_attempt_it_says_what_is_left():
 def test_the_last_broker_asks_once_because_nobody_could_take_over():
     controller = ScriptedController(STUCK)
     assert leave(controller, cluster_of(1)) == LEFT
+
+
+def test_without_zookeeper_nobody_is_asked():
+    assert leave(ScriptedController(), cluster_of(0, 1), connections=itertools.repeat(False)) == ()
+
+
+def test_a_connection_that_is_back_in_a_moment_is_waited_for():
+    controller = ScriptedController(DONE)
+    leave(controller, cluster_of(0, 1), connections=iter([False, True]))
+    assert len(controller.asked) == 1
+
+
+def test_a_connection_that_is_lost_meanwhile_ends_the_attempts():
+    controller = ScriptedController(MOVED)
+    leave(controller, cluster_of(0, 1), connections=iter([True, False, False]))
+    assert len(controller.asked) == 1
 
 
 def test_a_broker_no_controller_ever_spoke_to_has_nothing_to_hand_over():
