@@ -32,6 +32,7 @@ from transport.client import RequestAbandonedError
 logger = logging.getLogger(__name__)
 
 RETRY_BACKOFF_MS = 50
+MAX_STALE_BACKOFF_MS = 5_000
 UNKNOWN_CONTROLLER_BACKOFF_MS = 100
 _SLICE_S = 0.05  # how late a wait for our own controller may notice that we are closing
 
@@ -63,6 +64,8 @@ class AlterPartitionSender(RegentActor):
         self._replica_manager = replica_manager
         self._retry = Timer(scheduler, self._tell_send_pending)
         self._is_failing = False
+        self._stale_epoch: int | None = None  # a broker epoch that the controller does not know
+        self._stale_backoff_ms = RETRY_BACKOFF_MS
 
     @staticmethod
     def collapse_key(message: Hashable) -> Hashable | None:
@@ -74,9 +77,14 @@ class AlterPartitionSender(RegentActor):
         """Have the proposals decided on; raises ``RegentError`` when nobody did."""
 
     def handle(self, message: SendPending, reply: Reply | None) -> None:
-        """Send what is proposed, unless the last attempt failed only just now."""
+        """Send what is proposed, unless the last attempt failed only just now.
+
+        Whose broker epoch is unknown to the controller asks more and more seldom, until it has
+        registered again.
+        """
         del message, reply
-        if self._retry.is_pending:
+        is_known_again = self._stale_epoch not in (None, self._replica_manager.broker_epoch)
+        if self._retry.is_pending and not is_known_again:
             return
         request = self._replica_manager.alter_partition_request()
         if request is None:
@@ -86,6 +94,8 @@ class AlterPartitionSender(RegentActor):
         self.requests += 1
         try:
             response = self._decided(request)
+            if self._stale_epoch is not None:
+                retry_after_ms = self._stale_backoff_ms
         except ControllerUnknownError as error:
             retry_after_ms = UNKNOWN_CONTROLLER_BACKOFF_MS
             self._failed(error)
@@ -108,6 +118,13 @@ class AlterPartitionSender(RegentActor):
     def _decided(self, request: AlterPartitionRequest) -> AlterPartitionResponse | None:
         """Return the decision; None when the request was refused as a whole."""
         response = self.alter_partitions(request)
+        if response.error_code is Errors.STALE_BROKER_EPOCH:
+            is_news = self._stale_epoch != request.broker_epoch
+            longer_ms = min(2 * self._stale_backoff_ms, MAX_STALE_BACKOFF_MS)
+            self._stale_backoff_ms = RETRY_BACKOFF_MS if is_news else longer_ms
+            self._stale_epoch = request.broker_epoch
+        else:
+            self._stale_epoch = None
         if response.error_code is Errors.NONE:
             return response
         self._failed(response.error_code.name)

@@ -198,6 +198,7 @@ class Broker(RegentActor):
                     reply.set(None)
             case Registered(broker_epoch):
                 self.replica_manager.broker_epoch = broker_epoch
+                self._callbacks.on_isrs_proposed()  # they may have been refused until now
             case DescribeMetadataRequest(topics):
                 if reply is not None:
                     reply.set(self._describe(topics))

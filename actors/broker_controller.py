@@ -13,21 +13,18 @@ from pykka import ActorDeadError, ActorRef
 from actors.controller_event_manager import ControllerEventManager, ControllerListener
 from actors.event_journal import EventJournalFile
 from actors.inbox import Asked, ClearAndPut, InboxFullError, Reply
-from actors.machine_settings import controller_settings
 from actors.request_router import controller_client_id
 from actors.request_send_thread import DeliverySettings
 from actors.runtime import start_actor, stop_actor
 from actors.scheduler import Scheduler
-from actors.topic_ids import RandomTopicIds
 from config.settings import Settings
 from core.controller.controller import Controller
 from core.controller.events import ControllerEvent, Expire
 from core.errors import SessionExpiredError
-from core.model import BrokerInfo
+from core.model import BrokerId
 from transport.client import RequestClient
 from transport.sockets import Context
 from zk.session import SessionKeeper
-from zk.store import ZkControllerStore
 
 logger = logging.getLogger(__name__)
 
@@ -39,9 +36,8 @@ class BrokerController:
 
     def __init__(
         self,
-        info: BrokerInfo,
-        store: ZkControllerStore,
-        topic_ids: RandomTopicIds,
+        broker_id: BrokerId,
+        controller: Controller,
         settings: Settings,
         *,
         context: Context,
@@ -52,17 +48,17 @@ class BrokerController:
     ) -> None:
         self._context = context
         self._keeper = keeper
-        self._client_id = controller_client_id(info.broker_id)
+        self._client_id = controller_client_id(broker_id)
         self._attempts = count(1)  # to deliver its orders
         self._undo = ExitStack()
-        journal = EventJournalFile(journal_file, info.broker_id)
+        journal = EventJournalFile(journal_file, broker_id)
         self._undo.callback(journal.close)
         config = settings.controller
         self.ref: ActorRef[ControllerEventManager] = start_actor(
             ControllerEventManager,
             _ACTOR_TIMEOUT_S,
-            info.broker_id,
-            Controller(info, store, topic_ids, controller_settings(settings)),
+            broker_id,
+            controller,
             self._open_channel,
             scheduler=scheduler,
             journal=journal,

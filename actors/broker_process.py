@@ -36,7 +36,7 @@ from actors.guardian import Guardian
 from actors.inbox import InboxFullError, Reply
 from actors.kafka_endpoint import KafkaEndpoint, Served
 from actors.listener_metrics import KafkaClientMetrics
-from actors.machine_settings import replication_settings
+from actors.machine_settings import controller_settings, replication_settings
 from actors.metrics import BrokerMetrics, MetricsServer
 from actors.replication import Replication
 from actors.request_router import RequestRouter
@@ -47,8 +47,9 @@ from actors.topic_ids import RandomTopicIds
 from actors.topic_metrics import TopicMetrics
 from actors.watchdog import Watchdog
 from config.settings import Settings
+from core.controller.controller import Controller
 from core.controller.events import RegisterBrokerAndReelect, Startup
-from core.errors import Errors, SessionExpiredError, StorageError
+from core.errors import Errors, RegentError, SessionExpiredError, StorageError
 from core.model import UNKNOWN_BROKER_EPOCH, BrokerId, BrokerInfo, EndPoint, TopicPartition
 from core.protocol.broker import ShutdownBrokerResponse
 from core.protocol.controller import ControlledShutdownRequest
@@ -57,7 +58,7 @@ from transport.sockets import new_context
 from zk.admin_znodes import ConfigEntityChangeNotificationZNode
 from zk.channel import ConnectionState
 from zk.client import ZooKeeperClient
-from zk.cluster_identity import check_end_points, join_cluster
+from zk.cluster_identity import check_cluster, check_end_points, join_cluster
 from zk.operations import WatchEvent
 from zk.session import SessionKeeper
 from zk.store import ZkControllerStore
@@ -103,7 +104,7 @@ class BrokerProcess(ControllerListener):
         self._router: RequestRouter | None = None
         self._is_serving = False
         self._is_told = threading.Event()  # of the cluster, by a controller
-        self._failure: StorageError | None = None  # why it stops by itself
+        self._failure: RegentError | None = None  # why it stops by itself
         self._broker_epoch = UNKNOWN_BROKER_EPOCH
 
     # --- start ---
@@ -241,28 +242,28 @@ class BrokerProcess(ControllerListener):
 
     def _join(self, info: BrokerInfo) -> None:
         """Open the session, register, and stand for election."""
-        guardian = Guardian(self._options.run_path, self._options.zookeeper)
-        guardian.start()
-        self._undo.callback(guardian.dismiss)
+        self._guardian = Guardian(self._options.run_path, self._options.zookeeper)
+        self._guardian.start()
+        self._undo.callback(self._guardian.dismiss)
         self._keeper = SessionKeeper(
             self._options.zookeeper,
             self._settings.zookeeper.session_timeout_ms,
             on_watch=self._on_watch,
-            on_session_starting=guardian.watch_session,
+            on_session_starting=self._on_session_starting,
             on_established=self._on_established,
             on_expired=self._on_expired,
         )
-        store = ZkControllerStore(self._keeper)
+        store = ZkControllerStore(self._keeper, self._storage.logs.check_cluster)
         self._topic_configs = self._storage.follow(self._keeper, self._replica_manager)
         self._start_controller(info, store)
         self._keeper.start(self._settings.zookeeper.connection_timeout_ms / 1000)
-        store.create_persistent_paths()
-        self._cluster_id = join_cluster(self._keeper)
+        self._cluster_id = self._storage.logs.cluster_id or join_cluster(self._keeper)
         self._storage.logs.join_cluster(self._cluster_id)
         self._topic_configs.load({p.topic for p in self._storage.logs.hosted()})
         self._storage.look_after(self._replica_manager, self._on_log_directory_failed)
+        store.create_persistent_paths()
         self._catch_up_with_configs()
-        check_end_points(store, info)
+        check_end_points(self._keeper, info)
         session_timeout_ms = self._settings.zookeeper.session_timeout_ms
         broker_epoch, session_id = register(
             info, self._keeper, store, session_timeout_ms, self._stop_requested
@@ -280,10 +281,16 @@ class BrokerProcess(ControllerListener):
     def _start_controller(self, info: BrokerInfo, store: ZkControllerStore) -> None:
         # Ends the session last: that is the moment the others see this broker die.
         self._undo.callback(self._keeper.close, _SESSION_CLOSE_TIMEOUT_S)
-        self._controller = BrokerController(
+        controller = Controller(
             info,
             store,
             RandomTopicIds(self._cache, self._storage.logs),
+            controller_settings(self._settings),
+            obeyed_epoch=lambda: self._replica_manager.controller_epoch,
+        )
+        self._controller = BrokerController(
+            info.broker_id,
+            controller,
             self._settings,
             context=self._context,
             keeper=self._keeper,
@@ -316,7 +323,7 @@ class BrokerProcess(ControllerListener):
             self._router(incoming)
 
     def _on_watch(self, watch: WatchEvent) -> None:
-        event = controller_event(watch)
+        event = controller_event(watch, self._options.broker_id)
         if event is not None:
             self._controller.tell(event)
         elif watch.path == ConfigEntityChangeNotificationZNode.PATH:
@@ -325,6 +332,17 @@ class BrokerProcess(ControllerListener):
     def _on_metadata_changed(self) -> None:
         self._is_told.set()
         self._topics.wake()
+
+    def _on_session_starting(self, client: ZooKeeperClient) -> None:
+        """Hand the session to the guardian, and make sure that its data are of our cluster."""
+        self._guardian.watch_session(client.credentials)
+        try:
+            check_cluster(client, self._storage.logs)
+        except SessionExpiredError:
+            raise
+        except RegentError as error:
+            self.on_must_end(error)
+            raise
 
     def _on_established(self, client: ZooKeeperClient) -> None:
         del client
@@ -356,14 +374,18 @@ class BrokerProcess(ControllerListener):
         try:
             self._storage.announce_failure()
         except StorageError as error:
-            self._failure = error
-            self.request_stop(hurry=True)
+            self.on_must_end(error)
 
     def on_broker_registered(self, broker_epoch: int) -> None:
         """Learn our broker epoch."""
         self._broker_epoch = broker_epoch
         with suppress(ActorDeadError):
             self._broker.tell(Registered(broker_epoch))
+
+    def on_must_end(self, reason: RegentError) -> None:
+        """End in an orderly way, without moving anything away first."""
+        self._failure = self._failure or reason
+        self.request_stop(hurry=True)
 
     def on_role_changed(self, is_active: bool, controller_epoch: int) -> None:
         """Show the role in the broker's state."""
@@ -398,7 +420,7 @@ class BrokerProcess(ControllerListener):
     def shut_down(self) -> tuple[TopicPartition, ...]:
         """Hand over, then stop everything; return the partitions nobody could take over.
 
-        Raises ``StorageError`` at the end when that is why the broker stops.
+        Raises at the end the ``RegentError`` that is why the broker stops, if it stops by itself.
         """
         self._status.become(BrokerState.PENDING_CONTROLLED_SHUTDOWN)
         remaining: tuple[TopicPartition, ...] = ()

@@ -26,7 +26,7 @@ from core.controller.answers import refusal
 from core.controller.controller import Controller
 from core.controller.events import ControllerEvent, RequestId
 from core.controller.gauges import ControllerGauges, take_gauges
-from core.errors import Errors
+from core.errors import Errors, RegentError
 from core.model import BrokerId
 from core.protocol.controller import (
     ControllerRequest,
@@ -42,6 +42,9 @@ class ControllerListener:
 
     def on_broker_registered(self, broker_epoch: int) -> None:
         """Learn the broker epoch of a new registration."""
+
+    def on_must_end(self, reason: RegentError) -> None:
+        """Learn why this broker must end."""
 
     def on_role_changed(self, is_active: bool, controller_epoch: int) -> None:
         """Learn whether this broker rules."""
@@ -218,12 +221,21 @@ class ControllerEventManager(RegentActor):
                 self._scheduler.schedule(after_ms, lambda: self._tell_later(event), key=self.name)
             case fx.CancelScheduledEvents():
                 self._scheduler.cancel_key(self.name)
-            case fx.BrokerRegistered(broker_epoch):
-                self._listener.on_broker_registered(broker_epoch)
-            case fx.ControllerRoleChanged(is_active, controller_epoch):
-                self._listener.on_role_changed(is_active, controller_epoch)
+            case fx.BrokerRegistered() | fx.BrokerMustEnd() | fx.ControllerRoleChanged():
+                self._tell_listener(effect)
             case fx.RecordChanges() | fx.SendControlRequest():
                 pass
+
+    def _tell_listener(
+        self, effect: fx.BrokerRegistered | fx.BrokerMustEnd | fx.ControllerRoleChanged
+    ) -> None:
+        match effect:
+            case fx.BrokerRegistered(broker_epoch):
+                self._listener.on_broker_registered(broker_epoch)
+            case fx.BrokerMustEnd(reason):
+                self._listener.on_must_end(reason)
+            case fx.ControllerRoleChanged(is_active, controller_epoch):
+                self._listener.on_role_changed(is_active, controller_epoch)
 
     def _tell_later(self, event: ControllerEvent) -> None:
         """Queue an event, from any thread; after the actor's end there is nothing to tell."""

@@ -8,6 +8,7 @@
 ├── BrokerIdInUseError        another live process is registered under our broker id
 ├── BrokerNotFoundError       nobody who takes requests is registered there
 ├── StorageError              a log directory failed
+│   └── ForeignDirectoryError     it is in use, or of another broker or cluster: the disk is sound
 ├── DamagedRecordsError       records in the middle of a log are not what was written
 ├── RecordsRefusedError       record batches that cannot be appended
 └── BadDataError              a znode, frame or file that cannot be understood
@@ -109,6 +110,10 @@ class BrokerNotFoundError(RegentError):
 
 class StorageError(RegentError):
     """The log directory a partition lives in (or would live in) failed."""
+
+
+class ForeignDirectoryError(StorageError):
+    """A log directory that is in use, or of another broker or cluster: the disk is sound."""
 
 
 class DamagedRecordsError(RegentError):

@@ -22,6 +22,7 @@ EPOCH_DURING_DELETE = -2  # StopReplica: the topic is being deleted, do not chec
 UNKNOWN_BROKER_EPOCH = -1
 INITIAL_LEADER_EPOCH = 0
 INITIAL_PARTITION_EPOCH = 0
+MAX_CONTROLLER_EPOCH = 2**31 - 1  # Kafka's is an int32
 INITIAL_CONTROLLER_EPOCH = 0  # what `/controller_epoch` is created with; the first controller has 1
 
 

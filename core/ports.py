@@ -187,12 +187,25 @@ class ControllerStore(
         ...
 
     def register_controller(
-        self, broker_id: BrokerId, current: ControllerEpoch, now_ms: int
+        self,
+        broker_id: BrokerId,
+        current: ControllerEpoch,
+        now_ms: int,
+        *,
+        obeyed_epoch: int = 0,
     ) -> ControllerEpoch | None:
         """Create ``/controller`` and bump ``/controller_epoch`` in one transaction.
 
-        None when somebody else holds the node or bumped the epoch first.
+        The new epoch is above ``current`` and above ``obeyed_epoch``, the highest one this broker
+        has obeyed. None when somebody else holds the node or bumped the epoch first. Raises
+        ``ForeignDirectoryError`` when ZooKeeper is not of our cluster.
         """
+        ...
+
+    def raise_controller_epoch(
+        self, broker_id: BrokerId, epoch: int, epoch_zk_version: int
+    ) -> ControllerEpoch:
+        """Replace ``/controller_epoch`` by a higher one while ``/controller`` is ours (fenced)."""
         ...
 
     def delete_controller(self, epoch_zk_version: int) -> None:
@@ -202,9 +215,10 @@ class ControllerStore(
     # --- brokers ---
 
     def register_broker(self, info: BrokerInfo) -> int:
-        """Create ``/brokers/ids/N`` and return the broker epoch.
+        """Create ``/brokers/ids/N``, watch it, and return the broker epoch.
 
-        Idempotent within a session. Raises ``BrokerIdInUseError`` while another session owns it.
+        Idempotent within a session. Raises ``BrokerIdInUseError`` while another session owns it,
+        and ``ForeignDirectoryError`` when ZooKeeper is not of our cluster.
         """
         ...
 
@@ -288,7 +302,9 @@ class ControllerStore(
         ...
 
     def unwatch_all_but_controller(self) -> None:
-        """Drop every watch of the controller's duties; ``/controller`` stays watched.
+        """Drop every watch of the controller's duties.
+
+        ``/controller`` and our own registration stay watched.
 
         Never raises: with the session the watches are gone as well.
         """

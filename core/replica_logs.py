@@ -41,6 +41,16 @@ class AppendedRecords(NamedTuple):
     is_duplicate: bool = False
 
 
+class SeenOfCluster(NamedTuple):
+    """How far a broker has seen the cluster's metadata come, in all its lives.
+
+    ``controller_epoch`` is the highest one obeyed; ``zxid`` that of the newest registration.
+    """
+
+    controller_epoch: int = 0
+    zxid: int = 0
+
+
 class OffsetOfTimestamp(NamedTuple):
     """The first record at or after a time: where it is, when it is from, and of which epoch."""
 
@@ -177,7 +187,35 @@ class PartitionLog(Protocol):
         ...
 
 
-class ReplicaLogs(Protocol):
+class ClusterNotes(Protocol):
+    """What a broker's log directories know of the cluster they belong to."""
+
+    @property
+    def seen(self) -> SeenOfCluster:
+        """How far this broker has seen the cluster come."""
+        ...
+
+    def note_seen(self, seen: SeenOfCluster) -> None:
+        """Note durably how far the cluster has come. Raises ``StorageError``."""
+        ...
+
+    def check_cluster(self, cluster_id: str | None) -> None:
+        """Check that these are logs of the cluster whose id ZooKeeper holds (None: it holds none).
+
+        Raises ``ForeignDirectoryError``. Logs of no cluster yet may join any.
+        """
+        ...
+
+    def check_zxid(self, zxid: int) -> None:
+        """Check that ZooKeeper, which has come to ``zxid``, has not gone back.
+
+        Raises ``ForeignDirectoryError``, from then on whatever ZooKeeper has come to: attempts to
+        start make transactions, too.
+        """
+        ...
+
+
+class ReplicaLogs(ClusterNotes, Protocol):
     """The logs of one broker, in one or several directories. Mirrors ``kafka.log.LogManager``."""
 
     def hosted(self) -> Mapping[TopicPartition, TopicId | None]:

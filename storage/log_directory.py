@@ -1,7 +1,8 @@
 """A broker's log directory: one owner at a time, of one broker and one cluster; sound, or offline.
 
 Files as Kafka's: ``.lock``, ``meta.properties`` (``version``, ``broker.id``, ``cluster.id``) and
-``.kafka_cleanshutdown``. Mirrors ``kafka.server.LogDirFailureChannel`` as well.
+``.kafka_cleanshutdown``; beside them ``control-plane.properties``, which Kafka ignores. Mirrors
+``kafka.server.LogDirFailureChannel`` as well.
 """
 
 from __future__ import annotations
@@ -14,18 +15,16 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO
 
-from core.errors import StorageError
+from core.errors import ForeignDirectoryError, StorageError
 from core.model import BrokerId
+from core.replica_logs import SeenOfCluster
 from storage.atomic_file import write_atomically
 from storage.log_file import CorruptSegmentError
 
 _VERSION = "0"
+_SEEN = "control-plane.properties"
 _CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
 _log = logging.getLogger(__name__)
-
-
-class ForeignDirectoryError(StorageError):
-    """A log directory that is in use, or of another broker or cluster: no broken disk."""
 
 
 def _ignore(path: Path) -> None:
@@ -45,6 +44,7 @@ class LogDirectory:
         self.path = path
         self._lock: IO[bytes] | None = None
         self._on_failed = on_failed
+        self.cluster_id: str | None = None  # it is bound to
         self.failure = ""  # one line; nothing: it works
         self._failure_lock = threading.Lock()
 
@@ -110,15 +110,49 @@ class LogDirectory:
         Raises ``ForeignDirectoryError`` when it is bound to another one, ``StorageError`` when it
         cannot be written.
         """
-        stored = self._read_meta()
-        bound_to = stored.get("cluster.id")
-        if bound_to not in (None, cluster_id):
-            raise ForeignDirectoryError(
-                f"log directory {self.path} belongs to cluster {bound_to}, but ZooKeeper says"
-                f" {cluster_id}: the ZooKeeper data was replaced, or --zookeeper is wrong"
-            )
+        self.check_cluster(cluster_id)
         text = f"version={_VERSION}\nbroker.id={broker_id}\ncluster.id={cluster_id}\n"
         write_atomically(self.path / "meta.properties", text.encode())
+        self.cluster_id = cluster_id
+
+    def check_cluster(self, cluster_id: str | None) -> None:
+        """Raise ``ForeignDirectoryError`` when it is bound to another cluster than ``cluster_id``.
+
+        None: ZooKeeper knows of none.
+        """
+        bound_to = self.cluster_id
+        if bound_to is None or bound_to == cluster_id:
+            return
+        if cluster_id is None:
+            raise ForeignDirectoryError(
+                f"log directory {self.path} belongs to cluster {bound_to}, but ZooKeeper has no"
+                " /cluster/id: the ZooKeeper data was deleted or replaced, or --zookeeper is wrong;"
+                " put its data back, the logs are as they were"
+            )
+        raise ForeignDirectoryError(
+            f"log directory {self.path} belongs to cluster {bound_to}, but ZooKeeper says"
+            f" {cluster_id}: the ZooKeeper data was replaced, or --zookeeper is wrong; put its data"
+            " back, the logs are as they were"
+        )
+
+    @property
+    def seen_file(self) -> Path:
+        """Where it is noted how far the cluster has come."""
+        return self.path / _SEEN
+
+    def read_seen(self) -> SeenOfCluster:
+        """Return how far the cluster had come; nothing where there is no note of it."""
+        noted = _read_properties(self.seen_file)
+        epoch, zxid = noted.get("controller.epoch", "0"), noted.get("zookeeper.zxid", "0")
+        if epoch.isdecimal() and zxid.isdecimal():
+            return SeenOfCluster(int(epoch), int(zxid))
+        _log.warning("%s is ignored: it has no numbers in it", self.seen_file)
+        return SeenOfCluster()
+
+    def note_seen(self, seen: SeenOfCluster) -> None:
+        """Note durably how far the cluster has come. Raises ``StorageError``."""
+        text = f"controller.epoch={seen.controller_epoch}\nzookeeper.zxid={seen.zxid}\n"
+        write_atomically(self.seen_file, text.encode())
 
     def was_closed_cleanly(self) -> bool:
         """Whether everything in it was flushed and checkpointed when it was used last."""
@@ -139,18 +173,21 @@ class LogDirectory:
             self._lock = None
 
     def _check_owner(self, broker_id: BrokerId) -> None:
-        stored = self._read_meta().get("broker.id")
+        meta = _read_properties(self.path / "meta.properties")
+        self.cluster_id = meta.get("cluster.id") or None
+        stored = meta.get("broker.id")
         if stored is not None and stored != str(broker_id):
             raise ForeignDirectoryError(
                 f"log directory {self.path} belongs to broker {stored}, not to broker {broker_id}"
             )
 
-    def _read_meta(self) -> dict[str, str]:
-        try:
-            text = (self.path / "meta.properties").read_text(encoding="utf-8")
-        except FileNotFoundError:
-            return {}
-        except (OSError, UnicodeDecodeError) as error:
-            raise StorageError(f"{self.path / 'meta.properties'}: {error}") from None
-        pairs = (line.partition("=") for line in text.splitlines() if not line.startswith("#"))
-        return {key.strip(): value.strip() for key, found, value in pairs if found}
+
+def _read_properties(path: Path) -> dict[str, str]:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return {}
+    except (OSError, UnicodeDecodeError) as error:
+        raise StorageError(f"{path}: {error}") from None
+    pairs = (line.partition("=") for line in text.splitlines() if not line.startswith("#"))
+    return {key.strip(): value.strip() for key, found, value in pairs if found}

@@ -6,18 +6,21 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
-from core.errors import DamagedRecordsError, StorageError
+from core.errors import DamagedRecordsError, ForeignDirectoryError, StorageError
 from core.log_config import DEFAULT_LOG_CONFIG, LogConfig
 from core.model import BrokerId, TopicPartition
 from core.protocol.control import TopicId
+from core.replica_logs import SeenOfCluster
 from storage.directory_logs import DirectoryLogs, LogSettings
 from storage.log import Log
-from storage.log_directory import ForeignDirectoryError, LogDirectory
+from storage.log_directory import LogDirectory
 from storage.log_names import STRAY, TO_DELETE
 from storage.verification import Verification
 
+_NEVER = 2**63 - 1  # a zxid that ZooKeeper does not come to
 _log = logging.getLogger(__name__)
 
 
@@ -55,6 +58,7 @@ class LogManager:
         self._configs: dict[str, LogConfig] = {}
         self._on_directory_failed = on_directory_failed
         self._is_open = False
+        self._seen = SeenOfCluster()
         self._lock = threading.RLock()  # over which logs there are; taken before that of a log
         self._homes: dict[TopicPartition, DirectoryLogs] = {}
         self._verification = Verification(self._usable_logs, wall_clock_ms, on_records_damaged)
@@ -94,6 +98,7 @@ class LogManager:
                 other = self._homes.setdefault(name, logs)
                 if other is not logs:
                     self._refuse_twice(name, other, logs)
+        self._seen = self._read_seen()
         self._is_open = True
 
     def join_cluster(self, cluster_id: str) -> None:
@@ -110,6 +115,51 @@ class LogManager:
             except StorageError as error:
                 logs.directory.fail(str(error))
         self._check_any_live()
+
+    # --- the cluster ---
+
+    @property
+    def cluster_id(self) -> str | None:
+        """The cluster the directories are bound to; None: to none yet."""
+        return next((i for logs in self._live() if (i := logs.directory.cluster_id)), None)
+
+    def check_cluster(self, cluster_id: str | None) -> None:
+        """Check that the directories belong to the cluster ZooKeeper has; None: it has none."""
+        for logs in self._live():
+            logs.directory.check_cluster(cluster_id)
+
+    def check_zxid(self, zxid: int) -> None:
+        """Check that ZooKeeper has not gone back."""
+        if zxid >= self._seen.zxid:
+            return
+        self.note_seen(self._seen._replace(zxid=_NEVER))
+        files = ", ".join(str(logs.directory.seen_file) for logs in self._live())
+        raise ForeignDirectoryError(
+            "the ZooKeeper data is older than what this broker has seen: an older snapshot was put"
+            " in its place, or a copy; put the newer data back, or accept what this one has"
+            f" forgotten; in either case remove {files} and start again, the logs are as they were"
+        )
+
+    @property
+    def seen(self) -> SeenOfCluster:
+        """How far this broker has seen the cluster come."""
+        return self._seen
+
+    def note_seen(self, seen: SeenOfCluster) -> None:
+        """Note durably how far the cluster has come."""
+        with self._lock:
+            if seen != self._seen:
+                self._seen = seen
+                for logs in self._live():
+                    with suppress(StorageError), logs.directory:  # it has said so
+                        logs.directory.note_seen(seen)
+
+    def _read_seen(self) -> SeenOfCluster:
+        notes = [SeenOfCluster()]
+        for logs in self._live():
+            with suppress(StorageError), logs.directory:  # it has said so
+                notes.append(logs.directory.read_seen())
+        return SeenOfCluster(*map(max, zip(*notes, strict=True)))
 
     @property
     def failed_directories(self) -> frozenset[Path]:

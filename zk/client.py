@@ -147,6 +147,10 @@ class ZooKeeperClient:
         absolute_paths = [absolute(self._chroot, path) for path in paths]
         return self._reading(lambda: self._bulk.children(absolute_paths))
 
+    def latest_zxid(self) -> int:
+        """See ``ZooKeeper.latest_zxid``."""
+        return self._reading(self._channel.latest_zxid)
+
     def multi(self, operations: Sequence[Operation]) -> MultiResult:
         """See ``ZooKeeper.multi``. Raises ``RequestTooLargeError`` above a megabyte."""
         return self.multi_many([operations])[0]

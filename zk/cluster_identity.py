@@ -6,9 +6,10 @@ import uuid
 
 from core.errors import RegentError
 from core.model import BrokerInfo
+from core.replica_logs import ClusterNotes
+from zk.admin import ZkAdminStore
 from zk.operations import ConnectionLossError, Create, Refused, ZkError, ZooKeeper
 from zk.requests import RequestRefusedError
-from zk.store import ZkControllerStore
 from zk.znodes import ClusterIdZNode, encode_topic_id
 
 
@@ -38,10 +39,27 @@ def join_cluster(zookeeper: ZooKeeper) -> str:
                 raise RequestRefusedError(f"cannot create {create.path}: {result.error.name}")
 
 
-def check_end_points(store: ZkControllerStore, info: BrokerInfo) -> None:
+def read_cluster_id(zookeeper: ZooKeeper) -> str | None:
+    """Return the cluster id; None when there is none. Raises ``BadDataError``."""
+    node = zookeeper.get(ClusterIdZNode.PATH)
+    return None if node is None else ClusterIdZNode.decode(node.data)
+
+
+def check_cluster(zookeeper: ZooKeeper, notes: ClusterNotes) -> None:
+    """Check that the data of ZooKeeper is that of our cluster, and no older than we have seen.
+
+    In every new session before it is used: ZooKeeper may have lost its data, or been given that of
+    another cluster or of another day, while the broker runs. Raises ``ForeignDirectoryError``, and
+    ``BadDataError`` when ``/cluster/id`` cannot be understood.
+    """
+    notes.check_cluster(read_cluster_id(zookeeper))
+    notes.check_zxid(zookeeper.latest_zxid())
+
+
+def check_end_points(zookeeper: ZooKeeper, info: BrokerInfo) -> None:
     """Raise ``EndPointInUseError`` when another broker id advertises one of our addresses."""
     ours = {(e.host, e.port) for e in info.endpoints}
-    for broker_id, registration in store.read_brokers().items():
+    for broker_id, registration in ZkAdminStore(zookeeper).read_brokers().items():
         if broker_id == info.broker_id or isinstance(registration, Exception):
             continue
         for endpoint in registration.info.endpoints:
@@ -50,4 +68,3 @@ def check_end_points(store: ZkControllerStore, info: BrokerInfo) -> None:
                     f"{endpoint.host}:{endpoint.port} is advertised by broker {broker_id} already;"
                     " give this broker another --port"
                 )
-    store.unwatch_all_but_controller()

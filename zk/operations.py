@@ -221,6 +221,10 @@ class ZooKeeper(Protocol):
         """
         ...
 
+    def latest_zxid(self) -> int:
+        """Ask for a transaction id that every read sent from now on includes."""
+        ...
+
     def wait_connected(self) -> None:
         """Return when connected; raise ``SessionExpiredError`` when that cannot happen any more."""
         ...

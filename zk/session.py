@@ -61,7 +61,9 @@ class SessionKeeper:
     thread and must only enqueue. The others are called on the keeper's own thread, for the first
     session as for every later one:
 
-    * ``on_session_starting(credentials)``: connected, and nobody can use the session yet;
+    * ``on_session_starting(client)``: connected, and nobody else can use the session yet. What it
+      raises refuses the session: ``SessionExpiredError`` and the next one is opened, any other
+      ``RegentError`` and there is none any more;
     * ``on_established(client)``: the session is in use;
     * ``on_expired()``: the session is over. The next one is opened when the returned future is
       done (not later than 30 s).
@@ -75,7 +77,7 @@ class SessionKeeper:
         session_timeout_ms: int,
         *,
         on_watch: Callable[[WatchEvent], None],
-        on_session_starting: Callable[[SessionCredentials], None] | None = None,
+        on_session_starting: Callable[[ZooKeeperClient], None] = lambda _: None,
         on_established: Callable[[ZooKeeperClient], None],
         on_expired: Callable[[], Future[None] | None],
     ) -> None:
@@ -93,18 +95,21 @@ class SessionKeeper:
         self._established = False
         self._closed = False
         self._failure: RegentError | None = None  # of the latest attempt to connect
+        self._refusal: RegentError | None = None  # of a session that the owner does not want
         self.statistics = SessionStatistics()
         self._thread = threading.Thread(target=self._run, name="zookeeper-session", daemon=True)
 
     def start(self, timeout_s: float) -> None:
         """Open the first session, and return when ``on_established`` has.
 
-        Raises ``ConnectionLossError`` when that does not succeed in time; the keeper is closed
-        then.
+        Raises ``ConnectionLossError`` when that does not succeed in time, and what
+        ``on_session_starting`` refused the session with; the keeper is closed then.
         """
         self._thread.start()
         with self._changed:
             if self._changed.wait_for(lambda: self._established or self._closed, timeout_s):
+                if self._refusal is not None:
+                    raise self._refusal
                 return
             failure = self._failure
         self.close()
@@ -170,6 +175,10 @@ class SessionKeeper:
         with self.statistics.request():
             return self.client.children_many(paths)
 
+    def latest_zxid(self) -> int:
+        """See ``ZooKeeper.latest_zxid``."""
+        return self.client.latest_zxid()
+
     def multi(self, operations: Sequence[Operation]) -> MultiResult:
         """See ``ZooKeeper.multi``."""
         with self.statistics.request():
@@ -232,9 +241,8 @@ class SessionKeeper:
 
     def _establish(self, client: ZooKeeperClient) -> None:
         self._end_predecessor(client.credentials)
-        starting = self._on_session_starting
-        if starting is not None:
-            self._tell(lambda: starting(client.credentials))
+        if not self._is_wanted(client):
+            return
         with self._changed:
             self._client = client
             self._connecting = None
@@ -247,6 +255,26 @@ class SessionKeeper:
         with self._changed:
             self._established = True
             self._changed.notify_all()
+
+    def _is_wanted(self, client: ZooKeeperClient) -> bool:
+        """Whether the owner wants the session; if not, it is over."""
+        try:
+            self._on_session_starting(client)
+        except SessionExpiredError as expired:
+            logger.info("%s", expired)
+        except RegentError as refusal:
+            logger.error("ZooKeeper session %#x is not used: %s", client.session_id, refusal)
+            with self._changed:
+                self._refusal, self._closed = refusal, True
+                self._changed.notify_all()
+        except Exception:  # whatever the owner does wrong, there must be a session again
+            logger.exception("ZooKeeper session %#x cannot be used", client.session_id)
+            with self._changed:
+                self._changed.wait_for(lambda: self._closed, _MAX_BACKOFF_S)
+        else:
+            return True
+        client.close()
+        return False
 
     def _end_predecessor(self, credentials: SessionCredentials) -> None:
         """End the session before this one, in case the server does not know yet that it is over.

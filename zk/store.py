@@ -6,7 +6,7 @@ Mirrors the controller's half of ``kafka.zk.KafkaZkClient``.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 
 from core.config_changes import UNCLEAN_LEADER_ELECTION
@@ -42,6 +42,7 @@ from zk.operations import (
     Committed,
     Create,
     Delete,
+    Operation,
     Refused,
     SetData,
     ZkError,
@@ -62,10 +63,17 @@ MAX_REGISTRATION_ATTEMPTS = 5
 class ZkControllerStore(
     ZkTopicDeletionStore, ZkReassignmentStore, ZkPreferredElectionStore, ZkNotificationStore
 ):
-    """Reads and writes of one broker's controller, over its present ZooKeeper session."""
+    """Reads and writes of one broker's controller, over its present ZooKeeper session.
 
-    def __init__(self, zookeeper: ZooKeeper) -> None:
+    ``check_cluster`` raises ``ForeignDirectoryError`` when the id in ``/cluster/id`` (None: there
+    is none) is not our cluster's; None: any cluster will do.
+    """
+
+    def __init__(
+        self, zookeeper: ZooKeeper, check_cluster: Callable[[str | None], None] | None = None
+    ) -> None:
         super().__init__(zookeeper)
+        self._check_cluster = check_cluster
         self._registering_session = 0  # whose session our registration was created by
 
     # --- election ---
@@ -92,19 +100,25 @@ class ZkControllerStore(
     def create_controller_epoch(self) -> None:
         """Create ``/controller_epoch`` unless it exists."""
         data = znodes.ControllerEpochZNode.encode(INITIAL_CONTROLLER_EPOCH)
-        self._apply([Create(znodes.ControllerEpochZNode.PATH, data)])
+        self._apply([*self._cluster_fence(), Create(znodes.ControllerEpochZNode.PATH, data)])
 
     def register_controller(
-        self, broker_id: BrokerId, current: ControllerEpoch, now_ms: int
+        self,
+        broker_id: BrokerId,
+        current: ControllerEpoch,
+        now_ms: int,
+        *,
+        obeyed_epoch: int = 0,
     ) -> ControllerEpoch | None:
         """Create ``/controller`` and bump ``/controller_epoch`` in one transaction.
 
         Refused, it may have been our own first attempt whose answer was lost: then the node is of
         our session and the epoch is the one only that attempt can have written.
         """
-        epoch = current.epoch + 1
+        epoch = max(current.epoch, obeyed_epoch) + 1
         result = self._apply(
             [
+                *self._cluster_fence(),
                 Create(
                     znodes.ControllerZNode.PATH,
                     znodes.ControllerZNode.encode(broker_id, now_ms),
@@ -118,11 +132,38 @@ class ZkControllerStore(
             ]
         )
         if isinstance(result, Committed):
-            return ControllerEpoch(epoch, _stat(result, 1).version)
+            return ControllerEpoch(epoch, _stat(result, -1).version)
         holder, stored = self.read_controller(), self.read_controller_epoch()
         if holder is None or stored is None or not holder.is_own_session:
             return None
         return stored if holder.broker_id == broker_id and stored.epoch == epoch else None
+
+    def raise_controller_epoch(
+        self, broker_id: BrokerId, epoch: int, epoch_zk_version: int
+    ) -> ControllerEpoch:
+        """Replace ``/controller_epoch`` by a higher one while ``/controller`` is ours.
+
+        Who was elected meanwhile has changed the version of the one, who overwrote the other its.
+        """
+        node = self._zookeeper.get(znodes.ControllerZNode.PATH, watch=True)
+        if node is not None and node.stat.ephemeral_owner == self._zookeeper.session_id:
+            result = self._apply(
+                [
+                    Check(znodes.ControllerZNode.PATH, node.stat.version),
+                    SetData(
+                        znodes.ControllerEpochZNode.PATH,
+                        znodes.ControllerEpochZNode.encode(epoch),
+                        epoch_zk_version,
+                    ),
+                ]
+            )
+            if isinstance(result, Committed):
+                return ControllerEpoch(epoch, _stat(result, 1).version)
+            holder, stored = self.read_controller(), self.read_controller_epoch()
+            is_ours = holder is not None and holder.is_own_session
+            if is_ours and stored == ControllerEpoch(epoch, epoch_zk_version + 1):
+                return stored  # our own first attempt, whose answer was lost
+        raise ControllerMovedError(f"broker {broker_id} is not the controller any more")
 
     def delete_controller(self, epoch_zk_version: int) -> None:
         """Delete ``/controller`` while the epoch is ours."""
@@ -149,30 +190,34 @@ class ZkControllerStore(
                 self._apply([Create(path)])
 
     def register_broker(self, info: BrokerInfo) -> int:
-        """Create ``/brokers/ids/N``; its czxid is the broker epoch (KIP-380).
+        """Create ``/brokers/ids/N`` and watch it; its czxid is the broker epoch (KIP-380).
 
         Mirrors ``KafkaZkClient.CheckedEphemeral``.
         """
-        self.create_persistent_paths()
         path = znodes.BrokerIdZNode.path(info.broker_id)
+        self._kept = {path}
+        owner = 0
         for _ in range(MAX_REGISTRATION_ATTEMPTS):
+            fence = self._cluster_fence()
+            self.create_persistent_paths()
+            session = self._zookeeper.session_id
             result = self._apply(
                 [
+                    *fence,
                     Create(path, ephemeral=True),
                     SetData(path, znodes.BrokerIdZNode.encode(info), 0),
                 ]
             )
-            session = self._zookeeper.session_id
-            if isinstance(result, Committed):
-                self._registering_session = session
-                return _stat(result, 1).czxid
-            if result.error is not ZkError.NODE_EXISTS:
-                raise RequestRefusedError(f"cannot create {path}: {result.error.name}")
-            existing = self._zookeeper.get(path)
+            if isinstance(result, Refused):
+                if result.index < len(fence):
+                    continue  # the cluster id changed just now
+                if result.error is not ZkError.NODE_EXISTS:
+                    raise RequestRefusedError(f"cannot create {path}: {result.error.name}")
+            existing = self._zookeeper.get(path, watch=True)
             if existing is None:
                 continue
             owner = existing.stat.ephemeral_owner
-            if owner == session:  # our own first attempt, whose answer was lost
+            if owner == session:  # refused: our own first attempt, whose answer was lost
                 self._registering_session = session
                 return existing.stat.czxid
             if owner not in (0, self._registering_session):
@@ -180,9 +225,20 @@ class ZkControllerStore(
             # Nobody's, or our own former session's, which outlived it (ZOOKEEPER-2985, KAFKA-7165).
             self._apply([Delete(path, existing.stat.version)])
         raise BrokerIdInUseError(
-            f"broker id {info.broker_id} is registered by another process, or by a former one whose"
-            " session has not expired yet"
+            f"broker id {info.broker_id} is registered by another process (session {owner:#x}), or"
+            " by a former one whose session has not expired yet"
         )
+
+    def _cluster_fence(self) -> list[Operation]:
+        """Return what makes a transaction fail in the data of another cluster.
+
+        Raises ``ForeignDirectoryError`` when these are.
+        """
+        if self._check_cluster is None:
+            return []
+        node = self._zookeeper.get(znodes.ClusterIdZNode.PATH)
+        self._check_cluster(None if node is None else znodes.ClusterIdZNode.decode(node.data))
+        return [] if node is None else [Check(znodes.ClusterIdZNode.PATH, node.stat.version)]
 
     def read_brokers(self) -> Mapping[BrokerId, BrokerRegistration | BadDataError]:
         """Read every registration, ascending, and watch all of them."""

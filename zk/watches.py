@@ -13,10 +13,12 @@ from core.controller.events import (
     PartitionReassignmentIsrChange,
     PreferredReplicaElection,
     Reelect,
+    RegistrationDeleted,
     TopicChange,
     TopicDeletion,
     ZkPartitionReassignment,
 )
+from core.model import BrokerId
 from zk.admin_znodes import (
     DeleteTopicsZNode,
     IsrChangeNotificationZNode,
@@ -25,7 +27,13 @@ from zk.admin_znodes import (
     ReassignPartitionsZNode,
 )
 from zk.operations import WatchEvent, WatchKind
-from zk.znodes import BrokerIdsZNode, ControllerZNode, TopicPartitionStateZNode, TopicsZNode
+from zk.znodes import (
+    BrokerIdsZNode,
+    BrokerIdZNode,
+    ControllerZNode,
+    TopicPartitionStateZNode,
+    TopicsZNode,
+)
 
 # Also when the node itself comes or goes, so that the watch on its children is armed again.
 _OF_CHILDREN: dict[str, ControllerEvent] = {
@@ -44,8 +52,11 @@ _OF_NODES: dict[str, ControllerEvent] = {
 }
 
 
-def controller_event(watch: WatchEvent) -> ControllerEvent | None:
-    """Return the event that ``watch`` triggers, if it triggers one."""
+def controller_event(watch: WatchEvent, broker_id: BrokerId) -> ControllerEvent | None:
+    """Return the event that ``watch`` triggers at broker ``broker_id``, if it triggers one.
+
+    That another broker's registration is gone is told by the children of its parent.
+    """
     kind, path = watch
     if path in _OF_CHILDREN:
         return None if kind is WatchKind.CHANGED else _OF_CHILDREN[path]
@@ -57,6 +68,8 @@ def controller_event(watch: WatchEvent) -> ControllerEvent | None:
     match kind, parent:
         case WatchKind.CHANGED, BrokerIdsZNode.PATH if name.isdecimal():
             return BrokerModifications(int(name))
+        case WatchKind.DELETED, BrokerIdsZNode.PATH if path == BrokerIdZNode.path(broker_id):
+            return RegistrationDeleted()
         # A deletion too: the topic may be there again, and no list of names would tell.
         case WatchKind.CHANGED | WatchKind.DELETED, TopicsZNode.PATH:
             return PartitionModifications(name)

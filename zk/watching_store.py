@@ -25,12 +25,13 @@ class WatchingStore:
     def __init__(self, zookeeper: ZooKeeper) -> None:
         self._zookeeper = zookeeper
         self._watched: set[str] = set()
+        self._kept: set[str] = set()  # what is watched whoever rules
         self.unreadable: dict[str, str] = {}
         """Watched lists and nodes that ZooKeeper refused to show when last asked, and why."""
 
     def unwatch_all_but_controller(self) -> None:
-        """Drop every watch this store armed, but the one on ``/controller``."""
-        watched, self._watched = sorted(self._watched), set()
+        """Drop the watches this store armed, but for ``/controller`` and our own registration."""
+        watched, self._watched = sorted(self._watched - self._kept), set()
         self.unreadable.clear()
         with suppress(SessionExpiredError):  # then they are gone with the session
             self._zookeeper.unwatch(watched)

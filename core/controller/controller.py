@@ -11,6 +11,7 @@ that it lost it. What ``/controller`` says is another matter: the elector's.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import assert_never
 
 from core.controller.alter_partition import AlterPartitions
@@ -19,6 +20,7 @@ from core.controller.broker_membership import BrokerMembership
 from core.controller.context import ControllerContext
 from core.controller.controlled_shutdown import ControlledShutdowns
 from core.controller.effects import (
+    BrokerMustEnd,
     BrokerRegistered,
     CancelScheduledEvents,
     ControllerRoleChanged,
@@ -53,6 +55,7 @@ from core.controller.events import (
     ReadAgain,
     Reelect,
     RegisterBrokerAndReelect,
+    RegistrationDeleted,
     ReplicaLeaderElection,
     RequestId,
     Resign,
@@ -78,6 +81,7 @@ from core.controller.topic_deletion import TopicDeletions
 from core.errors import (
     BadDataError,
     ControllerMovedError,
+    ForeignDirectoryError,
     RegentError,
     SessionExpiredError,
     UnreadableError,
@@ -89,10 +93,14 @@ from core.protocol.controller import ControllerResponse
 log = logging.getLogger(__name__)
 
 MAX_RESIGNATION_BACKOFF_MS = 60_000
+COMPLAINT_INTERVAL_MS = 60_000
 
 
 class Controller:
-    """One broker's controller: every event enters through ``handle``."""
+    """One broker's controller: every event enters through ``handle``.
+
+    ``obeyed_epoch`` returns the highest controller epoch this broker has obeyed, in any life.
+    """
 
     def __init__(
         self,
@@ -100,10 +108,11 @@ class Controller:
         store: ControllerStore,
         topic_ids: TopicIds,
         settings: ControllerSettings | None = None,
+        obeyed_epoch: Callable[[], int] = lambda: 0,
     ) -> None:
         self._info = broker_info
         self._term = Term(broker_info.broker_id, store, topic_ids, settings or ControllerSettings())
-        self._elector = Elector(broker_info.broker_id, store)
+        self._elector = Elector(broker_info.broker_id, store, obeyed_epoch)
         self._partitions = PartitionStateMachine(self._term)
         self._replicas = ReplicaStateMachine(self._term)
         machines = (self._term, self._partitions, self._replicas)
@@ -124,6 +133,7 @@ class Controller:
         self._is_loading = False
         self._reads_again_in = 0  # the epoch of the term that has armed a ReadAgain
         self._is_standing_back = False
+        self._complaint = ("", 0)  # the last one, and when it was logged
 
     @property
     def is_active(self) -> bool:
@@ -176,7 +186,14 @@ class Controller:
                 self._elector.forget()
                 self._resign()
             case RegisterBrokerAndReelect():
-                self._register_broker_and_reelect(now_ms)
+                if self._register_broker(now_ms):
+                    self._reconsider(now_ms)
+            case RegistrationDeleted():
+                self._register_broker(now_ms)
+            case BrokerModifications(broker_id) if broker_id == self._info.broker_id:
+                self._register_broker(now_ms)  # whose watch has fired
+                if self._is_active:
+                    self._brokers.on_broker_modifications(broker_id)
             case Resign(reason):
                 self._move(reason, now_ms)
             case StandAgain():
@@ -234,6 +251,11 @@ class Controller:
                 self._reply(request_id, self._reassignments.ongoing(request))
             case DescribeTopics(request_id, topics):
                 self._reply(request_id, describe_topics(self.context, topics))
+            case (
+                LeaderAndIsrResponseReceived(response=response)
+                | UpdateMetadataResponseReceived(response=response)
+            ) if self._responses.is_refused_for_epoch(event):
+                self._rule_above(response.controller_epoch, now_ms)
             case LeaderAndIsrResponseReceived():
                 self._responses.on_leader_and_isr(event)
                 # Last: who is let go is told what it leads when all this is done.
@@ -292,29 +314,51 @@ class Controller:
             return
         try:
             won = self._elector.elect(now_ms)
-        except BadDataError as error:  # nobody can be elected until somebody mends the epoch
-            log.error(
-                "[Controller id=%d] cannot stand for election: %s", self._info.broker_id, error
-            )
+        except (BadDataError, ForeignDirectoryError) as error:  # until somebody mends it
+            self._complain(f"cannot stand for election: {error}", now_ms)
             self._schedule(self._term.settings.election_retry_ms, Reelect())
             return
         if won is not None:
             self._elected_ms = now_ms
             self._failover(won)
 
-    def _register_broker_and_reelect(self, now_ms: int) -> None:
-        retry_ms = self._term.settings.registration_retry_ms
+    def _register_broker(self, now_ms: int) -> bool:
+        """Register, and whether that succeeded; if not, it is tried again."""
         try:
             broker_epoch = self._term.store.register_broker(self._info)
         except SessionExpiredError:
             raise
+        except ForeignDirectoryError as error:
+            self._term.outbox.add(BrokerMustEnd(error))
+            return False
         except RegentError as error:  # whatever it is: a broker nobody sees is of no use
-            log.warning("[Broker id=%d] %s; trying again", self._info.broker_id, error)
+            self._complain(f"{error}; trying again", now_ms)
+            retry_ms = self._term.settings.registration_retry_ms
             self._schedule(retry_ms, RegisterBrokerAndReelect())
-            return
+            return False
         self._term.outbox.add(BrokerRegistered(broker_epoch))
         self._term.outbox.record("broker %d: epoch %d", self._info.broker_id, broker_epoch)
-        self._reconsider(now_ms)
+        return True
+
+    def _complain(self, what: str, now_ms: int) -> None:
+        """Log an error that comes again and again: when it is new, and once a minute."""
+        said, when_ms = self._complaint
+        if what != said or not 0 <= now_ms - when_ms < COMPLAINT_INTERVAL_MS:
+            self._complaint = what, now_ms
+            log.error("[Controller id=%d] %s", self._info.broker_id, what)
+
+    def _rule_above(self, controller_epoch: int, now_ms: int) -> None:
+        """Begin again in an epoch above one that a broker has obeyed, if we are the controller.
+
+        Whoever was elected after us would have changed the znode on whose version we write.
+        """
+        try:
+            raised = self._elector.raise_epoch(controller_epoch, self.context.epoch_zk_version)
+        except BadDataError as error:
+            self._complain(f"cannot raise the controller epoch: {error}", now_ms)
+            return
+        self._resign()
+        self._failover(raised)
 
     def _failover(self, won: ControllerEpoch) -> None:
         """Take over, in the order of ``KafkaController.onControllerFailover``.

@@ -58,6 +58,7 @@ _STATES: dict[type[ControllerEvent], ControllerState] = {
     events.Reelect: ControllerState.CONTROLLER_CHANGE,
     events.Expire: ControllerState.CONTROLLER_CHANGE,
     events.RegisterBrokerAndReelect: ControllerState.CONTROLLER_CHANGE,
+    events.RegistrationDeleted: ControllerState.CONTROLLER_CHANGE,
     events.Resign: ControllerState.CONTROLLER_CHANGE,
     events.StandAgain: ControllerState.CONTROLLER_CHANGE,
     events.BrokerChange: ControllerState.BROKER_CHANGE,

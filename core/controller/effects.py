@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from core.controller.events import ControllerEvent, RequestId
+from core.errors import RegentError
 from core.model import BrokerId, BrokerRegistration
 from core.protocol.api import ActorResponse
 from core.protocol.control import ControlHeader, ControlRequest
@@ -66,6 +67,13 @@ class BrokerRegistered:
 
 
 @dataclass(frozen=True, slots=True)
+class BrokerMustEnd:
+    """This broker must end in an orderly way: ZooKeeper's data are not of its cluster."""
+
+    reason: RegentError
+
+
+@dataclass(frozen=True, slots=True)
 class ControllerRoleChanged:
     """This broker became the active controller (or stopped being it)."""
 
@@ -90,6 +98,7 @@ Effect: TypeAlias = (
     | ScheduleEvent
     | CancelScheduledEvents
     | BrokerRegistered
+    | BrokerMustEnd
     | ControllerRoleChanged
     | RecordChanges
 )

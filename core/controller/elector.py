@@ -7,9 +7,10 @@ Mirrors the election half of ``kafka.controller.KafkaController`` and
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
-from core.errors import ControllerMovedError
-from core.model import BrokerId
+from core.errors import BadDataError, ControllerMovedError
+from core.model import MAX_CONTROLLER_EPOCH, BrokerId
 from core.ports import ControllerEpoch, ControllerStore, ControllerZNode
 
 log = logging.getLogger(__name__)
@@ -19,11 +20,20 @@ NO_CONTROLLER = -1
 
 
 class Elector:
-    """Knows who is the active controller as far as ZooKeeper tells."""
+    """Knows who is the active controller as far as ZooKeeper tells.
 
-    def __init__(self, broker_id: BrokerId, store: ControllerStore) -> None:
+    ``obeyed_epoch`` returns the highest controller epoch this broker has obeyed.
+    """
+
+    def __init__(
+        self,
+        broker_id: BrokerId,
+        store: ControllerStore,
+        obeyed_epoch: Callable[[], int] = lambda: 0,
+    ) -> None:
         self._broker_id = broker_id
         self._store = store
+        self._obeyed_epoch = obeyed_epoch
         self.active_controller_id: BrokerId = NO_CONTROLLER
 
     def holds_controller_znode(self) -> bool:
@@ -46,6 +56,9 @@ class Elector:
         Only call it while not acting as controller: a node of our own session is then one whose
         creation we never learnt of, or whose data somebody overwrote, and is deleted (KAFKA-13407;
         nobody else may free it, and it would block every election for as long as we live).
+
+        Raises ``BadDataError`` when ``/controller_epoch`` cannot be understood or be raised, and
+        ``ForeignDirectoryError`` when ZooKeeper's data are not of our cluster.
         """
         for _ in range(MAX_ATTEMPTS):
             controller = self._store.read_controller()
@@ -61,6 +74,23 @@ class Elector:
                 return None
         return None  # it keeps changing hands: the watch that is armed tells when to look again
 
+    def raise_epoch(self, above: int, epoch_zk_version: int) -> ControllerEpoch:
+        """Raise the epoch of the controller that we are, because a broker has obeyed a higher one.
+
+        Somebody set ``/controller_epoch`` back, or deleted it: with an election it only grows.
+        Raises ``ControllerMovedError`` when another broker was elected, and ``BadDataError`` when
+        there is no higher epoch.
+        """
+        _check_can_be_raised(above, above)
+        log.warning(
+            "[Controller id=%d] a broker has obeyed controller epoch %d: /controller_epoch was set"
+            " back; it is raised to %d",
+            self._broker_id,
+            above,
+            above + 1,
+        )
+        return self._store.raise_controller_epoch(self._broker_id, above + 1, epoch_zk_version)
+
     def forget(self) -> None:
         """Know of no controller, because our session is over."""
         self.active_controller_id = NO_CONTROLLER
@@ -72,7 +102,11 @@ class Elector:
             current = self._store.read_controller_epoch()
         if current is None:
             return None
-        return self._store.register_controller(self._broker_id, current, now_ms)
+        obeyed = self._obeyed_epoch()
+        _check_can_be_raised(max(current.epoch, obeyed), obeyed)
+        return self._store.register_controller(
+            self._broker_id, current, now_ms, obeyed_epoch=obeyed
+        )
 
     def _delete_unusable(self, controller: ControllerZNode) -> None:
         log.warning(
@@ -99,3 +133,19 @@ class Elector:
             self.active_controller_id = NO_CONTROLLER  # a former life of ours, not yet expired
         else:
             self.active_controller_id = controller.broker_id
+
+
+def _check_can_be_raised(epoch: int, obeyed: int) -> None:
+    """Raise ``BadDataError`` when there is no epoch above ``epoch``."""
+    if epoch < MAX_CONTROLLER_EPOCH:
+        return
+    remedy = (
+        f"set /controller_epoch to {obeyed}, the highest one that this broker has obeyed"
+        if obeyed < MAX_CONTROLLER_EPOCH
+        else "brokers have obeyed it: stop them all, set /controller_epoch to 0, remove"
+        " control-plane.properties from their log directories, and start them"
+    )
+    raise BadDataError(
+        f"controller epoch {MAX_CONTROLLER_EPOCH} is the highest there can be, and nobody can be"
+        f" elected after it; brokers go on serving; {remedy}"
+    )

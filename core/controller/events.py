@@ -59,6 +59,11 @@ class RegisterBrokerAndReelect:
 
 
 @dataclass(frozen=True, slots=True)
+class RegistrationDeleted:
+    """Somebody deleted the registration of this broker, whose session goes on."""
+
+
+@dataclass(frozen=True, slots=True)
 class Resign:
     """Something unexpected happened: give up the controllership and let another broker try."""
 
@@ -280,6 +285,7 @@ ControllerEvent: TypeAlias = (
     | Reelect
     | Expire
     | RegisterBrokerAndReelect
+    | RegistrationDeleted
     | Resign
     | StandAgain
     | BrokerChange
@@ -314,6 +320,7 @@ ControllerEvent: TypeAlias = (
 _IDEMPOTENT_TRIGGERS = (
     ControllerChange,
     Reelect,
+    RegistrationDeleted,
     BrokerChange,
     BrokerModifications,
     TopicChange,

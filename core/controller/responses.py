@@ -95,6 +95,17 @@ class ControlResponses:
             or registration.broker_epoch != header.broker_epoch
         )
 
+    def is_refused_for_epoch(
+        self, event: LeaderAndIsrResponseReceived | UpdateMetadataResponseReceived
+    ) -> bool:
+        """Whether a broker has obeyed a higher controller epoch than the present one, ours."""
+        response = event.response
+        return (
+            response.error_code is Errors.STALE_CONTROLLER_EPOCH
+            and response.controller_epoch > self._context.epoch
+            and not self.is_stale(event.broker_id, event.header)
+        )
+
     def on_leader_and_isr(self, event: LeaderAndIsrResponseReceived) -> None:
         """Learn which replicas have logs that fail them, and which of them no longer.
 

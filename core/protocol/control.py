@@ -99,10 +99,14 @@ class PartitionError(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LeaderAndIsrResponse:
-    """Answer to LeaderAndIsr; on a top-level error every requested partition repeats it."""
+    """Answer to LeaderAndIsr; on a top-level error every requested partition repeats it.
+
+    ``controller_epoch`` is the highest one the receiver has obeyed, 0 where it does not say.
+    """
 
     error_code: Errors
     partition_errors: tuple[PartitionError, ...] = ()
+    controller_epoch: int = 0
 
 
 class StopReplicaPartition(NamedTuple):
@@ -207,9 +211,10 @@ class UpdateMetadataRequest:
 
 @dataclass(frozen=True, slots=True)
 class UpdateMetadataResponse:
-    """Answer to UpdateMetadata."""
+    """Answer to UpdateMetadata; ``controller_epoch`` as in LeaderAndIsrResponse."""
 
     error_code: Errors
+    controller_epoch: int = 0
 
 
 ControlRequest: TypeAlias = LeaderAndIsrRequest | StopReplicaRequest | UpdateMetadataRequest

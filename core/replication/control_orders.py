@@ -68,7 +68,7 @@ class ControlOrders:
         replacement: LogReplacement,
     ) -> None:
         self.broker_epoch = UNKNOWN_BROKER_EPOCH
-        self.controller_epoch = 0  # the highest seen
+        self.controller_epoch = logs.seen.controller_epoch  # the highest obeyed, in any life
         self._broker_id = broker_id
         self._sequence = 0  # of the newest order of that controller
         self._ordered_in = (0, UNKNOWN_BROKER_EPOCH)  # controller and broker epoch of that order
@@ -99,8 +99,8 @@ class ControlOrders:
                 header.controller_epoch,
                 refused.name,
             )
-            return refusal(request, refused)
-        self.controller_epoch = header.controller_epoch
+            return refusal(request, refused, self.controller_epoch)
+        self._note_controller_epoch(header.controller_epoch)
         self._sequence = header.sequence or self._sequence
         self._ordered_in = (header.controller_epoch, header.broker_epoch)
         match request:
@@ -111,6 +111,18 @@ class ControlOrders:
             case UpdateMetadataRequest():
                 self._cache.update(header, request)
                 return UpdateMetadataResponse(Errors.NONE)
+
+    def on_registered(self, broker_epoch: int) -> None:
+        """Learn our broker epoch, before any order that names it is obeyed or not."""
+        self.broker_epoch = broker_epoch
+        seen = self._logs.seen
+        self._logs.note_seen(seen._replace(zxid=max(seen.zxid, broker_epoch)))
+
+    def _note_controller_epoch(self, controller_epoch: int) -> None:
+        """Note a new epoch before its controller is obeyed, for the broker's next life too."""
+        if controller_epoch > self.controller_epoch:
+            self.controller_epoch = controller_epoch
+            self._logs.note_seen(self._logs.seen._replace(controller_epoch=controller_epoch))
 
     def _check_epochs(self, header: ControlHeader) -> Errors:
         if UNKNOWN_BROKER_EPOCH != header.broker_epoch < self.broker_epoch:
@@ -332,13 +344,13 @@ class ControlOrders:
         )
 
 
-def refusal(request: ControlRequest, error: Errors) -> ControlResponse:
+def refusal(request: ControlRequest, error: Errors, controller_epoch: int = 0) -> ControlResponse:
     """Return the answer that refuses ``request`` as a whole."""
     match request:
         case LeaderAndIsrRequest():
             errors = tuple(PartitionError(*name, error) for name, _ in request.partitions())
-            return LeaderAndIsrResponse(error, errors)
+            return LeaderAndIsrResponse(error, errors, controller_epoch)
         case StopReplicaRequest():
             return StopReplicaResponse(error)
         case UpdateMetadataRequest():
-            return UpdateMetadataResponse(error)
+            return UpdateMetadataResponse(error, controller_epoch)

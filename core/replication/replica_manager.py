@@ -150,7 +150,7 @@ class ReplicaManager:
 
     @broker_epoch.setter
     def broker_epoch(self, broker_epoch: int) -> None:
-        self._orders.broker_epoch = broker_epoch
+        self._orders.on_registered(broker_epoch)
 
     @property
     def controller_epoch(self) -> int:

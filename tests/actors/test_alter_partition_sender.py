@@ -5,6 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Iterator
+from itertools import pairwise
 from time import monotonic
 
 import pytest
@@ -20,6 +21,7 @@ from actors.broker import Broker, Registered
 from actors.runtime import start_actor, stop_actor
 from actors.scheduler import Scheduler
 from core.errors import Errors
+from core.protocol.broker import DescribeMetadataRequest
 from core.protocol.controller import (
     AlteredPartition,
     AlterPartitionRequest,
@@ -155,6 +157,36 @@ def test_a_wake_does_not_shorten_the_pause_after_a_failure(stage: Stage, leader:
     assert stop_actor(ref, TIMEOUT_S)
     first, second = failed_at
     assert second - first >= 0.045
+
+
+def test_who_is_not_registered_any_more_asks_more_and_more_seldom_until_it_is(
+    stage: Stage, leader: Broker
+):
+    asked: queue.Queue[tuple[float, int]] = queue.Queue()
+    unregistered = leader.replica_manager.broker_epoch
+
+    class Deposing(ScriptedSender):
+        def alter_partitions(self, request: AlterPartitionRequest) -> AlterPartitionResponse:
+            asked.put((monotonic(), request.broker_epoch))
+            if request.broker_epoch == unregistered:
+                return AlterPartitionResponse(Errors.STALE_BROKER_EPOCH)
+            return super().alter_partitions(request)
+
+    scheduler = stage.scheduler("s")
+    ref = start_actor(Deposing, TIMEOUT_S, leader.replica_manager, scheduler)
+    ref.tell(SendPending())
+    times = [asked.get(timeout=TIMEOUT_S)[0] for _ in range(5)]
+    gaps = [later - earlier for earlier, later in pairwise(times)]
+    for gap, at_least in zip(gaps, (0.045, 0.095, 0.195, 0.395), strict=True):
+        assert gap >= at_least
+    scheduler.shutdown()  # nobody wakes it after the pause any more
+    leader.actor_ref.tell(Registered(unregistered + 1))
+    while leader.replica_manager.broker_epoch == unregistered:
+        ask(leader.actor_ref, DescribeMetadataRequest())
+    ref.tell(SendPending())
+    assert asked.get(timeout=TIMEOUT_S)[1] == unregistered + 1, "the pause is over"
+    assert stop_actor(ref, TIMEOUT_S)
+    assert isr(leader) == (1, 2)
 
 
 def test_nothing_proposed_is_nothing_sent(stage: Stage, leader: Broker):

@@ -139,8 +139,10 @@ class SimulatedBroker:
             replication_endpoint=self.replication_endpoint,
         )
         topic_ids = CountedTopicIds(self.cache, world.topic_numbers)
-        store = ZkControllerStore(self.session)
-        self.controller = Controller(info, store, topic_ids, self.settings)
+        store = ZkControllerStore(self.session, disk.check_cluster)
+        self.controller = Controller(
+            info, store, topic_ids, self.settings, lambda: self.replica_manager.controller_epoch
+        )
         self._request_ids = itertools.count(1)
         self.record_server = RecordServer(self)
         self._fetchers = Fetchers(self)
@@ -205,7 +207,7 @@ class SimulatedBroker:
         return self.session.server.is_alive(self.session.session_id)
 
     def _on_watch(self, watch: WatchEvent) -> None:
-        event = controller_event(watch)
+        event = controller_event(watch, self.broker_id)
         if event is not None and not self.is_dead:
             self.tell(event)
 
@@ -231,9 +233,16 @@ class SimulatedBroker:
                 self.world.time.schedule(self, after_ms, lambda: self.tell(event), event)
             case fx.CancelScheduledEvents():
                 self.world.time.cancel_events(self)
+            case _:
+                self._perform_of_broker(effect)
+
+    def _perform_of_broker(self, effect: fx.Effect) -> None:
+        match effect:
             case fx.BrokerRegistered(broker_epoch):
                 self.broker_epoch = self.replica_manager.broker_epoch = broker_epoch
-            case fx.ControllerRoleChanged() | fx.RecordChanges():
+            case fx.BrokerMustEnd():
+                self.world.stop(self)
+            case _:
                 pass
 
     def _close_channel(self, broker_id: BrokerId) -> None:

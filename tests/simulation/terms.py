@@ -9,7 +9,7 @@ from core.protocol.controller import ControlledShutdownRequest
 from tests.simulation.broker import SimulatedBroker
 from tests.simulation.cluster import Cluster
 from tests.simulation.leadership_history import Belief, LeadershipHistory
-from zk.znodes import ControllerZNode
+from zk.znodes import BrokerIdZNode, ControllerZNode
 
 
 class Terms:
@@ -68,7 +68,8 @@ class Terms:
         allowed = (Reelect, RegisterBrokerAndReelect, StandAgain)
         assert all(isinstance(event, allowed) for event in scheduled), f"{where} waits: {scheduled}"
         watched = self._cluster.zookeeper.watched(broker.session.session_id)
-        assert watched <= {ControllerZNode.PATH}, f"{where} watches {sorted(watched)}"
+        allowed_watches = {ControllerZNode.PATH, BrokerIdZNode.path(broker.broker_id)}
+        assert watched <= allowed_watches, f"{where} watches {sorted(watched)}"
 
     def _check_memory(self, broker: SimulatedBroker) -> None:
         """S6: what a controller knows is what ZooKeeper held, and never older than it knew."""

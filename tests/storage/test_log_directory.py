@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from core.errors import StorageError
-from storage.log_directory import ForeignDirectoryError, LogDirectory
+from core.errors import ForeignDirectoryError, StorageError
+from core.replica_logs import SeenOfCluster
+from storage.log_directory import LogDirectory
 from storage.log_file import CorruptSegmentError
 
 META = "meta.properties"
@@ -120,6 +121,37 @@ def test_what_kafka_wrote_is_understood(path: Path) -> None:
         directory.join_cluster(3, "another")
     directory.join_cluster(3, CLUSTER)
     directory.close()
+
+
+@pytest.mark.parametrize(
+    ("found", "said"), [(None, "ZooKeeper has no /cluster/id"), ("another", "says another")]
+)
+def test_a_directory_says_when_zookeeper_is_not_of_its_cluster(
+    directory: LogDirectory, path: Path, found: str | None, said: str
+) -> None:
+    directory.check_cluster(found)  # it belongs to none yet
+    directory.join_cluster(3, CLUSTER)
+    directory.check_cluster(CLUSTER)
+    with pytest.raises(ForeignDirectoryError, match=f"{path} belongs to cluster {CLUSTER}, but.*"):
+        directory.check_cluster(found)
+    directory.close()
+    again = LogDirectory(path)
+    again.open(3)
+    with pytest.raises(ForeignDirectoryError, match=said):
+        again.check_cluster(found)
+    again.close()
+
+
+def test_how_far_the_cluster_has_come_is_noted_where_kafka_does_not_look(
+    directory: LogDirectory, path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert directory.read_seen() == SeenOfCluster(0, 0)
+    directory.note_seen(SeenOfCluster(controller_epoch=7, zxid=300))
+    assert directory.read_seen() == SeenOfCluster(7, 300)
+    assert not caplog.messages
+    (path / "control-plane.properties").write_text("controller.epoch=seven")
+    assert directory.read_seen() == SeenOfCluster(0, 0)
+    assert "is ignored" in caplog.text
 
 
 # --- failures -------------------------------------------------------------------------------------

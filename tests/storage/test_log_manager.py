@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from core.errors import DamagedRecordsError, StorageError
+from core.errors import DamagedRecordsError, ForeignDirectoryError, StorageError
 from core.model import TopicPartition
+from core.replica_logs import SeenOfCluster
 from storage.log import Log
-from storage.log_directory import ForeignDirectoryError
 from storage.log_manager import LogManager
 from storage.segment import Segment
 from tests.support.disk_logs import (
@@ -112,6 +112,31 @@ def test_all_directories_join_the_cluster(two: Machine):
         assert f"cluster.id={CLUSTER}" in (directory / "meta.properties").read_text()
     with pytest.raises(ForeignDirectoryError, match="belongs to cluster"):
         two.restart().join_cluster("another-cluster-abcdef")
+
+
+def test_how_far_the_cluster_has_come_outlives_the_process_and_a_directory(two: Machine):
+    logs = two.start()
+    assert logs.seen == SeenOfCluster(0, 0)
+    logs.note_seen(SeenOfCluster(controller_epoch=7, zxid=300))
+    assert two.restart().seen == SeenOfCluster(7, 300)
+    two.end()
+    (two.directories[0] / "control-plane.properties").unlink()
+    assert two.start().seen == SeenOfCluster(7, 300)
+
+
+def test_a_zookeeper_that_went_back_is_refused_until_somebody_removes_the_note(two: Machine):
+    logs = two.start()
+    logs.note_seen(SeenOfCluster(controller_epoch=7, zxid=300))
+    logs.check_zxid(300)
+    files = [directory / "control-plane.properties" for directory in two.directories]
+    for zxid in (299, 400):  # attempts to start make transactions, too
+        with pytest.raises(ForeignDirectoryError, match=r"older than .* seen.*remove") as raised:
+            two.restart().check_zxid(zxid)
+        assert all(str(file) in str(raised.value) for file in files)
+    two.end()
+    for file in files:
+        file.unlink()
+    two.start().check_zxid(100)
 
 
 def test_a_log_that_is_in_two_directories_is_used_in_neither(two: Machine):

@@ -104,9 +104,12 @@ class BreakableCluster(RunningCluster):
 
     def revive(self, broker_id: BrokerId) -> None:
         """Start a broker that has ended, where clients know it."""
-        port = str(self._ports[broker_id])
-        self.start_broker(broker_id, "--config", str(self._config), "--port", port)
+        self.start_broker(broker_id, *self.broker_arguments(broker_id))
         eventually(lambda: self.broker_epoch(broker_id) is not None, "it is registered")
+
+    def broker_arguments(self, broker_id: BrokerId) -> list[str]:
+        """Return what the command line of a broker says beside where it is."""
+        return ["--config", str(self._config), "--port", str(self._ports[broker_id])]
 
     def pause(self, broker_id: BrokerId) -> None:
         """Stop a broker in its tracks and wait until its session has ended."""

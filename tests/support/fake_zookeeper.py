@@ -377,6 +377,11 @@ class FakeZooKeeper:
         """Wait for the connection: every read of the fake sees every write."""
         self._read("sync", ["/"], self.server.read_data, watch=False)
 
+    def latest_zxid(self) -> int:
+        """Return the zxid of the newest transaction."""
+        self.get("/")
+        return self.server.zxid
+
     def multi(self, operations: Sequence[Operation]) -> MultiResult:
         """Apply all operations or none."""
         return self._write("multi", [operations])[0]

@@ -25,6 +25,7 @@ from core.replica_logs import (
     LastOfProducer,
     OffsetOfTimestamp,
 )
+from tests.support.cluster_notes import NotesInMemory
 from tests.support.producer_sequences import ProducerSequences
 from tests.support.record_batches import TIMESTAMP_MS, Record, records_of, stamped
 from tests.support.record_checks import (
@@ -274,7 +275,7 @@ class MemoryLog:
         self._check_readable()
 
 
-class MemoryLogs:
+class MemoryLogs(NotesInMemory):
     """Implements ``core.replica_logs.ReplicaLogs``; it outlives the process that uses it.
 
     ``aside`` are the partitions whose logs were set aside, in order.
@@ -287,6 +288,7 @@ class MemoryLogs:
         defaults: LogConfig = DEFAULT_LOG_CONFIG,
         wall_clock_ms: Callable[[], int] = lambda: TIMESTAMP_MS,
     ) -> None:
+        super().__init__()
         self.has_failed = False  # some directory
         self.aside: list[TopicPartition] = []
         self.high_watermarks: dict[TopicPartition, int] = {}  # as checkpointed

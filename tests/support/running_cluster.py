@@ -148,20 +148,7 @@ class RunningCluster:
     def start_broker(self, broker_id: BrokerId, *arguments: str) -> subprocess.Popen[str]:
         """Start a broker again that has died, as an operator would."""
         process = subprocess.Popen(
-            [
-                sys.executable,
-                run.__file__,
-                "broker",
-                "--id",
-                str(broker_id),
-                "--zookeeper",
-                self.description["zookeeper"],
-                "--data-dir",
-                str(self.data_dir / f"broker-{broker_id}"),
-                "--session-timeout-ms",
-                str(SESSION_TIMEOUT_MS),
-                *arguments,
-            ],
+            self.broker_command(broker_id, *arguments),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -174,6 +161,31 @@ class RunningCluster:
         ready = process.stdout.readline()
         assert ready.startswith("ready: "), ready
         return process
+
+    def broker_command(self, broker_id: BrokerId, *arguments: str) -> list[str]:
+        """Return the command line that starts a broker on its own data."""
+        return [
+            sys.executable,
+            run.__file__,
+            "broker",
+            "--id",
+            str(broker_id),
+            "--zookeeper",
+            self.description["zookeeper"],
+            "--data-dir",
+            str(self.data_dir / f"broker-{broker_id}"),
+            "--session-timeout-ms",
+            str(SESSION_TIMEOUT_MS),
+            *arguments,
+        ]
+
+    def renew_session(self) -> None:
+        """Look at ZooKeeper in a session of its present data."""
+        self.zookeeper.close()
+        self.zookeeper = ZooKeeperClient(
+            self.description["zookeeper"], 10_000, on_watch=lambda event: None
+        )
+        self.zookeeper.start(10)
 
     # --- what there is to see ---
 

@@ -231,7 +231,7 @@ class Stage:
         refs: list[ActorRef[ControllerEventManager]] = []
 
         def on_watch(watch: WatchEvent) -> None:
-            event = controller_event(watch)
+            event = controller_event(watch, broker_id)
             if event is not None and refs:
                 refs[0].tell(event)
 

@@ -297,6 +297,7 @@ class Candidate:
     def __init__(
         self, tree: Tree, broker_id: BrokerId, settings: ControllerSettings | None = None
     ) -> None:
+        self._broker_id = broker_id
         self.inbox: deque[ControllerEvent] = deque()
         self.now_ms = 1_700_000_000_000
         self.session = KeptSession(tree.server, self._on_watch)
@@ -329,7 +330,7 @@ class Candidate:
         return effects
 
     def _on_watch(self, watch: WatchEvent) -> None:
-        event = controller_event(watch)
+        event = controller_event(watch, self._broker_id)
         if event is not None and collapse_key(event) not in map(collapse_key, self.inbox):
             self.inbox.append(event)
 

@@ -7,10 +7,17 @@ from collections.abc import Sequence
 
 import pytest
 
-from core.errors import BadDataError
+from core.errors import BadDataError, ForeignDirectoryError
 from core.model import BrokerInfo, EndPoint
+from core.replica_logs import SeenOfCluster
+from tests.support.cluster_notes import NotesInMemory
 from tests.support.fake_zookeeper import Call, FakeZooKeeper, FakeZooKeeperServer, Moment
-from zk.cluster_identity import EndPointInUseError, check_end_points, join_cluster
+from zk.cluster_identity import (
+    EndPointInUseError,
+    check_cluster,
+    check_end_points,
+    join_cluster,
+)
 from zk.operations import ConnectionLossError, Create, Operation, Refused, WatchEvent, ZkError
 from zk.requests import RequestRefusedError
 from zk.store import ZkControllerStore
@@ -95,6 +102,59 @@ def test_who_may_not_create_the_id_is_told_so(server: FakeZooKeeperServer) -> No
         join_cluster(ForbiddingZooKeeper(server))
 
 
+# --- whose data these are -------------------------------------------------------------------------
+
+
+@pytest.fixture
+def logs(server: FakeZooKeeperServer, zookeeper: FakeZooKeeper) -> NotesInMemory:
+    """The notes of a broker that has joined the cluster and is registered."""
+    notes = NotesInMemory()
+    notes.cluster_id = join_cluster(zookeeper)
+    notes.note_seen(SeenOfCluster(controller_epoch=1, zxid=server.zxid))
+    return notes
+
+
+def test_a_broker_without_logs_of_a_cluster_joins_any(zookeeper: FakeZooKeeper) -> None:
+    check_cluster(zookeeper, NotesInMemory())
+
+
+def test_the_data_of_ones_own_cluster_are_fine(
+    server: FakeZooKeeperServer, zookeeper: FakeZooKeeper, logs: NotesInMemory
+) -> None:
+    server.put("/later")
+    check_cluster(zookeeper, logs)
+
+
+def test_a_zookeeper_that_lost_its_data_is_refused_and_stays_empty(logs: NotesInMemory) -> None:
+    emptied = FakeZooKeeperServer()
+    with pytest.raises(ForeignDirectoryError, match="not of None"):
+        check_cluster(FakeZooKeeper(emptied), logs)
+    assert not emptied.snapshot()
+
+
+def test_the_data_of_another_cluster_are_refused(logs: NotesInMemory) -> None:
+    another = FakeZooKeeper(FakeZooKeeperServer())
+    other_id = join_cluster(another)
+    with pytest.raises(ForeignDirectoryError, match=other_id):
+        check_cluster(another, logs)
+
+
+def test_older_data_of_ones_own_cluster_are_refused(logs: NotesInMemory) -> None:
+    older = FakeZooKeeperServer()
+    assert logs.cluster_id is not None
+    older.put("/cluster/id", ClusterIdZNode.encode(logs.cluster_id))
+    with pytest.raises(ForeignDirectoryError, match="was seen"):
+        check_cluster(FakeZooKeeper(older), logs)
+
+
+def test_an_id_that_cannot_be_understood_is_nobodys(
+    server: FakeZooKeeperServer, zookeeper: FakeZooKeeper, logs: NotesInMemory
+) -> None:
+    server.put("/cluster/id", b"nonsense")
+    with pytest.raises(BadDataError, match="/cluster/id"):
+        check_cluster(zookeeper, logs)
+
+
 # --- addresses ------------------------------------------------------------------------------------
 
 
@@ -118,7 +178,7 @@ def test_free_addresses_and_ones_own_former_are_fine(
     server: FakeZooKeeperServer, zookeeper: FakeZooKeeper, other: BrokerInfo, ours: BrokerInfo
 ) -> None:
     register(server, other)
-    check_end_points(ZkControllerStore(zookeeper), ours)
+    check_end_points(zookeeper, ours)
 
 
 def test_an_address_of_another_broker_is_refused(
@@ -126,20 +186,20 @@ def test_an_address_of_another_broker_is_refused(
 ) -> None:
     register(server, info(1, 9091, 9092))
     with pytest.raises(EndPointInUseError, match=r"h:9092 is advertised by broker 1 .* --port"):
-        check_end_points(ZkControllerStore(zookeeper), info(2, 9092))
+        check_end_points(zookeeper, info(2, 9092))
 
 
 def test_an_unreadable_registration_keeps_nobody_out(
     server: FakeZooKeeperServer, zookeeper: FakeZooKeeper
 ) -> None:
     server.put(BrokerIdZNode.path(1), b"nonsense")
-    check_end_points(ZkControllerStore(zookeeper), info(2, 9092))
+    check_end_points(zookeeper, info(2, 9092))
 
 
 def test_looking_at_addresses_leaves_no_watch(server: FakeZooKeeperServer) -> None:
     watches: list[WatchEvent] = []
     register(server, info(1, 9092))
-    check_end_points(ZkControllerStore(FakeZooKeeper(server, watches.append)), info(2, 9093))
+    check_end_points(FakeZooKeeper(server, watches.append), info(2, 9093))
     register(server, info(3, 9094))
     server.put(BrokerIdZNode.path(1), b"")
     assert watches == []

@@ -8,9 +8,9 @@ from contextlib import ExitStack
 
 import pytest
 
-from core.errors import SessionExpiredError
+from core.errors import ForeignDirectoryError, SessionExpiredError
 from tests.support.tcp_proxy import TcpProxy
-from zk.client import SessionCredentials, ZooKeeperClient
+from zk.client import ZooKeeperClient
 from zk.embedded import EmbeddedZooKeeper
 from zk.operations import ConnectionLossError, Create, SetData, WatchEvent, ZooKeeper
 from zk.session import SessionKeeper, close_session
@@ -42,8 +42,8 @@ class Owner:
     def hear(self) -> tuple[str, object]:
         return self.told.get(timeout=5.0)
 
-    def _starting(self, credentials: SessionCredentials) -> None:
-        self.told.put(("starting", credentials.session_id))
+    def _starting(self, client: ZooKeeperClient) -> None:
+        self.told.put(("starting", client.session_id))
         self.told.put(("usable", self._usable()))
 
     def _expired(self) -> Future[None] | None:
@@ -262,3 +262,55 @@ def test_a_session_is_closed_from_outside_once(
     assert close_session(zookeeper_address, credentials, timeout_s=5.0)
     assert observer.get("/e") is None
     assert not close_session(zookeeper_address, credentials, timeout_s=5.0)
+
+
+def test_a_session_that_the_owner_does_not_want_is_the_last_one(
+    zookeeper_address: str, observer: ZooKeeperClient
+) -> None:
+    sessions: list[int] = []
+
+    def refuse(client: ZooKeeperClient) -> None:
+        sessions.append(client.session_id)
+        client.multi([Create("/e", ephemeral=True)])
+        raise ForeignDirectoryError("these are the data of another cluster")
+
+    told: list[object] = []
+    keeper = SessionKeeper(
+        zookeeper_address,
+        6000,
+        on_watch=lambda _: None,
+        on_session_starting=refuse,
+        on_established=told.append,
+        on_expired=lambda: told.append("expired"),
+    )
+    with pytest.raises(ForeignDirectoryError, match="another cluster"):
+        keeper.start(timeout_s=10.0)
+    keeper.close()
+    assert len(sessions) == 1
+    assert told == []
+    assert observer.get("/e") is None, "the session is closed"
+
+
+def test_a_session_that_ends_while_the_owner_looks_at_it_is_followed_by_another(
+    zookeeper_address: str,
+) -> None:
+    sessions: list[int] = []
+
+    def lose_the_first(client: ZooKeeperClient) -> None:
+        sessions.append(client.session_id)
+        if len(sessions) == 1:
+            assert close_session(zookeeper_address, client.credentials, timeout_s=5.0)
+            client.get("/")
+            raise SessionExpiredError("it is over")
+
+    keeper = SessionKeeper(
+        zookeeper_address,
+        6000,
+        on_watch=lambda _: None,
+        on_session_starting=lose_the_first,
+        on_established=lambda _: None,
+        on_expired=lambda: None,
+    )
+    keeper.start(timeout_s=10.0)
+    assert keeper.session_id == sessions[1] != sessions[0]
+    keeper.close()

@@ -8,6 +8,7 @@ from core.errors import (
     BadDataError,
     BrokerIdInUseError,
     ControllerMovedError,
+    ForeignDirectoryError,
     SessionExpiredError,
 )
 from core.model import (
@@ -17,9 +18,11 @@ from core.model import (
     TopicPartition,
 )
 from core.ports import ControllerEpoch, ControllerStore, ControllerZNode, WriteError
+from tests.support.cluster_notes import NotesInMemory
 from tests.support.fake_zookeeper import Call, FakeZooKeeper, FakeZooKeeperServer, Hook, Moment
 from tests.support.term import KeptSession, broker_info, leadership, topic_id
 from zk import znodes
+from zk.cluster_identity import join_cluster
 from zk.operations import ConnectionLossError, WatchEvent, WatchKind
 from zk.session import SessionKeeper
 from zk.store import ZkControllerStore
@@ -166,6 +169,41 @@ def test_an_election_is_not_won_by_a_node_of_an_earlier_term(store: ZkController
     assert store.register_controller(2, ControllerEpoch(7, 0), 5) is None
 
 
+def test_an_election_goes_above_what_the_broker_has_obeyed(
+    server: FakeZooKeeperServer, store: ZkControllerStore
+) -> None:
+    won = store.register_controller(1, ControllerEpoch(7, 0), 5, obeyed_epoch=41)
+    assert won == ControllerEpoch(42, 1)
+    assert server.snapshot()[EPOCH].data == b"42"
+
+
+@pytest.mark.parametrize("moment", [Moment.BEFORE, Moment.AFTER])
+def test_a_controller_raises_its_epoch_whatever_is_lost(
+    server: FakeZooKeeperServer, broker: Broker, moment: Moment
+) -> None:
+    now = broker.store.register_controller(1, ControllerEpoch(7, 0), 5)
+    assert now is not None
+    lose(broker, moment, EPOCH)
+    assert broker.store.raise_controller_epoch(1, 42, now.zk_version) == ControllerEpoch(42, 2)
+    assert server.snapshot()[EPOCH].data == b"42"
+
+
+def test_the_epoch_is_raised_by_the_present_controller_alone(
+    server: FakeZooKeeperServer, broker: Broker
+) -> None:
+    former = broker.store.register_controller(1, ControllerEpoch(7, 0), 5)
+    assert former is not None
+    with pytest.raises(ControllerMovedError):
+        broker.store.raise_controller_epoch(1, 42, former.zk_version - 1)
+    server.remove("/controller")
+    with pytest.raises(ControllerMovedError):
+        broker.store.raise_controller_epoch(1, 42, former.zk_version)
+    Broker(server).store.register_controller(2, former, 5)
+    with pytest.raises(ControllerMovedError):
+        broker.store.raise_controller_epoch(1, 42, former.zk_version + 1)
+    assert server.snapshot()[EPOCH].data == b"9"
+
+
 def test_the_node_is_deleted_by_its_own_term_alone(
     server: FakeZooKeeperServer, store: ZkControllerStore
 ) -> None:
@@ -259,6 +297,65 @@ def test_a_registration_no_session_holds_is_replaced(
     server.put("/brokers/ids/3", b"made by hand")
     broker.store.register_broker(broker_info(3))
     assert server.snapshot()["/brokers/ids/3"].stat.ephemeral_owner != 0
+
+
+def test_a_registration_somebody_deletes_is_heard_of_whoever_rules(
+    server: FakeZooKeeperServer, broker: Broker
+) -> None:
+    first = broker.store.register_broker(broker_info(3))
+    broker.store.read_brokers()
+    broker.store.unwatch_all_but_controller()
+    server.remove("/brokers/ids/3")
+    assert WatchEvent(WatchKind.DELETED, "/brokers/ids/3") in broker.watches
+    assert broker.store.register_broker(broker_info(3)) > first
+    broker.watches.clear()
+    server.remove("/brokers/ids/3")
+    assert broker.watches == [WatchEvent(WatchKind.DELETED, "/brokers/ids/3")]
+
+
+class OfACluster(Broker):
+    """A broker whose logs belong to the cluster that had its id first."""
+
+    def __init__(self, server: FakeZooKeeperServer) -> None:
+        super().__init__(server)
+        notes = NotesInMemory()
+        notes.cluster_id = join_cluster(self.zookeeper)
+        self.store = ZkControllerStore(self.zookeeper, notes.check_cluster)
+
+
+@pytest.mark.parametrize("found", [None, "another"])
+def test_nothing_is_written_into_the_data_of_another_cluster(
+    server: FakeZooKeeperServer, found: str | None
+) -> None:
+    broker = OfACluster(server)
+    server.remove("/cluster/id")
+    if found:
+        server.put("/cluster/id", znodes.ClusterIdZNode.encode(found))
+    before = server.snapshot()
+    for write in (
+        lambda: broker.store.register_broker(broker_info(3)),
+        lambda: broker.store.register_controller(3, ControllerEpoch(7, 0), 5),
+        broker.store.create_controller_epoch,
+    ):
+        with pytest.raises(ForeignDirectoryError, match=f"not of {found}"):
+            write()
+    assert server.snapshot() == before
+
+
+def test_a_registration_fails_when_the_cluster_id_goes_at_the_last_moment(
+    server: FakeZooKeeperServer,
+) -> None:
+    broker = OfACluster(server)
+
+    def hook(call: Call) -> None:
+        if call.moment is Moment.BEFORE and "/brokers/ids/3" in call.paths:
+            broker.zookeeper.hook = None
+            server.remove("/cluster/id")
+
+    broker.zookeeper.hook = hook
+    with pytest.raises(ForeignDirectoryError):
+        broker.store.register_broker(broker_info(3))
+    assert "/brokers/ids/3" not in server.snapshot()
 
 
 # --- brokers --------------------------------------------------------------------------------------

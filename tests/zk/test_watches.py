@@ -11,6 +11,7 @@ from core.controller.events import (
     ControllerEvent,
     PartitionModifications,
     Reelect,
+    RegistrationDeleted,
     TopicChange,
 )
 from zk.operations import WatchEvent, WatchKind
@@ -29,6 +30,7 @@ DELETED, CHILDREN = WatchKind.DELETED, WatchKind.CHILDREN
         (CHILDREN, "/brokers/ids", BrokerChange()),
         (CHANGED, "/brokers/ids/0", BrokerModifications(0)),
         (CHANGED, "/brokers/ids/1001", BrokerModifications(1001)),
+        (DELETED, "/brokers/ids/7", RegistrationDeleted()),
         (CHILDREN, "/brokers/topics", TopicChange()),
         (DELETED, "/brokers/topics", TopicChange()),
         (CREATED, "/brokers/topics", TopicChange()),
@@ -37,7 +39,7 @@ DELETED, CHILDREN = WatchKind.DELETED, WatchKind.CHILDREN
     ],
 )
 def test_events(kind: WatchKind, path: str, event: ControllerEvent) -> None:
-    assert controller_event(WatchEvent(kind, path)) == event
+    assert controller_event(WatchEvent(kind, path), broker_id=7) == event
 
 
 @pytest.mark.parametrize(
@@ -59,4 +61,4 @@ def test_events(kind: WatchKind, path: str, event: ControllerEvent) -> None:
     ],
 )
 def test_what_triggers_nothing(kind: WatchKind, path: str) -> None:
-    assert controller_event(WatchEvent(kind, path)) is None
+    assert controller_event(WatchEvent(kind, path), broker_id=7) is None

@@ -6,8 +6,10 @@ import pytest
 
 from core.controller import events
 from core.controller.answers import refusal
+from core.controller.controller import Controller
 from core.controller.effects import (
     AddBroker,
+    BrokerMustEnd,
     BrokerRegistered,
     ControllerRoleChanged,
     Effect,
@@ -36,8 +38,8 @@ from core.controller.events import (
     UpdateMetadataResponseReceived,
 )
 from core.controller.term import ControllerSettings
-from core.errors import Errors
-from core.model import NO_LEADER, UNKNOWN_BROKER_EPOCH, TopicPartition
+from core.errors import Errors, ForeignDirectoryError
+from core.model import MAX_CONTROLLER_EPOCH, NO_LEADER, UNKNOWN_BROKER_EPOCH, TopicPartition
 from core.protocol.control import (
     ControlHeader,
     LeaderAndIsrRequest,
@@ -52,11 +54,13 @@ from core.protocol.controller import (
     ControllerPartition,
     DescribeTopicsResponse,
 )
+from tests.support.cluster_notes import NotesInMemory
 from tests.support.fake_zookeeper import Call, FakeZooKeeper, Moment
 from tests.support.term import (
     T0,
     T1,
     Candidate,
+    KnownTopicIds,
     Tree,
     broker_info,
     delete,
@@ -67,6 +71,7 @@ from tests.support.term import (
     requests,
     topic_id,
 )
+from zk.store import ZkControllerStore
 from zk.znodes import BrokerIdsZNode, BrokerIdZNode
 
 HEADER = ControlHeader(0, 1, 1)
@@ -211,6 +216,109 @@ def test_a_registration_that_fails_for_whatever_reason_is_tried_again() -> None:
     assert candidate.start() == [ScheduleEvent(500, RegisterBrokerAndReelect())]
     candidate.start()
     assert candidate.controller.is_active
+
+
+@pytest.mark.parametrize("rules", [True, False])
+def test_a_registration_somebody_deletes_is_made_again_at_once(
+    tree: Tree, ruler: Candidate, rules: bool
+) -> None:
+    tree.unregister(1)
+    follower = Candidate(tree, 1)
+    follower.handle(RegisterBrokerAndReelect())
+    broker_id, broker = (0, ruler) if rules else (1, follower)
+    ruler.catch_up()
+    tree.server.remove(BrokerIdZNode.path(broker_id))
+    effects = broker.catch_up()
+    node = tree.server.snapshot()[BrokerIdZNode.path(broker_id)]
+    assert BrokerRegistered(node.stat.czxid) in effects
+    ruler.catch_up()
+    assert ruler.controller.context.live_broker_epochs[broker_id] == node.stat.czxid
+    assert ruler.controller.is_active
+    tree.server.put(BrokerIdZNode.path(broker_id), b"")  # what uses up a watch does not end it
+    broker.catch_up()
+    tree.server.remove(BrokerIdZNode.path(broker_id))
+    assert of_type(broker.catch_up(), BrokerRegistered)
+
+
+def test_a_registration_that_is_somebody_elses_now_is_said_once_and_tried_again(
+    tree: Tree, ruler: Candidate, caplog: pytest.LogCaptureFixture
+) -> None:
+    tree.unregister(1)
+    follower = Candidate(tree, 1)
+    follower.handle(RegisterBrokerAndReelect())
+    tree.server.remove(BrokerIdZNode.path(1))
+    tree.register(1, life=2)
+    for _ in range(5):
+        retries = of_type(
+            follower.catch_up() or follower.handle(RegisterBrokerAndReelect()), ScheduleEvent
+        )
+        assert [retry.event for retry in retries] == [RegisterBrokerAndReelect()]
+    said = [m for m in caplog.messages if "is registered by another process (session" in m]
+    assert len(said) == 1
+    tree.unregister(1)
+    assert of_type(follower.catch_up(), BrokerRegistered)
+
+
+def test_a_broker_that_meets_the_data_of_another_cluster_must_end(tree: Tree) -> None:
+    notes = NotesInMemory()
+    notes.cluster_id = "ours"
+    before = tree.server.snapshot()
+    session = FakeZooKeeper(tree.server)
+    store = ZkControllerStore(session, notes.check_cluster)
+    controller = Controller(broker_info(0), store, KnownTopicIds())
+    (effect,) = controller.handle(RegisterBrokerAndReelect(), 1)
+    assert isinstance(effect, BrokerMustEnd)
+    assert isinstance(effect.reason, ForeignDirectoryError)
+    controller.handle(Startup(), 1)
+    assert not controller.is_active
+    assert tree.server.snapshot() == before
+
+
+@pytest.mark.parametrize("request_type", [LeaderAndIsrRequest, UpdateMetadataRequest])
+def test_a_controller_whose_epoch_is_refused_rules_in_a_higher_one(
+    tree: Tree, ruler: Candidate, request_type: type
+) -> None:
+    tree.put_topic("t", {0: (0,)})
+    ruler.catch_up()
+    header = ControlHeader(0, 1, ruler.controller.context.live_broker_epochs[0])
+    stale = Errors.STALE_CONTROLLER_EPOCH
+    refused: ControllerEvent
+    if request_type is LeaderAndIsrRequest:
+        response = LeaderAndIsrResponse(stale, controller_epoch=41)
+        refused = LeaderAndIsrResponseReceived(0, header, NOTHING, response)
+    else:
+        refused = UpdateMetadataResponseReceived(0, header, UpdateMetadataResponse(stale, 41))
+    effects = ruler.handle(refused)
+    assert ruler.controller.is_active
+    assert ruler.controller.context.epoch == 42
+    assert tree.server.snapshot()["/controller_epoch"].data == b"42"
+    assert {sent.header.controller_epoch for sent in requests(effects)} == {42}
+    assert "t" in ruler.controller.context.all_topics
+    assert ruler.handle(refused) == [], "the refusal was of the former epoch"
+
+
+def test_a_controller_that_is_refused_because_it_was_deposed_resigns(
+    tree: Tree, ruler: Candidate
+) -> None:
+    header = ControlHeader(0, 1, ruler.controller.context.live_broker_epochs[0])
+    tree.elect_another_controller()
+    response = UpdateMetadataResponse(Errors.STALE_CONTROLLER_EPOCH, 41)
+    ruler.handle(UpdateMetadataResponseReceived(0, header, response))
+    assert not ruler.controller.is_active
+    assert tree.server.snapshot()["/controller_epoch"].data == b"2"
+
+
+def test_that_nobody_can_be_elected_is_said_once_a_minute(
+    tree: Tree, caplog: pytest.LogCaptureFixture
+) -> None:
+    tree.server.put("/controller_epoch", b"%d" % MAX_CONTROLLER_EPOCH)
+    candidate = Candidate(tree, 0)
+    for _ in range(130):
+        candidate.handle(RegisterBrokerAndReelect())
+        candidate.now_ms += 1000
+    said = [m for m in caplog.messages if "cannot stand for election" in m]
+    assert len(said) == 3
+    assert tree.server.snapshot()["/controller_epoch"].data == b"%d" % MAX_CONTROLLER_EPOCH
 
 
 def test_the_settings_reach_the_elections(tree: Tree) -> None:

@@ -7,7 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from core.controller.elector import NO_CONTROLLER, Elector
-from core.errors import SessionExpiredError
+from core.errors import BadDataError, SessionExpiredError
+from core.model import MAX_CONTROLLER_EPOCH
 from core.ports import ControllerEpoch
 from tests.support.fake_zookeeper import (
     Call,
@@ -320,3 +321,56 @@ def test_an_expired_session_wins_nothing(server: FakeZooKeeperServer, one: Broke
     with pytest.raises(SessionExpiredError):
         one.elect()
     assert server.snapshot() == {}
+
+
+# --- epochs ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def veteran(server: FakeZooKeeperServer) -> Broker:
+    """A broker that has obeyed controller epoch 41."""
+    broker = Broker(server, 3)
+    broker.elector = Elector(3, ZkControllerStore(broker.zookeeper), lambda: 41)
+    return broker
+
+
+@pytest.mark.parametrize("stored", [None, b"1", b"41"])
+def test_who_has_obeyed_a_higher_epoch_is_elected_above_it(
+    server: FakeZooKeeperServer, veteran: Broker, stored: bytes | None
+) -> None:
+    if stored is not None:
+        server.put(EPOCH, stored)
+    won = veteran.elect()
+    assert won is not None
+    assert won.epoch == 42
+
+
+def test_an_epoch_that_somebody_raised_is_taken_up(
+    server: FakeZooKeeperServer, veteran: Broker
+) -> None:
+    server.put(EPOCH, b"1000")
+    assert veteran.elect() == ControllerEpoch(1001, 1)
+
+
+def test_after_the_highest_epoch_nobody_is_elected_and_the_remedy_is_said(
+    server: FakeZooKeeperServer, veteran: Broker
+) -> None:
+    server.put(EPOCH, b"%d" % MAX_CONTROLLER_EPOCH)
+    with pytest.raises(BadDataError, match=r"2147483647 .* set /controller_epoch to 41"):
+        veteran.elect()
+    assert epoch(server) == (b"%d" % MAX_CONTROLLER_EPOCH, 0)
+    assert holder(server) is None
+    server.put(EPOCH, b"41")
+    assert veteran.elect() == ControllerEpoch(42, 2)
+
+
+def test_when_brokers_have_obeyed_the_highest_epoch_the_remedy_is_another(
+    server: FakeZooKeeperServer, one: Broker
+) -> None:
+    server.put(EPOCH, b"3")
+    elector = Elector(1, ZkControllerStore(one.zookeeper), lambda: MAX_CONTROLLER_EPOCH)
+    with pytest.raises(BadDataError, match=r"stop them all.*control-plane\.properties"):
+        elector.elect(now_ms=1)
+    with pytest.raises(BadDataError, match="stop them all"):
+        elector.raise_epoch(MAX_CONTROLLER_EPOCH, 0)
+    assert epoch(server) == (b"3", 0)

@@ -16,9 +16,10 @@ from core.replica_logs import (
     OffsetOfTimestamp,
     PartitionLog,
 )
+from tests.support.cluster_notes import NotesInMemory
 
 
-class NumberedLogs:
+class NumberedLogs(NotesInMemory):
     """Implements ``core.replica_logs.ReplicaLogs``.
 
     ``aside`` are those that were set aside, in order; ``epochs`` are pairs of an epoch and where it
@@ -26,6 +27,7 @@ class NumberedLogs:
     """
 
     def __init__(self) -> None:
+        super().__init__()
         self.offline: set[TopicPartition] = set()
         self.failing: set[TopicPartition] = set()
         self.unwritable: set[TopicPartition] = set()

@@ -301,7 +301,7 @@ def test_the_full_request_of_another_term_or_life_counts_again(
 
 def test_a_full_request_of_a_deposed_controller_sets_nothing_aside(leader: Broker) -> None:
     response = leader.handle(leader_and_isr({}, type=FULL), controller_epoch=6)
-    assert response == LeaderAndIsrResponse(Errors.STALE_CONTROLLER_EPOCH)
+    assert response == LeaderAndIsrResponse(Errors.STALE_CONTROLLER_EPOCH, controller_epoch=7)
     assert leader.logs.aside == []
 
 
@@ -508,7 +508,7 @@ def test_a_late_copy_of_an_order_that_others_followed_changes_nothing(broker: Br
     broker.handle(host, sequence=3)
     broker.handle(drop, sequence=4)
     late = broker.handle(host, sequence=3)
-    assert late == refusal(host, Errors.STALE_CONTROLLER_EPOCH)
+    assert late == refusal(host, Errors.STALE_CONTROLLER_EPOCH, 7)
     assert broker.manager.partitions == {}, "a deleted replica does not come back"
 
 

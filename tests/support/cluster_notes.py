@@ -1,0 +1,28 @@
+"""What logs in memory know of the cluster they belong to."""
+
+from __future__ import annotations
+
+from core.errors import ForeignDirectoryError
+from core.replica_logs import SeenOfCluster
+
+
+class NotesInMemory:
+    """Implements ``core.replica_logs.ClusterNotes``."""
+
+    def __init__(self) -> None:
+        self.cluster_id: str | None = None
+        self.seen = SeenOfCluster()
+
+    def note_seen(self, seen: SeenOfCluster) -> None:
+        """Note how far the cluster has come."""
+        self.seen = seen
+
+    def check_cluster(self, cluster_id: str | None) -> None:
+        """Refuse any other cluster than the one these logs belong to."""
+        if self.cluster_id not in (None, cluster_id):
+            raise ForeignDirectoryError(f"the logs are of {self.cluster_id}, not of {cluster_id}")
+
+    def check_zxid(self, zxid: int) -> None:
+        """Refuse a ZooKeeper that has gone back."""
+        if zxid < self.seen.zxid:
+            raise ForeignDirectoryError(f"zxid {self.seen.zxid} was seen, this is {zxid}")
