@@ -8,7 +8,6 @@ meanwhile.
 from __future__ import annotations
 
 import threading
-import time
 from concurrent.futures import Future
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
@@ -27,7 +26,7 @@ from actors.broker import (
     Registered,
 )
 from actors.broker_controller import BrokerController
-from actors.broker_registration import register
+from actors.broker_registration import AdvertisedListeners, register
 from actors.broker_storage import BrokerStorage
 from actors.config_listener import CatchUp, ConfigsChanged, start_config_listener
 from actors.controlled_shutdown import hand_over
@@ -46,11 +45,12 @@ from actors.topic_administration import TopicAdministration
 from actors.topic_ids import RandomTopicIds
 from actors.topic_metrics import TopicMetrics
 from actors.watchdog import Watchdog
+from config.addresses import port_of, tcp_endpoint
 from config.settings import Settings
 from core.controller.controller import Controller
 from core.controller.events import RegisterBrokerAndReelect, Startup
 from core.errors import Errors, RegentError, SessionExpiredError, StorageError
-from core.model import UNKNOWN_BROKER_EPOCH, BrokerId, BrokerInfo, EndPoint, TopicPartition
+from core.model import UNKNOWN_BROKER_EPOCH, BrokerId, BrokerInfo, TopicPartition
 from core.protocol.broker import ShutdownBrokerResponse
 from core.protocol.controller import ControlledShutdownRequest
 from transport.server import ControlServer, IncomingRequest
@@ -135,15 +135,10 @@ class BrokerProcess(ControllerListener):
         kafka_endpoint = self._open_kafka_endpoint()
         replication_endpoint = self._replication.listen(self._broker)
         server = self._start_control_server()
-        info = BrokerInfo(
-            broker_id=broker_id,
-            endpoints=(EndPoint("PLAINTEXT", config.host, kafka_endpoint.port),),
-            rack=config.rack or None,
-            control_endpoint=server.endpoint,
-            replication_endpoint=replication_endpoint,
-            timestamp_ms=time.time_ns() // 1_000_000,
+        advertised = AdvertisedListeners.of(
+            config, kafka_endpoint.port, port_of(server.endpoint), port_of(replication_endpoint)
         )
-        self._join(info)
+        self._join(advertised.broker_info(broker_id, config.rack))
         # A client that is told of no broker and no controller asks again much later.
         self._is_told.wait(_FIRST_METADATA_TIMEOUT_S)
         kafka_endpoint.serve(
@@ -164,10 +159,10 @@ class BrokerProcess(ControllerListener):
             self._undo.callback(metrics.withdraw, published)
         return BrokerAddress(
             id=broker_id,
-            host=config.host,
-            port=kafka_endpoint.port,
-            control_port=_port(server.endpoint),
-            replication_port=_port(replication_endpoint),
+            host=advertised.host,
+            port=advertised.port,
+            control_port=advertised.control_port,
+            replication_port=advertised.replication_port,
             metrics_port=metrics.port,
         )
 
@@ -232,7 +227,7 @@ class BrokerProcess(ControllerListener):
         config = self._settings.broker
         server = ControlServer(
             self._context,
-            f"tcp://{config.host}:{config.control_port}",
+            tcp_endpoint(config.host, config.control_port),
             self._dispatch,
             name="control-server",
         )
@@ -442,7 +437,3 @@ class BrokerProcess(ControllerListener):
         if self._failure is not None:
             raise self._failure
         return remaining
-
-
-def _port(endpoint: str) -> int:
-    return int(endpoint.rpartition(":")[2])

@@ -1,19 +1,54 @@
-"""Registers a broker, waiting for what is left of its former life."""
+"""Registers a broker: where others find it, and waiting for what is left of its former life."""
 
 from __future__ import annotations
 
 import logging
 import threading
 import time
+from typing import NamedTuple
 
+from config.addresses import tcp_endpoint
+from config.settings import BrokerConfig
 from core.errors import BrokerIdInUseError, SessionExpiredError
-from core.model import BrokerInfo
+from core.model import BrokerId, BrokerInfo, EndPoint
 from zk.operations import ZooKeeper
 from zk.store import ZkControllerStore
 
 logger = logging.getLogger(__name__)
 
 _RETRY_S = 0.2
+
+
+class AdvertisedListeners(NamedTuple):
+    """Where others are told to find the broker: Kafka's ``advertised.listeners``."""
+
+    host: str
+    port: int
+    control_port: int
+    replication_port: int
+
+    @classmethod
+    def of(
+        cls, config: BrokerConfig, port: int, control_port: int, replication_port: int
+    ) -> AdvertisedListeners:
+        """Return what is configured; what is not is where the broker listens, on these ports."""
+        return cls(
+            config.advertised_host or config.host,
+            config.advertised_port or port,
+            config.advertised_control_port or control_port,
+            config.advertised_replication_port or replication_port,
+        )
+
+    def broker_info(self, broker_id: BrokerId, rack: str) -> BrokerInfo:
+        """Return what the broker registers with, as of now."""
+        return BrokerInfo(
+            broker_id=broker_id,
+            endpoints=(EndPoint("PLAINTEXT", self.host, self.port),),
+            rack=rack or None,
+            control_endpoint=tcp_endpoint(self.host, self.control_port),
+            replication_endpoint=tcp_endpoint(self.host, self.replication_port),
+            timestamp_ms=time.time_ns() // 1_000_000,
+        )
 
 
 def register(

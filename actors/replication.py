@@ -23,6 +23,7 @@ from actors.runtime import start_actor, stop_actor
 from actors.scheduler import Scheduler
 from actors.timer import RepeatingTimer
 from actors.zk_isr_manager import PropagateIsrChanges, ZkIsrManager
+from config.addresses import tcp_endpoint
 from config.settings import Settings
 from core.model import BrokerId
 from core.replication.isr_change_propagation import CHECK_INTERVAL_MS
@@ -74,7 +75,7 @@ class Replication:
         self._reaper = Scheduler("expiration-reaper")
         self._server = ControlServer(
             self._context,
-            f"tcp://{config.host}:{config.replication_port}",
+            tcp_endpoint(config.host, config.replication_port),
             ReplicationServer(self._replica_manager, self._reaper, on_fetched=self.wake),
             name="replication-server",
             max_outstanding=_MAX_OUTSTANDING,

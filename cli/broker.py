@@ -35,7 +35,9 @@ EXIT_INTERRUPTED = 130
 def _settings_options(command: Any) -> Any:
     """Add an option for each setting that is often given on the command line."""
     options = [
-        click.option("--host", help="Address to listen on and to advertise."),
+        click.option("--host", help="Address to listen on; 0.0.0.0 or :: for all."),
+        click.option("--advertised-host", help="Name or address that others find it at."),
+        click.option("--advertised-port", type=int, help="Kafka port that clients are told."),
         click.option("--port", type=int, help="Kafka port; 0 for a free one."),
         click.option("--control-port", type=int, help="Port of the control server."),
         click.option("--replication-port", type=int, help="Port followers fetch from."),

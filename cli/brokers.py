@@ -18,6 +18,7 @@ from cli.output import (
     print_json,
     print_table,
 )
+from config.addresses import bracketed
 from core.errors import BadDataError, Errors, RegentError
 from core.model import BrokerId, BrokerRegistration
 from core.protocol.broker import ShutdownBrokerRequest, ShutdownBrokerResponse
@@ -57,7 +58,7 @@ def broker_json(registration: BrokerRegistration, controller_id: BrokerId) -> di
 
 def _cells(row: Mapping[str, object]) -> list[object]:
     """Return a row of the table: of endpoints at the broker's own host the port is enough."""
-    own = f"tcp://{row['host']}:"
+    own = f"tcp://{bracketed(str(row['host']))}:"
     ports = [
         endpoint and str(endpoint).removeprefix(own).removeprefix("tcp://")
         for endpoint in (row["control_endpoint"], row["replication_endpoint"])

@@ -19,6 +19,7 @@ from typing import Concatenate, NamedTuple, ParamSpec, TypeAlias, TypeVar
 import click
 from click.core import ParameterSource
 
+from config.addresses import tcp_endpoint
 from config.cluster_location import CLUSTER_FILE, DATA_DIR_VARIABLE, ZOOKEEPER_VARIABLE
 from config.command_line import program
 from core.errors import RegentError, SessionExpiredError
@@ -89,7 +90,7 @@ def read_cluster_file(data_dir: Path) -> LocalCluster | None:
 
 def _local_broker(json: JsonObject) -> LocalBroker:
     host, port = json.string("host"), json.integer("control_port", maximum=65535)
-    return LocalBroker(json.integer("id"), f"tcp://{host}:{port}")
+    return LocalBroker(json.integer("id"), tcp_endpoint(host, port))
 
 
 def _placement(json: JsonObject) -> LocalPlacement:

@@ -11,7 +11,7 @@ from actors.child_process import describe_exit
 from actors.process_supervisor import ProcessSupervisor
 from actors.zookeeper_node import ZooKeeperNode
 from core.errors import RegentError
-from zk.embedded import EmbeddedZooKeeper, server_of
+from zk.embedded import LOOPBACK, EmbeddedZooKeeper, server_of
 
 _STOP_TIMEOUT_S = 10.0
 
@@ -25,15 +25,24 @@ _STOP_TIMEOUT_S = 10.0
     show_default=True,
     help="Port for clients; 0 for a free one.",
 )
-def zookeeper(data_dir: Path, port: int) -> None:
+@click.option(
+    "--host",
+    default=LOOPBACK,
+    show_default=True,
+    help="Address to listen on for clients; 0.0.0.0 or :: for all.",
+)
+def zookeeper(data_dir: Path, port: int, host: str) -> None:
     """Run the embedded ZooKeeper in the foreground.
+
+    Brokers on other machines need a --host they can connect to. Whoever can connect may change
+    everything: open the port to the machines of the cluster only.
 
     On a zookeeper-K folder of a cluster it takes the place of that server, as a member of its
     ensemble if it was one. Prints a line beginning "ready:" when it serves; Ctrl-C ends it.
     """
     try:
         data_dir.mkdir(parents=True, exist_ok=True)
-        sys.exit(_run(server_of(data_dir, port), data_dir))
+        sys.exit(_run(server_of(data_dir, port, host), data_dir))
     except OSError as error:
         raise RegentError(f"{data_dir} cannot be used: {error.strerror}") from None
 

@@ -6,6 +6,7 @@ table or key, or a value of the wrong type or out of range, is an error that nam
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
@@ -13,6 +14,7 @@ from os.path import normpath
 from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
 
+from config.addresses import is_every_address
 from core.errors import RegentError
 
 T = TypeVar("T")
@@ -55,6 +57,9 @@ _RANGES = {  # of integers, by the end of their name; the first that fits counts
 }
 
 
+_HOST = re.compile(r"[0-9A-Za-z\-%._:]*", re.ASCII)  # what clients understand in a registration
+
+
 class SettingsError(RegentError):
     """A setting is unknown or has an impossible value; the message names it."""
 
@@ -89,6 +94,11 @@ class BrokerConfig:
     control_port: int = 0
     replication_port: int = 0
     metrics_port: int = 0
+    # Where others find the broker, if not where it listens; "" and 0: there.
+    advertised_host: str = ""
+    advertised_port: int = 0
+    advertised_control_port: int = 0
+    advertised_replication_port: int = 0
     rack: str = ""  # empty: none
     controlled_shutdown_max_retries: int = 3
     controlled_shutdown_retry_backoff_ms: int = 5_000
@@ -226,10 +236,25 @@ def _check_replication(broker: BrokerConfig, source: str) -> None:
 
 
 def _check_host(broker: BrokerConfig, source: str) -> None:
-    """Check that others can be told to come to this address: it is advertised as it is."""
-    if broker.host in ("", "0.0.0.0", "::"):
+    """Check that others can be told where to find the broker."""
+    for key, host in (("host", broker.host), ("advertised_host", broker.advertised_host)):
+        if not _HOST.fullmatch(host):
+            raise SettingsError(
+                f"{source}: broker.{key} must be a name or an address, IPv6 without brackets:"
+                f" {host!r}"
+            )
+    if not broker.host:
+        raise SettingsError(f"{source}: broker.host must not be empty")
+    if is_every_address(broker.advertised_host):
         raise SettingsError(
-            f"{source}: broker.host must be an address others can connect to: {broker.host!r}"
+            f"{source}: broker.advertised_host must be an address others can connect to:"
+            f" {broker.advertised_host!r}"
+        )
+    if is_every_address(broker.host) and not broker.advertised_host:
+        raise SettingsError(
+            f"{source}: broker.host {broker.host!r} listens on every address of this machine, which"
+            " tells others nothing: set broker.advertised_host (--advertised-host) to the name or"
+            " address at which they find it"
         )
 
 

@@ -35,6 +35,7 @@ from transport.sockets import (
     QUEUED_MESSAGES,
     Context,
     Message,
+    connect_to,
     open_monitor,
     open_socket,
     receive_message,
@@ -107,7 +108,7 @@ class _Link:
             undo.callback(self.dealer.close)
             self._monitor = open_monitor(context, self.dealer, zmq.EVENT_DISCONNECTED)
             undo.callback(self._monitor.close)
-            self.dealer.connect(endpoint)
+            connect_to(self.dealer, endpoint)
             undo.pop_all()
         self._poller = zmq.Poller()
         self._poller.register(self.dealer, zmq.POLLIN)

@@ -28,7 +28,15 @@ from core.protocol.control import ControlHeader
 from core.records import RecordBytes
 from transport import codec
 from transport.codec import Frames, Request, RequestHeader, Response
-from transport.sockets import Context, Message, Socket, open_monitor, open_socket, receive_message
+from transport.sockets import (
+    Context,
+    Message,
+    Socket,
+    listen_at,
+    open_monitor,
+    open_socket,
+    receive_message,
+)
 from transport.wakeup import Wakeup
 
 logger = logging.getLogger(__name__)
@@ -198,8 +206,8 @@ class ControlServer:
         """
         router = open_socket(self._context, zmq.ROUTER)
         try:
-            router.bind(self.endpoint)
-        except zmq.ZMQError as error:
+            listen_at(router, self.endpoint)
+        except (zmq.ZMQError, OSError, ValueError) as error:
             router.close()
             self._wakeup.close()
             raise _cannot_listen(self.endpoint, error) from error
@@ -354,8 +362,8 @@ class ControlServer:
             self.rejected.add(Rejection.UNROUTABLE_ANSWER, error)
 
 
-def _cannot_listen(address: str, error: zmq.ZMQError) -> RegentError:
-    if error.errno == errno.EADDRINUSE:
+def _cannot_listen(address: str, error: Exception) -> RegentError:
+    if getattr(error, "errno", None) == errno.EADDRINUSE:
         return PortInUseError(
             f"{address} is in use: stop the process that listens there, or configure another port"
             " (0 takes a free one)"

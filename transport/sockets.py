@@ -8,10 +8,12 @@ when its last frame is there, so ``receive_message`` bounds the whole.
 from __future__ import annotations
 
 import itertools
+from contextlib import suppress
 from typing import Final, NamedTuple, TypeAlias
 
 import zmq
 
+from config.addresses import host_of, port_of, resolve, tcp_endpoint
 from core.records import RecordBytes
 from transport.record_frames import LARGE_BYTES
 
@@ -81,6 +83,26 @@ def open_socket(context: Context, kind: zmq.SocketType) -> Socket:
     for option, value in (_OPTIONS | _OPTIONS_OF_KIND[kind]).items():
         socket.setsockopt(option, value)
     return socket
+
+
+def listen_at(socket: Socket, endpoint: str) -> None:
+    """Bind to ``tcp://host:port``, also of a name or of IPv6; ZeroMQ binds to numbers only.
+
+    Raises zmq.ZMQError, or OSError for a name nobody knows.
+    """
+    address = resolve(host_of(endpoint))
+    socket.setsockopt(zmq.IPV6, address.is_ipv6)
+    socket.bind(tcp_endpoint(address.number, port_of(endpoint)))
+
+
+def connect_to(socket: Socket, endpoint: str) -> None:
+    """Connect to ``tcp://host:port``; ZeroMQ resolves a name anew at each attempt.
+
+    Raises zmq.ZMQError for what is no endpoint. Told to use IPv6, ZeroMQ would prefer it.
+    """
+    with suppress(OSError):  # the name may be known by the next attempt
+        socket.setsockopt(zmq.IPV6, resolve(host_of(endpoint)).is_ipv6)
+    socket.connect(endpoint)
 
 
 def open_monitor(context: Context, socket: Socket, events: int) -> Socket:

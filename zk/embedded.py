@@ -7,6 +7,7 @@ Nothing is downloaded, and pyspark itself is not imported. A data directory hold
 
 from __future__ import annotations
 
+import errno
 import importlib.util
 import json
 import os
@@ -21,11 +22,13 @@ from contextlib import closing
 from pathlib import Path
 from typing import NamedTuple
 
+from config.addresses import bracketed, listening_socket
 from config.command_line import pip_install
 from config.java import OPTION_VARIABLES, find_java
 from core.errors import RegentError
 
 PEER_FILE = "peer.json"
+LOOPBACK = "127.0.0.1"
 
 _PORT_ATTEMPTS = 3
 _POLL_S = 0.05
@@ -73,7 +76,7 @@ class EmbeddedZooKeeper:
         data_dir: Path,
         *,
         port: int = 0,
-        client_host: str = "127.0.0.1",
+        client_host: str = LOOPBACK,
         server_id: int | None = None,
         peers: Sequence[Peer] = (),
         tick_time_ms: int = 500,
@@ -105,7 +108,7 @@ class EmbeddedZooKeeper:
     @property
     def address(self) -> str:
         """``host:port`` for clients."""
-        return f"{self._host}:{self._port}"
+        return f"{bracketed(self._host)}:{self._port}"
 
     def start(self, timeout_s: float = 30.0) -> None:
         """Start the server and return when it answers.
@@ -132,13 +135,7 @@ class EmbeddedZooKeeper:
             raise ZooKeeperStartError(f"ZooKeeper is already running as process {self.pid}")
         java = find_java()
         classpath = _classpath()
-        if self._port == 0:
-            self._port = _free_ports(self._host, 1)[0]
-        elif not _is_free(self._host, self._port):
-            raise ZooKeeperStartError(
-                f"port {self._port} on {self._host} is in use: "
-                "stop what listens there or choose another port for ZooKeeper"
-            )
+        self._port = _usable_port(self._host, self._port)
         self._data_dir.mkdir(parents=True, exist_ok=True)
         self._log_start = self._log.stat().st_size if self._log.exists() else 0
         configuration = self._data_dir / "zoo.cfg"
@@ -220,7 +217,7 @@ class EmbeddedZooKeeper:
             "admin.enableServer=false",
             "4lw.commands.whitelist=*",
             *(
-                f"server.{peer.server_id}={self._host}:{peer.quorum_port}:{peer.election_port}"
+                f"server.{peer.server_id}={LOOPBACK}:{peer.quorum_port}:{peer.election_port}"
                 for peer in self._peers
             ),
         ]
@@ -252,8 +249,7 @@ def start_ensemble(
     kept in ``peer.json`` of each data directory, so that one server can be restarted by itself.
     Raises what ``EmbeddedZooKeeper.start`` raises; nothing is left running then.
     """
-    host = "127.0.0.1"
-    peers = [_peer(data_dir, n, host) for n, data_dir in enumerate(data_dirs, start=1)]
+    peers = [_peer(data_dir, n) for n, data_dir in enumerate(data_dirs, start=1)]
     servers = [
         EmbeddedZooKeeper(data_dir, port=port, server_id=peer.server_id, peers=peers)
         for data_dir, port, peer in zip(data_dirs, ports, peers, strict=True)
@@ -271,26 +267,31 @@ def start_ensemble(
     return servers
 
 
-def server_of(data_dir: Path, port: int) -> EmbeddedZooKeeper:
+def server_of(data_dir: Path, port: int, host: str = LOOPBACK) -> EmbeddedZooKeeper:
     """Return the server of a data directory, as a member of its ensemble if it was one before.
 
-    The other members' data directories are beside it. Raises ``ZooKeeperStartError`` when a
+    Clients are served at ``host``; members of an ensemble talk to each other on loopback. The other
+    members' data directories are beside it. Raises ``ZooKeeperStartError`` when a
     ``peer.json`` cannot be read.
     """
     data_dir = data_dir.absolute()
     if not (data_dir / PEER_FILE).exists():
-        return EmbeddedZooKeeper(data_dir, port=port)
+        return EmbeddedZooKeeper(data_dir, port=port, client_host=host)
     peers = {path.parent: _read_peer(path) for path in data_dir.parent.glob(f"*/{PEER_FILE}")}
     return EmbeddedZooKeeper(
-        data_dir, port=port, server_id=peers[data_dir].server_id, peers=sorted(peers.values())
+        data_dir,
+        port=port,
+        client_host=host,
+        server_id=peers[data_dir].server_id,
+        peers=sorted(peers.values()),
     )
 
 
-def _peer(data_dir: Path, server_id: int, host: str) -> Peer:
+def _peer(data_dir: Path, server_id: int) -> Peer:
     path = data_dir / PEER_FILE
     if path.exists():
         return _read_peer(path)
-    peer = Peer(server_id, *_free_ports(host, 2))
+    peer = Peer(server_id, *_free_ports(2))
     data_dir.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(peer._asdict()))
     return peer
@@ -319,20 +320,29 @@ def _classpath() -> str:
     return os.pathsep.join(wanted)
 
 
-def _free_ports(host: str, count: int) -> list[int]:
-    sockets = [socket.create_server((host, 0)) for _ in range(count)]
+def _free_ports(count: int) -> list[int]:
+    sockets = [socket.create_server((LOOPBACK, 0)) for _ in range(count)]
     ports = [sock.getsockname()[1] for sock in sockets]
     for sock in sockets:
         sock.close()
     return ports
 
 
-def _is_free(host: str, port: int) -> bool:
+def _usable_port(host: str, port: int) -> int:
+    """Return ``port``, or a free one for 0, when a server can listen on it."""
     try:
-        socket.create_server((host, port)).close()
-    except OSError:
-        return False
-    return True
+        with closing(listening_socket(host, port)) as sock:
+            usable: int = sock.getsockname()[1]
+            return usable
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            raise ZooKeeperStartError(
+                f"port {port} on {host} is in use: "
+                "stop what listens there or choose another port for ZooKeeper"
+            ) from None
+        raise ZooKeeperStartError(
+            f"ZooKeeper cannot listen on {host} ({error}): choose an address of this machine"
+        ) from None
 
 
 def _serves(host: str, port: int) -> bool:

@@ -120,7 +120,7 @@ def test_every_setting_can_be_set_to_its_default(write: Write) -> None:
         ),
         ("port = 1\n", "unknown table [port]"),
         ("broker = 1\n", "[broker] must be a table"),
-        ("[broker]\nprot = 1\n", "broker.prot is unknown; there are ['auto_create"),
+        ("[broker]\nprot = 1\n", "broker.prot is unknown; there are ['advertised_control"),
         ('[broker]\nport = "9092"\n', "broker.port must be of type int: '9092'"),
         ("[broker]\nport = true\n", "broker.port must be of type int: True"),
         ("[broker]\nport = 1.5\n", "broker.port must be of type int: 1.5"),
@@ -152,7 +152,20 @@ def test_every_setting_can_be_set_to_its_default(write: Write) -> None:
         ('[log]\nlog_dirs = "a,,b"\n', "log.log_dirs names an empty directory: 'a,,b'"),
         ('[log]\nlog_dirs = "a,b, a"\n', "log.log_dirs names a directory twice: 'a,b, a'"),
         ('[log]\nlog_dirs = "a,./a/"\n', "log.log_dirs names a directory twice: 'a,./a/'"),
-        ('[broker]\nhost = "0.0.0.0"\n', "broker.host must be an address others can connect to"),
+        ('[broker]\nhost = "0.0.0.0"\n', "set broker.advertised_host (--advertised-host)"),
+        ('[broker]\nhost = "::"\n', "broker.host '::' listens on every address"),
+        ('[broker]\nhost = "0::0"\n', "set broker.advertised_host"),
+        ('[broker]\nhost = ""\n', "broker.host must not be empty"),
+        ('[broker]\nhost = "[::1]"\n', "broker.host must be a name or an address, IPv6 without"),
+        (
+            '[broker]\nhost = "::"\nadvertised_host = "0.0.0.0"\n',
+            "broker.advertised_host must be an address others can connect to: '0.0.0.0'",
+        ),
+        (
+            '[broker]\nadvertised_host = "b1:9092/x"\n',
+            "broker.advertised_host must be a name or an address",
+        ),
+        ("[broker]\nadvertised_port = 65536\n", "advertised_port must be in 0..65535"),
         ("[broker]\nreplica_fetch_max_bytes = 0\n", "replica_fetch_max_bytes must be in 1.."),
         ("[broker\n", "not valid TOML"),
         ("[broker]\nport = 1\nport = 2\n", "not valid TOML"),
@@ -163,6 +176,12 @@ def test_a_mistake_is_named_with_its_file(write: Write, text: str, expected: str
     message = refused(path)
     assert message.startswith(f"{path}: ")
     assert expected in message
+
+
+def test_who_listens_everywhere_says_where_others_find_him(write: Write) -> None:
+    path = write('[broker]\nhost = "::"\nadvertised_host = "fd00::7"\n')
+    settings = load_settings(path, {"broker": {"advertised_host": "broker-7.example"}})
+    assert (settings.broker.host, settings.broker.advertised_host) == ("::", "broker-7.example")
 
 
 def test_bytes_that_are_no_text_are_no_settings(tmp_path: Path) -> None:

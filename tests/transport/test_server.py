@@ -11,11 +11,13 @@ from contextlib import contextmanager
 import pytest
 import zmq
 
+from config.addresses import port_of
 from core.errors import Errors, RegentError
 from core.protocol.api import ApiKey
 from core.protocol.control import ControlHeader, StopReplicaRequest, StopReplicaResponse
 from core.protocol.controller import DescribeTopicsRequest, DescribeTopicsResponse
 from core.protocol.placement import PlacementStatusResponse
+from tests.support.ipv6 import needs_ipv6
 from tests.transport.conftest import Connect, Serve
 from tests.transport.raw_peer import READY, STATUS, RawPeer, answer_ready
 from transport.client import RequestFailedError
@@ -166,6 +168,31 @@ def test_a_port_in_use_is_named_with_the_remedy(server: ControlServer, context: 
     with pytest.raises(PortInUseError, match=r"tcp://127.0.0.1:\d+ is in use: .* another port"):
         second.start()
     second.stop()
+
+
+@pytest.mark.parametrize(
+    ("bind", "reached"),
+    [
+        pytest.param("tcp://[::1]:0", ["[::1]"], marks=needs_ipv6),
+        pytest.param("tcp://[::]:0", ["[::1]", "127.0.0.1", "localhost"], marks=needs_ipv6),
+        ("tcp://0.0.0.0:0", ["127.0.0.1"]),
+        ("tcp://localhost:0", ["localhost", "127.0.0.1"]),
+    ],
+)
+def test_a_server_is_reached_where_it_listens(
+    serve: Serve, connect: Connect, bind: str, reached: list[str]
+) -> None:
+    server = serve(answer_ready, bind)
+    for host in reached:
+        client = connect(f"tcp://{host}:{port_of(server.endpoint)}")
+        assert client.request(STATUS, timeout_ms=5000) == READY
+
+
+def test_a_name_that_nobody_knows_is_named(context: Context) -> None:
+    for name in ("nobody.invalid", "x" * 64):
+        server = ControlServer(context, f"tcp://{name}:0", answer_ready, name="nowhere")
+        with pytest.raises(RegentError, match=f"cannot listen on tcp://{name}:0"):
+            server.start()
 
 
 def test_an_address_of_no_use_is_named(context: Context) -> None:

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final
 
+from config.addresses import bracketed, listening_socket
 from core.errors import RegentError
 from transport.kafka.acceptor import Acceptor
 from transport.kafka.api import KafkaApi
@@ -116,14 +117,13 @@ def listen(host: str, port: int) -> socket.socket:
     Raises PortInUseError, or RegentError for an address of no use.
     """
     try:
-        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-        listening = socket.create_server((host, port), family=family, backlog=_BACKLOG)
+        listening = listening_socket(host, port, _BACKLOG)
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             raise PortInUseError(
-                f"{host}:{port} is in use: stop the process that listens there, or configure"
-                " another port (0 takes a free one)"
+                f"{bracketed(host)}:{port} is in use: stop the process that listens there, or"
+                " configure another port (0 takes a free one)"
             ) from error
-        raise RegentError(f"cannot listen on {host}:{port}: {error}") from error
+        raise RegentError(f"cannot listen on {bracketed(host)}:{port}: {error}") from error
     listening.setblocking(False)
     return listening

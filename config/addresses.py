@@ -1,0 +1,76 @@
+"""Addresses that sockets are bound to and that others are told of: names, IPv4 and IPv6 alike."""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+from typing import NamedTuple
+
+
+class Address(NamedTuple):
+    """A number a host is reached at."""
+
+    number: str
+    is_ipv6: bool
+
+
+def bracketed(host: str) -> str:
+    """Return a host as it stands before ``:port``: an IPv6 address in brackets (RFC 3986)."""
+    return f"[{host}]" if ":" in host else host
+
+
+def tcp_endpoint(host: str, port: int) -> str:
+    """Return the ZeroMQ endpoint ``tcp://host:port``."""
+    return f"tcp://{bracketed(host)}:{port}"
+
+
+def host_of(endpoint: str) -> str:
+    """Return the host of ``tcp://host:port``, without brackets."""
+    host = endpoint.removeprefix("tcp://").rpartition(":")[0]
+    return host.removeprefix("[").removesuffix("]")
+
+
+def port_of(endpoint: str) -> int:
+    """Return the port of ``tcp://host:port``."""
+    return int(endpoint.rpartition(":")[2])
+
+
+def resolve(host: str) -> Address:
+    """Return the address of a host; of a name with several, IPv4 before IPv6.
+
+    Whoever listens and whoever connects must choose alike. A name is asked of the system's
+    resolver, which may take seconds. Raises ``OSError`` for a name nobody knows.
+    """
+    try:
+        number = ipaddress.ip_address(host)
+    except ValueError:
+        return _looked_up(host)
+    return Address(host, number.version == 6)
+
+
+def _looked_up(name: str) -> Address:
+    try:
+        found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
+    except ValueError as error:  # a label that is too long, a NUL
+        raise OSError(f"{name!r} is no name of a host: {error}") from error
+    addresses = [Address(str(at[0]), family == socket.AF_INET6) for family, *_, at in found]
+    return min(addresses, key=lambda address: address.is_ipv6)
+
+
+def listening_socket(host: str, port: int, backlog: int | None = None) -> socket.socket:
+    """Return a TCP socket that listens; on ``::`` it takes IPv4 too. Raises ``OSError``."""
+    address = resolve(host)
+    return socket.create_server(
+        (address.number, port),
+        family=socket.AF_INET6 if address.is_ipv6 else socket.AF_INET,
+        backlog=backlog,
+        dualstack_ipv6=address.is_ipv6 and is_every_address(host),
+    )
+
+
+def is_every_address(host: str) -> bool:
+    """Whether a host means all addresses of this machine: ``0.0.0.0``, ``::``."""
+    try:
+        return ipaddress.ip_address(host).is_unspecified
+    except ValueError:
+        return False
