@@ -7,7 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from actors.broker_registration import register
+from actors.broker_registration import AdvertisedListeners, register
+from config.settings import BrokerConfig
 from core.errors import BrokerIdInUseError
 from core.model import BrokerInfo, EndPoint
 from tests.support.fake_zookeeper import FakeZooKeeper, FakeZooKeeperServer
@@ -71,3 +72,20 @@ def test_it_gives_up_when_it_is_to_stop(server: FakeZooKeeperServer, former: Fak
     with pytest.raises(BrokerIdInUseError):
         register_again(server, Pauses(threading.Event.set))
     assert server.snapshot()["/brokers/ids/1"].stat.ephemeral_owner == former.session_id
+
+
+def test_a_broker_is_found_where_it_listens_unless_it_says_otherwise():
+    listening = AdvertisedListeners.of(BrokerConfig(host="::1"), 1, 2, 3)
+    assert listening == AdvertisedListeners("::1", 1, 2, 3)
+    info = listening.broker_info(7, rack="")
+    assert (info.control_endpoint, info.replication_endpoint) == ("tcp://[::1]:2", "tcp://[::1]:3")
+    behind_a_gateway = BrokerConfig(
+        host="0.0.0.0",
+        advertised_host="b7.example",
+        advertised_port=10,
+        advertised_replication_port=30,
+    )
+    info = AdvertisedListeners.of(behind_a_gateway, 1, 2, 3).broker_info(7, rack="r")
+    assert info.endpoints == (EndPoint("PLAINTEXT", "b7.example", 10),)
+    assert info.control_endpoint == "tcp://b7.example:2"
+    assert info.replication_endpoint == "tcp://b7.example:30"

@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 
 import run
+from tests.support.ipv6 import needs_ipv6
+from zk.client import ZooKeeperClient
 from zk.embedded import start_ensemble
 
 TIMEOUT_S = 30.0
@@ -22,11 +24,13 @@ pytestmark = pytest.mark.system
 
 
 @contextmanager
-def zookeeper_command(data_dir: Path, port: int) -> Iterator[tuple[subprocess.Popen[str], str]]:
+def zookeeper_command(
+    data_dir: Path, port: int, *options: str
+) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """Run the command; give the process and its first line."""
     command = [sys.executable, run.__file__, "zookeeper"]
     with subprocess.Popen(
-        [*command, "--data-dir", str(data_dir), "--port", str(port)],
+        [*command, "--data-dir", str(data_dir), "--port", str(port), *options],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -38,9 +42,22 @@ def zookeeper_command(data_dir: Path, port: int) -> Iterator[tuple[subprocess.Po
             process.kill()
 
 
-def test_it_says_where_it_serves_and_ends_when_interrupted(tmp_path: Path) -> None:
-    with zookeeper_command(tmp_path / "zookeeper", 0) as (process, line):
-        assert re.fullmatch(r"ready: 127\.0\.0\.1:\d+\n", line)
+@pytest.mark.parametrize(
+    ("options", "host"),
+    [
+        ((), "127.0.0.1"),
+        pytest.param(("--host", "::1"), "[::1]", marks=needs_ipv6),
+    ],
+)
+def test_it_says_where_it_serves_and_ends_when_interrupted(
+    tmp_path: Path, options: tuple[str, ...], host: str
+) -> None:
+    with zookeeper_command(tmp_path / "zookeeper", 0, *options) as (process, line):
+        found = re.fullmatch(rf"ready: ({re.escape(host)}:\d+)\n", line)
+        assert found is not None, line
+        client = ZooKeeperClient(found[1], 6_000, on_watch=lambda _: None)
+        client.start(TIMEOUT_S)
+        client.close()
         process.send_signal(signal.SIGINT)
         assert process.wait(TIMEOUT_S) == 0
 

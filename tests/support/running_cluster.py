@@ -59,7 +59,57 @@ def eventually(look: Callable[[], T], what: str, timeout_s: float = TIMEOUT_S) -
         sleep(POLL_S)
 
 
-class RunningCluster:
+class ObservedCluster:
+    """What ZooKeeper says of a cluster, whoever started it."""
+
+    zookeeper: ZooKeeperClient
+
+    def control_endpoint(self, broker_id: BrokerId) -> str:
+        """Return where a registered broker takes requests."""
+        node = self.zookeeper.get(f"/brokers/ids/{broker_id}")
+        if node is None:
+            raise LookupError(f"broker {broker_id} is not registered")
+        endpoint: str = json.loads(node.data)["control_endpoint"]
+        return endpoint
+
+    def controller(self) -> BrokerId | None:
+        """Return who rules according to ZooKeeper; None when nobody does, or nobody can tell."""
+        node = self.zookeeper.get(ControllerZNode.PATH)
+        with suppress(BadDataError):
+            return None if node is None else ControllerZNode.decode(node.data)
+        return None
+
+    def controller_epoch(self) -> int:
+        """Return the controller epoch."""
+        node = self.zookeeper.get(ControllerEpochZNode.PATH)
+        return 0 if node is None else ControllerEpochZNode.decode(node.data)
+
+    def broker_epoch(self, broker_id: BrokerId) -> int | None:
+        """Return the czxid of a broker's registration."""
+        node = self.zookeeper.get(f"/brokers/ids/{broker_id}")
+        return None if node is None else node.stat.czxid
+
+    def leaderships(self, topic: str) -> dict[int, LeaderIsrAndControllerEpoch]:
+        """Return what ZooKeeper says about every partition of a topic that has a leadership."""
+        numbers = self.zookeeper.children(f"/brokers/topics/{topic}/partitions") or []
+        paths = [TopicPartitionStateZNode.path(TopicPartition(topic, int(n))) for n in numbers]
+        return {
+            int(number): TopicPartitionStateZNode.decode(node.data, node.stat.version)
+            for number, node in zip(numbers, self.zookeeper.get_many(paths), strict=True)
+            if node is not None
+        }
+
+    def await_isrs(self, topic: str, brokers: set[BrokerId]) -> None:
+        """Wait until the ISR of every partition of a topic is exactly these brokers."""
+
+        def isrs() -> set[frozenset[BrokerId]]:
+            states = self.leaderships(topic).values()
+            return {frozenset(state.leader_and_isr.isr) for state in states}
+
+        eventually(lambda: isrs() == {frozenset(brokers)}, f"{brokers} are the ISRs of {topic}")
+
+
+class RunningCluster(ObservedCluster):
     """``run.py cluster`` as a child, and what an admin can see of it."""
 
     def __init__(self, data_dir: Path, *arguments: str) -> None:
@@ -189,14 +239,6 @@ class RunningCluster:
 
     # --- what there is to see ---
 
-    def control_endpoint(self, broker_id: BrokerId) -> str:
-        """Return where a registered broker takes requests."""
-        node = self.zookeeper.get(f"/brokers/ids/{broker_id}")
-        if node is None:
-            raise LookupError(f"broker {broker_id} is not registered")
-        endpoint: str = json.loads(node.data)["control_endpoint"]
-        return endpoint
-
     def ask(self, broker_id: BrokerId, message: Any, timeout_s: float = 5.0) -> Any:
         """Ask an actor of a broker."""
         endpoint = self.control_endpoint(broker_id)
@@ -218,33 +260,6 @@ class RunningCluster:
         samples = (line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
         return {name: float(value) for name, value in samples}
 
-    def controller(self) -> BrokerId | None:
-        """Return who rules according to ZooKeeper; None when nobody does, or nobody can tell."""
-        node = self.zookeeper.get(ControllerZNode.PATH)
-        with suppress(BadDataError):
-            return None if node is None else ControllerZNode.decode(node.data)
-        return None
-
-    def controller_epoch(self) -> int:
-        """Return the controller epoch."""
-        node = self.zookeeper.get(ControllerEpochZNode.PATH)
-        return 0 if node is None else ControllerEpochZNode.decode(node.data)
-
-    def broker_epoch(self, broker_id: BrokerId) -> int | None:
-        """Return the czxid of a broker's registration."""
-        node = self.zookeeper.get(f"/brokers/ids/{broker_id}")
-        return None if node is None else node.stat.czxid
-
-    def leaderships(self, topic: str) -> dict[int, LeaderIsrAndControllerEpoch]:
-        """Return what ZooKeeper says about every partition of a topic that has a leadership."""
-        numbers = self.zookeeper.children(f"/brokers/topics/{topic}/partitions") or []
-        paths = [TopicPartitionStateZNode.path(TopicPartition(topic, int(n))) for n in numbers]
-        return {
-            int(number): TopicPartitionStateZNode.decode(node.data, node.stat.version)
-            for number, node in zip(numbers, self.zookeeper.get_many(paths), strict=True)
-            if node is not None
-        }
-
     def create_topic(self, topic: str, partitions: int, brokers: int = 3) -> None:
         """Create a topic with a replica on every broker and wait until it is led."""
         self.create_topic_on(
@@ -257,15 +272,6 @@ class RunningCluster:
         data = TopicZNode.encode(encode_topic_id(os.urandom(16)), assignments)
         self.zookeeper.multi([Create(TopicZNode.path(topic), data)])
         eventually(lambda: len(self.leaderships(topic)) == len(replicas), f"{topic} is led")
-
-    def await_isrs(self, topic: str, brokers: set[BrokerId]) -> None:
-        """Wait until the ISR of every partition of a topic is exactly these brokers."""
-
-        def isrs() -> set[frozenset[BrokerId]]:
-            states = self.leaderships(topic).values()
-            return {frozenset(state.leader_and_isr.isr) for state in states}
-
-        eventually(lambda: isrs() == {frozenset(brokers)}, f"{brokers} are the ISRs of {topic}")
 
     def status(self) -> dict[str, Any]:
         """Return what the command ``status`` says."""
