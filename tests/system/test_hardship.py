@@ -77,9 +77,7 @@ def test_a_data_directory_has_one_broker(cluster: RunningCluster):
     assert_one_line(ended, "in use by another process")
 
 
-@pytest.mark.parametrize(
-    "option", ["--port", "--control-port", "--replication-port", "--metrics-port"]
-)
+@pytest.mark.parametrize("option", ["--port", "--control-port", "--replication-port"])
 def test_a_taken_port_is_named(cluster: RunningCluster, tmp_path: Path, option: str):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
