@@ -45,6 +45,7 @@ class KafkaClientMetrics(Collector):
             (_TOPICS + "BytesOutPerSec", "bytes sent to clients", metrics.bytes_out),
             ("regent_client_throttles", "pauses in reading from a client", metrics.throttled),
             ("regent_accept_pauses", "pauses for want of max_connections", metrics.accept_pauses),
+            ("regent_client_errors", "errors that no connection answers for", metrics.errors),
         ):
             yield CounterMetricFamily(name, meaning, value=count)
         requests = CounterMetricFamily(

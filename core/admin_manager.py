@@ -38,8 +38,9 @@ from core.topic_validation import (
     topic_name_problem,
 )
 
-MAX_NEW_PARTITIONS = 200_000
-"""How many partitions one request may have placed: as many as the placement service takes."""
+MAX_NEW_PARTITIONS = 10_000
+"""How many partitions one request may create: a client's slip must not keep a cluster busy for
+minutes. Kafka 4 has the same bound (``ReplicationControlManager.MAX_PARTITIONS_PER_BATCH``)."""
 
 MAX_MESSAGE_LENGTH = 1_000  # it may quote what is as long as a string of the protocol can be
 
@@ -286,15 +287,17 @@ class AdminManager:
         jobs: dict[int, list[PlacementSpec]] = {}
         left = MAX_NEW_PARTITIONS
         for topic, plan in plans.items():
-            if not isinstance(plan, _Unplaced):
-                partitions[topic] = plan
-            elif plan.spec.partitions > left:
+            count = plan.spec.partitions if isinstance(plan, _Unplaced) else len(plan)
+            if count > left:
                 message = f"more than {MAX_NEW_PARTITIONS} new partitions in one request"
                 refusals[topic] = _RefusedError(Errors.POLICY_VIOLATION, message)
-            else:
-                left -= plan.spec.partitions
+                continue
+            left -= count
+            if isinstance(plan, _Unplaced):
                 partitions[topic] = {}  # in the order of the request
                 jobs.setdefault(plan.start_index, []).append(plan.spec)
+            else:
+                partitions[topic] = plan
         for start_index, specs in jobs.items():
             for row in self._placer(self._placement_request(specs, start_index)):
                 partitions[row.topic][row.partition] = ReplicaAssignment(row.replicas)

@@ -292,9 +292,9 @@ class Connection:
         )
 
     def _on_done(self, exchange: _Exchange, task: asyncio.Task[KafkaAnswer]) -> None:
+        error = None if task.cancelled() else task.exception()
         if task.cancelled() or self._is_closed:
             return
-        error = task.exception()
         if error is not None:
             self._fail(error)
             return
@@ -376,6 +376,11 @@ class _Begun(Coroutine[Any, Any, T]):
         return self._awaited.pop() if self._awaited else self._steps.send(value)
 
     def throw(self, *error: Any) -> object:
+        # A task that is cancelled before its first step does not know what it would wait for.
+        while self._awaited:
+            awaited = self._awaited.pop()
+            if isinstance(awaited, asyncio.Future):
+                awaited.cancel()
         return self._steps.throw(*error)
 
     def close(self) -> None:

@@ -14,7 +14,7 @@ import socket
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Final
+from typing import Any, Final
 
 from config.addresses import bracketed, listening_socket
 from core.errors import RegentError
@@ -72,6 +72,7 @@ class KafkaListener:
             listening = listen(self._host, self.port)
         self.port = listening.getsockname()[1]
         loop = asyncio.new_event_loop()
+        loop.set_exception_handler(self._on_loop_error)
         acceptor = Acceptor(
             listening,
             loop,
@@ -85,6 +86,9 @@ class KafkaListener:
         thread = threading.Thread(target=_run, args=(loop, acceptor), name=self._name, daemon=True)
         self._running = loop, acceptor, thread
         thread.start()
+
+    def _on_loop_error(self, _: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        self.metrics.count_error(self._name, context["message"], context.get("exception"))
 
     def close(self, last_answers_s: float = _LAST_ANSWERS_S) -> None:
         """Stop listening at once; requests under way have some time to be answered. Idempotent."""

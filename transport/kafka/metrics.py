@@ -63,8 +63,10 @@ class ListenerMetrics:
     bytes_out: int = 0
     throttled: int = 0
     accept_pauses: int = 0
+    errors: int = 0  # that no connection answers for
     closed: Counter[Closed] = field(default_factory=lambda: Counter(dict.fromkeys(Closed, 0)))
     _log_at: float = 0.0
+    _log_error_at: float = 0.0
     _warnings: dict[str, _Warning] = field(default_factory=dict)
 
     @property
@@ -87,6 +89,14 @@ class ListenerMetrics:
         """Count a client that was turned away for want of descriptors."""
         self.closed[Closed.NO_DESCRIPTORS] += 1
         self._warn("descriptors", listener, f"clients are turned away, {client} last: {shortage}")
+
+    def count_error(self, listener: str, message: str, error: BaseException | None) -> None:
+        """Count what nobody expected; the first of those in ten seconds is told in full."""
+        self.errors += 1
+        now = time.monotonic()
+        if now >= self._log_error_at:
+            self._log_error_at = now + _LOG_INTERVAL_S
+            logger.error("%s: %s (%d so far)", listener, message, self.errors, exc_info=error)
 
     def _warn(self, subject: str, listener: str, text: str) -> None:
         now = time.monotonic()

@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+import asyncio
+import gc
 import resource
 import socket
 import struct
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 
 import pytest
@@ -15,7 +18,13 @@ from core.errors import RegentError
 from tests.transport.kafka.conftest import Listen
 from tests.transport.kafka.raw_client import METADATA, WAIT_S, Desk, RawClient, request_bytes
 from tests.transport.kafka.wire import read
-from transport.kafka.api import KafkaAnswer, KafkaApi, KafkaApiKey, KafkaRequest
+from transport.kafka.api import (
+    KafkaAnswer,
+    KafkaApi,
+    KafkaApiKey,
+    KafkaRequest,
+    MalformedRequestError,
+)
 from transport.kafka.connection import MAX_BYTES_WITHOUT_RECORDS, KafkaLimits
 from transport.kafka.connection_quotas import RESERVED_DESCRIPTORS, Descriptors
 from transport.kafka.listener import KafkaListener
@@ -397,6 +406,51 @@ def test_a_request_that_fails_unexpectedly_closes_its_connection_only(
         assert other.ask(b"now") == b"now"
     assert listener.metrics.closed[Closed.FAILED] == 1
     assert "ZeroDivisionError" in caplog.text
+
+
+def test_requests_that_fail_after_their_connection_was_closed_say_nothing(
+    listen: Listen, caplog: pytest.LogCaptureFixture
+):
+    may_fail = threading.Event()
+
+    def fail() -> KafkaAnswer:
+        assert may_fail.wait(WAIT_S)
+        raise MalformedRequestError("found late")
+
+    with ThreadPoolExecutor(1) as executor:
+
+        async def handle(request: KafkaRequest) -> KafkaAnswer:
+            if bytes(request.body).startswith(b"now"):
+                return (request.body,)
+            return await asyncio.get_running_loop().run_in_executor(executor, fail)
+
+        listener = listen([KafkaApi(METADATA, 0, 8, handle)])
+        with RawClient(listener) as client, RawClient(listener) as other:
+            client.send(request_bytes(b"late") + request_bytes(version=99))
+            assert client.is_closed()
+            may_fail.set()
+            settle(other)
+    gc.collect()
+    assert listener.metrics.errors == 0
+    assert +listener.metrics.closed == {Closed.UNSUPPORTED: 1}
+    assert len(caplog.records) == 1
+
+
+def test_an_error_that_nobody_answers_for_is_counted_and_told_once_in_a_while(
+    listen: Listen, caplog: pytest.LogCaptureFixture
+):
+    async def handle(request: KafkaRequest) -> KafkaAnswer:
+        if request.body:
+            asyncio.get_running_loop().call_soon(lambda: 1 // 0)
+        return (request.body,)
+
+    listener = listen([KafkaApi(METADATA, 0, 8, handle)])
+    with RawClient(listener) as client:
+        for _ in range(5):
+            client.ask(b"fail")
+        settle(client)
+    assert listener.metrics.errors >= 5
+    assert len(caplog.records) == 1
 
 
 def test_a_request_is_given_up_when_its_client_leaves(listen: Listen):

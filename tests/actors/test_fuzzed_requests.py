@@ -1,0 +1,81 @@
+"""Requests of every kind and version, changed at random: answered, or their connection is closed.
+
+``python -m tests.fuzz`` does the same to the brokers of a real cluster, for longer.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from config.settings import Settings
+from tests.support.disk_logs import Machine
+from tests.support.fuzzed_requests import (
+    WAIT_S,
+    Conversation,
+    ask,
+    ask_versions,
+    conversations,
+    genuine_requests,
+    talk,
+)
+from tests.support.served_endpoint import ServedEndpoint
+from transport.kafka.metrics import Closed
+
+EXAMPLES, CONNECTIONS = 60, 25  # some 3,000 requests
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[ServedEndpoint]:
+    machine = Machine(tmp_path / "log")
+    with ExitStack() as stack:
+        stack.callback(machine.end)
+        yield ServedEndpoint(stack, machine.start(), Settings())
+
+
+def test_whatever_is_sent_is_answered_or_closed_and_others_are_served(
+    served: ServedEndpoint, caplog: pytest.LogCaptureFixture
+):
+    address = ("127.0.0.1", served.port)
+    genuine = genuine_requests(ask_versions(address))
+    for request in genuine:
+        assert ask(address, request)
+    before = threading.active_count()
+    outcomes: Counter[str] = Counter()
+
+    @settings(
+        derandomize=True,
+        database=None,
+        deadline=None,
+        max_examples=EXAMPLES,
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(conversations(genuine, CONNECTIONS))
+    def check(sent: list[Conversation]) -> None:
+        outcomes.update(talk(address, sent))
+        assert ask_versions(address)
+        assert Closed.FAILED not in served.closed
+
+    check()
+    assert outcomes["answered"] > EXAMPLES
+    assert outcomes["closed"] > EXAMPLES
+    metrics = served.endpoint.metrics
+    assert metrics is not None
+    deadline = time.monotonic() + WAIT_S
+    while metrics.connections:
+        assert time.monotonic() < deadline, "connections that clients closed stay open"
+        time.sleep(0.01)
+    gc.collect()
+    assert metrics.errors == 0
+    assert threading.active_count() <= before + 5
+    assert [record for record in caplog.records if record.exc_info] == []
+    assert [r for r in caplog.records if r.levelno >= logging.ERROR] == []

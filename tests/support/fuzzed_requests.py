@@ -1,0 +1,375 @@
+"""Genuine requests of every kind and version, changed at random, and who sends them."""
+
+from __future__ import annotations
+
+import selectors
+import socket
+import struct
+import time
+import warnings
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from hypothesis import strategies as st
+
+from tests.support.record_batches import batch
+
+with warnings.catch_warnings(action="ignore", category=DeprecationWarning):
+    from kafka.protocol.admin import (
+        AlterConfigsRequest,
+        CreatePartitionsRequest,
+        CreateTopicsRequest,
+        DeleteRecordsRequest,
+        DeleteTopicsRequest,
+        DescribeConfigsRequest,
+        IncrementalAlterConfigsRequest,
+    )
+    from kafka.protocol.consumer import (
+        FetchRequest,
+        ListOffsetsRequest,
+        OffsetForLeaderEpochRequest,
+    )
+    from kafka.protocol.metadata import ApiVersionsRequest, MetadataRequest
+    from kafka.protocol.producer import InitProducerIdRequest, ProduceRequest
+
+TOPIC = "t"
+WAIT_S = 10.0
+_HELD_S = 0.05  # a request that is not answered by then may wait for long
+_HEADER = struct.Struct(">hhih")
+_CLIENT = b"fuzz"
+
+_CONFIG = {"name": "retention.ms", "value": "100000"}
+GENUINE: Sequence[tuple[Any, Mapping[str, Any]]] = (
+    (
+        ProduceRequest,
+        {
+            "transactional_id": None,
+            "acks": -1,
+            "timeout_ms": 100,
+            "topic_data": [
+                {"name": TOPIC, "partition_data": [{"index": 0, "records": batch(b"a", b"b")}]}
+            ],
+        },
+    ),
+    (
+        FetchRequest,
+        {
+            "max_wait_ms": 10,
+            "min_bytes": 1,
+            "max_bytes": 10_000,
+            "session_id": 0,
+            "session_epoch": -1,
+            "topics": [
+                {
+                    "topic": TOPIC,
+                    "partitions": [
+                        {"partition": 0, "fetch_offset": 0, "partition_max_bytes": 1_000}
+                    ],
+                }
+            ],
+        },
+    ),
+    (
+        ListOffsetsRequest,
+        {
+            "replica_id": -1,
+            "topics": [
+                {
+                    "name": TOPIC,
+                    "partitions": [{"partition_index": 0, "timestamp": -1, "max_num_offsets": 1}],
+                }
+            ],
+        },
+    ),
+    (MetadataRequest, {"topics": [{"name": TOPIC}], "allow_auto_topic_creation": False}),
+    (ApiVersionsRequest, {}),
+    (
+        CreateTopicsRequest,
+        {
+            "timeout_ms": 100,
+            "topics": [
+                {
+                    "name": "new",
+                    "num_partitions": 1,
+                    "replication_factor": 1,
+                    "assignments": [],
+                    "configs": [_CONFIG],
+                }
+            ],
+        },
+    ),
+    (
+        CreateTopicsRequest,
+        {
+            "timeout_ms": 100,
+            "validate_only": True,
+            "topics": [
+                {
+                    "name": "assigned",
+                    "num_partitions": -1,
+                    "replication_factor": -1,
+                    "assignments": [{"partition_index": 0, "broker_ids": [0]}],
+                    "configs": [],
+                }
+            ],
+        },
+    ),
+    (DeleteTopicsRequest, {"topic_names": ["deleted"], "timeout_ms": 100}),
+    (
+        DeleteRecordsRequest,
+        {
+            "timeout_ms": 100,
+            "topics": [{"name": TOPIC, "partitions": [{"partition_index": 0, "offset": 1}]}],
+        },
+    ),
+    (InitProducerIdRequest, {"transactional_id": None, "transaction_timeout_ms": 1_000}),
+    (
+        OffsetForLeaderEpochRequest,
+        {
+            "topics": [
+                {
+                    "topic": TOPIC,
+                    "partitions": [{"partition": 0, "current_leader_epoch": -1, "leader_epoch": 0}],
+                }
+            ]
+        },
+    ),
+    (
+        DescribeConfigsRequest,
+        {
+            "resources": [
+                {
+                    "resource_type": 2,
+                    "resource_name": TOPIC,
+                    "configuration_keys": ["retention.ms"],
+                },
+                {"resource_type": 4, "resource_name": "0", "configuration_keys": None},
+            ]
+        },
+    ),
+    (
+        AlterConfigsRequest,
+        {"resources": [{"resource_type": 2, "resource_name": TOPIC, "configs": [_CONFIG]}]},
+    ),
+    (
+        IncrementalAlterConfigsRequest,
+        {
+            "resources": [
+                {
+                    "resource_type": 2,
+                    "resource_name": TOPIC,
+                    "configs": [{**_CONFIG, "config_operation": 0}],
+                }
+            ]
+        },
+    ),
+    (
+        CreatePartitionsRequest,
+        {
+            "timeout_ms": 100,
+            "validate_only": False,
+            "topics": [{"name": "grown", "count": 2, "assignments": [{"broker_ids": [0]}]}],
+        },
+    ),
+)
+
+
+class Advertised(NamedTuple):
+    """Which versions of a kind of request a broker says it speaks."""
+
+    min_version: int
+    max_version: int
+
+
+def _build(kind: Any, values: Mapping[str, Any]) -> Any:
+    """Make a message of kafka-python, which has a class for every nested structure."""
+    types = {field.name: field.type_str for field in kind._struct._fields}
+    built = {}
+    for name, value in values.items():
+        if isinstance(value, list) and value and isinstance(value[0], dict):
+            nested = getattr(kind, types[name])
+            value = [_build(nested, element) for element in value]
+        built[name] = value
+    return kind(**built)
+
+
+def framed(data: bytes) -> bytes:
+    """Put the size before a request."""
+    return struct.pack(">i", len(data)) + data
+
+
+def request(api_key: int, version: int, body: bytes, correlation_id: int = 1) -> bytes:
+    """A request without its size."""
+    header = _HEADER.pack(api_key, version, correlation_id, len(_CLIENT)) + _CLIENT
+    return header + body
+
+
+def genuine_requests(advertised: Mapping[int, Advertised]) -> list[bytes]:
+    """One of every kind and version, without sizes; fails when a kind is missing."""
+    found = []
+    missing = set(advertised)
+    for kind, values in GENUINE:
+        key = kind.API_KEY
+        missing.discard(key)
+        for version in range(advertised[key].min_version, advertised[key].max_version + 1):
+            body = bytes(_build(kind, values).encode(version=version))
+            found.append(request(key, version, body))
+    assert not missing, f"there is no request of these kinds: {missing}"
+    return found
+
+
+# --- changes ---
+
+_BYTES = st.sampled_from([0, 1, 2, 0x7F, 0x80, 0xFF])
+_NUMBERS = st.sampled_from(
+    [-(2**31), -2, -1, 0, 1, 2, 255, 2**15 - 1, 2**16, 300_000, 2**24, 2**31 - 1]
+)
+
+
+def _set_byte(data: bytearray, at: int, number: int) -> None:
+    data[at] = number & 0xFF
+
+
+def _set_int16(data: bytearray, at: int, number: int) -> None:
+    data[at : at + 2] = struct.pack(">i", number)[2:]
+
+
+def _set_int32(data: bytearray, at: int, number: int) -> None:
+    data[at : at + 4] = struct.pack(">i", number)
+
+
+def _cut(data: bytearray, at: int, _: int) -> None:
+    del data[at:]
+
+
+def _drop(data: bytearray, at: int, number: int) -> None:
+    del data[at : at + (number & 0x0F)]
+
+
+def _insert(data: bytearray, at: int, number: int) -> None:
+    data[at:at] = struct.pack(">i", number) * (1 + (number & 7))
+
+
+def _repeat(data: bytearray, at: int, number: int) -> None:
+    data[at:at] = data[at : at + 1 + (number & 0x3F)] * 3
+
+
+_CHANGES = (_set_byte, _set_int16, _set_int32, _cut, _drop, _insert, _repeat)
+
+
+class Change(NamedTuple):
+    """Something done to a request; positions go round."""
+
+    kind: int
+    at: int
+    number: int
+
+    def apply(self, data: bytearray) -> None:
+        """Do it."""
+        if data:
+            _CHANGES[self.kind](data, self.at % len(data), self.number)
+
+
+_changes = st.builds(
+    Change, st.integers(0, len(_CHANGES) - 1), st.integers(0, 400), st.one_of(_NUMBERS, _BYTES)
+)
+
+
+class Conversation(NamedTuple):
+    """What is sent on one connection: requests with their sizes, and whether the client leaves."""
+
+    data: bytes
+    requests: int
+    leaves: bool
+
+
+@st.composite
+def _requests(draw: st.DrawFn, genuine: Sequence[bytes]) -> bytes:
+    """One request with its size; one time in eight the size is changed as well."""
+    data = bytearray(draw(st.sampled_from(genuine)))
+    is_framed_before = draw(st.integers(0, 7)) == 0
+    if is_framed_before:
+        data = bytearray(framed(bytes(data)))
+    for change in draw(st.lists(_changes, min_size=1, max_size=4)):
+        change.apply(data)
+    return bytes(data) if is_framed_before else framed(bytes(data))
+
+
+def conversations(genuine: Sequence[bytes], count: int) -> st.SearchStrategy[list[Conversation]]:
+    """So many connections with one to three requests each."""
+
+    def conversation(requests: list[bytes], leaves: int) -> Conversation:
+        return Conversation(b"".join(requests), len(requests), leaves == 0)
+
+    requests = st.lists(_requests(genuine), min_size=1, max_size=3)
+    one = st.builds(conversation, requests, st.integers(0, 4))
+    return st.lists(one, min_size=count, max_size=count)
+
+
+# --- clients ---
+
+
+def ask(address: tuple[str, int], data: bytes) -> bytes:
+    """Send a request on a connection of its own and return the answer's body."""
+    with socket.create_connection(address, WAIT_S) as sock:
+        sock.sendall(framed(data))
+        (size,) = struct.unpack(">i", _receive(sock, 4))
+        return _receive(sock, size)[4:]
+
+
+def _receive(sock: socket.socket, count: int) -> bytes:
+    data = b""
+    while len(data) < count:
+        some = sock.recv(count - len(data))
+        if not some:
+            raise ConnectionError("closed in the middle of an answer")
+        data += some
+    return data
+
+
+def ask_versions(address: tuple[str, int]) -> dict[int, Advertised]:
+    """Ask a broker which requests it speaks."""
+    body = ask(address, request(18, 0, b""))
+    rows = struct.iter_unpack(">hhh", body[6:])
+    return {key: Advertised(low, high) for key, low, high in rows}
+
+
+def talk(address: tuple[str, int], conversations: Sequence[Conversation]) -> Counter[str]:
+    """Have them all at once; return what became of them.
+
+    ``held`` are those without an answer when all has been quiet for a while; they are given up.
+    """
+    outcomes: Counter[str] = Counter(requests=sum(c.requests for c in conversations))
+    with selectors.DefaultSelector() as selector:
+        for conversation in conversations:
+            sock = socket.create_connection(address, WAIT_S)
+            try:
+                sock.sendall(conversation.data)
+            except ConnectionError:
+                outcomes["closed"] += 1
+                sock.close()
+                continue
+            if conversation.leaves:
+                outcomes["left"] += 1
+                sock.close()
+            else:
+                selector.register(sock, selectors.EVENT_READ)
+        quiet_at = time.monotonic() + _HELD_S
+        while selector.get_map() and time.monotonic() < quiet_at:
+            for key, _ in selector.select(_HELD_S):
+                outcomes[_outcome(key.fileobj)] += 1
+                selector.unregister(key.fileobj)
+                key.fileobj.close()  # type: ignore[union-attr]
+                quiet_at = time.monotonic() + _HELD_S
+        for key in list(selector.get_map().values()):
+            outcomes["held"] += 1
+            key.fileobj.close()  # type: ignore[union-attr]
+    return outcomes
+
+
+def _outcome(sock: Any) -> str:
+    try:
+        return "answered" if sock.recv(65_536) else "closed"
+    except ConnectionError:
+        return "closed"
