@@ -26,6 +26,7 @@ from core.controller.answers import refusal
 from core.controller.controller import Controller
 from core.controller.events import ControllerEvent, RequestId
 from core.controller.gauges import ControllerGauges, take_gauges
+from core.controller.set_aside import resignation
 from core.errors import Errors, RegentError
 from core.model import BrokerId
 from core.protocol.controller import (
@@ -128,8 +129,15 @@ class ControllerEventManager(RegentActor):
         Resigning is not queued, lest what waits meets that state, or the queue be full.
         """
         super().on_unexpected_error(message, error)
-        if not isinstance(message, events.Resign) and not self.actor_stopped.is_set():
-            self.handle(events.Resign(f"{type(message).__name__} failed: {error}"), None)
+        if self.actor_stopped.is_set():
+            return
+        try:
+            self.handle(resignation(message, error), None)
+        except Exception:
+            # Rule no longer all the same. /controller is still ours: who finds it so deletes it.
+            logger.exception("%s: resigning failed", self.name)
+            self._perform(self.controller.handle(events.Expire(), time.time_ns() // 1_000_000))
+            self._tell_later(events.Reelect())
 
     def on_stop(self) -> None:
         """Resign, as far as our own process is concerned; the session's end does the rest."""

@@ -47,6 +47,7 @@ _GAUGES = {
     "ActiveBrokerCount": ("active_broker_count", "registered brokers"),
     "FencedBrokerCount": ("fenced_broker_count", "always 0"),
     "UnusableTopicCount": ("unusable_topic_count", "topics whose znode cannot be used"),
+    "SetAsideCount": ("set_aside_count", "topics and events that ended controllers, left alone"),
 }
 
 

@@ -7,7 +7,7 @@ import time
 import click
 
 from cli.find_cluster import Cluster, pass_cluster
-from cli.output import Output, output_option, print_facts, print_json
+from cli.output import Output, listed, output_option, print_facts, print_json
 from core.errors import RegentError
 from zk.admin import RulingController, ZkAdminStore
 
@@ -70,6 +70,25 @@ def move(cluster: Cluster, /, timeout_ms: int, output: str) -> None:
         print_json({"old": controller_json(old), "new": controller_json(new)})
     else:
         click.echo(f"The controller moved from {_named(old)} to {_named(new)}.")
+
+
+@controller.command()
+@output_option
+@pass_cluster
+def try_again(cluster: Cluster, /, output: str) -> None:
+    """Have the controller try again what it has set aside.
+
+    A topic or event that ended two controllers by an unexpected error is left alone by the third;
+    status names it. A topic is tried again by itself when its znode changes.
+    """
+    with cluster.admin() as admin:
+        forgotten = admin.forget_failures()
+    if output == Output.JSON:
+        print_json({"tried_again": forgotten})
+    elif forgotten:
+        click.echo(f"Tried again: {listed(forgotten)}.")
+    else:
+        click.echo("Nothing has ended a controller.")
 
 
 def _ruling(admin: ZkAdminStore) -> RulingController:

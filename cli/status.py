@@ -16,7 +16,8 @@ from cli.find_cluster import Cluster, ClusterNotFoundError, LocalCluster, pass_c
 from cli.output import Output, counted, listed, output_option, print_facts, print_json
 from cli.partitions import read_partitions
 from cli.placement import placement_status
-from core.errors import BadDataError, UnreadableError
+from core.controller.set_aside import FAILURES_TO_SET_ASIDE
+from core.errors import BadDataError
 from core.model import BrokerRegistration
 from core.protocol.controller import DescribeControllerRequest, DescribeControllerResponse
 from zk.admin import ZkAdminStore
@@ -92,13 +93,14 @@ def _examine(cluster: Cluster) -> Health:
         with cluster.admin(limit_s=_ZOOKEEPER_LIMIT_S) as admin:
             _examine_brokers(admin, file, health)
             described = _examine_controller(admin, health)
+            _examine_failures(admin, health)
             _examine_partitions(admin, described, health)
             registered = admin.read_brokers().values()
             live = [broker for broker in registered if isinstance(broker, BrokerRegistration)]
             health.warnings += broker_warnings(live)
     except ClusterNotFoundError as error:
         return Health(health.zookeeper, [str(error)])
-    except UnreadableError as error:
+    except BadDataError as error:
         health.reasons.append(str(error))
     health.zookeeper["connected"] = True
     if file is not None and file.placement is not None:
@@ -160,6 +162,21 @@ def _examine_controller(admin: ZkAdminStore, health: Health) -> DescribeControll
         for row in answer.unanswered
     ]
     return answer
+
+
+def _examine_failures(admin: ZkAdminStore, health: Health) -> None:
+    """Tell what controllers leave alone; what ended only one of them may pass by itself."""
+    for failure in admin.read_failures():
+        if failure.controllers >= FAILURES_TO_SET_ASIDE:
+            health.reasons.append(
+                f"{failure.what} is set aside, it ended {failure.controllers} controllers:"
+                f" {failure.error}; mend it, then: controller try-again"
+            )
+        else:
+            health.warnings.append(
+                f"{failure.what} ended a controller (broker {failure.broker_id}, epoch"
+                f" {failure.controller_epoch}): {failure.error}"
+            )
 
 
 def _examine_partitions(

@@ -6,7 +6,7 @@ it returns as effects. ``zk.store`` implements ``ControllerStore`` over any ``Zo
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple, Protocol, TypeAlias
@@ -161,8 +161,39 @@ class NotificationStore(Protocol):
         ...
 
 
+class ControllerFailure(NamedTuple):
+    """What ended a controller by an unexpected exception: ``topic T``, or an event by its name.
+
+    ``controllers`` is how many it ended, the second and later ones within their first minute.
+    """
+
+    what: str
+    event: str
+    error: str
+    controllers: int
+    broker_id: BrokerId
+    controller_epoch: int
+
+
+class FailureStore(Protocol):
+    """``/regent/controller_failures``; ``ControllerStore`` says how."""
+
+    def read_failures(self) -> Sequence[ControllerFailure]:
+        """Read what ended controllers, oldest first, and watch for changes."""
+        ...
+
+    def write_failures(self, failures: Sequence[ControllerFailure], epoch_zk_version: int) -> None:
+        """Replace the list (fenced)."""
+        ...
+
+
 class ControllerStore(
-    TopicDeletionStore, ReassignmentStore, PreferredElectionStore, NotificationStore, Protocol
+    TopicDeletionStore,
+    ReassignmentStore,
+    PreferredElectionStore,
+    NotificationStore,
+    FailureStore,
+    Protocol,
 ):
     """ZooKeeper as the controller sees it.
 

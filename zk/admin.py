@@ -18,7 +18,7 @@ from core.model import (
     ReplicaAssignment,
     TopicPartition,
 )
-from core.ports import TopicAssignment, WriteError
+from core.ports import ControllerFailure, TopicAssignment, WriteError
 from core.protocol.control import TopicId
 from zk import znodes
 from zk.admin_znodes import (
@@ -28,6 +28,7 @@ from zk.admin_znodes import (
     ReassignPartitionsZNode,
 )
 from zk.conflicts import MAX_ATTEMPTS, ConflictError
+from zk.failure_store import ControllerFailuresZNode
 from zk.fenced_writes import BYTES_BESIDE_DATA, Outcome, Write, WriteRefused, write_unfenced
 from zk.operations import (
     ANY_VERSION,
@@ -145,6 +146,30 @@ class ZkAdminStore(TopicConfigAdmin):
                 return isinstance(self._zookeeper.multi(operations), Committed)
             except ConnectionLossError:
                 self._zookeeper.wait_connected()
+
+    def read_failures(self) -> tuple[ControllerFailure, ...]:
+        """Read what ended controllers, oldest first. Raises ``BadDataError``."""
+        node = self._zookeeper.get(ControllerFailuresZNode.PATH)
+        return () if node is None else ControllerFailuresZNode.decode(node.data)
+
+    def forget_failures(self) -> list[str]:
+        """Have the controller try again whatever ended controllers; return what that is.
+
+        Raises ``BadDataError`` and ``ConflictError``.
+        """
+        path = ControllerFailuresZNode.PATH
+        for _ in range(MAX_ATTEMPTS):
+            node = self._zookeeper.get(path)
+            if node is None:
+                return []
+            failures = ControllerFailuresZNode.decode(node.data)
+            write = SetData(path, ControllerFailuresZNode.encode(()), node.stat.version)
+            try:
+                if isinstance(self._zookeeper.multi([write]), Committed):
+                    return [failure.what for failure in failures]
+            except ConnectionLossError:
+                self._zookeeper.wait_connected()
+        raise ConflictError(f"{path} keeps changing; try again")
 
     # --- brokers ---
 

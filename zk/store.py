@@ -34,6 +34,7 @@ from core.ports import (
 from core.topic_validation import topic_name_problem
 from zk import znodes
 from zk.admin_znodes import ConfigEntityZNode
+from zk.failure_store import ZkFailureStore
 from zk.fenced_writes import Outcome, Write, WriteRefused, write_fenced
 from zk.notification_store import ZkNotificationStore
 from zk.operations import (
@@ -61,7 +62,11 @@ MAX_REGISTRATION_ATTEMPTS = 5
 
 
 class ZkControllerStore(
-    ZkTopicDeletionStore, ZkReassignmentStore, ZkPreferredElectionStore, ZkNotificationStore
+    ZkTopicDeletionStore,
+    ZkReassignmentStore,
+    ZkPreferredElectionStore,
+    ZkNotificationStore,
+    ZkFailureStore,
 ):
     """Reads and writes of one broker's controller, over its present ZooKeeper session.
 

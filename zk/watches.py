@@ -7,6 +7,7 @@ from core.controller.events import (
     BrokerModifications,
     ControllerChange,
     ControllerEvent,
+    ControllerFailuresChange,
     IsrChangeNotification,
     LogDirEventNotification,
     PartitionModifications,
@@ -26,6 +27,7 @@ from zk.admin_znodes import (
     PreferredReplicaElectionZNode,
     ReassignPartitionsZNode,
 )
+from zk.failure_store import ControllerFailuresZNode
 from zk.operations import WatchEvent, WatchKind
 from zk.znodes import (
     BrokerIdsZNode,
@@ -49,6 +51,7 @@ _OF_NODES: dict[str, ControllerEvent] = {
     ControllerZNode.PATH: ControllerChange(),
     ReassignPartitionsZNode.PATH: ZkPartitionReassignment(),
     PreferredReplicaElectionZNode.PATH: PreferredReplicaElection(),
+    ControllerFailuresZNode.PATH: ControllerFailuresChange(),
 }
 
 

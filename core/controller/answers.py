@@ -19,21 +19,26 @@ from core.protocol.controller import (
 )
 
 
-def refusal(event: ControllerEvent) -> Reply | None:
-    """Return the answer of a broker that does not rule; None for what is not a request."""
+def refusal(event: ControllerEvent, error: Errors | None = None) -> Reply | None:
+    """Return the answer to a request that is not processed; None for what is not a request.
+
+    Without an ``error`` it is that of a broker that does not rule.
+    """
+    of_nobody = Errors.NOT_CONTROLLER if error is None else error
     match event:
         case events.ControlledShutdown(request_id):
-            return Reply(request_id, ControlledShutdownResponse(Errors.STALE_CONTROLLER_EPOCH))
+            stale = Errors.STALE_CONTROLLER_EPOCH if error is None else error
+            return Reply(request_id, ControlledShutdownResponse(stale))
         case events.AlterPartitionReceived(request_id):
-            return Reply(request_id, AlterPartitionResponse(Errors.NOT_CONTROLLER))
+            return Reply(request_id, AlterPartitionResponse(of_nobody))
         case events.ReplicaLeaderElection(request_id):
-            return Reply(request_id, ElectLeadersResponse(Errors.NOT_CONTROLLER))
+            return Reply(request_id, ElectLeadersResponse(of_nobody))
         case events.ApiPartitionReassignment(request_id):
-            return Reply(request_id, AlterPartitionReassignmentsResponse(Errors.NOT_CONTROLLER))
+            return Reply(request_id, AlterPartitionReassignmentsResponse(of_nobody))
         case events.ListPartitionReassignments(request_id):
-            return Reply(request_id, ListPartitionReassignmentsResponse(Errors.NOT_CONTROLLER))
+            return Reply(request_id, ListPartitionReassignmentsResponse(of_nobody))
         case events.DescribeTopics(request_id):
-            return Reply(request_id, DescribeTopicsResponse(Errors.NOT_CONTROLLER))
+            return Reply(request_id, DescribeTopicsResponse(of_nobody))
         case _:
             return None
 

@@ -82,6 +82,7 @@ class ControllerContext:
         self.topics_ineligible_for_deletion: set[str] = set()
         self.bad_topics: dict[str, str] = {}  # topic -> why its znode cannot be used
         self.unreadable_partitions: set[TopicPartition] = set()  # led once, nobody can say by whom
+        self.set_aside: dict[str, str] = {}  # topics and events that ended controllers -> the error
         self.must_read_again = False  # ZooKeeper refused to show something; no watch tells when not
         self.refused_states: set[TopicPartition] = set()  # which could not be changed therefore
         self.full_withheld_from: set[BrokerId] = set()  # brokers not told yet what is all they host

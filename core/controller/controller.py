@@ -14,6 +14,7 @@ import logging
 from collections.abc import Callable
 from typing import assert_never
 
+from core.controller import set_aside
 from core.controller.alter_partition import AlterPartitions
 from core.controller.answers import describe_topics, refusal
 from core.controller.broker_membership import BrokerMembership
@@ -43,6 +44,7 @@ from core.controller.events import (
     ControlledShutdownTimeout,
     ControllerChange,
     ControllerEvent,
+    ControllerFailuresChange,
     DescribeTopics,
     Expire,
     IsrChangeNotification,
@@ -75,12 +77,14 @@ from core.controller.partition_state_machine import PartitionStateMachine
 from core.controller.reassignment import Reassignments
 from core.controller.replica_state_machine import ReplicaStateMachine
 from core.controller.responses import ControlResponses
+from core.controller.set_aside import SetAside, event_name
 from core.controller.term import ControllerSettings, Term
 from core.controller.topic_changes import TopicChanges
 from core.controller.topic_deletion import TopicDeletions
 from core.errors import (
     BadDataError,
     ControllerMovedError,
+    Errors,
     ForeignDirectoryError,
     RegentError,
     SessionExpiredError,
@@ -119,7 +123,8 @@ class Controller:
         self._deletions = TopicDeletions(*machines)
         self._reassignments = Reassignments(*machines, self._deletions)
         self._brokers = BrokerMembership(*machines, self._deletions, self._reassignments)
-        self._topics = TopicChanges(*machines, self._deletions)
+        self._aside = SetAside(self._term)
+        self._topics = TopicChanges(*machines, self._deletions, self._aside)
         self._shutdowns = ControlledShutdowns(*machines)
         self._balance = LeaderBalance(self._term, self._partitions)
         self._alter_partitions = AlterPartitions(self._term)
@@ -130,9 +135,9 @@ class Controller:
         self._is_active = False
         self._resignations = 0  # because of something unexpected, of late
         self._elected_ms = 0
-        self._is_loading = False
+        self._loading: str | None = None  # the step of taking over that is under way
         self._reads_again_in = 0  # the epoch of the term that has armed a ReadAgain
-        self._is_standing_back = False
+        self._stands_back_until_ms = 0
         self._complaint = ("", 0)  # the last one, and when it was logged
 
     @property
@@ -167,7 +172,7 @@ class Controller:
             self._schedule(self._term.settings.election_retry_ms, Reelect())
             self._refuse(event)
         except UnreadableError as unreadable:
-            if self._is_loading:
+            if self._loading is not None:
                 raise
             # The list of brokers or topics, before anything was done about it.
             log.error("[Controller id=%d epoch=%d] %s", self._info.broker_id, epoch, unreadable)
@@ -194,11 +199,13 @@ class Controller:
                 self._register_broker(now_ms)  # whose watch has fired
                 if self._is_active:
                     self._brokers.on_broker_modifications(broker_id)
-            case Resign(reason):
-                self._move(reason, now_ms)
+            case Resign():
+                self._move(event, now_ms)
             case StandAgain():
-                self._is_standing_back = False
+                self._stands_back_until_ms = 0
                 self._reconsider(now_ms)
+            case _ if self._aside.has_event(event_name(event)):
+                self._leave_alone(event)
             case UncleanLeaderElectionEnable(enabled):
                 self._term.settings.unclean_leader_election_enable = enabled
                 if self._is_active and enabled:
@@ -212,6 +219,7 @@ class Controller:
             case TopicChange():
                 self._topics.on_topic_change()
             case PartitionModifications(topic):
+                self._aside.try_again(topic)
                 self._topics.on_partition_modifications(topic)
                 self._reassignments.on_partition_modifications(topic)
             case TopicDeletion():
@@ -264,6 +272,9 @@ class Controller:
                 self._responses.on_update_metadata(event)
             case TopicDeletionStopReplicaResponseReceived():
                 self._responses.on_stop_replica(event)
+            case ControllerFailuresChange():
+                if self._aside.on_change():
+                    self._read_again(everything=True)
             case ReadAgain(controller_epoch):
                 if controller_epoch == self.context.epoch:
                     self._read_again()
@@ -284,10 +295,10 @@ class Controller:
             self._reads_again_in = epoch
             self._schedule(self._term.settings.tell_again_ms, ReadAgain(epoch))
 
-    def _read_again(self) -> None:
+    def _read_again(self, *, everything: bool = False) -> None:
         self._reads_again_in = 0
         self.context.must_read_again = False
-        has_missed_requests = bool(self._term.store.unreadable)
+        has_missed_requests = everything or bool(self._term.store.unreadable)
         self._brokers.on_broker_change()
         self._topics.read_again()
         if has_missed_requests:
@@ -309,7 +320,7 @@ class Controller:
         self._elect(now_ms)
 
     def _elect(self, now_ms: int) -> None:
-        if self._is_standing_back:
+        if now_ms < self._stands_back_until_ms:
             self._elector.look()
             return
         try:
@@ -371,18 +382,24 @@ class Controller:
         context.epoch, context.epoch_zk_version = won
         self._term.outbox.add(ControllerRoleChanged(is_active=True, controller_epoch=won.epoch))
         self._term.outbox.record("broker %d: controller epoch %d", self._info.broker_id, won.epoch)
-        self._is_loading = True
-        self._notifications.load()
-        self._brokers.load()
-        self._topics.load()
-        self._deletions.load()
-        self._brokers.announce_brokers()
-        self._replicas.startup()
-        self._partitions.startup()
-        self._reassignments.resume()
-        self._deletions.resume()
-        self._balance.load()
-        self._is_loading = False
+        for name, step in (
+            (set_aside.LOADING_SET_ASIDE, self._aside.load),
+            ("IsrChangeNotification", self._notifications.load),
+            (set_aside.LOADING_BROKERS, self._brokers.load),
+            (set_aside.LOADING_TOPICS, self._topics.load),
+            ("TopicDeletion", self._deletions.load),
+            (set_aside.ANNOUNCING_BROKERS, self._brokers.announce_brokers),
+            (set_aside.STARTING_REPLICAS, self._replicas.startup),
+            (set_aside.STARTING_PARTITIONS, self._partitions.startup),
+            ("ZkPartitionReassignment", self._reassignments.resume),
+            ("TopicDeletion", self._deletions.resume),
+            ("PreferredReplicaElection", self._balance.load),
+        ):
+            self._loading = name
+            # Named like events are those that can be set aside.
+            if not self._aside.has_event(name):
+                step()
+        self._loading = None
         log.info(
             "[Controller id=%d epoch=%d] rules over %d brokers and %d topics",
             self._info.broker_id,
@@ -398,7 +415,8 @@ class Controller:
         """
         if not self._is_active:
             return
-        self._is_active = self._is_loading = False
+        self._is_active = False
+        self._loading = None
         self._reads_again_in = 0
         self._term.store.unwatch_all_but_controller()
         for broker_id in self.context.live_or_shutting_down_broker_ids:
@@ -412,24 +430,43 @@ class Controller:
         log.info("[Controller id=%d epoch=%d] resigned", self._info.broker_id, self.context.epoch)
         self.context.reset()
 
-    def _move(self, reason: str, now_ms: int) -> None:
+    def _move(self, failed: Resign, now_ms: int) -> None:
         """Give another broker a chance to do better, and stand back for a while.
 
         The while doubles from one failure to the next, unless the term in between went well for
         longer than the longest. Mirrors ``KafkaController.triggerControllerMove``; the version that
         fences the deletion is taken before the term is forgotten.
         """
-        log.error("[Controller id=%d] stands back: %s", self._info.broker_id, reason)
+        log.error("[Controller id=%d] stands back: %s", self._info.broker_id, failed.reason)
         was_active, epoch_zk_version = self._is_active, self.context.epoch_zk_version
+        if was_active and failed.event:
+            self._write_down(failed, now_ms - self._elected_ms)
         self._resign()
         if was_active and now_ms - self._elected_ms > MAX_RESIGNATION_BACKOFF_MS:
             self._resignations = 0
         backoff_ms = self._term.settings.election_retry_ms * 2**self._resignations
+        backoff_ms = min(backoff_ms, MAX_RESIGNATION_BACKOFF_MS)
         self._resignations += 1
-        self._is_standing_back = True
-        self._schedule(min(backoff_ms, MAX_RESIGNATION_BACKOFF_MS), StandAgain())
+        self._stands_back_until_ms = now_ms + backoff_ms
+        self._schedule(backoff_ms, StandAgain())
         if was_active:
             self._term.store.delete_controller(epoch_zk_version)
+
+    def _write_down(self, failed: Resign, term_ms: int) -> None:
+        """Tell the controllers to come what ended this one, while nobody else rules."""
+        event = self._loading or failed.event
+        try:
+            self._aside.on_failure(event, failed.topic, failed.reason, term_ms=term_ms)
+        except Exception as error:  # noqa: BLE001 - whatever it is, resigning matters more
+            log.warning("[Controller id=%d] %r", self._info.broker_id, error)
+
+    def _leave_alone(self, event: ControllerEvent) -> None:
+        """Do nothing about an event that is set aside; who asked is told so."""
+        name = event_name(event)
+        self._term.outbox.record("%s: set aside, %s", name, self.context.set_aside[name])
+        reply = refusal(event, Errors.UNKNOWN_SERVER_ERROR)
+        if reply is not None:
+            self._term.outbox.add(reply)
 
     def _reply(self, request_id: RequestId, response: ControllerResponse) -> None:
         self._term.outbox.add(Reply(request_id, response))

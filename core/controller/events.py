@@ -65,9 +65,14 @@ class RegistrationDeleted:
 
 @dataclass(frozen=True, slots=True)
 class Resign:
-    """Something unexpected happened: give up the controllership and let another broker try."""
+    """Something unexpected happened: give up the controllership and let another broker try.
+
+    ``event`` names what was being handled, ``topic`` what it was about, as far as that is known.
+    """
 
     reason: str
+    event: str = ""
+    topic: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,6 +259,11 @@ class TopicDeletionStopReplicaResponseReceived:
 
 
 @dataclass(frozen=True, slots=True)
+class ControllerFailuresChange:
+    """Somebody changed the list of what ended controllers."""
+
+
+@dataclass(frozen=True, slots=True)
 class ReadAgain:
     """A while ago ZooKeeper refused to show something; armed by the term of this epoch."""
 
@@ -315,6 +325,7 @@ ControllerEvent: TypeAlias = (
     | ChannelOverflowed
     | BrokerFailedToObey
     | ReadAgain
+    | ControllerFailuresChange
 )
 
 _IDEMPOTENT_TRIGGERS = (
@@ -334,6 +345,7 @@ _IDEMPOTENT_TRIGGERS = (
     AutoPreferredReplicaLeaderElection,
     TopicUncleanLeaderElectionEnable,
     ReadAgain,
+    ControllerFailuresChange,
 )
 
 

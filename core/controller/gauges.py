@@ -31,6 +31,7 @@ class ControllerGauges:
     active_broker_count: int = 0
     fenced_broker_count: int = 0  # always: only KRaft fences brokers
     unusable_topic_count: int = 0
+    set_aside_count: int = 0
 
 
 def take_gauges(
@@ -59,4 +60,5 @@ def take_gauges(
         replicas_ineligible_to_delete_count=ineligible,
         active_broker_count=len(context.registrations),
         unusable_topic_count=len(context.bad_topics),
+        set_aside_count=len(context.set_aside),
     )

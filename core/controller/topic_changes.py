@@ -13,6 +13,7 @@ from dataclasses import replace
 from core.controller.election import OfflineElection
 from core.controller.partition_state_machine import PartitionStateMachine
 from core.controller.replica_state_machine import ReplicaStateMachine
+from core.controller.set_aside import SetAside
 from core.controller.states import PartitionState, ReplicaState
 from core.controller.term import Term
 from core.controller.topic_deletion import TopicDeletions
@@ -35,12 +36,14 @@ class TopicChanges:
         partitions: PartitionStateMachine,
         replicas: ReplicaStateMachine,
         deletions: TopicDeletions,
+        set_aside: SetAside,
     ) -> None:
         self._term = term
         self._context = term.context
         self._partitions = partitions
         self._replicas = replicas
         self._deletions = deletions
+        self._aside = set_aside
 
     def load(self) -> None:
         """Learn every topic, its partitions and their leaderships at the start of a term."""
@@ -54,6 +57,7 @@ class TopicChanges:
         """Compare ``/brokers/topics`` with what we know."""
         names = self._term.store.read_topic_names()
         present = set(names)
+        self._aside.forget_gone(present)
         known = dict.fromkeys((*self._context.all_topics, *self._context.bad_topics))
         gone = [t for t in known if t not in present]
         new = [t for t in names if t not in self._context.all_topics]
@@ -126,6 +130,10 @@ class TopicChanges:
             for topic, read in found.items():
                 if isinstance(read, BadDataError):
                     self._set_aside(topic, read)
+                    continue
+                if self._aside.has_topic(topic):
+                    error = self._context.set_aside[f"topic {topic}"]
+                    self._set_aside(topic, BadDataError(f"it ended controllers: {error}"))
                     continue
                 self._context.bad_topics.pop(topic, None)
                 with_id = self._with_topic_id(topic, read)

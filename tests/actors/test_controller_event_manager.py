@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from actors.inbox import ClearAndPut
+from core.controller.context import ControllerContext
 from core.controller.events import (
     BrokerChange,
     ControllerEvent,
@@ -32,6 +33,7 @@ from core.protocol.controller import (
     DescribeTopicsResponse,
 )
 from tests.support.stage import TIMEOUT_S, Sent, Stage, ask
+from zk.failure_store import ControllerFailuresZNode
 from zk.znodes import ControllerZNode, TopicZNode
 
 PAYMENTS = {0: ReplicaAssignment((0, 1)), 1: ReplicaAssignment((1, 0))}
@@ -193,3 +195,35 @@ def test_answers_of_brokers_become_events(stage: Stage):
     assert isinstance(event, LeaderAndIsrResponseReceived)
     assert event.response == LeaderAndIsrResponse(Errors.NONE)
     assert controller.is_alive()
+
+
+def test_what_ends_two_controllers_is_set_aside_by_the_third(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+):
+    add_topic = ControllerContext.add_topic
+
+    def poisoned(self: ControllerContext, topic: str) -> None:
+        if topic == "evil":
+            raise KeyError("a defect")
+        add_topic(self, topic)
+
+    monkeypatch.setattr(ControllerContext, "add_topic", poisoned)
+    controllers = [stage.controller(broker_id) for broker_id in (0, 1, 2)]
+    assignment = {0: ReplicaAssignment((0, 1, 2))}
+    stage.zookeeper.put(TopicZNode.path("evil"), TopicZNode.encode(None, assignment))
+
+    def failures() -> dict[str, int]:
+        node = stage.zookeeper.snapshot().get(ControllerFailuresZNode.PATH)
+        rows = () if node is None else ControllerFailuresZNode.decode(node.data)
+        return {row.what: row.controllers for row in rows}
+
+    def set_aside() -> list[str]:
+        actors = [ref._actor_weakref() for ref in controllers]
+        rulers = [a.controller for a in actors if a is not None and a.controller.is_active]
+        return [what for ruler in rulers for what in ruler.context.set_aside]
+
+    stage.wait_for(lambda: set_aside() == ["topic evil"])
+    assert failures() == {"topic evil": 2}
+    stage.zookeeper.put(TopicZNode.path("good"), TopicZNode.encode(None, assignment))
+    state = "/brokers/topics/good/partitions/0/state"
+    stage.wait_for(lambda: state in stage.zookeeper.snapshot())

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from core.ports import ControllerFailure
 from tests.support.fake_cluster import FakeCluster, failing
 from tests.support.fake_zookeeper import Call, Moment
+from zk.failure_store import ControllerFailuresZNode
+
+RECORDS = ControllerFailuresZNode.PATH
 
 
 def test_who_rules_is_shown(cluster: FakeCluster) -> None:
@@ -82,3 +86,35 @@ def test_nobody_being_elected_in_time_is_a_failure(cluster: FakeCluster) -> None
     line = failing(cluster.run("controller", "move", "--timeout-ms", "0"))
 
     assert line == "broker 0 (epoch 1) was deposed, but nobody was elected in 0 ms"
+
+
+EVIL = ControllerFailure("topic evil", "TopicChange", "KeyError: 'x'", 2, 1, 7)
+ONCE = ControllerFailure("BrokerChange", "BrokerChange", "KeyError: 'y'", 1, 0, 5)
+
+
+def test_what_ended_controllers_is_tried_again(cluster: FakeCluster) -> None:
+    assert cluster.run("controller", "try-again").stdout == "Nothing has ended a controller.\n"
+    cluster.zookeeper.put(RECORDS, ControllerFailuresZNode.encode([ONCE, EVIL]))
+
+    assert cluster.json("controller", "try-again") == {
+        "tried_again": ["BrokerChange", "topic evil"]
+    }
+
+    left = cluster.zookeeper.snapshot()[RECORDS].data
+    assert ControllerFailuresZNode.decode(left) == ()
+
+
+def test_status_names_what_is_set_aside_and_what_may_be(cluster: FakeCluster) -> None:
+    cluster.add_broker(0)
+    cluster.elect(0)
+    cluster.zookeeper.put(RECORDS, ControllerFailuresZNode.encode([ONCE, EVIL]))
+
+    status = cluster.json("status", exit_code=1)
+
+    assert status["reasons"] == [
+        "topic evil is set aside, it ended 2 controllers: KeyError: 'x'; mend it, then:"
+        " controller try-again"
+    ]
+    assert "BrokerChange ended a controller (broker 0, epoch 5): KeyError: 'y'" in str(
+        status["warnings"]
+    ).replace('"', "").replace("\\", "")

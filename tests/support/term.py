@@ -30,6 +30,7 @@ from core.controller.partition_state_machine import PartitionStateMachine
 from core.controller.reassignment import Reassignments
 from core.controller.replica_state_machine import ReplicaStateMachine
 from core.controller.responses import ControlResponses
+from core.controller.set_aside import SetAside
 from core.controller.states import PartitionState, ReplicaState
 from core.controller.term import ControllerSettings, Term
 from core.controller.topic_changes import TopicChanges
@@ -207,7 +208,7 @@ class Office(Tree):
         self.deletions = TopicDeletions(*machines)
         self.reassignments = Reassignments(*machines, self.deletions)
         self.brokers = BrokerMembership(*machines, self.deletions, self.reassignments)
-        self.topics = TopicChanges(*machines, self.deletions)
+        self.topics = TopicChanges(*machines, self.deletions, SetAside(self.term))
         self.shutdowns = ControlledShutdowns(*machines)
         self.balance = LeaderBalance(self.term, self.partitions)
         self.alter_partitions = AlterPartitions(self.term)
@@ -300,7 +301,7 @@ class Candidate:
         self._broker_id = broker_id
         self.inbox: deque[ControllerEvent] = deque()
         self.now_ms = 1_700_000_000_000
-        self.session = KeptSession(tree.server, self._on_watch)
+        self.session = KeptSession(tree.server, self.on_watch)
         self.topic_ids = KnownTopicIds()
         self.controller = Controller(
             broker_info(broker_id), ZkControllerStore(self.session), self.topic_ids, settings
@@ -326,10 +327,10 @@ class Candidate:
         self.session.expire()
         self.inbox.clear()
         effects = self.handle(Expire())
-        self.session.renew(self._on_watch)
+        self.session.renew(self.on_watch)
         return effects
 
-    def _on_watch(self, watch: WatchEvent) -> None:
+    def on_watch(self, watch: WatchEvent) -> None:
         event = controller_event(watch, self._broker_id)
         if event is not None and collapse_key(event) not in map(collapse_key, self.inbox):
             self.inbox.append(event)

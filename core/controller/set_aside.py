@@ -1,0 +1,195 @@
+"""What ended one controller after another by an unexpected exception, and is left alone therefore.
+
+A controller that meets something nobody thought of resigns, so that the next one reads everything
+afresh (``Controller._move``). The same topic or event must not end one controller after another: a
+failure is written down in ZooKeeper before the controller resigns, and what ended a second one
+within its first minute is set aside by the third, which goes on with everything else and says so.
+
+It is tried again when the topic's znode changes, or when somebody deletes the record (``controller
+try-again``). Kafka has no such thing: its controllers fail for ever.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection
+from types import TracebackType
+
+from core.controller.events import Resign
+from core.controller.term import Term
+from core.errors import RegentError
+from core.model import PartitionAndReplica, TopicPartition
+from core.ports import ControllerFailure
+
+log = logging.getLogger(__name__)
+
+FIRST_MINUTE_MS = 60_000
+FAILURES_TO_SET_ASIDE = 2
+MAX_TOPICS_OF_AN_EVENT = 3  # above, the event is to blame and not each topic it is about
+MAX_FAILURES = 50  # so that the znode stays small: the oldest go
+MAX_ERROR_CHARACTERS = 300
+
+_TOPIC = "topic "
+
+LOADING_SET_ASIDE = "loading what is set aside"
+LOADING_BROKERS = "loading brokers"
+LOADING_TOPICS = "loading topics"
+ANNOUNCING_BROKERS = "announcing brokers"
+STARTING_REPLICAS = "starting replicas"
+STARTING_PARTITIONS = "starting partitions"
+
+_INDISPENSABLE = frozenset(
+    {
+        *("Startup", "ControllerChange", "Reelect", "RegisterBrokerAndReelect", "StandAgain"),
+        *("Expire", "Resign", LOADING_SET_ASIDE, LOADING_BROKERS, LOADING_TOPICS),
+        *(ANNOUNCING_BROKERS, STARTING_REPLICAS, STARTING_PARTITIONS),
+    }
+)
+"""Without these nobody rules: only a topic that they fail about can be set aside."""
+
+
+def event_name(message: object) -> str:
+    """Name what failed: its kind, and the broker it is about or of."""
+    broker_id = getattr(message, "broker_id", getattr(_request(message), "broker_id", None))
+    name = type(message).__name__
+    return name if broker_id is None else f"{name} of broker {broker_id}"
+
+
+def topic_of(message: object, error: BaseException) -> str | None:
+    """Return the topic that was being worked on when ``error`` was raised, None if unknown.
+
+    The innermost frame with a topic or partition at hand tells. That costs nothing while all is
+    well, and names the one among the hundred thousand that a takeover loads.
+    """
+    frames: list[TracebackType] = []
+    traceback = error.__traceback__
+    while traceback is not None:
+        frames.append(traceback)
+        traceback = traceback.tb_next
+    for frame in reversed(frames):
+        for name, value in reversed(list(frame.tb_frame.f_locals.items())):
+            match value:
+                case TopicPartition():
+                    return value.topic
+                case PartitionAndReplica():
+                    return value.topic_partition.topic
+                case str() if name == "topic":
+                    return value
+    partition = getattr(message, "topic_partition", None)
+    return partition.topic if partition is not None else getattr(message, "topic", None)
+
+
+def resignation(message: object, error: BaseException) -> Resign:
+    """Return what a controller is told whose handling of ``message`` raised ``error``."""
+    name, topic = event_name(message), topic_of(message, error)
+    about = "" if topic is None else f" about topic {topic}"
+    reason = f"{name} failed{about}: {type(error).__name__}: {error}"
+    return Resign(reason, name, topic)
+
+
+class SetAside:
+    """The failures of controllers, this one's and those before it."""
+
+    def __init__(self, term: Term) -> None:
+        self._term = term
+        self._context = term.context
+
+    def load(self) -> None:
+        """Learn at the start of a term what to leave alone."""
+        self._read()
+        for what, error in self._context.set_aside.items():
+            log.error(
+                "[Controller id=%d epoch=%d] %s is set aside, it ended %d controllers: %s",
+                self._term.broker_id,
+                self._context.epoch,
+                what,
+                FAILURES_TO_SET_ASIDE,
+                error,
+            )
+            self._term.outbox.record("%s: set aside, %s", what, error)
+
+    def on_change(self) -> bool:
+        """Read the records again; True when something is to be tried again."""
+        before = set(self._context.set_aside)
+        self._read()
+        again = before - self._context.set_aside.keys()
+        for what in sorted(again):
+            self._term.outbox.record("%s: tried again", what)
+        return bool(again)
+
+    def try_again(self, topic: str) -> None:
+        """Forget what a topic did: it is another one by now."""
+        what = _TOPIC + topic
+        if what in self._context.set_aside:
+            self._term.outbox.record("%s: tried again, it has changed", what)
+            self._forget({what})
+
+    def forget_gone(self, topics: Collection[str]) -> None:
+        """Forget what topics did that are not there any more."""
+        kept = {_TOPIC + topic for topic in topics}
+        gone = {w for w in self._context.set_aside if w.startswith(_TOPIC) and w not in kept}
+        if gone:
+            self._forget(gone)
+
+    def has_topic(self, topic: str) -> bool:
+        """Whether a topic is left alone."""
+        return _TOPIC + topic in self._context.set_aside
+
+    def has_event(self, name: str) -> bool:
+        """Whether an event, or a step of taking over, is left alone."""
+        return name in self._context.set_aside
+
+    def on_failure(self, event: str, topic: str | None, error: str, *, term_ms: int) -> None:
+        """Write down what ended this term after ``term_ms``; never raises but for the session.
+
+        Fenced: what a deposed controller met is no news.
+        """
+        failures = self._term.store.read_failures()
+        what = self._to_blame(event, topic, failures)
+        if what in _INDISPENSABLE:
+            return
+        known = next((f for f in failures if f.what == what), None)
+        controllers = 1
+        if known is not None:
+            controllers = known.controllers + (term_ms < FIRST_MINUTE_MS)
+        brief = error[:MAX_ERROR_CHARACTERS]
+        failure = ControllerFailure(
+            what, event, brief, controllers, self._term.broker_id, self._context.epoch
+        )
+        others = [f for f in failures if f.what != what]
+        self._write([*others, failure][-MAX_FAILURES:])
+
+    def _to_blame(
+        self, event: str, topic: str | None, failures: Collection[ControllerFailure]
+    ) -> str:
+        if topic is None or self.has_topic(topic):
+            return event
+        of_event = sum(
+            f.event == event
+            and f.what.startswith(_TOPIC)
+            and f.controllers >= FAILURES_TO_SET_ASIDE
+            for f in failures
+        )
+        return _TOPIC + topic if of_event < MAX_TOPICS_OF_AN_EVENT else event
+
+    def _forget(self, what: Collection[str]) -> None:
+        self._write([f for f in self._term.store.read_failures() if f.what not in what])
+        for forgotten in what:
+            self._context.set_aside.pop(forgotten, None)
+
+    def _write(self, failures: list[ControllerFailure]) -> None:
+        self._term.store.write_failures(failures, self._context.epoch_zk_version)
+
+    def _read(self) -> None:
+        try:
+            failures = self._term.store.read_failures()
+        except RegentError as error:
+            log.error("what is to be set aside cannot be read: %s", error)
+            failures = ()
+        self._context.set_aside = {
+            f.what: f.error for f in failures if f.controllers >= FAILURES_TO_SET_ASIDE
+        }
+
+
+def _request(message: object) -> object:
+    return getattr(message, "request", None)

@@ -1,0 +1,372 @@
+"""What ends one controller after another is set aside by the third, and the rest goes on."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import fields
+from typing import Any, get_args
+
+import pytest
+
+from core.controller import events, request_batch
+from core.controller.context import ControllerContext
+from core.controller.controller import Controller
+from core.controller.effects import Effect, Reply, ScheduleEvent
+from core.controller.events import ControllerEvent, TopicChange
+from core.controller.partition_state_machine import PartitionStateMachine
+from core.controller.set_aside import FIRST_MINUTE_MS, MAX_FAILURES, resignation
+from core.controller.topic_changes import TopicChanges
+from core.errors import Errors
+from core.model import PartitionAndReplica, TopicPartition
+from core.ports import ControllerFailure
+from core.protocol.control import (
+    ControlHeader,
+    LeaderAndIsrRequest,
+    LeaderAndIsrResponse,
+    LeaderAndIsrType,
+    StopReplicaRequest,
+    StopReplicaResponse,
+    UpdateMetadataResponse,
+)
+from core.protocol.controller import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionRequest,
+    DescribeTopicsResponse,
+    ElectionType,
+    ElectLeadersRequest,
+    ListPartitionReassignmentsRequest,
+)
+from tests.support.fake_zookeeper import FakeZooKeeper
+from tests.support.term import T0, Candidate, Tree, delete, of_type, topic_id
+from zk.failure_store import ControllerFailuresZNode
+
+EVIL = TopicPartition("evil", 0)
+RECORDS = ControllerFailuresZNode.PATH
+PAUSE_MS = 60_000
+
+
+class PlantedError(Exception):
+    """What nobody thought of."""
+
+
+class Cluster:
+    """Brokers 0, 8 and 9 with controllers that are told what the shell tells them."""
+
+    def __init__(self, tree: Tree) -> None:
+        self.tree = tree
+        self.candidates = [Candidate(tree, broker_id) for broker_id in (0, 8, 9)]
+        self.waiting: deque[tuple[Candidate, ControllerEvent]] = deque()
+        self.failures = 0
+        for candidate in self.candidates:
+            self.deliver(candidate, events.RegisterBrokerAndReelect())
+        self.settle()
+
+    @property
+    def ruler(self) -> Candidate | None:
+        """Who rules."""
+        return next((c for c in self.candidates if c.controller.is_active), None)
+
+    def deliver(self, candidate: Candidate, event: ControllerEvent) -> list[Effect]:
+        """Have an event handled; who fails is told to resign, and stands again later."""
+        try:
+            effects = candidate.handle(event)
+        except Exception as error:  # noqa: BLE001 - as the shell does
+            self.failures += 1
+            effects = self._resign(candidate, resignation(event, error))
+        for timer in of_type(effects, ScheduleEvent):
+            if isinstance(timer.event, events.StandAgain | events.Reelect):
+                self.waiting.append((candidate, timer.event))
+        return effects
+
+    def _resign(self, candidate: Candidate, resign: events.Resign) -> list[Effect]:
+        try:
+            return candidate.handle(resign)
+        except PlantedError:
+            self.waiting.append((candidate, events.Reelect()))
+            return candidate.handle(events.Expire())
+
+    def settle(self, *, pauses: int = 30) -> None:
+        """Handle what watches trigger; while nobody rules let pauses end."""
+        for _ in range(pauses):
+            while any(c.inbox for c in self.candidates):
+                for candidate in self.candidates:
+                    while candidate.inbox:
+                        self.deliver(candidate, candidate.inbox.popleft())
+            if self.ruler is not None or not self.waiting:
+                return
+            for candidate in self.candidates:
+                candidate.now_ms += PAUSE_MS
+            self.deliver(*self.waiting.popleft())
+
+    def tell_ruler(self, event: ControllerEvent) -> list[Effect]:
+        """Have whoever rules handle an event."""
+        self.settle()
+        ruler = self.ruler
+        assert ruler is not None
+        if not isinstance(event, events.Expire):
+            return self.deliver(ruler, event)
+        ruler.session.expire()
+        effects = self.deliver(ruler, event)
+        ruler.session.renew(ruler.on_watch)
+        self.deliver(ruler, events.RegisterBrokerAndReelect())
+        return effects
+
+    def records(self) -> dict[str, int]:
+        """What ended how many controllers."""
+        node = self.tree.server.snapshot().get(RECORDS)
+        failures = () if node is None else ControllerFailuresZNode.decode(node.data)
+        return {f.what: f.controllers for f in failures}
+
+
+@pytest.fixture
+def cluster(tree: Tree) -> Cluster:
+    tree.put_topic("evil", {0: (1, 2)}, topic_id(66))
+    return Cluster(tree)
+
+
+HEADER = ControlHeader(0, 1, 1)
+VALUES: dict[str, Any] = {
+    "reason": "a test",
+    "event": "",
+    "topic": "evil",
+    "topics": None,
+    "topic_partition": EVIL,
+    "broker_id": 1,
+    "broker_epoch": 1,
+    "controller_epoch": 1,
+    "request_id": 7,
+    "enabled": False,
+    "header": HEADER,
+    "answered_ms": 0.0,
+}
+REQUESTS: dict[type, dict[str, Any]] = {
+    events.AlterPartitionReceived: {"request": AlterPartitionRequest(1, 1, ())},
+    events.ReplicaLeaderElection: {"request": ElectLeadersRequest(ElectionType.PREFERRED, ())},
+    events.ApiPartitionReassignment: {"request": AlterPartitionReassignmentsRequest(())},
+    events.ListPartitionReassignments: {"request": ListPartitionReassignmentsRequest(None)},
+    events.LeaderAndIsrResponseReceived: {
+        "request": LeaderAndIsrRequest(LeaderAndIsrType.INCREMENTAL, (), ()),
+        "response": LeaderAndIsrResponse(Errors.NONE, ()),
+    },
+    events.UpdateMetadataResponseReceived: {"response": UpdateMetadataResponse(Errors.NONE)},
+    events.TopicDeletionStopReplicaResponseReceived: {
+        "request": StopReplicaRequest(()),
+        "response": StopReplicaResponse(Errors.NONE),
+    },
+}
+EVENTS: tuple[type[ControllerEvent], ...] = get_args(ControllerEvent)
+
+
+def example(kind: type[ControllerEvent]) -> ControllerEvent:
+    """Return an event of a kind; a new kind needs no more than names for its fields here."""
+    values = VALUES | REQUESTS.get(kind, {})
+    return kind(**{field.name: values[field.name] for field in fields(kind)})
+
+
+@pytest.fixture
+def poisoned(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> type[ControllerEvent]:
+    """A kind of event whose every handling raises, before or after it has done its work."""
+    kind: type[ControllerEvent] = request.param[0]
+    moment: str = request.param[1]
+    dispatch = Controller._dispatch
+
+    def poisoned_dispatch(self: Controller, event: ControllerEvent, now_ms: int) -> None:
+        if moment == "after" or type(event) is not kind:
+            dispatch(self, event, now_ms)
+        is_left_alone = not self.is_active or self._aside.has_event(
+            resignation(event, PlantedError()).event
+        )
+        if type(event) is kind and not is_left_alone:
+            raise PlantedError(kind.__name__)
+        if type(event) is kind and moment == "before":
+            dispatch(self, event, now_ms)
+
+    monkeypatch.setattr(Controller, "_dispatch", poisoned_dispatch)
+    return kind
+
+
+@pytest.mark.parametrize(
+    "poisoned",
+    [(kind, moment) for kind in EVENTS for moment in ("before", "after")],
+    indirect=True,
+    ids=lambda param: f"{param[0].__name__}-{param[1]}",
+)
+def test_whichever_handler_raises_the_rest_goes_on(
+    cluster: Cluster, poisoned: type[ControllerEvent]
+) -> None:
+    for _ in range(12):  # topics first, as many as one event may be about, then the event itself
+        cluster.tell_ruler(example(poisoned))
+    cluster.settle()
+    ruler = cluster.ruler
+    assert ruler is not None
+    cluster.failures = 0
+    if poisoned is events.BrokerChange:  # then nobody hears of deaths, but of topics
+        cluster.tree.put_topic("new", {0: (2, 1)}, topic_id(5))
+        cluster.settle()
+        assert cluster.tree.leads(TopicPartition("new", 0))[0] == 2
+    else:
+        cluster.tree.unregister(1)
+        cluster.settle()
+        assert cluster.tree.leads(T0)[0] == 2
+    elections = (events.Startup, events.ControllerChange, events.Reelect, events.StandAgain)
+    others = (events.Expire, events.Resign, events.RegisterBrokerAndReelect)
+    if poisoned not in (*elections, *others):
+        assert cluster.ruler is ruler
+        assert cluster.failures == 0, "it is left alone"
+
+
+def raise_for_evil(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that raises when it is about the topic ``evil``."""
+
+    def poisoned(*args: Any, **kwargs: Any) -> Any:
+        for value in (*args, *kwargs.values()):
+            partition = value.topic_partition if isinstance(value, PartitionAndReplica) else value
+            if "evil" in (partition, getattr(partition, "topic", None)):
+                raise PlantedError(function.__name__)
+        return function(*args, **kwargs)
+
+    return poisoned
+
+
+@pytest.mark.parametrize(
+    ("owner", "name"),
+    [
+        (TopicChanges, "_with_topic_id"),
+        (ControllerContext, "add_topic"),
+        (ControllerContext, "update_partition_full_replica_assignment"),
+        (ControllerContext, "put_partition_leadership_info"),
+        (ControllerContext, "put_replica_state"),
+        (PartitionStateMachine, "_initial_state"),
+        (request_batch, "_leader_and_isr_row"),
+    ],
+)
+def test_a_topic_that_ends_whoever_loads_it_is_set_aside_by_the_third(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, owner: Any, name: str
+) -> None:
+    tree = cluster.tree
+    monkeypatch.setattr(owner, name, raise_for_evil(getattr(owner, name)))
+    first = cluster.ruler
+    assert first is not None
+    delete(FakeZooKeeper(tree.server), "/controller")
+    cluster.settle()
+    assert cluster.failures == 2
+    ruler = cluster.ruler
+    assert ruler is not None
+    assert cluster.records() == {"topic evil": 2}
+    assert ruler.controller.context.epoch == 4
+    (reason,) = ruler.controller.context.bad_topics.values()
+    assert "evil failed" in reason or "about topic evil: PlantedError" in reason
+    tree.unregister(1)
+    cluster.settle()
+    assert tree.leads(T0)[0] == 2
+    assert (cluster.failures, cluster.ruler) == (2, ruler)
+
+
+@pytest.fixture
+def aside(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Cluster:
+    """A cluster whose third controller has set ``evil`` aside, which is harmless by now."""
+    with monkeypatch.context() as patched:
+        patched.setattr(ControllerContext, "add_topic", raise_for_evil(ControllerContext.add_topic))
+        delete(FakeZooKeeper(cluster.tree.server), "/controller")
+        cluster.settle()
+    cluster.tree.unregister(1)
+    cluster.settle()
+    assert cluster.tree.leads(EVIL)[0] == 1, "nobody sees to it"
+    return cluster
+
+
+def test_a_topic_is_tried_again_when_its_znode_changes(aside: Cluster) -> None:
+    aside.tree.put_topic("evil", {0: (1, 2), 1: (2, 1)}, topic_id(66))
+    aside.settle()
+    assert aside.tree.leads(EVIL)[0] == 2
+    assert aside.records() == {}
+
+
+def test_what_is_set_aside_is_tried_again_when_the_record_is_deleted(aside: Cluster) -> None:
+    delete(FakeZooKeeper(aside.tree.server), RECORDS)
+    aside.settle()
+    assert aside.tree.leads(EVIL)[0] == 2
+
+
+def test_a_new_topic_of_that_name_is_not_set_aside(aside: Cluster) -> None:
+    aside.tree.delete_topic("evil")
+    aside.settle()
+    assert aside.records() == {}
+    aside.tree.put_topic("evil", {0: (2, 1)}, topic_id(67))
+    aside.settle()
+    assert aside.tree.leads(EVIL)[0] == 2
+
+
+def test_what_is_set_aside_stays_so_for_the_next_controllers(aside: Cluster) -> None:
+    for _ in range(3):
+        delete(FakeZooKeeper(aside.tree.server), "/controller")
+        aside.settle()
+    assert aside.ruler is not None
+    assert set(aside.ruler.controller.context.bad_topics) == {"evil"}
+    assert aside.records() == {"topic evil": 2}
+
+
+def test_a_failure_after_the_first_minute_counts_once(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Controller, "_read_again", raise_for_evil(lambda *_, **__: 1 / 0))
+    for _ in range(4):
+        assert cluster.ruler is not None
+        cluster.ruler.now_ms += FIRST_MINUTE_MS
+        epoch = cluster.ruler.controller.context.epoch
+        cluster.tell_ruler(events.ReadAgain(epoch))
+        cluster.settle()
+    assert cluster.records() == {"ReadAgain": 1}
+
+
+def test_who_asks_for_what_is_set_aside_is_told_that_it_failed(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise PlantedError
+
+    monkeypatch.setattr("core.controller.controller.describe_topics", fail)
+    request = events.DescribeTopics(7, None)
+    cluster.tell_ruler(request)
+    cluster.tell_ruler(request)
+    (reply,) = of_type(cluster.tell_ruler(request), Reply)
+    assert reply.request_id == 7
+    assert reply.response == DescribeTopicsResponse(Errors.UNKNOWN_SERVER_ERROR)
+
+
+def test_a_deposed_controller_writes_nothing_down(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ruler = cluster.ruler
+    assert ruler is not None
+    cluster.tree.elect_another_controller()
+    ruler.handle(resignation(TopicChange(), PlantedError()))
+    assert RECORDS not in cluster.tree.server.snapshot()
+
+
+def test_the_list_of_failures_is_bounded_and_garbage_in_it_is_forgotten(cluster: Cluster) -> None:
+    many = [ControllerFailure(f"event {n}", "e", "x" * 300, 1, 0, 1) for n in range(MAX_FAILURES)]
+    cluster.tree.server.put(RECORDS, ControllerFailuresZNode.encode(many))
+    ruler = cluster.ruler
+    assert ruler is not None
+    ruler.handle(resignation(TopicChange(), PlantedError("y" * 10_000)))
+    records = cluster.records()
+    assert len(records) == MAX_FAILURES
+    assert "event 0" not in records
+    assert records["TopicChange"] == 1
+    assert len(cluster.tree.server.snapshot()[RECORDS].data) < 50_000
+    cluster.tree.server.put(RECORDS, b"garbage")
+    cluster.settle()
+    assert cluster.ruler is not None
+
+
+def test_unreadable_records_set_nothing_aside(cluster: Cluster) -> None:
+    cluster.tree.server.put(RECORDS, ControllerFailuresZNode.encode([]))
+    cluster.tree.server.deny(RECORDS)
+    delete(FakeZooKeeper(cluster.tree.server), "/controller")
+    cluster.settle()
+    assert cluster.ruler is not None
+    assert cluster.failures == 0
