@@ -73,9 +73,9 @@ class WatchingStore:
             return []
 
     def _read_and_watch(self, paths: Sequence[str]) -> list[Znode | None]:
+        self._watched.update(paths)  # first: whatever is raised in between, some may be armed
         nodes = self._zookeeper.get_many(paths, watch=True)
         absent = {path for path, node in zip(paths, nodes, strict=True) if node is None}
-        self._watched.update(path for path in paths if path not in absent)
         if absent:  # that they come again is told by the watch on their parent
             self._zookeeper.unwatch(sorted(absent))
             self._watched -= absent

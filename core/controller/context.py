@@ -260,6 +260,10 @@ class ControllerContext:
             for replica in dict.fromkeys((*record.assignment.replicas, *record.replica_states))
         ]
 
+    def is_topic_set_aside(self, topic: str) -> bool:
+        """Whether a topic is left alone because it ended controllers."""
+        return f"topic {topic}" in self.set_aside
+
     @property
     def knows_everything(self) -> bool:
         """Whether every topic and every leadership in ZooKeeper could be read."""

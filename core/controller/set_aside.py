@@ -131,10 +131,6 @@ class SetAside:
         if gone:
             self._forget(gone)
 
-    def has_topic(self, topic: str) -> bool:
-        """Whether a topic is left alone."""
-        return _TOPIC + topic in self._context.set_aside
-
     def has_event(self, name: str) -> bool:
         """Whether an event, or a step of taking over, is left alone."""
         return name in self._context.set_aside
@@ -162,7 +158,7 @@ class SetAside:
     def _to_blame(
         self, event: str, topic: str | None, failures: Collection[ControllerFailure]
     ) -> str:
-        if topic is None or self.has_topic(topic):
+        if topic is None or self._context.is_topic_set_aside(topic):
             return event
         of_event = sum(
             f.event == event

@@ -131,7 +131,7 @@ class TopicChanges:
                 if isinstance(read, BadDataError):
                     self._set_aside(topic, read)
                     continue
-                if self._aside.has_topic(topic):
+                if self._context.is_topic_set_aside(topic):
                     error = self._context.set_aside[f"topic {topic}"]
                     self._set_aside(topic, BadDataError(f"it ended controllers: {error}"))
                     continue

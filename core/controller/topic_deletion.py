@@ -98,6 +98,8 @@ class TopicDeletions:
                 self._term.store.delete_topic_deletions(wishes, epoch_zk_version)
                 self._term.outbox.record("topics %s: deletion is disabled", list(wishes))
             return []
+        # What of a topic that is set aside is hosted where, nobody knows: it waits.
+        wishes = {t: z for t, z in wishes.items() if not self._context.is_topic_set_aside(t)}
         others = {t: zxid for t, zxid in wishes.items() if not self._is_meant(t, zxid)}
         if others:
             self._delete_untold(others)

@@ -12,6 +12,7 @@ from core.controller import events
 from core.controller.answers import refusal
 from core.controller.controller import Controller
 from core.controller.events import ControllerEvent, RequestId
+from core.controller.set_aside import resignation
 from core.controller.term import ControllerSettings
 from core.errors import Errors
 from core.model import BrokerId, BrokerInfo, EndPoint
@@ -54,6 +55,10 @@ CHECKPOINT_INTERVAL_MS = 5_000
 PROPOSAL_BACKOFF_MS = 100
 SHUTDOWN_ATTEMPTS = 3
 SHUTDOWN_BACKOFF_MS = 500
+
+
+class PlantedError(Exception):
+    """What no handler expects."""
 
 
 @dataclass(slots=True)
@@ -119,6 +124,7 @@ class SimulatedBroker:
         self.is_paused = False
         self.is_dead = False
         self.is_leaving = False  # asked to hand over
+        self.is_handling = False  # its controller an event
         self.broker_epoch = -1
         self.handled_events = 0
         self.shutdowns_begun: dict[Exchange, int] = {}  # by which of those events
@@ -186,7 +192,25 @@ class SimulatedBroker:
         self.world.events_handled += 1
         if isinstance(event, events.ControlledShutdown):
             self.shutdowns_begun[self.unanswered[event.request_id]] = self.handled_events
-        self._perform(self.controller.handle(event, self.world.time.now_ms))
+        self.is_handling = True
+        try:
+            self._perform(self.controller.handle(event, self.world.time.now_ms))
+        except PlantedError as error:
+            self._resign_because(event, error)
+        finally:
+            self.is_handling = False
+
+    def _resign_because(self, event: ControllerEvent, error: PlantedError) -> None:
+        """Do what the shell does when a handler raises what nobody thought of."""
+        now_ms = self.world.time.now_ms
+        try:
+            self._perform(self.controller.handle(resignation(event, error), now_ms))
+        except PlantedError:
+            self._perform(self.controller.handle(events.Expire(), now_ms))
+            self.tell(events.Reelect())
+        refused = refusal(event, Errors.UNKNOWN_SERVER_ERROR)
+        if refused is not None and refused.request_id in self.unanswered:
+            self._perform([refused])
 
     def notice_expiry(self) -> None:
         """Do what the session keeper does: have the controller resign, then open a session."""

@@ -17,7 +17,7 @@ from core.protocol.broker import FetchRequest
 from core.protocol.control import StopReplicaRequest
 from core.protocol.controller import AlterPartitionRequest
 from tests.simulation.admins import Admins
-from tests.simulation.broker import SimulatedBroker
+from tests.simulation.broker import PlantedError, SimulatedBroker
 from tests.simulation.client_requests import ClientRequest
 from tests.simulation.clients import Clients
 from tests.simulation.cluster import Cluster, SimulatedCrashError, short_settings
@@ -36,10 +36,13 @@ from tests.simulation.odds import (
     SPARING_PROBABILITY,
     STALL_STEPS,
     STEPS,
+    SURPRISE_PROBABILITY,
+    SURPRISES_PROBABILITY,
     Menu,
     Odds,
 )
 from tests.support.fake_zookeeper import Call, Hook, Moment
+from zk.failure_store import ControllerFailuresZNode
 from zk.operations import ConnectionLossError
 
 READS = ("get", "get_many", "children", "children_many")
@@ -51,6 +54,8 @@ class Simulation:
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
         self.history: list[str] = []
+        self._surprises = random.Random(f"surprises of {seed}")  # the other dice fall as ever
+        self._are_surprised = self._surprises.random() < SURPRISES_PROBABILITY
         self._leaders_write_isrs = self.random.random() < LEADERS_WRITE_PROBABILITY
         self._is_rebalancing = self.random.random() < 0.5
         self._odds = Odds.draw(self.random)
@@ -190,6 +195,7 @@ class Simulation:
         if self.invariants.history.second_ids:
             self._restart(self.cluster.brokers)
         self._admins.mend_all()
+        self.cluster.zookeeper.remove(ControllerFailuresZNode.PATH)  # what is set aside: try again
 
     def _restart(self, broker_ids: Collection[BrokerId]) -> None:
         """Make brokers accept what they do when they start: topics with a second id for one.
@@ -278,6 +284,8 @@ class Simulation:
     def _interrupt(self, broker: SimulatedBroker, call: Call) -> None:
         if not self._faults_are_on:
             return
+        if self._are_surprised and broker.is_handling and broker.controller.is_active:
+            self._surprise(broker, call)
         is_write = call.method not in READS and call.moment is Moment.BEFORE
         if is_write and self.random.random() < self._odds.race:
             self._admins.write_first(call.paths)
@@ -294,6 +302,12 @@ class Simulation:
             raise ConnectionLossError("simulated")
         if self._stalls < MAX_NESTED_STALLS:
             self._stall(broker, call, expire=fault == 2)
+
+    def _surprise(self, broker: SimulatedBroker, call: Call) -> None:
+        """Raise in the middle of a handler what nobody thought of."""
+        if self._surprises.random() < SURPRISE_PROBABILITY:
+            self._note("  %d is surprised %s %s", broker.broker_id, call.moment.value, call.method)
+            raise PlantedError
 
     def _stall(self, broker: SimulatedBroker, call: Call, *, expire: bool) -> None:
         self._note("  %d stalls %s %s", broker.broker_id, call.moment.value, call.method)
