@@ -32,6 +32,7 @@ from actors.config_listener import CatchUp, ConfigsChanged, start_config_listene
 from actors.controlled_shutdown import hand_over
 from actors.controller_event_manager import ControllerListener
 from actors.guardian import Guardian
+from actors.guardian_metrics import GuardianMetrics
 from actors.inbox import InboxFullError, Reply
 from actors.kafka_endpoint import KafkaEndpoint, Served
 from actors.listener_metrics import KafkaClientMetrics
@@ -153,6 +154,7 @@ class BrokerProcess(ControllerListener):
         for published in (
             self._metrics(server),
             TopicMetrics(self._topics),
+            GuardianMetrics(self._guardian),
             KafkaClientMetrics(kafka_endpoint, self._replica_manager),
         ):
             metrics.publish(published)

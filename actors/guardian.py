@@ -14,6 +14,8 @@ import os
 import select
 import subprocess
 import sys
+import threading
+import time
 from contextlib import suppress
 from typing import BinaryIO
 
@@ -27,10 +29,18 @@ _DISMISS = b"dismiss\n"
 _CLOSE_TIMEOUT_S = 5.0
 _END_TIMEOUT_S = 5.0
 _ALIVE_POLL_MS = 60_000
+_FIRST_BACKOFF_S = 0.1
+_MAX_BACKOFF_S = 30.0
+_SOUND_AFTER_S = 60.0  # who lived for so long is replaced at once when it dies
 
 
 class Guardian:
-    """The broker's side: starts the process, hands it sessions, dismisses it."""
+    """The broker's side: keeps such a process running, hands it sessions, dismisses it.
+
+    One that dies is replaced at once, and handed the present session; one that dies again and again
+    after a pause that grows to half a minute. Meanwhile the broker goes on, and would only be
+    found dead later.
+    """
 
     def __init__(self, run_path: str, hosts: str) -> None:
         self._command = [
@@ -42,47 +52,93 @@ class Guardian:
             "--pid",
             str(os.getpid()),
         ]
+        self._lock = threading.Lock()  # over the process, and what it has been told
         self._process: subprocess.Popen[bytes] | None = None
+        self._credentials: SessionCredentials | None = None
+        self._dismissed = threading.Event()
+        self._thread = threading.Thread(target=self._keep, name="guardian", daemon=True)
+        self.replacements = 0
 
     def start(self) -> None:
         """Start the process, in a session of its own: what kills the broker must not reach it."""
-        self._process = subprocess.Popen(
-            self._command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True
-        )
+        self._launch()
+        self._thread.start()
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether there is a process that would notice the broker's death."""
+        process = self._process
+        return process is not None and process.returncode is None
 
     def watch_session(self, credentials: SessionCredentials) -> None:
-        """Hand over a new session, which replaces the one before.
-
-        A guardian that died is replaced: the broker itself goes on either way, only slower to be
-        found dead.
-        """
-        line = b"session %d %s\n" % (credentials.session_id, credentials.password.hex().encode())
-        for _ in range(2):
-            try:
-                self._write(line)
-            except OSError as error:
-                logger.warning("The guardian is gone (%s); starting another", error)
-                self.start()
-            else:
-                return
+        """Hand over a new session, which replaces the one before."""
+        with self._lock:
+            self._credentials = credentials
+            self._tell(_session_line(credentials))
 
     def dismiss(self) -> None:
         """End the process: the session is closed, or must live on."""
-        if self._process is None:
-            return
-        with suppress(OSError):
-            self._write(_DISMISS)
-        try:
-            self._process.wait(_END_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait(_END_TIMEOUT_S)
+        with self._lock:
+            self._dismissed.set()
+            self._tell(_DISMISS)
+            process = self._process
+        self._thread.join(_END_TIMEOUT_S)
+        if self._thread.is_alive() and process is not None:
+            process.kill()
+            self._thread.join(_END_TIMEOUT_S)
 
-    def _write(self, line: bytes) -> None:
+    # --- on the thread that waits for its end ---
+
+    def _keep(self) -> None:
+        backoff_s = 0.0
+        while True:
+            started = time.monotonic()
+            ended = "could not be started" if self._process is None else self._await_end()
+            if time.monotonic() - started > _SOUND_AFTER_S:
+                backoff_s = 0.0
+            if not self._dismissed.is_set():
+                logger.warning("The guardian %s; starting another in %.1f s", ended, backoff_s)
+            if self._dismissed.wait(backoff_s):
+                return
+            self._launch()
+            self.replacements += 1
+            backoff_s = min(max(2 * backoff_s, _FIRST_BACKOFF_S), _MAX_BACKOFF_S)
+
+    def _await_end(self) -> str:
+        """Wait for the end of the process; return how it ended."""
         assert self._process is not None
+        status = self._process.wait()
         assert self._process.stdin is not None
-        self._process.stdin.write(line)
-        self._process.stdin.flush()
+        self._process.stdin.close()
+        return f"(process {self._process.pid}) ended with status {status}"
+
+    def _launch(self) -> None:
+        with self._lock:
+            if self._dismissed.is_set():
+                return
+            try:
+                self._process = subprocess.Popen(
+                    self._command,
+                    bufsize=0,  # nothing unwritten is left when it dies
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.DEVNULL,
+                    start_new_session=True,
+                )
+            except OSError as error:
+                logger.error("The guardian cannot be started: %s", error)
+                self._process = None
+            if self._credentials is not None:
+                self._tell(_session_line(self._credentials))
+
+    def _tell(self, line: bytes) -> None:
+        """Write a line; whoever is dead is replaced, and its successor told the same."""
+        if self._process is not None and self._process.stdin is not None:
+            with suppress(OSError, ValueError):
+                self._process.stdin.write(line)
+
+
+def _session_line(credentials: SessionCredentials) -> bytes:
+    return b"session %d %s\n" % (credentials.session_id, credentials.password.hex().encode())
 
 
 def watch_over(pid: int, hosts: str, orders: BinaryIO) -> None:
@@ -95,6 +151,8 @@ def watch_over(pid: int, hosts: str, orders: BinaryIO) -> None:
     for line in iter(orders.readline, b""):
         if line == _DISMISS:
             return
+        if not line.endswith(b"\n"):
+            break  # it died while it wrote
         session_id, password = line.split()[1:]
         credentials = SessionCredentials(int(session_id), bytes.fromhex(password.decode()))
     if pidfd is not None:  # the pipe is closed: the process is dead, or about to be

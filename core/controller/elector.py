@@ -34,6 +34,7 @@ class Elector:
         self._broker_id = broker_id
         self._store = store
         self._obeyed_epoch = obeyed_epoch
+        self._won_epoch = 0  # the last one; our own broker may not have heard of it yet
         self.active_controller_id: BrokerId = NO_CONTROLLER
 
     def holds_controller_znode(self) -> bool:
@@ -66,6 +67,7 @@ class Elector:
             if controller is None:
                 won = self._register(now_ms)
                 if won is not None:
+                    self._won_epoch = won.epoch
                     self.active_controller_id = self._broker_id
                     return won
             elif controller.is_own_session or not controller.is_ephemeral:
@@ -83,13 +85,15 @@ class Elector:
         """
         _check_can_be_raised(above, above)
         log.warning(
-            "[Controller id=%d] a broker has obeyed controller epoch %d: /controller_epoch was set"
-            " back; it is raised to %d",
+            "[Controller id=%d] a broker has obeyed another controller in epoch %d:"
+            " /controller_epoch was set back; it is raised to %d",
             self._broker_id,
             above,
             above + 1,
         )
-        return self._store.raise_controller_epoch(self._broker_id, above + 1, epoch_zk_version)
+        raised = self._store.raise_controller_epoch(self._broker_id, above + 1, epoch_zk_version)
+        self._won_epoch = raised.epoch
+        return raised
 
     def forget(self) -> None:
         """Know of no controller, because our session is over."""
@@ -102,7 +106,7 @@ class Elector:
             current = self._store.read_controller_epoch()
         if current is None:
             return None
-        obeyed = self._obeyed_epoch()
+        obeyed = max(self._obeyed_epoch(), self._won_epoch)
         _check_can_be_raised(max(current.epoch, obeyed), obeyed)
         return self._store.register_controller(
             self._broker_id, current, now_ms, obeyed_epoch=obeyed

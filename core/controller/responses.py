@@ -98,11 +98,11 @@ class ControlResponses:
     def is_refused_for_epoch(
         self, event: LeaderAndIsrResponseReceived | UpdateMetadataResponseReceived
     ) -> bool:
-        """Whether a broker has obeyed a higher controller epoch than the present one, ours."""
+        """Whether a broker has obeyed another controller in our present epoch or a higher one."""
         response = event.response
         return (
             response.error_code is Errors.STALE_CONTROLLER_EPOCH
-            and response.controller_epoch > self._context.epoch
+            and response.controller_epoch >= self._context.epoch
             and not self.is_stale(event.broker_id, event.header)
         )
 

@@ -101,7 +101,8 @@ class PartitionError(NamedTuple):
 class LeaderAndIsrResponse:
     """Answer to LeaderAndIsr; on a top-level error every requested partition repeats it.
 
-    ``controller_epoch`` is the highest one the receiver has obeyed, 0 where it does not say.
+    ``controller_epoch``, with STALE_CONTROLLER_EPOCH: the one in which the receiver has obeyed
+    another controller; 0 where it has not.
     """
 
     error_code: Errors

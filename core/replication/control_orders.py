@@ -70,6 +70,7 @@ class ControlOrders:
         self.broker_epoch = UNKNOWN_BROKER_EPOCH
         self.controller_epoch = logs.seen.controller_epoch  # the highest obeyed, in any life
         self._broker_id = broker_id
+        self._controller_id: BrokerId | None = None  # whom we have obeyed in that epoch
         self._sequence = 0  # of the newest order of that controller
         self._ordered_in = (0, UNKNOWN_BROKER_EPOCH)  # controller and broker epoch of that order
         self._full_of = (-1, -1)  # controller and broker epoch of the newest FULL
@@ -99,8 +100,9 @@ class ControlOrders:
                 header.controller_epoch,
                 refused.name,
             )
-            return refusal(request, refused, self.controller_epoch)
-        self._note_controller_epoch(header.controller_epoch)
+            is_above = self._is_deposed(header)
+            return refusal(request, refused, self.controller_epoch if is_above else 0)
+        self._note_controller(header)
         self._sequence = header.sequence or self._sequence
         self._ordered_in = (header.controller_epoch, header.broker_epoch)
         match request:
@@ -118,16 +120,26 @@ class ControlOrders:
         seen = self._logs.seen
         self._logs.note_seen(seen._replace(zxid=max(seen.zxid, broker_epoch)))
 
-    def _note_controller_epoch(self, controller_epoch: int) -> None:
+    def _note_controller(self, header: ControlHeader) -> None:
         """Note a new epoch before its controller is obeyed, for the broker's next life too."""
-        if controller_epoch > self.controller_epoch:
-            self.controller_epoch = controller_epoch
-            self._logs.note_seen(self._logs.seen._replace(controller_epoch=controller_epoch))
+        self._controller_id = header.controller_id
+        epoch = header.controller_epoch
+        if epoch > self.controller_epoch:
+            self.controller_epoch = epoch
+            self._logs.note_seen(self._logs.seen._replace(controller_epoch=epoch))
+
+    def _is_deposed(self, header: ControlHeader) -> bool:
+        """Whether another controller than this one has been obeyed in this epoch or a later one.
+
+        In the same one only where somebody set ``/controller_epoch`` back.
+        """
+        is_another = self._controller_id not in (None, header.controller_id)
+        return header.controller_epoch < self.controller_epoch + is_another
 
     def _check_epochs(self, header: ControlHeader) -> Errors:
         if UNKNOWN_BROKER_EPOCH != header.broker_epoch < self.broker_epoch:
             return Errors.STALE_BROKER_EPOCH
-        if header.controller_epoch < self.controller_epoch:
+        if self._is_deposed(header):
             return Errors.STALE_CONTROLLER_EPOCH
         if header.controller_epoch > self.controller_epoch:
             self._sequence = 0

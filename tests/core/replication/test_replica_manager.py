@@ -29,6 +29,7 @@ from core.protocol.control import (
     UpdateMetadataResponse,
 )
 from core.protocol.controller import AlterPartitionRequest
+from core.replica_logs import SeenOfCluster
 from core.replication.control_orders import refusal
 from core.replication.metadata_cache import MetadataCache
 from core.replication.partition import Partition, Role
@@ -305,6 +306,32 @@ def test_a_full_request_of_a_deposed_controller_sets_nothing_aside(leader: Broke
     assert leader.logs.aside == []
 
 
+def test_an_epoch_belongs_to_one_controller(broker: Broker) -> None:
+    """Somebody set ``/controller_epoch`` back, and another was elected in the same epoch again."""
+    broker.handle(leader_and_isr({T0: state(leader_epoch=1)}), controller_id=0)
+    again = leader_and_isr({T1: state(leader_epoch=1)}, type=FULL)
+    response = broker.handle(again, controller_id=2)
+    assert response == refusal(again, Errors.STALE_CONTROLLER_EPOCH, controller_epoch=7)
+    assert broker.logs.aside == []
+    broker.handle(again, controller_id=2, controller_epoch=8)
+    assert broker.hosted(T1).leader_epoch == 1
+
+
+def test_a_restart_does_not_make_a_broker_obey_a_deposed_controller(broker: Broker) -> None:
+    broker.handle(leader_and_isr({T0: state(leader_epoch=1)}), controller_epoch=9)
+    again = ReplicaManager(broker.manager.broker_id, broker.logs, MetadataCache())
+    stale = again.handle(HEADER._replace(controller_epoch=8), leader_and_isr({}, type=FULL), 0)
+    assert stale == LeaderAndIsrResponse(Errors.STALE_CONTROLLER_EPOCH, controller_epoch=9)
+    assert broker.logs.aside == []
+
+
+def test_how_far_the_cluster_has_come_is_noted_before_anything_is_obeyed(broker: Broker) -> None:
+    broker.manager.broker_epoch = 300
+    broker.manager.broker_epoch = 200  # an answer that came late
+    broker.handle(leader_and_isr({}), controller_epoch=9, broker_epoch=200)
+    assert broker.logs.seen == SeenOfCluster(controller_epoch=9, zxid=300)
+
+
 def test_the_log_of_an_earlier_topic_makes_room_for_the_present_one(leader: Broker) -> None:
     leader.logs.get_or_create(T1, A, is_new=True)  # left on disk
     leader.order({T2: state(leader_epoch=5)})
@@ -508,7 +535,7 @@ def test_a_late_copy_of_an_order_that_others_followed_changes_nothing(broker: Br
     broker.handle(host, sequence=3)
     broker.handle(drop, sequence=4)
     late = broker.handle(host, sequence=3)
-    assert late == refusal(host, Errors.STALE_CONTROLLER_EPOCH, 7)
+    assert late == refusal(host, Errors.STALE_CONTROLLER_EPOCH)
     assert broker.manager.partitions == {}, "a deleted replica does not come back"
 
 

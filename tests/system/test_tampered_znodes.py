@@ -1,0 +1,131 @@
+"""Somebody changes the znodes brokers live by, or kills a guardian: the cluster goes on."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+
+from core.model import BrokerId
+from tests.support.running_cluster import RunningCluster, eventually
+from zk.operations import ANY_VERSION, Delete, Operation, SetData
+
+pytestmark = [pytest.mark.system, pytest.mark.zookeeper]
+
+BROKERS = {0, 1, 2}
+LONG_SESSION_MS = 60_000  # whatever is seen sooner is not seen because a session times out
+EPOCH = "/controller_epoch"
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningCluster]:
+    with RunningCluster(
+        tmp_path_factory.mktemp("cluster"),
+        "--no-placement-service",
+        "--session-timeout-ms",
+        str(LONG_SESSION_MS),
+    ) as cluster:
+        cluster.create_topic("payments", 6)
+        cluster.await_isrs("payments", BROKERS)
+        yield cluster
+
+
+def await_greater(look: Callable[[], int | None], than: int) -> None:
+    eventually(lambda: (look() or 0) > than, f"it is greater than {than}")
+
+
+def write(cluster: RunningCluster, *operations: Operation) -> None:
+    cluster.zookeeper.multi(operations)
+
+
+def move_the_controller(cluster: RunningCluster, *before: Operation) -> None:
+    write(cluster, *before, Delete("/controller", ANY_VERSION))
+
+
+def assert_obeyed(cluster: RunningCluster, topic: str) -> None:
+    """Check that there is a controller whom everybody obeys: a new topic is led by all."""
+    cluster.create_topic(topic, 3)
+    cluster.await_isrs(topic, BROKERS)
+    cluster.await_agreement(sorted(BROKERS), topic)
+
+
+def produce(cluster: RunningCluster) -> None:
+    producer = Producer({"bootstrap.servers": cluster.bootstrap, "acks": "all"})
+    for number in range(30):
+        producer.produce("payments", b"%d" % number)
+    assert producer.flush(30) == 0
+
+
+def test_a_registration_deleted_by_hand_is_made_again_at_once(cluster: RunningCluster) -> None:
+    for broker_id in sorted(BROKERS):
+        before = cluster.broker_epoch(broker_id)
+        assert before is not None
+        write(cluster, Delete(f"/brokers/ids/{broker_id}", ANY_VERSION))
+        await_greater(partial(cluster.broker_epoch, broker_id), before)
+        cluster.await_isrs("payments", BROKERS)
+    produce(cluster)
+    cluster.await_agreement(sorted(BROKERS), "payments")
+
+
+@pytest.mark.parametrize("way", ["set back", "deleted"])
+def test_a_controller_epoch_that_was_tampered_with_heals(cluster: RunningCluster, way: str) -> None:
+    for _ in range(2):
+        epoch = cluster.controller_epoch()
+        move_the_controller(cluster)
+        await_greater(cluster.controller_epoch, epoch)
+    epoch = cluster.controller_epoch()
+    tampered = (
+        SetData(EPOCH, b"1", ANY_VERSION) if way == "set back" else Delete(EPOCH, ANY_VERSION)
+    )
+    move_the_controller(cluster, tampered)
+    await_greater(cluster.controller_epoch, epoch)
+    assert_obeyed(cluster, f"after-it-was-{way.replace(' ', '-')}")
+
+
+def test_nobody_is_elected_after_the_highest_epoch_until_it_is_set_back(
+    cluster: RunningCluster,
+) -> None:
+    epoch = cluster.controller_epoch()
+    move_the_controller(cluster, SetData(EPOCH, b"2147483647", ANY_VERSION))
+    logs = [cluster.data_dir / f"broker-{b}" / "broker.log" for b in BROKERS]
+    remedy = f"set /controller_epoch to {epoch}, the highest one"
+    eventually(lambda: all(remedy in log.read_text() for log in logs), "all say what to do")
+    produce(cluster)
+    assert cluster.controller() is None
+    assert cluster.controller_epoch() == 2147483647
+    assert all(log.read_text().count(remedy) == 1 for log in logs), "once a minute is enough"
+    write(cluster, SetData(EPOCH, b"%d" % epoch, ANY_VERSION))
+    eventually(lambda: cluster.controller_epoch() == epoch + 1, "somebody is elected")
+    assert_obeyed(cluster, "after-the-highest")
+
+
+def test_a_guardian_that_dies_is_replaced_and_its_successor_sees_a_crash_at_once(
+    cluster: RunningCluster,
+) -> None:
+    broker_id: BrokerId = next(b for b in sorted(BROKERS) if b != cluster.controller())
+    pid = cluster.pid(broker_id)
+    former = guardian_of(pid)
+    os.kill(former, signal.SIGKILL)
+    eventually(lambda: guardian_of(pid) != former, "it is replaced")
+    metrics = cluster.metrics(broker_id)
+    assert metrics["regent_guardian_up"] == 1
+    assert metrics["regent_guardian_replacements_total"] == 1
+    cluster.signal(broker_id, signal.SIGKILL)
+    eventually(lambda: cluster.broker_epoch(broker_id) is None, "its session is closed")
+
+
+def guardian_of(pid: int) -> int:
+    """Return the process id of a broker's guardian; raises ``LookupError``."""
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (path / "cmdline").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if b"guardian" in words and str(pid).encode() in words:
+            return int(path.name)
+    raise LookupError(f"process {pid} has no guardian")
