@@ -47,10 +47,11 @@ class Damage:
                 return True
         return False
 
-    def restore_what_nobody_has(self) -> set[BrokerId]:
+    def restore_what_nobody_has(self) -> set[BrokerId] | None:
         """Put back what is damaged where nobody in sync has all of it.
 
-        Return the brokers that must start again for it: their logs are out of use.
+        Return the brokers that must start again for it: their logs are out of use. None: there was
+        nothing to restore.
         """
         damaged = [
             (broker_id, self._cluster.disks[broker_id].log(name))
@@ -66,7 +67,7 @@ class Damage:
             if log.is_condemned:
                 log.is_condemned = False
                 restarted.add(broker_id)
-        return restarted
+        return restarted if damaged else None
 
     def _copies_in_sync(self, name: TopicPartition) -> list[MemoryLog]:
         """Return the logs of brokers that are up and in sync, if they are in use."""

@@ -128,7 +128,7 @@ class Simulation:
             self._restart(self.cluster.brokers)
             self.cluster.run_until_quiet()
         restored = self._damage.restore_what_nobody_has()
-        if restored:
+        if restored is not None:
             self._restart(restored)
             self.cluster.run_until_quiet()
         self.clients.finish()
