@@ -3,7 +3,7 @@
 Its connection to a broker keeps the order of requests, and of their answers. It sends nothing to
 another broker while requests to the former one are unanswered. What was refused for now is sent
 again, from the first on, after a short while; what was not sent before may be sent meanwhile, and
-reach the new leader first.
+reach a leader first that is new to the producer.
 When a batch is out of order, it waits for what is in flight, takes a new epoch, and sends under
 that, from sequence 0 on, whatever was not acknowledged.
 """
@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from core.errors import Errors
 from core.model import TopicPartition
@@ -25,6 +26,7 @@ MAX_IN_FLIGHT = 5
 REQUEST_TIMEOUT_MS = 3_000
 RETRY_BACKOFF_MS = 100
 
+APPENDED = (Errors.NONE, Errors.DUPLICATE_SEQUENCE_NUMBER, Errors.REQUEST_TIMED_OUT)
 LOST_PLACES = (
     Errors.OUT_OF_ORDER_SEQUENCE_NUMBER,
     Errors.INVALID_PRODUCER_EPOCH,
@@ -124,6 +126,7 @@ class PipeliningProducer:
         self._sequence = 0
         self._lost_its_place = False
         self._may_retry_from_ms = 0
+        self._appended_at = ""  # the endpoint of who took a batch last
         self._connections: dict[str, Connection] = {}
         self._network = network
         self._now_ms = now_ms
@@ -146,16 +149,24 @@ class PipeliningProducer:
         if self._lost_its_place:
             self._begin_anew()
         if endpoint not in self._connections:
-            made = Connection(self._network, endpoint, self._on_answer)
+            on_answer = partial(self._on_answer, endpoint)
+            made = Connection(self._network, endpoint, on_answer)
             self._connections[endpoint] = made
+        if self._is_waiting_to_retry and endpoint == self._appended_at:
+            return
         connection = self._connections[endpoint]
         if any(c.is_in_use for c in self._connections.values() if c is not connection):
             return
-        may_retry = self._now_ms() >= self._may_retry_from_ms
+        waits = self._is_waiting_to_retry
         for pending in list(self.pending):
             may_send = connection.is_clear and not self._lost_its_place
-            if may_send and not pending.is_in_flight and (may_retry or not pending.is_retried):
+            if may_send and not pending.is_in_flight and not (waits and pending.is_retried):
                 connection.send(pending, self._request(pending, endpoint))
+
+    @property
+    def _is_waiting_to_retry(self) -> bool:
+        is_soon = self._now_ms() < self._may_retry_from_ms
+        return is_soon and any(pending.is_retried for pending in self.pending)
 
     def _begin_anew(self) -> None:
         if any(pending.is_in_flight for pending in self.pending):
@@ -178,9 +189,11 @@ class PipeliningProducer:
         )
         return ProduceRequest(self.name, ACKS_ALL, data)
 
-    def _on_answer(self, pending: PipelinedBatch, answer: ProduceResponse) -> None:
+    def _on_answer(self, endpoint: str, pending: PipelinedBatch, answer: ProduceResponse) -> None:
         error, offset = answer.outcome.error_code, answer.outcome.base_offset
         self._note("  %s: %d.. %s at %d", self, pending.sequence, error.name, offset)
+        if error in APPENDED:
+            self._appended_at = endpoint
         if error in (Errors.NONE, Errors.DUPLICATE_SEQUENCE_NUMBER):
             self.pending.remove(pending)
             return
