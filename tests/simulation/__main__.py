@@ -8,9 +8,11 @@ import os
 import signal
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator
 
 from tests.simulation.history import live
+from tests.simulation.situations import Situation
 
 CHUNK = 10
 INTERRUPTED = 130
@@ -26,9 +28,11 @@ def main() -> int:
     options = parser.parse_args()
     seeds = range(options.first, options.first + options.seeds)
     failed: list[int] = []
+    met: Counter[Situation] = Counter()
     progress = _Progress(len(seeds))
     try:
-        for seed, failure in _live(seeds, options.jobs):
+        for seed, failure, situations in _live(seeds, options.jobs):
+            met.update(situations)
             if failure is not None:
                 failed.append(seed)
                 progress.clear()
@@ -37,11 +41,12 @@ def main() -> int:
     except KeyboardInterrupt:
         progress.end(failed)
         return INTERRUPTED
+    _print_situations(met, len(seeds))
     progress.end(failed)
     return 1 if failed else 0
 
 
-def _live(seeds: range, jobs: int) -> Iterator[tuple[int, str | None]]:
+def _live(seeds: range, jobs: int) -> Iterator[tuple[int, str | None, frozenset[Situation]]]:
     # The terminal sends Ctrl-C to every process of the group: only the parent shall hear it.
     context = multiprocessing.get_context("spawn")
     pool = context.Pool(jobs, signal.signal, (signal.SIGINT, signal.SIG_IGN))
@@ -50,6 +55,14 @@ def _live(seeds: range, jobs: int) -> Iterator[tuple[int, str | None]]:
     finally:
         pool.terminate()
         pool.join()
+
+
+def _print_situations(met: Counter[Situation], histories: int) -> None:
+    """Print how many histories met each situation, the rarest last."""
+    width = max(len(situation.value) for situation in Situation)
+    for situation in sorted(Situation, key=lambda situation: -met[situation]):
+        share = 100 * met[situation] / histories
+        print(f"{situation.value:{width}} {met[situation]:7d} {share:6.1f} %")  # noqa: T201
 
 
 class _Progress:

@@ -65,6 +65,15 @@ class Admins:
         self.menu.add(self._write_preferred_elections)
         self.menu.add(self._allow_unclean_elections)
         self.menu.add(self._ask_what_there_is)
+        self.works = (
+            self._create_topic,
+            self._expand_topic,
+            self.delete_topic,
+            self._ask_to_reassign,
+            self._ask_to_reassign,
+            self._write_reassignments,
+            self._write_preferred_elections,
+        )
         self.mistakes = (
             (self._delete_controller_znode, 1.0),
             (self._overwrite_controller_znode, 1.0),
@@ -176,8 +185,11 @@ class Admins:
         moving = [a.is_being_reassigned for a in self._topics()[topic].partitions.values()]
         return any(moving) or topic in self._removed or is_wished
 
-    def write_first(self, paths: Collection[str]) -> None:
-        """Write one of these znodes, between somebody's reading it and writing it."""
+    def write_first(self, paths: Collection[str]) -> bool:
+        """Write one of these znodes, between somebody's reading it and writing it.
+
+        Return whether it was one of a topic.
+        """
         topics = [t for t in sorted(self._topics()) if TopicZNode.path(t) in paths]
         if topics:
             self._expand(self._random.choice(topics))
@@ -188,6 +200,7 @@ class Admins:
             wanted = {**more, **ReassignPartitionsZNode.decode(node.data)}
             self._note("write %s %s", path, wanted)
             self._cluster.zookeeper.put(path, ReassignPartitionsZNode.encode(wanted))
+        return bool(topics)
 
     def mend_all(self) -> None:
         """Write back what broken znodes held."""

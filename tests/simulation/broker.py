@@ -73,6 +73,7 @@ class World:
     topic_numbers: Iterator[int]
     stop: Callable[[SimulatedBroker], None]
     obey: Callable[[SimulatedBroker, Exchange], ControlResponse]
+    handle: Callable[[SimulatedBroker, ControllerEvent], list[fx.Effect]]
     observer: RecordObserver
     events_handled: int = 0  # by controllers
     orders_received: int = 0  # by replicas, whatever came of them
@@ -194,7 +195,7 @@ class SimulatedBroker:
             self.shutdowns_begun[self.unanswered[event.request_id]] = self.handled_events
         self.is_handling = True
         try:
-            self._perform(self.controller.handle(event, self.world.time.now_ms))
+            self._perform(self.world.handle(self, event))
         except PlantedError as error:
             self._resign_because(event, error)
         finally:
@@ -211,6 +212,10 @@ class SimulatedBroker:
         refused = refusal(event, Errors.UNKNOWN_SERVER_ERROR)
         if refused is not None and refused.request_id in self.unanswered:
             self._perform([refused])
+
+    def handle(self, event: ControllerEvent) -> list[fx.Effect]:
+        """Have the controller handle an event; return what is to be done."""
+        return self.controller.handle(event, self.world.time.now_ms)
 
     def notice_expiry(self) -> None:
         """Do what the session keeper does: have the controller resign, then open a session."""

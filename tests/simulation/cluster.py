@@ -11,6 +11,8 @@ import itertools
 from collections.abc import Callable, Iterable, Mapping
 from typing import TypeAlias
 
+from core.controller.effects import Effect
+from core.controller.events import ControllerEvent
 from core.controller.term import ControllerSettings
 from core.model import (
     BrokerId,
@@ -80,6 +82,8 @@ class Cluster:
         self.hook_for: Callable[[SimulatedBroker], Hook | None] = lambda broker: None
         self.after_step: Callable[[], None] = lambda: None
         self.obey: Callable[[SimulatedBroker, Exchange], ControlResponse] = SimulatedBroker.obey
+        self.handle: Callable[[SimulatedBroker, ControllerEvent], list[Effect]]
+        self.handle = SimulatedBroker.handle
         self._world = World(
             self.time,
             self.network,
@@ -89,6 +93,7 @@ class Cluster:
             topic_numbers=itertools.count(1),
             stop=self._stop,
             obey=lambda broker, exchange: self.obey(broker, exchange),
+            handle=lambda broker, event: self.handle(broker, event),
             observer=RecordObserver(),
         )
         self._ports = itertools.count(20_000)

@@ -28,6 +28,12 @@ class ObservedLog(MemoryLog):
             self.disk.observer.on_led(self.disk.broker_id, self, self.batches[-1])
         return appended
 
+    def truncate_to(self, offset: int) -> None:
+        """Truncate, and tell."""
+        if offset < self._end:
+            self.disk.observer.on_truncated(self)
+        super().truncate_to(offset)
+
     def append_as_follower(self, records: RecordBytes) -> None:
         """Append, and tell."""
         first = len(self.batches)
@@ -86,4 +92,4 @@ class Disk(MemoryLogs):
             log, count = self.log(name), lost_batches()
             if count and log.batches and not self.is_offline(name):
                 self.observer.on_lost(self.broker_id, log)
-                log.truncate_to(log.batches[-count:][0].base_offset)
+                MemoryLog.truncate_to(log, log.batches[-count:][0].base_offset)

@@ -51,8 +51,10 @@ class Forgeries:
         broker_id, broker_epoch = broker.broker_id, broker.broker_epoch
         others = [b for b in self._cluster.brokers if b != broker_id]
         strangers = [b for b in others if b not in led.assignment.replicas]
+        dead = [r for r in led.assignment.replicas if r not in self._cluster.brokers]
+        dead = [r for r in dead if r not in led.isr]
         without = tuple(r for r in led.assignment.replicas if r != broker_id)
-        match self._random.randrange(12):
+        match self._random.randrange(14):
             case 0:
                 row = row._replace(topic_id="another topic's id")
             case 1:
@@ -68,6 +70,11 @@ class Forgeries:
                 broker_epoch = self._cluster.brokers[broker_id].broker_epoch
             case 6:
                 row = _with_isr(row, without)
+            case 12 if dead:
+                row = _with_isr(row, (*led.isr, self._random.choice(dead)))
+            case 13 if others:
+                broker_id = self._random.choice(others)
+                broker_epoch = self._cluster.brokers[broker_id].broker_epoch
             case 7:
                 row = _with_isr(row, (*row.new_isr, row.new_isr[0]))
             case 8 if strangers:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from tests.simulation.simulation import Simulation
+from tests.simulation.situations import Situation
 
 TOLD_LINES = 60
 MAX_LINE = 300
@@ -14,7 +15,10 @@ MAX_LINE = 300
 
 def failure_of(seed: int) -> str | None:
     """Return how the history of a seed fails, with the command that repeats it; None: it holds."""
-    simulation = Simulation(seed)
+    return _failure_of(Simulation(seed), seed)
+
+
+def _failure_of(simulation: Simulation, seed: int) -> str | None:
     try:
         with silence():
             simulation.run()
@@ -31,9 +35,11 @@ def failure_of(seed: int) -> str | None:
     return None
 
 
-def live(seed: int) -> tuple[int, str | None]:
-    """Return a seed with ``failure_of`` it; for pools of processes."""
-    return seed, failure_of(seed)
+def live(seed: int) -> tuple[int, str | None, frozenset[Situation]]:
+    """Return a seed, ``failure_of`` it and the situations it met; for pools of processes."""
+    simulation = Simulation(seed)
+    failure = _failure_of(simulation, seed)
+    return seed, failure, frozenset(simulation.situations.met)
 
 
 @contextmanager

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from tests.simulation.acceptance import Acceptance
 from tests.simulation.answers import Answers
 from tests.simulation.cluster import Cluster
 from tests.simulation.leadership_history import LeadershipHistory
 from tests.simulation.obedience import Obedience
 from tests.simulation.record_history import RecordHistory
+from tests.simulation.situations import Situations
 from tests.simulation.terms import Terms
 
 
@@ -16,10 +18,11 @@ class Invariants:
     """
 
     def __init__(self, cluster: Cluster) -> None:
-        self.history = LeadershipHistory(cluster)
+        self.situations = Situations()
+        self.history = LeadershipHistory(cluster, self.situations)
         self._terms = Terms(cluster, self.history)
-        obedience = Obedience(cluster, self.history)
-        self.records = RecordHistory(cluster, self.history)
+        obedience = Obedience(cluster, self.history, self.situations)
+        self.records = RecordHistory(cluster, self.history, self.situations)
         self.history.on_wish = self.records.on_wish
         self.history.on_given_up = self.records.on_given_up
         self.history.on_unclean_election = self.records.on_unclean_election
@@ -28,6 +31,7 @@ class Invariants:
         cluster.network.on_sent = self.history.note_sent
         cluster.network.on_answered = Answers(cluster, self.history).check
         cluster.obey = obedience.obey
+        cluster.handle = Acceptance(cluster, self.history, self.situations).handle
         cluster.after_step = self.check
 
     def check(self) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from core.errors import BadDataError
@@ -25,6 +25,7 @@ from core.protocol.controller import (
 from tests.simulation.broker import SimulatedBroker
 from tests.simulation.cluster import Cluster
 from tests.simulation.network import Exchange
+from tests.simulation.situations import Situation, Situations
 from tests.support.fake_zookeeper import Transaction
 from zk.admin_znodes import ConfigEntityZNode, DeleteTopicsZNode
 from zk.operations import Check, Create, Delete, Operation, SetData
@@ -54,7 +55,10 @@ class LeadershipHistory:
     S3: every leadership follows from the one before. S12: no unclean leader nobody allowed.
     """
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, situations: Situations) -> None:
+        self._situations = situations
+        self._wished: set[str] = set()  # topics to be deleted
+        self._wishes_in_term: Counter[int] = Counter()
         self.controller_epoch = 0
         self.ever_held: dict[TopicPartition, set[Belief]] = {}
         self.ever_led: set[tuple[TopicPartition, BrokerId, int]] = set()
@@ -140,6 +144,13 @@ class LeadershipHistory:
                 self._note_topic(name, operation, is_brokers=is_brokers)
             elif parent == DeleteTopicsZNode.PATH and isinstance(operation, Create | Delete):
                 (self.on_wish if isinstance(operation, Create) else self.on_given_up)(name)
+                if isinstance(operation, Create):
+                    self._wished.add(name)
+                    self._wishes_in_term[self.controller_epoch] += 1
+                    is_second = self._wishes_in_term[self.controller_epoch] > 1
+                    self._situations.meet_if(is_second, Situation.WISH_IN_THE_SAME_TERM)
+                else:
+                    self._wished.discard(name)
             elif parent + "/" == TOPIC_CONFIGS and isinstance(operation, Create | SetData):
                 self._note_config(name, operation.data)
             elif name == "state":
@@ -163,6 +174,13 @@ class LeadershipHistory:
                 continue
             assert epoch == self.controller_epoch + 1, f"MonotonicControllerEpoch: {epoch}"
             assert ControllerZNode.PATH in created, "an election is one transaction"
+            moving = any(
+                assignment.is_being_reassigned
+                for stored in self._assignments.values()
+                for assignment in stored.values()
+            )
+            self._situations.meet_if(moving, Situation.FAILOVER_IN_MOVE)
+            self._situations.meet_if(self._wished, Situation.FAILOVER_IN_DELETION)
             self.controller_epoch = epoch
             self._ruling_session = transaction.session_id
             return
@@ -196,6 +214,9 @@ class LeadershipHistory:
                 self._unreadable.add(topic)
                 return
             self._unreadable.discard(topic)
+            if is_brokers and isinstance(operation, SetData):
+                assert operation.version >= 0, f"a topic is written whoever wrote it: {operation}"
+                self._check_moves(topic, stored.partitions)
             self._assignments[topic] = dict(stored.partitions)
             if stored.topic_id is not None:
                 first = self._topic_ids.setdefault(topic, stored.topic_id)
@@ -203,6 +224,30 @@ class LeadershipHistory:
                     self.second_ids += 1
                     self.on_given_up(topic)
                 self._topic_ids[topic] = stored.topic_id
+
+    def _check_moves(self, topic: str, now: Mapping[int, ReplicaAssignment]) -> None:
+        """A move ends when nobody who is removed can still believe that he belongs to it."""
+        for number, before in self._assignments.get(topic, {}).items():
+            after, partition = now.get(number, before), TopicPartition(topic, number)
+            if not before.is_being_reassigned or after == before:
+                continue
+            if after.is_being_reassigned:
+                self._situations.meet(Situation.MOVE_SUPERSEDED)
+                continue
+            is_done = set(after.replicas) == set(before.target_replicas)
+            kind = Situation.MOVE_FINISHED if is_done else Situation.MOVE_CANCELLED
+            self._situations.meet(kind)
+            state = self.current.get(partition)
+            if not is_done or state is None:
+                continue
+            gone = set(before.replicas) - set(after.replicas)
+            assert state.leader not in gone, f"{partition} moved, and is led by {state.leader}"
+            assert not gone & set(state.isr), f"{partition} moved, and in sync are {state.isr}"
+            for broker_id in gone & self._cluster.brokers.keys():
+                hosted = self._cluster.brokers[broker_id].replica_manager.partitions.get(partition)
+                is_behind = hosted is None or hosted.leader_epoch < state.leader_epoch
+                is_same = hosted is not None and hosted.topic_id == self._topic_ids.get(topic)
+                assert is_behind or not is_same, f"{broker_id} knows the epoch: {hosted}, {state}"
 
     def _check_logs_are_gone(self, topic: str) -> None:
         """S10: a topic is forgotten when no replica is left, unless nobody could read which."""
@@ -255,6 +300,11 @@ class LeadershipHistory:
         assert operation.version == before.partition_epoch, f"VersionChain, {where}"
         assert now.leader_epoch >= before.leader_epoch, f"MonotonicLeaderEpoch, {where}"
         writer = self._writer(transaction)
+        assignment = self._assignments[partition.topic][partition.partition]
+        is_in_move = assignment.is_being_reassigned and now.leader != before.leader
+        self._situations.meet_if(is_in_move, Situation.LEADER_CHANGES_IN_MOVE)
+        is_last = len(before.isr) == 1 and before.leader >= 0 > now.leader
+        self._situations.meet_if(is_last, Situation.LAST_IN_SYNC_DIES)
         if now.leader_epoch == before.leader_epoch:
             self._check_isr_change(partition, before, now, writer, where)
         elif now.leader not in (NO_LEADER, before.leader):
@@ -337,6 +387,7 @@ class LeadershipHistory:
         if now.leader in before.isr:
             return
         topic_id = self.topic_id(partition.topic)
+        self._situations.meet(Situation.UNCLEAN_ELECTION)
         self.on_unclean_election(partition, topic_id, now.leader_epoch)
         assert (
             self.allow_unclean_everywhere

@@ -3,21 +3,47 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
+from typing import NamedTuple
 
+from core.errors import Errors
 from core.model import TopicPartition
-from core.protocol.control import ControlRequest, ControlResponse
+from core.protocol.control import (
+    ControlRequest,
+    ControlResponse,
+    LeaderAndIsrPartition,
+    LeaderAndIsrRequest,
+    LeaderAndIsrResponse,
+    LeaderAndIsrType,
+    StopReplicaPartition,
+    StopReplicaRequest,
+    StopReplicaResponse,
+    UpdateMetadataRequest,
+)
 from core.replication.partition import Role
 from tests.simulation.broker import SimulatedBroker
 from tests.simulation.cluster import Cluster
 from tests.simulation.leadership_history import Belief, LeadershipHistory
 from tests.simulation.network import Exchange
+from tests.simulation.situations import Situation, Situations
+
+_DEPOSED: dict[type, Situation] = {
+    LeaderAndIsrRequest: Situation.DEPOSED_LEADER_AND_ISR,
+    StopReplicaRequest: Situation.DEPOSED_STOP_REPLICA,
+    UpdateMetadataRequest: Situation.DEPOSED_UPDATE_METADATA,
+}
 
 
 class Obedience:
     """Stands beside every broker that receives an order; raises ``AssertionError``."""
 
-    def __init__(self, cluster: Cluster, history: LeadershipHistory) -> None:
+    def __init__(
+        self, cluster: Cluster, history: LeadershipHistory, situations: Situations
+    ) -> None:
         self._cluster = cluster
+        self._situations = situations
+        self._sequences: dict[SimulatedBroker, tuple[int, int]] = {}  # controller epoch, sequence
+        self._rows_known: dict[tuple[SimulatedBroker, TopicPartition, str | None], tuple[int, int]]
+        self._rows_known = {}
         self._history = history
         self._controller_epochs: dict[SimulatedBroker, int] = {}
         self._last_orders: dict[SimulatedBroker, tuple[Exchange, bool]] = {}
@@ -32,8 +58,14 @@ class Obedience:
         if self._last_orders.get(broker) == order:
             must_not_change = "the same order twice"
         before = _state(broker) if must_not_change else None
+        expected = _Expected.of(broker, exchange)
         answer = broker.obey(exchange)
+        if not must_not_change:
+            expected.check(answer, self._situations)
         if must_not_change:
+            is_refused = answer.error_code is not Errors.NONE
+            is_refused |= must_not_change == "the same order twice"
+            assert is_refused, f"broker {broker.broker_id} obeyed {must_not_change}: {exchange}"
             assert _state(broker) == before, (
                 f"broker {broker.broker_id} obeyed {must_not_change}: {exchange.header}"
                 f" {exchange.request}"
@@ -43,6 +75,7 @@ class Obedience:
             self._controller_epochs[broker] = exchange.header.controller_epoch
         self._last_orders[broker] = order
         self._check_replicas(broker, exchange)
+        self._check_fetched(broker)
         self._check_cache(broker)
         return answer
 
@@ -50,9 +83,16 @@ class Obedience:
         header = exchange.header
         assert header is not None
         if -1 < header.broker_epoch < broker.broker_epoch:
+            self._situations.meet(Situation.EARLIER_LIFE)
             return "an order to an earlier life of its"
         if header.controller_epoch < self._controller_epochs.get(broker, 0):
+            self._situations.meet(_DEPOSED[type(exchange.request)])
             return "a deposed controller"
+        newest = self._sequences.get(broker, (0, 0))
+        if (header.controller_epoch, header.sequence) < newest:
+            self._situations.meet(Situation.LATE_COPY)
+            return "a late copy of an order"
+        self._sequences[broker] = header.controller_epoch, header.sequence
         return ""
 
     def _check_replicas(self, broker: SimulatedBroker, exchange: Exchange) -> None:
@@ -72,12 +112,27 @@ class Obedience:
             led = (name, partition.leader, partition.leader_epoch)
             assert led in self._history.ever_led, f"an order ZooKeeper never held, {where}"
 
+    def _check_fetched(self, broker: SimulatedBroker) -> None:
+        """Who does not follow does not fetch."""
+        manager = broker.replica_manager
+        for name, leader in manager._fetcher._leaders.items():
+            partition = manager.partitions.get(name)
+            follows = partition is not None and partition.role is Role.FOLLOWER
+            is_right = follows and partition is not None and partition.leader == leader
+            assert is_right, f"broker {broker.broker_id} fetches {name} of {leader}: {partition}"
+
     def _check_cache(self, broker: SimulatedBroker) -> None:
         snapshot = broker.cache.snapshot
         if self._snapshots.get(broker) is snapshot:
             return
         self._snapshots[broker] = snapshot
-        for name, row in snapshot.partitions.items():
+        rows = snapshot.partitions
+        for name, row in rows.items():
+            key = (broker, name, snapshot.topic_ids.get(name.topic))
+            epochs = row.leader_epoch, row.partition_epoch
+            known = self._rows_known.get(key, epochs)
+            assert known <= epochs, f"broker {broker.broker_id} learns backwards, {name}: {row}"
+            self._rows_known[key] = epochs
             belief = Belief(row.leader, row.leader_epoch, row.isr, row.partition_epoch)
             assert belief in self._history.ever_held.get(name, ()), (
                 f"broker {broker.broker_id} believes what ZooKeeper never held, {name}: {row}"
@@ -95,3 +150,108 @@ def _state(broker: SimulatedBroker) -> Hashable:
         tuple(sorted(snapshot.partitions.items())),
         tuple(sorted(snapshot.brokers)),
     )
+
+
+class _Before(NamedTuple):
+    """A replica as it was before an order."""
+
+    topic_id: str | None
+    role: Role
+    leader_epoch: int
+
+
+class _Expected:
+    """What must come of the rows of an order that is not stale, by rules of its own."""
+
+    def __init__(self, broker: SimulatedBroker, request: object) -> None:
+        self._broker = broker
+        self._request = request
+        self._before = {
+            name: _Before(p.topic_id, p.role, p.leader_epoch)
+            for name, p in broker.replica_manager.partitions.items()
+        }
+        self._logs = dict(broker.disk.hosted())
+
+    @classmethod
+    def of(cls, broker: SimulatedBroker, exchange: Exchange) -> _Expected:
+        """Look at a broker before it obeys."""
+        return cls(broker, exchange.request)
+
+    def check(self, answer: ControlResponse, situations: Situations) -> None:
+        """Compare with what came of it; raises ``AssertionError``."""
+        request = self._request
+        if isinstance(request, LeaderAndIsrRequest) and isinstance(answer, LeaderAndIsrResponse):
+            errors = {e.topic_partition: e.error_code for e in answer.partition_errors}
+            listed = {name for name, _ in request.partitions()}
+            is_full = request.type is LeaderAndIsrType.FULL
+            situations.meet_if(is_full and self._logs.keys() - listed, Situation.STRAYS)
+            for topic in request.topic_states:
+                for state in topic.partition_states:
+                    name = TopicPartition(topic.topic_name, state.partition_index)
+                    self._check_led(name, topic.topic_id, state, errors.get(name), situations)
+        elif isinstance(request, StopReplicaRequest) and isinstance(answer, StopReplicaResponse):
+            errors = {e.topic_partition: e.error_code for e in answer.partition_errors}
+            for stopped in request.topic_states:
+                for stop in stopped.partition_states:
+                    name = TopicPartition(stopped.topic_name, stop.partition_index)
+                    self._check_stopped(name, stopped.topic_id, stop, errors.get(name), situations)
+
+    def _check_led(
+        self,
+        name: TopicPartition,
+        topic_id: str | None,
+        state: LeaderAndIsrPartition,
+        error: Errors | None,
+        situations: Situations,
+    ) -> None:
+        before = self._before.get(name)
+        where = f"broker {self._broker.broker_id}: {name}: {error} for {state}, was {before}"
+        assert error is not None, f"NotAnswered: {where}"
+        now = self._broker.replica_manager.partitions.get(name)
+        if before is not None and _are_different(before.topic_id, topic_id):
+            situations.meet(Situation.OTHER_TOPIC_ID)
+        elif before is not None and state.leader_epoch < before.leader_epoch:
+            assert error is not Errors.NONE, f"OldLeaderEpochObeyed: {where}"
+            assert now is None or now.leader_epoch >= before.leader_epoch, where
+        if error is not Errors.NONE or now is None:
+            return
+        if before is not None and before.role is Role.LEADER:
+            situations.meet_if(state.leader < 0, Situation.LEADER_LOSES_ITS_ROLE)
+            situations.meet_if(state.leader == now.leader, Situation.LEADER_AGAIN)
+        assert now.leader_epoch == state.leader_epoch, f"NotObeyed: {where}, is {now}"
+        assert now.leader == state.leader, f"NotObeyed: {where}, is {now}"
+        leads = state.leader == self._broker.broker_id
+        roles = (Role.LEADER,) if leads else (Role.FOLLOWER,) if state.leader >= 0 else (Role.NONE,)
+        assert now.role in roles, f"NotObeyed: {where}, is {now}"
+
+    def _check_stopped(
+        self,
+        name: TopicPartition,
+        topic_id: str | None,
+        stop: StopReplicaPartition,
+        error: Errors | None,
+        situations: Situations,
+    ) -> None:
+        before = self._before.get(name)
+        where = f"broker {self._broker.broker_id}: {name}: {error} for {stop}, was {before}"
+        assert error is not None, f"NotAnswered: {where}"
+        if before is not None and _are_different(before.topic_id, topic_id):
+            situations.meet(Situation.OTHER_TOPIC_ID)
+            assert error is not Errors.NONE, f"another topic's replica was stopped: {where}"
+            return
+        now = self._broker.replica_manager.partitions.get(name)
+        if before is not None and 0 <= stop.leader_epoch < before.leader_epoch:
+            assert error is not Errors.NONE, f"OldLeaderEpochObeyed: {where}"
+            assert now is not None, where
+            return
+        is_same = before is not None and stop.leader_epoch == before.leader_epoch
+        situations.meet_if(is_same, Situation.STOP_WITH_SAME_EPOCH)
+        assert error in (Errors.NONE, Errors.KAFKA_STORAGE_ERROR), f"NotStopped: {where}"
+        if error is Errors.NONE:
+            is_gone = now is None and name not in self._broker.disk.hosted()
+            is_stopped = now is None or now.role not in (Role.FOLLOWER,)
+            assert is_gone if stop.delete_partition else is_stopped, f"NotStopped: {where}"
+
+
+def _are_different(one: str | None, other: str | None) -> bool:
+    return one is not None and other is not None and one != other

@@ -39,6 +39,7 @@ class Odds:
     # Faults of packets.
     packet_loss: float = 0.04
     packet_duplicate: float = 0.06
+    packet_hold: float = 0.02
     proposal_duplicate: float = 0.25
     fetch_delay: float = 0.15
     # Faults inside something else.
@@ -49,6 +50,7 @@ class Odds:
     same_port: float = 0.3
     refusal: float = 0.5
     missing_broker: float = 0.3
+    afterwards: float = 0.6
 
     @classmethod
     def draw(cls, dice: random.Random) -> Odds:
@@ -66,6 +68,8 @@ CALM_PROBABILITY = 0.2
 SPARING_PROBABILITY = 0.55
 SURPRISES_PROBABILITY = 0.2
 SURPRISE_PROBABILITY = 0.03
+FAILOVER_PROBABILITY = 0.5
+FAILOVER_STEPS = 40
 
 
 class Menu:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from core.errors import Errors
 from core.model import BrokerId, LeaderAndIsr, TopicPartition
-from core.protocol.broker import FetchResponse
+from core.protocol.broker import FetchRequest, FetchResponse
 from core.protocol.client import ACKS_ALL, ConsumedPartition, ProducedPartition
 from core.records import RecordBytes
 from core.replication.partition import Partition, Role
@@ -14,8 +14,9 @@ from tests.simulation.broker import SimulatedBroker
 from tests.simulation.client_requests import ConsumeRequest, ProduceRequest
 from tests.simulation.cluster import Cluster
 from tests.simulation.committed_records import CommittedRecords, LogKey, batch_at
-from tests.simulation.leadership_history import LeadershipHistory
+from tests.simulation.leadership_history import Belief, LeadershipHistory
 from tests.simulation.records import RecordObserver
+from tests.simulation.situations import Situation, Situations
 from tests.support.memory_logs import MemoryLog, StoredBatch
 from tests.support.record_batches import records_of, values_of
 from tests.support.record_checks import headers_of
@@ -24,8 +25,11 @@ from tests.support.record_checks import headers_of
 class RecordHistory(RecordObserver):
     """Looks on; raises ``AssertionError`` out of what breaks a promise."""
 
-    def __init__(self, cluster: Cluster, leaderships: LeadershipHistory) -> None:
+    def __init__(
+        self, cluster: Cluster, leaderships: LeadershipHistory, situations: Situations
+    ) -> None:
         self._cluster = cluster
+        self._situations = situations
         self._leaderships = leaderships
         self._known: dict[LogKey, CommittedRecords] = {}
         # Topic id, leader epoch and high watermark of each leadership when it was last looked at.
@@ -35,6 +39,10 @@ class RecordHistory(RecordObserver):
         # all the same.
         self._lossy: dict[tuple[BrokerId, TopicPartition], int | None] = {}
         self._doomed: set[str] = set()
+        # Of the fetch that is being taken.
+        self._must_not_count = False
+        self._positions: dict[TopicPartition, int] = {}
+        self._other_epochs: set[TopicPartition] = set()
 
     def of(self, log: MemoryLog) -> CommittedRecords | None:
         """Return what is known of a log; None for a topic without an id."""
@@ -128,6 +136,12 @@ class RecordHistory(RecordObserver):
 
     def on_followed(self, broker_id: BrokerId, log: MemoryLog, first: int) -> None:
         """A broker appended as follower."""
+        broker = self._cluster.brokers.get(broker_id)
+        partition = (
+            None if broker is None else broker.replica_manager.partitions.get(log.topic_partition)
+        )
+        follows = partition is not None and partition.role is Role.FOLLOWER
+        assert follows, f"broker {broker_id} copies, and does not follow: {partition}"
         known = self.of(log)
         if known is not None:
             for index in range(first, len(log.batches)):
@@ -164,6 +178,7 @@ class RecordHistory(RecordObserver):
         before: int | None,
     ) -> None:
         """Look at a leader that is new (``before`` is None) or raised its high watermark."""
+        self._check_leader_knows(broker, partition, log, is_new=before is None)
         self._leaderships.check()  # the ISRs until now had what was committed until now
         name, epoch = partition.topic_partition, partition.leader_epoch
         known = self.of(log)
@@ -184,6 +199,26 @@ class RecordHistory(RecordObserver):
                 known.on_committed(broker.broker_id, batch, epoch, len(holders))
         if checked and not known.is_tainted:
             self._check_isr_has(broker, partition, log, known)
+
+    def _check_leader_knows(
+        self, broker: SimulatedBroker, partition: Partition, log: MemoryLog, *, is_new: bool
+    ) -> None:
+        """What a leader goes by is of its own leadership: an ISR ZooKeeper held, and positions."""
+        where = f"broker {broker.broker_id} leads {partition}"
+        held = self._leaderships.ever_held.get(partition.topic_partition, ())
+        belief = Belief(
+            partition.leader, partition.leader_epoch, partition.isr, partition.partition_epoch
+        )
+        self._leaderships.check()
+        assert belief in held, f"an ISR ZooKeeper never held, {where}"
+        if not is_new:
+            return
+        assert log.latest_epoch == partition.leader_epoch, f"NoEpochStart, {where}: {log.epochs}"
+        if partition.leading_since == partition.leader_epoch:
+            known = [f for f in partition.followers.values() if f.log_end_offset >= 0]
+            assert not known, f"positions of an earlier leadership, {where}"
+        elif any(f.log_end_offset >= 0 for f in partition.followers.values()):
+            self._situations.meet(Situation.FORMER_POSITIONS)
 
     def _check_isr_has(
         self,
@@ -256,6 +291,40 @@ class RecordHistory(RecordObserver):
                 holders.add(broker_id)
         return holders
 
+    def on_fetch(self, broker: SimulatedBroker, request: FetchRequest) -> None:
+        """Remember where a follower is believed to be, if what it says must not count."""
+        known = broker.cache.snapshot.brokers.get(request.replica_id)
+        self._must_not_count = known is not None and -1 < request.replica_epoch < known.broker_epoch
+        meet_if = self._situations.meet_if
+        meet_if(self._must_not_count, Situation.FETCH_OF_EARLIER_LIFE)
+        self._positions = _positions(broker, request.replica_id)
+        self._other_epochs = set()
+        for name, row in request.partitions():
+            partition = broker.replica_manager.partitions.get(name)
+            if partition is not None and row.current_leader_epoch != partition.leader_epoch:
+                self._other_epochs.add(name)
+        meet_if(self._other_epochs, Situation.FETCH_OF_ANOTHER_EPOCH)
+
+    def on_fetch_taken(self, broker: SimulatedBroker, request: FetchRequest) -> None:
+        """Those of an earlier life, or of another leader epoch, move nobody (KIP-320, KIP-903)."""
+        now = _positions(broker, request.replica_id)
+        changed = {name for name in now if now[name] != self._positions.get(name)}
+        if not self._must_not_count:
+            changed &= self._other_epochs
+        assert not changed, f"a stale fetch counts at {broker.broker_id}: {changed}, {request}"
+
+    def on_produce(self, broker: SimulatedBroker, request: ProduceRequest) -> None:
+        """Note what producers meet."""
+        partition = broker.replica_manager.partitions.get(request.name)
+        is_led = partition is not None and partition.role is Role.LEADER
+        if is_led and partition is not None and request.acks == ACKS_ALL:
+            is_too_few = len(partition.isr) < partition.min_isr
+            self._situations.meet_if(is_too_few, Situation.TOO_FEW_IN_SYNC)
+
+    def on_truncated(self, log: MemoryLog) -> None:
+        """A follower dropped records."""
+        self._situations.meet(Situation.FOLLOWER_TRUNCATES)
+
     def on_fetched(self, broker: SimulatedBroker, answer: FetchResponse) -> None:
         """What is copied is whole."""
         for name, row in answer.partitions():
@@ -301,6 +370,15 @@ class RecordHistory(RecordObserver):
         known = None if log is None else self.of(log)
         if known is not None and log is not None:
             known.deleted_to = max(known.deleted_to, log.log_end_offset if offset < 0 else offset)
+
+
+def _positions(broker: SimulatedBroker, follower: BrokerId) -> dict[TopicPartition, int]:
+    """Return where a follower is believed to be."""
+    return {
+        name: partition.followers[follower].log_end_offset
+        for name, partition in broker.replica_manager.partitions.items()
+        if follower in partition.followers
+    }
 
 
 def _check_undamaged(broker: SimulatedBroker, log: MemoryLog, data: RecordBytes) -> None:

@@ -58,7 +58,9 @@ class RecordServer:
             self._world.observer.on_fetched(self._broker, response)
             answer(response)
 
+        self._world.observer.on_fetch(self._broker, request)
         operation = self._manager.fetch(request, self._now_ms, respond)
+        self._world.observer.on_fetch_taken(self._broker, request)
         self._wait(operation, request.max_wait_ms)
 
     def _produce(self, exchange: Exchange, request: ProduceRequest) -> None:
@@ -70,6 +72,7 @@ class RecordServer:
             answer(ProduceResponse(outcomes[name]))
 
         records = {name: bytearray(request.batch)}
+        self._world.observer.on_produce(self._broker, request)
         operation = self._manager.produce(request.acks, records, self._now_ms, respond)
         self._wait(operation, CLIENT_WAIT_MS)
 

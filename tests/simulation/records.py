@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from core.model import BrokerId, TopicPartition
-from core.protocol.broker import FetchResponse
+from core.protocol.broker import FetchRequest, FetchResponse
 from core.protocol.client import ConsumedPartition, ProducedPartition
 from tests.simulation.client_requests import ConsumeRequest, ProduceRequest
 from tests.support.memory_logs import MemoryLog, StoredBatch
@@ -44,6 +44,18 @@ class RecordObserver:
         outcome: ProducedPartition,
     ) -> None:
         """A producer is answered; ``log`` is the one there was when its request came."""
+
+    def on_fetch(self, broker: SimulatedBroker, request: FetchRequest) -> None:
+        """A follower asks."""
+
+    def on_fetch_taken(self, broker: SimulatedBroker, request: FetchRequest) -> None:
+        """What a follower asked is noted."""
+
+    def on_produce(self, broker: SimulatedBroker, request: ProduceRequest) -> None:
+        """A producer asks."""
+
+    def on_truncated(self, log: MemoryLog) -> None:
+        """A follower dropped records."""
 
     def on_fetched(self, broker: SimulatedBroker, answer: FetchResponse) -> None:
         """A follower is answered."""

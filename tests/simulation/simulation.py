@@ -30,6 +30,8 @@ from tests.simulation.network import Fate, Packet, RequestBody, usual_fate
 from tests.simulation.odds import (
     BROKERS,
     CALM_PROBABILITY,
+    FAILOVER_PROBABILITY,
+    FAILOVER_STEPS,
     LEADERS_WRITE_PROBABILITY,
     MAX_DELAY_MS,
     MAX_NESTED_STALLS,
@@ -41,6 +43,7 @@ from tests.simulation.odds import (
     Menu,
     Odds,
 )
+from tests.simulation.situations import Situation
 from tests.support.fake_zookeeper import Call, Hook, Moment
 from zk.failure_store import ControllerFailuresZNode
 from zk.operations import ConnectionLossError
@@ -75,6 +78,7 @@ class Simulation:
         for broker_id in range(BROKERS):
             self._ports[broker_id] = self.cluster.start(broker_id).port
         self.invariants = Invariants(self.cluster)
+        self.situations = self.invariants.situations
         self.invariants.history.leaders_write_isrs = self._leaders_write_isrs
         self.clients = Clients(self.cluster, self.random, self.invariants.records, self._note)
         self._admins = Admins(
@@ -120,6 +124,19 @@ class Simulation:
             self._boot(self._missing)
             self._note("start %d, which was missing", self._missing)
             self._converge()
+        elif self.random.random() < self._odds.afterwards:
+            self._go_on_in_peace()
+            self._converge()
+
+    def _go_on_in_peace(self) -> None:
+        """Have one thing done while nothing else happens that would hide what is forgotten."""
+        self.random.choice(self._admins.works)()
+        if self.random.random() < FAILOVER_PROBABILITY:
+            for _ in range(self.random.randrange(FAILOVER_STEPS)):
+                self._step()
+            for ruler in self.cluster.active_controllers[:1]:
+                self._note("%d is deposed", ruler.broker_id)
+                self.cluster.expire(ruler.session.session_id)
 
     def _converge(self) -> None:
         second_ids = self.invariants.history.second_ids
@@ -223,11 +240,21 @@ class Simulation:
         dice = self.random.random()
         if packet.exchange.endpoint in self._cut_off or dice < self._odds.packet_loss:
             return Fate.LOST
+        if self._is_held(packet):
+            self.cluster.network.hold(packet.number, self.random.randrange(MAX_DELAY_MS))
+            return Fate.LATER
         if isinstance(packet.exchange.request, FetchRequest | ClientRequest):
             return Fate.LATER if dice < self._odds.fetch_delay else Fate.AT_ONCE
         is_proposal = isinstance(packet.exchange.request, AlterPartitionRequest)
         doubled = self._odds.proposal_duplicate if is_proposal else self._odds.packet_duplicate
         return Fate.TWICE if dice < self._odds.packet_loss + doubled else Fate.LATER
+
+    def _is_held(self, packet: Packet) -> bool:
+        """Whether a request arrives much later, behind what is sent from now on."""
+        if not self._faults_are_on or packet.answer is not None:
+            return False
+        is_stop = isinstance(packet.exchange.request, StopReplicaRequest)
+        return self.random.random() < self._odds.packet_hold * (5 if is_stop else 1)
 
     def _fail_the_disk_at(self, endpoint: str) -> None:
         """Let a log directory fail at a bad moment: while something in it is to be deleted."""
@@ -288,7 +315,8 @@ class Simulation:
             self._surprise(broker, call)
         is_write = call.method not in READS and call.moment is Moment.BEFORE
         if is_write and self.random.random() < self._odds.race:
-            self._admins.write_first(call.paths)
+            is_topic = self._admins.write_first(call.paths)
+            self.situations.meet_if(is_topic, Situation.TOPIC_CHANGED_UNDER_WRITE)
         probability = self._odds.call_fault * (3 if self._is_calm else 1)
         if self.random.random() >= probability:
             return

@@ -5,10 +5,12 @@ from __future__ import annotations
 import pytest
 
 from tests.simulation.defects import DEFECTS, SEARCH_FROM, Defect
-from tests.simulation.history import failure_of, silence
+from tests.simulation.history import failure_of, live, silence
 from tests.simulation.simulation import Simulation
+from tests.simulation.situations import Situation
 
 SEEDS_FOR_DEFECTS = 2000
+SEEDS_FOR_SITUATIONS = 300
 
 
 @pytest.fixture
@@ -18,10 +20,14 @@ def seeds(request: pytest.FixtureRequest) -> range:
 
 
 def test_random_histories_keep_every_invariant_and_converge(seeds: range):
+    met: set[Situation] = set()
     for seed in seeds:
-        failure = failure_of(seed)
+        _, failure, situations = live(seed)
+        met.update(situations)
         if failure is not None:
             pytest.fail(failure, pytrace=False)
+    missing = {situation.value for situation in Situation if situation not in met}
+    assert not missing or len(seeds) < SEEDS_FOR_SITUATIONS, f"no history meets {missing}"
 
 
 def test_the_same_seed_makes_the_same_history():

@@ -1,0 +1,159 @@
+"""What a controller accepts of what leaders propose, judged by rules of its own.
+
+The rules are written down a second time, from KIP-497, KIP-704, KIP-841 and KIP-903: a proposal is
+judged by what the controller knows when it handles it, and what it then decided must be the same.
+"""
+
+from __future__ import annotations
+
+from core.controller import effects as fx
+from core.controller import events
+from core.controller.context import ControllerContext
+from core.errors import Errors
+from core.model import LeaderAndIsr
+from core.protocol.controller import (
+    AlterPartitionRequest,
+    AlterPartitionResponse,
+    AlterPartitionRow,
+)
+from tests.simulation.broker import SimulatedBroker
+from tests.simulation.cluster import Cluster
+from tests.simulation.leadership_history import LeadershipHistory
+from tests.simulation.situations import Situation, Situations
+
+RECOVERED, RECOVERING = 0, 1
+UNKNOWN_EPOCH = -1
+
+
+class Acceptance:
+    """Stands beside every controller that handles a proposal; raises ``AssertionError``."""
+
+    def __init__(
+        self, cluster: Cluster, history: LeadershipHistory, situations: Situations
+    ) -> None:
+        self._cluster = cluster
+        self._history = history
+        self._situations = situations
+
+    def handle(self, broker: SimulatedBroker, event: events.ControllerEvent) -> list[fx.Effect]:
+        """Have a controller handle an event, and compare what it decided."""
+        if not isinstance(event, events.AlterPartitionReceived) or not broker.controller.is_active:
+            return broker.handle(event)
+        zookeeper, context = self._cluster.zookeeper, broker.controller.context
+        epoch, zxid, request = context.epoch, zookeeper.zxid, event.request
+        rows = {row.topic_partition: row for row in request.partitions}
+        objections = {name: self._objection(context, request, row) for name, row in rows.items()}
+        before = {name: _now(context, row) for name, row in rows.items()}
+        self._history.check()
+        current = {name: self._history.current.get(name) for name in rows}
+        effects = broker.handle(event)
+        written = zookeeper.transactions[zxid - zookeeper.zxid :] if zookeeper.zxid > zxid else []
+        is_alone = all(t.session_id == broker.session.session_id for t in written)
+        is_same_term = context.epoch == epoch  # a context is empty once its term is over
+        response = _answer(effects, event.request_id)
+        if response is None or not is_same_term:
+            return effects
+        answered = {row.topic_partition: row.error_code for row in response.partitions}
+        for name, row in rows.items():
+            error = answered.get(name, response.error_code)
+            where = f"broker {broker.broker_id}: {error.name} for {row} of {request.broker_id}"
+            where = f"{where}, {before[name]} → {_now(context, row)}"
+            if objections[name]:
+                is_refused = error is not Errors.NONE
+                assert is_refused, f"ProposalAccepted although {objections[name]}: {where}"
+                is_written = _is_changed_to(row, before[name], _now(context, row))
+                assert not is_written or not is_alone, f"ProposalRefusedAndWritten: {where}"
+            elif is_alone and current[name] == before[name]:
+                assert error is Errors.NONE, f"ProposalRefused without a reason: {where}"
+            else:
+                conflict = Situation.PROPOSAL_REFUSED_BY_VERSION
+                self._situations.meet_if(error is not Errors.NONE, conflict)
+        return effects
+
+    def _objection(
+        self, context: ControllerContext, request: AlterPartitionRequest, row: AlterPartitionRow
+    ) -> str:
+        """Return why a proposal must be refused; empty: it must be accepted."""
+        meet_if, epochs = self._situations.meet_if, context.live_broker_epochs
+        if epochs.get(request.broker_id) != request.broker_epoch:
+            meet_if(True, Situation.PROPOSAL_OF_EARLIER_LIFE)
+            return "its sender lives in another epoch"
+        name, now = row.topic_partition, _now(context, row)
+        if now is None or row.topic_id not in (None, context.topic_id(row.topic)):
+            return "nobody knows the partition"
+        is_moved = name in context.partitions_being_reassigned
+        if context.is_topic_queued_for_deletion(row.topic) and not is_moved:
+            return "the topic is to be deleted"
+        if row.leader_epoch != now.leader_epoch:
+            is_stale = row.leader_epoch < now.leader_epoch
+            meet_if(is_stale, Situation.PROPOSAL_WITH_STALE_LEADER_EPOCH)
+            meet_if(not is_stale, Situation.PROPOSAL_FROM_THE_FUTURE)
+            return "its leader epoch is another"
+        if now.leader != request.broker_id:
+            meet_if(True, Situation.PROPOSAL_OF_A_STRANGER)
+            return "another leads"
+        is_done = set(row.new_isr) == set(now.isr)
+        is_done = is_done and row.leader_recovery_state == now.leader_recovery_state
+        if is_done and row.partition_epoch <= now.partition_epoch:
+            meet_if(True, Situation.PROPOSAL_REPEATED)
+            return ""
+        if row.partition_epoch != now.partition_epoch:
+            is_stale = row.partition_epoch < now.partition_epoch
+            meet_if(is_stale, Situation.PROPOSAL_WITH_STALE_PARTITION_EPOCH)
+            return "its partition epoch is another"
+        return self._objection_to_members(context, request, row, now)
+
+    def _objection_to_members(
+        self,
+        context: ControllerContext,
+        request: AlterPartitionRequest,
+        row: AlterPartitionRow,
+        now: LeaderAndIsr,
+    ) -> str:
+        meet_if, members = self._situations.meet_if, row.new_isr
+        is_recovering = now.leader_recovery_state == RECOVERING
+        meet_if(is_recovering, Situation.PROPOSAL_BY_RECOVERING_LEADER)
+        if row.leader_recovery_state == RECOVERING:
+            if not is_recovering or members != (now.leader,):
+                return "it recovers, and is not in sync alone"
+        elif row.leader_recovery_state != RECOVERED:
+            return "there is no such recovery state"
+        assigned = context.partition_replica_assignment(row.topic_partition)
+        if len(set(members)) != len(members) or len(members) != len(row.isr_broker_epochs):
+            return "members are named twice, or without an epoch"
+        if now.leader not in members or not set(members) <= {*assigned, *now.isr}:
+            return "the leader is missing, or a stranger is a member"
+        for member, epoch in zip(members, row.isr_broker_epochs, strict=True):
+            life = context.live_broker_epochs.get(member)
+            is_leaving = member in context.shutting_down_broker_ids and member != now.leader
+            meet_if(life is None, Situation.PROPOSED_MEMBER_IS_DEAD)
+            meet_if(is_leaving, Situation.PROPOSED_MEMBER_IS_LEAVING)
+            is_another = life is not None and epoch not in (UNKNOWN_EPOCH, life)
+            meet_if(is_another, Situation.PROPOSED_MEMBER_BOUNCED)
+            offline = context.replicas_on_offline_dirs.get(member, ())
+            if life is None or is_leaving or is_another or row.topic_partition in offline:
+                return f"member {member} is dead, leaving, another or offline"
+        return ""
+
+
+def _is_changed_to(
+    row: AlterPartitionRow, before: LeaderAndIsr | None, now: LeaderAndIsr | None
+) -> bool:
+    """Whether an ISR became the proposed one; with a new leader epoch something else did it."""
+    if before is None or now is None or before.leader_epoch != now.leader_epoch:
+        return False
+    return set(before.isr) != set(now.isr) == set(row.new_isr)
+
+
+def _now(context: ControllerContext, row: AlterPartitionRow) -> LeaderAndIsr | None:
+    known = context.partition_leadership_info(row.topic_partition)
+    return None if known is None else known.leader_and_isr
+
+
+def _answer(effects: list[fx.Effect], request_id: int) -> AlterPartitionResponse | None:
+    for effect in effects:
+        if isinstance(effect, fx.Reply) and effect.request_id == request_id:
+            assert isinstance(effect.response, AlterPartitionResponse)
+            if effect.response.error_code in (Errors.NONE, Errors.STALE_BROKER_EPOCH):
+                return effect.response
+    return None
