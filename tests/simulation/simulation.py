@@ -194,6 +194,8 @@ class Simulation:
         self._missing = None if victim is None else victim.broker_id
         self._note("heal, but for %s", self._missing)
         self.cluster.network.fate = self._fate_in_peace
+        for number in self.cluster.network.packets:
+            self.cluster.network.hold(number, 0)
         for broker_id in range(BROKERS):
             broker = self.cluster.brokers.get(broker_id)
             is_missing = broker_id == self._missing
