@@ -10,6 +10,7 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Callable, Collection
+from dataclasses import asdict, dataclass
 
 from actors.child_process import Child, ChildProcess, DeathPipe, describe_exit
 from actors.cluster_file import (
@@ -20,6 +21,7 @@ from actors.cluster_file import (
 )
 from actors.cluster_plan import HOST, BrokerPorts, ClusterPlan
 from actors.process_supervisor import Backoff, ProcessSupervisor, Restart, SupervisionListener
+from actors.supervisor_socket import StartRequest, SupervisorSocket
 from actors.zookeeper_node import ZooKeeperNode
 from config.cluster_location import CLUSTER_FILE
 from core.errors import BadDataError, RegentError, SessionExpiredError, StorageError
@@ -78,6 +80,7 @@ class ClusterSupervisor(SupervisionListener):
         self._former_ports: dict[BrokerId, BrokerPorts] = {}
         self._brokers = {id_: self._broker(id_) for id_ in range(plan.broker_count)}
         self._placement = self._placement_service() if plan.placement_service else None
+        self._starts: list[_Start] = []
         self._failure: str | None = None  # why the cluster cannot come up
         self._serving = False
         self._stopping = False
@@ -95,7 +98,7 @@ class ClusterSupervisor(SupervisionListener):
             with ProcessSupervisor(self) as self._processes:
                 try:
                     self._start()
-                    self._processes.wait(lambda: self._processes.stop_requests > 0)
+                    self._supervise()
                 except KeyboardInterrupt:
                     pass
                 except RegentError:
@@ -105,6 +108,19 @@ class ClusterSupervisor(SupervisionListener):
         finally:
             self._file.remove()
             self._death_pipe.close()
+
+    def _supervise(self) -> None:
+        """Go on until somebody wants to stop; start brokers again that somebody asks for."""
+        requests = SupervisorSocket(self._plan.data_dir, self._processes, self._start_brokers)
+        try:
+            requests.open()
+        except OSError as error:
+            self._say(f"brokers cannot be started again by commands: {error}")
+        try:
+            self._serve()
+            self._processes.wait(lambda: self._processes.stop_requests > 0)
+        finally:
+            requests.close()
 
     # --- start ---
 
@@ -120,6 +136,8 @@ class ClusterSupervisor(SupervisionListener):
         self._await_brokers()
         self._await_metadata()
         self._await_placement()
+
+    def _serve(self) -> None:
         if not self._processes.stop_requests:
             self._serving = True
             self._announce(self._ready_line())
@@ -246,6 +264,51 @@ class ClusterSupervisor(SupervisionListener):
     def _broker_id(self, child: Child) -> BrokerId | None:
         return next((id_ for id_, broker in self._brokers.items() if broker is child), None)
 
+    # --- brokers that somebody asks for ---
+
+    def _start_brokers(self, request: StartRequest) -> None:
+        """Start brokers as they were, and answer when they serve or one of them cannot."""
+        down = {i: child for i, child in self._brokers.items() if not self._is_running(i)}
+        wanted = list(down) if request.broker_ids is None else list(request.broker_ids)
+        for broker_id in wanted:
+            if broker_id not in self._brokers:
+                ids = ", ".join(map(str, self._brokers))
+                request.answer({"error": f"there is no broker {broker_id}, only {ids}"})
+                return
+            if broker_id not in down:
+                pid = self._brokers[broker_id].pid
+                request.answer({"error": f"broker {broker_id} runs already, as process {pid}"})
+                return
+        start = _Start(request, set(wanted))
+        self._starts.append(start)
+        for broker_id in wanted:
+            try:
+                self._processes.start_again(down[broker_id])
+            except RegentError as error:
+                self._starts.remove(start)
+                request.answer({"error": str(error)})
+                return
+        self._settle_starts()
+
+    def _is_running(self, broker_id: BrokerId) -> bool:
+        return self._processes.is_running(self._brokers[broker_id])
+
+    def _settle_starts(self) -> None:
+        """Answer those whose brokers serve, or of whose brokers one has ended."""
+        for start in list(self._starts):
+            ended = sorted(i for i in start.broker_ids if not self._is_running(i))
+            waits = any(self._brokers[i].ready is None for i in start.broker_ids)
+            if ended:
+                child = self._brokers[ended[0]]
+                words = child.last_words() or "it says nothing"
+                start.request.answer({"error": f"{child.name} ended while it started: {words}"})
+            elif waits:
+                continue
+            else:
+                entries = [asdict(self._file.brokers[i]) for i in sorted(start.broker_ids)]
+                start.request.answer({"started": entries})
+            self._starts.remove(start)
+
     # --- what becomes of them ---
 
     def on_ready(self, child: Child) -> None:
@@ -268,6 +331,7 @@ class ClusterSupervisor(SupervisionListener):
         self._save()
         if self._serving and not self._stopping:
             self._say(f"{child.name} serves again as process {child.pid}")
+        self._settle_starts()
 
     def _warn_of_metrics_port(self, name: str, broker_id: BrokerId) -> None:
         wanted = self._ports(broker_id).metrics_port
@@ -292,6 +356,7 @@ class ClusterSupervisor(SupervisionListener):
         elif not self._stopping:
             again = "" if restart_in_s is None else f"; starting it again in {restart_in_s:g} s"
             self._say(what + again)
+        self._settle_starts()
 
     def on_launched_again(self, child: Child) -> None:
         """List a server that has been started again; the others say when they serve."""
@@ -363,6 +428,14 @@ class ClusterSupervisor(SupervisionListener):
         if self._placement is not None:
             order.append((self._placement, _STOP_TIMEOUT_S))
         return [*order, *((node, _STOP_TIMEOUT_S) for node in self._nodes)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Start:
+    """Brokers that are being started for somebody who waits."""
+
+    request: StartRequest
+    broker_ids: set[BrokerId]
 
 
 def known_brokers(control_endpoint: str) -> frozenset[BrokerId]:

@@ -11,7 +11,7 @@ import signal
 import socket
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from types import FrameType, TracebackType
@@ -130,6 +130,13 @@ class ProcessSupervisor:
         self._supervised.append(supervised)
         self._launched(supervised)
 
+    def start_again(self, child: Child) -> None:
+        """Launch a child that has ended, without a pause; raises ``RegentError``."""
+        supervised = next(s for s in self._supervised if s.child is child)
+        supervised.restart_at = None
+        child.launch()
+        self._launched(supervised)
+
     def is_running(self, child: Child) -> bool:
         """Whether the child has a process that has not been seen to end."""
         return any(s.is_running for s in self._supervised if s.child is child)
@@ -164,6 +171,15 @@ class ProcessSupervisor:
         self.wait(lambda: not any(s.is_running for s in self._supervised), _KILL_TIMEOUT_S)
 
     # --- the loop ---
+
+    def watch(self, source: socket.socket, on_readable: Callable[[], None]) -> None:
+        """Call ``on_readable`` inside ``wait`` when there is something to read."""
+        self._selector.register(source, selectors.EVENT_READ, on_readable)
+
+    def forget(self, source: socket.socket) -> None:
+        """Watch it no more, if it is watched."""
+        with suppress(KeyError, ValueError):
+            self._selector.unregister(source)
 
     def wait(self, condition: Callable[[], bool], timeout_s: float | None = None) -> bool:
         """Supervise until ``condition`` holds; False when it does not within ``timeout_s``.

@@ -7,6 +7,7 @@ import os
 import re
 import select
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -23,6 +24,7 @@ from actors.cluster_supervisor import (
     ClusterSupervisor,
     read_controller_id,
 )
+from actors.supervisor_socket import SOCKET_FILE, SupervisorError, start_brokers
 from tests.support import fake_program
 from zk.client import ZooKeeperClient
 from zk.operations import Create
@@ -242,6 +244,78 @@ def test_a_broker_that_dies_comes_back_on_its_ports_when_asked_for(a_run: Run) -
     before, after = (snapshot["brokers"][1] for snapshot in a_run.snapshots)
     assert before.pop("pid") != after.pop("pid")
     assert before == after
+
+
+def asked_to_start(a_run: Run, *broker_ids: int | None, broken: int | None = None) -> list[Any]:
+    """Run the cluster; kill broker 1, end broker 2, ask for brokers one by one; return answers."""
+    answers: list[Any] = []
+
+    def ask() -> None:
+        for broker_id in broker_ids:
+            wanted = None if broker_id is None else (broker_id,)
+            try:
+                answers.append(start_brokers(a_run.plan.data_dir, wanted, TIMEOUT_S))
+            except SupervisorError as error:
+                answers.append(re.sub(r"\d{2,}", "#", str(error)))
+        a_run.look()
+        a_run.interrupt()
+
+    later = () if broken is None else (lambda: a_run.misbehave(f"broker-{broken}", "fail"),)
+    a_run.when_ready = [a_run.look, *later, lambda: a_run.kill(2, signal.SIGTERM)]
+    a_run.when_said["with status 0"] = [lambda: a_run.kill(1)]
+    a_run.when_said["SIGKILL"] = [lambda: threading.Thread(target=ask).start()]
+    assert a_run.run() == 0
+    return answers
+
+
+def test_brokers_are_started_again_as_they_were_when_somebody_asks(a_run: Run) -> None:
+    (started,) = asked_to_start(a_run, None)
+    before, after = (snapshot["brokers"] for snapshot in a_run.snapshots)
+    assert started == after[1:]
+    assert listed(a_run.snapshots[1]) == [0, 1, 2]
+    for broker_id in (1, 2):
+        assert before[broker_id].pop("pid") != after[broker_id].pop("pid")
+    assert before == after
+    assert sorted(a_run.stopped)[:4] == ["broker-0", "broker-1", "broker-2", "broker-2"]
+
+
+def test_one_broker_can_be_asked_for_and_only_one_that_does_not_run(a_run: Run) -> None:
+    started, again, unknown, rest, nothing = asked_to_start(a_run, 1, 1, 7, None, None)
+    assert [entry["id"] for entry in started] == [1]
+    assert again == "broker 1 runs already, as process #"
+    assert unknown == "there is no broker 7, only 0, 1, 2"
+    assert [entry["id"] for entry in rest] == [2]
+    assert nothing == []
+
+
+def test_who_asked_for_a_broker_is_told_why_it_cannot_start(a_run: Run) -> None:
+    assert asked_to_start(a_run, 1, broken=1) == [
+        "broker 1 ended while it started: the disk is on fire"
+    ]
+
+
+def test_a_request_that_is_none_is_answered_so(a_run: Run) -> None:
+    answers = []
+
+    def ask() -> None:
+        for request in (b"nonsense\n", b"[]\n", b'{"start": ["1"]}\n'):
+            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+                connection.connect(str(a_run.plan.data_dir / SOCKET_FILE))
+                connection.sendall(request)
+                answers.append(json.loads(connection.makefile().readline()))
+        a_run.interrupt()
+
+    a_run.when_ready = [lambda: threading.Thread(target=ask).start()]
+    assert a_run.run() == 0
+    assert ["not understood" in answer["error"] for answer in answers] == [True, True, True]
+
+
+def test_where_no_cluster_runs_nobody_can_be_asked(tmp_path: Path) -> None:
+    with pytest.raises(SupervisorError, match=f"no cluster runs on {tmp_path}"):
+        start_brokers(tmp_path, None, TIMEOUT_S)
+    (tmp_path / SOCKET_FILE).touch()  # of one that was killed
+    with pytest.raises(SupervisorError, match=f"no cluster runs on {tmp_path}"):
+        start_brokers(tmp_path, None, TIMEOUT_S)
 
 
 def test_a_placement_service_that_dies_always_comes_back(a_run: Run) -> None:

@@ -1,0 +1,169 @@
+"""How commands ask the running ``cluster`` to start brokers again: a Unix socket in its folder.
+
+A request and its answer are a line of JSON each, on a connection of their own: ``{"start": [2]}``,
+or ``{"start": null}`` for all that do not run. The answer comes when those brokers serve:
+``{"started": [{"id", "pid", "host", "port", …}]}``, or ``{"error": why}`` as soon as one cannot.
+Whoever may write in the data directory may ask, nobody else.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from actors.process_supervisor import ProcessSupervisor
+from core.errors import RegentError
+from core.model import BrokerId
+
+SOCKET_FILE = ".cluster.socket"
+
+_MAX_LINE_BYTES = 64 * 1024
+_MAX_CONNECTIONS = 64
+
+
+class SupervisorError(RegentError):
+    """The ``cluster`` did not do what it was asked for; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class StartRequest:
+    """Start these brokers, None: all that do not run; ``answer`` gets what to tell, once."""
+
+    broker_ids: tuple[BrokerId, ...] | None
+    answer: Callable[[dict[str, Any]], None]
+
+
+class SupervisorSocket:
+    """The side of the ``cluster``: ``on_request`` is called inside ``ProcessSupervisor.wait``."""
+
+    def __init__(
+        self,
+        data_dir: Path,
+        processes: ProcessSupervisor,
+        on_request: Callable[[StartRequest], None],
+    ) -> None:
+        self._data_dir = data_dir
+        self._processes = processes
+        self._on_request = on_request
+        self._connections: set[socket.socket] = set()
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+
+    def open(self) -> None:
+        """Listen; raises ``OSError``. What a killed predecessor left is replaced."""
+        self._listener.setblocking(False)
+        with _address(self._data_dir) as address:
+            with suppress(FileNotFoundError):
+                os.unlink(address)
+            self._listener.bind(address)
+            os.chmod(address, 0o600)
+        self._listener.listen(_MAX_CONNECTIONS)
+        self._processes.watch(self._listener, self._accept)
+
+    def close(self) -> None:
+        """Stop listening; who waits for an answer sees the end of the connection."""
+        self._processes.forget(self._listener)
+        self._listener.close()
+        for connection in list(self._connections):
+            self._drop(connection)
+        (self._data_dir / SOCKET_FILE).unlink(missing_ok=True)
+
+    def _accept(self) -> None:
+        try:
+            connection, _ = self._listener.accept()
+        except OSError:
+            return
+        connection.setblocking(False)
+        if len(self._connections) >= _MAX_CONNECTIONS:
+            connection.close()
+            return
+        self._connections.add(connection)
+        received = bytearray()
+        self._processes.watch(connection, lambda: self._read(connection, received))
+
+    def _read(self, connection: socket.socket, received: bytearray) -> None:
+        try:
+            data = connection.recv(_MAX_LINE_BYTES)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        received += data
+        if not data or len(received) > _MAX_LINE_BYTES:
+            self._drop(connection)
+        elif received.endswith(b"\n"):
+            line = bytes(received)
+            received.clear()
+            try:
+                self._on_request(StartRequest(_wanted(line), lambda a: self._answer(connection, a)))
+            except ValueError as error:
+                self._answer(connection, {"error": f"not understood: {error}"})
+
+    def _answer(self, connection: socket.socket, answer: dict[str, Any]) -> None:
+        with suppress(OSError):
+            connection.sendall(json.dumps(answer).encode() + b"\n")
+        self._drop(connection)
+
+    def _drop(self, connection: socket.socket) -> None:
+        if connection in self._connections:
+            self._connections.remove(connection)
+            self._processes.forget(connection)
+            connection.close()
+
+
+def start_brokers(
+    data_dir: Path, broker_ids: tuple[BrokerId, ...] | None, timeout_s: float
+) -> list[dict[str, Any]]:
+    """Have the ``cluster`` that runs on a folder start brokers; return them as they announce it.
+
+    Raises ``SupervisorError``.
+    """
+    request = {"start": None if broker_ids is None else list(broker_ids)}
+    try:
+        with (
+            socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection,
+            _address(data_dir) as address,
+        ):
+            connection.settimeout(timeout_s)
+            connection.connect(address)
+            connection.sendall(json.dumps(request).encode() + b"\n")
+            line = connection.makefile("rb").readline(_MAX_LINE_BYTES)
+    except (FileNotFoundError, ConnectionRefusedError):
+        raise SupervisorError(f"no cluster runs on {data_dir}") from None
+    except TimeoutError:
+        raise SupervisorError(f"the cluster did not answer within {timeout_s:g} s") from None
+    except OSError as error:
+        raise SupervisorError(f"the cluster on {data_dir} cannot be asked: {error}") from None
+    if not line:
+        raise SupervisorError(f"the cluster on {data_dir} has stopped")
+    answer: dict[str, Any] = json.loads(line)
+    if "error" in answer:
+        raise SupervisorError(str(answer["error"]))
+    started: list[dict[str, Any]] = answer["started"]
+    return started
+
+
+def _wanted(line: bytes) -> tuple[BrokerId, ...] | None:
+    """Return which brokers a request is about; raises ``ValueError``."""
+    request = json.loads(line)
+    wanted = request.get("start", "") if isinstance(request, dict) else ""
+    if wanted is None:
+        return None
+    if not isinstance(wanted, list) or not all(type(broker_id) is int for broker_id in wanted):
+        raise ValueError('{"start": [broker ids]} is what can be asked for')
+    return tuple(wanted)
+
+
+@contextmanager
+def _address(data_dir: Path) -> Iterator[str]:
+    """Give the socket's address for the block: its path may be longer than an address may be."""
+    directory = os.open(data_dir, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        yield f"/proc/self/fd/{directory}/{SOCKET_FILE}"
+    finally:
+        os.close(directory)
