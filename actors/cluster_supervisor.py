@@ -7,6 +7,7 @@ first, one by one, so that each can hand over what it leads to those that are le
 
 from __future__ import annotations
 
+import shlex
 import signal
 import time
 from collections.abc import Callable, Collection
@@ -23,7 +24,9 @@ from actors.cluster_plan import HOST, BrokerPorts, ClusterPlan
 from actors.process_supervisor import Backoff, ProcessSupervisor, Restart, SupervisionListener
 from actors.supervisor_socket import StartRequest, SupervisorSocket
 from actors.zookeeper_node import ZooKeeperNode
-from config.cluster_location import CLUSTER_FILE
+from config.addresses import tcp_endpoint
+from config.cluster_location import CLUSTER_FILE, DATA_DIR
+from config.command_line import program
 from core.errors import BadDataError, RegentError, SessionExpiredError, StorageError
 from core.model import BrokerId
 from core.protocol.broker import DescribeMetadataRequest, DescribeMetadataResponse
@@ -189,7 +192,7 @@ class ClusterSupervisor(SupervisionListener):
         deadline = time.monotonic() + _METADATA_TIMEOUT_S
         while behind and not self._processes.stop_requests:
             for broker_id, entry in list(behind.items()):
-                endpoint = f"tcp://{entry.host}:{entry.control_port}"
+                endpoint = tcp_endpoint(entry.host, entry.control_port)
                 if self._brokers.keys() <= set(self._ask_for_brokers(endpoint)):
                     del behind[broker_id]
             if time.monotonic() > deadline:
@@ -354,9 +357,17 @@ class ClusterSupervisor(SupervisionListener):
         if broker_id is not None and not self._serving:
             self._failure = self._failure or what
         elif not self._stopping:
-            again = "" if restart_in_s is None else f"; starting it again in {restart_in_s:g} s"
-            self._say(what + again)
+            if restart_in_s is not None:
+                what += f"; starting it again in {restart_in_s:g} s"
+            elif broker_id is not None:
+                what += f"; to start it again: {self._start_command(broker_id)}"
+            self._say(what)
         self._settle_starts()
+
+    def _start_command(self, broker_id: BrokerId) -> str:
+        data_dir = self._plan.data_dir
+        where = "" if data_dir == DATA_DIR else f" --data-dir {shlex.quote(str(data_dir))}"
+        return f"{program()} brokers start {broker_id}{where}"
 
     def on_launched_again(self, child: Child) -> None:
         """List a server that has been started again; the others say when they serve."""

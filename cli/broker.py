@@ -20,6 +20,10 @@ import click
 import run
 from actors.broker_process import BrokerOptions, BrokerProcess
 from actors.guardian import watch_over
+from cli.local_brokers import bring_back, print_started
+from cli.output import note
+from config.cluster_location import CLUSTER_FILE
+from config.command_line import program
 from config.settings import Settings, load_settings
 from core.errors import RegentError
 
@@ -54,14 +58,19 @@ def _settings_options(command: Any) -> Any:
 
 @click.command()
 @click.option("--id", "broker_id", type=click.IntRange(0), required=True, help="Broker id.")
-@click.option("--zookeeper", required=True, help="HOST:PORT[,HOST:PORT…][/chroot].")
-@click.option("--data-dir", type=click.Path(path_type=Path), required=True, help="Its own folder.")
+@click.option("--zookeeper", help="HOST:PORT[,HOST:PORT…][/chroot].")
+@click.option(
+    "--data-dir",
+    type=click.Path(path_type=Path),
+    required=True,
+    help="Its own folder; without --zookeeper, that of a cluster that runs on this machine.",
+)
 @click.option("--config", type=click.Path(path_type=Path), help="TOML file with settings.")
 @click.option("--death-pipe-fd", type=int, hidden=True)
 @_settings_options
 def broker(
     broker_id: int,
-    zookeeper: str,
+    zookeeper: str | None,
     data_dir: Path,
     config: Path | None,
     death_pipe_fd: int | None,
@@ -71,12 +80,25 @@ def broker(
     """Run one broker in the foreground, for clusters over several machines.
 
     Ctrl-C or SIGTERM shuts it down in a controlled way; a second one ends it at once.
+
+    Without --zookeeper the cluster that runs on --data-dir starts the broker, as it was and as its
+    own child (see `brokers start`).
     """
     given = {key: value for key, value in broker_settings.items() if value is not None}
+    if zookeeper is None:
+        if given or config is not None or session_timeout_ms is not None:
+            raise click.UsageError("settings go with --zookeeper: without it they are as they were")
+        print_started(bring_back(data_dir, [broker_id]))
+        return
     overrides: dict[str, dict[str, Any]] = {"broker": given}
     if session_timeout_ms is not None:
         overrides["zookeeper"] = {"session_timeout_ms": session_timeout_ms}
     settings = load_settings(config, overrides)
+    if death_pipe_fd is None and (data_dir.parent / CLUSTER_FILE).exists():
+        note(
+            f"{data_dir} belongs to the cluster that runs on {data_dir.parent}, which does not know"
+            f" this process; as it was: {program()} brokers start {broker_id}"
+        )
     _log_to(data_dir)
     options = BrokerOptions(broker_id, zookeeper, data_dir, str(Path(run.__file__).resolve()))
     sys.exit(_run(options, settings, death_pipe_fd))

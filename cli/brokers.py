@@ -8,6 +8,7 @@ from collections.abc import Mapping
 import click
 
 from cli.find_cluster import Cluster, pass_cluster
+from cli.local_brokers import pid, start
 from cli.output import (
     Output,
     counted,
@@ -37,7 +38,11 @@ class BrokerError(RegentError):
 
 @click.group()
 def brokers() -> None:
-    """List brokers, shut one down."""
+    """List brokers, shut one down, start it again."""
+
+
+brokers.add_command(start)
+brokers.add_command(pid)
 
 
 def broker_json(registration: BrokerRegistration, controller_id: BrokerId) -> dict[str, object]:

@@ -19,6 +19,7 @@ import run
 from actors.cluster_file import listed_processes
 from actors.cluster_plan import HOST, PORT_SPACING, ClusterPlan
 from actors.cluster_supervisor import ClusterSupervisor
+from config.cluster_location import DATA_DIR
 from config.settings import Settings, load_settings
 from core.errors import RegentError
 from zk.client import ZooKeeperClient
@@ -48,7 +49,7 @@ class ClusterOptionsError(RegentError):
 @click.option(
     "--data-dir",
     type=click.Path(path_type=Path),
-    default=Path("data"),
+    default=DATA_DIR,
     show_default=True,
     envvar="REGENT_DATA_DIR",
     help="Where everything is kept, from one run to the next.",

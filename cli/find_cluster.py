@@ -20,7 +20,7 @@ import click
 from click.core import ParameterSource
 
 from config.addresses import tcp_endpoint
-from config.cluster_location import CLUSTER_FILE, DATA_DIR_VARIABLE, ZOOKEEPER_VARIABLE
+from config.cluster_location import CLUSTER_FILE, DATA_DIR, DATA_DIR_VARIABLE, ZOOKEEPER_VARIABLE
 from config.command_line import program
 from core.errors import RegentError, SessionExpiredError
 from core.model import BrokerId
@@ -50,6 +50,7 @@ class LocalBroker:
     """A broker that ``cluster`` started."""
 
     broker_id: BrokerId
+    pid: int
     control_endpoint: str
 
 
@@ -90,7 +91,7 @@ def read_cluster_file(data_dir: Path) -> LocalCluster | None:
 
 def _local_broker(json: JsonObject) -> LocalBroker:
     host, port = json.string("host"), json.integer("control_port", maximum=65535)
-    return LocalBroker(json.integer("id"), tcp_endpoint(host, port))
+    return LocalBroker(json.integer("id"), json.integer("pid"), tcp_endpoint(host, port))
 
 
 def _placement(json: JsonObject) -> LocalPlacement:
@@ -173,7 +174,7 @@ def data_dir_option(command: F) -> F:
     return click.option(
         "--data-dir",
         type=click.Path(path_type=Path, file_okay=False),
-        default=Path("data"),
+        default=DATA_DIR,
         show_default=True,
         envvar=DATA_DIR_VARIABLE,
         show_envvar=True,
@@ -228,10 +229,15 @@ def find_cluster(context: click.Context, zookeeper: str | None, data_dir: Path) 
             file = None
         is_same = file is not None and (names_data_dir or file.zookeeper == zookeeper)
         return ClusterLocation(zookeeper, data_dir if is_same else None)
+    return ClusterLocation(known_cluster(data_dir).zookeeper, data_dir)
+
+
+def known_cluster(data_dir: Path) -> LocalCluster:
+    """Return what the ``cluster.json`` of a folder says; raises ``ClusterNotFoundError``."""
     file = read_cluster_file(data_dir)
     if file is None:
         raise ClusterNotFoundError(
             f"no cluster in {data_dir}: there is no {CLUSTER_FILE}; start one with `{program()}"
             f" cluster --data-dir {data_dir}`, or name one with --data-dir or --zookeeper"
         )
-    return ClusterLocation(file.zookeeper, data_dir)
+    return file

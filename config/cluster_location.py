@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Final
 
 CLUSTER_FILE: Final = "cluster.json"
 """In the folder of a local cluster: written by ``regent cluster``, see ``actors.cluster_file``."""
 
+DATA_DIR: Final = Path("data")
 DATA_DIR_VARIABLE: Final = "REGENT_DATA_DIR"
 ZOOKEEPER_VARIABLE: Final = "REGENT_ZOOKEEPER"

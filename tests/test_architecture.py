@@ -35,7 +35,7 @@ HOMES = {
     "crc32c": {"storage"},
     "numpy": {"jobs"},
     "matplotlib": {"jobs/reports/page.py"},
-    "confluent_kafka": {"jobs"},
+    "confluent_kafka": {"jobs", "cli/records.py"},
 }
 """Libraries, and the only places that may import them."""
 

@@ -81,13 +81,18 @@ class FakeCluster:
     # --- what there is ----------------------------------------------------------------------------
 
     def add_broker(
-        self, broker_id: BrokerId, *, rack: str | None = None, control_endpoint: str | None = None
+        self,
+        broker_id: BrokerId,
+        *,
+        rack: str | None = None,
+        control_endpoint: str | None = None,
+        port: int | None = None,
     ) -> None:
-        """Register a broker."""
+        """Register a broker; nobody listens at its ``port``, 9092 + id by default."""
         session = self._sessions[broker_id] = FakeZooKeeper(self.zookeeper)
         info = BrokerInfo(
             broker_id,
-            (EndPoint("PLAINTEXT", "127.0.0.1", 9092 + broker_id),),
+            (EndPoint("PLAINTEXT", "127.0.0.1", port or 9092 + broker_id),),
             rack,
             control_endpoint,
             f"tcp://127.0.0.1:{29092 + broker_id}",
@@ -249,7 +254,9 @@ def write_cluster_file(
     entries = []
     for broker_id, endpoint in (brokers or {}).items():
         host, _, port = endpoint.removeprefix("tcp://").rpartition(":")
-        entries.append({"id": broker_id, "host": host, "control_port": int(port)})
+        entries.append(
+            {"id": broker_id, "pid": 4710 + broker_id, "host": host, "control_port": int(port)}
+        )
     service = {"pid": placement_pid, "endpoint": placement} if placement else None
     content = {"zookeeper": zookeeper, "brokers": entries, "placement": service}
     (data_dir / "cluster.json").write_text(json.dumps(content))

@@ -1,0 +1,93 @@
+"""Brokers of a cluster on this machine: bringing them back, and which processes they are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from actors.supervisor_socket import start_brokers
+from cli.find_cluster import Cluster, data_dir_option, known_cluster, pass_cluster
+from cli.output import Output, examples, listed, note, output_option, print_json
+from cli.waiting import Waiting
+from core.errors import RegentError
+from core.model import BrokerId
+
+CONTROLLER: Final = "controller"
+_START_TIMEOUT_S: Final = 600.0  # a broker may have to recover its logs first
+
+
+class NoSuchBrokerError(RegentError):
+    """The cluster on this machine has no such broker."""
+
+
+def bring_back(data_dir: Path, broker_ids: Sequence[BrokerId]) -> list[dict[str, Any]]:
+    """Have the ``cluster`` that runs on a folder start brokers as they were; none: all it misses.
+
+    Returns their entries in ``cluster.json``. Raises ``RegentError``.
+    """
+    known_cluster(data_dir)
+    with Waiting() as waiting:
+        waiting.say("starting " + (f"broker {listed(broker_ids)}" if broker_ids else "brokers"))
+        return start_brokers(data_dir, tuple(broker_ids) or None, _START_TIMEOUT_S)
+
+
+def print_started(started: Sequence[dict[str, Any]]) -> None:
+    """Say which brokers serve again."""
+    for broker in started:
+        click.echo(
+            f"Broker {broker['id']} serves on {broker['host']}:{broker['port']}"
+            f" as process {broker['pid']}."
+        )
+
+
+@click.command(epilog=examples("brokers start", "brokers start 2"))
+@click.argument("broker_ids", metavar="[ID]...", type=click.IntRange(min=0), nargs=-1)
+@data_dir_option
+@output_option
+def start(broker_ids: tuple[BrokerId, ...], data_dir: Path, output: str) -> None:
+    """Start brokers again that died or were shut down; without an ID, all of them.
+
+    The cluster that runs on the data directory starts them as they were: on their ports, with
+    their configuration and data, as children of its own that Ctrl-C ends with it.
+    """
+    started = bring_back(data_dir, broker_ids)
+    if output == Output.JSON:
+        print_json(started)
+    elif started:
+        print_started(started)
+    else:
+        note("every broker runs")
+
+
+@click.command(epilog=examples("brokers pid 2", "brokers pid controller"))
+@click.argument("broker", metavar=f"ID|{CONTROLLER}")
+@pass_cluster
+def pid(cluster: Cluster, /, broker: str) -> None:
+    """Print the process id of a broker on this machine, or of the one that is the controller.
+
+    To see what a cluster makes of it: kill -9 $(regent brokers pid controller)
+    """
+    broker_id = _controller(cluster) if broker == CONTROLLER else _id(broker)
+    file = cluster.file
+    known = {} if file is None else {entry.broker_id: entry.pid for entry in file.brokers}
+    if broker_id not in known:
+        ids = listed(list(known)) or "none"
+        raise NoSuchBrokerError(f"broker {broker_id} was not started on this machine; known: {ids}")
+    click.echo(known[broker_id])
+
+
+def _controller(cluster: Cluster) -> BrokerId:
+    with cluster.admin() as admin:
+        ruling = admin.read_controller()
+    if ruling is None:
+        raise NoSuchBrokerError("there is no controller at the moment")
+    return ruling.broker_id
+
+
+def _id(text: str) -> BrokerId:
+    if not text.isdecimal():
+        raise click.UsageError(f"{text!r} is neither a broker's id nor {CONTROLLER!r}")
+    return int(text)

@@ -1,0 +1,191 @@
+"""``produce`` and ``consume``: records from a shell, by librdkafka, as from any Kafka client.
+
+There are no consumer groups yet: ``consume`` reads every partition by assignment.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from typing import BinaryIO, Final
+
+import click
+import orjson
+from confluent_kafka import (
+    OFFSET_BEGINNING,
+    Consumer,
+    KafkaError,
+    KafkaException,
+    Message,
+    Producer,
+    TopicPartition,
+)
+
+from cli.find_cluster import Cluster, pass_cluster
+from cli.output import Output, counted, examples, output_option
+from cli.waiting import timeout_option
+from config.addresses import bracketed
+from core.errors import BadDataError, RegentError
+
+_CLIENT: Final = {"client.id": "regent-cli", "log_level": 0}  # what matters is in our own words
+_POLL_S: Final = 0.2
+
+
+class RecordsError(RegentError):
+    """Records were not written, or not read."""
+
+
+@click.command(
+    epilog=examples(
+        "produce payments < lines.txt", "produce payments --key-separator : < lines.txt"
+    )
+)
+@click.argument("topic")
+@click.option("--key-separator", metavar="TEXT", help="What parts a line into key and value.")
+@click.option("--acks", type=click.Choice(["all", "1", "0"]), default="all", show_default=True)
+@timeout_option("How long a record may take until it is acknowledged.")
+@pass_cluster
+def produce(
+    cluster: Cluster, /, topic: str, key_separator: str | None, acks: str, timeout_ms: int
+) -> None:
+    """Write each line of the standard input as a record, and wait until all are acknowledged.
+
+    With --acks all each record is written once, whatever becomes of the brokers meanwhile.
+    """
+    failures: list[str] = []
+
+    def on_delivery(error: KafkaError | None, _: Message) -> None:
+        if error is not None:
+            failures.append(error.str())
+
+    producer = Producer(
+        {
+            **_CLIENT,
+            "bootstrap.servers": _bootstrap(cluster),
+            "acks": acks,
+            "enable.idempotence": acks == "all",
+            "message.timeout.ms": max(timeout_ms, 1),
+        },
+    )
+    total = 0
+    for key, value in _lines(sys.stdin.buffer, key_separator):
+        while True:
+            try:
+                producer.produce(topic, value, key, on_delivery=on_delivery)
+                break
+            except BufferError:  # a hundred thousand records wait already
+                producer.poll(_POLL_S)
+        total += 1
+        producer.poll(0)
+    producer.flush()
+    if failures:
+        raise RecordsError(
+            f"{len(failures)} of {counted(total, 'record')} not acknowledged: {failures[0]}"
+        )
+    click.echo(f"Wrote {counted(total, 'record')} to {topic}.")
+
+
+def _lines(stream: BinaryIO, separator: str | None) -> Iterator[tuple[bytes | None, bytes]]:
+    for line in stream:
+        record = line.removesuffix(b"\n")
+        key, found, value = record.partition(separator.encode()) if separator else (b"", b"", b"")
+        yield (key, value) if found else (None, record)
+
+
+@click.command(epilog=examples("consume payments", "consume payments --follow -o json"))
+@click.argument("topic")
+@click.option("--follow", "-f", is_flag=True, help="Go on with what comes, until Ctrl-C.")
+@timeout_option("How long a partition may say nothing before the end of its log.")
+@output_option
+@pass_cluster
+def consume(cluster: Cluster, /, topic: str, follow: bool, timeout_ms: int, output: str) -> None:
+    """Print the records of a topic, from the beginning to the end of each partition."""
+    consumer = Consumer(
+        {
+            **_CLIENT,
+            "bootstrap.servers": _bootstrap(cluster),
+            "group.id": "regent-cli",  # librdkafka wants one; nothing is committed
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "auto.offset.reset": "earliest",
+        }
+    )
+    try:
+        partitions = _partitions(consumer, topic, timeout_ms / 1000)
+        consumer.assign([TopicPartition(topic, p, OFFSET_BEGINNING) for p in partitions])
+        for message in _read(consumer, set(partitions), timeout_ms / 1000, follow=follow):
+            _print(message, output)
+            if follow:
+                sys.stdout.flush()
+    except KafkaException as error:
+        raise RecordsError(f"topic {topic}: {error.args[0].str()}") from None
+    except KeyboardInterrupt:
+        if not follow:
+            raise
+    finally:
+        consumer.close()
+
+
+def _partitions(consumer: Consumer, topic: str, timeout_s: float) -> list[int]:
+    found = consumer.list_topics(timeout=timeout_s).topics.get(topic)
+    if found is None or found.error is not None:
+        raise RecordsError(f"there is no topic {topic}")
+    return list(found.partitions)
+
+
+def _read(
+    consumer: Consumer, unfinished: set[int], timeout_s: float, *, follow: bool
+) -> Iterator[Message]:
+    """Yield messages until every partition has been read to its end; ``follow``: and on."""
+    heard_at = time.monotonic()
+    while unfinished or follow:
+        message = consumer.poll(_POLL_S)
+        if message is None:
+            if unfinished and time.monotonic() - heard_at > timeout_s:
+                raise RecordsError(
+                    f"{counted(len(unfinished), 'partition')} said nothing for {timeout_s:g} s,"
+                    f" the first: {min(unfinished)}"
+                )
+            continue
+        heard_at = time.monotonic()
+        error = message.error()
+        if error is None:
+            yield message
+        elif error.code() == KafkaError._PARTITION_EOF:
+            unfinished.discard(message.partition())
+        elif not error.retriable():
+            raise KafkaException(error)
+
+
+def _print(message: Message, output: str) -> None:
+    key, value = _text(message.key()), _text(message.value())
+    if output == Output.JSON:
+        fields = {
+            "topic": message.topic(),
+            "partition": message.partition(),
+            "offset": message.offset(),
+            "timestamp_ms": message.timestamp()[1],
+            "key": key,
+            "value": value,
+        }
+        click.echo(orjson.dumps(fields))
+        return
+    named = "" if key is None else f"{key} = "
+    place = f"{message.topic()}-{message.partition()} @{message.offset()}"
+    click.echo(f"{place}  {named}{'null' if value is None else value}")
+
+
+def _text(data: bytes | str | None) -> str | None:
+    return data.decode(errors="backslashreplace") if isinstance(data, bytes) else data
+
+
+def _bootstrap(cluster: Cluster) -> str:
+    """Return where a Kafka client begins: every broker that is registered."""
+    with cluster.admin() as admin:
+        registrations = admin.read_brokers().values()
+    infos = [r.info for r in registrations if not isinstance(r, BadDataError)]
+    endpoints = [info.plaintext_endpoint for info in infos if info.plaintext_endpoint is not None]
+    if not endpoints:
+        raise RecordsError("no broker is registered")
+    return ",".join(f"{bracketed(e.host)}:{e.port}" for e in endpoints)

@@ -1,0 +1,41 @@
+"""``produce`` and ``consume``, without a cluster; with one: tests/system/test_readme.py."""
+
+from __future__ import annotations
+
+import io
+import socket
+
+import pytest
+
+from cli.records import _lines
+from tests.support.fake_cluster import FakeCluster, failing
+
+
+@pytest.mark.parametrize(
+    ("separator", "records"),
+    [
+        (None, [(None, b"a:1"), (None, b""), (None, b"b::2"), (None, b"c")]),
+        (":", [(b"a", b"1"), (None, b""), (b"b", b":2"), (None, b"c")]),
+        ("::", [(None, b"a:1"), (None, b""), (b"b", b"2"), (None, b"c")]),
+    ],
+)
+def test_a_line_is_a_record_and_what_stands_before_the_separator_its_key(
+    separator: str | None, records: list[tuple[bytes | None, bytes]]
+) -> None:
+    assert [*_lines(io.BytesIO(b"a:1\n\nb::2\nc"), separator)] == records
+
+
+@pytest.mark.parametrize("command", ["produce", "consume"])
+def test_without_a_broker_there_is_nobody_to_talk_to(cluster: FakeCluster, command: str) -> None:
+    assert failing(cluster.run(command, "payments")) == "no broker is registered"
+
+
+def test_a_broker_that_does_not_answer_is_a_failure(cluster: FakeCluster) -> None:
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        cluster.add_broker(0, port=silent.getsockname()[1])
+
+        line = failing(cluster.run("consume", "payments", "--timeout-ms", "50"))
+        assert line.startswith("topic payments: ")
+        line = failing(cluster.run("produce", "payments", "--timeout-ms", "50", stdin=b"a\nb\n"))
+        assert line.startswith("2 of 2 records not acknowledged: ")

@@ -1,0 +1,101 @@
+"""README's transcripts, copied and pasted from top to bottom on one cluster."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+import run
+from tests.support.running_cluster import RunningCluster, eventually
+
+pytestmark = [pytest.mark.system, pytest.mark.slow]
+
+ROOT = Path(run.__file__).parent
+ANYTHING = "…"  # stands for the rest of an output
+LOOKS = {"show", "describe", "status", "consume"}  # what a person would look at again
+PROMPT = "$ "
+
+
+class Step(NamedTuple):
+    """A command of a transcript, and what it is said to print."""
+
+    command: str
+    output: str
+
+
+def transcripts(text: str) -> Iterator[Step]:
+    """Yield every command of the shell blocks of a Markdown text, in order."""
+    for block in re.findall(r"^```\n(\$ .*?)^```$", text, re.MULTILINE | re.DOTALL):
+        for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
+            command, _, output = part.partition("\n")
+            yield Step(command, output)
+
+
+def shape(output: str) -> list[str]:
+    """Return the words of an output without what differs from run to run."""
+    without_topic_ids = re.sub(r"TopicId: \S+", "TopicId: #", output)
+    return re.sub(r"\d+", "#", without_topic_ids).split()
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> list[str]:
+    """A command line that runs what is put behind it in a directory like a fresh clone's."""
+    (tmp_path / "run.py").symlink_to(ROOT / "run.py")
+    scripts = tmp_path / ".venv" / "bin"
+    scripts.mkdir(parents=True)
+    (scripts / "activate").write_text(f'PATH="{scripts}:$PATH"\n')
+    (scripts / "python").write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
+    (scripts / "python").chmod(0o755)
+    return ["bash", "-o", "pipefail", "-c"]
+
+
+def test_what_the_readme_shows_is_what_happens(tmp_path: Path, shell: list[str]) -> None:
+    steps = list(transcripts((ROOT / "README.md").read_text(encoding="utf-8")))
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("REGENT_")}
+    prelude: list[str] = []
+
+    def perform(step: Step) -> bool:
+        ended = subprocess.run(
+            [*shell, "\n".join((*prelude, step.command))],
+            cwd=tmp_path,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        printed, expected = shape(ended.stdout), shape(step.output)
+        if ANYTHING in expected:
+            expected = expected[: expected.index(ANYTHING)]
+            printed = printed[: len(expected)]
+        if (ended.returncode, printed) != (0, expected):
+            raise LookupError(f"{step.command}: {ended}")
+        return True
+
+    with RunningCluster(tmp_path / "data") as cluster:
+        for broker_id in range(3):  # it has said that it is ready
+            assert {b.broker_id for b in cluster.metadata(broker_id).brokers} == {0, 1, 2}
+        for step in steps:
+            if step.command.startswith("source "):
+                prelude.append(step.command)
+            elif LOOKS & set(step.command.split()):
+                eventually(partial(perform, step), step.command)
+            else:
+                perform(step)
+        children = [broker["pid"] for broker in cluster.description["brokers"]]
+        cluster.process.send_signal(signal.SIGINT)
+        assert cluster.process.wait(60) == 0
+    assert len(children) == 3
+    for pid in children:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+    assert len(steps) > 10
