@@ -14,7 +14,7 @@ from enum import Enum
 from typing import TypeAlias
 
 from actors.fair_lock import FairLock
-from actors.inbox import Reply
+from actors.inbox import Overflow, Reply
 from actors.replica_fetcher_manager import ReplicaFetcherManager
 from actors.replica_fetcher_thread import OpenFetchChannel
 from actors.runtime import RegentActor, Supervisor
@@ -128,6 +128,9 @@ BrokerMessage: TypeAlias = (
 )
 
 
+_NEVER_REFUSED = (Registered, ShrinkIsrs, LogDirectoryFailed, StopFetching)
+
+
 @dataclass(frozen=True, slots=True)
 class BrokerCallbacks:
     """What the rest of the process does for a Broker actor, on the actor's thread."""
@@ -149,6 +152,8 @@ class BrokerCallbacks:
 
 class Broker(RegentActor):
     """Owns the ReplicaManager, which has a lock, and the fetchers; everybody may read ``cache``."""
+
+    overflow = Overflow(lambda message: isinstance(message, _NEVER_REFUSED))
 
     def __init__(
         self,

@@ -12,7 +12,7 @@ from pykka import ActorDeadError, ActorRef
 
 from actors.controller_event_manager import ControllerEventManager, ControllerListener
 from actors.event_journal import EventJournalFile
-from actors.inbox import Asked, ClearAndPut, InboxFullError, Reply
+from actors.inbox import Asked, ClearAndPut, Reply
 from actors.request_router import controller_client_id
 from actors.request_send_thread import DeliverySettings
 from actors.runtime import start_actor, stop_actor
@@ -79,8 +79,6 @@ class BrokerController:
             self.ref.tell(event)
         except ActorDeadError:
             logger.debug("The controller has stopped; %s is dropped", event)
-        except InboxFullError as full:
-            logger.error("%s; %s is dropped", full, event)
 
     def expire(self) -> Future[None]:
         """Have it resign before anything else; done when it has."""

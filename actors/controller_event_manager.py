@@ -16,7 +16,7 @@ from pykka import ActorDeadError
 from actors.controller_channel_manager import ControllerChannelManager
 from actors.event_journal import EventJournal, HandledEvent
 from actors.event_manager_stats import EventManagerStats
-from actors.inbox import InboxFullError, Reply
+from actors.inbox import Overflow, Reply
 from actors.request_send_thread import DeliverySettings, OpenChannel
 from actors.runtime import RegentActor, Supervisor
 from actors.scheduler import Scheduler
@@ -53,6 +53,8 @@ class ControllerListener:
 
 class ControllerEventManager(RegentActor):
     """Takes ``ControllerEvent`` and ``ControllerRequest`` messages, performs their effects."""
+
+    overflow = Overflow(events.is_always_queued, events.EventsLost())
 
     def __init__(
         self,
@@ -251,5 +253,3 @@ class ControllerEventManager(RegentActor):
             self.actor_ref.tell(event)
         except ActorDeadError:
             logger.debug("%s has stopped; %s is dropped", self.name, event)
-        except InboxFullError as full:
-            logger.error("%s; %s is dropped", full, event)

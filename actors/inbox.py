@@ -127,19 +127,38 @@ class Delivery:
     preempted: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Overflow:
+    """What becomes of a message without a reply that finds the inbox full.
+
+    ``always_fits`` names messages of which there are never many: they are queued all the same. Any
+    other is refused; or, with a ``substitute`` (which has a collapse key), all that are queued are
+    preempted but those, and the substitute is put first in line: it makes up for what is lost.
+    """
+
+    always_fits: Callable[[Any], bool] = lambda _: False
+    substitute: object = None
+
+
 class Inbox:
     """Queue between the threads that tell and the actor's own; every method is thread-safe.
 
     ``limit`` bounds the queued messages, and the replies not yet answered (queued or handed to the
-    actor). Stop and ``ClearAndPut`` always fit. A message told with a non-None collapse key is
-    dropped while one with the same key is queued; messages with a reply are never dropped.
+    actor). Stop, ``ClearAndPut`` and what ``overflow`` says always fit. A message told with a
+    non-None collapse key is dropped while one with the same key is queued; messages with a reply
+    are never dropped.
 
     A message that is not accepted fails the future of its ``ask``; a ``tell`` raises
     ``InboxFullError`` or ``pykka.ActorDeadError`` and leaves the reply of an ``Asked`` alone.
     """
 
     def __init__(
-        self, name: str, *, limit: int, collapse_key: Callable[[Any], Hashable | None]
+        self,
+        name: str,
+        *,
+        limit: int,
+        collapse_key: Callable[[Any], Hashable | None],
+        overflow: Overflow | None = None,
     ) -> None:
         self.name = name
         self.closing = threading.Event()
@@ -148,6 +167,7 @@ class Inbox:
         """Replies the actor owes, queued or taken, and the messages they belong to."""
         self._limit = limit
         self._collapse_key = collapse_key
+        self._overflow = overflow or Overflow()
         # Re-entrant: a signal handler may tell while its thread is in here.
         self._changed = threading.Condition(threading.RLock())
         self._control: deque[Envelope[Any]] = deque()
@@ -233,8 +253,8 @@ class Inbox:
                 self._preempt_messages()
             elif key is not None and key in self._queued_keys:
                 return
-            else:
-                self._check_room(reply)
+            elif not self._has_room(message, reply):
+                return  # what is put instead makes up for it
             if key is not None:
                 self._queued_keys.add(key)
             if reply is not None:
@@ -251,6 +271,36 @@ class Inbox:
             raise InboxFullError(f"{self.name}: {self._limit} messages are queued already")
         if reply is not None and len(self.unanswered) >= self._limit:
             raise InboxFullError(f"{self.name}: {self._limit} messages are not answered yet")
+
+    def _has_room(self, message: object, reply: Reply | None) -> bool:
+        """Whether to queue a message; raises ``InboxFullError``."""
+        overflow = self._overflow
+        if overflow.always_fits(message):
+            return True
+        if reply is not None or overflow.substitute is None or len(self._messages) < self._limit:
+            self._check_room(reply)
+            return True
+        self._substitute(overflow)
+        return False
+
+    def _substitute(self, overflow: Overflow) -> None:
+        """Put the substitute for all that is lost first in line, unless it waits already."""
+        key = self._collapse_key(overflow.substitute)
+        if key in self._queued_keys:
+            return
+        logger.error("%s: %d messages are queued: all are dropped", self.name, self._limit)
+        kept: deque[Envelope[Any]] = deque()
+        for envelope in self._messages:
+            delivery: Delivery = envelope.message
+            if overflow.always_fits(delivery.message):
+                kept.append(envelope)
+            else:
+                self._preempted.append(envelope)
+                self._queued_keys.discard(delivery.key)
+        self._queued_keys.add(key)
+        kept.appendleft(Envelope(Delivery(overflow.substitute, None, monotonic(), key)))
+        self._messages = kept
+        self._changed.notify()
 
     def _preempt_messages(self) -> None:
         self._preempted.extend(self._messages)

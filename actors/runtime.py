@@ -21,7 +21,7 @@ from typing import Any, ClassVar, ParamSpec, TypeAlias, TypeVar
 from pykka import ActorDeadError, ActorRef, ActorRegistry, ThreadingActor
 from pykka.messages import _ActorStop
 
-from actors.inbox import Delivery, Inbox, Reply
+from actors.inbox import Delivery, Inbox, Overflow, Reply
 
 logger = logging.getLogger(__name__)
 
@@ -42,6 +42,7 @@ class RegentActor(ThreadingActor):
 
     use_daemon_thread: ClassVar[bool] = True
     inbox_limit: ClassVar[int] = 100_000
+    overflow: ClassVar[Overflow] = Overflow()
 
     actor_inbox: Inbox
 
@@ -97,7 +98,12 @@ class RegentActor(ThreadingActor):
     # --- pykka's hooks ---
 
     def _create_actor_inbox(self) -> Inbox:  # type: ignore[override]  # it needs the name
-        return Inbox(self.name, limit=self.inbox_limit, collapse_key=self.collapse_key)
+        return Inbox(
+            self.name,
+            limit=self.inbox_limit,
+            collapse_key=self.collapse_key,
+            overflow=self.overflow,
+        )
 
     def _start_actor_loop(self) -> None:
         self.thread.start()

@@ -46,6 +46,7 @@ from core.controller.events import (
     ControllerEvent,
     ControllerFailuresChange,
     DescribeTopics,
+    EventsLost,
     Expire,
     IsrChangeNotification,
     LeaderAndIsrResponseReceived,
@@ -204,6 +205,8 @@ class Controller:
             case StandAgain():
                 self._stands_back_until_ms = 0
                 self._reconsider(now_ms)
+            case EventsLost():
+                self._begin_a_new_term(now_ms)
             case _ if self._aside.has_event(event_name(event)):
                 self._leave_alone(event)
             case UncleanLeaderElectionEnable(enabled):
@@ -318,6 +321,19 @@ class Controller:
                 return
             self._resign()
         self._elect(now_ms)
+
+    def _begin_a_new_term(self, now_ms: int) -> None:
+        """Read everything afresh, as whoever is elected does: events were lost."""
+        if self._is_active:
+            log.error(
+                "[Controller id=%d epoch=%d] events were lost: a new term begins",
+                self._info.broker_id,
+                self.context.epoch,
+            )
+            epoch_zk_version = self.context.epoch_zk_version
+            self._resign()
+            self._term.store.delete_controller(epoch_zk_version)
+        self._reconsider(now_ms)
 
     def _elect(self, now_ms: int) -> None:
         if now_ms < self._stands_back_until_ms:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import TypeAlias, get_args
 
 from core.model import BrokerId, TopicPartition
 from core.protocol.control import (
@@ -259,6 +259,11 @@ class TopicDeletionStopReplicaResponseReceived:
 
 
 @dataclass(frozen=True, slots=True)
+class EventsLost:
+    """There was no room for all events: whatever the controller knows must be read again."""
+
+
+@dataclass(frozen=True, slots=True)
 class ControllerFailuresChange:
     """Somebody changed the list of what ended controllers."""
 
@@ -326,7 +331,10 @@ ControllerEvent: TypeAlias = (
     | BrokerFailedToObey
     | ReadAgain
     | ControllerFailuresChange
+    | EventsLost
 )
+
+_EVENTS: tuple[type[ControllerEvent], ...] = get_args(ControllerEvent)
 
 _IDEMPOTENT_TRIGGERS = (
     ControllerChange,
@@ -346,7 +354,38 @@ _IDEMPOTENT_TRIGGERS = (
     TopicUncleanLeaderElectionEnable,
     ReadAgain,
     ControllerFailuresChange,
+    EventsLost,
 )
+
+_ABOUT_ONE_OF_MANY = (
+    BrokerModifications,
+    PartitionModifications,
+    PartitionReassignmentIsrChange,
+    TopicUncleanLeaderElectionEnable,
+    ControlledShutdown,
+    ControlledShutdownTimeout,
+    ControlledShutdownAbandoned,
+    AlterPartitionReceived,
+    ReplicaLeaderElection,
+    ApiPartitionReassignment,
+    ListPartitionReassignments,
+    DescribeTopics,
+    LeaderAndIsrResponseReceived,
+    UpdateMetadataResponseReceived,
+    TopicDeletionStopReplicaResponseReceived,
+    ChannelOverflowed,
+    BrokerFailedToObey,
+)
+
+
+def is_always_queued(event: object) -> bool:
+    """Whether an event finds room in a full queue: there are never more than a few of its kind.
+
+    All others are made up for by ``EventsLost``. A watch fires once: nothing is heard again of what
+    it triggered if that is refused.
+    """
+    is_event = isinstance(event, _EVENTS)
+    return is_event and not isinstance(event, _ABOUT_ONE_OF_MANY)
 
 
 def collapse_key(event: object) -> Hashable | None:

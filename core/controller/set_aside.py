@@ -41,7 +41,7 @@ STARTING_PARTITIONS = "starting partitions"
 _INDISPENSABLE = frozenset(
     {
         *("Startup", "ControllerChange", "Reelect", "RegisterBrokerAndReelect", "StandAgain"),
-        *("Expire", "Resign", LOADING_SET_ASIDE, LOADING_BROKERS, LOADING_TOPICS),
+        *("Expire", "Resign", "EventsLost", LOADING_SET_ASIDE, LOADING_BROKERS, LOADING_TOPICS),
         *(ANNOUNCING_BROKERS, STARTING_REPLICAS, STARTING_PARTITIONS),
     }
 )

@@ -1,21 +1,27 @@
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import fields
+from typing import Any, get_args
 
 import pytest
 
+from actors.controller_event_manager import ControllerEventManager
 from actors.inbox import ClearAndPut
 from core.controller.context import ControllerContext
 from core.controller.events import (
     BrokerChange,
     ControllerEvent,
+    EventsLost,
     Expire,
     LeaderAndIsrResponseReceived,
+    PartitionModifications,
+    Reelect,
     RegisterBrokerAndReelect,
     Resign,
     StandAgain,
     TopicChange,
     UncleanLeaderElectionEnable,
+    is_always_queued,
 )
 from core.errors import Errors
 from core.model import ReplicaAssignment
@@ -227,3 +233,32 @@ def test_what_ends_two_controllers_is_set_aside_by_the_third(
     stage.zookeeper.put(TopicZNode.path("good"), TopicZNode.encode(None, assignment))
     state = "/brokers/topics/good/partitions/0/state"
     stage.wait_for(lambda: state in stage.zookeeper.snapshot())
+
+
+def test_a_full_queue_forgets_nothing(stage: Stage, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(ControllerEventManager, "inbox_limit", 100)
+    controller = stage.controller(0)
+    with stage.zookeeper._changed:  # the queue cannot move while a handler waits for this lock
+        controller.tell(BrokerChange())
+        for number in range(1000):  # topics that somebody has written, say
+            controller.tell(PartitionModifications(f"topic-{number}"))
+        for trigger in (TopicChange(), Reelect(), RegisterBrokerAndReelect()):
+            controller.tell(trigger)
+    assignment = {0: ReplicaAssignment((0,))}
+    stage.zookeeper.put(TopicZNode.path("late"), TopicZNode.encode(None, assignment))
+    stage.wait_for(lambda: "/brokers/topics/late/partitions/0/state" in stage.zookeeper.snapshot())
+
+    def handled() -> list[ControllerEvent]:
+        return [recorded.event for recorded in list(stage.journal.events)]
+
+    stage.wait_for(lambda: RegisterBrokerAndReelect() in handled()[2:])
+    assert {EventsLost(), TopicChange(), Reelect(), RegisterBrokerAndReelect()} <= set(handled())
+    assert handled().index(EventsLost()) < handled().index(TopicChange())
+
+
+@pytest.mark.parametrize("kind", get_args(ControllerEvent))
+def test_every_kind_of_event_always_fits_or_is_made_up_for(kind: Any):
+    names = {field.name for field in fields(kind)}
+    is_about_one_of_many = bool(names - {"reason", "event", "topic", "controller_epoch", "enabled"})
+    is_about_one_of_many |= names == {"topic"}
+    assert is_always_queued(kind(*[None] * len(names))) is not is_about_one_of_many

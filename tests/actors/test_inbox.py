@@ -8,7 +8,15 @@ from pykka import ActorDeadError, ThreadingFuture
 from pykka._envelope import Envelope
 from pykka.messages import _ActorStop
 
-from actors.inbox import Asked, ClearAndPut, Delivery, Inbox, InboxFullError, Reply
+from actors.inbox import (
+    Asked,
+    ClearAndPut,
+    Delivery,
+    Inbox,
+    InboxFullError,
+    Overflow,
+    Reply,
+)
 
 
 class Trigger(NamedTuple):
@@ -370,3 +378,46 @@ def test_close_hands_over_what_is_queued_and_leaves_stops_to_pykka() -> None:
     assert [delivery.message for delivery in inbox.close()] == [1, 2, 3]
     assert isinstance(inbox.get().message, _ActorStop)
     assert inbox.empty()
+
+
+# --- an inbox that makes up for what it cannot hold -----------------------------------------------
+
+ALL = Trigger("all")
+RARE = ("rare", "also rare")
+
+
+def make_overflowing_inbox() -> Inbox:
+    overflow = Overflow(lambda message: message in (*RARE, ALL), ALL)
+    return Inbox("actor-1", limit=3, collapse_key=collapse_key, overflow=overflow)
+
+
+def test_what_always_fits_is_queued_in_a_full_inbox() -> None:
+    inbox = make_overflowing_inbox()
+    tell(inbox, 1, 2, 3, *RARE)
+    assert drain(inbox) == [(m, False) for m in (1, 2, 3, *RARE)]
+
+
+def test_one_message_too_many_is_made_up_for_by_another() -> None:
+    inbox = make_overflowing_inbox()
+    tell(inbox, 1, "rare", Trigger("a"), 4)
+    assert drain(inbox) == [(1, True), (Trigger("a"), True), (ALL, False), ("rare", False)]
+    tell(inbox, Trigger("a"), Trigger("a"))
+    assert drain(inbox) == [(Trigger("a"), False)], "it can be queued again"
+
+
+def test_while_the_substitute_waits_it_makes_up_for_all_that_does_not_fit() -> None:
+    inbox = make_overflowing_inbox()
+    tell(inbox, *range(1000))
+    taken = drain(inbox)
+    assert [m for m, preempted in taken if preempted] == [0, 1, 2]
+    assert [m for m, preempted in taken if not preempted] == [ALL, 4, 5]
+    tell(inbox, *range(4))
+    assert (ALL, False) in drain(inbox), "once it is handled the next loss needs another"
+
+
+def test_who_asks_a_full_inbox_is_refused_all_the_same() -> None:
+    inbox = make_overflowing_inbox()
+    tell(inbox, 1, 2, 3)
+    with pytest.raises(InboxFullError):
+        ask(inbox, "question").get(timeout=1)
+    assert drain(inbox) == [(1, False), (2, False), (3, False)]

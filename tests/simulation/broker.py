@@ -52,6 +52,7 @@ from zk.store import ZkControllerStore
 from zk.watches import controller_event
 
 CHECKPOINT_INTERVAL_MS = 5_000
+MAX_EVENTS = 100_000
 PROPOSAL_BACKOFF_MS = 100
 SHUTDOWN_ATTEMPTS = 3
 SHUTDOWN_BACKOFF_MS = 500
@@ -76,6 +77,7 @@ class World:
     handle: Callable[[SimulatedBroker, ControllerEvent], list[fx.Effect]]
     observer: RecordObserver
     events_handled: int = 0  # by controllers
+    inbox_limit: int = MAX_EVENTS  # of controllers
     orders_received: int = 0  # by replicas, whatever came of them
 
 
@@ -176,8 +178,21 @@ class SimulatedBroker:
     def tell(self, event: ControllerEvent) -> None:
         """Queue an event, unless the same trigger waits already."""
         key = events.collapse_key(event)
-        if key is None or all(events.collapse_key(queued) != key for queued in self.inbox):
+        if key is not None and any(events.collapse_key(queued) == key for queued in self.inbox):
+            return
+        if len(self.inbox) < self.world.inbox_limit or events.is_always_queued(event):
             self.inbox.append(event)
+            return
+        refused = refusal(event)
+        if refused is not None:
+            self._perform([refused])
+        elif events.EventsLost() not in self.inbox:
+            queued, self.inbox = self.inbox, deque([events.EventsLost()])
+            for waiting in queued:
+                if events.is_always_queued(waiting):
+                    self.inbox.append(waiting)
+                elif (refused := refusal(waiting)) is not None:
+                    self._perform([refused])
 
     def ask(self, exchange: Exchange) -> None:
         """Queue a request; it will be answered once."""

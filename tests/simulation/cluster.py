@@ -23,7 +23,7 @@ from core.model import (
 from core.protocol.control import ControlResponse
 from core.protocol.controller import ControllerRequest, ControllerResponse
 from core.replication.replica_manager import ReplicationSettings
-from tests.simulation.broker import SimulatedBroker, World
+from tests.simulation.broker import MAX_EVENTS, SimulatedBroker, World
 from tests.simulation.disk import Disk
 from tests.simulation.fetchers import FETCH_INTERVAL_MS
 from tests.simulation.network import Exchange, Network
@@ -99,6 +99,10 @@ class Cluster:
         self._ports = itertools.count(20_000)
         for broker_id in range(brokers) if isinstance(brokers, int) else brokers:
             self.start(broker_id)
+
+    def bound_inboxes(self, limit: int = MAX_EVENTS) -> None:
+        """Have no more events wait for a controller than this."""
+        self._world.inbox_limit = limit
 
     def observe(self, observer: RecordObserver) -> None:
         """Have somebody look on as records are written, committed and answered."""

@@ -35,6 +35,7 @@ from tests.simulation.odds import (
     LEADERS_WRITE_PROBABILITY,
     MAX_DELAY_MS,
     MAX_NESTED_STALLS,
+    SMALL_INBOX_PROBABILITY,
     SPARING_PROBABILITY,
     STALL_STEPS,
     STEPS,
@@ -70,6 +71,8 @@ class Simulation:
         self.cluster.hook_for = self._hook_for
         self.cluster.network.fate = self._fate
         self.cluster.network.delay_ms = self._delay_ms
+        if self._surprises.random() < SMALL_INBOX_PROBABILITY:
+            self.cluster.bound_inboxes(self._surprises.randint(1, 4))
         self._faults_are_on = True
         self._stalls = 0
         self._ports: dict[int, int] = {}  # broker -> the port of its last life
@@ -188,6 +191,7 @@ class Simulation:
 
     def _heal(self) -> None:
         self._faults_are_on = False
+        self.cluster.bound_inboxes()
         self._cut_off.clear()
         is_anyone_missing = self.random.random() < self._odds.missing_broker
         victim = self._pick_a_victim() if is_anyone_missing else None
