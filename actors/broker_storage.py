@@ -6,7 +6,7 @@ Mirrors what ``kafka.server.KafkaServer`` does with its ``LogManager``.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
@@ -34,6 +34,7 @@ logger = logging.getLogger(__name__)
 OnRecordsDamaged: TypeAlias = Callable[[TopicPartition, DamagedRecordsError], None]
 
 _ACTOR_TIMEOUT_S = 10.0
+_NAMED_STRAYS = 5
 _SETTLE_MS = 5_000  # nothing waits longer for its turn in a broker that never lives for long
 _PURGE_INTERVAL_MS = 30_000
 _VERIFICATION_INTERVAL_MS = 1_000
@@ -110,7 +111,7 @@ class BrokerStorage:
                 logs.checkpoint_log_start_offsets,
             ),
             (settings.log_retention_check_interval_ms, logs.clean_up),
-            (_PURGE_INTERVAL_MS, logs.purge),
+            (_PURGE_INTERVAL_MS, partial(logs.purge, replica_manager.is_known_topic)),
         ):
             RepeatingTimer(upkeep, interval_ms, task, first_after_ms=_SETTLE_MS)
         if settings.log_verification_bytes_per_s > 0:
@@ -133,6 +134,15 @@ class BrokerStorage:
     def on_session(self) -> None:
         """Say in a new session what could not be said in the one before."""
         self._tell_notifier(SessionBegun())
+
+    def warnings(self) -> Sequence[str]:
+        """Return a line that names the logs that are set aside, if there are any."""
+        strays = self.logs.strays
+        if not strays:
+            return ()
+        named = ", ".join(map(str, strays[:_NAMED_STRAYS]))
+        rest = f" and {len(strays) - _NAMED_STRAYS} more" if len(strays) > _NAMED_STRAYS else ""
+        return (f"{len(strays)} logs are set aside, see docs/operations.md: {named}{rest}",)
 
     def close(self) -> None:
         """Write everything down that a start without recovery needs, and unlock. Idempotent."""

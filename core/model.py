@@ -19,6 +19,7 @@ NO_LEADER = -1
 LEADER_DURING_DELETE = -2  # in UpdateMetadata only: forget this partition
 NO_EPOCH = -1  # StopReplica: the controller knows no leader epoch, do not check it
 EPOCH_DURING_DELETE = -2  # StopReplica: the topic is being deleted, do not check the epoch
+EPOCH_OF_LOST_TOPIC = -3  # StopReplica: its znode is gone, nobody asked to delete it: keep the log
 UNKNOWN_BROKER_EPOCH = -1
 INITIAL_LEADER_EPOCH = 0
 INITIAL_PARTITION_EPOCH = 0

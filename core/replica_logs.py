@@ -98,6 +98,11 @@ class PartitionLog(Protocol):
         """How many bytes its records take."""
         ...
 
+    @property
+    def taken_back_to(self) -> int:
+        """Up to where a log that had been set aside was committed then; -1: it was in use."""
+        ...
+
     # --- leader epochs ---
 
     @property
@@ -236,17 +241,21 @@ class ReplicaLogs(ClusterNotes, Protocol):
         """
         ...
 
-    def delete(self, topic_partition: TopicPartition) -> None:
+    def delete(
+        self, topic_partition: TopicPartition, *, deleted_topic: TopicId | None = None
+    ) -> None:
         """Take a log away at once and delete its files later; absent is fine.
 
+        ``deleted_topic``: the topic itself is deleted, so what was set aside of it goes as well.
         Raises ``StorageError``.
         """
         ...
 
     def set_aside(self, topic_partition: TopicPartition) -> None:
-        """Move a log nobody assigned to us out of the way; it is deleted, but later than others.
+        """Move a log that nobody assigned to us, or that is damaged, out of the way, and keep it.
 
-        One that cannot be reached stays. Raises ``StorageError``.
+        ``get_or_create`` uses it again for the same topic id, unless it is damaged. One that cannot
+        be reached stays. Raises ``StorageError``.
         """
         ...
 
@@ -263,6 +272,17 @@ class ReplicaLogs(ClusterNotes, Protocol):
 
     def is_damaged(self, topic_partition: TopicPartition) -> bool:
         """Whether there is a log that cannot be used although its directory works."""
+        ...
+
+    def may_be_offline(self, topic_partition: TopicPartition) -> bool:
+        """Whether a log that is not known here may be in a directory that failed.
+
+        Nobody could look there when the broker started. False for one that was known and is gone.
+        """
+        ...
+
+    def topic_id(self, topic_partition: TopicPartition) -> TopicId | None:
+        """Return the topic a log was created for, also one that cannot be used; None: unknown."""
         ...
 
     def checkpointed_high_watermark(self, topic_partition: TopicPartition) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -27,10 +28,11 @@ from storage.log import Log
 from storage.log_contents import LogContents
 from storage.log_directory import LogDirectory
 from storage.log_file import CorruptSegmentError
-from storage.log_names import is_moved, log_of_directory
+from storage.log_names import STRAY, TO_DELETE, is_moved, log_of_directory, out_of_use
 from storage.log_recovery import CheckpointedOffsets, LoadedLog, load_log
 from storage.removed_logs import purge, take_out
 from storage.segment import Segment
+from storage.stray_logs import Progress, StrayLogs, note_progress, take_progress
 
 _CLEANED = "cleaner-offset-checkpoint"  # of Kafka's log cleaner
 _FLUSHING_THREADS = 8  # they wait: the file system makes one write of what several ask for
@@ -59,6 +61,7 @@ class DirectoryLogs:
         self.logs: dict[TopicPartition, Log] = {}
         self.refused: dict[TopicPartition, str] = {}
         self.high_watermarks: dict[TopicPartition, int] = {}
+        self.strays = StrayLogs(directory.path)
         self._settings = settings
         self._written: dict[str, Mapping[TopicPartition, int]] = {}
         self._checkpoint_lock = threading.Lock()  # the last of all locks to be taken
@@ -74,6 +77,16 @@ class DirectoryLogs:
         if log is not None and log.why_unusable:
             return f"the log is {log.why_unusable}"
         return self.refused.get(name, "its log directory failed")
+
+    def topic_id(self, name: TopicPartition) -> TopicId | None:
+        """Return the topic that a log was created for; None: nobody can tell."""
+        log = self.logs.get(name)
+        if log is not None:
+            return log.topic_id
+        try:
+            return read_topic_id(self.directory.path / str(name))
+        except (BadDataError, StorageError):
+            return None
 
     # --- opening ---
 
@@ -97,6 +110,7 @@ class DirectoryLogs:
             HIGH_WATERMARKS: high_watermarks,
         }
         compacted = self._read(_CLEANED)
+        self.strays.load()
         now_ms = self._settings.wall_clock_ms()
 
         def load(name: TopicPartition) -> tuple[LoadedLog, TopicId | None] | str:
@@ -202,6 +216,44 @@ class DirectoryLogs:
         log = self.logs[name] = self._add(name, contents, topic_id)
         return log
 
+    def take_back(self, name: TopicPartition, topic_id: TopicId | None) -> Log | None:
+        """Use a log again that was set aside, of that very topic; None: there is none.
+
+        Raises ``StorageError``, also when it turns out to be damaged: it is ``refused`` then.
+        """
+        stray = self.strays.take_usable(name, topic_id)
+        if stray is None:
+            return None
+        path = self.directory.path / str(name)
+        self._forget_former(name)
+        with self.directory:
+            stray.rename(path)
+            progress = take_progress(path)
+            try:
+                contents, _ = load_log(
+                    path,
+                    self._settings.config_of(name.topic),
+                    CheckpointedOffsets(progress.log_start_offset, progress.recovery_point),
+                    was_closed_cleanly=False,
+                    now_ms=self._settings.wall_clock_ms(),
+                )
+            except (BadDataError, CorruptSegmentError) as error:
+                self.refused[name] = str(error)
+                _log.error("%s: a log that was set aside cannot be used again: %s", name, error)
+                return None
+        log = self.logs[name] = self._add(name, contents, topic_id)
+        committed = min(progress.high_watermark, contents.log_end_offset)
+        log.taken_back_to = log.retention_limit = self.high_watermarks[name] = committed
+        text = "%s: the log that was set aside is in use again, offsets %d to %d"
+        _log.warning(text, name, log.log_start_offset, log.log_end_offset)
+        return log
+
+    def delete_strays(self, name: TopicPartition, topic_id: TopicId | None) -> None:
+        """Delete what was set aside of a topic that is deleted. Raises ``StorageError``."""
+        for path in self.strays.take_all(name, topic_id):
+            with self.directory, suppress(FileNotFoundError):
+                path.rename(self.directory.path / out_of_use(name, TO_DELETE))
+
     def _forget_former(self, name: TopicPartition) -> None:
         """Have no checkpoint speak of an earlier log of that name.
 
@@ -221,8 +273,15 @@ class DirectoryLogs:
         with self.directory:
             log = self.logs.get(name)
             if log is not None:
+                if suffix == STRAY and log.is_usable:
+                    with suppress(StorageError):  # it is kept all the same
+                        progress = log.log_start_offset, log.recovery_point
+                        watermark = self.high_watermarks.get(name, 0)
+                        note_progress(log.path, Progress(*progress, watermark))
                 log.retire()
-            take_out(self.directory.path, name, suffix, self._settings.wall_clock_ms())
+            moved = take_out(self.directory.path, name, suffix, self._settings.wall_clock_ms())
+            if moved is not None and suffix == STRAY:
+                self.strays.add(moved)
         self.logs.pop(name, None)
         self.refused.pop(name, None)
         self.high_watermarks.pop(name, None)
@@ -283,11 +342,17 @@ class DirectoryLogs:
             first = next(iter(dropped))
             _log.info(text, self.directory.path, sum(dropped.values()), len(dropped), first)
 
-    def purge(self, file_delete_delay_ms: int) -> None:
-        """Delete the logs that were removed so long ago. Raises ``StorageError``."""
+    def purge(self, file_delete_delay_ms: int, is_known: Callable[[TopicId], bool]) -> None:
+        """Delete the logs that were removed so long ago. Raises ``StorageError``.
+
+        Of those that were set aside only such whose topics are known: other brokers have them.
+        """
         with self.directory:
             now_ms = self._settings.wall_clock_ms()
             purged = purge(self.directory.path, now_ms, file_delete_delay_ms)
+            for path in self.strays.take_due(now_ms, is_known):
+                shutil.rmtree(path)
+                purged += 1
         if purged:
             _log.info("%s: the files of %d removed logs deleted", self.directory.path, purged)
 

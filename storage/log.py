@@ -37,11 +37,14 @@ from storage.retention import SegmentSpan, segments_to_delete
 from storage.segment import Segment
 from storage.timestamps import first_at_or_after, greatest
 
+NOT_TAKEN_BACK = -1
+
 
 class Log:
     """Implements ``core.replica_logs.PartitionLog``.
 
     ``retention_limit`` is the high watermark as last noted: retention keeps what is beyond it.
+    ``taken_back_to``: this process found it set aside, its high watermark then.
     ``on_damaged`` is told, once, that the log is of no use from then on: bytes in its middle are
     not what was written. ``on_unverified_read`` is told of each read of a closed segment that is
     not known to be sound, while the log is locked. ``on_truncated`` is called when a truncation
@@ -64,6 +67,7 @@ class Log:
         self.topic_partition = topic_partition
         self.directory = directory
         self.retention_limit = 0
+        self.taken_back_to = NOT_TAKEN_BACK
         self._contents = contents
         self._topic_id = topic_id
         self._wall_clock_ms = wall_clock_ms

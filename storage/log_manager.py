@@ -21,6 +21,7 @@ from storage.log_names import STRAY, TO_DELETE
 from storage.verification import Verification
 
 _NEVER = 2**63 - 1  # a zxid that ZooKeeper does not come to
+_REMOVED = 100_000  # so many are remembered; of others nobody knows whether a failed disk has them
 _log = logging.getLogger(__name__)
 
 
@@ -61,6 +62,7 @@ class LogManager:
         self._seen = SeenOfCluster()
         self._lock = threading.RLock()  # over which logs there are; taken before that of a log
         self._homes: dict[TopicPartition, DirectoryLogs] = {}
+        self._removed: dict[TopicPartition, None] = {}  # while a directory was offline
         self._verification = Verification(self._usable_logs, wall_clock_ms, on_records_damaged)
         settings = LogSettings(
             self._config_of,
@@ -218,7 +220,8 @@ class LogManager:
         with self._lock:
             home = self._homes.get(topic_partition)
             if home is None:
-                return self._create(topic_partition, topic_id, is_new=is_new)
+                taken_back = self._take_back(topic_partition, topic_id)
+                return taken_back or self._create(topic_partition, topic_id, is_new=is_new)
             log = self.get(topic_partition)
             if log is None:
                 raise StorageError(f"{topic_partition}: {home.why_unusable(topic_partition)}")
@@ -226,10 +229,14 @@ class LogManager:
                 log.assign_topic_id(topic_id)
             return log
 
-    def delete(self, topic_partition: TopicPartition) -> None:
+    def delete(
+        self, topic_partition: TopicPartition, *, deleted_topic: TopicId | None = None
+    ) -> None:
         """Take a log away at once and delete its files later; absent is fine."""
         with self._lock:
             self._remove(topic_partition, TO_DELETE)
+            for logs in self._live():
+                logs.delete_strays(topic_partition, deleted_topic)
 
     def set_aside(self, topic_partition: TopicPartition) -> None:
         """Move a log out of the way; one that cannot be reached is left where it is."""
@@ -253,6 +260,16 @@ class LogManager:
         """Whether there is a log that cannot be used although its directory works."""
         home = self._homes.get(topic_partition)
         return home is not None and not home.is_offline and self.get(topic_partition) is None
+
+    def may_be_offline(self, topic_partition: TopicPartition) -> bool:
+        """Whether a log that is not known here may be in a directory that failed."""
+        is_known = topic_partition in self._homes or topic_partition in self._removed
+        return not is_known and bool(self.failed_directories)
+
+    def topic_id(self, topic_partition: TopicPartition) -> TopicId | None:
+        """Return the topic a log was created for, also one that cannot be used; None: unknown."""
+        home = self._homes.get(topic_partition)
+        return None if home is None else home.topic_id(topic_partition)
 
     def checkpointed_high_watermark(self, topic_partition: TopicPartition) -> int:
         """Return the high watermark last noted of a log; 0 when none was."""
@@ -279,10 +296,18 @@ class LogManager:
         """Drop what need not be kept."""
         self._for_each_live(DirectoryLogs.clean_up)
 
-    def purge(self) -> None:
-        """Delete the files of logs that were removed a while ago, also by an earlier process."""
+    def purge(self, is_known_topic: Callable[[TopicId], bool]) -> None:
+        """Delete the files of logs that were removed a while ago, also by an earlier process.
+
+        What was set aside stays unless its topic is known: then other brokers have it.
+        """
         delay_ms = self._defaults.file_delete_delay_ms
-        self._for_each_live(lambda logs: logs.purge(delay_ms))
+        self._for_each_live(lambda logs: logs.purge(delay_ms, is_known_topic))
+
+    @property
+    def strays(self) -> list[Path]:
+        """The directories of logs that were set aside."""
+        return [logs.directory.path / name for logs in self._live() for name in logs.strays.names]
 
     def flush(self) -> None:
         """Flush the logs that are due: a segment is complete, or ``flush.ms`` have passed."""
@@ -330,7 +355,21 @@ class LogManager:
         home = min(live, key=lambda logs: len(logs.logs))
         log = home.create(topic_partition, topic_id)
         self._homes[topic_partition] = home
+        self._removed.pop(topic_partition, None)
         return log
+
+    def _take_back(self, name: TopicPartition, topic_id: TopicId | None) -> Log | None:
+        """Return a log of that very topic that was set aside. Raises ``StorageError``."""
+        for logs in self._live():
+            log = logs.take_back(name, topic_id)
+            if log is not None or name in logs.refused:
+                self._homes[name] = logs
+                self._removed.pop(name, None)
+            if log is not None:
+                return log
+            if name in logs.refused:
+                raise StorageError(f"{name}: {logs.why_unusable(name)}")
+        return None
 
     def _remove(self, topic_partition: TopicPartition, suffix: str) -> None:
         home = self._homes.get(topic_partition)
@@ -341,6 +380,10 @@ class LogManager:
             if topic_partition in logs.refused:  # there are two, and neither is used
                 logs.remove(topic_partition, suffix)
         del self._homes[topic_partition]
+        if self.failed_directories:
+            self._removed[topic_partition] = None
+            if len(self._removed) > _REMOVED:
+                del self._removed[next(iter(self._removed))]
 
     def _refuse_twice(
         self, name: TopicPartition, first: DirectoryLogs, second: DirectoryLogs

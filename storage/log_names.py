@@ -48,6 +48,13 @@ def out_of_use(topic_partition: TopicPartition, suffix: str) -> str:
     return topic_partition.topic[: _MAX_NAME_BYTES - len(end)] + end
 
 
+def is_name_of(topic_partition: TopicPartition, name: str) -> bool:
+    """Whether a directory of this name is a log of a partition that was taken out of use."""
+    stem, _, end = name.rpartition(".")
+    cut = _MAX_NAME_BYTES - len(f"-{topic_partition.partition}.{end}")
+    return stem == f"{topic_partition.topic[:cut]}-{topic_partition.partition}"
+
+
 def base_offset_of(file_name: str) -> int | None:
     """Return where the segment with a ``.log`` file of this name begins; None: it is none."""
     match = _SEGMENT.fullmatch(file_name)

@@ -19,6 +19,7 @@ from core.controller.context import ControllerContext
 from core.controller.effects import SendControlRequest
 from core.model import (
     EPOCH_DURING_DELETE,
+    EPOCH_OF_LOST_TOPIC,
     LEADER_DURING_DELETE,
     NO_EPOCH,
     BrokerId,
@@ -113,13 +114,21 @@ class ControlRequestBatch:
         self._metadata_to_all = True
 
     def add_stop_replica(
-        self, broker_id: BrokerId, topic_partition: TopicPartition, *, delete: bool
+        self,
+        broker_id: BrokerId,
+        topic_partition: TopicPartition,
+        *,
+        delete: bool,
+        is_topic_lost: bool = False,
     ) -> None:
-        """Tell a replica to stop, and with ``delete`` to forget its data."""
+        """Tell a replica to stop, and with ``delete`` to forget its data.
+
+        ``is_topic_lost``: nobody asked for that, so the data is kept aside.
+        """
         rows = self._stop_replica.setdefault(broker_id, {})
         earlier = rows.get(topic_partition)
         rows[topic_partition] = _StopReplica(
-            self._stop_replica_epoch(topic_partition),
+            EPOCH_OF_LOST_TOPIC if is_topic_lost else self._stop_replica_epoch(topic_partition),
             delete or (earlier is not None and earlier.delete),
         )
 

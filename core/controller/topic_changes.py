@@ -283,9 +283,15 @@ class TopicChanges:
             self._deletions.on_topic_deletion()
 
     def _purge(self, topics: list[str]) -> None:
-        """Forget topics whose znode is gone, and have every broker forget them."""
+        """Forget topics whose znode is gone, and have every broker forget them.
+
+        A topic that is queued for deletion goes with its logs. Of any other nobody has said that
+        its records may go (somebody deleted the znode by hand, or lost it): brokers keep its logs
+        aside, and take them into use again when a topic with its id is there again.
+        """
         if not topics:
             return
+        lost = {t for t in topics if not self._context.is_topic_queued_for_deletion(t)}
         # Queued for deletion, the batch marks their rows as such and skips epoch checks.
         self._context.queue_topic_deletion(topics)
         batch = self._term.new_batch()
@@ -293,9 +299,22 @@ class TopicChanges:
             partitions = self._context.partitions_of(topic)
             batch.add_update_metadata(partitions)
             for replica in self._context.replicas_ever_told(partitions):
-                batch.add_stop_replica(replica.replica, replica.topic_partition, delete=True)
-            self._term.outbox.record("%s: gone from ZooKeeper", topic)
+                batch.add_stop_replica(
+                    replica.replica,
+                    replica.topic_partition,
+                    delete=True,
+                    is_topic_lost=topic in lost,
+                )
+            kept = ", not by a deletion: its logs are kept aside" if topic in lost else ""
+            self._term.outbox.record("%s: gone from ZooKeeper%s", topic, kept)
         self._term.announce(batch)
+        if lost:
+            log.warning(
+                "%d topics are gone from ZooKeeper although nobody asked for their deletion, the"
+                " first: %s; brokers keep their logs aside",
+                len(lost),
+                min(lost),
+            )
         self._withdraw_moves(topics)
         for topic in topics:
             self._context.remove_topic(topic)

@@ -20,7 +20,13 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from core.errors import Errors, StorageError
-from core.model import EPOCH_DURING_DELETE, NO_EPOCH, UNKNOWN_BROKER_EPOCH, BrokerId, TopicPartition
+from core.model import (
+    EPOCH_DURING_DELETE,
+    EPOCH_OF_LOST_TOPIC,
+    UNKNOWN_BROKER_EPOCH,
+    BrokerId,
+    TopicPartition,
+)
 from core.protocol.control import (
     ControlHeader,
     ControlRequest,
@@ -39,7 +45,7 @@ from core.protocol.control import (
     UpdateMetadataRequest,
     UpdateMetadataResponse,
 )
-from core.replica_logs import ReplicaLogs
+from core.replica_logs import PartitionLog, ReplicaLogs
 from core.replication.hosted_partitions import HostedPartitions
 from core.replication.led_partitions import LedPartitions
 from core.replication.log_reads import differ
@@ -221,8 +227,9 @@ class ControlOrders:
             replica_log = self._logs.get_or_create(
                 name, topic_id, is_new=state.is_new or has_failed
             )
-            if differ(replica_log.topic_id, topic_id):
-                return Errors.INCONSISTENT_TOPIC_ID
+            error = _why_not(replica_log, topic_id, state.leader_epoch)
+            if error is not Errors.NONE:
+                return error
             if partition.log is not replica_log:
                 partition.open(replica_log, self._logs.checkpointed_high_watermark(name))
             if not is_same_epoch or resumes:
@@ -320,12 +327,14 @@ class ControlOrders:
             stop.delete_partition and self._logs.is_damaged(name)
         ):
             return self._hosted.mark_offline(name)
+        if stop.delete_partition and self._logs.may_be_offline(name):
+            return Errors.KAFKA_STORAGE_ERROR
         partition = self._hosted.get(name)
-        if partition is not None and differ(partition.topic_id, topic_id):
+        log_id = self._logs.topic_id(name) if partition is None else partition.topic_id
+        if differ(log_id, topic_id):
             return Errors.INCONSISTENT_TOPIC_ID  # meant for an earlier topic of that name
-        is_checked = stop.leader_epoch not in (NO_EPOCH, EPOCH_DURING_DELETE)
         # An equal epoch is accepted (KAFKA-13972): the ISR may not have changed on the way out.
-        if partition is not None and is_checked and stop.leader_epoch < partition.leader_epoch:
+        if partition is not None and 0 <= stop.leader_epoch < partition.leader_epoch:
             return Errors.FENCED_LEADER_EPOCH
         if not stop.delete_partition:
             if partition is not None and partition.role is Role.FOLLOWER:
@@ -335,7 +344,11 @@ class ControlOrders:
             return Errors.NONE
         self._hosted.retire(name)
         try:
-            self._logs.delete(name)
+            if stop.leader_epoch == EPOCH_OF_LOST_TOPIC:
+                self._logs.set_aside(name)
+            else:
+                is_topic_deleted = stop.leader_epoch == EPOCH_DURING_DELETE
+                self._logs.delete(name, deleted_topic=topic_id if is_topic_deleted else None)
         except StorageError as error:
             return self._hosted.fail(name, error)
         self._hosted.forget(name)
@@ -354,6 +367,19 @@ class ControlOrders:
             len(errors),
             f", not {first.topic_partition}: {first.error_code.name}" if first else "",
         )
+
+
+def _why_not(replica_log: PartitionLog, topic_id: TopicId | None, leader_epoch: int) -> Errors:
+    """Return why a log cannot be used in a leader epoch.
+
+    A topic that was lost and came back begins with epoch 0 again: CORRUPT_MESSAGE asks for a later
+    one than its log knows.
+    """
+    if differ(replica_log.topic_id, topic_id):
+        return Errors.INCONSISTENT_TOPIC_ID
+    if replica_log.taken_back_to >= 0 and leader_epoch <= replica_log.latest_epoch:
+        return Errors.CORRUPT_MESSAGE
+    return Errors.NONE
 
 
 def refusal(request: ControlRequest, error: Errors, controller_epoch: int = 0) -> ControlResponse:

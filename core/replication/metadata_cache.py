@@ -45,6 +45,10 @@ class MetadataCache:
         self.snapshot = MetadataSnapshot()
         self._full_of = (-1, -1)  # controller and broker epoch of the newest complete update
 
+    def is_known_topic(self, topic_id: TopicId) -> bool:
+        """Whether a topic has that id; looks through them all. On any thread."""
+        return topic_id in self.snapshot.topic_ids.values()
+
     def update(self, header: ControlHeader, request: UpdateMetadataRequest) -> None:
         """Replace the live brokers, and merge the partitions, which come as a delta.
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 
-from core.errors import Errors, RecordsRefusedError, StorageError
+from core.errors import DamagedRecordsError, Errors, RecordsRefusedError, StorageError
 from core.model import NO_EPOCH, BrokerId, TopicPartition
 from core.protocol.broker import (
     SESSION_ERRORS,
@@ -185,6 +185,9 @@ class ReplicaFetcher:
         except StorageError as failure:
             self._hosted.fail(partition.topic_partition, failure)
             return Errors.NONE
+        except DamagedRecordsError as error_here:
+            self._hosted.on_damaged(partition.topic_partition, error_here)
+            return Errors.NONE
 
     def _throttle(
         self,
@@ -299,7 +302,13 @@ def _truncate(replica_log: PartitionLog, offset: int, leader_start: int) -> None
     """Truncate a follower's log; when nothing of it is left, begin at the leader's start.
 
     At ``offset`` it would be in sync at once, without a record of what the leader has before that.
+    Raises ``DamagedRecordsError`` for a log that was set aside and would lose committed records.
     """
+    if offset < replica_log.taken_back_to:
+        raise DamagedRecordsError(
+            f"its topic was gone, and the leader has no offsets {offset} to"
+            f" {replica_log.taken_back_to - 1}, which were committed: the log is kept aside"
+        )
     if offset < replica_log.log_start_offset and leader_start >= 0:
         replica_log.truncate_fully_and_start_at(leader_start)
     else:

@@ -21,6 +21,7 @@ from core.protocol.control import (
     ControlRequest,
     ControlResponse,
     LeaderAndIsrRequest,
+    TopicId,
 )
 from core.protocol.controller import AlterPartitionRequest, AlterPartitionResponse
 from core.records import RecordBytes
@@ -92,6 +93,7 @@ class ReplicaManager:
     ) -> None:
         self.broker_id = broker_id
         self._logs = logs
+        self._cache = cache
         self._lock = Turn(nullcontext() if lock is None else lock, self._end_turn)
         self._delayed = delayed = DelayedOperations()
         self._quotas = quotas = ReplicationQuotas(broker_id)
@@ -156,6 +158,10 @@ class ReplicaManager:
     def controller_epoch(self) -> int:
         """The highest seen."""
         return self._orders.controller_epoch
+
+    def is_known_topic(self, topic_id: TopicId) -> bool:
+        """Whether the cluster has a topic of that id. On any thread."""
+        return self._cache.is_known_topic(topic_id)
 
     @property
     def partitions(self) -> Mapping[TopicPartition, Partition]:

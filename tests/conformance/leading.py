@@ -53,12 +53,14 @@ class CountedLogs(NumberedLogs):
         """Return the logs that can be reached."""
         return MappingProxyType({}) if self._has_failed else super().hosted()
 
-    def delete(self, topic_partition: TopicPartition) -> None:
+    def delete(
+        self, topic_partition: TopicPartition, *, deleted_topic: TopicId | None = None
+    ) -> None:
         """Delete a log, or find out that its directory has failed."""
         if self.fails_to_delete:
             self.fail()
             raise StorageError(f"cannot delete {topic_partition}")
-        super().delete(topic_partition)
+        super().delete(topic_partition, deleted_topic=deleted_topic)
 
     def is_offline(self, topic_partition: TopicPartition) -> bool:
         """Whether the directory has failed."""

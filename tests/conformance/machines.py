@@ -155,11 +155,18 @@ class WatchedBatch(ControlRequestBatch):
         )
 
     def add_stop_replica(
-        self, broker_id: BrokerId, topic_partition: TopicPartition, *, delete: bool
+        self,
+        broker_id: BrokerId,
+        topic_partition: TopicPartition,
+        *,
+        delete: bool,
+        is_topic_lost: bool = False,
     ) -> None:
         """Remember and add."""
         self.stopped.append(Stopped(broker_id, topic_partition, delete))
-        super().add_stop_replica(broker_id, topic_partition, delete=delete)
+        super().add_stop_replica(
+            broker_id, topic_partition, delete=delete, is_topic_lost=is_topic_lost
+        )
 
     def add_update_metadata(
         self,

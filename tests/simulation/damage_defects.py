@@ -11,6 +11,7 @@ from unittest.mock import patch
 
 from core.controller.notifications import Notifications
 from core.controller.replica_state_machine import ReplicaStateMachine
+from core.controller.request_batch import ControlRequestBatch
 from core.controller.responses import ControlResponses
 from core.controller.states import ReplicaState
 from core.controller.topic_deletion import TopicDeletions
@@ -21,7 +22,7 @@ from core.replication.hosted_partitions import HostedPartitions
 from core.replication.log_replacement import LogReplacement
 from core.replication.partition import Role
 from core.replication.replica_manager import ReplicaManager
-from tests.support.memory_logs import MemoryLog
+from tests.support.memory_logs import MemoryLog, MemoryLogs
 
 Defect: TypeAlias = Callable[[], Any]
 
@@ -171,7 +172,24 @@ def damaged_replicas_not_asked_to_be_deleted() -> Any:
     return patch.object(TopicDeletions, "_is_reachable", is_online)
 
 
+def logs_out_of_sight_taken_for_deleted() -> Any:
+    """A log in a directory that failed before the broker started counts as deleted."""
+    return patch.object(MemoryLogs, "may_be_offline", lambda self, name: False)
+
+
+def logs_of_lost_topics_deleted() -> Any:
+    """A topic whose znode is removed by hand goes with its logs."""
+    add = ControlRequestBatch.add_stop_replica
+
+    def deleting(self: ControlRequestBatch, *replica: Any, delete: bool, **options: Any) -> None:
+        add(self, *replica, delete=delete)
+
+    return patch.object(ControlRequestBatch, "add_stop_replica", deleting)
+
+
 DAMAGE_DEFECTS: tuple[Defect, ...] = (
+    logs_of_lost_topics_deleted,
+    logs_out_of_sight_taken_for_deleted,
     damaged_records_given_away,
     damaged_records_skipped,
     damage_left_alone,
@@ -189,6 +207,7 @@ DAMAGE_DEFECTS: tuple[Defect, ...] = (
 )
 
 SEARCH_DAMAGE_FROM: dict[Defect, int] = {
+    logs_out_of_sight_taken_for_deleted: 700,
     last_copies_go_out_of_service: 70,
     logs_in_sync_replaced: 60,
     logs_replaced_by_orders_of_earlier_lives: 1_150,

@@ -49,6 +49,9 @@ class Disk(MemoryLogs):
         self.broker_id = broker_id
         self.observer = RecordObserver()
         self.on_condemned: Callable[[], None] = lambda: None
+        self._out_of_sight: dict[
+            TopicPartition, MemoryLog
+        ] = {}  # of a process that found it broken
 
     def make_log(self, topic_partition: TopicPartition, topic_id: TopicId | None) -> MemoryLog:
         """Return a new log that tells what is written to it."""
@@ -66,6 +69,29 @@ class Disk(MemoryLogs):
             self.observer.on_lost(self.broker_id, self.log(name))
         self.fail(lost)
 
+    def start_broken(self) -> None:
+        """Start with a directory that cannot be read: nobody knows which logs are in it."""
+        for name in [n for n in self.hosted() if n.partition % 2 == 0]:
+            if not self.is_offline(name):
+                self.observer.on_lost(self.broker_id, self.log(name))
+            self._out_of_sight[name] = self._logs.pop(name)
+        self._removed.clear()
+        self.has_failed = True
+
+    def repair(self, *, has_its_data: bool = False) -> None:
+        """Put a directory in the place of the failed one, which is empty or the same."""
+        super().repair()
+        lost, self._out_of_sight = self._out_of_sight, {}
+        for name, log in lost.items():
+            if has_its_data and name not in self._logs:  # else there would be two, of no use
+                log.is_offline = log.is_unwritable = False
+                self._logs[name] = log
+
+    def kept_topic_id(self, name: TopicPartition) -> TopicId | str | None:
+        """Return the topic id of a log, be it out of sight; "none": there is no log."""
+        log = self._logs.get(name) or self._out_of_sight.get(name)
+        return "none" if log is None else log.topic_id
+
     def condemn(self, topic_partition: TopicPartition, reason: str) -> None:
         """Take a log out of use, and tell."""
         log = self.get(topic_partition)
@@ -73,6 +99,14 @@ class Disk(MemoryLogs):
             self.observer.on_condemned(self.broker_id, log)
             super().condemn(topic_partition, reason)
             self.on_condemned()
+
+    def delete(
+        self, topic_partition: TopicPartition, *, deleted_topic: TopicId | None = None
+    ) -> None:
+        """Forget a log, and tell."""
+        if topic_partition in self._logs:
+            self.observer.on_deleted(self.broker_id, self.log(topic_partition))
+        super().delete(topic_partition, deleted_topic=deleted_topic)
 
     def set_aside(self, topic_partition: TopicPartition) -> None:
         """Forget a log, and tell if it was damaged."""

@@ -24,6 +24,7 @@ class Invariants:
         obedience = Obedience(cluster, self.history, self.situations)
         self.records = RecordHistory(cluster, self.history, self.situations)
         self.history.on_wish = self.records.on_wish
+        self.history.on_topic_lost = self.records.on_topic_lost
         self.history.on_given_up = self.records.on_given_up
         self.history.on_unclean_election = self.records.on_unclean_election
         self.history.on_state = self.records.on_state

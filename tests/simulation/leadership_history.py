@@ -68,6 +68,9 @@ class LeadershipHistory:
         self.leave_requests: Counter[ControlledShutdownRequest] = Counter()
         self.second_ids = 0  # topics whose id was lost, and who got another one
         self.on_wish: Callable[[str], None] = lambda topic: None  # to delete it
+        self.on_topic_lost: Callable[[str, str, Mapping[int, ReplicaAssignment]], None] = (
+            lambda topic, topic_id, assignment: None
+        )
         self.on_given_up: Callable[[str], None] = lambda topic: None
         self.on_unclean_election: Callable[[TopicPartition, str, int], None] = lambda *election: (
             None
@@ -204,6 +207,8 @@ class LeadershipHistory:
         if isinstance(operation, Delete):
             if is_brokers:  # others do not ask who has logs
                 self._check_logs_are_gone(topic)
+            elif self._topic_ids.get(topic) is not None:
+                self.on_topic_lost(topic, self._topic_ids[topic], self._assignments[topic])
             self.on_given_up(topic)
             self._assignments.pop(topic, None)
             self._topic_ids.pop(topic, None)
@@ -257,7 +262,7 @@ class LeadershipHistory:
         for number, assignment in self._assignments.get(topic, {}).items():
             partition = TopicPartition(topic, number)
             for broker_id in assignment.replicas:
-                log_id = self._cluster.disks[broker_id].hosted().get(partition, "none")
+                log_id = self._cluster.disks[broker_id].kept_topic_id(partition)
                 where = f"{topic} is deleted, and broker {broker_id} has a log of {partition}"
                 assert log_id != topic_id, where
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from core.errors import Errors
-from core.model import BrokerId, LeaderAndIsr, TopicPartition
+from core.model import BrokerId, LeaderAndIsr, ReplicaAssignment, TopicPartition
 from core.protocol.broker import FetchRequest, FetchResponse
 from core.protocol.client import ACKS_ALL, ConsumedPartition, ProducedPartition
 from core.records import RecordBytes
@@ -43,6 +43,8 @@ class RecordHistory(RecordObserver):
         self._must_not_count = False
         self._positions: dict[TopicPartition, int] = {}
         self._other_epochs: set[TopicPartition] = set()
+        # Logs of topics that somebody removed by hand: partition, topic id, broker.
+        self._kept: set[tuple[TopicPartition, str | None, BrokerId]] = set()
 
     def of(self, log: MemoryLog) -> CommittedRecords | None:
         """Return what is known of a log; None for a topic without an id."""
@@ -70,6 +72,22 @@ class RecordHistory(RecordObserver):
         """A topic is to be deleted: until it is, brokers drop what they have of it."""
         self.on_given_up(topic)
         self._doomed.add(topic)
+        self._kept = {kept for kept in self._kept if kept[0].topic != topic}
+
+    def on_topic_lost(
+        self, topic: str, topic_id: str, assignment: Mapping[int, ReplicaAssignment]
+    ) -> None:
+        """Somebody removed a topic's znode: no replica that was to stay may delete its log."""
+        for number, replicas in assignment.items() if topic not in self._doomed else ():
+            moved = {*replicas.adding_replicas, *replicas.removing_replicas}
+            name = TopicPartition(topic, number)
+            self._kept |= {(name, topic_id, b) for b in replicas.replicas if b not in moved}
+
+    def on_deleted(self, broker_id: BrokerId, log: MemoryLog) -> None:
+        """A log is deleted, not set aside: somebody wanted that."""
+        self._leaderships.check()
+        kept = (log.topic_partition, log.topic_id, broker_id)
+        assert kept not in self._kept, f"LostTopicsAreKept: {kept}"
 
     def on_given_up(self, topic: str) -> None:
         """A topic is gone, or got another id: nobody looks after what was written to it."""

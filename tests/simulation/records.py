@@ -33,6 +33,9 @@ class RecordObserver:
     def on_replaced(self, broker_id: BrokerId, log: MemoryLog) -> None:
         """A broker is about to drop a damaged log, to fetch it anew."""
 
+    def on_deleted(self, broker_id: BrokerId, log: MemoryLog) -> None:
+        """A broker deletes a log, because it was told to."""
+
     def on_acted(self, broker: SimulatedBroker) -> None:
         """A broker did something: its high watermarks, its leaderships may be others."""
 

@@ -28,6 +28,8 @@ from tests.simulation.invariants import Invariants
 from tests.simulation.log_convergence import assert_logs_converged
 from tests.simulation.network import Fate, Packet, RequestBody, usual_fate
 from tests.simulation.odds import (
+    BROKEN_START_AT_A_BAD_MOMENT,
+    BROKEN_START_PROBABILITY,
     BROKERS,
     CALM_PROBABILITY,
     FAILOVER_PROBABILITY,
@@ -35,6 +37,7 @@ from tests.simulation.odds import (
     LEADERS_WRITE_PROBABILITY,
     MAX_DELAY_MS,
     MAX_NESTED_STALLS,
+    SAME_DISK_PROBABILITY,
     SMALL_INBOX_PROBABILITY,
     SPARING_PROBABILITY,
     STALL_STEPS,
@@ -57,6 +60,7 @@ class Simulation:
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
+        self._boot_dice = random.Random(f"{seed}, boots")
         self.history: list[str] = []
         self._surprises = random.Random(f"surprises of {seed}")  # the other dice fall as ever
         self._are_surprised = self._surprises.random() < SURPRISES_PROBABILITY
@@ -234,7 +238,15 @@ class Simulation:
     def _boot(self, broker_id: BrokerId, *, port: int | None = None) -> SimulatedBroker:
         """Start a broker, which may find that logs are damaged as it opens them."""
         disk = self.cluster.disks[broker_id]
-        disk.repair()
+        dice = self._boot_dice.random()
+        wished = set(self.cluster.zookeeper.children_of("/admin/delete_topics"))
+        is_bad_moment = any(name.topic in wished for name in disk.hosted())
+        broken = BROKEN_START_AT_A_BAD_MOMENT if is_bad_moment else BROKEN_START_PROBABILITY
+        if self._faults_are_on and dice < broken:
+            self._note("a log directory of %d cannot be read", broker_id)
+            disk.start_broken()
+        else:
+            disk.repair(has_its_data=dice < SAME_DISK_PROBABILITY)
         disk.check_damaged_logs(lambda: self.random.random() < self._odds.refusal)
         return self.cluster.start(broker_id, port=port)
 

@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 
 from core.errors import StorageError
+from core.model import TopicPartition
 from storage.log import Log
 from storage.log_manager import LogManager
 from tests.support.disk_logs import (
+    OTHER_ID,
     T0,
     T1,
     TOPIC_ID,
@@ -178,3 +180,32 @@ def test_a_log_that_cannot_be_read_at_the_start_fails_its_directory(two: Machine
     assert logs.failed_directories == {two.directories[0]}
     assert set(logs.hosted()) == {T1}
     assert two.failed == []
+
+
+def test_what_may_be_in_a_directory_that_failed_is_not_known_to_be_gone(
+    two: Machine, logs: LogManager
+):
+    two.copy()
+    meta = two.directories[0] / "meta.properties"
+    meta.unlink(missing_ok=True)
+    meta.mkdir()  # cannot be read
+    logs = two.start()
+    assert logs.failed_directories == {two.directories[0]}
+    assert [logs.is_offline(name) for name in (T0, T1, U0)] == [False, False, False]
+    assert [logs.may_be_offline(name) for name in (T0, T1, U0)] == [True, False, True]
+    logs.delete(T1)
+    assert not logs.may_be_offline(T1), "it was in the directory that works"
+    create(logs, T0, OTHER_ID)
+    assert not logs.may_be_offline(T0)
+    assert logs.topic_id(T0) == OTHER_ID
+
+
+def test_the_topic_of_a_log_that_cannot_be_used_is_known(two: Machine, logs: LogManager):
+    path = log_of(logs).path
+    logs.close(is_clean=True)
+    segment_file(path, 0).write_bytes(b"")
+    (path / f"{5:020d}.log").write_bytes(batch(b"x", base_offset=5))
+    logs = two.start()
+    assert logs.is_damaged(T0)
+    assert logs.topic_id(T0) == TOPIC_ID
+    assert logs.topic_id(TopicPartition("nothing", 0)) is None

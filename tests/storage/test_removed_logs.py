@@ -11,10 +11,33 @@ from core.errors import StorageError
 from core.model import TopicPartition
 from storage.log import Log
 from storage.log_manager import LogManager
-from storage.removed_logs import STRAY_KEPT_MS
-from tests.support.disk_logs import T0, Machine, create, fill, log_of, send, values
+from storage.stray_logs import STRAY_KEPT_MS
+from tests.support.disk_logs import (
+    OTHER_ID,
+    T0,
+    T1,
+    TOPIC_ID,
+    Machine,
+    create,
+    fill,
+    log_of,
+    numbered,
+    segment_file,
+    send,
+    values,
+)
 
 DELAY_MS = 60_000
+
+
+def known(topic_id: str) -> bool:
+    """Say that every topic exists."""
+    return True
+
+
+def unknown(topic_id: str) -> bool:
+    """Say that no topic does."""
+    return False
 
 
 def directories(machine: Machine) -> list[str]:
@@ -32,23 +55,99 @@ def test_a_deleted_log_is_renamed_and_deleted_when_it_is_time(
     assert (logs.get(T0), logs.hosted(), logs.is_offline(T0)) == (None, {}, False)
     assert directories(machine) == ["t-0-delete"]
     machine.clock.now_ms += DELAY_MS - 1
-    logs.purge()
+    logs.purge(known)
     assert directories(machine) == ["t-0-delete"]
     machine.clock.now_ms += 1
-    logs.purge()
+    logs.purge(known)
     assert directories(machine) == []
 
 
-def test_a_stray_log_is_kept_for_longer(machine: Machine, logs: LogManager, disk_log: Log):
+def test_a_stray_log_that_others_have_is_kept_for_longer(
+    machine: Machine, logs: LogManager, disk_log: Log
+):
     fill(disk_log, 2)
     logs.set_aside(T0)
     assert logs.hosted() == {}
     machine.clock.now_ms += STRAY_KEPT_MS - 1
-    logs.purge()
+    logs.purge(known)
     assert directories(machine) == ["t-0-stray"]
     machine.clock.now_ms += 1
-    logs.purge()
+    logs.purge(known)
     assert directories(machine) == []
+
+
+@pytest.mark.parametrize("topic_id", [TOPIC_ID, None])
+def test_a_stray_log_of_a_topic_that_nobody_knows_is_kept_for_ever(
+    machine: Machine, logs: LogManager, topic_id: str | None
+):
+    fill(create(logs, T0, topic_id), 2)
+    logs.set_aside(T0)
+    for process in (logs, machine.crash()):
+        machine.clock.now_ms += 10 * STRAY_KEPT_MS
+        process.purge(unknown)
+        assert directories(machine) == ["t-0-stray"]
+        assert [path.name[:4] for path in process.strays] == ["t-0."]
+
+
+@pytest.mark.parametrize("is_flushed", [True, False])
+@pytest.mark.parametrize("end_process", ["restart", "crash", None])
+def test_a_log_that_was_set_aside_is_used_again_for_the_same_topic(
+    machine: Machine, logs: LogManager, disk_log: Log, end_process: str | None, is_flushed: bool
+):
+    fill(disk_log, 8, leader_epoch=3)
+    disk_log.advance_log_start_offset(1)
+    if is_flushed:
+        disk_log.flush()
+    logs.checkpoint_high_watermarks({T0: 7})
+    logs.set_aside(T0)
+    if end_process is not None:
+        logs = getattr(machine, end_process)()
+    other = create(logs, T0, OTHER_ID)
+    assert (other.log_end_offset, other.taken_back_to) == (0, -1)
+    logs.delete(T0, deleted_topic=OTHER_ID)
+    log = create(logs, T0, TOPIC_ID)
+    assert (values(log), log.latest_epoch, log.taken_back_to) == (numbered(1, 8), 3, 7)
+    assert logs.checkpointed_high_watermark(T0) == 7
+    assert logs.strays == []
+    fill(log, 1, leader_epoch=4)
+    assert values(log_of(machine.restart())) == numbered(1, 9)
+    assert log_of(machine.logs).taken_back_to == -1
+
+
+def test_a_damaged_log_that_was_set_aside_is_not_used_again(logs: LogManager, disk_log: Log):
+    fill(disk_log, 8)
+    logs.condemn(T0, "bits flipped")
+    logs.set_aside(T0)
+    assert create(logs).log_end_offset == 0
+    assert len(logs.strays) == 1
+
+
+def test_a_log_that_was_damaged_while_it_was_aside_is_refused_and_kept(
+    machine: Machine, logs: LogManager, disk_log: Log
+):
+    fill(disk_log, 8)
+    disk_log.flush()
+    logs.set_aside(T0)
+    segment_file(logs.strays[0], 3).unlink()
+    for _ in range(2):
+        with pytest.raises(StorageError, match="offsets 3 to 5 are missing"):
+            create(logs)
+    assert logs.is_damaged(T0)
+    logs.set_aside(T0)
+    assert create(logs).log_end_offset == 0
+
+
+def test_the_deletion_of_a_topic_takes_what_was_set_aside_of_it_too(
+    machine: Machine, logs: LogManager, disk_log: Log
+):
+    logs.set_aside(T0)
+    create(logs, T1)
+    logs.set_aside(T1)
+    logs.delete(T0, deleted_topic=OTHER_ID)
+    logs.delete(T0, deleted_topic=None)
+    assert directories(machine) == ["t-0-stray", "t-1-stray"]
+    logs.delete(T0, deleted_topic=TOPIC_ID)
+    assert directories(machine) == ["t-0-delete", "t-1-stray"]
 
 
 @pytest.mark.parametrize("way", ["delete", "set_aside"])
@@ -60,10 +159,10 @@ def test_what_was_removed_stays_so_and_its_time_goes_on(
     machine.clock.now_ms += STRAY_KEPT_MS - 1
     logs = machine.crash()
     assert logs.hosted() == {}
-    assert create(logs).log_end_offset == 0
+    assert create(logs, topic_id=OTHER_ID).log_end_offset == 0
     logs = machine.restart()
     machine.clock.now_ms += 1
-    logs.purge()
+    logs.purge(known)
     assert directories(machine) == ["t-0"]
 
 
@@ -85,7 +184,7 @@ def test_a_long_name_is_cut(machine: Machine, logs: LogManager):
     [moved] = [path for path in machine.directories[0].iterdir() if path.is_dir()]
     assert len(moved.name) == 255
     machine.clock.now_ms += DELAY_MS
-    machine.crash().purge()
+    machine.crash().purge(known)
     assert directories(machine) == []
 
 

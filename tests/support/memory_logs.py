@@ -65,6 +65,7 @@ class MemoryLog:
         self.is_unwritable = False  # the next write finds that the directory has failed
         self.is_condemned = False
         self.damaged: set[int] = set()  # base offsets of batches with other bytes than were written
+        self.taken_back_to = -1
         self.batches: list[StoredBatch] = []
         self.epochs: list[tuple[int, int]] = []  # epoch, start offset
         self._config = config
@@ -293,6 +294,7 @@ class MemoryLogs(NotesInMemory):
         self.aside: list[TopicPartition] = []
         self.high_watermarks: dict[TopicPartition, int] = {}  # as checkpointed
         self._logs: dict[TopicPartition, MemoryLog] = {}
+        self._removed: set[TopicPartition] = set()  # while a directory had failed
         self._defaults = defaults
         self._configs = dict(configs or {})
         self.wall_clock_ms = wall_clock_ms
@@ -325,6 +327,7 @@ class MemoryLogs(NotesInMemory):
     def repair(self) -> None:
         """Put an empty directory in the place of the failed one."""
         self.has_failed = False
+        self._removed.clear()
         for name in [n for n, log in self._logs.items() if log.is_offline]:
             self._remove(name)
 
@@ -348,11 +351,14 @@ class MemoryLogs(NotesInMemory):
             raise StorageError(f"{topic_partition}: its log directory has failed")
         if log is None:
             log = self._logs[topic_partition] = self.make_log(topic_partition, topic_id)
+            self._removed.discard(topic_partition)
         if log.topic_id is None:
             log.topic_id = topic_id
         return log
 
-    def delete(self, topic_partition: TopicPartition) -> None:
+    def delete(
+        self, topic_partition: TopicPartition, *, deleted_topic: TopicId | None = None
+    ) -> None:
         """Forget the log, if it can be reached."""
         log = self._logs.get(topic_partition)
         if log is not None and (log.is_offline or log.is_unwritable):
@@ -382,6 +388,16 @@ class MemoryLogs(NotesInMemory):
         log = self._logs.get(topic_partition)
         return log is not None and log.is_condemned and not log.is_offline
 
+    def may_be_offline(self, topic_partition: TopicPartition) -> bool:
+        """Whether a log that is not known may be in the directory that failed."""
+        is_known = topic_partition in self._logs or topic_partition in self._removed
+        return self.has_failed and not is_known
+
+    def topic_id(self, topic_partition: TopicPartition) -> TopicId | None:
+        """Return the topic id of a log, whatever became of that."""
+        log = self._logs.get(topic_partition)
+        return None if log is None else log.topic_id
+
     def checkpointed_high_watermark(self, topic_partition: TopicPartition) -> int:
         """Return the high watermark last noted; 0 when none was."""
         return self.high_watermarks.get(topic_partition, 0)
@@ -395,7 +411,8 @@ class MemoryLogs(NotesInMemory):
         }
 
     def _remove(self, name: TopicPartition) -> None:
-        self._logs.pop(name, None)
+        if self._logs.pop(name, None) is not None and self.has_failed:
+            self._removed.add(name)
         self.high_watermarks.pop(name, None)
 
 

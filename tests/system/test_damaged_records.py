@@ -10,6 +10,7 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, Message, Producer
 from confluent_kafka import TopicPartition as Position
 from confluent_kafka.admin import AdminClient, NewTopic
+from kazoo.client import KazooClient
 
 from core.model import BrokerId, TopicPartition
 from tests.support.breakable_cluster import (
@@ -143,3 +144,40 @@ def test_the_only_copy_goes_on_without_what_is_damaged(cluster: BreakableCluster
     late = len(VALUES) - 10
     assert consume(cluster, partition, late) == VALUES[late:]
     produce(cluster, partition, [b"more"])
+
+
+# --- a topic is lost in ZooKeeper -----------------------------------------------------------------
+
+
+def warnings(cluster: BreakableCluster) -> str:
+    """Return what ``status`` warns of."""
+    return "\n".join(cluster.status()["warnings"])
+
+
+def test_a_topic_whose_znode_is_deleted_by_hand_finds_its_records_when_it_is_back(
+    cluster: BreakableCluster,
+) -> None:
+    (partition,) = cluster.create_safe_topic("lost", 1)
+    produce(cluster, partition, VALUES)
+    cluster.agreed_logs([partition])
+    path = "/brokers/topics/lost"
+    client = KazooClient(cluster.server.address)
+    client.start()
+    try:
+        data, _ = client.get(path)
+        client.delete(path, recursive=True)
+        for broker_id in BROKERS:
+            cluster.await_replacement(partition, broker_id)
+        eventually(lambda: warnings(cluster).count("lost-0.") == 3, "status names the logs")
+        client.create(path, data)
+    finally:
+        client.stop()
+        client.close()
+    eventually(lambda: cluster.leaderships("lost"), "it is led")
+    cluster.await_isrs("lost", set(BROKERS))
+    assert consume(cluster, partition) == VALUES
+    assert_whole(cluster, partition)
+    cluster.delete_topic("lost")
+    for broker_id in BROKERS:
+        with pytest.raises(LookupError):
+            cluster.log_of(partition, broker_id)

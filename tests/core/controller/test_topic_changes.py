@@ -7,7 +7,7 @@ import pytest
 from core.controller.states import PartitionState, ReplicaState
 from core.errors import ControllerMovedError
 from core.model import (
-    EPOCH_DURING_DELETE,
+    EPOCH_OF_LOST_TOPIC,
     LEADER_DURING_DELETE,
     ReplicaAssignment,
     TopicPartition,
@@ -283,7 +283,7 @@ def test_a_topic_removed_behind_our_back_is_forgotten_by_everybody(grown: Office
         2: [T0, T1],
         3: [T1],
     }
-    assert stops[2][T1] == (1, EPOCH_DURING_DELETE, True)
+    assert stops[2][T1] == (1, EPOCH_OF_LOST_TOPIC, True), "nobody asked for its deletion"
     assert {
         topic.topic_id
         for sent in requests(effects)

@@ -29,6 +29,7 @@ class NumberedLogs(NotesInMemory):
     def __init__(self) -> None:
         super().__init__()
         self.offline: set[TopicPartition] = set()
+        self.out_of_sight: set[TopicPartition] = set()
         self.failing: set[TopicPartition] = set()
         self.unwritable: set[TopicPartition] = set()
         self.aside: list[TopicPartition] = []
@@ -58,7 +59,9 @@ class NumberedLogs(NotesInMemory):
         log.topic_id = log.topic_id or topic_id
         return log
 
-    def delete(self, topic_partition: TopicPartition) -> None:
+    def delete(
+        self, topic_partition: TopicPartition, *, deleted_topic: TopicId | None = None
+    ) -> None:
         """Fail where the disk does."""
         if topic_partition in self.failing:
             raise StorageError("the disk failed")
@@ -83,6 +86,15 @@ class NumberedLogs(NotesInMemory):
         """Return that it is not."""
         return False
 
+    def may_be_offline(self, topic_partition: TopicPartition) -> bool:
+        """Whether a directory failed before the log was looked at."""
+        return topic_partition in self.out_of_sight
+
+    def topic_id(self, topic_partition: TopicPartition) -> TopicId | None:
+        """Return the topic id of a log."""
+        log = self._logs.get(topic_partition)
+        return None if log is None else log.topic_id
+
     def checkpointed_high_watermark(self, topic_partition: TopicPartition) -> int:
         """Return what was noted."""
         return self.checkpointed.get(topic_partition, 0)
@@ -97,6 +109,7 @@ class NumberedLog:
 
     config: LogConfig = DEFAULT_LOG_CONFIG
     size = 0
+    taken_back_to = -1
 
     def __init__(self, logs: NumberedLogs, name: TopicPartition) -> None:
         self.topic_id: TopicId | None = None

@@ -420,6 +420,22 @@ def test_records_of_epochs_that_come_after_the_leaders_are_cut_off(
     assert follower.values() == leader.values() == [b"a", b"b", b"c"]
 
 
+def test_a_log_whose_topic_came_back_is_not_cut_below_what_was_committed(
+    leader: RecordBroker, follower: RecordBroker
+) -> None:
+    for value in (b"a", b"b"):
+        leader.produce(value, acks=1)
+    for offset in range(3):
+        follower.log().append_as_follower(batch(b"kept", base_offset=offset, leader_epoch=0))
+    follower.log().taken_back_to = 3
+    for broker in (leader, follower):
+        broker.order(1, 4, isr=(1, 2))
+    follower.follow(leader, times=2)
+    assert follower.hosted().role is Role.OFFLINE
+    assert follower.logs.is_damaged(T0), "so it is set aside, and not used again, and replaced"
+    assert len(follower.logs.log(T0).batches) == 3
+
+
 def test_a_leader_says_what_it_has_to_whom_it_has_nothing_for(
     leader: RecordBroker, follower: RecordBroker
 ) -> None:

@@ -10,6 +10,7 @@ import pytest
 from core.errors import Errors
 from core.model import (
     EPOCH_DURING_DELETE,
+    EPOCH_OF_LOST_TOPIC,
     NO_EPOCH,
     NO_LEADER,
     UNKNOWN_BROKER_EPOCH,
@@ -427,6 +428,44 @@ def test_a_late_stop_for_an_earlier_topic_does_not_hit_the_present_one(leader: B
     assert leader.stop(T0, EPOCH_DURING_DELETE, delete=True, id=None) is Errors.NONE
 
 
+@pytest.mark.parametrize("epoch", [NO_EPOCH, EPOCH_DURING_DELETE])
+def test_a_stop_for_another_topic_does_not_delete_a_log_that_is_not_hosted_yet(
+    broker: Broker, epoch: int
+) -> None:
+    broker.logs.get_or_create(T0, B, is_new=True)
+    assert broker.stop(T0, epoch, delete=True, id=A) is Errors.INCONSISTENT_TOPIC_ID
+    assert broker.logs.hosted() == {T0: B}
+    assert broker.stop(T0, epoch, delete=True, id=B) is Errors.NONE
+    assert broker.logs.hosted() == {}
+
+
+def test_a_log_that_may_be_in_a_failed_directory_is_not_said_to_be_deleted(broker: Broker) -> None:
+    broker.logs.out_of_sight.add(T0)
+    assert broker.stop(T0, EPOCH_DURING_DELETE, delete=True) is Errors.KAFKA_STORAGE_ERROR
+    assert broker.role(T0) is None
+    assert broker.stop(T0, EPOCH_DURING_DELETE, delete=False) is Errors.NONE
+    broker.logs.out_of_sight.clear()
+    assert broker.stop(T0, EPOCH_DURING_DELETE, delete=True) is Errors.NONE
+
+
+def test_the_log_of_a_topic_whose_znode_is_gone_is_set_aside(leader: Broker) -> None:
+    assert leader.stop(T0, EPOCH_OF_LOST_TOPIC, delete=True, id=B) is Errors.INCONSISTENT_TOPIC_ID
+    for _ in range(2):
+        assert leader.stop(T0, EPOCH_OF_LOST_TOPIC, delete=True) is Errors.NONE
+    assert (leader.role(T0), leader.logs.hosted().get(T0)) == (None, None)
+    assert T0 in leader.logs.aside
+
+
+def test_a_log_whose_topic_came_back_asks_for_a_later_epoch_than_it_knows(broker: Broker) -> None:
+    log = broker.logs.get_or_create(T0, A, is_new=True)
+    broker.logs.epochs[T0] = [(2, 0)]
+    log.taken_back_to = 0  # type: ignore[misc]
+    for leader in (ME, 2):
+        asked = broker.order({T0: state(leader, 2, is_new=True)})
+        assert asked == {T0: Errors.CORRUPT_MESSAGE}
+    assert broker.order({T0: state(ME, 3, is_new=True)}) == {T0: Errors.NONE}
+
+
 @pytest.mark.parametrize("leader_epoch", [1, EPOCH_DURING_DELETE])
 def test_a_deletion_that_fails_takes_the_replica_out_of_service(
     leader: Broker, leader_epoch: int
@@ -590,11 +629,11 @@ class PoisonedLogs(NumberedLogs):
             raise LookupError("nobody thought of this")
         return super().get_or_create(topic_partition, *args, **kwargs)
 
-    def delete(self, topic_partition: TopicPartition) -> None:
+    def delete(self, topic_partition: TopicPartition, **options: Any) -> None:
         """Delete a log, or raise."""
         if topic_partition == self.poisoned:
             raise LookupError("nobody thought of this")
-        super().delete(topic_partition)
+        super().delete(topic_partition, **options)
 
 
 @pytest.fixture
