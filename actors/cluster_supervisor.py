@@ -7,7 +7,6 @@ first, one by one, so that each can hand over what it leads to those that are le
 
 from __future__ import annotations
 
-import shlex
 import signal
 import time
 from collections.abc import Callable, Collection
@@ -22,11 +21,10 @@ from actors.cluster_file import (
 )
 from actors.cluster_plan import HOST, BrokerPorts, ClusterPlan
 from actors.process_supervisor import Backoff, ProcessSupervisor, Restart, SupervisionListener
-from actors.supervisor_socket import StartRequest, SupervisorSocket
+from actors.supervisor_socket import StartRequest, SupervisorSocket, start_command
 from actors.zookeeper_node import ZooKeeperNode
 from config.addresses import tcp_endpoint
-from config.cluster_location import CLUSTER_FILE, DATA_DIR
-from config.command_line import program
+from config.cluster_location import CLUSTER_FILE
 from core.errors import BadDataError, RegentError, SessionExpiredError, StorageError
 from core.model import BrokerId
 from core.protocol.broker import DescribeMetadataRequest, DescribeMetadataResponse
@@ -271,22 +269,23 @@ class ClusterSupervisor(SupervisionListener):
 
     def _start_brokers(self, request: StartRequest) -> None:
         """Start brokers as they were, and answer when they serve or one of them cannot."""
-        down = {i: child for i, child in self._brokers.items() if not self._is_running(i)}
-        wanted = list(down) if request.broker_ids is None else list(request.broker_ids)
+        missing = [i for i in self._brokers if not self._is_serving(i)]
+        wanted = missing if request.broker_ids is None else list(request.broker_ids)
         for broker_id in wanted:
             if broker_id not in self._brokers:
                 ids = ", ".join(map(str, self._brokers))
                 request.answer({"error": f"there is no broker {broker_id}, only {ids}"})
                 return
-            if broker_id not in down:
+            if broker_id not in missing:
                 pid = self._brokers[broker_id].pid
                 request.answer({"error": f"broker {broker_id} runs already, as process {pid}"})
                 return
         start = _Start(request, set(wanted))
         self._starts.append(start)
-        for broker_id in wanted:
+        for broker_id in start.broker_ids:
             try:
-                self._processes.start_again(down[broker_id])
+                if not self._is_running(broker_id):
+                    self._processes.start_again(self._brokers[broker_id])
             except RegentError as error:
                 self._starts.remove(start)
                 request.answer({"error": str(error)})
@@ -296,16 +295,18 @@ class ClusterSupervisor(SupervisionListener):
     def _is_running(self, broker_id: BrokerId) -> bool:
         return self._processes.is_running(self._brokers[broker_id])
 
+    def _is_serving(self, broker_id: BrokerId) -> bool:
+        return self._is_running(broker_id) and self._brokers[broker_id].ready is not None
+
     def _settle_starts(self) -> None:
         """Answer those whose brokers serve, or of whose brokers one has ended."""
         for start in list(self._starts):
             ended = sorted(i for i in start.broker_ids if not self._is_running(i))
-            waits = any(self._brokers[i].ready is None for i in start.broker_ids)
             if ended:
                 child = self._brokers[ended[0]]
                 words = child.last_words() or "it says nothing"
                 start.request.answer({"error": f"{child.name} ended while it started: {words}"})
-            elif waits:
+            elif not all(map(self._is_serving, start.broker_ids)):
                 continue
             else:
                 entries = [asdict(self._file.brokers[i]) for i in sorted(start.broker_ids)]
@@ -360,14 +361,9 @@ class ClusterSupervisor(SupervisionListener):
             if restart_in_s is not None:
                 what += f"; starting it again in {restart_in_s:g} s"
             elif broker_id is not None:
-                what += f"; to start it again: {self._start_command(broker_id)}"
+                what += f"; to start it again: {start_command(self._plan.data_dir, broker_id)}"
             self._say(what)
         self._settle_starts()
-
-    def _start_command(self, broker_id: BrokerId) -> str:
-        data_dir = self._plan.data_dir
-        where = "" if data_dir == DATA_DIR else f" --data-dir {shlex.quote(str(data_dir))}"
-        return f"{program()} brokers start {broker_id}{where}"
 
     def on_launched_again(self, child: Child) -> None:
         """List a server that has been started again; the others say when they serve."""

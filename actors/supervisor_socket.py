@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -18,6 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from actors.process_supervisor import ProcessSupervisor
+from config.cluster_location import DATA_DIR
+from config.command_line import program
 from core.errors import RegentError
 from core.model import BrokerId
 
@@ -146,6 +149,12 @@ def start_brokers(
         raise SupervisorError(str(answer["error"]))
     started: list[dict[str, Any]] = answer["started"]
     return started
+
+
+def start_command(data_dir: Path, broker_id: BrokerId) -> str:
+    """Return what a user types to have a broker started again."""
+    where = "" if data_dir == DATA_DIR else f" --data-dir {shlex.quote(str(data_dir))}"
+    return f"{program()} brokers start {broker_id}{where}"
 
 
 def _wanted(line: bytes) -> tuple[BrokerId, ...] | None:

@@ -20,10 +20,10 @@ import click
 import run
 from actors.broker_process import BrokerOptions, BrokerProcess
 from actors.guardian import watch_over
+from actors.supervisor_socket import start_command
 from cli.local_brokers import bring_back, print_started
 from cli.output import note
 from config.cluster_location import CLUSTER_FILE
-from config.command_line import program
 from config.settings import Settings, load_settings
 from core.errors import RegentError
 
@@ -97,7 +97,7 @@ def broker(
     if death_pipe_fd is None and (data_dir.parent / CLUSTER_FILE).exists():
         note(
             f"{data_dir} belongs to the cluster that runs on {data_dir.parent}, which does not know"
-            f" this process; as it was: {program()} brokers start {broker_id}"
+            f" this process; as it was: {start_command(data_dir.parent, broker_id)}"
         )
     _log_to(data_dir)
     options = BrokerOptions(broker_id, zookeeper, data_dir, str(Path(run.__file__).resolve()))
