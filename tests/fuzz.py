@@ -8,17 +8,17 @@ that stays. ``--seed`` repeats a run.
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import random
 import sys
 import tempfile
-import threading
 from collections import Counter
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
 from pathlib import Path
 from time import monotonic, sleep
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 from hypothesis import HealthCheck, Phase, given, seed, settings
@@ -42,27 +42,26 @@ SETTINGS = "[broker]\nauto_create_topics_enable = false\n"
 PRODUCE = 0
 
 
-@dataclass(slots=True)
-class Innocent:
-    """A client that produces all the time, on a connection a request; its longest wait."""
+class Seen(NamedTuple):
+    """What a client saw that did nothing wrong."""
 
-    address: tuple[str, int]
-    produce: bytes
-    longest_s: float = 0.0
-    answers: int = 0
-    failures: list[str] = field(default_factory=list)
-    is_over: threading.Event = field(default_factory=threading.Event)
+    answers: int
+    longest_s: float
+    failures: list[str]
 
-    def run(self) -> None:
-        """Produce until it is over."""
-        while not self.is_over.wait(0.01):
-            began = monotonic()
-            try:
-                ask(self.address, self.produce)
-                self.answers += 1
-            except OSError as error:
-                self.failures.append(repr(error))
-            self.longest_s = max(self.longest_s, monotonic() - began)
+
+def produce_until_told(pipe: Connection, address: tuple[str, int], produce: bytes) -> None:
+    """Produce, on a connection a request, in a process of its own; tell what was seen."""
+    answers, longest_s, failures = 0, 0.0, []
+    while not pipe.poll(0.01):
+        began = monotonic()
+        try:
+            ask(address, produce)
+            answers += 1
+        except OSError as error:
+            failures.append(repr(error))
+        longest_s = max(longest_s, monotonic() - began)
+    pipe.send(Seen(answers, round(longest_s, 3), failures))
 
 
 def process_facts(pid: int) -> dict[str, float]:
@@ -81,25 +80,26 @@ def fuzz(address: tuple[str, int], requests: int, chosen: int) -> Counter[str]:
     outcomes: Counter[str] = Counter()
     genuine = genuine_requests(ask_versions(address))
 
-    @seed(chosen)
-    @settings(
-        database=None,
-        deadline=None,
-        max_examples=max(1, requests // (CONNECTIONS * REQUESTS_PER_CONNECTION)),
-        phases=[Phase.generate],
-        suppress_health_check=list(HealthCheck),
-    )
-    @given(conversations(genuine, CONNECTIONS))
-    def check(sent: list[Conversation]) -> None:
-        outcomes.update(talk(address, sent))
+    while (left := requests - outcomes["requests"]) > 0:
 
-    while outcomes["requests"] < requests:
+        @seed(chosen)
+        @settings(
+            database=None,
+            deadline=None,
+            max_examples=1 + left // (CONNECTIONS * REQUESTS_PER_CONNECTION),
+            phases=[Phase.generate],
+            suppress_health_check=list(HealthCheck),
+        )
+        @given(conversations(genuine, CONNECTIONS))
+        def check(sent: list[Conversation]) -> None:
+            outcomes.update(talk(address, sent))
+
         check()
         chosen += 1
     return outcomes
 
 
-def problems(result: dict[str, Any], innocent: Innocent) -> list[str]:
+def problems(result: dict[str, Any], innocent: Seen) -> list[str]:
     """Return what must not be."""
     grown = result["after"]["resident_mb"] - result["before"]["resident_mb"]
     return [
@@ -130,22 +130,22 @@ def main(requests: int, chosen: int | None, data_dir: Path | None) -> None:
         genuine = genuine_requests(ask_versions(address))
         produce = next(r for r in genuine if r[:2] == PRODUCE.to_bytes(2, "big"))
         cluster.await_agreement([0], TOPIC)
-        innocent = Innocent(address, produce)
-        thread = threading.Thread(target=innocent.run)
+        pipe, other_end = multiprocessing.Pipe()
+        client = multiprocessing.get_context("spawn").Process(
+            target=produce_until_told, args=(other_end, address, produce), daemon=True
+        )
+        client.start()
         result: dict[str, Any] = {"seed": first, "before": process_facts(cluster.pid(0))}
-        thread.start()
         began = monotonic()
         outcomes = fuzz(address, requests, first)
         result["seconds"] = round(monotonic() - began, 1)
-        innocent.is_over.set()
-        thread.join()
+        pipe.send(None)
+        innocent: Seen = pipe.recv()
+        client.join()
         sleep(1)  # what is held ends when its client has left
         result["after"] = process_facts(cluster.pid(0))
         result["outcomes"] = dict(outcomes)
-        result["innocent"] = {
-            "answers": innocent.answers,
-            "longest_s": round(innocent.longest_s, 3),
-        }
+        result["innocent"] = innocent._asdict()
         logs = [path.read_text(errors="replace") for path in folder.rglob("*broker*.log")]
         result["log_bytes"] = sum(map(len, logs))
         result["tracebacks"] = sum(text.count("Traceback") for text in logs)
