@@ -52,8 +52,11 @@ from core.controller.controller import Controller
 from core.controller.events import RegisterBrokerAndReelect, Startup
 from core.errors import Errors, RegentError, SessionExpiredError, StorageError
 from core.model import UNKNOWN_BROKER_EPOCH, BrokerId, BrokerInfo, TopicPartition
+from core.protocol.api import ApiKey
 from core.protocol.broker import ShutdownBrokerResponse
+from core.protocol.control import ControlHeader, ControlResponse
 from core.protocol.controller import ControlledShutdownRequest
+from transport.codec import CONTROL_REQUESTS
 from transport.server import ControlServer, IncomingRequest
 from transport.sockets import new_context
 from zk.admin_znodes import ConfigEntityChangeNotificationZNode
@@ -232,6 +235,7 @@ class BrokerProcess(ControllerListener):
             tcp_endpoint(config.host, config.control_port),
             self._dispatch,
             name="control-server",
+            screen=self._screen,
         )
         server.start()
         self._undo.callback(server.stop)
@@ -311,6 +315,9 @@ class BrokerProcess(ControllerListener):
         self._undo.callback(stop_actor, self._configs, _ACTOR_TIMEOUT_S)
 
     # --- what other threads tell ---
+
+    def _screen(self, api_key: ApiKey, header: ControlHeader) -> ControlResponse | None:
+        return self._replica_manager.refuse_unread(header, CONTROL_REQUESTS[api_key])
 
     def _dispatch(self, incoming: IncomingRequest) -> None:
         if self._router is None and self._is_serving:

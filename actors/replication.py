@@ -26,7 +26,9 @@ from actors.zk_isr_manager import PropagateIsrChanges, ZkIsrManager
 from config.addresses import tcp_endpoint
 from config.settings import Settings
 from core.model import BrokerId
+from core.protocol.api import ApiKey
 from core.replication.isr_change_propagation import CHECK_INTERVAL_MS
+from transport import codec
 from transport.client import RequestClient
 from transport.server import ControlServer
 from transport.sockets import Context
@@ -79,6 +81,7 @@ class Replication:
             ReplicationServer(self._replica_manager, self._reaper, on_fetched=self.wake),
             name="replication-server",
             max_outstanding=_MAX_OUTSTANDING,
+            max_frame_bytes=codec.max_request_bytes(ApiKey.FETCH),
         )
         self._server.start()
         return self._server.endpoint

@@ -22,7 +22,7 @@ from core.protocol.controller import (
     ElectLeadersRequest,
     ElectLeadersResponse,
 )
-from transport.controller_ref import ControllerRef, refusal
+from transport.controller_ref import ControllerRef, batches, refusal
 from transport.pauses import pauses
 
 _NAMED_PARTITIONS = 20
@@ -70,9 +70,13 @@ def elect_leaders(
     partitions = _partitions(all_topic_partitions, topic, partition, file)
     deadline = time.monotonic() + timeout_ms / 1000
     with cluster.admin() as admin, controller_of(admin) as controller:
-        request = ElectLeadersRequest(kind, partitions)
-        answer = controller.ask_until_answered(request, ElectLeadersResponse, deadline=deadline)
-        results = sorted(answer.partitions)
+        results = sorted(
+            row
+            for question in ([None] if partitions is None else batches(partitions))
+            for row in controller.ask_until_answered(
+                ElectLeadersRequest(kind, question), ElectLeadersResponse, deadline=deadline
+            ).partitions
+        )
         elected = {_of(row): row.leader for row in results if row.error_code is Errors.NONE}
         unknown = _await_metadata(controller, elected, deadline)
     if output == Output.JSON:

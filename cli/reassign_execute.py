@@ -27,7 +27,7 @@ from core.protocol.controller import (
     OngoingReassignment,
     ReassignablePartition,
 )
-from transport.controller_ref import ControllerRef, refusal
+from transport.controller_ref import ControllerRef, batches, refusal
 from zk.admin import ZkAdminStore
 
 _NAMED_PARTITIONS = 20
@@ -110,11 +110,16 @@ def ongoing(
     controller: ControllerRef, partitions: Sequence[TopicPartition] | None, *, deadline: float
 ) -> list[OngoingReassignment]:
     """Ask what is being moved, of ``partitions`` or in all; sorted. Raises ``ControllerError``."""
-    request = ListPartitionReassignmentsRequest(None if partitions is None else tuple(partitions))
-    answer = controller.ask_until_answered(
-        request, ListPartitionReassignmentsResponse, deadline=deadline
-    )
-    return sorted(answer.partitions)
+    questions = [None] if partitions is None else list(batches(partitions))
+    rows: list[OngoingReassignment] = []
+    for question in questions:
+        answer = controller.ask_until_answered(
+            ListPartitionReassignmentsRequest(question),
+            ListPartitionReassignmentsResponse,
+            deadline=deadline,
+        )
+        rows += answer.partitions
+    return sorted(rows)
 
 
 # --- before ---------------------------------------------------------------------------------------
@@ -181,17 +186,18 @@ def _alter(
     deadline: float,
 ) -> dict[TopicPartition, str]:
     """Submit; return what was refused, and why. Submitting twice is as good as once."""
-    request = AlterPartitionReassignmentsRequest(
-        tuple(ReassignablePartition(*p, replicas) for p, replicas in sorted(targets.items()))
-    )
-    answer = controller.ask_until_answered(
-        request, AlterPartitionReassignmentsResponse, deadline=deadline
-    )
-    return {
-        TopicPartition(row.topic, row.partition): refusal(row)
-        for row in sorted(answer.partitions)
-        if row.error_code is not Errors.NONE
-    }
+    rows = [ReassignablePartition(*p, replicas) for p, replicas in sorted(targets.items())]
+    refused: dict[TopicPartition, str] = {}
+    for batch in batches(rows):
+        answer = controller.ask_until_answered(
+            AlterPartitionReassignmentsRequest(batch),
+            AlterPartitionReassignmentsResponse,
+            deadline=deadline,
+        )
+        for row in sorted(answer.partitions):
+            if row.error_code is not Errors.NONE:
+                refused[TopicPartition(row.topic, row.partition)] = refusal(row)
+    return refused
 
 
 # --- words ----------------------------------------------------------------------------------------

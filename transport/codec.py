@@ -14,7 +14,7 @@ is one ``BadDataError``. There is no checksum of our own (TCP has one) and never
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
@@ -27,6 +27,7 @@ from core.protocol import broker, control, controller, placement, topics
 from core.protocol.api import ActorRequest, ActorResponse, ApiKey
 from core.protocol.control import ControlHeader, ControlRequest, ControlResponse
 from core.records import RecordBytes
+from transport.large_bodies import decode_in_pieces, form_of
 from transport.record_frames import Detach, detacher, join_small
 from transport.schema import Decoder, decoder
 
@@ -50,18 +51,41 @@ _FREE_MAPS: Final = 16
 _LARGE_BODY_BYTES: Final = 64 * 1024  # from here the garbage collector costs more than decoding
 
 
+AT_ONCE_BYTES: Final = 256 * 1024  # larger requests are decoded in pieces
+
+
+class RequestLimit(NamedTuple):
+    """How large the body of a request may be; how many arrays, maps and elements it may have."""
+
+    max_bytes: int
+    max_values: int
+
+
+_SMALL: Final = RequestLimit(4096, 100)
+# Less than 32 MB once it is decoded. Brokers and tools send 10,000 rows at once: 40,000 values.
+_LIST: Final = RequestLimit(3 * 1024 * 1024, 80_000)
+_TOPICS_TO_PLACE: Final = RequestLimit(16 * 1024 * 1024, 500_000)
+# Of a controller, whose epochs are looked at first: it may be about a whole cluster.
+_CONTROL: Final = RequestLimit(MAX_BODY_BYTES, 16 * MAX_ARRAY_LENGTH)
+
+
 class _Api(NamedTuple):
     request: type[Request]
     response: type[Response]
+    limit: RequestLimit = _LIST
 
 
-_APIS: Final = {
+_APIS: Final[Mapping[ApiKey, _Api]] = {
     ApiKey.FETCH: _Api(broker.FetchRequest, broker.FetchResponse),
-    ApiKey.LEADER_AND_ISR: _Api(control.LeaderAndIsrRequest, control.LeaderAndIsrResponse),
-    ApiKey.STOP_REPLICA: _Api(control.StopReplicaRequest, control.StopReplicaResponse),
-    ApiKey.UPDATE_METADATA: _Api(control.UpdateMetadataRequest, control.UpdateMetadataResponse),
+    ApiKey.LEADER_AND_ISR: _Api(
+        control.LeaderAndIsrRequest, control.LeaderAndIsrResponse, _CONTROL
+    ),
+    ApiKey.STOP_REPLICA: _Api(control.StopReplicaRequest, control.StopReplicaResponse, _CONTROL),
+    ApiKey.UPDATE_METADATA: _Api(
+        control.UpdateMetadataRequest, control.UpdateMetadataResponse, _CONTROL
+    ),
     ApiKey.CONTROLLED_SHUTDOWN: _Api(
-        controller.ControlledShutdownRequest, controller.ControlledShutdownResponse
+        controller.ControlledShutdownRequest, controller.ControlledShutdownResponse, _SMALL
     ),
     ApiKey.CREATE_TOPICS: _Api(topics.CreateTopicsRequest, topics.TopicsResponse),
     ApiKey.DELETE_TOPICS: _Api(topics.DeleteTopicsRequest, topics.TopicsResponse),
@@ -82,26 +106,36 @@ _APIS: Final = {
     ApiKey.DESCRIBE_TOPICS: _Api(
         controller.DescribeTopicsRequest, controller.DescribeTopicsResponse
     ),
-    ApiKey.SHUTDOWN_BROKER: _Api(broker.ShutdownBrokerRequest, broker.ShutdownBrokerResponse),
-    ApiKey.DESCRIBE_CONTROLLER: _Api(
-        controller.DescribeControllerRequest, controller.DescribeControllerResponse
+    ApiKey.SHUTDOWN_BROKER: _Api(
+        broker.ShutdownBrokerRequest, broker.ShutdownBrokerResponse, _SMALL
     ),
-    ApiKey.PLACE_TOPICS: _Api(placement.PlaceTopicsRequest, placement.PlaceTopicsResponse),
+    ApiKey.DESCRIBE_CONTROLLER: _Api(
+        controller.DescribeControllerRequest, controller.DescribeControllerResponse, _SMALL
+    ),
+    ApiKey.PLACE_TOPICS: _Api(
+        placement.PlaceTopicsRequest, placement.PlaceTopicsResponse, _TOPICS_TO_PLACE
+    ),
     ApiKey.PLACEMENT_STATUS: _Api(
-        placement.PlacementStatusRequest, placement.PlacementStatusResponse
+        placement.PlacementStatusRequest, placement.PlacementStatusResponse, _SMALL
     ),
 }
-_API_KEYS: Final = {api.request: key for key, api in _APIS.items()}
+_API_KEYS: Final[Mapping[type, ApiKey]] = {api.request: key for key, api in _APIS.items()}
 _REQUEST_DECODERS: Final = {key: decoder(api.request) for key, api in _APIS.items()}
+_REQUEST_FORMS: Final = {key: form_of(api.request) for key, api in _APIS.items()}
 _RESPONSE_DECODERS: Final = {key: decoder(api.response) for key, api in _APIS.items()}
 _DETACHERS: Final[dict[type, Detach]] = {
-    cls: detach for api in _APIS.values() for cls in api if (detach := detacher(cls)) is not None
+    cls: detach
+    for api in _APIS.values()
+    for cls in (api.request, api.response)
+    if (detach := detacher(cls)) is not None
 }
 KNOWN_APIS: Final[frozenset[int]] = frozenset(_APIS)
 # The requests that only a controller sends; without its epoch nobody could fence them.
-CONTROL_APIS: Final = frozenset(
-    {ApiKey.LEADER_AND_ISR, ApiKey.STOP_REPLICA, ApiKey.UPDATE_METADATA}
-)
+CONTROL_REQUESTS: Final[Mapping[int, type[ControlRequest]]] = {
+    ApiKey.LEADER_AND_ISR: control.LeaderAndIsrRequest,
+    ApiKey.STOP_REPLICA: control.StopReplicaRequest,
+    ApiKey.UPDATE_METADATA: control.UpdateMetadataRequest,
+}
 
 
 class RequestHeader(NamedTuple):
@@ -159,7 +193,13 @@ def encode_request(request: Request) -> EncodedBody:
     api_key = _API_KEYS.get(type(request))
     if api_key is None:
         raise BadDataError(f"{type(request).__name__} is not a request")
-    return EncodedBody(api_key, encode_body(request))
+    frames = encode_body(request)
+    limit = _APIS[api_key].limit.max_bytes
+    if len(frames[0]) > limit:
+        raise BadDataError(
+            f"{type(request).__name__} of {len(frames[0])} bytes exceeds {limit}: split it"
+        )
+    return EncodedBody(api_key, frames)
 
 
 def encode_body(value: object) -> Frames:
@@ -172,7 +212,7 @@ def encode_body(value: object) -> Frames:
         detach = _DETACHERS.get(type(value))
         plain = detach(value, records) if detach else value
         data: bytes = msgpack.packb(plain, default=_as_map)
-    except Exception as error:  # msgpack's errors have no common base
+    except Exception as error:
         raise BadDataError(f"{type(value).__name__} cannot be encoded: {error}") from error
     size = len(data) + sum(map(len, records))
     if size > MAX_BODY_BYTES:
@@ -182,9 +222,32 @@ def encode_body(value: object) -> Frames:
     return data, *join_small(records)
 
 
+def max_request_bytes(api_key: ApiKey) -> int:
+    """Return how large the body of a request may be."""
+    return _APIS[api_key].limit.max_bytes
+
+
+def check_request_size(api_key: ApiKey, data: RecordBytes) -> None:
+    """Raise BadDataError when a body is larger than any request of its kind."""
+    limit = _APIS[api_key].limit.max_bytes
+    if len(data) > limit:
+        raise BadDataError(f"{_APIS[api_key].request.__name__}: {len(data)} bytes exceed {limit}")
+
+
 def decode_request_body(api_key: ApiKey, data: RecordBytes, *records: RecordBytes) -> Request:
     """Return the request in the frames of a body; raises BadDataError."""
-    return _decode_body(_APIS[api_key].request, _REQUEST_DECODERS[api_key], data, records)
+    api = _APIS[api_key]
+    check_request_size(api_key, data)
+    if len(data) <= AT_ONCE_BYTES:
+        return _decode_body(api.request, _REQUEST_DECODERS[api_key], data, records)
+    name = api.request.__name__
+    if records:
+        raise BadDataError(f"{name}: records in a request")
+    with _collector_paused(len(data)), _one_error(name):
+        request: Request = decode_in_pieces(
+            _REQUEST_FORMS[api_key], data, new_unpacker, max_values=api.limit.max_values
+        )
+        return request
 
 
 def decode_response_body(api_key: ApiKey, data: RecordBytes, *records: RecordBytes) -> Response:
@@ -250,20 +313,33 @@ def _unpack_header(data: RecordBytes) -> object:
 
 def _unpack(name: str, data: RecordBytes) -> object:
     """Return ``data`` as maps, tuples and scalars, within limits that grow with its length only."""
+    with _one_error(name):
+        budget = _FREE_MAPS + len(data) // BYTES_PER_MAP
+        return msgpack.unpackb(data, object_pairs_hook=_map_builder(budget), **_UNPACKING)
+
+
+def new_unpacker(count: Callable[[], None]) -> msgpack.Unpacker:
+    """Return an unpacker of pieces, which calls ``count`` for each array and each map."""
+
+    def count_array(values: tuple[Any, ...]) -> tuple[Any, ...]:
+        count()
+        return values
+
+    def build_map(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
+        count()
+        return _map(pairs)
+
+    return msgpack.Unpacker(object_pairs_hook=build_map, list_hook=count_array, **_UNPACKING)
+
+
+@contextmanager
+def _one_error(name: str) -> Iterator[None]:
     try:
-        return msgpack.unpackb(
-            data,
-            use_list=False,
-            object_pairs_hook=_map_builder(_FREE_MAPS + len(data) // BYTES_PER_MAP),
-            ext_hook=_refuse_extension,
-            max_str_len=MAX_STRING_BYTES,
-            max_array_len=MAX_ARRAY_LENGTH,
-            max_map_len=MAX_MAP_LENGTH,
-            max_bin_len=0,
-            max_ext_len=0,
-        )
+        yield
     except BadDataError as error:
         raise BadDataError(f"{name}: {error}") from None
+    except MemoryError:
+        raise BadDataError(f"{name}: no memory") from None
     except Exception as error:  # noqa: BLE001 - msgpack's errors have no common base
         reason = str(error) or type(error).__name__
         raise BadDataError(f"{name} is not readable msgpack: {reason}") from None
@@ -275,16 +351,31 @@ def _map_builder(budget: int) -> Callable[[list[tuple[Any, Any]]], dict[Any, Any
         budget -= 1
         if budget < 0:
             raise BadDataError("more maps than its length can pay for")
-        value = dict(pairs)
-        if len(value) != len(pairs):
-            raise BadDataError("a map has the same key twice")
-        return value
+        return _map(pairs)
 
     return build
 
 
+def _map(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
+    value = dict(pairs)
+    if len(value) != len(pairs):
+        raise BadDataError("a map has the same key twice")
+    return value
+
+
 def _refuse_extension(code: int, _data: bytes) -> object:
     raise BadDataError(f"extension type {code} is not allowed")
+
+
+_UNPACKING: Final[Mapping[str, Any]] = {
+    "use_list": False,
+    "ext_hook": _refuse_extension,
+    "max_str_len": MAX_STRING_BYTES,
+    "max_array_len": MAX_ARRAY_LENGTH,
+    "max_map_len": MAX_MAP_LENGTH,
+    "max_bin_len": 0,
+    "max_ext_len": 0,
+}
 
 
 @contextmanager

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from types import TracebackType
 from typing import Final, Self, TypeVar
@@ -19,10 +19,17 @@ from transport.sockets import new_context
 _MAX_ASK_S: Final = 5.0  # then the controller may have moved: look for it again
 _MAX_COMMAND_S: Final = 10.0  # the same for what takes a controller longer than a question
 _PAUSE_S: Final = 0.1
+MAX_ROWS_AT_ONCE: Final = 10_000
 _PASSING_ERRORS: Final = (Errors.NOT_CONTROLLER, Errors.BROKER_NOT_AVAILABLE)
 
 T = TypeVar("T")
 A = TypeVar("A", bound=ControllerResponse | DescribeMetadataResponse)
+
+
+def batches(rows: Sequence[T], size: int = MAX_ROWS_AT_ONCE) -> Iterator[tuple[T, ...]]:
+    """Yield ``rows`` in as many requests as they need: the controller takes no larger ones."""
+    for start in range(0, len(rows), size):
+        yield tuple(rows[start : start + size])
 
 
 @contextmanager

@@ -62,7 +62,7 @@ def decoder(cls: type[T]) -> Decoder[T]:
     Tuples are expected for arrays (``use_list=False``). A hint that is not understood raises
     TypeError here, when it is compiled.
     """
-    decode = _column_decoder(cls, cls.__name__)
+    decode = column_decoder(cls, cls.__name__)
 
     def decode_one(value: object, frames: Sequence[RecordBytes] = ()) -> T:
         records = RecordFrames(frames)
@@ -73,7 +73,8 @@ def decoder(cls: type[T]) -> Decoder[T]:
     return decode_one
 
 
-def _column_decoder(hint: Any, path: str) -> ColumnDecoder:
+def column_decoder(hint: Any, path: str) -> ColumnDecoder:
+    """Return what decodes a column of values of a type; ``path`` names it in errors."""
     if hint is int:
         return functools.partial(_decode_ints, path)
     if hint is bool or hint is str:
@@ -82,11 +83,11 @@ def _column_decoder(hint: Any, path: str) -> ColumnDecoder:
         return functools.partial(_decode_records, path)
     if isinstance(hint, types.UnionType):
         (inner,) = (arg for arg in typing.get_args(hint) if arg is not types.NoneType)
-        return _filling(_column_decoder(inner, path), absent=None, filler=None)
+        return _filling(column_decoder(inner, path), absent=None, filler=None)
     if typing.get_origin(hint) is tuple:
         item, ellipsis = typing.get_args(hint)
         if ellipsis is ...:
-            return _array_decoder(_column_decoder(item, path), path)
+            return _array_decoder(column_decoder(item, path), path)
     if isinstance(hint, type):
         return _class_decoder(hint, path)
     raise TypeError(f"{path}: a body cannot hold {hint!r}")
@@ -182,7 +183,7 @@ def _array_decoder(decode_items: ColumnDecoder, path: str) -> ColumnDecoder:
 def _row_decoder(cls: type[Any], path: str) -> ColumnDecoder:
     hints = typing.get_type_hints(cls)
     names = tuple(cls._fields)
-    decoders = [_column_decoder(hints[name], f"{cls.__name__}.{name}") for name in names]
+    decoders = [column_decoder(hints[name], f"{cls.__name__}.{name}") for name in names]
     build = functools.partial(tuple.__new__, cls)
     getters = [itemgetter(index) for index in range(len(names))]
 
@@ -202,7 +203,7 @@ def _map_decoder(cls: type[Any], path: str) -> ColumnDecoder:
     hints = typing.get_type_hints(cls)
     fields = []
     for field in dataclasses.fields(cls):
-        decode_field = _column_decoder(hints[field.name], f"{cls.__name__}.{field.name}")
+        decode_field = column_decoder(hints[field.name], f"{cls.__name__}.{field.name}")
         if field.default is not dataclasses.MISSING:
             decode_field = _filling(decode_field, absent=_ABSENT, filler=field.default)
         fields.append((field.name, decode_field))

@@ -18,17 +18,18 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final
+from typing import Final, TypeAlias
 
 import zmq
 
 from core.errors import BadDataError, Errors, RegentError
 from core.protocol.api import ApiKey
-from core.protocol.control import ControlHeader
+from core.protocol.control import ControlHeader, ControlResponse
 from core.records import RecordBytes
 from transport import codec
 from transport.codec import Frames, Request, RequestHeader, Response
 from transport.sockets import (
+    MAX_FRAME_BYTES,
     Context,
     Message,
     Socket,
@@ -43,6 +44,7 @@ logger = logging.getLogger(__name__)
 
 MAX_OUTSTANDING: Final = 10_000
 _MESSAGES_PER_TURN: Final = 100  # before answers get their turn
+_TURN_S: Final = 0.01  # the same
 _POLL_MS: Final = 1000
 _STOP_TIMEOUT_S: Final = 5.0
 _UNBIND_TIMEOUT_MS: Final = 1000
@@ -169,11 +171,19 @@ class _RefusalError(Exception):
         self.error_code = error_code
 
 
+Screen: TypeAlias = Callable[[ApiKey, ControlHeader], ControlResponse | None]
+
+
+def _screen_nothing(_key: ApiKey, _header: ControlHeader) -> None:
+    return None
+
+
 class ControlServer:
     """Listens on ``bind`` (``tcp://host:port``, port 0 for a free one) with a thread of its own.
 
     ``dispatch`` runs on that thread and must not block. Beyond ``max_outstanding`` requests
-    without an answer, more are refused with BROKER_NOT_AVAILABLE.
+    without an answer, more are refused with BROKER_NOT_AVAILABLE. ``screen`` is asked about large
+    requests of controllers before they are decoded: what it returns is the answer.
     """
 
     def __init__(
@@ -184,6 +194,8 @@ class ControlServer:
         *,
         name: str,
         max_outstanding: int = MAX_OUTSTANDING,
+        max_frame_bytes: int = MAX_FRAME_BYTES,
+        screen: Screen = _screen_nothing,
     ) -> None:
         self.endpoint = bind
         """The address listened on; with the real port once started."""
@@ -192,6 +204,8 @@ class ControlServer:
         self._dispatch = dispatch
         self._name = name
         self._max_outstanding = max_outstanding
+        self._max_frame_bytes = max_frame_bytes
+        self._screen = screen
         self._outstanding = 0  # this and the next: read and written by the I/O thread alone
         self._last_answer_at = -_LAST_WORDS_S
         self._outbox: deque[tuple[RecordBytes, Frames]] = deque()  # route and frames
@@ -204,7 +218,7 @@ class ControlServer:
 
         Raises PortInUseError, or RegentError for an address of no use.
         """
-        router = open_socket(self._context, zmq.ROUTER)
+        router = open_socket(self._context, zmq.ROUTER, max_frame_bytes=self._max_frame_bytes)
         try:
             listen_at(router, self.endpoint)
         except (zmq.ZMQError, OSError, ValueError) as error:
@@ -277,6 +291,7 @@ class ControlServer:
             self._last_answer_at = time.monotonic()
 
     def _receive(self, router: Socket) -> None:
+        end_of_turn = time.monotonic() + _TURN_S
         for _ in range(_MESSAGES_PER_TURN):
             message = receive_message(router)
             if message is None:
@@ -286,11 +301,20 @@ class ControlServer:
             except _RefusalError as refusal:
                 self.rejected.add(refusal.reason, refusal)
                 self._refuse(router, message, refusal.error_code)
+            if time.monotonic() >= end_of_turn:
+                return
 
     def _accept(self, message: Message) -> None:
         """Dispatch the request in ``message``; raises _RefusalError."""
         header, frames = self._open(message)
         api_key = ApiKey(header.api_key)
+        answer = self._screened(header, api_key, frames[0])
+        if answer is not None:
+            encoded = codec.encode_body(answer)
+            reply_header = codec.encode_reply_header(header.correlation_id)
+            self._outstanding += 1
+            self._deliver(message.frames[0], (reply_header, *encoded))
+            return
         try:
             body = codec.decode_request_body(api_key, *frames)
         except BadDataError as error:
@@ -314,6 +338,19 @@ class ControlServer:
             self.rejected.add(Rejection.DISPATCH_FAILED, error)
             reply.fail(Errors.UNKNOWN_SERVER_ERROR)
 
+    def _screened(
+        self, header: RequestHeader, api_key: ApiKey, body: RecordBytes
+    ) -> ControlResponse | None:
+        """Return the answer to a request that is not to be decoded; raises _RefusalError."""
+        try:
+            codec.check_request_size(api_key, body)
+        except BadDataError as error:
+            raise _RefusalError(Rejection.TOO_LARGE, error, Errors.INVALID_REQUEST) from None
+        control = header.control_header
+        if control is None or len(body) <= codec.AT_ONCE_BYTES:
+            return None
+        return self._screen(api_key, control) if api_key in codec.CONTROL_REQUESTS else None
+
     def _open(self, message: Message) -> tuple[RequestHeader, list[RecordBytes]]:
         """Return the header, acceptable, and the body's frames; raises _RefusalError."""
         frames = message.frames
@@ -332,7 +369,7 @@ class ControlServer:
             raise _RefusalError(Rejection.UNSUPPORTED_VERSION, detail, Errors.UNSUPPORTED_VERSION)
         if header.api_key not in codec.KNOWN_APIS:
             raise _RefusalError(Rejection.UNKNOWN_API, header.api_key, Errors.INVALID_REQUEST)
-        if header.api_key in codec.CONTROL_APIS and header.control_header is None:
+        if header.api_key in codec.CONTROL_REQUESTS and header.control_header is None:
             raise _RefusalError(Rejection.UNFENCED, header.api_key, Errors.INVALID_REQUEST)
         if self._outstanding >= self._max_outstanding:
             detail = f"{self._outstanding} requests"

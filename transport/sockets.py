@@ -26,6 +26,8 @@ MAX_MESSAGE_BYTES: Final = MAX_FRAME_BYTES + 8 * 1024  # of a body and its recor
 MAX_FRAMES: Final = 4 + 2 * MAX_FRAME_BYTES // LARGE_BYTES
 QUEUED_MESSAGES: Final = 100
 """How many messages wait at most, for each peer and in each direction."""
+QUEUED_REQUESTS: Final = 8
+"""How many messages of a peer wait at most to be read by a server; they may be large."""
 FLUSH_MS: Final = 200
 """How long what was sent just before a client closed may take to leave."""
 
@@ -35,7 +37,6 @@ _monitor_ids: Final = itertools.count()
 
 _OPTIONS: Final = {
     zmq.LINGER: 0,
-    zmq.MAXMSGSIZE: MAX_FRAME_BYTES,
     zmq.SNDHWM: QUEUED_MESSAGES,
     zmq.RCVHWM: QUEUED_MESSAGES,
     zmq.HEARTBEAT_IVL: 1000,
@@ -53,7 +54,8 @@ _OPTIONS_OF_KIND: Final = {
     # closes, what has arrived and was not read yet is gone.
     zmq.DEALER: {zmq.IMMEDIATE: 1},
     # An unknown peer is an error instead of silence, and a peer that came back is the newer one.
-    zmq.ROUTER: {zmq.ROUTER_MANDATORY: 1, zmq.ROUTER_HANDOVER: 1},
+    # Few requests of a peer wait here: the others wait at the peer.
+    zmq.ROUTER: {zmq.ROUTER_MANDATORY: 1, zmq.ROUTER_HANDOVER: 1, zmq.RCVHWM: QUEUED_REQUESTS},
 }
 
 
@@ -77,11 +79,17 @@ def new_context() -> Context:
     return context
 
 
-def open_socket(context: Context, kind: zmq.SocketType) -> Socket:
-    """Return a new DEALER or ROUTER socket; it belongs to one thread. Raises zmq.ZMQError."""
+def open_socket(
+    context: Context, kind: zmq.SocketType, *, max_frame_bytes: int = MAX_FRAME_BYTES
+) -> Socket:
+    """Return a new DEALER or ROUTER socket; it belongs to one thread. Raises zmq.ZMQError.
+
+    A peer that sends a larger frame is cut off, before memory is taken for it.
+    """
     socket = context.socket(kind)
     for option, value in (_OPTIONS | _OPTIONS_OF_KIND[kind]).items():
         socket.setsockopt(option, value)
+    socket.setsockopt(zmq.MAXMSGSIZE, max_frame_bytes)
     return socket
 
 

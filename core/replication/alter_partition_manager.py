@@ -6,6 +6,8 @@ that nothing is lost when a request or an answer is; a copy of a request is harm
 
 from __future__ import annotations
 
+from itertools import islice
+
 from core.errors import Errors
 from core.model import BrokerId, TopicPartition
 from core.protocol.controller import (
@@ -14,6 +16,9 @@ from core.protocol.controller import (
     AlterPartitionResponse,
     AlterPartitionRow,
 )
+
+MAX_PROPOSALS_AT_ONCE = 10_000
+"""A request must not be larger than the controller's broker takes."""
 
 
 class AlterPartitionManager:
@@ -38,10 +43,10 @@ class AlterPartitionManager:
         self._items.pop(partition, None)
 
     def next_request(self, broker_id: BrokerId, broker_epoch: int) -> AlterPartitionRequest | None:
-        """Put all that waits in flight; None when nothing waits, or a request is in flight."""
+        """Put what waits in flight; None when nothing waits, or a request is in flight."""
         if self._in_flight is not None or not self._items:
             return None
-        rows = tuple(self._items.values())
+        rows = tuple(islice(self._items.values(), MAX_PROPOSALS_AT_ONCE))
         self._in_flight = AlterPartitionRequest(broker_id, broker_epoch, rows)
         return self._in_flight
 

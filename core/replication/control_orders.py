@@ -16,7 +16,7 @@ Mirrors ``becomeLeaderOrFollower``, ``stopReplicas`` and ``maybeUpdateMetadataCa
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from core.errors import Errors, StorageError
@@ -119,6 +119,20 @@ class ControlOrders:
             case UpdateMetadataRequest():
                 self._cache.update(header, request)
                 return UpdateMetadataResponse(Errors.NONE)
+
+    def refuse_unread(
+        self, header: ControlHeader, kind: type[ControlRequest]
+    ) -> ControlResponse | None:
+        """Return the answer to a request whose header alone is too old; from any thread.
+
+        None says nothing: ``handle`` decides.
+        """
+        nothing = _EMPTY[kind]
+        if UNKNOWN_BROKER_EPOCH != header.broker_epoch < self.broker_epoch:
+            return refusal(nothing, Errors.STALE_BROKER_EPOCH)
+        if header.controller_epoch < self.controller_epoch:
+            return refusal(nothing, Errors.STALE_CONTROLLER_EPOCH, self.controller_epoch)
+        return None
 
     def on_registered(self, broker_epoch: int) -> None:
         """Learn our broker epoch, before any order that names it is obeyed or not."""
@@ -380,6 +394,13 @@ def _why_not(replica_log: PartitionLog, topic_id: TopicId | None, leader_epoch: 
     if replica_log.taken_back_to >= 0 and leader_epoch <= replica_log.latest_epoch:
         return Errors.CORRUPT_MESSAGE
     return Errors.NONE
+
+
+_EMPTY: Mapping[type[ControlRequest], ControlRequest] = {
+    LeaderAndIsrRequest: LeaderAndIsrRequest(LeaderAndIsrType.INCREMENTAL, (), ()),
+    StopReplicaRequest: StopReplicaRequest(()),
+    UpdateMetadataRequest: UpdateMetadataRequest((), ()),
+}
 
 
 def refusal(request: ControlRequest, error: Errors, controller_epoch: int = 0) -> ControlResponse:

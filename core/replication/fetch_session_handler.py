@@ -24,6 +24,8 @@ from core.protocol.broker import (
 from core.replication.partition import Partition
 
 FIRST_BACKOFF_MS = 20
+MAX_LISTED = 10_000
+"""How many partitions a fetch lists: a request must not be larger than the leader takes."""
 
 
 class Asked(NamedTuple):
@@ -119,7 +121,9 @@ class FetchSessionHandler:
             self._held = {}
         listed: list[Partition] = []
         forgotten: list[TopicPartition] = []
-        for name in self._partitions if is_full else self._changed:
+        names = list(self._partitions if is_full else self._changed)
+        self._changed = dict.fromkeys(names[MAX_LISTED:])
+        for name in names[:MAX_LISTED]:
             partition = self._partitions.get(name)
             position = None
             if partition is not None and name not in self._delayed_until_ms:
@@ -129,8 +133,11 @@ class FetchSessionHandler:
                 listed.append(partition)
             elif self._held.pop(name, None) is not None:
                 forgotten.append(name)
-        self._changed = {}
-        delay_ms = self.delay_ms(now_ms)
+        if is_full and self._changed:  # the others first, should there be no session again
+            self._partitions = {
+                n: self._partitions[n] for n in (*self._changed, *names[:MAX_LISTED])
+            }
+        delay_ms = 0 if self._changed else self.delay_ms(now_ms)
         self._in_flight = replace(
             template,
             max_wait_ms=_shorter(template.max_wait_ms, delay_ms),

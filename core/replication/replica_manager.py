@@ -375,6 +375,12 @@ class ReplicaManager:
         """Obey a request, or refuse it as a whole when its epochs are stale."""
         return self._in_turns(self._orders.handle(header, request, now_ms))
 
+    def refuse_unread(
+        self, header: ControlHeader, kind: type[ControlRequest]
+    ) -> ControlResponse | None:
+        """Return the answer to a request whose header is too old, else None; from any thread."""
+        return self._orders.refuse_unread(header, kind)
+
     def begins_copying(self, request: LeaderAndIsrRequest) -> bool:
         """Whether the request starts a reassignment of a replica that this broker hosts."""
         with self._lock:

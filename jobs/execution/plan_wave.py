@@ -15,7 +15,7 @@ from core.protocol.controller import (
     ReassignablePartition,
 )
 from jobs.execution.plan_survey import Standing, read_obstacles, survey
-from transport.controller_ref import ControllerRef, refusal
+from transport.controller_ref import ControllerRef, batches, refusal
 from zk.admin import ZkAdminStore
 
 _SUBMIT_S: Final = 10.0  # then the controller may have moved: look for it again
@@ -98,6 +98,10 @@ class Wave:
         What is refused for another reason than that it does not exist (a broker that has just died,
         a leader that nobody can replace now) is submitted again at the next step.
         """
+        for batch in batches(moves):
+            self._submit_batch(batch, controller)
+
+    def _submit_batch(self, moves: Sequence[PlannedMove], controller: ControllerRef) -> None:
         request = AlterPartitionReassignmentsRequest(
             tuple(ReassignablePartition(*move.partition, move.target) for move in moves)
         )

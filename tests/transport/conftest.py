@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from typing import Protocol
+from typing import Any, Protocol
 
 import pytest
 
@@ -19,6 +19,7 @@ class Serve(Protocol):
         dispatch: Callable[[IncomingRequest], None],
         bind: str = "tcp://127.0.0.1:0",
         max_outstanding: int = 1000,
+        **limits: Any,
     ) -> ControlServer: ...
 
 
@@ -41,9 +42,15 @@ def serve(context: Context) -> Iterator[Serve]:
             dispatch: Callable[[IncomingRequest], None],
             bind: str = "tcp://127.0.0.1:0",
             max_outstanding: int = 1000,
+            **limits: Any,
         ) -> ControlServer:
             server = ControlServer(
-                context, bind, dispatch, name="test-server", max_outstanding=max_outstanding
+                context,
+                bind,
+                dispatch,
+                name="test-server",
+                max_outstanding=max_outstanding,
+                **limits,
             )
             stack.callback(server.stop)
             server.start()

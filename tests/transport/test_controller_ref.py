@@ -14,7 +14,7 @@ from core.protocol.controller import (
     ElectedPartition,
 )
 from tests.transport.conftest import Serve
-from transport.controller_ref import ControllerError, ControllerRef, refusal
+from transport.controller_ref import ControllerError, ControllerRef, batches, refusal
 from transport.server import IncomingRequest
 
 QUESTION = DescribeControllerRequest()
@@ -111,3 +111,9 @@ def test_a_refusal_is_told_without_the_name_of_the_partition():
     row = ElectedPartition("t", 3, Errors.PREFERRED_LEADER_NOT_AVAILABLE, "t-3: it is dead")
     assert refusal(row) == "it is dead"
     assert refusal(row._replace(message="")) == "PREFERRED_LEADER_NOT_AVAILABLE"
+
+
+def test_what_is_too_much_for_one_request_is_asked_in_several() -> None:
+    assert list(batches([])) == []
+    assert list(batches([1, 2], 2)) == [(1, 2)]
+    assert list(batches([1, 2, 3, 4, 5], 2)) == [(1, 2), (3, 4), (5,)]

@@ -9,13 +9,16 @@ from collections.abc import Iterator
 from contextlib import suppress
 from urllib.parse import urlsplit
 
+import msgpack
 import pytest
 import zmq
 
 from core.errors import Errors
 from core.protocol.api import ApiKey
+from core.protocol.control import ControlHeader, UpdateMetadataResponse
 from tests.transport.conftest import Connect, Serve
 from tests.transport.raw_peer import ANSWER_999, READY, STATUS, RawPeer, answer_ready
+from transport.codec import AT_ONCE_BYTES, encode_body
 from transport.server import ControlServer, IncomingRequest, RejectedFrames, Rejection
 from transport.sockets import Context, new_context, open_socket
 
@@ -77,6 +80,60 @@ def test_a_message_without_a_correlation_id_is_dropped_and_counted(
     peer.send(*frames)
     assert peer.receive_own_answer() == ANSWER_999
     assert server.rejected.counts == {reason: 1}
+
+
+def test_a_request_larger_than_its_kind_may_be_is_not_decoded(
+    server: ControlServer, peer: RawPeer
+) -> None:
+    large = b"\x81\xa6topics" + b"\xdd\0\x40\0\0" + b"\x90" * 0x400000
+    peer.send_header([1, ApiKey.FETCH, 0, 5, "c", None, None, None], large)
+    assert peer.receive() == [1, 5, Errors.INVALID_REQUEST]
+    assert server.rejected.counts == {Rejection.TOO_LARGE: 1}
+    assert peer.receive_own_answer() == ANSWER_999
+
+
+def test_a_large_request_of_a_deposed_controller_is_answered_unread(
+    serve: Serve, context: Context
+) -> None:
+    refused = UpdateMetadataResponse(Errors.STALE_CONTROLLER_EPOCH, 7)
+    screened: queue.Queue[tuple[ApiKey, ControlHeader]] = queue.Queue()
+
+    def screen(api_key: ApiKey, header: ControlHeader) -> UpdateMetadataResponse | None:
+        screened.put((api_key, header))
+        return refused if header.controller_epoch < 7 else None
+
+    server = serve(answer_ready, screen=screen)
+    socket = open_socket(context, zmq.DEALER)
+    try:
+        peer = RawPeer(socket, server.endpoint)
+        junk = b"\x90" * (AT_ONCE_BYTES + 1)
+        peer.send_header([1, ApiKey.UPDATE_METADATA, 0, 5, "c", 1, 6, 3], junk)
+        assert socket.poll(5000, zmq.POLLIN)
+        frames = socket.recv_multipart()[1:]
+        assert frames == [msgpack.packb([1, 5, 0]), *encode_body(refused)]
+        assert screened.get(timeout=5) == (ApiKey.UPDATE_METADATA, ControlHeader(1, 6, 3))
+        peer.send_header([1, ApiKey.UPDATE_METADATA, 0, 6, "c", 1, 7, 3], junk)
+        assert peer.receive() == [1, 6, Errors.INVALID_REQUEST], "this one is decoded"
+        assert server.rejected.counts == {Rejection.BAD_BODY: 1}
+    finally:
+        socket.close()
+
+
+def test_a_server_that_takes_small_requests_only_cuts_off_who_sends_larger_ones(
+    serve: Serve, context: Context, connect: Connect
+) -> None:
+    server = serve(answer_ready, max_frame_bytes=100_000)
+    socket = open_socket(context, zmq.DEALER)
+    peer = RawPeer(socket, server.endpoint)
+    monitor = socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+    try:
+        peer.send(b"", bytes(100_001))
+        assert monitor.poll(5000)
+    finally:
+        socket.disable_monitor()
+        monitor.close()
+        socket.close()
+    assert connect(server.endpoint).request(STATUS, timeout_ms=5000) == READY
 
 
 def test_a_peer_that_sends_too_large_a_frame_is_cut_off(

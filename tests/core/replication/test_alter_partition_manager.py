@@ -11,6 +11,7 @@ from core.protocol.controller import (
     AlterPartitionResponse,
     AlterPartitionRow,
 )
+from core.replication import alter_partition_manager
 from core.replication.alter_partition_manager import AlterPartitionManager
 from tests.core.replication.stage import T0, accepted, refused
 
@@ -49,6 +50,18 @@ def test_a_second_proposal_for_a_partition_is_refused(manager: AlterPartitionMan
     request = send(manager)
     assert request.partitions == (row(0, (1, 2)),)
     assert not manager.submit(row(0, (1, 3))), "in flight is waiting, too"
+
+
+def test_no_more_is_proposed_at_once_than_the_controller_takes(
+    manager: AlterPartitionManager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(alter_partition_manager, "MAX_PROPOSALS_AT_ONCE", 2)
+    for partition in range(3):
+        manager.submit(row(partition))
+    first = send(manager)
+    assert first.partitions == (row(0), row(1))
+    manager.on_response(first, respond(accepted(row(0)), accepted(row(1))))
+    assert send(manager).partitions == (row(2),)
 
 
 def test_what_is_proposed_meanwhile_is_sent_after_the_answer(  # ISR-19

@@ -7,6 +7,7 @@ import pytest
 from core.errors import Errors
 from core.model import TopicPartition
 from core.protocol.broker import FetchRequest, FetchResponse
+from core.replication import fetch_session_handler
 from core.replication.partition import Role
 from tests.core.replication.stage import LAG_MS, SETTINGS, T0, T1, T2, Broker, accepted, state
 
@@ -85,6 +86,29 @@ def test_the_first_fetch_lists_everything_and_the_next_nothing() -> None:
         request, response = pair.fetch()
         assert (request.session_id, request.session_epoch) == (response.session_id, epoch)
         assert listed(request) == listed(response) == []
+
+
+def test_a_fetch_lists_no_more_than_a_leader_takes_and_the_next_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(fetch_session_handler, "MAX_LISTED", 2)
+    pair = Pair()
+    pair.order(1, T0, T1, T2)
+    first, _ = pair.fetch()
+    assert (listed(first), first.max_wait_ms) == ([T0, T1], 0)
+    second, response = pair.fetch()
+    assert (listed(second), listed(response)) == ([T2], [T2])
+    assert second.is_incremental
+    assert second.max_wait_ms > 0
+    assert listed(pair.fetch()[0]) == []
+
+
+def test_without_a_session_all_partitions_have_their_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fetch_session_handler, "MAX_LISTED", 2)
+    pair = Pair()
+    pair.order(1, T0, T1, T2)
+    pair.leader.meet({1: 100})  # whom it does not know it gives no session
+    assert [listed(pair.fetch()[0]) for _ in range(3)] == [[T0, T1], [T2, T0], [T1, T2]]
 
 
 def test_who_asks_for_no_session_gets_none(pair: Pair) -> None:

@@ -21,6 +21,7 @@ from core.model import (
 from core.protocol.broker import FetchRequest, FetchResponse
 from core.protocol.client import ConsumerFetch
 from core.protocol.control import (
+    ControlHeader,
     ControlRequest,
     LeaderAndIsrPartition,
     LeaderAndIsrResponse,
@@ -113,6 +114,21 @@ def test_a_deposed_controller_is_refused(
     assert broker.manager.controller_epoch == max(7, controller_epoch)
     if error is not Errors.NONE:
         assert broker.manager.partitions == before
+
+
+@pytest.mark.parametrize("kind", REQUESTS)
+def test_a_request_that_is_too_old_can_be_refused_unread(broker: Broker, kind: str) -> None:
+    broker.handle(REQUESTS[kind], controller_epoch=7, broker_epoch=-1)
+    broker.manager.broker_epoch = 100
+
+    def refused(controller_epoch: int, broker_epoch: int) -> Errors | None:
+        header = ControlHeader(1, controller_epoch, broker_epoch)
+        answer = broker.manager.refuse_unread(header, type(REQUESTS[kind]))
+        return None if answer is None else answer.error_code
+
+    assert refused(7, 100) is refused(8, 101) is refused(7, -1) is None
+    assert refused(6, 100) is Errors.STALE_CONTROLLER_EPOCH
+    assert refused(7, 99) is Errors.STALE_BROKER_EPOCH
 
 
 def test_a_refused_leader_and_isr_repeats_the_error_for_every_partition() -> None:
