@@ -13,7 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, NamedTuple, TypeVar, cast
 
 import click
 
@@ -193,19 +193,17 @@ def _ask_service(
         RequestTimeoutError,
     )
 
-    deadline = time.monotonic() + timeout_s
+    limit = _Limit(timeout_s, time.monotonic() + timeout_s)
     try:
         with Waiting() as waiting:
             try:
-                answer = _ask_once(cluster, request, deadline, waiting)
+                answer = _ask_once(cluster, request, limit, waiting)
             except (PeerDisconnectedError, PeerUnreachableError):
-                answer = _ask_once(cluster, request, deadline, waiting)
+                answer = _ask_once(cluster, request, limit, waiting)
     except RequestTimeoutError:
-        raise _too_late("is still placing", timeout_s) from None
+        raise limit.exceeded("it is placing") from None
     except RequestError as error:
         raise ServiceUnavailableError(f"the placement service failed ({error})") from None
-    except _NotWarmError:
-        raise _too_late("is still warming up", timeout_s) from None
     if answer.error_code is Errors.INVALID_PARTITIONS:  # too many: the request itself was checked
         raise PlacementFailedError(f"{answer.message}; --no-placement-service has no such limit")
     if answer.error_code is not Errors.NONE:
@@ -213,27 +211,34 @@ def _ask_service(
     return answer.partitions
 
 
-class _NotWarmError(Exception):
-    """Time is up, and the service has not begun to place."""
+class _Limit(NamedTuple):
+    """How long the service may take, and until when that is."""
 
+    timeout_s: float
+    deadline: float
 
-def _too_late(state: str, timeout_s: float) -> ServiceUnavailableError:
-    return ServiceUnavailableError(f"the placement service {state} after {timeout_s:g} s")
+    @property
+    def left_s(self) -> float:
+        return max(self.deadline - time.monotonic(), 0.0)
+
+    def exceeded(self, state: str) -> ServiceUnavailableError:
+        return ServiceUnavailableError(
+            f"the placement service is not ready after {self.timeout_s:g} s ({state})"
+        )
 
 
 def _ask_once(
-    cluster: Cluster, request: PlaceTopicsRequest, deadline: float, waiting: Waiting
+    cluster: Cluster, request: PlaceTopicsRequest, limit: _Limit, waiting: Waiting
 ) -> PlaceTopicsResponse:
     from cli.remote_actors import actor_at
     from transport.controller_ref import ask
 
-    service = _await_warm(cluster, deadline, waiting)
+    service = _await_warm(cluster, limit, waiting)
     with actor_at(service.endpoint) as actor:
-        left_s = max(deadline - time.monotonic(), 0.0)
-        return ask(actor, request, PlaceTopicsResponse, timeout_s=left_s)
+        return ask(actor, request, PlaceTopicsResponse, timeout_s=limit.left_s)
 
 
-def _await_warm(cluster: Cluster, deadline: float, waiting: Waiting) -> LocalPlacement:
+def _await_warm(cluster: Cluster, limit: _Limit, waiting: Waiting) -> LocalPlacement:
     """Return the service once Spark runs; it may be replaced by a new one meanwhile."""
     ended_at: float | None = None  # when the listed process was first seen to have ended
     while True:
@@ -258,10 +263,12 @@ def _await_warm(cluster: Cluster, deadline: float, waiting: Waiting) -> LocalPla
                 raise ServiceUnavailableError(
                     f"the placement service (process {service.pid}) is not running"
                 )
-        if time.monotonic() >= deadline:
-            raise _NotWarmError
-        message = "the service is starting" if status is None else status.message
-        waiting.say(f"placement: {message}")
+        state = "the service is starting" if service is None else "the service does not answer"
+        if status is not None:
+            state = status.message
+        if not limit.left_s:
+            raise limit.exceeded(state)
+        waiting.say(f"placement: {state}")
         time.sleep(_POLL_S)
 
 

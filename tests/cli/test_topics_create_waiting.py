@@ -82,8 +82,8 @@ def test_a_placement_service_that_takes_too_long_is_not_waited_for(
     result = local.run(*CREATE, "--placement-timeout-ms", "50")
 
     assert result.exit_code == 0
-    what = "warming up" if state == "starting" else "placing"
-    reason = f"the placement service is still {what} after 0.05 s"
+    what = "Spark is starting" if state == "starting" else "it is placing"
+    reason = f"the placement service is not ready after 0.05 s ({what})"
     assert result.stderr == f"{reason}: placed by the same rule, without Spark\n"
     assert replicas(local, "t") == {0: (0,)}
 
