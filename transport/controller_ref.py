@@ -67,6 +67,8 @@ class ControllerRef:
         self._actor: RemoteActorRef | None = None
         self.failure = "there is no controller"
         """Why the last question was not answered."""
+        self.is_silent = False
+        """Whether that is because the broker that should did not."""
         self._was_refused = False  # so that asking again would not help
 
     def __enter__(self) -> Self:
@@ -87,7 +89,7 @@ class ControllerRef:
 
         ``deadline`` is on the monotonic clock. After None the controller is looked for anew.
         """
-        self._was_refused = False
+        self._was_refused = self.is_silent = False
         try:
             actor = self._actor or self._connect()
             timeout_s = max(0.0, min(limit_s, deadline - time.monotonic()))
@@ -100,6 +102,7 @@ class ControllerRef:
         except BrokerNotFoundError as error:
             self.failure = str(error)
         except (RequestError, BadDataError) as error:
+            self.is_silent = True
             self.failure = f"the controller does not answer: {error}"
         self._forget()
         return None

@@ -180,7 +180,19 @@ def test_a_broker_that_leaves_requests_unanswered_is_a_reason(healthy: FakeClust
     ]
 
 
-def test_a_controller_that_does_not_answer_is_a_warning(healthy: FakeCluster) -> None:
+def test_a_controller_that_does_not_answer_is_a_reason(
+    healthy: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cli.status._CONTROLLER_LIMIT_S", 0.05)
+    healthy.answers[DescribeControllerRequest] = lambda _: None
+
+    status = healthy.json("status", exit_code=1)
+
+    (reason,) = status["reasons"]
+    assert reason.startswith("the controller does not answer: ")
+
+
+def test_a_controller_that_is_none_any_more_is_a_warning(healthy: FakeCluster) -> None:
     healthy.answers[DescribeControllerRequest] = lambda _: Errors.NOT_CONTROLLER
     moving = {0: ReplicaAssignment((0, 1), adding_replicas=(1,))}
     healthy.add_topic("moving", moving, IN_SYNC)
