@@ -17,8 +17,9 @@ from core.protocol.controller import (
     ReassignablePartition,
 )
 from core.topic_validation import INTERNAL_TOPICS
-from tests.conformance.fields import Fields, one_of, partition
+from tests.conformance.fields import Fields, UnknownInCaseError, one_of, partition
 from tests.conformance.record_clients import RecordClient, throttle
+from tests.conformance.sentences import understand
 from tests.conformance.stage import Stage
 from tests.conformance.waits import Waits
 from tests.support.fake_zookeeper import FakeZooKeeper
@@ -34,6 +35,10 @@ from zk.store import ZkControllerStore
 from zk.znodes import ControllerZNode, TopicZNode
 
 OTHER_CONTROLLER = 12345
+_REGISTRATION_EFFECTS = (
+    "(?:its |the )?(?:zk ?version|/?controller(?:[_ ]epoch| znode| id)?|epoch)",
+    "advances?|increments?|incremented|bumps?|bumped|grows?|taken|takes|(?:an)?other id",
+)
 RECORDS_TO_MOVE = 10
 
 _DELETION_ERRORS = {
@@ -119,11 +124,13 @@ class Actions(Waits):
     def do_register_controller(self, step: Fields) -> None:
         """Have somebody else elected behind the controller."""
         name = step.take("broker")
-        step.take("effect", None)
+        for effect in step.expected("effect"):
+            understand(effect, "the effect", _REGISTRATION_EFFECTS)
         broker_id = OTHER_CONTROLLER if name == "other id" else self.broker(name)
         store = ZkControllerStore(FakeZooKeeper(self.cluster.zookeeper))
         current = store.read_controller_epoch() or ControllerEpoch(0, 0)
-        assert store.register_controller(broker_id, current, self.cluster.now_ms) is not None
+        found = store.register_controller(broker_id, current, self.cluster.now_ms)
+        assert found == ControllerEpoch(current.epoch + 1, current.zk_version + 1)
 
     def do_controlled_shutdown_api(self, step: Fields) -> None:
         """Ask the controller to take everything from a broker that goes on."""
@@ -225,7 +232,8 @@ class Actions(Waits):
         """Allow or forbid unclean elections of the first topic, as its config listener tells."""
         topic, key = self.stage.topics[0], "unclean.leader.election.enable"
         value = str(step.take(key)).lower()
-        step.take("topic", topic)
+        if step.take("topic", topic) != topic:
+            raise UnknownInCaseError("a configuration of another topic than the first")
         path = ConfigEntityZNode.path("topics", topic)
         self.cluster.zookeeper.put(path, ConfigEntityZNode.encode({key: value}))
         if value == "true":

@@ -24,10 +24,22 @@ from core.protocol.controller import (
     AlterPartitionRow,
     ReassignablePartition,
 )
-from tests.conformance.fields import Case, Fields, UnknownInCaseError, one_of, partition
+from tests.conformance.fields import (
+    Case,
+    Fields,
+    UnknownInCaseError,
+    is_called_unknown,
+    one_of,
+    partition,
+)
+from tests.conformance.sentences import understand
 from tests.support.term import Candidate, Office, Tree, of_type, topic_id
 
 T0 = TopicPartition("t", 0)
+_STATE_WORDS = (
+    "same|equal|unchanged|cached|current|new|updated|stored|written|proposed",
+    "leader(?: epoch)?|epochs?|isrs?|versions?|zk_version|state|leader_and_isr|as|partition",
+)
 ERRORS = Errors.__members__
 
 
@@ -88,7 +100,9 @@ def _relative(value: Any, base: int, word: str) -> int:
     text = str(value)
     for known in (word, "cached", "current", "registered"):
         if text.startswith(known):
-            return base + int(text.removeprefix(known) or 0)
+            rest = text.removeprefix(known).replace(" ", "")
+            if re.fullmatch(r"([+-]\d+)?", rest):
+                return base + int(rest or 0)
     raise UnknownInCaseError(f"{value!r} is not relative to {word}")
 
 
@@ -109,6 +123,7 @@ def _proposal(office: Office, given: Fields) -> AlterPartitionRequest:
         changed: dict[str, Any] = {}
         if "same" not in proposed:
             raise UnknownInCaseError(f"proposed {proposed!r}")
+        understand(proposed, "proposed", _STATE_WORDS)
     elif isinstance(proposed, Mapping):
         with Fields(proposed, "proposed") as fields:
             changed = {"isr": fields.take("isr", (1, 2, 3))}
@@ -162,6 +177,7 @@ def _assert_answer(
         assert known is not None
         assert known == office.state(T0)
         assert [_led(row) for row in rows] == [known.leader_and_isr]
+        understand(str(returned), "returned", _STATE_WORDS)
         is_new = not re.search("unchanged|cached", str(returned))
         assert (known.leader_and_isr != before) is is_new
 
@@ -183,7 +199,7 @@ def reassignment_validation(case: Case) -> None:
         to = given.take("to", "controller")
         live = given.take("live", [0, 1, 2, 3, 4])
         count = given.take("topic_partitions", name.partition + 1)
-        state = given.take("topic_state", "usual")
+        state = given.take("topic_state", "absent" if is_called_unknown(name.topic) else "usual")
         is_moving = given.take("being_reassigned", False)
         if one_of(to, {"controller": False, "non_controller": True}, "to"):
             answer = _ask_a_bystander(ApiPartitionReassignment(1, request))

@@ -17,6 +17,7 @@ from core.model import (
 )
 from tests.conformance.fields import Case, Fields, UnknownInCaseError, one_of, partition
 from tests.conformance.machines import PARTITION_STATES, REPLICA_STATES
+from tests.conformance.sentences import understand
 from tests.support.term import Office, metadata_rows, topic_id
 from zk.admin_znodes import DeleteTopicsTopicZNode
 
@@ -46,6 +47,8 @@ class Deletions:
     def name(self, topics: Iterable[str]) -> None:
         """Remember the partitions and replicas there are of these topics."""
         known = self.office.context
+        if not set(topics) <= set(known.all_topics):
+            raise UnknownInCaseError(f"topics {topics}")
         self.named = [tp for topic in topics for tp in known.partitions_of(topic)]
         self.replicas = known.replicas_of(self.named)
 
@@ -59,8 +62,8 @@ class Deletions:
             brokers = set(self.brokers) - self.dead
         elif which in ("dead", "formerly dead"):
             brokers = self.dead
-        elif isinstance(which, str) and (number := re.search(r"\d+", which)) is not None:
-            brokers = {int(number[0])}
+        elif (number := re.fullmatch(r"(?:those )?(?:on|of) (?:broker )?(\d+)", which)) is not None:
+            brokers = {int(number[1])}
         else:
             raise UnknownInCaseError(f"the replicas {which!r}")
         return [replica for replica in self.replicas if replica.replica in brokers]
@@ -71,6 +74,8 @@ class Deletions:
         """Begin a term: partitions of the ineligible topics are being moved."""
         moving = step.take("ineligible", [])
         known = self.office.context
+        if not set(moving) <= set(known.all_topics):
+            raise UnknownInCaseError(f"topics {moving}")
         for topic in moving:
             for moved in known.partitions_of(topic):
                 replicas = known.partition_replica_assignment(moved)
@@ -110,10 +115,23 @@ class Deletions:
     def broker_down(self, step: Fields) -> None:
         """A broker dies; what it hosts goes offline."""
         broker_id = step.take("broker")
-        step.take("then", None)
+        if broker_id not in self.brokers:
+            raise UnknownInCaseError(f"broker {broker_id!r}")
         self.dead.add(broker_id)
         self.office.unregister(broker_id)
         self.office.brokers.on_broker_change()
+        for sentence in step.expected("then"):
+            self._assert_moved(sentence)
+
+    def _assert_moved(self, sentence: str) -> None:
+        """Compare with what a sentence says of replicas."""
+        said = re.fullmatch(r"replicas of (\w+) on (\d+) (?:are )?moved to (\w+)", sentence)
+        if said is None:
+            raise UnknownInCaseError(f"then {sentence!r}")
+        known = self.office.context
+        replicas = known.replicas_of(known.partitions_of(said[1]))
+        states = {known.replica_state(r) for r in replicas if r.replica == int(said[2])}
+        assert states == {one_of(said[3], REPLICA_STATES, "the replicas' state")}
 
     def broker_up(self, step: Fields) -> None:
         """A broker registers anew."""
@@ -170,8 +188,8 @@ class Deletions:
         """Every live broker was told that the named partitions have no leader any more."""
         if isinstance(expected, list):
             assert set(map(partition, expected)) == set(self.named)
-        elif not (expected in (1, True) or {"every", "all", "once"} & set(str(expected).split())):
-            raise UnknownInCaseError(f"a metadata push {expected!r}")
+        elif expected not in (1, True):
+            understand(expected, "a metadata push", ["every|all|once", "(?:named )?partitions?"])
         told = metadata_rows(self.office.effects())
         for broker_id in self.office.context.live_broker_ids:
             leaders = {tp: row.leader for tp, row in told[broker_id].items()}

@@ -14,7 +14,14 @@ from core.protocol.controller import (
     ElectLeadersRequest,
     ElectLeadersResponse,
 )
-from tests.conformance.fields import Case, Fields, UnknownInCaseError, one_of, partition
+from tests.conformance.fields import (
+    Case,
+    Fields,
+    UnknownInCaseError,
+    is_called_unknown,
+    one_of,
+    partition,
+)
 from tests.support.term import Office
 from zk.admin_znodes import PreferredReplicaElectionZNode
 
@@ -33,6 +40,7 @@ class Ballot:
             names = given.take("existing", ["t-0"] if self.wanted is None else None)
             if names is None:
                 names = [] if replicas is None else self.wanted
+                names = [name for name in names or () if not is_called_unknown(name)]
             replicas = dict.fromkeys(names, replicas or [0, 1, 2])
         else:
             given.take("existing", None)
@@ -43,6 +51,9 @@ class Ballot:
             self.office.context.remove_live_broker(0)
         leader, leaders = given.take("leader", None), given.take("leaders", {})
         isrs = given.take("isr", {})
+        for known in (leaders, isrs if isinstance(isrs, Mapping) else {}):
+            if not set(known) <= set(replicas):
+                raise UnknownInCaseError(f"{sorted(set(known) - set(replicas))} have no replicas")
         for name, assigned in replicas.items():
             isr = isrs.get(name) if isinstance(isrs, Mapping) else isrs
             self._lead(name, assigned, leaders.get(name, leader), isr)
@@ -95,7 +106,8 @@ def elect_leaders(case: Case) -> None:
         if triggers is not None:
             for trigger in [triggers] if isinstance(triggers, str) else triggers:
                 _assert_trigger(trigger, expect.take("allow_unclean"))
-            given.take("type", None)
+            for name in given.expected("type"):
+                one_of(name, ElectionType.__members__, "the type")
             return
         if "topic_state" in given and "partitions" not in given and "replicas" not in given:
             given = Fields({**given.rest(), "partitions": ["t-0"], "existing": ["t-0"]}, "in")

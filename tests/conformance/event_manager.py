@@ -40,6 +40,7 @@ from core.protocol.controller import (
     ReassignablePartition,
 )
 from tests.conformance.fields import Case, Fields, UnknownInCaseError, one_of
+from tests.conformance.sentences import understand
 from tests.support.fake_zookeeper import Call
 from tests.support.stage import TIMEOUT_S, BrokenChannelError, Sent, Stage, ask
 
@@ -239,13 +240,22 @@ def _assert_metrics(names: list[str], expected: Any) -> None:
 # --- preemption -----------------------------------------------------------------------------------
 
 
+_ENDS = (
+    "controllers?|manager|event manager|queue|brokers?|sessions?|zookeeper|it|they",
+    "shuts? down|shutdown|shut|stops?|stopped|closes?|closed|resigns?|expires?|expired?|moved?",
+    "before|after|runs?|running|handled|processed|first|ends?|other events?|events?|queued",
+)
+
+
 def event_preemption(case: Case) -> None:
     with case.nested("in") as given, case.nested("expect") as expect, Stage() as stage:
-        given.take("running", 1)
+        if given.take("running", 1) not in (1, True, *EVENTS):
+            raise UnknownInCaseError("more than one event runs")
         ends = ("shut", "stop", "close", "resign", "expire")
         then = str(given.take("then", "controller shuts down")).lower()
         if not any(word in then for word in ends):
             raise UnknownInCaseError(f"then {then!r}")
+        understand(then, "then", _ENDS)
         named = given.take("queued_event", None)
         queued: Any = given.take("queued", None)
         if named is not None:

@@ -234,7 +234,9 @@ class Expectations:
     def expect_deleted(self, step: Fields) -> None:
         """Nothing is left of a topic."""
         topic, meanings = step.take("topic"), set(step.take("means", ()))
-        step.take("partitions", None)  # all of them
+        count = step.take("partitions", 1)  # all of them
+        if not isinstance(count, int) or count < 1:
+            raise UnknownInCaseError(f"the deletion of {count!r} partitions")
         if not meanings <= _DELETED_MEANS:
             raise UnknownInCaseError(f"deleted means {sorted(meanings - _DELETED_MEANS)}")
 

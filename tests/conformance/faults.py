@@ -7,6 +7,7 @@ end every partition is led by a broker that can be reached, with everybody in sy
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -21,8 +22,9 @@ from core.protocol.controller import (
     ReassignablePartition,
 )
 from core.replication.partition import Role
+from tests.conformance.fault_words import Fault, Kind, Outcome, faults, outcome
 from tests.conformance.fields import Case, Fields, UnknownInCaseError
-from tests.conformance.record_clients import RecordClient, throttle
+from tests.conformance.record_clients import RecordClient, StandingConsumer, throttle
 from tests.conformance.stage import MovedLog, Stage
 from tests.simulation.convergence import assert_converged
 from tests.simulation.invariants import Invariants
@@ -31,15 +33,22 @@ from zk.admin_znodes import LogDirEventNotificationSequenceZNode
 from zk.operations import Committed, Create
 
 TOPIC = "test-topic"
-ROUNDS = 5
 SECOND_DIRECTORY = 0  # the simulated disk's second directory has the even partitions
 
 RECORD = "x" * 1_000
+THROTTLED_S = 4  # about how long a throttled move is to take, or longer
+BATCHES_A_SECOND = 10  # of those that are moved so slowly
+MOVE_TIMEOUT_MS = 600_000
 
-_NOT_OF_BROKERS = re.compile(
-    "truncat|transaction|consumer|producer|clients|cut client|client cut|upgrade|security"
-    "|migrat|acl|degrade|latency|offset|application|library|resum|unclean|revive"
-)
+_TARGETS: Mapping[str, str] = {
+    "leader": r"(?:current )?leader(?: of partition (?P<number>\d+))?",
+    "follower": r"(?:one |a )?follower(?: of partition (?P<number>\d+))?",
+    "controller": "(?:current )?controller",
+    "odd": "every other broker",
+    "several": "several brokers",
+    "all": "(?:all|every) brokers?",
+    "broker": r"broker(?: node)? (?P<number>\d+)",
+}
 
 
 class Field:
@@ -47,13 +56,15 @@ class Field:
 
     def __init__(self, log: MovedLog, cluster: Mapping[str, Any]) -> None:
         with Fields(cluster, "cluster") as fields:
-            count = fields.take("brokers")
-            factor = fields.take("rf", min(3, count))
-            partitions = fields.take("partitions", 3)
+            count = _number(fields, "brokers")
+            factor = _number(fields, "rf", min(3, count))
+            partitions = _number(fields, "partitions", 3)
             replicas: Sequence[BrokerId] = fields.take("replicas", [])
-            self.min_isr: int = fields.take("min_isr", 1)
-            for ignored in ("zookeeper", "log_dirs"):
-                fields.take(ignored, None)  # ZooKeeper does not fail, and directories are two
+            if not set(replicas) <= set(range(count)):
+                raise UnknownInCaseError(f"cluster.replicas are {replicas!r} of {count} brokers")
+            self.min_isr = _number(fields, "min_isr", 1)
+            _number(fields, "zookeeper", 1)  # it does not fail here
+            _number(fields, "log_dirs", 2)  # there are two
         with Fields({}, "config") as settings:
             self.stage = Stage(list(range(count)), settings, log, starts_itself=False)
         self.cluster = self.stage.cluster
@@ -66,8 +77,11 @@ class Field:
         self.stage.settle()
         self.invariants = Invariants(self.cluster)
         self.records = RecordClient(self.cluster)
+        self._numbers = itertools.count()
         self.produce()
         self.cut_off: set[BrokerId] = set()
+        self.consumers = [StandingConsumer(self.records, name) for name in self.names]
+        self.consume()
 
     def targets(self, names: Sequence[str]) -> list[BrokerId]:
         """Return whom the targets mean at the moment, each once."""
@@ -75,22 +89,27 @@ class Field:
         return list(dict.fromkeys(found))
 
     def _target(self, name: str) -> list[BrokerId]:
-        leader = self.leader(self.names[0])
-        match name.split():
-            case ["leader", *_]:
-                return [leader]
-            case ["follower", *_]:
-                return [next(r for r in self.stage.isr(self.names[0]) if r != leader)]
-            case ["controller", *_]:
+        matches = ((kind, re.fullmatch(words, name)) for kind, words in _TARGETS.items())
+        kind, found = next((pair for pair in matches if pair[1] is not None), ("", None))
+        number = int((found.groupdict() if found else {}).get("number") or 0)
+        match kind:
+            case "leader" | "follower":
+                if number >= len(self.names):
+                    raise UnknownInCaseError(f"the target {name!r}: there is no such partition")
+                leader = self.leader(self.names[number])
+                others = [r for r in self.stage.isr(self.names[number]) if r != leader]
+                return [leader] if kind == "leader" else others[:1]
+            case "controller":
                 return [self.stage.controller.broker_id]
-            case ["every", "other", "broker"]:
+            case "odd":
                 return [b for b in self.cluster.brokers if b % 2]
-            case ["several", "brokers"]:
+            case "several":
+                leader = self.leader(self.names[0])
                 return [*[b for b in self.cluster.brokers if b != leader][:1], leader]
-            case ["all", "brokers"] | ["every", "broker"]:
+            case "all":
                 return list(self.cluster.brokers)
-            case ["broker", "node", number]:
-                return [int(number)]
+            case "broker" if number in self.cluster.brokers:
+                return [number]
             case _:
                 raise UnknownInCaseError(f"the target {name!r}")
 
@@ -103,11 +122,29 @@ class Field:
     def produce(self) -> None:
         """Write to every partition, unless there are fewer in sync than must be."""
         for name in self.names:
-            value = f"{len(self.records.acked.get(name, ()))} {RECORD}"
+            value = f"{next(self._numbers)} {RECORD}"
             if len(self.cluster.brokers) < self.min_isr:
                 assert self.records.try_to_produce(name, value) is Errors.NOT_ENOUGH_REPLICAS
             else:
                 self.records.produce(name, value)
+
+    def consume(self) -> None:
+        """Let the consumers read on, who began before the fault."""
+        for consumer in self.consumers:
+            consumer.read()
+
+    def delete_records(self) -> None:
+        """Have logs begin above zero."""
+        self.produce()
+        for name in self.names:
+            self.records.delete_before(name, 1)
+
+    def fill(self, rate: int) -> None:
+        """Write what takes some seconds to copy at ``rate`` bytes a second, whoever copies it."""
+        record = "x" * max(1, rate // BATCHES_A_SECOND)
+        for number in range(THROTTLED_S * BATCHES_A_SECOND * len(self.cluster.brokers)):
+            name = self.names[number % len(self.names)]
+            self.records.produce(name, f"{number} {record}")
 
     # --- faults ---
 
@@ -139,6 +176,14 @@ class Field:
         self.cluster.expire(broker.session.session_id)
         self.stage.settle()
 
+    def heal(self) -> None:
+        """Let those go on that were paused, and reach the others who were cut off."""
+        self.cluster.network.fate = usual_fate
+        for broker_id in self.cut_off:
+            self.cluster.in_call.discard(broker_id)
+            self.cluster.brokers[broker_id].is_paused = False
+        self.cut_off.clear()
+
     def lose_second_directory(self, broker_id: BrokerId) -> None:
         """Make a log directory unusable."""
         broker = self.cluster.brokers[broker_id]
@@ -148,16 +193,33 @@ class Field:
         assert isinstance(broker.session.multi([Create(prefix, data, sequential=True)]), Committed)
         self.stage.settle()
 
-    def reassign(self) -> None:
-        """Begin to move every partition one broker on."""
+    def reassign(self) -> dict[BrokerId, int]:
+        """Begin to move every partition one broker on; return how many bytes go to whom."""
         count = len(self.cluster.brokers)
         stored = self.stage.topic(TOPIC)
         assert stored is not None
-        rows = [
-            ReassignablePartition(TOPIC, n, tuple((r + 1) % count for r in a.replicas))
-            for n, a in stored.partitions.items()
-        ]
+        rows = []
+        arriving: dict[BrokerId, int] = dict.fromkeys(self.cluster.brokers, 0)
+        for number, assignment in stored.partitions.items():
+            target = tuple((r + 1) % count for r in assignment.replicas)
+            rows.append(ReassignablePartition(TOPIC, number, target))
+            size = sum(map(len, self.records.acked[TopicPartition(TOPIC, number)]))
+            for broker_id in set(target) - set(assignment.replicas):
+                arriving[broker_id] += size
         self.cluster.request(AlterPartitionReassignmentsRequest(tuple(rows)))
+        return arriving
+
+    def await_moves(self) -> None:
+        """Go on until nothing is moved any more."""
+        until_ms = self.cluster.now_ms + MOVE_TIMEOUT_MS
+        while self._is_moving():
+            assert self.cluster.now_ms < until_ms, "the reassignment never ends"
+            self.stage.go_on_for(100)
+
+    def _is_moving(self) -> bool:
+        moving = self.cluster.request(ListPartitionReassignmentsRequest())
+        assert isinstance(moving, ListPartitionReassignmentsResponse)
+        return moving.partitions != ()
 
     def throttle(self, bytes_per_second: int) -> None:
         """Move slowly, whatever is moved."""
@@ -203,141 +265,174 @@ class Field:
             assert (manager.partitions[name].role is Role.LEADER) is not is_lost
 
 
+def _number(fields: Fields, key: str, usual: int | None = None) -> int:
+    value = fields.take(key) if usual is None else fields.take(key, usual)
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise UnknownInCaseError(f"cluster.{key} is {value!r}")
+    return value
+
+
 # --- the modes ------------------------------------------------------------------------------------
 
 
-def _stop(mode: str) -> Callable[[Field, Sequence[str]], None]:
-    def attack(field: Field, targets: Sequence[str]) -> None:
-        for broker_id in field.targets(targets):
-            field.stop(broker_id, mode)
-        field.assert_available()
-        field.produce()
+class Attack:
+    """One fault on one group of targets, and what it took."""
 
-    return attack
+    def __init__(self, field: Field, fault: Fault, targets: Sequence[str]) -> None:
+        self.field = field
+        self.fault = fault
+        self._targets = targets
+        self.move_ms: int | None = None
+        self.throttled_ms = 0.0  # what the move takes at the rate of the throttle
 
+    def run(self) -> None:
+        """Do it, and look after every step whether all goes on."""
+        attacks: Mapping[Kind, Callable[[], None]] = {
+            Kind.NOTHING: self.field.assert_whole,
+            Kind.STOP: self._stop,
+            Kind.BOUNCE: self._bounce,
+            Kind.PAUSE: lambda: self._lose(self.field.pause),
+            Kind.CUT: lambda: self._lose(self.field.isolate),
+            Kind.RESTART_ALL: self._restart_all,
+            Kind.DIRECTORY: self._lose_directory,
+            Kind.REASSIGN: self._reassign,
+        }
+        attacks[self.fault.kind]()
 
-def _bounce(mode: str) -> Callable[[Field, Sequence[str]], None]:
-    def attack(field: Field, targets: Sequence[str]) -> None:
-        for _ in range(ROUNDS):
-            for broker_id in field.targets(targets):
-                field.stop(broker_id, mode)
-                field.produce()
-                field.stage.start(broker_id)
-                field.assert_whole()
+    def targets(self) -> list[BrokerId]:
+        """Return whom the fault hits now. Raises ``UnknownInCaseError`` when it hits nobody."""
+        found = self.field.targets(self._targets)
+        if not found:
+            raise UnknownInCaseError(f"{self.fault.kind.value}: which broker?")
+        return found
 
-    return attack
+    def _stop(self) -> None:
+        for broker_id in self.targets():
+            self.field.stop(broker_id, self.fault.mode)
+        self.field.assert_available()
+        self.field.produce()
 
+    def _bounce(self) -> None:
+        for _ in range(self.fault.rounds):
+            for broker_id in self.targets():
+                self.field.stop(broker_id, self.fault.mode)
+                self.field.produce()
+                self.field.consume()
+                self.field.stage.go_on_for(self.fault.pause_ms)
+                self.field.stage.start(broker_id)
+                self.field.assert_whole()
 
-def _pause(field: Field, targets: Sequence[str]) -> None:
-    for broker_id in field.targets(targets):
-        field.pause(broker_id)
-    field.produce()
-    field.assert_available()
+    def _lose(self, lose: Callable[[BrokerId], None]) -> None:
+        for broker_id in self.targets():
+            lose(broker_id)
+        self.field.produce()
+        self.field.assert_available()
+        if self.fault.pause_ms:
+            self.field.consume()
+            self.field.stage.go_on_for(self.fault.pause_ms)
+            self.field.heal()
+            self.field.assert_whole()
 
+    def _restart_all(self) -> None:
+        killed = self.targets()
+        for broker_id in killed:
+            self.field.stage.shut_down(broker_id, self.fault.mode)
+        self.field.stage.go_on_for(self.fault.pause_ms)
+        for broker_id in killed:
+            self.field.stage.start(broker_id)
+        self.field.produce()
+        self.field.assert_whole()
 
-def _isolate(field: Field, targets: Sequence[str]) -> None:
-    for broker_id in field.targets(targets):
-        field.isolate(broker_id)
-    field.produce()
-    field.assert_available()
+    def _lose_directory(self) -> None:
+        (broker_id,) = self.targets()
+        self.field.lose_second_directory(broker_id)
+        self.field.produce()
+        if self.fault.bounces:
+            self.field.stop(broker_id, self.fault.mode)
+            self.field.stage.start(broker_id)
+            self.field.stage.settle()
+            self.field.produce()
+        self.field.assert_nothing_is_lost()
+        self.field.consume()
+        self.field.assert_without_directory(broker_id)
 
-
-def _kill_all_and_restart(field: Field, targets: Sequence[str]) -> None:
-    killed = field.targets(targets)
-    for broker_id in killed:
-        field.stage.shut_down(broker_id, "hard")
-    for broker_id in killed:
-        field.stage.start(broker_id)
-    field.produce()
-    field.assert_whole()
-
-
-def _lose_directory(field: Field, targets: Sequence[str]) -> None:
-    (broker_id,) = field.targets(targets)
-    field.lose_second_directory(broker_id)
-    field.produce()
-    field.assert_nothing_is_lost()
-    field.assert_without_directory(broker_id)
-
-
-def _reassign(*, bounces: bool, rate: int | None = None) -> Callable[[Field, Sequence[str]], None]:
-    def attack(field: Field, targets: Sequence[str]) -> None:
+    def _reassign(self) -> None:
+        rate = self.fault.bytes_per_second
+        if self.fault.has_deleted_records:
+            self.field.delete_records()
         if rate is not None:
-            field.throttle(rate)
-        field.reassign()
-        field.produce()
-        if bounces:
-            for broker_id in field.targets(targets):
-                field.stage.shut_down(broker_id, "controlled")
-                field.stage.start(broker_id)
-        field.stage.settle()
-        moving = field.cluster.request(ListPartitionReassignmentsRequest())
-        assert isinstance(moving, ListPartitionReassignmentsResponse)
-        assert moving.partitions == ()
-        field.assert_whole()
+            self.field.fill(rate)
+            self.field.throttle(rate)
+        began_ms = self.field.cluster.now_ms
+        arriving = self.field.reassign()
+        if rate is not None:
+            self.throttled_ms = max(arriving.values()) * 1_000 / rate
+        else:
+            self.field.produce()
+        if self.fault.bounces:
+            for broker_id in self.targets():
+                self.field.stage.shut_down(broker_id, self.fault.mode)
+                self.field.stage.start(broker_id)
+        self.field.await_moves()
+        self.move_ms = self.field.cluster.now_ms - began_ms
+        self.field.assert_whole()
 
-    return attack
+    def assert_outcome(self, expected: Outcome) -> None:
+        """Compare what came of it with what the case expects, beside what always holds."""
+        kind = self.fault.kind
+        if expected.is_directory_given_up and kind is not Kind.DIRECTORY:
+            raise UnknownInCaseError(f"a directory is given up: {kind.value}")
+        if kind is Kind.DIRECTORY:  # it looked before it stopped the others
+            self._assert_consumed(expected)
+            return
+        self.field.assert_nothing_is_lost()
+        self.field.consume()
+        self._assert_consumed(expected)
+        if expected.is_available and kind is not Kind.NOTHING:
+            self.field.assert_available()
+        limit_ms, share = expected.reassigned_within_ms, expected.share_of_throttled_time
+        if self.move_ms is None and (limit_ms is not None or share is not None):
+            raise UnknownInCaseError(f"a reassignment is expected: {kind.value}")
+        if limit_ms is not None:
+            assert self.move_ms is not None
+            assert self.move_ms <= limit_ms, f"the reassignment took {self.move_ms} ms"
+        if share is not None:
+            if not self.throttled_ms:
+                raise UnknownInCaseError("a throttled time of a move that copies nothing so slowly")
+            assert self.move_ms is not None
+            assert self.move_ms >= share * self.throttled_ms, f"it took {self.move_ms} ms"
 
-
-def _nothing(field: Field, targets: Sequence[str]) -> None:
-    del targets
-    field.assert_whole()
-
-
-def attacks(how: str) -> list[Callable[[Field, Sequence[str]], None]]:
-    """Return what a description describes; nothing when it is not about brokers."""
-    text = how.lower()
-    if _NOT_OF_BROKERS.search(text):
-        return []
-    if "write permission" in text or "director" in text:
-        return [_lose_directory]
-    if "reassign" in text or "rotate assignments" in text:
-        return _reassignments(text)
-    if "cut from" in text or "isolat" in text:
-        return [_isolate]
-    if "signal" in text or "pause" in text or "sigstop" in text:
-        return [_pause]
-    if "kill all" in text:
-        return [_kill_all_and_restart]
-    modes = [mode for mode, words in _MODES.items() if any(word in text for word in words)]
-    found: list[Callable[[Field, Sequence[str]], None]] = []
-    if "shutdown" in text or not _bounces(text):
-        found += [_stop(mode) for mode in modes]
-    if _bounces(text):
-        found += [_bounce(mode) for mode in modes]
-    if not found and (text in ("none", "nothing", "") or "no fault" in text):
-        found = [_nothing]
-    return found
-
-
-_MODES = {"controlled": ("sigterm", "clean"), "hard": ("sigkill", "hard", "kill")}
-
-
-def _bounces(text: str) -> bool:
-    is_denied = "not restarted" in text or "no restart" in text
-    return not is_denied and any(word in text for word in ("bounce", "restart", "round", "roll"))
+    def _assert_consumed(self, expected: Outcome) -> None:
+        for consumer in self.field.consumers:
+            if expected.has_no_duplicates:
+                assert not consumer.duplicates, consumer.duplicates
+            if expected.has_no_gaps:
+                assert not consumer.gaps, consumer.gaps
+            if expected.has_no_resets:
+                assert not consumer.resets, f"{consumer.name}: {consumer.resets} resets"
 
 
-def _reassignments(text: str) -> list[Callable[[Field, Sequence[str]], None]]:
-    throttle = re.search(r"under a (?P<megabytes>\d+) mb/s throttle", text)
-    if throttle is not None:
-        return [_reassign(bounces=False, rate=int(throttle["megabytes"]) * 10**6)]
-    return [_reassign(bounces=False), _reassign(bounces=True)]
+def _check_roles(how: str, targets: Sequence[str]) -> None:
+    """A fault that names whom it hits must not hit somebody else."""
+    for role in ("leader", "controller", "follower"):
+        if role in how.lower() and not any(role in target for target in targets):
+            raise UnknownInCaseError(f"how is {how!r}, the targets are {targets}")
 
 
 def fault_mode(case: Case) -> None:
     """Every target under every fault that the case describes, each on a fresh cluster."""
-    found = attacks(str(case.take("how", "")))
-    if not found:
-        raise UnknownInCaseError("this fault is not about brokers")
-    cluster, targets = case.take("cluster"), case.take("targets", [])
-    assert isinstance(case.take("expect"), str)
-    groups = [[target] for target in targets] or [[]]
-    for attack in found:
+    how, cluster, targets = case.take("how", ""), case.take("cluster"), case.take("targets", [])
+    described, expected = faults(how), outcome(case.take("expect"))
+    _check_roles(how, targets)
+    for fault in described:
+        groups = [[target] for target in targets] or [[]]
+        if fault.kind in (Kind.NOTHING, Kind.REASSIGN) and not fault.bounces:
+            groups = groups[:1]  # it hits nobody in particular
         for group in groups:
             with MovedLog() as log:
                 field = Field(log, cluster)
-                attack(field, group)
-                if attack is not _lose_directory:  # which looked before it stopped the others
-                    field.assert_nothing_is_lost()
+                field.targets(group)
+                attack = Attack(field, fault, group)
+                attack.run()
+                attack.assert_outcome(expected)
                 field.invariants.check()

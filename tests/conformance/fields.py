@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from types import TracebackType
 from typing import Any, Self
@@ -9,6 +10,7 @@ from typing import Any, Self
 from core.model import LeaderAndIsr, LeaderIsrAndControllerEpoch, ReplicaAssignment, TopicPartition
 
 _REQUIRED = object()
+_NAME = re.compile(r"[\w.-]+", re.ASCII)
 
 
 class UnknownInCaseError(AssertionError):
@@ -104,10 +106,17 @@ def one_of(value: Any, choices: Mapping[Any, Any], what: str) -> Any:
 
 def partition(name: str) -> TopicPartition:
     """Return the partition ``topic-3``; a name without a number is a topic of one partition."""
+    if not _NAME.fullmatch(str(name)):
+        raise UnknownInCaseError(f"{name!r} is no name of a partition")
     topic, dash, number = name.rpartition("-")
     if dash and number.isdecimal():
         return TopicPartition(topic, int(number))
     return TopicPartition(name, 0)
+
+
+def is_called_unknown(name: str) -> bool:
+    """Whether a topic or a partition says by its name that it is not there."""
+    return re.search(r"unknown|absent|missing|no[-_]?such|non[-_]?exist", name.lower()) is not None
 
 
 def assignment(values: Any) -> ReplicaAssignment:

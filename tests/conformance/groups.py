@@ -1,9 +1,14 @@
-"""Which runner a group of cases has."""
+"""Which runner a group of cases has, and what every case goes through.
+
+What a runner does not understand is a failure that names the case and what it says.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
+from core.errors import RegentError
 from tests.conformance import (
     codec,
     context,
@@ -23,7 +28,8 @@ from tests.conformance import (
     topic_requests,
     zookeeper,
 )
-from tests.conformance.fields import Case
+from tests.conformance.fields import Case, UnknownInCaseError
+from tests.conformance.shapes import check_shapes
 
 RUNNERS: Mapping[str, Callable[[Case], None]] = {
     "add_partitions": topic_requests.add_partitions,
@@ -71,3 +77,37 @@ RUNNERS: Mapping[str, Callable[[Case], None]] = {
     "zk_operation": zookeeper.zk_operation,
     "znode_codec": codec.znode_codec,
 }
+
+_EXPECTING = ("expect", "steps", "valid", "final_state")
+"""The keys under which cases say what is to be seen."""
+
+_MISREAD = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, RegentError)
+
+
+def play(group: str, values: Mapping[str, Any]) -> None:
+    """Play one case.
+
+    Raises ``AssertionError`` when something else is seen than the case expects, and
+    ``UnknownInCaseError`` when the case cannot be understood.
+    """
+    name = f"{group}/{values.get('name')}"
+    if group not in RUNNERS:
+        raise UnknownInCaseError(f"{name}: no runner for this group; there are {sorted(RUNNERS)}")
+    try:
+        _check_expectation(values)
+        check_shapes(group, values)
+        with Case(group, values) as case:
+            RUNNERS[group](case)
+    except UnknownInCaseError as unknown:
+        raise UnknownInCaseError(f"{name}: {unknown}") from unknown
+    except AssertionError as error:
+        error.add_note(f"in the case {name}")
+        raise
+    except _MISREAD as error:
+        raise UnknownInCaseError(f"{name}: its runner makes no sense of it: {error!r}") from error
+
+
+def _check_expectation(values: Mapping[str, Any]) -> None:
+    said = [values[key] for key in _EXPECTING if key in values]
+    if not any(expected is not None and expected != {} and expected != "" for expected in said):
+        raise UnknownInCaseError("nothing is expected")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,11 +11,18 @@ from core.model import TopicPartition
 from core.protocol.topics import ConfigEntry, CreatableTopic
 from tests.conformance.fields import Case, Fields, UnknownInCaseError
 from tests.conformance.scenarios import run
+from tests.conformance.sentences import understand
 from tests.conformance.stage import MovedLog, Stage
 from tests.conformance.topic_requests import Desk, assigned
 from zk.admin_znodes import DeleteTopicsTopicZNode
 
 UNCLEAN = "unclean.leader.election.enable"
+_STEP_WORDS = (
+    "creat(?:e|ed|es)|delet(?:e|ed|es)|add(?:ed|s)?|expan(?:d|ded|ds|sion)|topics?|partitions?",
+    "controllers?|shut ?down|moves?|moved|failover|changes?|new|another",
+    "restart(?:ed|s)?|upgrade(?:d|s)?|brokers?|cluster|rolling",
+    r"\d\.\d+",
+)
 
 
 class Ids:
@@ -43,6 +51,7 @@ class Ids:
 
     def perform(self, step: str, topic: str) -> str:
         """Do one step to a topic that is there; return what a case calls the time after it."""
+        understand(step, "step", _STEP_WORDS)
         text = step.lower()
         if "add" in text or "expan" in text:
             stored = self.stage.topic(topic)
@@ -76,6 +85,9 @@ def topic_id(case: Case) -> None:
     """
     with case.nested("in") as given, case.nested("expect") as expect:
         versions = given.take("ibp", "2.8")
+        for version in versions if isinstance(versions, list) else [versions]:
+            if not re.fullmatch(r"\d\.\d+(?:-IV\d+)?(?: ?(?:->|to|then) ?\d\.\d+)?", str(version)):
+                raise UnknownInCaseError(f"ibp {versions!r}")
         steps, topics = given.take("steps", ["create"]), given.take("create", ["t1"])
         is_old = _is_old(versions)
         is_upgrade = not isinstance(versions, str) or ("2.7" in versions and "2.8" in versions)
@@ -115,6 +127,7 @@ def _look_at(ids: Ids, topics: list[str], steps: list[str]) -> dict[str, str | N
     seen: dict[str, str | None] = {"before": None, **ids.seen}
     for step in steps:
         if "create" in step.lower():
+            understand(step, "step", _STEP_WORDS)
             ids.create(topics[0])
             seen["after_create"] = seen["first"] = ids.known(topics[0])
             for topic in topics[1:]:

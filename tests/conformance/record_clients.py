@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
+from itertools import pairwise
 
 from core.errors import Errors
 from core.model import BrokerId, TopicPartition
-from core.protocol.client import ACKS_ALL, ConsumerFetch, ConsumerPosition
+from core.protocol.client import ACKS_ALL, ConsumedPartition, ConsumerFetch, ConsumerPosition
 from tests.simulation.client_requests import (
+    ClientRequest,
     ConsumeRequest,
     ConsumeResponse,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
     ProduceRequest,
     ProduceResponse,
 )
@@ -21,6 +26,7 @@ TIMEOUT_MS = 120_000
 ATTEMPT_MS = 5_000
 STEP_MS = 100
 EVERYTHING = 2**31 - 1
+MAX_RESETS = 100
 _PRODUCER_IDS = itertools.count(1_000)
 
 
@@ -33,6 +39,7 @@ class RecordClient:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self.acked: dict[TopicPartition, list[str]] = {}
+        self.starts: dict[TopicPartition, int] = {}  # of logs whose first records were deleted
         self._producer_ids: dict[tuple[TopicPartition, str], int] = {}
 
     def produce(self, name: TopicPartition, value: str) -> None:
@@ -63,13 +70,10 @@ class RecordClient:
     def values(self, name: TopicPartition) -> list[str]:
         """Return what a consumer reads, from the first record to the high watermark."""
         found: list[str] = []
-        offset, end = 0, 1
+        offset, end = self.starts.get(name, 0), EVERYTHING
         while offset < end:
-            position = ConsumerPosition(offset, EVERYTHING)
-            request = ConsumeRequest(ConsumerFetch({name: position}), waits=False)
-            answer = self._ask(self._leader(name), request)
-            assert isinstance(answer, ConsumeResponse), f"{name} cannot be read"
-            outcome = answer.partitions[name]
+            outcome = self.fetch(name, offset)
+            assert outcome is not None, f"{name} cannot be read"
             assert outcome.error_code is Errors.NONE, outcome
             records = records_of(outcome.records.read())
             found += [(record.value or b"").decode() for record in records]
@@ -77,13 +81,26 @@ class RecordClient:
             end = outcome.high_watermark
         return found
 
+    def fetch(self, name: TopicPartition, offset: int) -> ConsumedPartition | None:
+        """Ask the leader for records from ``offset`` on; None when it does not answer."""
+        position = ConsumerPosition(offset, EVERYTHING)
+        request = ConsumeRequest(ConsumerFetch({name: position}), waits=False)
+        answer = self._ask(self._leader(name), request)
+        return answer.partitions[name] if isinstance(answer, ConsumeResponse) else None
+
+    def delete_before(self, name: TopicPartition, offset: int) -> None:
+        """Delete the first records of a partition, on all replicas."""
+        answer = self._ask(self._leader(name), DeleteRecordsRequest(name, offset))
+        assert isinstance(answer, DeleteRecordsResponse), f"{name}: nothing is deleted"
+        assert answer.outcome.error_code is Errors.NONE, answer.outcome
+        del self.acked[name][: offset - self.starts.get(name, 0)]
+        self.starts[name] = offset
+
     def _leader(self, name: TopicPartition) -> BrokerId | None:
         state = self._cluster.leadership(name)
         return None if state is None else state.leader_and_isr.leader
 
-    def _ask(
-        self, broker_id: BrokerId | None, request: ProduceRequest | ConsumeRequest
-    ) -> AnswerBody | None:
+    def _ask(self, broker_id: BrokerId | None, request: ClientRequest) -> AnswerBody | None:
         broker = None if broker_id is None else self._cluster.brokers.get(broker_id)
         if broker is None:
             return None
@@ -100,6 +117,57 @@ class RecordClient:
             self._cluster.take(steps[0])
         else:
             self._cluster.time.advance(ms)
+
+
+class StandingConsumer:
+    """Reads one partition on and on, and remembers what its application saw.
+
+    Where its offset is out of range it begins anew, with the first record: a reset.
+    """
+
+    def __init__(self, client: RecordClient, name: TopicPartition) -> None:
+        self.name = name
+        self.seen: list[tuple[int, str]] = []  # offsets and values
+        self.resets = 0
+        self._client = client
+        self._position = 0
+
+    @property
+    def values(self) -> list[str]:
+        """What it saw."""
+        return [value for _, value in self.seen]
+
+    @property
+    def duplicates(self) -> list[str]:
+        """What it saw twice."""
+        counts = Counter(self.values)
+        return [value for value, count in counts.items() if count > 1]
+
+    @property
+    def gaps(self) -> list[tuple[int, int]]:
+        """Between which offsets that it saw others are missing."""
+        offsets = [offset for offset, _ in self.seen]
+        return [(one, next) for one, next in pairwise(offsets) if next > one + 1]
+
+    def read(self) -> None:
+        """Read on, to the high watermark."""
+        end = EVERYTHING
+        while self._position < end:
+            outcome = self._client.fetch(self.name, self._position)
+            if outcome is None:
+                return  # it asks again when it reads on
+            if outcome.error_code is Errors.OFFSET_OUT_OF_RANGE:
+                self.resets += 1
+                assert self.resets <= MAX_RESETS, f"{self.name}: reset again and again"
+                self._position = self._client.starts.get(self.name, 0)
+                continue
+            if outcome.error_code is not Errors.NONE:
+                return
+            records = records_of(outcome.records.read())
+            self.seen += [(r.offset, (r.value or b"").decode()) for r in records]
+            if not records:
+                return
+            self._position, end = records[-1].offset + 1, outcome.high_watermark
 
 
 def throttle(cluster: Cluster, replicas: dict[str, dict[str, str]], bytes_per_second: int) -> None:

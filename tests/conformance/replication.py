@@ -157,7 +157,13 @@ def _maybe_fetch(leader: Leader, fields: Fields) -> None:
     if "fetch_to" in fields:
         offset = fields.take("fetch_to")
         if isinstance(offset, str):
-            offset = leader.log_end_offset + int(re.sub(r"[a-z ]", "", offset) or 0)
+            said = re.fullmatch(
+                r"(?:the )?(?:(?:leader'?s?|log) )*(?:log )?(?:end|leo)(?: offset)? ?([+-] ?\d+)?",
+                offset.replace("_", " "),
+            )
+            if said is None:
+                raise UnknownInCaseError(f"fetch_to {offset!r}")
+            offset = leader.log_end_offset + int((said[1] or "0").replace(" ", ""))
         Follower(leader, fields.take("follower", 1)).fetch(offset)
 
 
@@ -180,14 +186,6 @@ def isr_change(case: Case) -> None:
             _isr_step(leader, fields)
 
 
-ISR_STEP_KEYS = {
-    *("ack", "after", "after_ms", "at", "check", "error", "expand", "expands", "fetch_to"),
-    *("follower", "hw", "isr", "last_caught_up", "leader_leo", "maximal_isr", "note", "pending"),
-    *("proposals_outstanding", "proposed", "resubmitted", "shrink", "shrinks"),
-}
-"""What a step may say; everything else is about records and epochs of a real log."""
-
-
 def _end_of_log(case: Case) -> int:
     """Return where the log ends that a case does not describe: no follower is ahead of it."""
     offsets = [step.get("fetch_to", 0) for step in case.take("steps", [])]
@@ -196,7 +194,7 @@ def _end_of_log(case: Case) -> int:
 
 def _isr_step(leader: Leader, fields: Fields) -> None:
     fields.take("note", None)
-    fields.take("pending", None)  # a sentence; ``resubmitted`` and ``isr`` say it in numbers
+    pending = fields.take("pending", None)
     _let_time_pass(leader, fields)
     leader.append_to(fields.take("leader_leo", leader.log_end_offset))
     if "expand" in fields:
@@ -208,12 +206,29 @@ def _isr_step(leader: Leader, fields: Fields) -> None:
     elif fields.take("ack", False):
         leader.answer(Errors.NONE)
     if "shrink" in fields:
-        fields.take("shrink")  # who would be out: a proposal is under way, so nobody is proposed
+        # Who would be out: while a proposal is under way nobody is proposed.
+        if not set(fields.take("shrink")) <= set(leader.partition.followers):
+            raise UnknownInCaseError("one who is no follower would be out")
         leader.now_ms += LAG_MS + 1
         leader.check()
     elif fields.take("check", False):
         leader.check()
+    if pending is not None:
+        _assert_pending(leader, pending)
     _assert_isr(leader, fields)
+
+
+def _assert_pending(leader: Leader, sentence: str) -> None:
+    """Compare with a sentence about the proposal under way."""
+    said = re.fullmatch(
+        r"(?:the )?(shrink|expansion|expand|proposal) (?:stays|is) pending", sentence
+    )
+    if said is None:
+        raise UnknownInCaseError(f"pending: {sentence!r}")
+    proposal, isr = leader.partition.proposal, leader.partition.isr
+    assert proposal is not None, sentence
+    if said[1] != "proposal":
+        assert (len(proposal.new_isr) < len(isr)) is (said[1] == "shrink"), sentence
 
 
 def _let_time_pass(leader: Leader, fields: Fields) -> None:

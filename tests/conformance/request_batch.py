@@ -94,7 +94,8 @@ class Channel:
         for call in calls:
             with Fields(call, "call") as fields:
                 if "flush" in fields:
-                    fields.take("flush")
+                    if fields.take("flush") not in (1, True):
+                        raise UnknownInCaseError("a flush is flushed once")
                     self.sent += batch.effects()
                     batch = ControlRequestBatch(self.controller_id, self.office.context)
                 else:
@@ -105,6 +106,9 @@ class Channel:
         kind, to = fields.take("add"), fields.take("to")
         names = [partition(name) for name in fields.take("partitions", [])]
         known = self.office.context
+        there = set(known.all_partitions())
+        if not set(names) <= there or not set(to) <= set(self.brokers):
+            raise UnknownInCaseError(f"{kind} of {names} to {to}: not all of them are there")
         match kind:
             case "LeaderAndIsr":
                 is_new = fields.take("is_new", False)
@@ -174,36 +178,51 @@ class Channel:
 
 def request_batch(case: Case) -> None:
     with case.nested("context") as context, case.nested("given") as given:
-        version = given.take("ibp", "every")
+        is_old = _is_of_the_past(given.take("ibp", "every"))
         channel = Channel(context, given)
     calls = case.take("calls")
     channel.call(calls)
     with case.nested("expect") as expect:
-        if _is_of_the_past(version):
-            expect.rest()
-            _assert_newest(channel, calls)
+        if is_old:
+            _assert_newest(channel, calls, expect)
             return
         _assert_receivers(channel, expect)
         _assert_content(channel, expect)
         _assert_answers(channel, expect)
 
 
-def _assert_newest(channel: Channel, calls: Iterable[Mapping[str, Any]]) -> None:
-    """One request of a kind says everything, whatever older versions needed."""
-    for broker_id in channel.brokers:
-        assert all(count == 1 for count in channel.counts(broker_id).values())
-    stopped = _merged(stop_replica_rows(channel.sent))
+def _assert_newest(channel: Channel, calls: Iterable[Mapping[str, Any]], expect: Fields) -> None:
+    """One request of a kind says everything; older versions needed one for each ``delete``."""
     asked = [c for c in calls if c.get("add") == "StopReplica"]
-    wanted = {partition(name): c["delete"] for c in asked for name in c["partitions"]}
-    assert {name: row.delete_partition for name, row in stopped.items()} == wanted
+    deletes = {c["delete"] for c in asked}
+    for broker_id, expected in expect.matching("to_broker_"):
+        counts = channel.counts(int(broker_id))
+        assert counts == dict.fromkeys(expected, 1)
+        with Fields(expected, f"to_broker_{broker_id}") as kinds:
+            for kind in KINDS:
+                for count in kinds.expected(kind):
+                    assert count == (len(deletes) if kind == "StopReplica" else 1)
+    for order in expect.expected("send_order"):
+        wanted = [f"delete={str(delete).lower()}" for delete in sorted(deletes, reverse=True)]
+        assert order == wanted, "deletions first"
+    stopped = _merged(stop_replica_rows(channel.sent))
+    rows = {partition(name): c["delete"] for c in asked for name in c["partitions"]}
+    assert {name: row.delete_partition for name, row in stopped.items()} == rows
 
 
 def _is_of_the_past(version: Any) -> bool:
     """Whether a case is about versions of the protocol that are not the newest."""
-    text = str(version)
-    number = re.match(r"(\d+)\.(\d+)", text)
-    is_old = number is not None and (int(number[1]), int(number[2])) < (2, 6)
-    return is_old or text.startswith("<") or text.lower().startswith(("before", "old"))
+    said = re.fullmatch(
+        r"(every|any|all|newest|latest)|(<|<=|>=|>|before |old)? ?(?:(\d+)\.(\d+)(?:-iv\d+)?)?",
+        str(version).lower(),
+    )
+    if said is None or not str(version):
+        raise UnknownInCaseError(f"ibp {version!r}")
+    if said[1] is not None:
+        return False
+    if said[2] in ("<", "<=", "before ", "old"):
+        return True
+    return said[3] is not None and (int(said[3]), int(said[4])) < (2, 6)
 
 
 def _assert_receivers(channel: Channel, expect: Fields) -> None:

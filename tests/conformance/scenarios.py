@@ -7,13 +7,11 @@ from typing import Any
 
 from tests.conformance.actions import Actions
 from tests.conformance.expectations import Expectations
-from tests.conformance.fields import Case, Fields, UnknownInCaseError, one_of
+from tests.conformance.fields import Case, Fields, UnknownInCaseError
+from tests.conformance.sentences import understand
 from tests.conformance.stage import MovedLog, Stage
 
-_VARIANTS = {  # the rest of a sentence in ``also_true_when`` tells which
-    "IBP": None,  # versions of the inter-broker protocol do not exist here
-    "znode": {"reassigns_by_znode": True},
-}
+_IBP = r"\d\.\d+(?:-iv\d+)?"
 
 
 def end_to_end(case: Case) -> None:
@@ -29,9 +27,16 @@ deletion_scenario = end_to_end
 
 
 def _variant(sentence: str) -> dict[str, bool] | None:
-    word = next((word for word in ("znode", "IBP") if word in sentence), sentence)
-    variant: dict[str, bool] | None = one_of(word, _VARIANTS, "also true when")
-    return variant
+    """Return how a variant is played; None for one that does not differ here."""
+    if "znode" in sentence:
+        understand(sentence, "also true when", ("submitted|through|znode|instead|api|requested",))
+        return {"reassigns_by_znode": True}
+    if "IBP" in sentence:  # versions of the inter-broker protocol do not exist here
+        understand(
+            sentence, "also true when", ("brokers?|controller|ibp|latest|rest|only|on", _IBP)
+        )
+        return None
+    raise UnknownInCaseError(f"also true when {sentence!r}")
 
 
 def run(

@@ -67,7 +67,8 @@ class Stage:
             delete_topic_enable=config.take("delete.topic.enable", True),
             controlled_shutdown_abandoned_ms=300_000,
         )
-        config.take("log_dirs", None)  # there are always two
+        if config.take("log_dirs", 2) not in (1, 2):  # there are always two
+            raise UnknownInCaseError("more than two log directories")
         config.take("note", None)
         self.cluster = Cluster([], lambda: replace(settings))
         self.admin = ZkAdminStore(FakeZooKeeper(self.cluster.zookeeper))
@@ -130,6 +131,12 @@ class Stage:
             assert self.cluster.now_ms < until_ms, f"it never came: {what}"
             self.go_on()
         raise AssertionError(f"{what}: still busy after {MAX_STEPS} steps")
+
+    def go_on_for(self, ms: int) -> None:
+        """Let this much time pass."""
+        until_ms = self.cluster.now_ms + ms
+        while self.cluster.now_ms < until_ms:
+            self.go_on()
 
     def settle(self) -> None:
         """Go on until nothing happens any more."""

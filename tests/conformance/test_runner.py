@@ -7,15 +7,14 @@ from typing import Any
 import pytest
 
 from tests.conformance.fields import Case, Fields, UnknownInCaseError
-from tests.conformance.groups import RUNNERS
+from tests.conformance.groups import RUNNERS, play
 from tests.conformance.scenarios import run
-from tests.conformance.test_conformance import test_case as play
 
 ELECTION: dict[str, Any] = {"algorithm": "offline", "assignment": [1], "isr": [1], "live": [1]}
 
 
 def test_an_unknown_group_fails():
-    with pytest.raises(AssertionError, match="no runner for group colours"):
+    with pytest.raises(UnknownInCaseError, match="colours/red: no runner for this group"):
         play("colours", {"name": "red"})
 
 
@@ -51,10 +50,128 @@ def test_what_never_comes_true_fails():
         run(["C"], {}, [{"op": "expect_controller_epoch", "value": 7}])
 
 
+CLUSTER = {"brokers": 3, "rf": 2, "partitions": 3, "min_isr": 1}
+LOSSLESS = "every acknowledged record is consumed"
+
+
+def play_fault(how: str, expect: str = LOSSLESS, *targets: str, **cluster: Any) -> None:
+    values = {"name": "n", "how": how, "expect": expect, "targets": list(targets)}
+    play("fault_mode", {**values, "cluster": {**CLUSTER, **cluster}})
+
+
 def test_a_fault_of_something_else_than_brokers_fails():
     for how in ("upgrade to 3.0", "the consumer is paused", "it rains"):
         with pytest.raises(UnknownInCaseError, match="not about brokers"):
-            play("fault_mode", {"name": "n", "how": how, "cluster": {"brokers": 3}})
+            play_fault(how)
+
+
+@pytest.mark.parametrize(
+    ("how", "unknown"),
+    [
+        ("SIGKILL, not restarted on Tuesdays", "tuesdays"),
+        ("rotate assignments throttled to 4 furlongs/s", "furlongs"),
+        ("rotate assignments in a hurry", "hurry"),
+        ("throttled to 4 MiB/s", "a throttle without a reassignment"),
+        ("SIGKILL, not restarted, 5 rounds", "restarted and not restarted"),
+        ("kill all, wait 0.5 s", "not started again"),
+        ("remove write permission from third data directory", "not about brokers"),
+    ],
+)
+def test_a_fault_of_which_a_word_is_not_understood_fails(how: str, unknown: str):
+    with pytest.raises(UnknownInCaseError, match=unknown):
+        play_fault(how, LOSSLESS, "leader")
+
+
+@pytest.mark.parametrize(
+    ("expect", "unknown"),
+    [
+        ("", "nothing is expected"),
+        ("every acknowledged record is lost", "acknowledged record lost"),
+        ("every acknowledged record is not consumed", "not consumed"),
+        (f"{LOSSLESS}; the moon is full", "moon"),
+        ("reassignment done within 60 s", "a reassignment is expected"),
+        ("broker stays up", "a directory is given up"),
+    ],
+)
+def test_an_outcome_that_is_not_understood_fails(expect: str, unknown: str):
+    with pytest.raises(UnknownInCaseError, match=unknown):
+        play_fault("SIGKILL, not restarted", expect, "leader")
+
+
+def test_a_target_or_a_cluster_that_is_not_understood_fails():
+    for target in ("the cat", "broker 7", "leader of partition 9", "leader of everything"):
+        with pytest.raises(UnknownInCaseError, match=target):
+            play_fault("SIGKILL, not restarted", LOSSLESS, target)
+    with pytest.raises(UnknownInCaseError, match="which broker"):
+        play_fault("SIGKILL, not restarted")
+    with pytest.raises(UnknownInCaseError, match="the targets are"):
+        play_fault("SIGKILL the controller, not restarted", LOSSLESS, "leader")
+    for cluster in ({"brokers": "whatever"}, {"rf": 0}, {"colour": 1}, {"replicas": [0, 9]}):
+        with pytest.raises(UnknownInCaseError, match="cluster"):
+            play_fault("SIGKILL, not restarted", LOSSLESS, "leader", **cluster)
+
+
+def test_a_throttle_in_any_unit_is_a_throttle_and_its_time_is_measured():
+    for how in ("rotate assignments throttled to 40 KB/s", "reassign under a 0.04 MB/s throttle"):
+        play_fault(how, "completes; takes at least 0.9 of the throttled estimate")
+        with pytest.raises(AssertionError, match="the reassignment took"):
+            play_fault(how, "reassignment done within 1 s")
+    with pytest.raises(UnknownInCaseError, match="copies nothing so slowly"):
+        play_fault("rotate assignments", "takes at least 0.9 of the throttled estimate")
+
+
+def test_what_consumers_see_of_a_fault_can_be_expected():
+    seen = "no duplicates, no gaps, never resets"
+    for how in ("SIGKILL, not restarted", "2 rounds of hard restart", "isolated for 30 s"):
+        play_fault(how, seen, "leader", "controller")
+
+
+def test_a_case_that_expects_nothing_fails():
+    values: dict[str, Any] = {"name": "n", "in": ELECTION}
+    for nothing in (values, {**values, "expect": {}}, {**values, "expect": None}):
+        with pytest.raises(UnknownInCaseError, match="leader_election/n: nothing is expected"):
+            play("leader_election", nothing)
+
+
+def test_a_word_in_the_place_of_a_number_fails():
+    for key in ("assignment", "isr", "live"):
+        values = {"name": "n", "in": {**ELECTION, key: ["whatever"]}, "expect": {"leader": 1}}
+        with pytest.raises(UnknownInCaseError, match=f"n: in.{key}: 'whatever'"):
+            play("leader_election", values)
+    fields = {"fields": ["port", "colour"]}
+    registration = {"version": 5, "host": "h", "port": 1, "endpoints": ["PLAINTEXT://h:1"]}
+    with pytest.raises(UnknownInCaseError, match="which values have"):
+        play("znode_codec", {"name": "n", "in": {**registration, **fields}, "expect": {"rack": 1}})
+
+
+def test_a_topic_that_a_case_calls_unknown_is_not_created():
+    error = {"error": "UNKNOWN_TOPIC_OR_PARTITION"}
+    asked = {"tp": "unknown-0", "target": [1, 2]}
+    play("reassignment_validation", {"name": "n", "in": asked, "expect": error})
+    elected = {"partitions": ["no-such-topic-0"], "replicas": [0, 1]}
+    play("elect_leaders", {"name": "n", "in": elected, "expect": error})
+    grown = {"requested_total": {"unknown": 3}, "current": {"unknown": {"partitions": 1}}}
+    play("create_partitions_validation", {"name": "n", "in": grown, "expect": error})
+
+
+def test_old_versions_of_the_protocol_are_read_to_the_last_expectation():
+    values: dict[str, Any] = {
+        "name": "n",
+        "given": {"ibp": "<2.6-IV0"},
+        "calls": [
+            {"add": "StopReplica", "to": [2], "partitions": ["foo-0"], "delete": True},
+            {"add": "StopReplica", "to": [2], "partitions": ["bar-0"], "delete": False},
+            {"flush": 1},
+        ],
+    }
+    play("request_batch", {**values, "expect": {"to_broker_2": {"StopReplica": 2}}})
+    with pytest.raises(AssertionError):
+        play("request_batch", {**values, "expect": {"to_broker_2": {"StopReplica": 3}}})
+    with pytest.raises(UnknownInCaseError, match="colour"):
+        play("request_batch", {**values, "expect": {"colour": 1}})
+    values["given"] = {"ibp": "whatever"}
+    with pytest.raises(UnknownInCaseError, match="ibp 'whatever'"):
+        play("request_batch", {**values, "expect": {"to_broker_2": {"StopReplica": 1}}})
 
 
 def test_fields_that_were_not_read_are_named():

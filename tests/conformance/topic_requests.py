@@ -25,7 +25,13 @@ from core.protocol.topics import (
     TopicsRequest,
 )
 from core.replication.metadata_cache import MetadataCache
-from tests.conformance.fields import Case, Fields, UnknownInCaseError, one_of
+from tests.conformance.fields import (
+    Case,
+    Fields,
+    UnknownInCaseError,
+    is_called_unknown,
+    one_of,
+)
 from tests.conformance.rules import ERRORS
 from tests.simulation.cluster import Cluster
 from tests.simulation.fetchers import FETCH_INTERVAL_MS
@@ -222,6 +228,9 @@ def create_partitions_validation(case: Case) -> None:
         assignments = given.take("assignments", None)
         rows = {"topic": assignments} if is_one else (assignments or {})
         desk = Desk(given.take("brokers", [0, 1, 2]))
+        for one in (currents, rows):
+            if not set(one) <= set(wanted):
+                raise UnknownInCaseError(f"nobody asks for {sorted(set(one) - set(wanted))}")
         for topic in wanted:
             _have(desk, topic, currents.get(topic))
         before = {topic: desk.replicas(topic) for topic in wanted}
@@ -232,6 +241,8 @@ def create_partitions_validation(case: Case) -> None:
         request = CreatePartitionsRequest(growing, TIMEOUT_MS, given.take("validate_only", False))
         errors = dict(zip(wanted, desk.answer(request), strict=True))
         expected = expect.take("error", None)
+        if isinstance(expected, Mapping) and not set(expected) <= set(errors):
+            raise UnknownInCaseError(f"nobody asks for {sorted(set(expected) - set(errors))}")
         for topic, error in errors.items():
             one = expected.get(topic) if isinstance(expected, Mapping) else expected
             assert error is _named(one)
@@ -241,7 +252,7 @@ def create_partitions_validation(case: Case) -> None:
 
 def _have(desk: Desk, topic: str, current: Any) -> None:
     """Make a topic what the case says it is before the request."""
-    if current is None or (isinstance(current, str) and current in ("absent", "unknown")):
+    if current is None or current in ("absent", "unknown") or is_called_unknown(topic):
         return
     if isinstance(current, str):
         current = {"partitions": 1, "rf": 1, "state": current}
@@ -250,9 +261,10 @@ def _have(desk: Desk, topic: str, current: Any) -> None:
         state = fields.take("topic_state", fields.take("state", "usual"))
         is_queued = fields.take("queued_for_deletion", False)
         count = fields.take("partitions", 1)
-    if state not in ("usual", "queued_for_deletion", "being_deleted", "deleting", "absent"):
+    known = ("usual", "queued_for_deletion", "being_deleted", "deleting", "absent", "unknown")
+    if state not in known:
         raise UnknownInCaseError(f"a topic that is {state!r}")
-    if state == "absent":
+    if state in ("absent", "unknown"):
         return
     brokers = sorted(desk.cluster.brokers)
     ring = [*brokers, *brokers]
