@@ -11,14 +11,23 @@ import pytest
 
 from tests.conformance.tables import OWN_TABLES, read_table
 
+ZOOKEEPER_GROUP = "zk_operation"  # played on a real server, too
+
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Make every case of the tables a test named after its group and itself."""
+    given = metafunc.config.getoption("--cases")
+    here = metafunc.config.invocation_params.dir
+    tables = OWN_TABLES if given is None else [here / given]
     if {"group", "values"} <= set(metafunc.fixturenames):
-        given = metafunc.config.getoption("--cases")
-        here = metafunc.config.invocation_params.dir
-        tables = OWN_TABLES if given is None else [here / given]
         metafunc.parametrize(("group", "values"), list(_cases(tables)))
+    if "zookeeper_case" in metafunc.fixturenames:
+        cases = [
+            pytest.param(case.values[1], id=case.id)
+            for case in _cases(tables)
+            if case.values[0] == ZOOKEEPER_GROUP
+        ]
+        metafunc.parametrize("zookeeper_case", cases)
 
 
 def _cases(tables: Iterable[Path]) -> Iterator[Any]:

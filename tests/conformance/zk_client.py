@@ -1,37 +1,100 @@
-"""One broker's ZooKeeper store over a fresh tree."""
+"""One broker's ZooKeeper store over a fresh tree, on the fake ZooKeeper or on a real server."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any, cast
 
-from core.ports import WriteError
+from core.model import BrokerId, LeaderIsrAndControllerEpoch, ReplicaAssignment, TopicPartition
+from core.ports import TopicAssignment, WriteError
 from tests.conformance.fields import partition
-from tests.support.term import KeptSession, Tree
-from zk.operations import Committed, Create, WatchEvent
+from tests.support.term import broker_info, leadership
+from tests.support.zookeeper_sessions import FENCES, Ensemble, WatchingSession
+from zk.operations import (
+    ANY_VERSION,
+    Committed,
+    Create,
+    Delete,
+    SetData,
+    Znode,
+    ZooKeeper,
+)
 from zk.store import ZkControllerStore
+from zk.znodes import TopicPartitionStateZNode, TopicZNode
 
 CODES: Mapping[WriteError, str] = {
     WriteError.BAD_VERSION: "BADVERSION",
     WriteError.NO_NODE: "NONODE",
     WriteError.NODE_EXISTS: "NODEEXISTS",
 }
+_PATHS = (
+    *("/brokers/topics", "/brokers/ids", "/admin/delete_topics", "/isr_change_notification"),
+    *("/log_dir_event_notification", "/config/topics"),
+)
 
 
-class Client(Tree):
+class CurrentSession:
+    """Whichever session a broker has at the moment."""
+
+    def __init__(self, watching: WatchingSession) -> None:
+        self.watching = watching
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.watching.zk, name)
+
+
+class Client:
     """One broker's store over a fresh tree, with the controller epoch in it."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.events: list[WatchEvent] = []
-        self.session = KeptSession(self.server, self.events.append)
+    def __init__(self, ensemble: Ensemble) -> None:
+        self._ensemble = ensemble
+        self._tool = ensemble.open_session().zk
+        self._current = CurrentSession(ensemble.open_session())
+        self.session = cast("ZooKeeper", self._current)
         self.store = ZkControllerStore(self.session)
-        self.server.put("/brokers/topics")
-        self.server.put("/brokers/ids")
-        self.server.put("/admin/delete_topics")
-        self.server.put("/isr_change_notification")
-        self.server.put("/log_dir_event_notification")
-        self.server.put("/config/topics")
+        for path in _PATHS:
+            self.put(path)
         self.store.create_controller_epoch()
+
+    def renew_session(self) -> None:
+        """Go on in another session; the server has not noticed yet that the first one is over."""
+        self._current.watching = self._ensemble.open_session()
+
+    def another_session(self) -> ZooKeeper:
+        """Return a session of somebody else."""
+        return self._ensemble.open_session().zk
+
+    def told(self) -> list[str]:
+        """Return the paths the broker's session was told of since the last time."""
+        return [event.path for event in self._current.watching.told()]
+
+    # --- the tree, as tools see it ---
+
+    def put(self, path: str, data: bytes = b"") -> None:
+        """Create a node and its parents, or replace its data."""
+        if self._tool.get(path) is not None:
+            assert isinstance(self._tool.multi([SetData(path, data, ANY_VERSION)]), Committed)
+            return
+        parent = path.rpartition("/")[0]
+        if parent and self._tool.get(parent) is None:
+            self.put(parent)
+        assert isinstance(self._tool.multi([Create(path, data)]), Committed)
+
+    def remove(self, path: str) -> None:
+        """Delete a node."""
+        assert isinstance(self._tool.multi([Delete(path, ANY_VERSION)]), Committed)
+
+    def node(self, path: str) -> Znode | None:
+        """Return a node."""
+        return self._tool.get(path)
+
+    def snapshot(self, path: str = "") -> dict[str, Znode | None]:
+        """Return every node by its path."""
+        found: dict[str, Znode | None] = {path or "/": self._tool.get(path or "/")}
+        for name in self._tool.children(path or "/") or ():
+            if f"{path}/{name}" not in (FENCES, "/zookeeper"):
+                found |= self.snapshot(f"{path}/{name}")
+        return found
 
     @property
     def epoch_zk_version(self) -> int:
@@ -39,6 +102,40 @@ class Client(Tree):
         epoch = self.store.read_controller_epoch()
         assert epoch is not None
         return epoch.zk_version
+
+    def register(self, broker_id: BrokerId) -> None:
+        """Register another broker."""
+        ZkControllerStore(self.another_session()).register_broker(broker_info(broker_id))
+
+    def put_topic(
+        self,
+        topic: str,
+        partitions: Mapping[int, tuple[BrokerId, ...]],
+        topic_id: str | None = None,
+    ) -> None:
+        """Write a topic's znode."""
+        assignments = {n: ReplicaAssignment(replicas) for n, replicas in partitions.items()}
+        self.put(TopicZNode.path(topic), TopicZNode.encode(topic_id, assignments))
+
+    def topic(self, topic: str) -> TopicAssignment:
+        """Return what a topic's znode says."""
+        read = self.store.read_topics([topic])[topic]
+        assert isinstance(read, TopicAssignment)
+        return read
+
+    def put_state(
+        self, name: TopicPartition, leader: BrokerId, isr: tuple[BrokerId, ...], **fields: int
+    ) -> None:
+        """Write a partition's state."""
+        data = TopicPartitionStateZNode.encode(leadership(leader, isr, **fields))
+        self.put(TopicPartitionStateZNode.path(name), data)
+
+    def state(self, name: TopicPartition) -> LeaderIsrAndControllerEpoch | None:
+        """Return a partition's state."""
+        node = self.node(TopicPartitionStateZNode.path(name))
+        if node is None:
+            return None
+        return TopicPartitionStateZNode.decode(node.data, node.stat.version)
 
     def put_partitions(self, names: list[str], version: int = 0) -> None:
         """Write states until their nodes have this version."""

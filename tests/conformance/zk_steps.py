@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -19,9 +20,18 @@ from zk.znodes import (
     TopicZNode,
 )
 
+_CALLS = (
+    r"set \d+ expecting v\d+",
+    r"create \d+",
+    r"register \d+(?: and bump epoch)?",
+    r"delete(?: with that zkVersion)?",
+    "get|get id",
+)
 
-def run_steps(steps: list[Mapping[str, Any]]) -> None:
-    script = Script()
+
+def run_steps(client: Client, steps: list[Mapping[str, Any]]) -> None:
+    """Do one step after the other on a fresh tree."""
+    script = Script(client)
     for step in steps:
         with Fields(step, "step") as fields:
             script.run(fields)
@@ -30,8 +40,8 @@ def run_steps(steps: list[Mapping[str, Any]]) -> None:
 class Script:
     """Calls one after the other on one tree."""
 
-    def __init__(self) -> None:
-        self.client = Client()
+    def __init__(self, client: Client) -> None:
+        self.client = client
         self._registered: ControllerEpoch | None = None
         self._is_fresh = True
 
@@ -66,10 +76,7 @@ class Script:
         states: dict[Any, LeaderIsrAndControllerEpoch] = {}
         for name in names:
             where = partition(name)
-            if (
-                is_creation
-                and self.client.server.snapshot().get(TopicZNode.path(where.topic)) is None
-            ):
+            if is_creation and self.client.node(TopicZNode.path(where.topic)) is None:
                 self.client.put_topic(where.topic, {where.partition: (0, 1)})
             there = self.client.state(where)
             known = 0 if there is None else there.leader_and_isr.partition_epoch
@@ -92,10 +99,12 @@ class Script:
         store, session = self.client.store, self.client.session
         path = ControllerEpochZNode.PATH
         if self._is_fresh and "register" not in call:
-            self.client.server.remove(path)  # these begin without one
+            self.client.remove(path)  # these begin without one
         self._is_fresh = False
         result: Any
         words = call.split()
+        if not any(re.fullmatch(known, call) for known in _CALLS):
+            raise UnknownInCaseError(f"call {call!r}")
         if words[0] == "set":
             value, version = int(words[1]), int(words[-1].removeprefix("v"))
             result = self._multi(SetData(path, ControllerEpochZNode.encode(value), version))
@@ -138,5 +147,5 @@ class Script:
             assert result[0] == expected
         for key in ("version", "zk_version"):
             for expected in fields.expected(key):
-                node = self.client.server.snapshot().get(ControllerEpochZNode.PATH)
+                node = self.client.node(ControllerEpochZNode.PATH)
                 assert (None if node is None else node.stat.version) == expected

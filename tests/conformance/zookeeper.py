@@ -5,6 +5,7 @@ What a case calls depends on the keys it has; where several calls share their ke
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -17,10 +18,11 @@ from core.ports import TopicAssignment, WriteError
 from core.protocol.controller import AlterPartitionRequest
 from tests.conformance.fields import Case, Fields, UnknownInCaseError, assignment, one_of, partition
 from tests.conformance.proposals import T0, proposal
+from tests.conformance.sentences import understand
 from tests.conformance.zk_client import CODES, Client
 from tests.conformance.zk_steps import run_steps
-from tests.support.fake_zookeeper import FakeZooKeeper
 from tests.support.term import broker_info, leadership, topic_id
+from tests.support.zookeeper_sessions import Ensemble, fake_ensemble
 from zk.admin_znodes import (
     DeleteTopicsTopicZNode,
     IsrChangeNotificationSequenceZNode,
@@ -38,19 +40,28 @@ from zk.znodes import (
 )
 
 
-def zk_operation(case: Case) -> None:
+def zk_operation(case: Case, open_ensemble: Callable[[], Ensemble] = fake_ensemble) -> None:
+    """Play a case on a fresh tree of the fake ZooKeeper, or of another."""
+    ensemble = open_ensemble()
+    try:
+        _play(case, Client(ensemble))
+    finally:
+        ensemble.close()
+
+
+def _play(case: Case, client: Client) -> None:
     given = case.take("in", {})
     if isinstance(given, list):
         with case.nested("expect") as expect:
-            _listed(case, given, expect)
+            _listed(client, case, given, expect)
         return
     with Fields(given, "in") as fields, case.nested("expect") as expect:
         if "steps" in case:
-            run_steps(case.take("steps"))
+            run_steps(client, case.take("steps"))
             return
         for key, run in _BY_KEY.items():
             if key in fields:
-                run(fields, expect)
+                run(client, fields, expect)
                 return
     raise UnknownInCaseError(f"none of {sorted(given)} tells what is called")
 
@@ -58,33 +69,30 @@ def zk_operation(case: Case) -> None:
 # --- fencing --------------------------------------------------------------------------------------
 
 
-def _fenced(given: Fields, expect: Fields) -> None:
+def _fenced(client: Client, given: Fields, expect: Fields) -> None:
     """Try every fenced write there is: none may take effect."""
-    client = Client()
     version = client.epoch_zk_version + one_of(
         given.take("expected_epoch_zk_version"),
         {"current+1": 1, "current": 0, "current-1": -1},
         "the expected version",
     )
     _populate(client)
-    before = client.server.snapshot()
+    before = client.snapshot()
     assert expect.take("raises") == "ControllerMovedException"
     for write in _fenced_writes(client, version):
         with pytest.raises(ControllerMovedError):
             write()
     for unchanged in expect.expected("data_unchanged"):
         assert unchanged in (True, "not asserted")
-        assert client.server.snapshot() == before
+        assert client.snapshot() == before
 
 
 def _populate(client: Client) -> None:
     client.put_topic("t", {0: (0, 1)}, topic_id(1))
     client.put_state(T0, 0, (0, 1))
-    client.server.put(DeleteTopicsTopicZNode.path("t"))
-    client.server.put(
-        PreferredReplicaElectionZNode.PATH, PreferredReplicaElectionZNode.encode([T0])
-    )
-    client.server.put(ReassignPartitionsZNode.PATH, ReassignPartitionsZNode.encode({T0: (1,)}))
+    client.put(DeleteTopicsTopicZNode.path("t"))
+    client.put(PreferredReplicaElectionZNode.PATH, PreferredReplicaElectionZNode.encode([T0]))
+    client.put(ReassignPartitionsZNode.PATH, ReassignPartitionsZNode.encode({T0: (1,)}))
     client.sequential(
         IsrChangeNotificationSequenceZNode.PATH_PREFIX,
         IsrChangeNotificationSequenceZNode.encode([T0]),
@@ -93,7 +101,7 @@ def _populate(client: Client) -> None:
         LogDirEventNotificationSequenceZNode.PATH_PREFIX,
         LogDirEventNotificationSequenceZNode.encode(0),
     )
-    client.server.put("/controller", b'{"version":1,"brokerid":0,"timestamp":"0"}')
+    client.put("/controller", b'{"version":1,"brokerid":0,"timestamp":"0"}')
 
 
 def _fenced_writes(client: Client, version: int) -> list[Callable[[], object]]:
@@ -119,12 +127,14 @@ def _fenced_writes(client: Client, version: int) -> list[Callable[[], object]]:
 # --- partition states -----------------------------------------------------------------------------
 
 
-def _update_states(given: Fields, expect: Fields) -> None:
-    client = Client()
+def _update_states(client: Client, given: Fields, expect: Fields) -> None:
     wanted = given.take("zk_version", {})
     znodes, actual = given.take("znodes", "present"), given.take("actual", {})
     names = list(wanted) or ["topic1-0", "topic1-1"]
     absent = names if znodes == "absent" else _absent(znodes)
+    for said in (absent, actual if isinstance(actual, Mapping) else ()):
+        if not set(said) <= set(names):
+            raise UnknownInCaseError(f"nobody writes {sorted(set(said) - set(names))}")
     for name in names:
         if name not in absent:
             there = actual.get(name, wanted.get(name, 0)) if isinstance(actual, Mapping) else actual
@@ -142,7 +152,7 @@ def _update_states(given: Fields, expect: Fields) -> None:
     for succeeded in expect.expected("succeeded"):
         versions = {n: o for n, o in found.items() if not isinstance(o, WriteError)}
         if isinstance(succeeded, Mapping):
-            assert versions == {n: row["zk_version"] for n, row in succeeded.items()}
+            assert versions == {n: _version(row) for n, row in succeeded.items()}
         else:
             assert sorted(versions) == sorted(succeeded)
     for retry in expect.expected("retry"):
@@ -156,6 +166,11 @@ def _update_states(given: Fields, expect: Fields) -> None:
         assert others == dict(failed)
 
 
+def _version(row: Mapping[str, Any]) -> int:
+    with Fields(row, "succeeded") as fields:
+        return int(fields.take("zk_version"))
+
+
 def _absent(znodes: Any) -> list[str]:
     if znodes == "present":
         return []
@@ -164,8 +179,7 @@ def _absent(znodes: Any) -> list[str]:
     raise UnknownInCaseError(f"znodes {znodes!r}")
 
 
-def _read_states(given: Fields, expect: Fields) -> None:
-    client = Client()
+def _read_states(client: Client, given: Fields, expect: Fields) -> None:
     client.put_partitions(given.take("existing"))
     found = client.store.read_partition_states(list(map(partition, given.take("asked"))))
     for names in expect.expected("returned"):
@@ -176,16 +190,17 @@ def _read_states(given: Fields, expect: Fields) -> None:
         assert (None if state is None else state.leader_and_isr.leader) == leader
 
 
-def _write_isr(given: Fields, expect: Fields) -> None:
+def _write_isr(client: Client, given: Fields, expect: Fields) -> None:
     """A leader writes its ISR itself."""
-    client = Client()
     expected, actual = given.take("expected_version"), given.take("actual_version")
     row = proposal(T0, (0, 1), expected)
     isr, epoch = {
         None: ((0,), 0),
         "already identical": ((0, 1), 0),
     }.get(data := given.take("data", None), ((0, 1), 1))
-    if data is not None and "identical" not in data and "differ" not in data:
+    if data not in (None, "already identical") and not re.fullmatch(
+        r"differs?(?: in (?:the )?(?:leader[ _])?epoch)?", str(data)
+    ):
         raise UnknownInCaseError(f"data {data!r}")
     for _ in range(actual + 1):
         client.put_state(T0, 0, isr, leader_epoch=epoch)
@@ -200,9 +215,8 @@ def _write_isr(given: Fields, expect: Fields) -> None:
         assert answer.error_code.name == error
 
 
-def _assign_topic(given: Fields, expect: Fields) -> None:
+def _assign_topic(client: Client, given: Fields, expect: Fields) -> None:
     """A topic's assignment is stored with what is being added and removed."""
-    client = Client()
     wanted = assignment({key: given.take(key, []) for key in ("replicas", "adding", "removing")})
     client.put_topic("t", {0: (9,)}, topic_id(1))
     written = replace(client.topic("t"), partitions={0: wanted})
@@ -220,36 +234,43 @@ def _assign_topic(given: Fields, expect: Fields) -> None:
         assert found == (wanted if stored is True else assignment(stored))
 
 
+_INFOS = {"same": False, "identical": False, "different": True, "changed": True, "new": True}
+_SESSIONS = (
+    "same|own|other|another|different|former|previous|expired?|new|old|not|yet",
+    "sessions?|owner|broker's",
+)
+
+
 # --- brokers --------------------------------------------------------------------------------------
 
 
-def _register(given: Fields, expect: Fields) -> None:
+def _register(client: Client, given: Fields, expect: Fields) -> None:
     """A broker registers while its id may be registered already."""
-    client = Client()
     info = broker_info(1)
     is_registered = given.take("registered", True)
     owner = given.take("existing_owner", None)
     session = given.take("session", owner or "same")
+    understand(session, "the session", _SESSIONS)
     if isinstance(is_registered, list):
         for broker_id in is_registered:
             client.register(broker_id)
         assert list(client.store.read_brokers()) == expect.take("brokers")
         return
     if "registered" in given:
-        given.take("info", "changed")
+        one_of(given.take("info", "changed"), _INFOS, "info")
         _update_info(client, info, is_registered, expect)
         return
     first = epoch = client.store.register_broker(info)
-    changed = given.take("info", "same") not in ("same", "identical")
+    changed = one_of(given.take("info", "same"), _INFOS, "info")
     again = broker_info(1, life=2) if changed else info
     if any(word in session for word in ("expire", "former", "previous")):
-        client.session.renew(client.events.append)  # the server has not noticed yet
+        client.renew_session()
         epoch = client.store.register_broker(again)
     elif any(word in session for word in ("other", "different")):
         error = expect.take("raises", expect.take("error", "NODEEXISTS"))
         assert one_of(error, {"NODEEXISTS": True}, "what is raised")
         with pytest.raises(BrokerIdInUseError):
-            ZkControllerStore(FakeZooKeeper(client.server)).register_broker(again)
+            ZkControllerStore(client.another_session()).register_broker(again)
     elif "same" in session:
         epoch = client.store.register_broker(again)
     else:
@@ -282,8 +303,7 @@ def _update_info(client: Client, info: BrokerInfo, is_registered: bool, expect: 
 # --- lists ----------------------------------------------------------------------------------------
 
 
-def _listed(case: Case, given: list[Any], expect: Fields) -> None:
-    client = Client()
+def _listed(client: Client, case: Case, given: list[Any], expect: Fields) -> None:
     if all(isinstance(batch, list) for batch in given):
         for batch in given:
             client.sequential(
@@ -323,19 +343,18 @@ def _assert_deletable(read: Callable[[], Mapping[str, Any]], delete: Any, client
         assert not read()
 
 
-def _watch_topics(given: Fields, expect: Fields) -> None:
-    client = Client()
+def _watch_topics(client: Client, given: Fields, expect: Fields) -> None:
     if given.take("register_watch"):
         client.store.read_topic_names()
-    if given.take("then_list_without_watch", False) or not client.events:
+    if given.take("then_list_without_watch", False):
         client.session.children(TopicsZNode.PATH)
     assert given.take("then", "topic created") == "topic created"
     client.put_topic("t", {0: (0,)})
     for is_told in expect.expected("child_event"):
-        assert (TopicsZNode.PATH in [event.path for event in client.events]) is is_told
+        assert (TopicsZNode.PATH in client.told()) is is_told
 
 
-_BY_KEY: Mapping[str, Callable[[Fields, Fields], None]] = {
+_BY_KEY: Mapping[str, Callable[[Client, Fields, Fields], None]] = {
     "expected_epoch_zk_version": _fenced,
     "register_watch": _watch_topics,
     "asked": _read_states,
