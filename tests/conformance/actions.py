@@ -40,6 +40,7 @@ _REGISTRATION_EFFECTS = (
     "advances?|increments?|incremented|bumps?|bumped|grows?|taken|takes|(?:an)?other id",
 )
 RECORDS_TO_MOVE = 10
+_OTHERS = "first|second|third|next|other|another|brokers?|than|not|controller|neither|nor|any"
 
 _DELETION_ERRORS = {
     DeleteTopicOutcome.MARKED: None,
@@ -60,6 +61,7 @@ class Actions(Waits):
         super().__init__(stage)
         self.records = RecordClient(stage.cluster)
         self.moved: list[TopicPartition] = []
+        self.wished: set[str] = set()  # topics to be deleted
         self._reassigns_by_znode = reassigns_by_znode
         self.by_op: Mapping[str, Callable[[Fields], None]] = {
             op.removeprefix("do_"): getattr(self, op) for op in dir(self) if op.startswith("do_")
@@ -213,6 +215,7 @@ class Actions(Waits):
     def do_delete_topic_zk(self, step: Fields) -> None:
         """Write the wish to delete a topic."""
         topic = step.take("topic")
+        self.wished.add(topic)
         if topic in INTERNAL_TOPICS:  # the tool does not even ask
             assert step.take("expect_error") == "ADMIN_OPERATION"
             return
@@ -231,7 +234,7 @@ class Actions(Waits):
     def do_set_topic_config(self, step: Fields) -> None:
         """Allow or forbid unclean elections of the first topic, as its config listener tells."""
         topic, key = self.stage.topics[0], "unclean.leader.election.enable"
-        value = str(step.take(key)).lower()
+        value = one_of(str(step.take(key)).lower(), {"true": "true", "false": "false"}, key)
         if step.take("topic", topic) != topic:
             raise UnknownInCaseError("a configuration of another topic than the first")
         path = ConfigEntityZNode.path("topics", topic)
@@ -321,6 +324,9 @@ class Actions(Waits):
         others = iter(b for b in self.stage.ids.values() if b not in named)
         for name, meaning in meanings.items():
             is_name = isinstance(meaning, int) or meaning in self.stage.ids
+            if not is_name:
+                known = [_OTHERS, *(re.escape(str(one).lower()) for one in self.stage.ids)]
+                understand(meaning, f"the meaning of {name}", known)
             self.stage.names[name] = self.stage.broker(meaning) if is_name else next(others)
 
     def do_produce(self, step: Fields) -> None:

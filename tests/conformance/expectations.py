@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -16,6 +17,10 @@ from tests.conformance.fields import Fields, UnknownInCaseError, partition
 from zk.admin_znodes import DeleteTopicsTopicZNode
 from zk.znodes import ControllerEpochZNode, TopicZNode
 
+_PATH = re.compile(
+    "/(admin|brokers|cluster|config|controller|controller_epoch|isr_change_notification"
+    "|log_dir_event_notification)(/|$)"
+)
 _DELETED_MEANS = {
     "delete marker absent",
     "topic znode absent",
@@ -186,6 +191,8 @@ class Expectations:
     def expect_path(self, step: Fields) -> None:
         """A node is there and stays, or goes."""
         path, is_present = step.take("path"), step.take("present")
+        if not _PATH.match(path):
+            raise UnknownInCaseError(f"the path {path!r}")
         self.stage.eventually(path, lambda: (path in self.stage.nodes) is is_present)
         if is_present:
             self.stage.settle()
@@ -234,6 +241,7 @@ class Expectations:
     def expect_deleted(self, step: Fields) -> None:
         """Nothing is left of a topic."""
         topic, meanings = step.take("topic"), set(step.take("means", ()))
+        self._check_known(topic)
         count = step.take("partitions", 1)  # all of them
         if not isinstance(count, int) or count < 1:
             raise UnknownInCaseError(f"the deletion of {count!r} partitions")
@@ -254,6 +262,11 @@ class Expectations:
 
         self.stage.eventually(f"{topic} is deleted", is_gone)
 
+    def _check_known(self, topic: str) -> None:
+        """What never was there is not there, whatever happens."""
+        if topic not in (*self.stage.topics, *self.actions.wished):
+            raise UnknownInCaseError(f"nobody created a topic {topic!r}")
+
     def expect_logs_present(self, step: Fields) -> None:
         """Brokers have a partition's log."""
         self._expect_logs(step, are_there=True)
@@ -264,6 +277,7 @@ class Expectations:
 
     def _expect_logs(self, step: Fields, *, are_there: bool) -> None:
         name, disks = partition(step.take("tp")), self.cluster.disks
+        self._check_known(name.topic)
         brokers = self._brokers(step.take("on", "all"), list(disks))
         self.stage.eventually(
             f"logs of {name} on {brokers}",

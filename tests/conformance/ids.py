@@ -51,7 +51,6 @@ class Ids:
 
     def perform(self, step: str, topic: str) -> str:
         """Do one step to a topic that is there; return what a case calls the time after it."""
-        understand(step, "step", _STEP_WORDS)
         text = step.lower()
         if "add" in text or "expan" in text:
             stored = self.stage.topic(topic)
@@ -89,6 +88,8 @@ def topic_id(case: Case) -> None:
             if not re.fullmatch(r"\d\.\d+(?:-IV\d+)?(?: ?(?:->|to|then) ?\d\.\d+)?", str(version)):
                 raise UnknownInCaseError(f"ibp {versions!r}")
         steps, topics = given.take("steps", ["create"]), given.take("create", ["t1"])
+        for step in steps:
+            understand(step, "step", _STEP_WORDS)
         is_old = _is_old(versions)
         is_upgrade = not isinstance(versions, str) or ("2.7" in versions and "2.8" in versions)
         with MovedLog() as log:
@@ -127,7 +128,6 @@ def _look_at(ids: Ids, topics: list[str], steps: list[str]) -> dict[str, str | N
     seen: dict[str, str | None] = {"before": None, **ids.seen}
     for step in steps:
         if "create" in step.lower():
-            understand(step, "step", _STEP_WORDS)
             ids.create(topics[0])
             seen["after_create"] = seen["first"] = ids.known(topics[0])
             for topic in topics[1:]:
@@ -176,6 +176,8 @@ def _assert_ids(
 def unclean_scenario(case: Case) -> None:
     with case.nested("config") as config:
         by_default = config.take("broker", False)
+        if not isinstance(by_default, bool):
+            raise UnknownInCaseError(f"unclean elections are {by_default!r}")
         by_topic = config.take("topic", None)
         is_controlled = config.take("controlled.shutdown.enable", True)
     steps: list[Mapping[str, Any]] = case.take("steps")

@@ -17,7 +17,7 @@ from core.protocol.control import (
 )
 from core.replication.metadata_cache import MetadataCache
 from core.replication.metadata_view import PartitionView, TopicView, topic_metadata
-from tests.conformance.fields import Case, Fields, one_of
+from tests.conformance.fields import Case, Fields, UnknownInCaseError, one_of
 
 PLAINTEXT = "PLAINTEXT"
 
@@ -27,6 +27,8 @@ def _brokers(alive: Any) -> tuple[UpdateMetadataBroker, ...]:
     if isinstance(alive, Mapping):
         listeners = {int(broker_id): names for broker_id, names in alive.items()}
     else:
+        if not all(isinstance(broker_id, int) for broker_id in alive):
+            raise UnknownInCaseError(f"alive are {alive!r}")
         listeners = dict.fromkeys(alive, (PLAINTEXT,))
     return tuple(
         UpdateMetadataBroker(

@@ -148,8 +148,10 @@ def _submit_twice(given: Fields, expect: Fields) -> None:
             with Fields(submitted, "submits") as fields:
                 name = partition(fields.take("tp", str(T0)))
                 accepted.append(manager.submit(name, fields.take("isr")))
-        else:
+        elif all(isinstance(broker_id, int) for broker_id in submitted):
             accepted.append(manager.submit(T0, submitted))
+        else:
+            raise UnknownInCaseError(f"submits {submitted!r}")
     for expected in expect.expected("accepted"):
         assert accepted == expected if isinstance(expected, list) else sum(accepted) == expected
     for isr in expect.expected("sent_isr"):

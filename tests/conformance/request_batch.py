@@ -69,6 +69,7 @@ class Channel:
                 ring = [*self.brokers, *self.brokers][index % len(self.brokers) :]
                 replicas = tuple(ring[:factor])
                 self.office.assign(TopicPartition(topic, index), replicas)
+        self._topics = set(known.all_topics)
         self._give(given)
         self.sent: list[SendControlRequest] = []
 
@@ -82,8 +83,11 @@ class Channel:
         known.shutting_down_broker_ids |= set(given.take("shutting_down", []))
         for broker_id in given.take("dead", []):
             known.remove_live_broker(broker_id)
-        known.queue_topic_deletion(given.take("queued_for_deletion", []))
-        for topic in given.take("deletion_started", []):
+        queued, started = given.take("queued_for_deletion", []), given.take("deletion_started", [])
+        if not {*queued, *started} <= self._topics:
+            raise UnknownInCaseError(f"the deletion of {sorted({*queued, *started})}")
+        known.queue_topic_deletion(queued)
+        for topic in started:
             known.topics_with_deletion_started.add(topic)
             for replica in known.replicas_of(known.partitions_of(topic)):
                 known.put_replica_state(replica, ReplicaState.DELETION_STARTED)

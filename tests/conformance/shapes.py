@@ -48,7 +48,17 @@ _IN_WORDS: Mapping[str, frozenset[str]] = {  # what a group's own runner reads
 _BY_NAME = frozenset({"end_to_end", "deletion_scenario", "unclean_scenario", "fault_mode"})
 """Groups whose brokers have names: of these only what is certainly a number is looked at."""
 
-_CERTAINLY_NUMBERS = frozenset({"bytes_per_sec", "controller_epoch", "leader_epoch", "n", "total"})
+_CERTAINLY_NUMBERS = frozenset(
+    {"auto.leader.rebalance.enable", "controlled.shutdown.enable", "delete.topic.enable"}
+    | {"bytes_per_sec", "controller_epoch", "done", "leader_epoch", "n", "present", "total"}
+)
+_HERE_NUMBERS = {  # and elsewhere names
+    "create_topics_request": frozenset({"partitions"}),
+    "isr_expiration": frozenset({"replica.lag.time.max.ms"}),
+    "replica_placement_error": frozenset({"partitions"}),
+    "replica_placement_exact": frozenset({"partitions"}),
+    "replica_placement_property": frozenset({"partitions"}),
+}
 
 # Groups of which a whole object maps names to numbers.
 _MAPS_OF_NUMBERS: Mapping[str, str] = {
@@ -61,7 +71,7 @@ _MAPS_OF_NUMBERS: Mapping[str, str] = {
 def check_shapes(group: str, values: Mapping[str, Any]) -> None:
     """Raise ``UnknownInCaseError`` for a word in the place of a number or a flag."""
     known = _CERTAINLY_NUMBERS if group in _BY_NAME else _NUMBERS_AND_FLAGS
-    known -= _IN_WORDS.get(group, frozenset())
+    known = (known | _HERE_NUMBERS.get(group, frozenset())) - _IN_WORDS.get(group, frozenset())
     for where, value in _values_of(values, known):
         _refuse_words(where, value)
     if group in _MAPS_OF_NUMBERS:
