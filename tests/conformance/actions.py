@@ -18,7 +18,7 @@ from core.protocol.controller import (
 )
 from core.topic_validation import INTERNAL_TOPICS
 from tests.conformance.fields import Fields, UnknownInCaseError, one_of, partition
-from tests.conformance.record_clients import RecordClient, throttle
+from tests.conformance.record_clients import RecordClient, StandingConsumer, throttle
 from tests.conformance.sentences import understand
 from tests.conformance.stage import Stage
 from tests.conformance.waits import Waits
@@ -62,6 +62,7 @@ class Actions(Waits):
         self.records = RecordClient(stage.cluster)
         self.moved: list[TopicPartition] = []
         self.wished: set[str] = set()  # topics to be deleted
+        self._consumers: dict[str, StandingConsumer] = {}
         self._reassigns_by_znode = reassigns_by_znode
         self.by_op: Mapping[str, Callable[[Fields], None]] = {
             op.removeprefix("do_"): getattr(self, op) for op in dir(self) if op.startswith("do_")
@@ -328,6 +329,18 @@ class Actions(Waits):
                 known = [_OTHERS, *(re.escape(str(one).lower()) for one in self.stage.ids)]
                 understand(meaning, f"the meaning of {name}", known)
             self.stage.names[name] = self.stage.broker(meaning) if is_name else next(others)
+
+    def consumer(self, step: Fields) -> StandingConsumer:
+        """Return the consumer of a step; it reads the first topic, from the beginning on."""
+        name = step.take("consumer", "the consumer")
+        if name not in self._consumers:
+            read = TopicPartition(self.stage.topics[0], 0)
+            self._consumers[name] = StandingConsumer(self.records, read)
+        return self._consumers[name]
+
+    def do_consume(self, step: Fields) -> None:
+        """Have a consumer read on, to what is committed now."""
+        self.consumer(step).read()
 
     def do_produce(self, step: Fields) -> None:
         """Produce a record to the first topic."""

@@ -143,7 +143,10 @@ class Deletions:
 
     def resume(self, step: Fields) -> None:
         """Topics are eligible again."""
-        self.office.deletions.resume(step.take("topics"))
+        topics = step.take("topics")
+        if not set(topics) <= set(self.office.context.all_topics):
+            raise UnknownInCaseError(f"topics {topics}")
+        self.office.deletions.resume(topics)
 
     # --- what is to be seen ---
 

@@ -19,7 +19,7 @@ from zk.znodes import ControllerEpochZNode, TopicZNode
 
 _PATH = re.compile(
     "/(admin|brokers|cluster|config|controller|controller_epoch|isr_change_notification"
-    "|log_dir_event_notification)(/|$)"
+    "|log_dir_event_notification)(/[^ /]+)*$"
 )
 _DELETED_MEANS = {
     "delete marker absent",
@@ -290,6 +290,40 @@ class Expectations:
         self.stage.eventually(
             f"{name} holds {values}", lambda: self.actions.records.values(name) == values
         )
+
+    # --- what a consumer that reads on and on has seen ---
+
+    def expect_consumed(self, step: Fields) -> None:
+        """These values, in this order, whatever came of their records since."""
+        assert self.actions.consumer(step).values == step.take("values")
+
+    def expect_duplicates(self, step: Fields) -> None:
+        """These values twice."""
+        assert self.actions.consumer(step).duplicates == step.take("values")
+
+    def expect_gaps(self, step: Fields) -> None:
+        """Nothing between these offsets."""
+        gaps = [list(gap) for gap in self.actions.consumer(step).gaps]
+        assert gaps == step.take("offsets")
+
+    def expect_resets(self, step: Fields) -> None:
+        """So often it had to begin anew."""
+        assert self.actions.consumer(step).resets == step.take("value")
+
+    def expect_truncations(self, step: Fields) -> None:
+        """So often it went back, because what it had read was not in the log any more."""
+        assert self.actions.consumer(step).truncations == step.take("value")
+
+    def expect_refused(self, step: Fields) -> None:
+        """The leader refuses to read from an offset."""
+        name = TopicPartition(self.stage.topics[0], 0)
+        offset, error = step.take("offset"), step.take("error")
+
+        def is_refused() -> bool:
+            answer = self.actions.records.fetch(name, offset)
+            return answer is not None and answer.error_code.name == error
+
+        self.stage.eventually(f"{offset} of {name} is {error}", is_refused)
 
 
 def _shows(row: UpdateMetadataPartition, wanted: Mapping[str, Any]) -> bool:

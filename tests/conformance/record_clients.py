@@ -7,7 +7,7 @@ from collections import Counter
 from itertools import pairwise
 
 from core.errors import Errors
-from core.model import BrokerId, TopicPartition
+from core.model import NO_EPOCH, BrokerId, TopicPartition
 from core.protocol.client import ACKS_ALL, ConsumedPartition, ConsumerFetch, ConsumerPosition
 from tests.simulation.client_requests import (
     ClientRequest,
@@ -81,9 +81,11 @@ class RecordClient:
             end = outcome.high_watermark
         return found
 
-    def fetch(self, name: TopicPartition, offset: int) -> ConsumedPartition | None:
+    def fetch(
+        self, name: TopicPartition, offset: int, last_fetched_epoch: int = NO_EPOCH
+    ) -> ConsumedPartition | None:
         """Ask the leader for records from ``offset`` on; None when it does not answer."""
-        position = ConsumerPosition(offset, EVERYTHING)
+        position = ConsumerPosition(offset, EVERYTHING, last_fetched_epoch=last_fetched_epoch)
         request = ConsumeRequest(ConsumerFetch({name: position}), waits=False)
         answer = self._ask(self._leader(name), request)
         return answer.partitions[name] if isinstance(answer, ConsumeResponse) else None
@@ -122,13 +124,16 @@ class RecordClient:
 class StandingConsumer:
     """Reads one partition on and on, and remembers what its application saw.
 
-    Where its offset is out of range it begins anew, with the first record: a reset.
+    Where its offset is out of range it begins anew, with the first record: a reset. When the log
+    has lost what it read last it goes back to where both agree: a truncation (KIP-595).
     """
 
     def __init__(self, client: RecordClient, name: TopicPartition) -> None:
         self.name = name
         self.seen: list[tuple[int, str]] = []  # offsets and values
         self.resets = 0
+        self.truncations = 0
+        self._epoch = NO_EPOCH  # of the record it read last
         self._client = client
         self._position = 0
 
@@ -153,21 +158,27 @@ class StandingConsumer:
         """Read on, to the high watermark."""
         end = EVERYTHING
         while self._position < end:
-            outcome = self._client.fetch(self.name, self._position)
+            outcome = self._client.fetch(self.name, self._position, self._epoch)
             if outcome is None:
                 return  # it asks again when it reads on
             if outcome.error_code is Errors.OFFSET_OUT_OF_RANGE:
                 self.resets += 1
                 assert self.resets <= MAX_RESETS, f"{self.name}: reset again and again"
                 self._position = self._client.starts.get(self.name, 0)
+                self._epoch = NO_EPOCH
                 continue
             if outcome.error_code is not Errors.NONE:
                 return
+            if outcome.diverging_epoch != NO_EPOCH:
+                self.truncations += 1
+                self._position, self._epoch = outcome.diverging_end_offset, outcome.diverging_epoch
+                continue
             records = records_of(outcome.records.read())
             self.seen += [(r.offset, (r.value or b"").decode()) for r in records]
             if not records:
                 return
             self._position, end = records[-1].offset + 1, outcome.high_watermark
+            self._epoch = records[-1].leader_epoch
 
 
 def throttle(cluster: Cluster, replicas: dict[str, dict[str, str]], bytes_per_second: int) -> None:

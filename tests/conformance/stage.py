@@ -55,6 +55,8 @@ class Stage:
     def __init__(
         self, brokers: list[Any], config: Fields, log: MovedLog, *, starts_itself: bool
     ) -> None:
+        if len({type(name) for name in brokers}) > 1:
+            raise UnknownInCaseError(f"brokers {brokers}")
         self.ids: dict[Any, BrokerId] = {
             name: name if isinstance(name, int) else number for number, name in enumerate(brokers)
         }

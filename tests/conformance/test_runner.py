@@ -180,3 +180,34 @@ def test_fields_that_were_not_read_are_named():
         Fields({"a": 1, "b": 2}, "here") as fields,
     ):
         fields.take("a")
+
+
+CONSUMED: list[dict[str, Any]] = [
+    {"op": "create_topic", "tp": "t-0", "replicas": [0]},
+    {"op": "produce", "value": "first"},
+    {"op": "consume"},
+]
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        {"op": "expect_consumed", "values": ["second"]},
+        {"op": "expect_duplicates", "values": ["first"]},
+        {"op": "expect_gaps", "offsets": [[0, 2]]},
+        {"op": "expect_resets", "value": 1},
+        {"op": "expect_truncations", "value": 1},
+        {"op": "expect_refused", "offset": 0, "error": "OFFSET_OUT_OF_RANGE"},
+    ],
+    ids=lambda step: str(step["op"]),
+)
+def test_what_a_consumer_did_not_see_fails(step: dict[str, Any]):
+    with pytest.raises(AssertionError) as failure:
+        run([0], {}, [*CONSUMED, step])
+    assert not isinstance(failure.value, UnknownInCaseError)
+
+
+def test_what_a_consumer_saw_is_seen():
+    seen = {"op": "expect_consumed", "values": ["first"]}
+    refused = {"op": "expect_refused", "offset": 7, "error": "OFFSET_OUT_OF_RANGE"}
+    run([0], {}, [*CONSUMED, seen, refused, {"op": "expect_duplicates", "values": []}])
