@@ -6,6 +6,8 @@ judged by what the controller knows when it handles it, and what it then decided
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
 from core.controller import effects as fx
 from core.controller import events
 from core.controller.context import ControllerContext
@@ -21,6 +23,16 @@ from tests.simulation.cluster import Cluster
 from tests.simulation.leadership_history import LeadershipHistory
 from tests.simulation.situations import Situation, Situations
 
+AnswerEvent: TypeAlias = (
+    events.LeaderAndIsrResponseReceived
+    | events.TopicDeletionStopReplicaResponseReceived
+    | events.UpdateMetadataResponseReceived
+)
+ANSWERS = (
+    events.LeaderAndIsrResponseReceived,
+    events.TopicDeletionStopReplicaResponseReceived,
+    events.UpdateMetadataResponseReceived,
+)
 RECOVERED, RECOVERING = 0, 1
 UNKNOWN_EPOCH = -1
 
@@ -37,6 +49,8 @@ class Acceptance:
 
     def handle(self, broker: SimulatedBroker, event: events.ControllerEvent) -> list[fx.Effect]:
         """Have a controller handle an event, and compare what it decided."""
+        if isinstance(event, ANSWERS):
+            return self._handle_answer(broker, event)
         if not isinstance(event, events.AlterPartitionReceived) or not broker.controller.is_active:
             return broker.handle(event)
         zookeeper, context = self._cluster.zookeeper, broker.controller.context
@@ -65,9 +79,19 @@ class Acceptance:
                 assert not is_written or not is_alone, f"ProposalRefusedAndWritten: {where}"
             elif is_alone and current[name] == before[name]:
                 assert error is Errors.NONE, f"ProposalRefused without a reason: {where}"
-            else:
-                conflict = Situation.PROPOSAL_REFUSED_BY_VERSION
-                self._situations.meet_if(error is not Errors.NONE, conflict)
+        return effects
+
+    def _handle_answer(self, broker: SimulatedBroker, event: AnswerEvent) -> list[fx.Effect]:
+        """What a broker answered in an earlier life, or to an earlier term, changes nothing."""
+        context = broker.controller.context
+        is_of_life = context.live_broker_epochs.get(event.broker_id) == event.header.broker_epoch
+        is_of_term = context.epoch == event.header.controller_epoch
+        self._situations.meet_if(not is_of_life and is_of_term, Situation.ANSWER_OF_EARLIER_LIFE)
+        zxid = self._cluster.zookeeper.zxid
+        effects = broker.handle(event)
+        if not (is_of_life and is_of_term):
+            is_nothing = not effects and self._cluster.zookeeper.zxid == zxid
+            assert is_nothing, f"an answer of an earlier life or term counts: {event}: {effects}"
         return effects
 
     def _objection(

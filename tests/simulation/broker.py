@@ -297,7 +297,13 @@ class SimulatedBroker:
     # --- what arrives ---
 
     def receive(self, exchange: Exchange) -> None:
-        """Obey, answer a fetch, or leave it to the controller."""
+        """Obey, answer a fetch, or leave it to the controller.
+
+        Before it has registered a broker answers that it is not available, and is asked again: here
+        it says nothing, which comes to the same.
+        """
+        if self.broker_epoch < 0:
+            return
         request = exchange.request
         match request:
             case FetchRequest() | ProduceRequest() | ConsumeRequest() | DeleteRecordsRequest():

@@ -103,16 +103,6 @@ def logs_replaced_in_the_same_epoch() -> Any:
     return patch.object(LogReplacement, "make_room", whatever_its_epoch)
 
 
-def logs_replaced_by_orders_of_earlier_lives() -> Any:
-    """A damaged log is dropped by an order for the broker as it was before it started."""
-    make_room = LogReplacement.make_room
-
-    def at_once(self: LogReplacement, name: Any, state: Any, is_registered: bool) -> Errors:
-        return make_room(self, name, state, is_registered=True)
-
-    return patch.object(LogReplacement, "make_room", at_once)
-
-
 # --- how it comes back ----------------------------------------------------------------------------
 
 
@@ -196,7 +186,6 @@ DAMAGE_DEFECTS: tuple[Defect, ...] = (
     last_copies_go_out_of_service,
     logs_in_sync_replaced,
     logs_replaced_in_the_same_epoch,
-    logs_replaced_by_orders_of_earlier_lives,
     nobody_notifies_again,
     what_was_lost_never_asked_for_again,
     whoever_was_stopped_asked_as_well,
@@ -210,7 +199,6 @@ SEARCH_DAMAGE_FROM: dict[Defect, int] = {
     logs_out_of_sight_taken_for_deleted: 700,
     last_copies_go_out_of_service: 70,
     logs_in_sync_replaced: 60,
-    logs_replaced_by_orders_of_earlier_lives: 1_150,
     whoever_was_stopped_asked_as_well: 110,
 }
 """Where the search for a rare one begins."""

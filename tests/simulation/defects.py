@@ -33,6 +33,8 @@ from core.protocol.controller import ControlledShutdownResponse
 from core.replication import control_orders
 from core.replication.control_orders import ControlOrders
 from tests.simulation.damage_defects import DAMAGE_DEFECTS, SEARCH_DAMAGE_FROM
+from tests.simulation.decision_defects import DECISION_DEFECTS
+from tests.simulation.leader_defects import LEADER_DEFECTS
 from tests.simulation.record_defects import (
     RECORD_DEFECTS,
     fetches_of_any_epoch_count,
@@ -384,6 +386,8 @@ DEFECTS: tuple[Defect, ...] = (
     isr_changes_unheard,
     *RECORD_DEFECTS,
     *DAMAGE_DEFECTS,
+    *DECISION_DEFECTS,
+    *LEADER_DEFECTS,
 )
 
 SEARCH_FROM: dict[Defect, int] = {

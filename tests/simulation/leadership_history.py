@@ -95,7 +95,9 @@ class LeadershipHistory:
         if isinstance(request, AlterPartitionRequest):
             if exchange.sender is None:
                 return  # a forgery justifies nothing
+            assert isinstance(exchange.sender, SimulatedBroker), exchange
             for row in request.partitions:
+                _check_proposal(exchange.sender, row)
                 self._proposals.setdefault(row.topic_partition, []).append((request, row))
         elif isinstance(request, ControlledShutdownRequest):
             self.leave_requests[request] += 1
@@ -414,6 +416,22 @@ class LeadershipHistory:
                 is_same_term = broker.controller.context.epoch == self.controller_epoch
                 return broker if broker.controller.is_active and is_same_term else None
         return None
+
+
+def _check_proposal(sender: SimulatedBroker, row: AlterPartitionRow) -> None:
+    """Check what a leader proposes against what it knows."""
+    partition = sender.replica_manager.partitions.get(row.topic_partition)
+    if partition is None or partition.leader_epoch != row.leader_epoch:
+        return  # it was proposed before an order, and is withdrawn
+    where = f"broker {sender.broker_id} proposes {row}: {partition}"
+    added = set(row.new_isr) - set(partition.isr)
+    assert not (partition.is_recovering and added), f"ItHasNotRecovered: {where}"
+    start = partition.leader_epoch_start_offset
+    for member, epoch in zip(row.new_isr, row.isr_broker_epochs, strict=True):
+        follower = partition.followers.get(member)
+        if member in added and follower is not None and start is not None:
+            assert epoch >= 0, f"WhichLife: {where}"
+            assert follower.log_end_offset >= start, f"BelowEpochStart: {where}"
 
 
 def _is_duty(operation: Operation) -> bool:

@@ -40,6 +40,7 @@ class RecordHistory(RecordObserver):
         self._lossy: dict[tuple[BrokerId, TopicPartition], int | None] = {}
         self._doomed: set[str] = set()
         # Of the fetch that is being taken.
+        self._full_at: int | None = None
         self._must_not_count = False
         self._positions: dict[TopicPartition, int] = {}
         self._other_epochs: set[TopicPartition] = set()
@@ -332,12 +333,21 @@ class RecordHistory(RecordObserver):
         assert not changed, f"a stale fetch counts at {broker.broker_id}: {changed}, {request}"
 
     def on_produce(self, broker: SimulatedBroker, request: ProduceRequest) -> None:
-        """Note what producers meet."""
+        """Remember where a log ends to which nothing may be appended."""
+        self._full_at = None
         partition = broker.replica_manager.partitions.get(request.name)
         is_led = partition is not None and partition.role is Role.LEADER
         if is_led and partition is not None and request.acks == ACKS_ALL:
             is_too_few = len(partition.isr) < partition.min_isr
             self._situations.meet_if(is_too_few, Situation.TOO_FEW_IN_SYNC)
+            self._full_at = partition.local_log.log_end_offset if is_too_few else None
+
+    def on_produce_taken(self, broker: SimulatedBroker, request: ProduceRequest) -> None:
+        """What would not be on enough replicas is not appended."""
+        log = broker.disk.get(request.name)
+        if self._full_at is not None and log is not None:
+            is_same = log.log_end_offset == self._full_at
+            assert is_same, f"MinIsr: broker {broker.broker_id} appends to {request.name}"
 
     def on_truncated(self, log: MemoryLog) -> None:
         """A follower dropped records."""

@@ -74,6 +74,7 @@ class RecordServer:
         records = {name: bytearray(request.batch)}
         self._world.observer.on_produce(self._broker, request)
         operation = self._manager.produce(request.acks, records, self._now_ms, respond)
+        self._world.observer.on_produce_taken(self._broker, request)
         self._wait(operation, CLIENT_WAIT_MS)
 
     def _consume(self, exchange: Exchange, request: ConsumeRequest) -> None:

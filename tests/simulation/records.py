@@ -57,6 +57,9 @@ class RecordObserver:
     def on_produce(self, broker: SimulatedBroker, request: ProduceRequest) -> None:
         """A producer asks."""
 
+    def on_produce_taken(self, broker: SimulatedBroker, request: ProduceRequest) -> None:
+        """What a producer sent is appended, or refused."""
+
     def on_truncated(self, log: MemoryLog) -> None:
         """A follower dropped records."""
 

@@ -271,8 +271,10 @@ class Simulation:
         """Whether a request arrives much later, behind what is sent from now on."""
         if not self._faults_are_on or packet.answer is not None:
             return False
-        is_stop = isinstance(packet.exchange.request, StopReplicaRequest)
-        return self.random.random() < self._odds.packet_hold * (5 if is_stop else 1)
+        request = packet.exchange.request
+        is_first = isinstance(request, FetchRequest) and not request.is_incremental
+        is_rare = is_first or isinstance(request, StopReplicaRequest)
+        return self.random.random() < self._odds.packet_hold * (8 if is_rare else 1)
 
     def _fail_the_disk_at(self, endpoint: str) -> None:
         """Let a log directory fail at a bad moment: while something in it is to be deleted."""

@@ -34,7 +34,7 @@ class Situation(Enum):
     PROPOSED_MEMBER_IS_LEAVING = "a proposed member is shutting down"
     PROPOSED_MEMBER_IS_DEAD = "a proposed member is not registered"
     PROPOSAL_BY_RECOVERING_LEADER = "AlterPartition of a leader that recovers"
-    PROPOSAL_REFUSED_BY_VERSION = "AlterPartition is acceptable, and the state has changed"
+    ANSWER_OF_EARLIER_LIFE = "an answer of an earlier life of a broker is handled"
     # Topics, moves, deletions.
     WISH_IN_THE_SAME_TERM = "deletion watch needed again: a second wish in one term"
     TOPIC_CHANGED_UNDER_WRITE = "topic znode changed between read and write"

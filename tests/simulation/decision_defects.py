@@ -1,0 +1,322 @@
+"""Defects in one branch of a decision, to put into the core on purpose: they test the simulation.
+
+Each is a function that breaks one branch while the returned context lasts. Three that were tried
+are left out, as another protection stands behind them here: conflicts that are not tried again (the
+next event for the partition does it), moves that end with a dead target (then nobody leads from it,
+and the move goes on), and older rows in the metadata cache (late requests are told by their
+sequence). Unit tests have them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, TypeAlias
+from unittest.mock import patch
+
+from core.controller.alter_partition import AlterPartitions
+from core.controller.context import ControllerContext
+from core.controller.moving_leaderships import MovingLeaderships
+from core.controller.partition_moves import PartitionMoves
+from core.controller.partition_state_machine import PartitionStateMachine
+from core.controller.reassignment import Reassignments
+from core.controller.request_batch import ControlRequestBatch
+from core.controller.responses import ControlResponses
+from core.controller.topic_deletion import TopicDeletions
+from core.errors import Errors, StateChangeFailedError
+from core.model import NO_LEADER, LeaderAndIsr
+from core.protocol.control import StopReplicaRequest
+from core.replication.control_orders import ControlOrders
+from core.replication.replica_fetcher import ReplicaFetcher
+from zk import store
+from zk.fenced_writes import write_fenced
+from zk.operations import ANY_VERSION, SetData
+from zk.watching_store import WatchingStore
+from zk.znodes import TopicZNode
+
+Defect: TypeAlias = Callable[[], Any]
+
+
+# --- what leaders propose -------------------------------------------------------------------------
+
+
+def proposals_of_stale_leader_epochs() -> Any:
+    """A leader proposes in an epoch that is over, and is believed."""
+    decide = AlterPartitions._decide
+
+    def in_present_epoch(self: AlterPartitions, row: Any, sender: int) -> Any:
+        known = self._known(row.topic_partition)
+        if known is not None and row.leader_epoch < known.leader_and_isr.leader_epoch:
+            row = row._replace(leader_epoch=known.leader_and_isr.leader_epoch)
+        return decide(self, row, sender)
+
+    return patch.object(AlterPartitions, "_decide", in_present_epoch)
+
+
+def refused_proposals_written() -> Any:
+    """A leader is told that its proposal is refused, and it is written."""
+    decide = AlterPartitions._decide
+
+    def and_write(self: AlterPartitions, row: Any, sender: int) -> Any:
+        decided, known = decide(self, row, sender), self._known(row.topic_partition)
+        members = tuple(dict.fromkeys(row.new_isr))
+        if decided is Errors.INELIGIBLE_REPLICA and known is not None:
+            self._write({row.topic_partition: known.leader_and_isr._replace(isr=members)})
+        return decided
+
+    return patch.object(AlterPartitions, "_decide", and_write)
+
+
+def proposals_of_earlier_lives() -> Any:
+    """Nobody asks which life of a broker proposes (KIP-380)."""
+    alter = AlterPartitions.alter
+
+    def of_any_life(self: AlterPartitions, request: Any) -> Any:
+        known = self._context.registrations.get(request.broker_id)
+        epoch = request.broker_epoch if known is None else known.broker_epoch
+        return alter(self, replace(request, broker_epoch=epoch))
+
+    return patch.object(AlterPartitions, "alter", of_any_life)
+
+
+def members_of_any_life() -> Any:
+    """A follower that lost its data since it fetched is let in (KIP-903)."""
+    are_eligible = AlterPartitions._are_eligible
+
+    def of_any_life(self: AlterPartitions, row: Any, leader: int) -> bool:
+        return are_eligible(self, row._replace(isr_broker_epochs=(-1,) * len(row.new_isr)), leader)
+
+    return patch.object(AlterPartitions, "_are_eligible", of_any_life)
+
+
+def proposals_of_anybody() -> Any:
+    """Whoever proposes is taken for the leader."""
+    decide = AlterPartitions._decide
+
+    def as_leader(self: AlterPartitions, row: Any, sender: int) -> Any:
+        known = self._known(row.topic_partition)
+        return decide(self, row, sender if known is None else known.leader_and_isr.leader)
+
+    return patch.object(AlterPartitions, "_decide", as_leader)
+
+
+def acceptable_proposals_refused() -> Any:
+    """A proposal that lets two in at once is refused."""
+    is_valid = AlterPartitions._is_valid
+
+    def one_at_a_time(self: AlterPartitions, row: Any, now: LeaderAndIsr) -> bool:
+        return is_valid(self, row, now) and len(row.new_isr) >= len(now.isr)
+
+    return patch.object(AlterPartitions, "_is_valid", one_at_a_time)
+
+
+# --- elections and moves --------------------------------------------------------------------------
+
+
+def state_that_exists_is_a_failure() -> Any:
+    """A controller that finds the state it was to create does not go on with it."""
+    initialise = PartitionStateMachine._initialise
+
+    def and_give_up(self: PartitionStateMachine, partitions: Any, batch: Any) -> Any:
+        failures, found = initialise(self, partitions, batch)
+        failures.update({p: StateChangeFailedError(f"{p}: it exists") for p in found})
+        return failures, []
+
+    return patch.object(PartitionStateMachine, "_initialise", and_give_up)
+
+
+def no_new_epoch_before_replicas_are_removed() -> Any:
+    """Who is removed knows the epoch in which it is (KAFKA-1097)."""
+
+    def in_the_same(self: MovingLeaderships, current: Any, failures: Any) -> Any:
+        del self, current, failures
+        return {}
+
+    lead = MovingLeaderships.lead_from_assignment
+
+    def without_epoch(self: MovingLeaderships, partitions: Any) -> Any:
+        with patch.object(MovingLeaderships, "_next_epochs", in_the_same):
+            return lead(self, partitions)
+
+    return patch.object(MovingLeaderships, "lead_from_assignment", without_epoch)
+
+
+def moves_forgotten_at_failover() -> Any:
+    """A new controller leaves moves where the former one left them."""
+    return patch.object(Reassignments, "resume", lambda self: None)
+
+
+def removed_replicas_left_alone() -> Any:
+    """Replicas that a move removes are not stopped."""
+    stop = PartitionMoves._stop
+
+    def nobody(self: PartitionMoves, replicas: Any) -> Any:
+        return stop(self, [])
+
+    return patch.object(PartitionMoves, "_stop", nobody)
+
+
+def topics_written_whoever_wrote_them() -> Any:
+    """A topic is written without a condition, over what a tool has just written."""
+
+    def write(self: Any, topics: Any, epoch_zk_version: int) -> Any:
+        encode, path = TopicZNode.encode, TopicZNode.path
+        writes = [
+            [SetData(path(topic), encode(a.topic_id, a.partitions), ANY_VERSION)]
+            for topic, a in topics.items()
+        ]
+        outcomes = write_fenced(self._zookeeper, writes, epoch_zk_version)
+        return dict(zip(topics, map(store._version_or_error, outcomes), strict=True))
+
+    return patch.object(store.ZkControllerStore, "write_topics", write)
+
+
+# --- what is heard and told -----------------------------------------------------------------------
+
+
+def wishes_heard_once() -> Any:
+    """The watch on topics to be deleted is armed once a term."""
+    children = WatchingStore._watch_children
+
+    def unless_watched(self: WatchingStore, path: str) -> list[str]:
+        if path == "/admin/delete_topics" and path in self._watched:
+            return self._zookeeper.children(path) or []
+        return children(self, path)
+
+    return patch.object(WatchingStore, "_watch_children", unless_watched)
+
+
+def answers_of_earlier_lives_count() -> Any:
+    """What a broker answered before it bounced counts for the life after it."""
+
+    def is_of_another_term(self: ControlResponses, broker_id: int, header: Any) -> bool:
+        is_known = broker_id in self._context.registrations
+        return not is_known or header.controller_epoch != self._context.epoch
+
+    return patch.object(ControlResponses, "is_stale", is_of_another_term)
+
+
+def leaving_brokers_told_nothing() -> Any:
+    """Who shuts down hears of nothing any more."""
+    effects = ControlRequestBatch.effects
+
+    def but_for_them(self: ControlRequestBatch) -> Any:
+        leaving = self._context.shutting_down_broker_ids
+        return [effect for effect in effects(self) if effect.broker_id not in leaving]
+
+    return patch.object(ControlRequestBatch, "effects", but_for_them)
+
+
+def new_isrs_not_announced() -> Any:
+    """Brokers are not told of an ISR that a leader proposed."""
+    return patch.object(AlterPartitions, "_announce", lambda self, partitions: None)
+
+
+def deletions_forgotten_at_failover() -> Any:
+    """A new controller does not go on with topics that are to be deleted."""
+    resume = TopicDeletions.resume
+
+    def but_not_all(self: TopicDeletions, topics: Any = None) -> None:
+        if topics is not None:
+            resume(self, topics)
+
+    return patch.object(TopicDeletions, "resume", but_not_all)
+
+
+def failed_replicas_may_lead() -> Any:
+    """A replica in a log directory that failed is taken for alive."""
+
+    def is_registered(self: Any, broker_id: int, partition: Any, **options: Any) -> bool:
+        return broker_id in self.live_broker_ids
+
+    return patch.object(ControllerContext, "is_replica_online", is_registered)
+
+
+# --- what brokers obey ----------------------------------------------------------------------------
+
+
+def deposed_controllers_stop_replicas() -> Any:
+    """StopReplica is obeyed whichever controller sent it."""
+    handle = ControlOrders.handle
+
+    def whoever_sent_it(self: ControlOrders, header: Any, request: Any, now_ms: int) -> Any:
+        if isinstance(request, StopReplicaRequest) and (
+            header.controller_epoch < self.controller_epoch
+        ):
+            header = header._replace(controller_epoch=self.controller_epoch, sequence=0)
+        return handle(self, header, request, now_ms)
+
+    return patch.object(ControlOrders, "handle", whoever_sent_it)
+
+
+def leaders_go_on_without_a_successor() -> Any:
+    """A leader that hears that nobody leads goes on to lead."""
+    take_role = ControlOrders._take_role
+
+    def unless_leaderless(self: ControlOrders, partition: Any, state: Any, now_ms: int) -> None:
+        if state.leader == NO_LEADER:
+            partition.leader_epoch = state.leader_epoch
+        else:
+            take_role(self, partition, state, now_ms)
+
+    return patch.object(ControlOrders, "_take_role", unless_leaderless)
+
+
+def stopped_replicas_go_on_fetching() -> Any:
+    """Who is stopped keeps its place among the followed."""
+    stop = ControlOrders._stop
+
+    def without_unfollowing(self: ControlOrders, *order: Any) -> Any:
+        with patch.object(ReplicaFetcher, "unfollow", lambda self, name: None):
+            return stop(self, *order)
+
+    return patch.object(ControlOrders, "_stop", without_unfollowing)
+
+
+def stops_of_the_same_epoch_refused() -> Any:
+    """A StopReplica with the leader epoch that is known is taken for stale (KAFKA-13972)."""
+    stop = ControlOrders._stop
+
+    def strictly_newer(self: ControlOrders, name: Any, topic_id: Any, order: Any) -> Any:
+        partition = self._hosted.get(name)
+        if partition is not None and 0 <= order.leader_epoch == partition.leader_epoch:
+            return Errors.FENCED_LEADER_EPOCH
+        return stop(self, name, topic_id, order)
+
+    return patch.object(ControlOrders, "_stop", strictly_newer)
+
+
+def late_copies_obeyed() -> Any:
+    """An order that its sender has sent again, and more since, is obeyed."""
+    check = ControlOrders._check_epochs
+
+    def without_sequence(self: ControlOrders, header: Any) -> Errors:
+        return check(self, header._replace(sequence=0))
+
+    return patch.object(ControlOrders, "_check_epochs", without_sequence)
+
+
+DECISION_DEFECTS: tuple[Defect, ...] = (
+    proposals_of_stale_leader_epochs,
+    refused_proposals_written,
+    proposals_of_earlier_lives,
+    members_of_any_life,
+    proposals_of_anybody,
+    acceptable_proposals_refused,
+    state_that_exists_is_a_failure,
+    no_new_epoch_before_replicas_are_removed,
+    moves_forgotten_at_failover,
+    removed_replicas_left_alone,
+    topics_written_whoever_wrote_them,
+    wishes_heard_once,
+    answers_of_earlier_lives_count,
+    leaving_brokers_told_nothing,
+    new_isrs_not_announced,
+    deletions_forgotten_at_failover,
+    failed_replicas_may_lead,
+    deposed_controllers_stop_replicas,
+    leaders_go_on_without_a_successor,
+    stopped_replicas_go_on_fetching,
+    stops_of_the_same_epoch_refused,
+    late_copies_obeyed,
+)

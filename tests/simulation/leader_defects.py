@@ -1,0 +1,117 @@
+"""Defects in what leaders know of followers and of themselves: they test the simulation.
+
+Each is a function that breaks one branch while the returned context lasts. Two are left out:
+answers of an older version that a leader takes over, and conflicts that it does not. A leader has
+one proposal at a time and sends it again unchanged: only requests that no leader sends lead here
+to either. Unit tests have them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+from unittest.mock import patch
+
+from core.errors import Errors
+from core.model import LeaderRecoveryState
+from core.replication.follower_fetches import FollowerFetches
+from core.replication.led_partitions import LedPartitions
+from core.replication.partition import Partition
+from core.replication.produces import DelayedProduce, Produce
+from tests.support.memory_logs import MemoryLog
+
+Defect: TypeAlias = Callable[[], Any]
+
+
+def positions_kept_by_who_leads_again() -> Any:
+    """Who follows keeps what it knew of followers, and goes by it when it leads again."""
+    make = Partition.make_follower
+
+    def and_remember(self: Partition, state: Any) -> None:
+        followers = self.followers
+        make(self, state)
+        self.followers = followers
+
+    return patch.object(Partition, "make_follower", and_remember)
+
+
+def fetches_of_earlier_lives_count() -> Any:
+    """Nobody asks which life of a follower fetches (KIP-903)."""
+    return patch.object(FollowerFetches, "_is_of_earlier_life", lambda self, request: False)
+
+
+def epochs_begin_unnoted() -> Any:
+    """A leader does not note where its epoch begins before it has records of it (KAFKA-7415)."""
+    return patch.object(MemoryLog, "assign_epoch", lambda self, leader_epoch: None)
+
+
+def watermarks_stay_beyond_truncated_logs() -> Any:
+    """What a follower drops stays committed in its mind (KAFKA-9491)."""
+    return patch.object(Partition, "on_truncation", lambda self: None)
+
+
+def recovering_leaders_let_others_in() -> Any:
+    """An unclean leader lets others in before it has recovered (KIP-704)."""
+    expand = LedPartitions._expand_isr
+
+    def as_if_recovered(self: LedPartitions, partition: Partition, replica: int) -> None:
+        state, recovered = partition.leader_recovery_state, LeaderRecoveryState.RECOVERED
+        partition.leader_recovery_state = recovered
+        try:
+            expand(self, partition, replica)
+        finally:
+            partition.leader_recovery_state = state
+
+    return patch.object(LedPartitions, "_expand_isr", as_if_recovered)
+
+
+def members_proposed_without_their_lives() -> Any:
+    """A leader does not say in which life it saw those it proposes (KIP-903)."""
+    propose = LedPartitions._propose
+
+    def of_any_life(self: LedPartitions, partition: Partition, isr: Any) -> None:
+        lives = {r: follower.broker_epoch for r, follower in partition.followers.items()}
+        for follower in partition.followers.values():
+            follower.broker_epoch = -1
+        propose(self, partition, isr)
+        for replica, broker_epoch in lives.items():
+            partition.followers[replica].broker_epoch = broker_epoch
+
+    return patch.object(LedPartitions, "_propose", of_any_life)
+
+
+def too_few_in_sync_append_all_the_same() -> Any:
+    """``acks=all`` is appended though fewer are in sync than it needs."""
+    append = Produce._append
+
+    def with_any(self: Produce, partition: Any, batches: Any, now_ms: int) -> Any:
+        with patch.object(Partition, "min_isr", 1):
+            return append(self, partition, batches, now_ms)
+
+    return patch.object(Produce, "_append", with_any)
+
+
+def deposed_leaders_acknowledge() -> Any:
+    """Who does not lead any more acknowledges what it appended."""
+    outcome = DelayedProduce._outcome
+
+    def all_the_same(self: DelayedProduce, awaited: Any) -> Any:
+        error = outcome(self, awaited)
+        is_there = awaited.partition.log is not None
+        if error is Errors.NOT_LEADER_OR_FOLLOWER and is_there:
+            return Errors.NONE
+        return error
+
+    return patch.object(DelayedProduce, "_outcome", all_the_same)
+
+
+LEADER_DEFECTS: tuple[Defect, ...] = (
+    positions_kept_by_who_leads_again,
+    fetches_of_earlier_lives_count,
+    epochs_begin_unnoted,
+    watermarks_stay_beyond_truncated_logs,
+    recovering_leaders_let_others_in,
+    members_proposed_without_their_lives,
+    too_few_in_sync_append_all_the_same,
+    deposed_leaders_acknowledge,
+)
