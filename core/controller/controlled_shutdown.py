@@ -99,8 +99,15 @@ class ControlledShutdowns:
         )
 
     def on_leader_and_isr_response(self, event: LeaderAndIsrResponseReceived) -> None:
-        """Note that a new leader has taken over; whatever it answered, it has heard."""
-        if event.header.controller_epoch != self._context.epoch:
+        """Note that a new leader has taken over; whatever it answered, it has heard.
+
+        In the life it lives now: a broker that has started again since knows nothing of it.
+        """
+        registration = self._context.registrations.get(event.broker_id)
+        is_of_life = registration is not None and (
+            registration.broker_epoch == event.header.broker_epoch
+        )
+        if event.header.controller_epoch != self._context.epoch or not is_of_life:
             return
         for request_id, waiting in list(self._waiting.items()):
             for partition, told in event.request.partitions():

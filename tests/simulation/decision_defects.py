@@ -16,6 +16,7 @@ from unittest.mock import patch
 
 from core.controller.alter_partition import AlterPartitions
 from core.controller.context import ControllerContext
+from core.controller.controlled_shutdown import ControlledShutdowns
 from core.controller.moving_leaderships import MovingLeaderships
 from core.controller.partition_moves import PartitionMoves
 from core.controller.partition_state_machine import PartitionStateMachine
@@ -196,6 +197,20 @@ def answers_of_earlier_lives_count() -> Any:
     return patch.object(ControlResponses, "is_stale", is_of_another_term)
 
 
+def new_leaders_heard_in_an_earlier_life() -> Any:
+    """Who shuts down may stop when the life before the present one of a new leader has answered."""
+    hear = ControlledShutdowns.on_leader_and_isr_response
+
+    def of_any_life(self: ControlledShutdowns, event: Any) -> None:
+        known = self._context.registrations.get(event.broker_id)
+        if known is not None:
+            header = event.header._replace(broker_epoch=known.broker_epoch)
+            event = replace(event, header=header)
+        hear(self, event)
+
+    return patch.object(ControlledShutdowns, "on_leader_and_isr_response", of_any_life)
+
+
 def leaving_brokers_told_nothing() -> Any:
     """Who shuts down hears of nothing any more."""
     effects = ControlRequestBatch.effects
@@ -310,6 +325,7 @@ DECISION_DEFECTS: tuple[Defect, ...] = (
     topics_written_whoever_wrote_them,
     wishes_heard_once,
     answers_of_earlier_lives_count,
+    new_leaders_heard_in_an_earlier_life,
     leaving_brokers_told_nothing,
     new_isrs_not_announced,
     deletions_forgotten_at_failover,

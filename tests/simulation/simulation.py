@@ -114,6 +114,7 @@ class Simulation:
     def _add_faults_of_processes(self) -> None:
         """Let brokers die, start, and fail; a new fault is one line here and a method."""
         self._faults.add(self._kill)
+        self._faults.add(self._bounce)
         self._faults.add(self._start, 3, is_remedy=True)
         self._faults.add(self._expire_a_session)
         self._faults.add(self._expire_a_dead_session, 2, is_remedy=True)
@@ -274,7 +275,13 @@ class Simulation:
         request = packet.exchange.request
         is_first = isinstance(request, FetchRequest) and not request.is_incremental
         is_rare = is_first or isinstance(request, StopReplicaRequest)
-        return self.random.random() < self._odds.packet_hold * (8 if is_rare else 1)
+        is_held = self.random.random() < self._odds.packet_hold * (8 if is_rare else 1)
+        sender = packet.exchange.sender
+        may_depose = is_held and isinstance(request, StopReplicaRequest) and not self._is_sparing
+        if may_depose and isinstance(sender, SimulatedBroker) and self.random.random() < 0.5:
+            self._note("%d is deposed while it stops replicas", sender.broker_id)
+            self.cluster.expire(sender.session.session_id)
+        return is_held
 
     def _fail_the_disk_at(self, endpoint: str) -> None:
         """Let a log directory fail at a bad moment: while something in it is to be deleted."""
@@ -392,6 +399,17 @@ class Simulation:
             if self.random.random() < self._odds.power_loss:
                 self._note("  and its machine")
                 broker.disk.lose_power(lambda: self.random.randrange(3))
+
+    def _bounce(self) -> None:
+        """Have a broker die and start at once, while what it sent is still on its way."""
+        broker = self._pick_a_victim()
+        if broker is None:
+            return
+        self._hold(broker)
+        self._note("bounce %d", broker.broker_id)
+        self._end(broker)
+        self.cluster.expire(self._forgotten_sessions.pop())
+        self._ports[broker.broker_id] = self._boot(broker.broker_id).port
 
     def _end(self, broker: SimulatedBroker) -> None:
         self._forgotten_sessions.append(broker.session.session_id)

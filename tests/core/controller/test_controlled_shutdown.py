@@ -7,15 +7,17 @@ from dataclasses import replace
 
 import pytest
 
-from core.controller.effects import ScheduleEvent
+from core.controller.effects import ScheduleEvent, SendControlRequest
 from core.controller.events import (
     ControlledShutdown,
     ControlledShutdownAbandoned,
     ControlledShutdownTimeout,
+    LeaderAndIsrResponseReceived,
 )
 from core.controller.states import ReplicaState
 from core.errors import Errors
 from core.model import UNKNOWN_BROKER_EPOCH, ReplicaAssignment, TopicPartition
+from core.protocol.control import LeaderAndIsrRequest, LeaderAndIsrResponse
 from core.protocol.controller import ControlledShutdownResponse
 from tests.support.term import (
     T0,
@@ -166,6 +168,23 @@ def test_a_broker_is_let_go_when_the_new_leaders_have_had_their_time(office: Off
     office.shutdowns.on_timeout(timeout)
     assert office.answers[5] == DONE
     office.shutdowns.on_timeout(timeout)
+
+
+@pytest.mark.parametrize(("life", "goes"), [(0, True), (-1, False)])
+def test_a_broker_is_let_go_when_the_new_leader_has_heard_in_its_present_life(
+    office: Office, life: int, goes: bool
+) -> None:
+    office.lead(T0, (2, 0, 1), leader=2, isr=(2, 0, 1))
+    office.shutdowns.shut_down(ControlledShutdown(5, 2, epoch_of(office, 2)))
+    sent = of_type(office.effects(), SendControlRequest)
+    (told,) = (e for e in sent if e.broker_id == 0 and isinstance(e.request, LeaderAndIsrRequest))
+    assert isinstance(told.request, LeaderAndIsrRequest)
+    header = told.header._replace(broker_epoch=told.header.broker_epoch + life)
+    response = LeaderAndIsrResponse(Errors.NONE)
+    office.shutdowns.on_leader_and_isr_response(
+        LeaderAndIsrResponseReceived(0, header, told.request, response)
+    )
+    assert (5 in office.answers) is goes
 
 
 def test_asking_again_does_not_let_a_broker_go_before_the_new_leaders_know(office: Office) -> None:
