@@ -58,6 +58,11 @@ class LogConfig:
         """Whether records get the time they are appended at instead of the one they came with."""
         return self.message_timestamp_type == LOG_APPEND_TIME
 
+    @property
+    def is_compacted(self) -> bool:
+        """Whether the last record of each key is kept, so that every record must have one."""
+        return "compact" in self.cleanup_policy
+
     def overridden(self, overrides: Mapping[str, str]) -> LogConfig:
         """Return these settings with what a topic overrides (``/config/topics/T``).
 

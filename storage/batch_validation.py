@@ -1,7 +1,8 @@
 """What a log takes: batches from producers, and batches from leaders.
 
-Mirrors ``kafka.log.LogValidator`` and ``Log.analyzeAndValidateRecords``, as far as that goes
-without decoding records: a batch's header speaks for them, and its CRC for the header.
+Mirrors ``kafka.log.LogValidator.validateBatch`` and ``Log.analyzeAndValidateRecords``: a batch's
+header speaks for its records, and its CRC for the header. That a producer's header does not lie
+about its records was checked before (``transport.kafka.record_validation``).
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from core.records import RecordBytes
 from storage.record_batch import BatchHeader, PlacedBatch, batches, check_crc
 
 _NO_TIMESTAMP = -1
+_COMPRESSIONS = 4
 
 
 def batches_of_producer(records: RecordBytes, config: LogConfig, now_ms: int) -> list[PlacedBatch]:
@@ -72,6 +74,10 @@ def _check_contents(header: BatchHeader) -> None:
         problem = "a batch without records"
     elif header.last_offset_delta != header.record_count - 1:
         problem = f"{header.record_count} records but offsets up to +{header.last_offset_delta}"
+    elif header.base_offset != 0:
+        problem = f"a batch that begins at offset {header.base_offset}, not at 0"
+    elif header.compression > _COMPRESSIONS:
+        problem = f"compression {header.compression} does not exist"
     elif header.producer_id >= 0 and header.base_sequence < 0:
         problem = f"producer {header.producer_id} gives no sequence number"
     if problem is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -16,13 +16,17 @@ ACKS_ALL = -1
 
 
 class ProducedPartition(NamedTuple):
-    """The outcome of a Produce for one partition."""
+    """The outcome of a Produce for one partition.
+
+    ``refused_records`` are the positions in the batch of those because of which it was refused.
+    """
 
     error_code: Errors
     base_offset: int = -1
     log_append_time_ms: int = -1
     log_start_offset: int = -1
     message: str = ""
+    refused_records: Sequence[int] = ()
 
 
 class ConsumerPosition(NamedTuple):

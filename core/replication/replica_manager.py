@@ -246,6 +246,12 @@ class ReplicaManager:
         )
         return self._in_turns(request.append(now_ms))
 
+    def is_compacted(self, name: TopicPartition) -> bool:
+        """Whether a partition that is hosted here belongs to a compacted topic."""
+        partition = self._hosted.get(name)
+        log = None if partition is None else partition.log
+        return log is not None and log.config.is_compacted
+
     def fetch_for_consumer(
         self,
         request: ConsumerFetch,

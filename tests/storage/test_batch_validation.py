@@ -137,3 +137,8 @@ def test_what_a_leader_took_is_taken():
     compacted = edited(batch(b"a", b"b"), RECORD_COUNT_AT, ">i", 0)
     for data in (control, compacted):
         assert len(batches_of_leader(data, 0, may_overlap=False)) == 1
+
+
+@pytest.mark.parametrize("data", [batch(b"a", base_offset=99), batch(b"a", attributes=7)])
+def test_a_batch_that_is_not_as_producers_write_them_is_refused(data: bytes):
+    assert code_for(data) is Errors.INVALID_RECORD

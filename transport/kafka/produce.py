@@ -1,14 +1,18 @@
 """Produce, versions 3 to 8.
 
-What a request says about record batches is checked here, their bytes by the log. Batches go to the
-log as views of the request, which are patched there and written from there. Mirrors
+What a request says about record batches is checked here, and so are the records in them; headers
+and CRCs by the log. What takes long is checked on another thread; what is sent to the same
+partition meanwhile waits for it. Batches go to the log as views of the request, which are patched
+there and written from there. Mirrors
 ``kafka.server.KafkaApis.handleProduceRequest`` and ``ProduceRequest.validateRecords``.
 """
 
 from __future__ import annotations
 
+import asyncio
 import struct
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Final, NamedTuple, Protocol
 
 from core.errors import Errors
@@ -24,7 +28,9 @@ from transport.kafka.api import (
     MalformedRequestError,
     UnansweredRequestError,
 )
+from transport.kafka.partition_order import PartitionOrder
 from transport.kafka.primitives import Reader, Writer
+from transport.kafka.record_validation import InvalidRecordsError, is_quick, validate
 from transport.kafka.replies import Replies, Reply, monotonic_ms
 
 _ACKS_AND_TIMEOUT: Final = struct.Struct(">hi")
@@ -37,6 +43,7 @@ _COMPRESSION_MASK, _ZSTD, _FIRST_WITH_ZSTD = 0x07, 4, 7
 _TRANSACTIONAL_MASK: Final = 0x10
 _PARTITION: Final = struct.Struct(">ihqq")  # index, error, base offset, log append time
 _PARTITION_V5: Final = struct.Struct(">ihqqq")  # and the log start offset
+_checker: Final = ThreadPoolExecutor(1, "record-validation")  # one: so is the memory it takes
 _NO_TRANSACTIONS: Final = ProducedPartition(
     Errors.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, message="there are no transactions here"
 )
@@ -53,6 +60,10 @@ class ProduceTarget(Protocol):
         respond: Callable[[Mapping[TopicPartition, ProducedPartition]], None],
     ) -> DelayedOperation | None:
         """Append records; answer when they are as safe as ``acks`` says."""
+        ...
+
+    def is_compacted(self, name: TopicPartition) -> bool:
+        """Whether records of a partition must have keys."""
         ...
 
     def expire(self, operation: DelayedOperation, now_ms: int) -> None:
@@ -72,32 +83,69 @@ class _Asked(NamedTuple):
 
 def produce_apis(target: ProduceTarget) -> Sequence[KafkaApi]:
     """Return Produce, answered by ``target``."""
-    replies = Replies()
+    return [KafkaApi(KafkaApiKey.PRODUCE, 3, 8, _Produce(target).handle)]
 
-    async def answer(
+
+class _Produce:
+    """Belongs to one event loop."""
+
+    def __init__(self, target: ProduceTarget) -> None:
+        self._target = target
+        self._replies = Replies()
+        self._order = PartitionOrder()
+
+    # Not a coroutine itself: what waits for replicas must not keep records in memory.
+    def handle(self, request: KafkaRequest) -> Awaitable[KafkaAnswer]:
+        """Check and append; the answer comes when replicas have the records."""
+        asked, records = _decode(request.body, request.api_version)
+        refused = _refused(asked, records)
+        accepted = _without(records, refused)
+        compacted = frozenset(filter(self._target.is_compacted, accepted))
+        if self._order.has_any(accepted) or not is_quick(tuple(accepted.values())):
+            return self._check_elsewhere(asked, refused, accepted, compacted)
+        refused.update(_invalid(accepted, compacted))
+        return self._append(asked, refused, accepted)
+
+    async def _check_elsewhere(
+        self,
+        asked: _Asked,
+        refused: dict[TopicPartition, ProducedPartition],
+        records: dict[TopicPartition, memoryview],
+        compacted: Collection[TopicPartition],
+    ) -> KafkaAnswer:
+        with self._order.turn(records) as turn:
+            loop = asyncio.get_running_loop()
+            refused.update(await loop.run_in_executor(_checker, _invalid, records, compacted))
+            await turn.come()
+            answered = self._append(asked, refused, records)
+        records.clear()
+        return await answered
+
+    def _append(
+        self,
+        asked: _Asked,
+        refused: Mapping[TopicPartition, ProducedPartition],
+        records: Mapping[TopicPartition, memoryview],
+    ) -> Awaitable[KafkaAnswer]:
+        reply = self._replies.new()
+        accepted = _without(records, refused)
+        operation = self._target.produce(asked.acks, accepted, monotonic_ms(), reply.give)
+        return self._answer(asked, refused, reply, operation)
+
+    async def _answer(
+        self,
         asked: _Asked,
         refused: Mapping[TopicPartition, ProducedPartition],
         reply: Reply[Mapping[TopicPartition, ProducedPartition]],
         operation: DelayedOperation | None,
     ) -> KafkaAnswer:
-        produced = await reply.wait_for(operation, asked.timeout_ms, target.expire)
+        produced = await reply.wait_for(operation, asked.timeout_ms, self._target.expire)
         if refused:
             produced = {**refused, **produced}
         if asked.acks == ACKS_NONE:
             _raise_first_error(produced)
             return None
         return _encode(asked.topics, produced, asked.version)
-
-    # Not a coroutine itself: what waits for replicas must not keep records in memory.
-    def handle(request: KafkaRequest) -> Awaitable[KafkaAnswer]:
-        asked, records = _decode(request.body, request.api_version)
-        refused = _refused(asked, records)
-        accepted = {name: data for name, data in records.items() if name not in refused}
-        reply = replies.new()
-        operation = target.produce(asked.acks, accepted, monotonic_ms(), reply.give)
-        return answer(asked, refused, reply, operation)
-
-    return [KafkaApi(KafkaApiKey.PRODUCE, 3, 8, handle)]
 
 
 def _decode(body: memoryview, version: int) -> tuple[_Asked, dict[TopicPartition, memoryview]]:
@@ -156,6 +204,27 @@ def _refusal(data: memoryview, version: int) -> ProducedPartition | None:
     return None
 
 
+def _without(
+    records: Mapping[TopicPartition, memoryview], refused: Collection[TopicPartition]
+) -> dict[TopicPartition, memoryview]:
+    return {name: data for name, data in records.items() if name not in refused}
+
+
+def _invalid(
+    records: Mapping[TopicPartition, memoryview], compacted: Collection[TopicPartition]
+) -> dict[TopicPartition, ProducedPartition]:
+    """Return the partitions whose records nobody could read, or lack keys; on any thread."""
+    refused = {}
+    for name, data in records.items():
+        try:
+            validate(data, needs_keys=name in compacted)
+        except InvalidRecordsError as error:
+            refused[name] = ProducedPartition(
+                Errors.INVALID_RECORD, message=str(error), refused_records=error.keyless
+            )
+    return refused
+
+
 def _raise_first_error(produced: Mapping[TopicPartition, ProducedPartition]) -> None:
     for name, partition in produced.items():
         if partition.error_code is not Errors.NONE:
@@ -175,7 +244,7 @@ def _encode(
         writer.string(topic)
         writer.int32(len(partitions))
         for index in partitions:
-            error, base_offset, append_time_ms, start, message = produced[
+            error, base_offset, append_time_ms, start, message, refused_records = produced[
                 TopicPartition(topic, index)
             ]
             if version < 5:
@@ -183,7 +252,10 @@ def _encode(
             else:
                 writer.pack(_PARTITION_V5, index, error, base_offset, append_time_ms, start)
             if version >= 8:
-                writer.int32(0)  # no record is refused while others of its batch are taken
+                writer.int32(len(refused_records))
+                for position in refused_records:
+                    writer.int32(position)
+                    writer.nullable_string(None)  # what is wrong with all of them is said next
                 writer.nullable_string(message or None)
     writer.int32(0)  # throttle time
     return writer.pieces()

@@ -47,6 +47,7 @@ class CannedReplicas:
         self.fetch: ConsumerFetch | None = None
         self.offset_queries: Mapping[TopicPartition, OffsetQuery] = {}
         self.epoch_queries: Mapping[TopicPartition, EpochQuery] = {}
+        self.compacted: frozenset[TopicPartition] = frozenset()
         self.produced: Mapping[TopicPartition, ProducedPartition] = {}
         self.consumed: Mapping[TopicPartition, ConsumedPartition] = {}
         self.listed: Mapping[TopicPartition, ListedOffset] = {}
@@ -63,6 +64,9 @@ class CannedReplicas:
         unknown = ProducedPartition(Errors.UNKNOWN_TOPIC_OR_PARTITION)
         produced = {name: self.produced.get(name, unknown) for name in records}
         return self._answer(records, lambda: respond(produced))
+
+    def is_compacted(self, name: TopicPartition) -> bool:
+        return name in self.compacted
 
     def fetch_for_consumer(
         self,

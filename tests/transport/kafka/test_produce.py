@@ -1,19 +1,21 @@
 from __future__ import annotations
 
 import asyncio
+import struct
 from typing import Any
 
+import pyarrow
 import pytest
 from kafka.protocol.producer import ProduceRequest
 
 from core.errors import Errors
 from core.model import TopicPartition
 from core.protocol.client import ProducedPartition
-from tests.support.record_batches import TRANSACTIONAL_MASK, batch
+from tests.support.record_batches import TRANSACTIONAL_MASK, batch, resealed
 from tests.transport.kafka.canned_replicas import CannedReplicas
 from tests.transport.kafka.wire import ask, call
 from transport.kafka.api import KafkaRequest, MalformedRequestError, UnansweredRequestError
-from transport.kafka.produce import produce_apis
+from transport.kafka.produce import _checker, produce_apis
 
 VERSIONS = range(3, 9)
 ORDERS_0, ORDERS_1, TEA_0 = (
@@ -43,6 +45,14 @@ def produce(
         timeout_ms=timeout_ms,
         topic_data=[topic_type(name=t, partition_data=data) for t, data in by_topic.items()],
     )
+
+
+def zstandard(*values: bytes) -> bytes:
+    """Return a batch whose records are compressed."""
+    data = batch(*values, attributes=ZSTD)
+    whole = bytearray(data[:61] + pyarrow.Codec("zstd").compress(data[61:], asbytes=True))
+    struct.pack_into(">i", whole, 8, len(whole) - 12)
+    return resealed(whole)
 
 
 def outcomes(answer: Any) -> dict[TopicPartition, Any]:
@@ -97,14 +107,21 @@ def test_batches_are_handed_on_where_they_were_received():
     assert not data.readonly
 
 
-def test_what_waits_for_replicas_keeps_no_records_in_memory():
+@pytest.mark.parametrize("count", [1, 2_000])
+def test_what_waits_for_replicas_keeps_no_records_in_memory(count: int):
     replicas = CannedReplicas(holds=True)
     replicas.produced = {ORDERS_0: WRITTEN}
-    received = bytearray(produce({ORDERS_0: batch(b"a")}).encode(version=7))
+    received = bytearray(produce({ORDERS_0: batch(*[b"a"] * count)}).encode(version=7))
     (api,) = produce_apis(replicas)
 
     async def main() -> None:
-        handling = api.handle(KafkaRequest(api.key, 7, 1, None, "", memoryview(received)))
+        async def handle() -> object:
+            return await api.handle(KafkaRequest(api.key, 7, 1, None, "", memoryview(received)))
+
+        handling = asyncio.ensure_future(handle())
+        while not replicas.held:
+            await asyncio.sleep(0)
+        await asyncio.get_running_loop().run_in_executor(_checker, len, "whatever was before")
         replicas.records = {}
         received.extend(b"no view of it is left, or this is an error")
         replicas.held[0].answer()()
@@ -167,8 +184,66 @@ def test_a_partition_gets_one_batch_and_the_others_are_written_without_it(record
 def test_zstd_is_for_those_who_know_of_it(version: int, error: Errors):
     replicas = CannedReplicas()
     replicas.produced = {ORDERS_0: WRITTEN}
-    request = produce({ORDERS_0: batch(b"a", attributes=ZSTD)})
+    request = produce({ORDERS_0: zstandard(b"a")})
     assert errors(ask(produce_apis(replicas), request, version)) == {ORDERS_0: error}
+
+
+def test_records_that_nobody_could_read_go_no_further():
+    replicas = CannedReplicas()
+    replicas.produced = {ORDERS_1: WRITTEN}
+    garbage = resealed(batch(b"a")[:-3] + b"???")
+    answer = ask(produce_apis(replicas), produce({ORDERS_0: garbage, ORDERS_1: batch(b"b")}), 8)
+    assert errors(answer) == {ORDERS_0: Errors.INVALID_RECORD, ORDERS_1: Errors.NONE}
+    assert list(replicas.records) == [ORDERS_1]
+
+
+@pytest.mark.parametrize("count", [2, 2_000])
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_compacted_topic_takes_no_records_without_a_key(version: int, count: int):
+    replicas = CannedReplicas()
+    replicas.compacted = frozenset({ORDERS_0, ORDERS_1})
+    replicas.produced = {ORDERS_1: WRITTEN}
+    records = {
+        ORDERS_0: batch(*[b"a"] * count),
+        ORDERS_1: batch(*[b"b"] * count, key=b"key"),
+    }
+    answer = ask(produce_apis(replicas), produce(dict(records)), version)
+    assert errors(answer) == {ORDERS_0: Errors.INVALID_RECORD, ORDERS_1: Errors.NONE}
+    refused = outcomes(answer)[ORDERS_0]
+    if version >= 8:
+        assert [error.batch_index for error in refused.record_errors] == list(range(count))
+        assert refused.error_message == "a compacted topic takes no records without a key"
+        assert not outcomes(answer)[ORDERS_1].record_errors
+
+
+class InOrder(CannedReplicas):
+    """Remembers which partitions were appended to together, in order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.appended: list[list[TopicPartition]] = []
+
+    def produce(self, acks: int, records: Any, *rest: Any) -> Any:
+        self.appended.append(list(records))
+        return super().produce(acks, records, *rest)
+
+
+def test_what_takes_long_to_check_is_overtaken_only_elsewhere():
+    replicas = InOrder()
+    (api,) = produce_apis(replicas)
+    slow, quick = batch(*[b"a"] * 5_000), batch(b"b")
+
+    async def send(*names: TopicPartition, data: bytes) -> None:
+        body = bytearray(produce(dict.fromkeys(names, data)).encode(version=7))
+        await api.handle(KafkaRequest(api.key, 7, 1, None, "", memoryview(body)))
+
+    async def main() -> None:
+        await asyncio.gather(
+            send(ORDERS_0, data=slow), send(ORDERS_0, ORDERS_1, data=quick), send(TEA_0, data=quick)
+        )
+
+    asyncio.run(main())
+    assert replicas.appended == [[TEA_0], [ORDERS_0], [ORDERS_0, ORDERS_1]]
 
 
 def test_a_partition_that_comes_twice_is_malformed():

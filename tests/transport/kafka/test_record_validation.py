@@ -1,0 +1,210 @@
+"""Records that nobody could read are refused when they are produced, whatever their header says."""
+
+from __future__ import annotations
+
+import random
+import struct
+import zlib
+from collections.abc import Callable
+
+import pyarrow
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.support.record_batches import TIMESTAMP_MS, batch, resealed
+from transport.kafka import decompression
+from transport.kafka.record_validation import InvalidRecordsError, is_quick, validate
+
+HEADER = 61
+GZIP, SNAPPY, LZ4, ZSTD = 1, 2, 3, 4
+COUNT_AT, LAST_OFFSET_DELTA_AT, ATTRIBUTES_AT, MAX_TIMESTAMP_AT = 57, 23, 21, 35
+VALUES = [b"%d" % number * number for number in range(200)]
+
+
+def xerial(data: bytes) -> bytes:
+    """Return what the Java library makes of it: blocks with their sizes, behind a header."""
+    blocks = [snapped(data[at : at + 1000]) for at in range(0, len(data), 1000)]
+    sized = b"".join(struct.pack(">i", len(block)) + block for block in blocks)
+    return b"\x82SNAPPY\x00" + struct.pack(">ii", 1, 1) + sized
+
+
+def snapped(data: bytes) -> bytes:
+    return bytes(pyarrow.Codec("snappy").compress(data, asbytes=True))
+
+
+COMPRESSORS: dict[str, tuple[int, Callable[[bytes], bytes]]] = {
+    "gzip": (GZIP, lambda data: zlib.compress(data, wbits=31)),
+    "gzip in two": (
+        GZIP,
+        lambda d: zlib.compress(d[:9], wbits=31) + zlib.compress(d[9:], wbits=31),
+    ),
+    "snappy": (SNAPPY, snapped),
+    "snappy of Java": (SNAPPY, xerial),
+    "lz4": (LZ4, lambda data: bytes(pyarrow.Codec("lz4").compress(data, asbytes=True))),
+    "zstd": (ZSTD, lambda data: bytes(pyarrow.Codec("zstd").compress(data, asbytes=True))),
+}
+
+
+def with_records(data: bytes, records: bytes, codec: int = 0) -> bytes:
+    """Return a batch with the same header and other bytes behind it, which its CRC covers."""
+    changed = bytearray(data[:HEADER] + records)
+    struct.pack_into(">i", changed, 8, len(changed) - 12)
+    struct.pack_into(">h", changed, ATTRIBUTES_AT, codec)
+    return resealed(changed)
+
+
+def with_header(data: bytes, **fields: int) -> bytes:
+    """Return a batch whose header says something else, which its CRC covers."""
+    changed = bytearray(data)
+    for name, value in fields.items():
+        at = {"count": COUNT_AT, "last_offset_delta": LAST_OFFSET_DELTA_AT}[name]
+        struct.pack_into(">i", changed, at, value)
+    return resealed(changed)
+
+
+def claims(data: bytes, count: int) -> bytes:
+    """Return a batch that says how many records it has."""
+    return with_header(data, count=count, last_offset_delta=count - 1)
+
+
+def check(data: bytes, *, needs_keys: bool = False) -> bytes:
+    """Validate; return the batch as it is then."""
+    received = bytearray(data)
+    validate(memoryview(received), needs_keys=needs_keys)
+    return bytes(received)
+
+
+ONE = batch(b"value", key=b"key")
+TWO = batch(b"a", b"b")
+RECORDS = ONE[HEADER:]
+
+UNREADABLE: dict[str, bytes] = {
+    "random bytes": with_records(ONE, random.Random(7).randbytes(90)),
+    "no bytes": with_records(ONE, b""),
+    "five records, said of one": claims(ONE, 5),
+    "2^31 - 1 records, said of one": claims(ONE, 2**31 - 1),
+    "one record, said of two": claims(TWO, 1),
+    "a byte behind the last record": with_records(ONE, RECORDS + b"\0"),
+    "a record of 2^31 bytes": with_records(ONE, b"\x80\x80\x80\x80\x10" + RECORDS[1:]),
+    "a record that is longer than it says": with_records(
+        ONE, bytes([RECORDS[0] - 2]) + RECORDS[1:]
+    ),
+    "a record that is shorter than it says": with_records(
+        ONE, bytes([RECORDS[0] + 2]) + RECORDS[1:] + b"\0"
+    ),
+    "a record of less than no bytes": with_records(ONE, b"\x01" + RECORDS[1:]),
+    "a key that goes beyond its record": with_records(ONE, RECORDS[:4] + b"\x7e" + RECORDS[5:]),
+    "a number that does not end": with_records(ONE, b"\xff" * 30),
+    "headers that are not there": with_records(ONE, RECORDS[:-1] + b"\x7e"),
+    "less than no headers": with_records(ONE, RECORDS[:-1] + b"\x01"),
+    "a header without a key": with_records(
+        ONE, bytes([RECORDS[0] + 4]) + RECORDS[1:-1] + b"\x02\x01\x01"
+    ),
+    "the same offset twice": with_records(TWO, 2 * TWO[HEADER : HEADER + (len(TWO) - HEADER) // 2]),
+    **{
+        f"garbage said to be {name}": with_records(ONE, b"garbage, of some length", codec)
+        for name, (codec, _) in COMPRESSORS.items()
+    },
+    **{
+        f"{name} that is cut off": with_records(ONE, compress(RECORDS)[:-3], codec)
+        for name, (codec, compress) in COMPRESSORS.items()
+    },
+    **{
+        f"bytes behind the last record, {name}": with_records(ONE, compress(RECORDS + b"\0"), codec)
+        for name, (codec, compress) in COMPRESSORS.items()
+    },
+    **{
+        f"records that are not there, {name}": with_records(
+            claims(ONE, 3), compress(RECORDS), codec
+        )
+        for name, (codec, compress) in COMPRESSORS.items()
+    },
+    "a compression that does not exist": with_records(ONE, RECORDS, 7),
+}
+
+
+@pytest.mark.parametrize("data", UNREADABLE.values(), ids=UNREADABLE)
+def test_records_that_nobody_could_read_are_refused(data: bytes):
+    with pytest.raises(InvalidRecordsError, match="records that cannot be read: ") as refused:
+        check(data)
+    assert refused.value.keyless == ()
+
+
+@pytest.mark.parametrize("values", [[b""], [None], [b"x" * 100_000], VALUES])
+@pytest.mark.parametrize("compressor", [None, *COMPRESSORS])
+def test_records_as_producers_write_them_are_taken(
+    values: list[bytes | None], compressor: str | None
+):
+    data = batch(*values)
+    if compressor is not None:
+        codec, compress = COMPRESSORS[compressor]
+        data = with_records(data, compress(data[HEADER:]), codec)
+    assert check(data) == data
+
+
+def test_headers_of_records_are_taken():
+    header = b"\x06key\x0avalue"
+    records = bytes([RECORDS[0] + 2 * 2 * len(header)]) + RECORDS[1:-1] + b"\x04" + 2 * header
+    data = with_records(ONE, records)
+    assert check(data) == data
+
+
+@given(st.binary(max_size=60), st.integers(1, 5))
+def test_any_bytes_are_read_or_refused(records: bytes, count: int):
+    try:
+        check(claims(with_records(ONE, records), count))
+    except InvalidRecordsError:
+        return
+
+
+@given(st.lists(st.none() | st.binary(max_size=300), min_size=1, max_size=80))
+def test_no_byte_less_or_more_goes_unnoticed(values: list[bytes | None]):
+    written = batch(*values)
+    assert check(written) == written
+    for records in (written[HEADER:-1], written[HEADER:] + b"\0"):
+        with pytest.raises(InvalidRecordsError):
+            check(with_header(with_records(written, records)))
+
+
+@pytest.mark.parametrize("data", [ONE[:-1], with_header(ONE, count=0), with_header(ONE, count=2)])
+def test_what_the_header_tells_is_left_to_the_log(data: bytes):
+    check(data)
+
+
+def test_bytes_that_changed_on_the_way_are_left_to_the_log():
+    changed = bytearray(ONE)
+    changed[HEADER] ^= 1
+    check(bytes(changed))
+
+
+def test_records_without_a_key_are_named_if_they_must_have_one():
+    data = batch(b"a", b"b", key=b"key")
+    assert check(data, needs_keys=True) == data
+    with pytest.raises(InvalidRecordsError) as refused:
+        check(batch(b"a", b"b"), needs_keys=True)
+    assert refused.value.keyless == [0, 1]
+
+
+@pytest.mark.parametrize("claimed", [TIMESTAMP_MS - 1, TIMESTAMP_MS + 1, 253402300799000, -1])
+def test_the_greatest_timestamp_is_that_of_a_record(claimed: int):
+    lying = bytearray(TWO)
+    struct.pack_into(">q", lying, MAX_TIMESTAMP_AT, claimed)
+    assert check(resealed(lying)) == TWO
+
+
+def test_a_few_bytes_that_claim_to_be_gigabytes_are_not_unpacked(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(decompression, "MAX_BYTES", 10_000)
+    for codec, compress in COMPRESSORS.values():
+        bomb = with_records(ONE, compress(bytes(20_000)), codec)
+        with pytest.raises(InvalidRecordsError, match="more than 10000 bytes"):
+            check(bomb)
+    claim = b"\xff\xff\xff\xff\x0f"
+    with pytest.raises(InvalidRecordsError, match="more than 10000 bytes"):
+        check(with_records(ONE, claim, SNAPPY))
+
+
+def test_a_little_is_checked_at_once_and_what_may_be_more_elsewhere():
+    assert is_quick([memoryview(batch(*[b"x"] * 500))] * 2)
+    assert not is_quick([memoryview(batch(*[b"x"] * 501))] * 2)
+    assert not is_quick([memoryview(with_records(ONE, RECORDS, GZIP))])

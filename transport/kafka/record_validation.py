@@ -1,0 +1,183 @@
+"""Whether the records of a produced batch can be read. Nobody looks at them again until a consumer.
+
+Mirrors ``kafka.log.LogValidator``, the iterators of ``DefaultRecordBatch`` and
+``DefaultRecord.readFrom``: as many records as the header says, each as long as it says, and nothing
+behind the last one. Offsets must be 0, 1, 2 …; Kafka writes a compressed batch anew where they are
+not. As in Kafka the greatest timestamp of the header is put right.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+
+from crc32c import crc32c
+
+from transport.kafka.decompression import decompressed
+
+_HEADER = struct.Struct(">8xi9xhiqq14xi")
+_HEADER_BYTES = 61
+_UNCOUNTED_BYTES = 12
+_CRC_AT, _CHECKED_FROM, _MAX_TIMESTAMP_AT = 17, 21, 35
+_CRC, _INT64 = struct.Struct(">I"), struct.Struct(">q")
+_COMPRESSION, _APPEND_TIME = 0x07, 0x08
+_NO_TIMESTAMP = -1
+_QUICK_RECORDS = 1_000
+_LEAST_RECORD_BYTES = 7
+_MAX_INT64 = 2**63 - 1
+_OLDEST = -_MAX_INT64
+
+
+class InvalidRecordsError(Exception):
+    """Records that nobody could read, or that have no key where one must be.
+
+    ``keyless`` are the positions of the latter in their batch.
+    """
+
+    def __init__(self, message: str, keyless: Sequence[int] = ()) -> None:
+        super().__init__(message)
+        self.keyless = keyless
+
+
+def is_quick(batches: Sequence[memoryview]) -> bool:
+    """Whether ``validate`` takes no longer for these than an event loop can spare: about 1 ms."""
+    records = 0
+    for data in batches:
+        _, attributes, _, _, _, count = _HEADER.unpack_from(data)
+        if attributes & _COMPRESSION:
+            return False
+        records += count
+    return records <= _QUICK_RECORDS
+
+
+def validate(data: memoryview, *, needs_keys: bool) -> None:
+    """Check the records of one batch, and correct the greatest timestamp in its header.
+
+    ``data`` is at least a header. ``needs_keys``: its topic is compacted. Raises
+    ``InvalidRecordsError``. What the header and the CRC tell is left to the log, also when records
+    are wrong because bytes changed on the way: a producer sends those again.
+    """
+    length, attributes, last_offset_delta, base_timestamp, max_timestamp, count = (
+        _HEADER.unpack_from(data)
+    )
+    if length + _UNCOUNTED_BYTES != len(data) or not 0 < count == last_offset_delta + 1:
+        return
+    keyless: list[int] | None = [] if needs_keys else None
+    try:
+        records = decompressed(attributes & _COMPRESSION, data[_HEADER_BYTES:])
+        greatest = max(_NO_TIMESTAMP, base_timestamp + _walk(records, count, keyless))
+        if greatest > _MAX_INT64:
+            raise ValueError(f"timestamp {greatest}")
+    except (ValueError, IndexError) as error:
+        if _is_sound(data):
+            what = "a record goes beyond its batch" if isinstance(error, IndexError) else error
+            raise InvalidRecordsError(f"records that cannot be read: {what}") from None
+        return
+    if keyless:
+        raise InvalidRecordsError("a compacted topic takes no records without a key", keyless)
+    if greatest != max_timestamp and not attributes & _APPEND_TIME and _is_sound(data):
+        _INT64.pack_into(data, _MAX_TIMESTAMP_AT, greatest)
+        _CRC.pack_into(data, _CRC_AT, crc32c(data[_CHECKED_FROM:]))
+
+
+def _is_sound(data: memoryview) -> bool:
+    return bool(crc32c(data[_CHECKED_FROM:]) == _CRC.unpack_from(data, _CRC_AT)[0])
+
+
+def _walk(data: bytes, count: int, keyless: list[int] | None) -> int:  # noqa: C901, PLR0915
+    """Go from record to record; return the greatest difference of a timestamp from the base.
+
+    ``keyless`` is given the positions of records without a key. Raises ``ValueError`` when records
+    are not as they must be, ``IndexError`` when one goes beyond the end. Numbers of one or two
+    bytes, nearly all there are, are read in place: a call for each would take twice as long.
+    """
+    end = len(data)
+    if count * _LEAST_RECORD_BYTES > end:
+        raise ValueError(f"{count} records in {end} bytes")
+    at, newest = 0, _OLDEST
+    for index in range(count):
+        size = data[at]
+        at += 1
+        if size > 127:
+            more = data[at]
+            at += 1
+            size += (more << 7) - 128
+            if more > 127:
+                size, at = _varint(data, at - 2)
+        stop = at + (size >> 1)
+        raw = data[at + 1]  # behind its attributes, which nobody uses
+        at += 2
+        if raw:
+            if raw > 127:
+                raw, at = _varint(data, at - 1, 10)
+            if raw & 1:
+                newest = max(newest, -(raw >> 1) - 1)
+            elif raw >> 1 > newest:
+                newest = raw >> 1
+        elif newest < 0:
+            newest = 0
+        raw = data[at]
+        at += 1
+        if raw > 127:
+            more = data[at]
+            at += 1
+            raw += (more << 7) - 128
+            if more > 127:
+                raw, at = _varint(data, at - 2)
+        if raw != index << 1:
+            raise ValueError(f"the offset of record {index} is another")
+        raw = data[at]
+        at += 1
+        if raw > 127:
+            raw, at = _varint(data, at - 1)
+        if not raw & 1:
+            at += raw >> 1
+        elif keyless is not None:
+            keyless.append(index)
+        raw = data[at]
+        at += 1
+        if raw > 127:
+            more = data[at]
+            at += 1
+            raw += (more << 7) - 128
+            if more > 127:
+                raw, at = _varint(data, at - 2)
+        if not raw & 1:
+            at += raw >> 1
+        if data[at]:
+            at = _after_headers(data, at, stop)
+        else:
+            at += 1
+        if at != stop or size & 1:
+            raise ValueError(f"record {index} is not as long as it says")
+    if at != end:
+        raise ValueError(f"{end - at} bytes follow the last of {count} records")
+    return newest
+
+
+def _after_headers(data: bytes, at: int, stop: int) -> int:
+    """Return where the headers of a record end, which begin with how many they are."""
+    raw, at = _varint(data, at)
+    if raw & 1 or raw >> 1 > stop - at:
+        raise ValueError("a record has headers that cannot be counted")
+    for _ in range(raw >> 1):
+        key_size, at = _varint(data, at)
+        if key_size & 1:
+            raise ValueError("a record has a header without a key")
+        at += key_size >> 1
+        value_size, at = _varint(data, at)
+        if not value_size & 1:
+            at += value_size >> 1
+    return at
+
+
+def _varint(data: bytes, at: int, max_bytes: int = 5) -> tuple[int, int]:
+    """Return a number as it is written, zigzag and all, and where it ends."""
+    number = 0
+    for shift in range(0, 7 * max_bytes, 7):
+        byte = data[at]
+        at += 1
+        number |= (byte & 127) << shift
+        if byte < 128:
+            return number, at
+    raise ValueError(f"a number of more than {max_bytes} bytes")
