@@ -23,6 +23,7 @@ from actors.runtime import Supervisor, start_actor, stop_actor
 from core.controller.effects import SendControlRequest
 from core.controller.events import ChannelOverflowed, ControllerEvent
 from core.controller.responses import response_event
+from core.errors import BadDataError
 from core.model import BrokerId, BrokerRegistration
 from core.protocol.control import ControlHeader, ControlRequest, ControlResponse
 from core.protocol.controller import UnansweredRequest
@@ -85,7 +86,11 @@ class ControllerChannelManager:
         for effect in effects:
             body = bodies.get(id(effect.request))
             if body is None:
-                body = bodies[id(effect.request)] = encode_request(effect.request)
+                try:
+                    body = bodies[id(effect.request)] = encode_request(effect.request)
+                except BadDataError as error:  # no other controller could send it either
+                    logger.error("broker %d is not told: %s", effect.broker_id, error)
+                    continue
             self._put(effect.broker_id, QueuedRequest(effect.header, effect.request, body))
 
     @property

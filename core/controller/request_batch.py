@@ -1,4 +1,4 @@
-"""The control requests of one state change, at most one of each kind per broker.
+"""The control requests of one state change, at most one of each kind per broker if it fits.
 
 Mirrors ``kafka.controller.ControllerBrokerRequestBatch``, as a local value: filled, turned into
 effects, dropped. (Kafka keeps one and fails for ever when it was left dirty.)
@@ -46,7 +46,12 @@ from core.protocol.control import (
     UpdateMetadataTopic,
 )
 
-Row = TypeVar("Row")
+Row = TypeVar("Row", bound=tuple[object, ...])
+
+MAX_REQUEST_BYTES = 2 * 1024 * 1024  # of rows: milliseconds to decode, and far below any limit
+TOPIC_BYTES = 64  # beside its name
+ROW_BYTES = 64  # beside its broker ids
+REPLICA_BYTES = 20  # an id may stand in four lists: replicas, ISR, adding, removing
 
 state_change_log = logging.getLogger("state.change")
 
@@ -59,8 +64,14 @@ class _StopReplica(NamedTuple):
 class ControlRequestBatch:
     """Requests being gathered for one state change."""
 
-    def __init__(self, controller_id: BrokerId, context: ControllerContext) -> None:
+    def __init__(
+        self,
+        controller_id: BrokerId,
+        context: ControllerContext,
+        max_request_bytes: int = MAX_REQUEST_BYTES,
+    ) -> None:
         self._controller_id = controller_id
+        self._max_request_bytes = max_request_bytes
         self._context = context
         self._leader_and_isr: dict[BrokerId, dict[TopicPartition, LeaderAndIsrPartition]] = {}
         self._full: set[BrokerId] = set()
@@ -199,30 +210,38 @@ class ControlRequestBatch:
 
     # --- requests ---
 
+    def _split(self, rows: Mapping[TopicPartition, Row]) -> list[list[tuple[str, tuple[Row, ...]]]]:
+        return split_by_size(_by_topic(rows), self._max_request_bytes)
+
     def _leader_and_isr_requests(
         self, registered: Mapping[BrokerId, BrokerRegistration]
     ) -> list[tuple[BrokerId, ControlRequest]]:
         requests: list[tuple[BrokerId, ControlRequest]] = []
         for broker_id in sorted({*self._leader_and_isr, *self._full} & registered.keys()):
             rows = self._leader_and_isr.get(broker_id, {})
-            leaders = sorted({row.leader for row in rows.values()} & registered.keys())
-            request = LeaderAndIsrRequest(
-                type=LeaderAndIsrType(broker_id in self._full),
-                topic_states=tuple(
-                    LeaderAndIsrTopic(topic, self._context.topic_id(topic), states)
-                    for topic, states in _by_topic(rows)
-                ),
-                live_leaders=tuple(
-                    LiveLeader(leader, registered[leader].info.replication_endpoint)
-                    for leader in leaders
-                ),
-            )
-            requests.append((broker_id, request))
+            type = LeaderAndIsrType(broker_id in self._full)
+            parts = self._split(rows)
+            for part, topics in enumerate(parts):
+                leaders = {row.leader for _, states in topics for row in states}
+                request = LeaderAndIsrRequest(
+                    type=type,
+                    topic_states=tuple(
+                        LeaderAndIsrTopic(topic, self._context.topic_id(topic), states)
+                        for topic, states in topics
+                    ),
+                    live_leaders=tuple(
+                        LiveLeader(leader, registered[leader].info.replication_endpoint)
+                        for leader in sorted(leaders & registered.keys())
+                    ),
+                    part=part,
+                    parts=len(parts),
+                )
+                requests.append((broker_id, request))
             state_change_log.info(
                 "[Controller id=%d epoch=%d] LeaderAndIsr %s to broker %d: %d partitions",
                 self._controller_id,
                 self._context.epoch,
-                request.type.name,
+                type.name,
                 broker_id,
                 len(rows),
             )
@@ -239,14 +258,21 @@ class ControlRequestBatch:
         if not targets:
             return []
         rows = self._metadata_rows()
-        request = UpdateMetadataRequest(
-            topic_states=tuple(
-                UpdateMetadataTopic(topic, self._context.topic_id(topic), states)
-                for topic, states in _by_topic(rows)
-            ),
-            live_brokers=tuple(_live_broker(registered[b]) for b in sorted(registered)),
-            is_full=self._metadata_is_full,
-        )
+        live_brokers = tuple(_live_broker(registered[b]) for b in sorted(registered))
+        parts = self._split(rows)
+        requests = [
+            UpdateMetadataRequest(
+                topic_states=tuple(
+                    UpdateMetadataTopic(topic, self._context.topic_id(topic), states)
+                    for topic, states in topics
+                ),
+                live_brokers=live_brokers,
+                is_full=self._metadata_is_full,
+                part=part,
+                parts=len(parts),
+            )
+            for part, topics in enumerate(parts)
+        ]
         state_change_log.info(
             "[Controller id=%d epoch=%d] UpdateMetadata to brokers %s: %d partitions",
             self._controller_id,
@@ -254,7 +280,7 @@ class ControlRequestBatch:
             targets,
             len(rows),
         )
-        return [(broker_id, request) for broker_id in targets]
+        return [(broker_id, request) for broker_id in targets for request in requests]
 
     def _stop_replica_requests(
         self, registered: Mapping[BrokerId, BrokerRegistration]
@@ -265,13 +291,14 @@ class ControlRequestBatch:
                 tp: StopReplicaPartition(tp.partition, stop.leader_epoch, stop.delete)
                 for tp, stop in self._stop_replica[broker_id].items()
             }
-            request = StopReplicaRequest(
-                tuple(
-                    StopReplicaTopic(topic, self._context.topic_id(topic), states)
-                    for topic, states in _by_topic(rows)
+            for topics in self._split(rows):
+                request = StopReplicaRequest(
+                    tuple(
+                        StopReplicaTopic(topic, self._context.topic_id(topic), states)
+                        for topic, states in topics
+                    )
                 )
-            )
-            requests.append((broker_id, request))
+                requests.append((broker_id, request))
             state_change_log.info(
                 "[Controller id=%d epoch=%d] StopReplica to broker %d: %d partitions",
                 self._controller_id,
@@ -303,6 +330,32 @@ def _leader_and_isr_row(
         is_new,
         int(recovery_state),
     )
+
+
+def split_by_size(
+    topics: Iterable[tuple[str, tuple[Row, ...]]], max_bytes: int
+) -> list[list[tuple[str, tuple[Row, ...]]]]:
+    """Share topics and their rows out to as few bodies as may hold them; at least one, in order.
+
+    Sizes are those of msgpack at worst. A body has a row at least.
+    """
+    parts: list[list[tuple[str, tuple[Row, ...]]]] = [[]]
+    room = max_bytes
+    for topic, rows in topics:
+        start = 0
+        room -= len(topic) + TOPIC_BYTES
+        for number, row in enumerate(rows):
+            size = ROW_BYTES + REPLICA_BYTES * len(getattr(row, "replicas", ()))
+            if size > room and (parts[-1] or number > start):
+                if number > start:
+                    parts[-1].append((topic, rows[start:number]))
+                parts.append([])
+                start = number
+                room = max_bytes - len(topic) - TOPIC_BYTES
+            room -= size
+        if start < len(rows):
+            parts[-1].append((topic, rows[start:] if start else rows))
+    return parts
 
 
 def _by_topic(rows: Mapping[TopicPartition, Row]) -> list[tuple[str, tuple[Row, ...]]]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from core.controller.context import ControllerContext
 from core.controller.outbox import Outbox
-from core.controller.request_batch import ControlRequestBatch
+from core.controller.request_batch import MAX_REQUEST_BYTES, ControlRequestBatch
 from core.model import BrokerId
 from core.ports import ControllerStore, TopicIds
 
@@ -31,6 +31,7 @@ class ControllerSettings:
     tell_again_ms: int = 10_000
     controlled_shutdown_abandoned_ms: int = 300_000
     isr_changes_through_zookeeper: bool = False
+    max_request_bytes: int = MAX_REQUEST_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +51,7 @@ class Term:
 
     def new_batch(self) -> ControlRequestBatch:
         """Return an empty batch of control requests."""
-        return ControlRequestBatch(self.broker_id, self.context)
+        return ControlRequestBatch(self.broker_id, self.context, self.settings.max_request_bytes)
 
     def announce(self, batch: ControlRequestBatch) -> None:
         """Hand a batch to the outbox."""

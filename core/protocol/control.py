@@ -71,11 +71,17 @@ class LiveLeader(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LeaderAndIsrRequest:
-    """Become leader or follower of these partitions (Kafka api 4)."""
+    """Become leader or follower of these partitions (Kafka api 4).
+
+    A FULL one may come in ``parts``, of which this is number ``part`` from 0 on: all of them
+    together name everything the receiver hosts.
+    """
 
     type: LeaderAndIsrType
     topic_states: tuple[LeaderAndIsrTopic, ...]
     live_leaders: tuple[LiveLeader, ...]
+    part: int = 0
+    parts: int = 1
 
     def partitions(self) -> Iterator[tuple[TopicPartition, LeaderAndIsrPartition]]:
         """Yield every partition with its orders."""
@@ -201,11 +207,14 @@ class UpdateMetadataRequest:
 
     With ``is_full`` every partition there is is named: what the receiver knows beside them is gone.
     Kafka never says so, and a topic that vanished between two controllers stays in caches for ever.
+    It may come in ``parts``, as a FULL LeaderAndIsr.
     """
 
     topic_states: tuple[UpdateMetadataTopic, ...]
     live_brokers: tuple[UpdateMetadataBroker, ...]
     is_full: bool = False
+    part: int = 0
+    parts: int = 1
 
     def partitions(self) -> Iterator[tuple[TopicPartition, UpdateMetadataPartition]]:
         """Yield every partition with its row."""

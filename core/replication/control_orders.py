@@ -53,6 +53,7 @@ from core.replication.log_replacement import LogReplacement
 from core.replication.metadata_cache import MetadataCache
 from core.replication.partition import Partition, Role
 from core.replication.replica_fetcher import ReplicaFetcher
+from core.replication.request_parts import Named, RequestParts
 from core.replication.turns import Turns, portions_of_orders, take
 
 log = logging.getLogger("state.change")
@@ -79,7 +80,7 @@ class ControlOrders:
         self._controller_id: BrokerId | None = None  # whom we have obeyed in that epoch
         self._sequence = 0  # of the newest order of that controller
         self._ordered_in = (0, UNKNOWN_BROKER_EPOCH)  # controller and broker epoch of that order
-        self._full_of = (-1, -1)  # controller and broker epoch of the newest FULL
+        self._full = RequestParts()
         self._failed: set[TopicPartition] = set()  # rows that raised something unexpected
         self._logs = logs
         self._cache = cache
@@ -185,13 +186,10 @@ class ControlOrders:
     def _become_leader_or_follower(
         self, header: ControlHeader, request: LeaderAndIsrRequest, now_ms: int
     ) -> Turns[LeaderAndIsrResponse]:
-        # Where late copies cannot be told only the first FULL of a term counts: another may be a
-        # copy of it, which does not list what was created since.
-        term = (header.controller_epoch, header.broker_epoch)
-        is_news = header.sequence > 0 or term > self._full_of
-        if request.type is LeaderAndIsrType.FULL and is_news:
-            self._full_of = term
-            self._set_strays_aside(request)
+        if request.type is LeaderAndIsrType.FULL:
+            named = self._full.add(header, request)
+            if named is not None:
+                self._set_strays_aside(named)
         errors: list[PartitionError] = []
 
         def obey(portion: Sequence[tuple[LeaderAndIsrTopic, LeaderAndIsrPartition]]) -> None:
@@ -282,23 +280,22 @@ class ControlOrders:
             if partition.role is Role.FOLLOWER:
                 self._fetcher.follow(partition)
 
-    def _set_strays_aside(self, request: LeaderAndIsrRequest) -> None:
+    def _set_strays_aside(self, named: Named) -> None:
         """Make room: what is not listed is not ours, nor is a log of an earlier topic.
 
         The topic may have been deleted and created anew while this broker was away.
         """
-        listed = {
-            TopicPartition(topic.topic_name, state.partition_index): topic.topic_id
-            for topic in request.topic_states
-            for state in topic.partition_states
-        }
         by_name = self._hosted.by_name
         hosted = {name: partition.topic_id for name, partition in by_name.items()}
         hosted.update(self._logs.hosted())
         strays = sorted(
             name
             for name, topic_id in hosted.items()
-            if name not in listed or differ(topic_id, listed[name])
+            if (
+                differ(topic_id, named.partitions[name])
+                if name in named.partitions
+                else named.is_everything
+            )
         )
         for name in strays:
             try:

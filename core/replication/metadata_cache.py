@@ -6,7 +6,7 @@ update replaces an immutable snapshot.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
@@ -18,6 +18,7 @@ from core.protocol.control import (
     UpdateMetadataPartition,
     UpdateMetadataRequest,
 )
+from core.replication.request_parts import RequestParts
 
 NO_CONTROLLER = -1
 
@@ -43,26 +44,21 @@ class MetadataCache:
 
     def __init__(self) -> None:
         self.snapshot = MetadataSnapshot()
-        self._full_of = (-1, -1)  # controller and broker epoch of the newest complete update
+        self._full = RequestParts()
 
     def is_known_topic(self, topic_id: TopicId) -> bool:
         """Whether a topic has that id; looks through them all. On any thread."""
         return topic_id in self.snapshot.topic_ids.values()
 
     def update(self, header: ControlHeader, request: UpdateMetadataRequest) -> None:
-        """Replace the live brokers, and merge the partitions, which come as a delta.
-
-        Where late copies cannot be told only the first complete update of a term counts as such:
-        another may be a copy of it, which does not name what was created since.
-        """
+        """Replace the live brokers, and merge the partitions, which come as a delta."""
         before = self.snapshot
         partitions, topic_ids = before.partitions, before.topic_ids
         if request.topic_states:
             partitions, topic_ids = _merge(before, request)
-        term = (header.controller_epoch, header.broker_epoch)
-        if request.is_full and (header.sequence > 0 or term > self._full_of):
-            self._full_of = term
-            partitions, topic_ids = _only_named(partitions, topic_ids, request)
+        named = self._full.add(header, request) if request.is_full else None
+        if named is not None and named.is_everything:
+            partitions, topic_ids = _only_named(partitions, topic_ids, named.partitions)
         self.snapshot = MetadataSnapshot(
             controller_id=max(header.controller_id, NO_CONTROLLER),
             controller_epoch=header.controller_epoch,
@@ -104,12 +100,8 @@ def _merge(
 def _only_named(
     partitions: Mapping[TopicPartition, UpdateMetadataPartition],
     topic_ids: Mapping[str, TopicId | None],
-    request: UpdateMetadataRequest,
+    named: Collection[TopicPartition],
 ) -> tuple[Mapping[TopicPartition, UpdateMetadataPartition], Mapping[str, TopicId | None]]:
-    # What is being deleted is not there, and of whichever topic of that name it is known.
-    named = {
-        partition for partition, row in request.partitions() if row.leader != LEADER_DURING_DELETE
-    }
     kept = {partition: row for partition, row in partitions.items() if partition in named}
     topics = {partition.topic for partition in kept}
     kept_ids = {topic: topic_id for topic, topic_id in topic_ids.items() if topic in topics}

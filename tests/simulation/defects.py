@@ -29,9 +29,11 @@ from core.controller.topic_deletion import TopicDeletions
 from core.errors import Errors
 from core.model import LeaderAndIsr, ReplicaAssignment
 from core.ports import ControllerEpoch
+from core.protocol.control import ControlHeader, LeaderAndIsrRequest
 from core.protocol.controller import ControlledShutdownResponse
 from core.replication import control_orders
 from core.replication.control_orders import ControlOrders
+from core.replication.request_parts import Named, RequestParts
 from tests.simulation.damage_defects import DAMAGE_DEFECTS, SEARCH_DAMAGE_FROM
 from tests.simulation.decision_defects import DECISION_DEFECTS
 from tests.simulation.leader_defects import LEADER_DEFECTS
@@ -351,6 +353,21 @@ def isr_changes_unheard() -> Any:
     return patch.object(Notifications, "_learn_leaderships", lambda self, partitions: [])
 
 
+def a_part_is_taken_for_the_whole() -> Any:
+    """What one part of a FULL does not list is stray, although another lists it."""
+
+    def add(parts: RequestParts, _: ControlHeader, request: LeaderAndIsrRequest) -> Named:
+        named = {name: None for name, _ in request.partitions()}
+        return Named(named, is_everything=True)
+
+    return patch.object(RequestParts, "add", add)
+
+
+def what_does_not_fit_is_forgotten() -> Any:
+    """Events that find a full queue are dropped, and that is all."""
+    return patch.object(Controller, "_begin_a_new_term", lambda *_: None)
+
+
 DEFECTS: tuple[Defect, ...] = (
     no_controller_epoch_check_on_writes,
     epoch_read_after_waking,
@@ -384,6 +401,8 @@ DEFECTS: tuple[Defect, ...] = (
     cancelled_moves_go_on,
     removed_topics_live_on,
     isr_changes_unheard,
+    a_part_is_taken_for_the_whole,
+    what_does_not_fit_is_forgotten,
     *RECORD_DEFECTS,
     *DAMAGE_DEFECTS,
     *DECISION_DEFECTS,

@@ -11,6 +11,7 @@ from collections.abc import Collection
 from functools import partial
 
 from core.controller import events
+from core.controller.request_batch import MAX_REQUEST_BYTES
 from core.controller.term import ControllerSettings
 from core.model import BrokerId
 from core.protocol.broker import FetchRequest
@@ -39,6 +40,7 @@ from tests.simulation.odds import (
     MAX_NESTED_STALLS,
     SAME_DISK_PROBABILITY,
     SMALL_INBOX_PROBABILITY,
+    SMALL_REQUEST_PROBABILITY,
     SPARING_PROBABILITY,
     STALL_STEPS,
     STEPS,
@@ -75,6 +77,8 @@ class Simulation:
         self.cluster.hook_for = self._hook_for
         self.cluster.network.fate = self._fate
         self.cluster.network.delay_ms = self._delay_ms
+        is_split = self._surprises.random() < SMALL_REQUEST_PROBABILITY
+        self._max_request_bytes = 1_000 if is_split else MAX_REQUEST_BYTES
         if self._surprises.random() < SMALL_INBOX_PROBABILITY:
             self.cluster.bound_inboxes(self._surprises.randint(1, 4))
         self._faults_are_on = True
@@ -175,6 +179,7 @@ class Simulation:
 
     def _settings(self) -> ControllerSettings:
         settings = short_settings()
+        settings.max_request_bytes = self._max_request_bytes
         settings.auto_leader_rebalance_enable = self._is_rebalancing
         settings.isr_changes_through_zookeeper = self._leaders_write_isrs
         return settings

@@ -1,0 +1,79 @@
+"""How large, and how slow to encode, what a failover of many one-partition topics sends.
+
+``python -m bench.large_bodies --topics 800000`` builds a controller's memory (no ZooKeeper, no
+brokers) and encodes what one broker is told; prints JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import sys
+import time
+
+from core.controller.context import ControllerContext
+from core.controller.request_batch import ControlRequestBatch
+from core.model import (
+    BrokerInfo,
+    BrokerRegistration,
+    EndPoint,
+    LeaderAndIsr,
+    LeaderIsrAndControllerEpoch,
+    ReplicaAssignment,
+    TopicPartition,
+)
+from transport.codec import MAX_BODY_BYTES, encode_request
+
+
+def main() -> None:
+    """Measure once."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--topics", type=int, default=800_000)
+    arguments = parser.parse_args()
+    context = ControllerContext()
+    context.epoch = 1
+    for broker_id in range(3):
+        info = BrokerInfo(broker_id, (EndPoint("PLAINTEXT", "127.0.0.1", 9092 + broker_id),))
+        context.add_live_broker(BrokerRegistration(info, 100 + broker_id))
+    led = LeaderIsrAndControllerEpoch(LeaderAndIsr(0, (0, 1, 2)), 1)
+    assignment = ReplicaAssignment((0, 1, 2))
+    batch = ControlRequestBatch(0, context)
+    batch.make_full([0])
+    for number in range(arguments.topics):
+        name = TopicPartition(f"a-topic-with-an-ordinary-name-{number:07d}", 0)
+        context.add_topic_id(name.topic, f"{number:022d}")
+        context.update_partition_full_replica_assignment(name, assignment)
+        context.put_partition_leadership_info(name, led)
+        batch.add_leader_and_isr([0], name, led, assignment, is_new=False)
+    batch.add_full_metadata()
+    started = time.monotonic()
+    effects = batch.effects()
+    built = time.monotonic()
+    slowest_ms = 0.0
+    sizes: dict[int, int] = {}
+    for effect in effects:
+        if id(effect.request) not in sizes:
+            before = time.monotonic()
+            sizes[id(effect.request)] = sum(map(len, encode_request(effect.request).frames))
+            slowest_ms = max(slowest_ms, (time.monotonic() - before) * 1000)
+    sys.stdout.write(
+        json.dumps(
+            {
+                "topics": arguments.topics,
+                "bodies": len(sizes),
+                "bytes": sum(sizes.values()),
+                "largest_body_bytes": max(sizes.values()),
+                "limit_bytes": MAX_BODY_BYTES,
+                "batch_s": round(built - started, 2),
+                "encode_s": round(time.monotonic() - built, 2),
+                "slowest_body_ms": round(slowest_ms, 1),
+                "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
+            }
+        )
+        + "\n"
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,177 @@
+"""A complete list in parts: nothing is given up before all of it has come."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import pytest
+
+from core.controller.context import ControllerContext
+from core.controller.request_batch import ControlRequestBatch, split_by_size
+from core.errors import Errors
+from core.model import BrokerRegistration, ReplicaAssignment, TopicPartition
+from core.protocol.control import (
+    LeaderAndIsrPartition,
+    LeaderAndIsrRequest,
+    LeaderAndIsrTopic,
+    LeaderAndIsrType,
+    StopReplicaPartition,
+    StopReplicaRequest,
+    UpdateMetadataPartition,
+    UpdateMetadataRequest,
+    UpdateMetadataTopic,
+)
+from tests.core.replication.stage import ME, T0, T1, T2, A, B, Broker, state
+from tests.support.term import broker_info, leadership, topic_id
+from transport.codec import encode_request
+
+ALL = (T0, T1, T2)
+STRAY = TopicPartition("t", 9)
+
+
+def part(
+    number: int,
+    parts: int,
+    rows: Mapping[TopicPartition, LeaderAndIsrPartition],
+    id: str = A,
+) -> LeaderAndIsrRequest:
+    """Return one part of a FULL."""
+    topics = tuple(
+        LeaderAndIsrTopic(name.topic, id, (row._replace(partition_index=name.partition),))
+        for name, row in rows.items()
+    )
+    return LeaderAndIsrRequest(LeaderAndIsrType.FULL, topics, (), number, parts)
+
+
+@pytest.fixture
+def broker() -> Broker:
+    """A broker that hosts a partition nobody will name, and one that is named last."""
+    broker = Broker()
+    broker.order({STRAY: state(), T2: state()}, sequence=1)
+    return broker
+
+
+def give(broker: Broker, parts: Iterable[int], *, of: int = 3, sequence: int = 2) -> None:
+    """Have parts of a FULL that names ``ALL`` obeyed, in controller epoch 8."""
+    for step, number in enumerate(parts):
+        broker.handle(
+            part(number, of, {ALL[number]: state(leader_epoch=1)}),
+            controller_epoch=8,
+            sequence=sequence + step if sequence else 0,
+        )
+
+
+@pytest.mark.parametrize("sequence", [0, 2])
+@pytest.mark.parametrize("order", [(0, 1, 2), (0, 0, 1, 1, 2, 2), (0, 1, 0, 1, 2)])
+def test_strays_go_when_the_last_part_has_come(
+    broker: Broker, order: tuple[int, ...], sequence: int
+) -> None:
+    give(broker, order[:-1] if order[-2:] != (2, 2) else order[:-2], sequence=sequence)
+    assert {STRAY, T2} < set(broker.manager.partitions)
+    give(broker, [2], sequence=sequence and 20)
+    assert set(broker.manager.partitions) == set(ALL)
+
+
+@pytest.mark.parametrize("order", [(1, 2), (0, 2), (2, 1, 0), (0, 2, 1), (0, 1)])
+def test_an_incomplete_list_makes_nothing_stray_but_its_rows_are_obeyed(
+    broker: Broker, order: tuple[int, ...]
+) -> None:
+    give(broker, order)
+    assert STRAY in broker.manager.partitions
+    for number in order:
+        assert broker.hosted(ALL[number]).leader_epoch == 1
+
+
+def test_a_new_controller_in_between_begins_afresh(broker: Broker) -> None:
+    give(broker, [0, 1])
+    broker.handle(part(2, 3, {T2: state(leader_epoch=2)}), controller_epoch=9, sequence=9)
+    assert STRAY in broker.manager.partitions
+    for number in range(2):
+        rows = {ALL[number]: state(leader_epoch=3)}
+        broker.handle(part(number, 2, rows), controller_epoch=9, sequence=10 + number)
+    assert set(broker.manager.partitions) == {T0, T1}
+
+
+def test_two_lists_of_one_controller_are_not_mixed(broker: Broker) -> None:
+    give(broker, [0, 1], of=3)
+    give(broker, [0], of=3, sequence=30)
+    give(broker, [2], of=3, sequence=31)
+    assert STRAY in broker.manager.partitions
+
+
+def test_a_log_of_an_earlier_topic_makes_room_in_its_own_part(broker: Broker) -> None:
+    broker.handle(part(0, 2, {T2: state()}, id=B), controller_epoch=8, sequence=2)
+    assert broker.hosted(T2).topic_id == B
+    assert STRAY in broker.manager.partitions
+
+
+def test_metadata_is_given_up_when_the_last_part_has_come(broker: Broker) -> None:
+    def update(number: int, parts: int, *names: TopicPartition) -> None:
+        row = UpdateMetadataPartition(0, 7, 1, 0, (1,), 0, (1,), ())
+        topics = tuple(
+            UpdateMetadataTopic(n.topic, A, (row._replace(partition_index=n.partition),))
+            for n in names
+        )
+        request = UpdateMetadataRequest(topics, (), True, number, parts)
+        broker.handle(request, controller_epoch=8, sequence=number + 2)
+
+    update(0, 1, STRAY, T0)
+    update(0, 2, T0)
+    assert set(broker.cache.snapshot.partitions) == {STRAY, T0}
+    update(1, 2, T1)
+    assert set(broker.cache.snapshot.partitions) == {T0, T1}
+
+
+# --- what the controller sends --------------------------------------------------------------------
+
+
+def test_rows_are_shared_out_in_order_and_none_is_lost() -> None:
+    topics = [(f"t{n}", (StopReplicaPartition(n, 0, True),) * (n % 7 + 1)) for n in range(50)]
+    parts = split_by_size(topics, 500)
+    assert len(parts) > 10
+    rows = [(topic, row) for part in parts for topic, rows in part for row in rows]
+    assert rows == [(topic, row) for topic, rows in topics for row in rows]
+    assert all(rows for part in parts for _, rows in part)
+    assert split_by_size([], 500) == [[]]
+    assert [len(part) for part in split_by_size(topics[:3], 1)] == [1] * 6, "a row at least"
+
+
+def test_no_request_is_larger_than_asked_for() -> None:
+    context = ControllerContext()
+    context.epoch = 1
+    context.add_live_broker(BrokerRegistration(broker_info(1), 5))
+    batch = ControlRequestBatch(0, context, max_request_bytes=20_000)
+    for number in range(500):
+        name = TopicPartition("t" * (number % 200 + 1) + str(number), 2**31 - 1)
+        replicas = tuple(range(2**31 - 1 - number % 9, 2**31 - 1)) or (1,)
+        context.add_topic_id(name.topic, topic_id(number))
+        context.update_partition_full_replica_assignment(name, ReplicaAssignment(replicas))
+        led = leadership(1, replicas, leader_epoch=2**31 - 1, partition_epoch=2**31 - 1)
+        context.put_partition_leadership_info(name, led)
+        batch.add_leader_and_isr([1], name, led, ReplicaAssignment(replicas), is_new=True)
+        batch.add_stop_replica(1, name, delete=True)
+    batch.make_full([1])
+    batch.add_full_metadata()
+    sent = [effect.request for effect in batch.effects()]
+    for kind in (LeaderAndIsrRequest, UpdateMetadataRequest, StopReplicaRequest):
+        of_kind = [request for request in sent if isinstance(request, kind)]
+        assert len(of_kind) > 5
+        assert len([row for request in of_kind for row in request.partitions()]) == 500
+        if kind is not StopReplicaRequest:
+            numbers = [(r.part, r.parts) for r in of_kind]  # type: ignore[union-attr]
+            assert numbers == [(n, len(of_kind)) for n in range(len(of_kind))]
+    sizes = [sum(map(len, encode_request(request).frames)) for request in sent]
+    assert max(sizes) < 20_000 + 1_000, "beside who lives"
+    assert sent == sorted(
+        sent,
+        key=lambda r: (LeaderAndIsrRequest, UpdateMetadataRequest, StopReplicaRequest).index(
+            type(r)
+        ),
+    )
+
+
+def test_the_errors_of_a_part_are_of_its_rows(broker: Broker) -> None:
+    answer = broker.handle(part(0, 2, {T0: state()}), controller_epoch=8, sequence=2)
+    errors = answer.partition_errors  # type: ignore[attr-defined]
+    assert [(e.topic_partition, e.error_code) for e in errors] == [(T0, Errors.NONE)]
+    assert broker.manager.broker_id == ME
