@@ -27,7 +27,7 @@ from core.controller.responses import ControlResponses
 from core.controller.topic_changes import TopicChanges
 from core.controller.topic_deletion import TopicDeletions
 from core.errors import Errors
-from core.model import LeaderAndIsr, ReplicaAssignment
+from core.model import LeaderAndIsr, ReplicaAssignment, TopicPartition
 from core.ports import ControllerEpoch
 from core.protocol.control import ControlHeader, LeaderAndIsrRequest
 from core.protocol.controller import ControlledShutdownResponse
@@ -357,7 +357,7 @@ def a_part_is_taken_for_the_whole() -> Any:
     """What one part of a FULL does not list is stray, although another lists it."""
 
     def add(parts: RequestParts, _: ControlHeader, request: LeaderAndIsrRequest) -> Named:
-        named = {name: None for name, _ in request.partitions()}
+        named: dict[TopicPartition, str | None] = {name: None for name, _ in request.partitions()}
         return Named(named, is_everything=True)
 
     return patch.object(RequestParts, "add", add)
