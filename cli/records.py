@@ -30,6 +30,7 @@ from core.errors import BadDataError, RegentError
 
 _CLIENT: Final = {"client.id": "regent-cli", "log_level": 0}  # what matters is in our own words
 _POLL_S: Final = 0.2
+_MAX_LINE_BYTES: Final = 32 * 1024 * 1024
 
 
 class RecordsError(RegentError):
@@ -53,12 +54,6 @@ def produce(
 
     With --acks all each record is written once, whatever becomes of the brokers meanwhile.
     """
-    failures: list[str] = []
-
-    def on_delivery(error: KafkaError | None, _: Message) -> None:
-        if error is not None:
-            failures.append(error.str())
-
     producer = Producer(
         {
             **_CLIENT,
@@ -68,26 +63,55 @@ def produce(
             "message.timeout.ms": max(timeout_ms, 1),
         },
     )
-    total = 0
-    for key, value in _lines(sys.stdin.buffer, key_separator):
+    deliveries = _Deliveries(producer, topic)
+    try:
+        for key, value in _lines(sys.stdin.buffer, key_separator):
+            deliveries.send(key, value)
+    finally:  # Ctrl-C, too: what was read is written
+        producer.flush()
+    if deliveries.failed:
+        raise RecordsError(
+            f"{deliveries.failed} of {counted(deliveries.total, 'record')} not acknowledged:"
+            f" {deliveries.failure}"
+        )
+    click.echo(f"Wrote {counted(deliveries.total, 'record')} to {topic}.")
+
+
+class _Deliveries:
+    """Sends records, and counts what becomes of them."""
+
+    def __init__(self, producer: Producer, topic: str) -> None:
+        self.total = 0
+        self.failed = 0
+        self.failure = ""
+        self._producer = producer
+        self._topic = topic
+
+    def send(self, key: bytes | None, value: bytes) -> None:
+        """Send a record as soon as fewer than a hundred thousand wait to be acknowledged."""
+        self.total += 1
         while True:
             try:
-                producer.produce(topic, value, key, on_delivery=on_delivery)
-                break
-            except BufferError:  # a hundred thousand records wait already
-                producer.poll(_POLL_S)
-        total += 1
-        producer.poll(0)
-    producer.flush()
-    if failures:
-        raise RecordsError(
-            f"{len(failures)} of {counted(total, 'record')} not acknowledged: {failures[0]}"
-        )
-    click.echo(f"Wrote {counted(total, 'record')} to {topic}.")
+                self._producer.produce(self._topic, value, key, on_delivery=self._on_delivery)
+            except BufferError:
+                self._producer.poll(_POLL_S)
+            except KafkaException as error:
+                raise RecordsError(f"record {self.total}: {error.args[0].str()}") from None
+            else:
+                self._producer.poll(0)
+                return
+
+    def _on_delivery(self, error: KafkaError | None, _: Message) -> None:
+        if error is not None:
+            self.failed += 1
+            self.failure = self.failure or error.str()
 
 
 def _lines(stream: BinaryIO, separator: str | None) -> Iterator[tuple[bytes | None, bytes]]:
-    for line in stream:
+    """Yield key and value of each line; raises ``RecordsError`` for one without an end."""
+    while line := stream.readline(_MAX_LINE_BYTES):
+        if len(line) == _MAX_LINE_BYTES:
+            raise RecordsError(f"a line is longer than {_MAX_LINE_BYTES} bytes: too large a record")
         record = line.removesuffix(b"\n")
         key, found, value = record.partition(separator.encode()) if separator else (b"", b"", b"")
         yield (key, value) if found else (None, record)

@@ -7,7 +7,7 @@ import socket
 
 import pytest
 
-from cli.records import _lines
+from cli.records import RecordsError, _lines
 from tests.support.fake_cluster import FakeCluster, failing
 
 
@@ -39,3 +39,18 @@ def test_a_broker_that_does_not_answer_is_a_failure(cluster: FakeCluster) -> Non
         assert line.startswith("topic payments: ")
         line = failing(cluster.run("produce", "payments", "--timeout-ms", "50", stdin=b"a\nb\n"))
         assert line.startswith("2 of 2 records not acknowledged: ")
+
+
+def test_a_record_that_is_too_large_is_named(cluster: FakeCluster) -> None:
+    cluster.add_broker(0)
+    lines = b"a\n" + 2_000_000 * b"b" + b"\nc\n"
+
+    line = failing(cluster.run("produce", "payments", "--timeout-ms", "50", stdin=lines))
+
+    assert line == "record 2: Unable to produce message: Broker: Message size too large"
+
+
+def test_a_line_without_an_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cli.records._MAX_LINE_BYTES", 10)
+    with pytest.raises(RecordsError, match="a line is longer than 10 bytes"):
+        list(_lines(io.BytesIO(b"short\n" + 20 * b"x"), None))
