@@ -13,6 +13,7 @@ from transport.kafka.connection import Connection, KafkaLimits, ListenerParts
 from transport.kafka.connection_quotas import AddressQuotas, Descriptors
 from transport.kafka.metrics import Closed, ListenerMetrics
 from transport.kafka.request_memory import RequestMemory
+from transport.kafka.turns import Turns
 
 logger = logging.getLogger(__name__)
 
@@ -56,6 +57,7 @@ class Acceptor:
             limits,
             metrics,
             RequestMemory(limits.queued_max_request_bytes),
+            Turns(loop),
             self._forget,
         )
 

@@ -4,8 +4,8 @@ It works on the socket itself and not through an asyncio transport, which would 
 received and cannot put a file between two pieces of memory.
 
 A connection takes up no request, and is not read from, while it has ``requests_per_connection``
-under way, or does not read its answers, or waits for memory; and after a turn of a few
-milliseconds the others have theirs. Mirrors ``kafka.network.Processor``.
+under way, or does not read its answers, or waits for memory; and it takes turns with the others
+(``turns``). Mirrors ``kafka.network.Processor``.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from transport.kafka.metrics import Closed, ListenerMetrics
 from transport.kafka.outgoing import TURN_BYTES, Outgoing
 from transport.kafka.primitives import Reader
 from transport.kafka.request_memory import RequestMemory, Reservation
+from transport.kafka.turns import SHORT_TURN_S, Turns
 
 T = TypeVar("T")
 
 _REQUEST_HEADER: Final = struct.Struct(">hhi")
 _ANSWER_HEADER: Final = struct.Struct(">ii")  # size of what follows, correlation id
-_TURN_S: Final = 0.002
 _RESERVED_AHEAD: Final = 2  # times what has arrived of a large request
 PACE_BYTES: Final = 256 * 1024
 """What must arrive of a large request in a second for which others wait for its memory."""
@@ -74,6 +74,7 @@ class ListenerParts:
     limits: KafkaLimits
     metrics: ListenerMetrics
     memory: RequestMemory
+    turns: Turns
     on_closed: Callable[[Connection], None]
 
 
@@ -113,7 +114,7 @@ class Connection:
 
     def open(self) -> None:
         """Begin to read."""
-        self._serve()
+        self._read(True)
 
     @property
     def is_idle(self) -> bool:
@@ -123,7 +124,7 @@ class Connection:
     def end(self) -> None:
         """Take up no more requests, and close once those under way are answered."""
         self._is_ending = True
-        self._serve()
+        self._on_ready()
 
     def check_pace(self) -> None:
         """Close, when others wait for memory and less than ``PACE_BYTES`` came since the last call.
@@ -179,26 +180,35 @@ class Connection:
         self._parts.metrics.bytes_in += count
         self._received += count
         self._frames.received(count)
-        self._serve()
+        self._on_ready()
 
-    def _on_turn(self) -> None:
+    def _on_ready(self) -> None:
+        """Go on at once, unless others wait: then this one does, too."""
+        if self._parts.turns.is_anyone_waiting:
+            self._wait_for_turn()
+            self._read(False)
+            self._write(False)
+        elif not self._has_turn_coming:
+            self._serve(self._parts.loop.time() + SHORT_TURN_S)
+
+    def _on_turn(self, end_of_turn: float) -> None:
         self._has_turn_coming = False
-        self._serve()
+        self._serve(end_of_turn)
 
-    def _next_turn(self) -> None:
+    def _wait_for_turn(self, *, goes_on: bool = False) -> None:
         if not self._has_turn_coming:
             self._has_turn_coming = True
-            self._parts.loop.call_soon(self._on_turn)
+            self._parts.turns.wait(self._on_turn, goes_on=goes_on)
 
     # --- one turn ---
 
-    def _serve(self) -> None:
+    def _serve(self, end_of_turn: float) -> None:
         """Send what is answered, take up what may be taken up."""
         if self._is_closed:
             return
         try:
             self._send_answers()
-            is_none_left = self._take_up_requests()
+            is_none_left = self._take_up_requests(end_of_turn)
             self._send_answers()
         except Exception as error:  # noqa: BLE001  this connection ends, the others go on
             self._fail(error)
@@ -209,7 +219,7 @@ class Connection:
         if self._is_reading and self._is_at_limit:
             self._parts.metrics.throttled += 1
         if self._may_take_up and not is_none_left:
-            self._next_turn()
+            self._wait_for_turn(goes_on=True)
         self._read(self._may_take_up and not self._has_turn_coming)
 
     @property
@@ -225,16 +235,17 @@ class Connection:
     def _may_take_up(self) -> bool:
         return not (self._is_at_limit or self._is_writing or self._is_ending)
 
-    def _take_up_requests(self) -> bool:
+    def _take_up_requests(self, end_of_turn: float) -> bool:
         """Return whether no request is left that is here as a whole."""
         clock = self._parts.loop.time
-        end_of_turn = clock() + _TURN_S
-        while self._may_take_up and clock() < end_of_turn and self._outgoing.size < TURN_BYTES:
+        while self._may_take_up and self._outgoing.size < TURN_BYTES:
             frame = self._next_frame()
             if frame is None:
                 return True
             self._begin(frame)
             self._collect_answers()
+            if clock() >= end_of_turn:
+                break
         return False
 
     def _next_frame(self) -> memoryview | None:
@@ -254,7 +265,7 @@ class Connection:
                     f"a request of {size} bytes, kind {self._frames.api_key};"
                     f" only Produce may exceed {MAX_BYTES_WITHOUT_RECORDS}"
                 )
-            self._reservation = Reservation(self._next_turn)
+            self._reservation = Reservation(self._wait_for_turn)
         if received >= self._reservation.size:
             self._parts.memory.reserve(self._reservation, min(size, received * _RESERVED_AHEAD))
 
@@ -300,7 +311,7 @@ class Connection:
             return
         self._finish(exchange, task.result())
         if exchange is self._under_way[0]:
-            self._serve()
+            self._on_ready()
 
     def _finish(self, exchange: _Exchange, answer: KafkaAnswer) -> None:
         exchange.answer = answer
@@ -360,7 +371,7 @@ class Connection:
         if wanted is not self._is_writing:
             self._is_writing = wanted
             if wanted:
-                self._parts.loop.add_writer(self._socket, self._serve)
+                self._parts.loop.add_writer(self._socket, self._on_ready)
             else:
                 self._parts.loop.remove_writer(self._socket)
 

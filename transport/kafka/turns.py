@@ -1,0 +1,57 @@
+"""Turns of connections that have more to do than fits between two looks at all sockets.
+
+Time is shared and not requests: between two looks the connections that have just become ready have
+``_READY_S`` together, each of them a short turn first, and one of those that went on for longer has
+another. So whoever asks a little waits for milliseconds, however much others ask at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import Final, TypeAlias
+
+Serve: TypeAlias = Callable[[float], None]
+"""Works until an instant of the loop's clock, and a request longer at most."""
+
+SHORT_TURN_S: Final = 0.0005
+_LONG_TURN_S: Final = 0.002
+_READY_S: Final = 0.004
+
+
+class Turns:
+    """Who waits for a turn; lives on the loop's thread."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._ready: deque[Serve] = deque()
+        self._going_on: deque[Serve] = deque()
+        self._is_coming = False
+
+    @property
+    def is_anyone_waiting(self) -> bool:
+        """Whether a connection has a turn coming."""
+        return self._is_coming
+
+    def wait(self, serve: Serve, *, goes_on: bool) -> None:
+        """Have ``serve`` called; ``goes_on``: it has had a turn just now."""
+        (self._going_on if goes_on else self._ready).append(serve)
+        if not self._is_coming:
+            self._is_coming = True
+            self._loop.call_soon(self._run)
+
+    def _run(self) -> None:
+        clock = self._loop.time
+        end = clock() + _READY_S
+        try:
+            for _ in range(len(self._ready)):
+                self._ready.popleft()(clock() + SHORT_TURN_S)
+                if clock() >= end:
+                    break
+            if self._going_on:
+                self._going_on.popleft()(clock() + _LONG_TURN_S)
+        finally:
+            self._is_coming = bool(self._ready or self._going_on)
+            if self._is_coming:
+                self._loop.call_soon(self._run)
