@@ -281,6 +281,13 @@ def test_brokers_are_started_again_as_they_were_when_somebody_asks(a_run: Run) -
     assert sorted(a_run.stopped)[:4] == ["broker-0", "broker-1", "broker-2", "broker-2"]
 
 
+def test_the_path_of_the_folder_may_be_longer_than_an_address(a_run: Run, tmp_path: Path) -> None:
+    a_run.plan = replace(a_run.plan, data_dir=tmp_path / ("d" * 120))
+    a_run.plan.data_dir.mkdir()
+    (started,) = asked_to_start(a_run, 1)
+    assert [entry["id"] for entry in started] == [1]
+
+
 def test_one_broker_can_be_asked_for_and_only_one_that_does_not_run(a_run: Run) -> None:
     started, again, unknown, rest, nothing = asked_to_start(a_run, 1, 1, 7, None, None)
     assert [entry["id"] for entry in started] == [1]
