@@ -367,7 +367,11 @@ class BrokerProcess(ControllerListener):
             raise SessionExpiredError(f"configurations could not be read: {error}") from error
 
     def _on_expired(self) -> Future[None]:
-        """Have the controller resign; the next session waits for it."""
+        """Have the controller resign; the next session waits for it.
+
+        What is noted of ZooKeeper now is compared with what the next session finds.
+        """
+        self._storage.note_zxid()
         return self._controller.expire()
 
     def _on_log_directory_failed(self) -> None:
@@ -442,6 +446,7 @@ class BrokerProcess(ControllerListener):
         for reply in self._shutdown_replies:
             reply.set(ShutdownBrokerResponse(Errors.NONE, remaining))
         self._status.become(BrokerState.BROKER_SHUTTING_DOWN)
+        self._storage.note_zxid()
         self._undo.close()
         self._status.become(BrokerState.NOT_RUNNING)
         if self._failure is not None:

@@ -37,6 +37,7 @@ _ACTOR_TIMEOUT_S = 10.0
 _NAMED_STRAYS = 5
 _SETTLE_MS = 5_000  # nothing waits longer for its turn in a broker that never lives for long
 _PURGE_INTERVAL_MS = 30_000
+_NOTE_INTERVAL_MS = 30_000
 _VERIFICATION_INTERVAL_MS = 1_000
 
 
@@ -50,6 +51,7 @@ class BrokerStorage:
         self._directories = log_directories(settings, data_dir)
         self._on_directory_failed: Callable[[], None] = lambda: None
         self._on_records_damaged: OnRecordsDamaged = lambda _, __: None
+        self._newest_zxid: Callable[[], int] = lambda: 0
         self._undo = ExitStack()
         self._notifier: ActorRef[LogDirEventNotifier] | None = None
         self.logs = LogManager(
@@ -77,8 +79,10 @@ class BrokerStorage:
     def follow(self, zookeeper: ZooKeeper, replication: ThrottledReplication) -> TopicConfigs:
         """Return who has logs and replication follow the configurations of topics and broker.
 
-        Failures of directories are announced in this ZooKeeper from now on.
+        Failures of directories are announced in this ZooKeeper from now on, and how far it has
+        come is noted.
         """
+        self._newest_zxid = lambda: zookeeper.newest_zxid
         self._notifier = start_actor(
             LogDirEventNotifier, _ACTOR_TIMEOUT_S, self._broker_id, zookeeper
         )
@@ -87,10 +91,11 @@ class BrokerStorage:
         return TopicConfigs(self.logs, replication, store, self._defaults)
 
     def look_after(
-        self, replica_manager: ReplicaManager, on_directory_failed: Callable[[], None]
+        self,
+        replica_manager: ReplicaManager,
+        on_directory_failed: Callable[[], None],
     ) -> None:
         """Have the logs checkpointed, flushed, cleaned up and verified, on threads of their own.
-
         ``on_directory_failed`` is called from any thread, whatever it is in the middle of. It does
         not hear of what failed before: nobody has been ordered to use that yet.
         """
@@ -112,6 +117,7 @@ class BrokerStorage:
             ),
             (settings.log_retention_check_interval_ms, logs.clean_up),
             (_PURGE_INTERVAL_MS, partial(logs.purge, replica_manager.is_known_topic)),
+            (_NOTE_INTERVAL_MS, self.note_zxid),
         ):
             RepeatingTimer(upkeep, interval_ms, task, first_after_ms=_SETTLE_MS)
         if settings.log_verification_bytes_per_s > 0:
@@ -130,6 +136,10 @@ class BrokerStorage:
             failed = ", ".join(map(str, self._directories))
             raise StorageError(f"every log directory has failed: {failed}")
         self._tell_notifier(DirectoryFailed())
+
+    def note_zxid(self) -> None:
+        """Note how far ZooKeeper has come, as far as we were told."""
+        self.logs.note_seen(zxid=self._newest_zxid())
 
     def on_session(self) -> None:
         """Say in a new session what could not be said in the one before."""

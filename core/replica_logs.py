@@ -200,8 +200,8 @@ class ClusterNotes(Protocol):
         """How far this broker has seen the cluster come."""
         ...
 
-    def note_seen(self, seen: SeenOfCluster) -> None:
-        """Note durably how far the cluster has come. Raises ``StorageError``."""
+    def note_seen(self, *, controller_epoch: int = 0, zxid: int = 0) -> None:
+        """Note durably how far the cluster has come; what is less than is noted changes nothing."""
         ...
 
     def check_cluster(self, cluster_id: str | None) -> None:

@@ -134,7 +134,7 @@ class LogManager:
         """Check that ZooKeeper has not gone back."""
         if zxid >= self._seen.zxid:
             return
-        self.note_seen(self._seen._replace(zxid=_NEVER))
+        self.note_seen(zxid=_NEVER)
         files = ", ".join(str(logs.directory.seen_file) for logs in self._live())
         raise ForeignDirectoryError(
             "the ZooKeeper data is older than what this broker has seen: an older snapshot was put"
@@ -147,10 +147,14 @@ class LogManager:
         """How far this broker has seen the cluster come."""
         return self._seen
 
-    def note_seen(self, seen: SeenOfCluster) -> None:
-        """Note durably how far the cluster has come."""
+    def note_seen(self, *, controller_epoch: int = 0, zxid: int = 0) -> None:
+        """Note durably how far the cluster has come; what is less than is noted changes nothing."""
         with self._lock:
-            if seen != self._seen:
+            known = self._seen
+            seen = SeenOfCluster(
+                max(controller_epoch, known.controller_epoch), max(zxid, known.zxid)
+            )
+            if seen != known:
                 self._seen = seen
                 for logs in self._live():
                     with suppress(StorageError), logs.directory:  # it has said so

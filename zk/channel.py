@@ -159,6 +159,11 @@ class SessionChannel:
         age_s = time.monotonic() - self._connection.lease_start
         return self.state is not ConnectionState.LOST and age_s * 1000 < self.timeout_ms * 2 / 3
 
+    @property
+    def newest_zxid(self) -> int:
+        """The newest transaction that a server has told of; 0 when none has."""
+        return self._connection.newest_zxid
+
     def wait_connected(self) -> None:
         """Return when connected; raise ``SessionExpiredError`` when LOST."""
         with self._changed:

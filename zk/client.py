@@ -120,6 +120,14 @@ class ZooKeeperClient:
         """
         return self._channel.lease_valid()
 
+    @property
+    def newest_zxid(self) -> int:
+        """The newest transaction that a server has told of, within a third of the session timeout.
+
+        0 when none has. Also after the end of the session.
+        """
+        return self._channel.newest_zxid
+
     def wait_connected(self) -> None:
         """Return when connected; raise ``SessionExpiredError`` when that cannot happen any more."""
         self._channel.wait_connected()

@@ -202,6 +202,8 @@ class Connection(ConnectionHandler):  # type: ignore[misc]  # kazoo is untyped
         self._timed: tuple[int | None, float] | None = None
         self.lease_start = float("-inf")
         """``time.monotonic()`` at which the session was certainly alive."""
+        self.newest_zxid = 0
+        """The newest transaction that a server has told of, in its answers to pings too."""
 
     def _connect(self, host: str, hostip: str, port: int) -> Any:
         self._timed = None
@@ -235,6 +237,7 @@ class Connection(ConnectionHandler):  # type: ignore[misc]  # kazoo is untyped
 
     def _read_header(self, timeout: float) -> Any:
         answer = super()._read_header(timeout)
+        self.newest_zxid = max(self.newest_zxid, answer[0].zxid)
         if self._timed is not None and answer[0].xid == self._timed[0]:
             self.lease_start = self._timed[1]
             self._timed = None

@@ -174,6 +174,11 @@ class ZooKeeper(Protocol):
         """The id that stands as ``ephemeral_owner`` in nodes this session creates."""
         ...
 
+    @property
+    def newest_zxid(self) -> int:
+        """The newest transaction that a server has told of; asks nobody, and never raises."""
+        ...
+
     def get(self, path: str, *, watch: bool = False) -> Znode | None:
         """Read one node; None when absent. The watch covers change, deletion and creation.
 

@@ -92,6 +92,7 @@ class SessionKeeper:
         self._connecting: ZooKeeperClient | None = None  # nobody may use this one yet
         self._client: ZooKeeperClient | None = None
         self._predecessor: SessionCredentials | None = None
+        self._newest_zxid = 0
         self._established = False
         self._closed = False
         self._failure: RegentError | None = None  # of the latest attempt to connect
@@ -136,6 +137,12 @@ class SessionKeeper:
         if client is None:
             raise SessionExpiredError("there is no ZooKeeper session at the moment")
         return client
+
+    @property
+    def newest_zxid(self) -> int:
+        """The newest transaction heard of in this session, and in those before; asks nobody."""
+        client = self._client
+        return max(self._newest_zxid, 0 if client is None else client.newest_zxid)
 
     # ---- the session there is -------------------------------------------------------------------
 
@@ -299,6 +306,7 @@ class SessionKeeper:
         """Finish with a session that is over."""
         logger.warning("ZooKeeper session %#x is over", client.session_id)
         with self._changed:
+            self._newest_zxid = self.newest_zxid
             self._client = None
         client.abandon()
         finished: list[Future[None] | None] = []

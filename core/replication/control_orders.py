@@ -138,8 +138,7 @@ class ControlOrders:
     def on_registered(self, broker_epoch: int) -> None:
         """Learn our broker epoch, before any order that names it is obeyed or not."""
         self.broker_epoch = broker_epoch
-        seen = self._logs.seen
-        self._logs.note_seen(seen._replace(zxid=max(seen.zxid, broker_epoch)))
+        self._logs.note_seen(zxid=broker_epoch)
 
     def _note_controller(self, header: ControlHeader) -> None:
         """Note a new epoch before its controller is obeyed, for the broker's next life too."""
@@ -147,7 +146,7 @@ class ControlOrders:
         epoch = header.controller_epoch
         if epoch > self.controller_epoch:
             self.controller_epoch = epoch
-            self._logs.note_seen(self._logs.seen._replace(controller_epoch=epoch))
+            self._logs.note_seen(controller_epoch=epoch)
 
     def _is_deposed(self, header: ControlHeader) -> bool:
         """Whether another controller than this one has been obeyed in this epoch or a later one.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 
 from core.controller import effects as fx
@@ -14,7 +15,7 @@ from core.controller.controller import Controller
 from core.controller.events import ControllerEvent, RequestId
 from core.controller.set_aside import resignation
 from core.controller.term import ControllerSettings
-from core.errors import Errors
+from core.errors import Errors, SessionExpiredError
 from core.model import BrokerId, BrokerInfo, EndPoint
 from core.protocol.broker import FetchRequest
 from core.protocol.control import (
@@ -47,7 +48,8 @@ from tests.simulation.record_server import RecordServer
 from tests.simulation.records import RecordObserver
 from tests.simulation.virtual_time import VirtualTime
 from tests.support.fake_zookeeper import FakeZooKeeper, FakeZooKeeperServer
-from zk.operations import WatchEvent
+from zk import cluster_identity
+from zk.operations import ConnectionLossError, WatchEvent
 from zk.store import ZkControllerStore
 from zk.watches import controller_event
 
@@ -242,9 +244,24 @@ class SimulatedBroker:
             refused = refusal(event)
             if refused is not None:
                 self._perform([refused])
+        self._note_how_far_zookeeper_is()
         self.session.renew()
+        self._check_cluster()
         self._log_care.announce_what_is_due()
         self.tell(events.RegisterBrokerAndReelect())
+
+    def _note_how_far_zookeeper_is(self) -> None:
+        with suppress(ConnectionLossError, SessionExpiredError):  # a ping
+            self.world.zookeeper.read_data(self.session.session_id, "/", watch=False)
+        self.disk.note_seen(zxid=self.session.newest_zxid)
+
+    def _check_cluster(self) -> None:
+        """Look at whose data ZooKeeper has, as the session keeper does before anybody else."""
+        hook, self.session.hook = self.session.hook, None
+        try:
+            cluster_identity.check_cluster(self.session, self.disk)
+        finally:
+            self.session.hook = hook
 
     def has_session(self) -> bool:
         """Whether the current session lives, as far as this broker can know."""
@@ -284,8 +301,8 @@ class SimulatedBroker:
         match effect:
             case fx.BrokerRegistered(broker_epoch):
                 self.broker_epoch = self.replica_manager.broker_epoch = broker_epoch
-            case fx.BrokerMustEnd():
-                self.world.stop(self)
+            case fx.BrokerMustEnd(reason):
+                raise reason
             case _:
                 pass
 
@@ -341,6 +358,7 @@ class SimulatedBroker:
     def _checkpoint_again_and_again(self) -> None:
         self.world.time.schedule(self, CHECKPOINT_INTERVAL_MS, self._checkpoint_again_and_again)
         self.replica_manager.checkpoint_high_watermarks()
+        self._note_how_far_zookeeper_is()
 
     def notice_failed_directory(self) -> None:
         """Do what a broker does whose log directory failed."""

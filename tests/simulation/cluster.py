@@ -14,6 +14,7 @@ from typing import TypeAlias
 from core.controller.effects import Effect
 from core.controller.events import ControllerEvent
 from core.controller.term import ControllerSettings
+from core.errors import ForeignDirectoryError
 from core.model import (
     BrokerId,
     LeaderIsrAndControllerEpoch,
@@ -30,11 +31,12 @@ from tests.simulation.network import Exchange, Network
 from tests.simulation.records import RecordObserver
 from tests.simulation.virtual_time import VirtualTime
 from tests.support.fake_zookeeper import FakeZooKeeperServer, Hook
-from zk.znodes import TopicPartitionStateZNode, TopicZNode
+from zk.znodes import ClusterIdZNode, TopicPartitionStateZNode, TopicZNode
 
 Step: TypeAlias = tuple[str, int]
 """What could happen next: "expiry" or "event" of a broker, "deliver" of a packet."""
 
+CLUSTER_ID = "simulated-cluster-abcd"
 QUIET_MS = 11_000
 REPLICATION = ReplicationSettings(
     replica_lag_time_max_ms=4_000,
@@ -75,6 +77,7 @@ class Cluster:
     ) -> None:
         self.time = VirtualTime()
         self.zookeeper = FakeZooKeeperServer(now_ms=lambda: self.time.now_ms)
+        self.zookeeper.put(ClusterIdZNode.PATH, ClusterIdZNode.encode(CLUSTER_ID))
         self.network = Network(now_ms=lambda: self.time.now_ms)
         self.brokers: dict[BrokerId, SimulatedBroker] = {}
         self.disks: dict[BrokerId, Disk] = {}
@@ -126,6 +129,7 @@ class Cluster:
         """Start a broker process, on a port of its own unless one is given."""
         if broker_id not in self.disks:
             self.disks[broker_id] = Disk(broker_id, lambda: self.now_ms)
+            self.disks[broker_id].cluster_id = CLUSTER_ID
         disk = self.disks[broker_id]
         disk.observer = self._world.observer
         broker = SimulatedBroker(self._world, broker_id, port or next(self._ports), disk)
@@ -193,6 +197,9 @@ class Cluster:
         except SimulatedCrashError:
             if not broker.is_dead:
                 self.kill(broker.broker_id)
+        except ForeignDirectoryError:
+            self.in_call.discard(broker.broker_id)
+            self._stop(broker)
         finally:
             self.in_call.discard(broker.broker_id)
 

@@ -43,6 +43,7 @@ from tests.simulation.record_defects import (
     followers_join_below_the_epoch_start,
     logs_that_diverge_unnoticed,
 )
+from tests.simulation.tampering_defects import TAMPERING_DEFECTS
 from zk import fenced_writes
 from zk.store import ZkControllerStore
 from zk.watching_store import WatchingStore
@@ -407,6 +408,7 @@ DEFECTS: tuple[Defect, ...] = (
     *DAMAGE_DEFECTS,
     *DECISION_DEFECTS,
     *LEADER_DEFECTS,
+    *TAMPERING_DEFECTS,
 )
 
 SEARCH_FROM: dict[Defect, int] = {

@@ -65,6 +65,7 @@ class LeadershipHistory:
         self.current: dict[TopicPartition, LeaderAndIsr] = {}
         self.allow_unclean_everywhere = False
         self.leaders_write_isrs = False
+        self.is_epoch_tampered_with = False
         self.leave_requests: Counter[ControlledShutdownRequest] = Counter()
         self.second_ids = 0  # topics whose id was lost, and who got another one
         self.on_wish: Callable[[str], None] = lambda topic: None  # to delete it
@@ -177,8 +178,10 @@ class LeadershipHistory:
             if isinstance(operation, Create):
                 assert epoch == 0, "the first epoch is 0"
                 continue
-            assert epoch == self.controller_epoch + 1, f"MonotonicControllerEpoch: {epoch}"
-            assert ControllerZNode.PATH in created, "an election is one transaction"
+            is_next = epoch == self.controller_epoch + 1 or self.is_epoch_tampered_with
+            assert is_next, f"MonotonicControllerEpoch: {epoch}"
+            if ControllerZNode.PATH not in created:
+                self._check_raised_epoch(transaction)
             moving = any(
                 assignment.is_being_reassigned
                 for stored in self._assignments.values()
@@ -190,6 +193,14 @@ class LeadershipHistory:
             self._ruling_session = transaction.session_id
             return
         assert ControllerZNode.PATH not in created, "an election is one transaction"
+
+    def _check_raised_epoch(self, transaction: Transaction) -> None:
+        """A controller whose epoch was refused raises it, while it holds ``/controller``."""
+        assert self.is_epoch_tampered_with, "an election is one transaction"
+        assert transaction.session_id == self._ruling_session, "who does not rule raises the epoch"
+        fence, _ = transaction.operations
+        assert isinstance(fence, Check), transaction
+        assert fence.path == ControllerZNode.PATH, transaction
 
     def _check_fence(self, transaction: Transaction) -> None:
         fenced = [op for op in transaction.operations if _is_duty(op)]

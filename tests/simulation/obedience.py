@@ -6,7 +6,7 @@ from collections.abc import Hashable
 from typing import NamedTuple
 
 from core.errors import Errors
-from core.model import TopicPartition
+from core.model import BrokerId, TopicPartition
 from core.protocol.control import (
     ControlRequest,
     ControlResponse,
@@ -45,7 +45,8 @@ class Obedience:
         self._rows_known: dict[tuple[SimulatedBroker, TopicPartition, str | None], tuple[int, int]]
         self._rows_known = {}
         self._history = history
-        self._controller_epochs: dict[SimulatedBroker, int] = {}
+        self._controller_epochs: dict[BrokerId, int] = {}  # also of earlier lives
+        self._controllers: dict[tuple[SimulatedBroker, int], BrokerId] = {}  # by their epochs
         self._last_orders: dict[SimulatedBroker, tuple[Exchange, bool]] = {}
         self._leader_epochs: dict[tuple[SimulatedBroker, TopicPartition, str | None], int] = {}
         self._snapshots: dict[SimulatedBroker, object] = {}
@@ -72,7 +73,9 @@ class Obedience:
             )
         else:
             assert exchange.header is not None
-            self._controller_epochs[broker] = exchange.header.controller_epoch
+            epoch = exchange.header.controller_epoch
+            self._controller_epochs[broker.broker_id] = epoch
+            self._controllers[broker, epoch] = exchange.header.controller_id
         self._last_orders[broker] = order
         self._check_replicas(broker, exchange)
         self._check_fetched(broker)
@@ -85,9 +88,13 @@ class Obedience:
         if -1 < header.broker_epoch < broker.broker_epoch:
             self._situations.meet(Situation.EARLIER_LIFE)
             return "an order to an earlier life of its"
-        if header.controller_epoch < self._controller_epochs.get(broker, 0):
+        if header.controller_epoch < self._controller_epochs.get(broker.broker_id, 0):
             self._situations.meet(_DEPOSED[type(exchange.request)])
             return "a deposed controller"
+        obeyed = self._controllers.get((broker, header.controller_epoch), header.controller_id)
+        if obeyed != header.controller_id:
+            self._situations.meet(Situation.TWO_CONTROLLERS_IN_ONE_EPOCH)
+            return "two controllers in one epoch"
         newest = self._sequences.get(broker, (0, 0))
         if (header.controller_epoch, header.sequence) < newest:
             self._situations.meet(Situation.LATE_COPY)

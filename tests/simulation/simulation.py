@@ -50,6 +50,7 @@ from tests.simulation.odds import (
     Odds,
 )
 from tests.simulation.situations import Situation
+from tests.simulation.tampering import Tampering
 from tests.support.fake_zookeeper import Call, Hook, Moment
 from zk.failure_store import ControllerFailuresZNode
 from zk.operations import ConnectionLossError
@@ -107,6 +108,9 @@ class Simulation:
         self._faults.add(self._let_time_pass)
         self._faults.add(self._partition_the_network)
         self._faults.add(self._hold_what_is_under_way, 2)
+        self._tampering = Tampering(
+            self.cluster, seed, self.invariants.history, self._note, self._step
+        )
         if not self._is_calm:
             self._add_faults_of_processes()
         if not self._is_sparing:
@@ -175,6 +179,8 @@ class Simulation:
             self.clients.act()
         else:
             self._step()
+        if self._faults_are_on and not self._is_sparing:
+            self._tampering.act()
         self.invariants.check()
 
     def _settings(self) -> ControllerSettings:

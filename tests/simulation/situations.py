@@ -16,6 +16,7 @@ class Situation(Enum):
     DEPOSED_LEADER_AND_ISR = "a LeaderAndIsr of a deposed controller arrives"
     DEPOSED_STOP_REPLICA = "a StopReplica of a deposed controller arrives"
     DEPOSED_UPDATE_METADATA = "an UpdateMetadata of a deposed controller arrives"
+    TWO_CONTROLLERS_IN_ONE_EPOCH = "an order of a second controller in one epoch arrives"
     EARLIER_LIFE = "an order to an earlier life of a broker arrives"
     LATE_COPY = "a copy of an order arrives behind later orders of the same controller"
     STOP_WITH_SAME_EPOCH = "a StopReplica with the leader epoch of the replica arrives"

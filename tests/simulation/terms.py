@@ -31,8 +31,9 @@ class Terms:
         self._checked_at = present
         ruling = self._cluster.active_controllers
         epochs = [broker.controller.context.epoch for broker in ruling]
-        assert len(set(epochs)) == len(epochs), f"SingleControllerPerEpoch: {epochs}"
-        assert all(epoch <= self._history.controller_epoch for epoch in epochs), epochs
+        if not self._history.is_epoch_tampered_with:  # then brokers see to it that they obey one
+            assert len(set(epochs)) == len(epochs), f"SingleControllerPerEpoch: {epochs}"
+            assert all(epoch <= self._history.controller_epoch for epoch in epochs), epochs
         for broker_id, broker in self._cluster.brokers.items():
             handled = broker.handled_events
             if broker_id in self._cluster.in_call or self._checked.get(broker) == handled:

@@ -117,7 +117,7 @@ def test_all_directories_join_the_cluster(two: Machine):
 def test_how_far_the_cluster_has_come_outlives_the_process_and_a_directory(two: Machine):
     logs = two.start()
     assert logs.seen == SeenOfCluster(0, 0)
-    logs.note_seen(SeenOfCluster(controller_epoch=7, zxid=300))
+    logs.note_seen(controller_epoch=7, zxid=300)
     assert two.restart().seen == SeenOfCluster(7, 300)
     two.end()
     (two.directories[0] / "control-plane.properties").unlink()
@@ -126,7 +126,7 @@ def test_how_far_the_cluster_has_come_outlives_the_process_and_a_directory(two: 
 
 def test_a_zookeeper_that_went_back_is_refused_until_somebody_removes_the_note(two: Machine):
     logs = two.start()
-    logs.note_seen(SeenOfCluster(controller_epoch=7, zxid=300))
+    logs.note_seen(controller_epoch=7, zxid=300)
     logs.check_zxid(300)
     files = [directory / "control-plane.properties" for directory in two.directories]
     for zxid in (299, 400):  # attempts to start make transactions, too

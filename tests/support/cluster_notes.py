@@ -13,9 +13,12 @@ class NotesInMemory:
         self.cluster_id: str | None = None
         self.seen = SeenOfCluster()
 
-    def note_seen(self, seen: SeenOfCluster) -> None:
+    def note_seen(self, *, controller_epoch: int = 0, zxid: int = 0) -> None:
         """Note how far the cluster has come."""
-        self.seen = seen
+        known = self.seen
+        self.seen = SeenOfCluster(
+            max(controller_epoch, known.controller_epoch), max(zxid, known.zxid)
+        )
 
     def check_cluster(self, cluster_id: str | None) -> None:
         """Refuse any other cluster than the one these logs belong to."""

@@ -11,6 +11,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from copy import deepcopy
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
@@ -54,6 +55,13 @@ class Transaction(NamedTuple):
     ends_session: bool = False
 
 
+class SavedData(NamedTuple):
+    """The data of a server, as in a copy of its directory."""
+
+    tree: DataTree
+    zxid: int
+
+
 class Moment(Enum):
     """Where in a call a hook is called."""
 
@@ -92,6 +100,7 @@ class _Session:
     alive: bool = True
     connected: bool = True
     zxid_at_disconnect: int = 0
+    newest_zxid: int = 0  # that it was told of
 
 
 class FakeZooKeeperServer:
@@ -191,6 +200,23 @@ class FakeZooKeeperServer:
         with self._changed:
             self._denied.discard(path)
 
+    def expire_all(self) -> None:
+        """End every session, as when the server was away for long."""
+        for session_id in [i for i, session in self._sessions.items() if session.alive]:
+            self.expire(session_id)
+
+    def save(self) -> SavedData:
+        """Copy all there is."""
+        with self._changed:
+            return SavedData(deepcopy(self._tree), self.zxid)
+
+    def replace(self, data: SavedData | None) -> None:
+        """Go on with a copy, or with nothing, which knows of no session; nobody is told."""
+        with self._changed:
+            assert not any(session.alive for session in self._sessions.values())
+            self._tree = DataTree() if data is None else deepcopy(data.tree)
+            self.zxid = 0 if data is None else data.zxid
+
     def snapshot(self) -> dict[str, Znode]:
         """Return every node but the root, by path, sorted."""
         with self._changed:
@@ -248,8 +274,13 @@ class FakeZooKeeperServer:
         with self._changed:
             self._require(session_id)
             result = self._commit(session_id, operations)
+            self._sessions[session_id].newest_zxid = self.zxid
         self._deliver_events()
         return result
+
+    def newest_zxid(self, session_id: int) -> int:
+        """Return the newest transaction that a session was told of."""
+        return self._sessions[session_id].newest_zxid
 
     def unwatch(self, session_id: int, paths: Sequence[str]) -> None:
         """Drop a session's watches on paths."""
@@ -276,6 +307,7 @@ class FakeZooKeeperServer:
         if not self._sessions[session_id].connected:
             raise ConnectionLossError(f"session {session_id} is disconnected")
         self.check_alive(session_id)
+        self._sessions[session_id].newest_zxid = self.zxid
 
     def _read(self, session_id: int, path: str) -> Node | None:
         check_path(path)
@@ -376,6 +408,11 @@ class FakeZooKeeper:
     def sync(self) -> None:
         """Wait for the connection: every read of the fake sees every write."""
         self._read("sync", ["/"], self.server.read_data, watch=False)
+
+    @property
+    def newest_zxid(self) -> int:
+        """The newest transaction this session was told of."""
+        return self.server.newest_zxid(self._session_id)
 
     def latest_zxid(self) -> int:
         """Return the zxid of the newest transaction."""

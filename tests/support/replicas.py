@@ -52,7 +52,8 @@ def alive(
         UpdateMetadataBroker(broker_id, -1, (), None, control_endpoint, endpoint)
         for broker_id, endpoint in endpoints.items()
     )
-    header = ControlHeader(controller, HEADER.controller_epoch, -1)
+    is_next = controller != CONTROLLER
+    header = ControlHeader(controller, HEADER.controller_epoch + is_next, -1)
     return ControlRequestReceived(header, UpdateMetadataRequest((), brokers))
 
 

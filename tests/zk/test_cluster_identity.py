@@ -9,7 +9,6 @@ import pytest
 
 from core.errors import BadDataError, ForeignDirectoryError
 from core.model import BrokerInfo, EndPoint
-from core.replica_logs import SeenOfCluster
 from tests.support.cluster_notes import NotesInMemory
 from tests.support.fake_zookeeper import Call, FakeZooKeeper, FakeZooKeeperServer, Moment
 from zk.cluster_identity import (
@@ -110,7 +109,7 @@ def logs(server: FakeZooKeeperServer, zookeeper: FakeZooKeeper) -> NotesInMemory
     """The notes of a broker that has joined the cluster and is registered."""
     notes = NotesInMemory()
     notes.cluster_id = join_cluster(zookeeper)
-    notes.note_seen(SeenOfCluster(controller_epoch=1, zxid=server.zxid))
+    notes.note_seen(controller_epoch=1, zxid=server.zxid)
     return notes
 
 

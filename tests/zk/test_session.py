@@ -9,6 +9,7 @@ from contextlib import ExitStack
 import pytest
 
 from core.errors import ForeignDirectoryError, SessionExpiredError
+from tests.support.running_cluster import eventually
 from tests.support.tcp_proxy import TcpProxy
 from zk.client import ZooKeeperClient
 from zk.embedded import EmbeddedZooKeeper
@@ -245,6 +246,21 @@ def test_a_keeper_that_finds_no_server_says_so_and_is_closed(
 
     assert not any(thread.name == "zookeeper-session" for thread in threading.enumerate())
     assert owner.told.empty()
+
+
+def test_a_keeper_knows_how_far_the_server_has_come_without_asking(
+    keep: Keep, observer: ZooKeeperClient, zookeeper_address: str
+) -> None:
+    owner = keep(timeout_ms=1500)  # pings come twice a second
+    observer.multi([Create("/e")])
+    node = observer.get("/e")
+    assert node is not None
+    created = node.stat.czxid
+    eventually(lambda: owner.keeper.newest_zxid >= created, "a ping tells")
+    close_session(zookeeper_address, owner.keeper.client.credentials, timeout_s=5.0)
+    assert owner.hear() == ("expired", None)
+    assert owner.keeper.newest_zxid >= created, "it remembers"
+    assert observer.latest_zxid() > created
 
 
 def test_a_keeper_refuses_an_address_that_makes_no_sense() -> None:

@@ -1,0 +1,90 @@
+"""Defects in what protects brokers from tampered znodes: they test the simulation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any, TypeAlias
+from unittest.mock import patch
+
+from core.controller.controller import Controller
+from core.controller.elector import Elector
+from core.controller.events import RegistrationDeleted
+from core.controller.responses import ControlResponses
+from core.replication.control_orders import ControlOrders
+from zk import cluster_identity
+from zk.store import ZkControllerStore
+
+Defect: TypeAlias = Callable[[], Any]
+
+
+def any_data_are_taken_for_the_clusters() -> Any:
+    """Brokers register wherever ZooKeeper's data come from."""
+    stack = ExitStack()
+    stack.enter_context(patch.object(cluster_identity, "check_cluster", lambda zookeeper, notes: 0))
+    stack.enter_context(patch.object(ZkControllerStore, "_cluster_fence", lambda self: []))
+    return stack
+
+
+def older_data_are_accepted() -> Any:
+    """Only the cluster id is compared: older data have the same one."""
+
+    def by_id(zookeeper: Any, notes: Any) -> None:
+        notes.check_cluster(cluster_identity.read_cluster_id(zookeeper))
+
+    return patch.object(cluster_identity, "check_cluster", by_id)
+
+
+def registrations_deleted_for_good() -> Any:
+    """A broker whose registration somebody deletes never registers again."""
+    dispatch = Controller._dispatch
+
+    def deaf(self: Controller, event: Any, now_ms: int) -> None:
+        if not isinstance(event, RegistrationDeleted):
+            dispatch(self, event, now_ms)
+
+    return patch.object(Controller, "_dispatch", deaf)
+
+
+def obeyed_epochs_forgotten() -> Any:
+    """A broker that starts obeys any controller, also one that was deposed long ago."""
+    init = ControlOrders.__init__
+
+    def from_zero(self: ControlOrders, *arguments: Any) -> None:
+        init(self, *arguments)
+        self.controller_epoch = 0
+
+    return patch.object(ControlOrders, "__init__", from_zero)
+
+
+def epochs_set_back_for_good() -> Any:
+    """Who is refused for its epoch rules on all the same, and so does the next."""
+    stack = ExitStack()
+    refused = patch.object(ControlResponses, "is_refused_for_epoch", lambda self, event: False)
+    stack.enter_context(refused)
+    init = Elector.__init__
+
+    def knowing_nothing(self: Elector, broker_id: int, store: Any, obeyed_epoch: Any) -> None:
+        init(self, broker_id, store)
+
+    stack.enter_context(patch.object(Elector, "__init__", knowing_nothing))
+    return stack
+
+
+def epochs_shared_by_controllers() -> Any:
+    """Two controllers in one epoch are both obeyed."""
+    return patch.object(
+        ControlOrders,
+        "_is_deposed",
+        lambda self, header: header.controller_epoch < self.controller_epoch,
+    )
+
+
+TAMPERING_DEFECTS: tuple[Defect, ...] = (
+    any_data_are_taken_for_the_clusters,
+    older_data_are_accepted,
+    registrations_deleted_for_good,
+    obeyed_epochs_forgotten,
+    epochs_set_back_for_good,
+    epochs_shared_by_controllers,
+)
