@@ -89,7 +89,7 @@ class AlterPartitions:
             return Errors.UNKNOWN_TOPIC_OR_PARTITION
         now = known.leader_and_isr
         if (
-            known.controller_epoch > self._context.epoch
+            self._context.is_of_newer_controller(known)
             or row.leader_epoch > now.leader_epoch
             or row.partition_epoch > now.partition_epoch
         ):
@@ -183,7 +183,7 @@ class AlterPartitions:
         if isinstance(found, BadDataError):
             log.error("%s: its ISR cannot change: %s", partition, found)
             return Errors.UNKNOWN_SERVER_ERROR
-        if found.controller_epoch > self._context.epoch:
+        if self._context.is_of_newer_controller(found):
             return Errors.NOT_CONTROLLER
         self._apply(partition, found)
         is_ours = found == _stored(attempted, attempted.leader_and_isr.partition_epoch + 1)

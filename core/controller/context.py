@@ -74,6 +74,7 @@ class ControllerContext:
         """Forget everything (KAFKA-5310: what is kept after resigning comes back to life)."""
         self.epoch = 0
         self.epoch_zk_version = 0
+        self.loaded_epoch = 0  # the highest of controllers whose states were loaded
         self.shutting_down_broker_ids: set[BrokerId] = set()
         self.replicas_on_offline_dirs: dict[BrokerId, set[TopicPartition]] = {}
         self.partitions_being_reassigned: set[TopicPartition] = set()
@@ -270,6 +271,13 @@ class ControllerContext:
         return not self.bad_topics and not self.unreadable_partitions
 
     # --- leadership ---
+
+    def is_of_newer_controller(self, leadership: LeaderIsrAndControllerEpoch) -> bool:
+        """Whether a controller after us wrote a state.
+
+        Those before us may have had higher epochs, where ``/controller_epoch`` was set back.
+        """
+        return leadership.controller_epoch > max(self.epoch, self.loaded_epoch)
 
     def put_partition_leadership_info(
         self, topic_partition: TopicPartition, leadership: LeaderIsrAndControllerEpoch

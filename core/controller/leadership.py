@@ -69,7 +69,7 @@ def _usable(
                 term.context.refused_states.add(partition)
                 term.context.must_read_again = True
             reason = str(state)
-        elif state.controller_epoch > term.context.epoch:
+        elif term.context.is_of_newer_controller(state):
             reason = f"written by a newer controller, epoch {state.controller_epoch}"
         else:
             current[partition] = state.leader_and_isr

@@ -83,7 +83,7 @@ class Notifications:
         for partition, state in self._term.store.read_partition_states(list(partitions)).items():
             if isinstance(state, BadDataError):
                 unusable.append(f"{partition}: {state}")
-            elif state.controller_epoch > self._context.epoch:
+            elif self._context.is_of_newer_controller(state):
                 # Another controller rules; the first fenced write will tell.
                 unusable.append(f"{partition}: controller epoch {state.controller_epoch}")
             else:

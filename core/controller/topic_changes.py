@@ -235,6 +235,8 @@ class TopicChanges:
                 unreadable.append(state)
             else:
                 self._context.put_partition_leadership_info(partition, state)
+                if state.controller_epoch > self._context.loaded_epoch:
+                    self._context.loaded_epoch = state.controller_epoch
         if unreadable:
             log.error("%d partitions cannot be led, the first: %s", len(unreadable), unreadable[0])
 

@@ -308,6 +308,24 @@ def test_a_controller_that_is_refused_because_it_was_deposed_resigns(
     assert tree.server.snapshot()["/controller_epoch"].data == b"2"
 
 
+def test_states_of_a_higher_controller_epoch_are_changed_if_they_were_there_before_us(
+    tree: Tree,
+) -> None:
+    """Somebody set ``/controller_epoch`` back, and nobody is left who obeyed the higher one."""
+    tree.put_topic("t", {0: (1, 2)})
+    tree.put_state(T0, 1, (1, 2), controller_epoch=41)
+    candidate = Candidate(tree, 0)
+    candidate.handle(RegisterBrokerAndReelect())
+    assert candidate.controller.context.epoch == 1
+    tree.unregister(1)
+    candidate.catch_up()
+    assert tree.leads(T0)[:2] == (2, (2,))
+    tree.put_state(T0, 2, (2, 1), controller_epoch=42)
+    tree.unregister(2)
+    candidate.catch_up()
+    assert tree.leads(T0)[0] == 2, "whoever wrote that was elected after us"
+
+
 def test_that_nobody_can_be_elected_is_said_once_a_minute(
     tree: Tree, caplog: pytest.LogCaptureFixture
 ) -> None:
