@@ -127,6 +127,24 @@ def test_a_bit_that_flipped_while_a_broker_was_away_is_found_before_anybody_read
     assert consume(cluster, partition) == VALUES
 
 
+def test_a_segment_that_is_gone_is_missed_and_a_wrong_checkpoint_is_not_believed(
+    cluster: BreakableCluster,
+) -> None:
+    holed, told = cluster.create_safe_topic("holed", 2)
+    for partition in (holed, told):
+        produce(cluster, partition, VALUES)
+    leader = cluster.leader_of(holed)
+    cluster.shut_down(leader)
+    log = cluster.log_of(holed, leader)
+    sorted(log.glob("*.log"))[2].unlink()
+    checkpoint = cluster.log_of(told, leader).parent / "log-start-offset-checkpoint"
+    checkpoint.write_text(f"0\n1\n{told.topic} {told.partition} 1000000000\n")
+    cluster.revive(leader)
+    cluster.await_replacement(holed, leader)
+    assert_whole(cluster, holed)
+    assert_whole(cluster, told)
+
+
 def test_the_only_copy_goes_on_without_what_is_damaged(cluster: BreakableCluster) -> None:
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
     wanted = NewTopic("alone", 1, 1, config=SMALL_SEGMENTS)

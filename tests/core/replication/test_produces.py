@@ -463,3 +463,11 @@ def test_a_follower_that_is_not_let_into_the_isr_is_waited_for_no_longer() -> No
     response = AlterPartitionResponse(Errors.NONE, (refusal,))
     leader.manager.on_alter_partition_response(request, response, leader.now_ms)
     assert produced.answer[T0].error_code is OK
+
+
+@pytest.mark.parametrize("policy", ["compact", "compact,delete", "delete"])
+def test_which_partitions_take_no_records_without_a_key_is_known(policy: str) -> None:
+    broker = RecordBroker(1, LogConfig(cleanup_policy=policy))
+    assert not broker.manager.is_compacted(T0), "it is not hosted"
+    broker.order(1, 0, isr=(1,))
+    assert broker.manager.is_compacted(T0) is (policy != "delete")
