@@ -38,6 +38,7 @@ from tests.support.term import Candidate, Office, Tree, of_type, topic_id
 T0 = TopicPartition("t", 0)
 _STATE_WORDS = (
     "same|equal|unchanged|cached|current|new|updated|stored|written|proposed",
+    r"with|[+-]?\d+|incremented|bumped",
     "leader(?: epoch)?|epochs?|isrs?|versions?|zk_version|state|leader_and_isr|as|partition",
 )
 ERRORS = Errors.__members__

@@ -21,6 +21,12 @@ from tests.conformance.sentences import understand
 from tests.support.term import Office, metadata_rows, topic_id
 from zk.admin_znodes import DeleteTopicsTopicZNode
 
+_BROKER = r"(?:those |(?:the )?replicas? )?(?:on |of )?(?:broker )?(\d+)"
+_PUSHES = (
+    "every|all|once|each|live|named|its|topics?",
+    "(?:update)?metadata|brokers?|partitions?|sent",
+)
+
 
 class Deletions:
     """A controller with topics on every broker, all of them well."""
@@ -62,7 +68,7 @@ class Deletions:
             brokers = set(self.brokers) - self.dead
         elif which in ("dead", "formerly dead"):
             brokers = self.dead
-        elif (number := re.fullmatch(r"(?:those )?(?:on|of) (?:broker )?(\d+)", which)) is not None:
+        elif (number := re.fullmatch(_BROKER, which)) is not None:
             brokers = {int(number[1])}
         else:
             raise UnknownInCaseError(f"the replicas {which!r}")
@@ -125,7 +131,11 @@ class Deletions:
 
     def _assert_moved(self, sentence: str) -> None:
         """Compare with what a sentence says of replicas."""
-        said = re.fullmatch(r"replicas of (\w+) on (\d+) (?:are )?moved to (\w+)", sentence)
+        said = re.fullmatch(
+            r"(?:the )?replicas of (\w+) on (?:broker )?(\d+) "
+            r"(?:(?:are )?moved?s? to|go(?: to)?|become|are) (\w+)",
+            sentence,
+        )
         if said is None:
             raise UnknownInCaseError(f"then {sentence!r}")
         known = self.office.context
@@ -192,7 +202,7 @@ class Deletions:
         if isinstance(expected, list):
             assert set(map(partition, expected)) == set(self.named)
         elif expected not in (1, True):
-            understand(expected, "a metadata push", ["every|all|once", "(?:named )?partitions?"])
+            understand(expected, "a metadata push", _PUSHES)
         told = metadata_rows(self.office.effects())
         for broker_id in self.office.context.live_broker_ids:
             leaders = {tp: row.leader for tp, row in told[broker_id].items()}

@@ -18,8 +18,8 @@ from zk.admin_znodes import DeleteTopicsTopicZNode
 from zk.znodes import ControllerEpochZNode, TopicZNode
 
 _PATH = re.compile(
-    "/(admin|brokers|cluster|config|controller|controller_epoch|isr_change_notification"
-    "|log_dir_event_notification)(/[^ /]+)*$"
+    "/(admin|brokers|cluster|config|consumers|controller|controller_epoch|feature"
+    "|isr_change_notification|latest_producer_id_block|log_dir_event_notification)(/[^ /]+)*$"
 )
 _DELETED_MEANS = {
     "delete marker absent",

@@ -68,6 +68,7 @@ class Field:
         with Fields({}, "config") as settings:
             self.stage = Stage(list(range(count)), settings, log, starts_itself=False)
         self.cluster = self.stage.cluster
+        self.invariants = Invariants(self.cluster)
         for disk in self.cluster.disks.values():
             disk.configure({TOPIC: LogConfig(min_insync_replicas=self.min_isr)})
         ring = [*range(count), *range(count)]
@@ -75,7 +76,6 @@ class Field:
         assigned = {n: tuple(replicas or ring[n % count :][:factor]) for n in range(partitions)}
         self.cluster.put_topic(TOPIC, assigned)
         self.stage.settle()
-        self.invariants = Invariants(self.cluster)
         self.records = RecordClient(self.cluster)
         self._numbers = itertools.count()
         self.produce()

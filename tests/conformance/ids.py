@@ -17,10 +17,11 @@ from tests.conformance.topic_requests import Desk, assigned
 from zk.admin_znodes import DeleteTopicsTopicZNode
 
 UNCLEAN = "unclean.leader.election.enable"
+_IBP = r"latest|newest|old|\d+\.\d+(?:-IV\d+)?(?: ?(?:->|to|then|,) ?\d+\.\d+(?:-IV\d+)?)?"
 _STEP_WORDS = (
     "creat(?:e|ed|es)|delet(?:e|ed|es)|add(?:ed|s)?|expan(?:d|ded|ds|sion)|topics?|partitions?",
     "controllers?|shut ?down|moves?|moved|failover|changes?|new|another",
-    "restart(?:ed|s)?|upgrade(?:d|s)?|brokers?|cluster|rolling",
+    "restart(?:ed|s)?|upgrade(?:d|s)?|brokers?|cluster|rolling|again|more",
     r"\d\.\d+",
 )
 
@@ -85,11 +86,11 @@ def topic_id(case: Case) -> None:
     with case.nested("in") as given, case.nested("expect") as expect:
         versions = given.take("ibp", "2.8")
         for version in versions if isinstance(versions, list) else [versions]:
-            if not re.fullmatch(r"\d\.\d+(?:-IV\d+)?(?: ?(?:->|to|then) ?\d\.\d+)?", str(version)):
+            if not re.fullmatch(_IBP, str(version)):
                 raise UnknownInCaseError(f"ibp {versions!r}")
         steps, topics = given.take("steps", ["create"]), given.take("create", ["t1"])
         for step in steps:
-            understand(step, "step", _STEP_WORDS)
+            understand(step, "step", (*_STEP_WORDS, *(re.escape(t.lower()) for t in topics)))
         is_old = _is_old(versions)
         is_upgrade = not isinstance(versions, str) or ("2.7" in versions and "2.8" in versions)
         with MovedLog() as log:
@@ -176,7 +177,7 @@ def _assert_ids(
 def unclean_scenario(case: Case) -> None:
     with case.nested("config") as config:
         by_default = config.take("broker", False)
-        if not isinstance(by_default, bool):
+        if by_default not in (None, False, True):
             raise UnknownInCaseError(f"unclean elections are {by_default!r}")
         by_topic = config.take("topic", None)
         is_controlled = config.take("controlled.shutdown.enable", True)

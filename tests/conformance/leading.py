@@ -103,7 +103,10 @@ def leader_and_isr_row(
 
 
 class Leader:
-    """A leader with a log that ends at ``log_end_offset``; every replica's broker is alive."""
+    """A leader with a log that ends at ``log_end_offset``; every replica's broker is alive.
+
+    It began to lead at ``epoch_start``, by default with all of the log.
+    """
 
     def __init__(
         self,
@@ -112,11 +115,13 @@ class Leader:
         leader: BrokerId,
         log_end_offset: int,
         lag_ms: int,
+        *,
+        epoch_start: int | None = None,
     ) -> None:
         self.now_ms = 0
         self.in_flight: AlterPartitionRequest | None = None
         self.manager, self._logs = fresh_manager(leader, lag_ms)
-        self._logs.end = log_end_offset
+        self._logs.end = log_end_offset if epoch_start is None else epoch_start
         header = ControlHeader(leader, 1, -1)
         brokers = tuple(UpdateMetadataBroker(r, NO_EPOCH, (), None, None, None) for r in replicas)
         self.manager.handle(header, UpdateMetadataRequest((), brokers), self.now_ms)
@@ -124,6 +129,7 @@ class Leader:
         topic = LeaderAndIsrTopic(NAME.topic, None, (row,))
         request = LeaderAndIsrRequest(LeaderAndIsrType.INCREMENTAL, (topic,), ())
         self.manager.handle(header, request, self.now_ms)
+        self._logs.end = log_end_offset
 
     @property
     def partition(self) -> Partition:

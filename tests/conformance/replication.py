@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from core.errors import Errors
 from core.model import NO_EPOCH
@@ -175,6 +176,7 @@ def isr_change(case: Case) -> None:
             given.take("leader"),
             given.take("leader_leo", _end_of_log(case)),
             LAG_MS,
+            epoch_start=_epoch_start(given.take("epochs", None)),
         )
         min_isr = given.take("min_isr", 1)
         given.take("note", None)
@@ -184,6 +186,18 @@ def isr_change(case: Case) -> None:
     for step in case.take("steps", []):
         with Fields(step, "step") as fields:
             _isr_step(leader, fields)
+
+
+def _epoch_start(epochs: Any) -> int | None:
+    """Return where the newest epoch begins: of ``{epoch: start}`` or ``[[epoch, start]]``."""
+    if epochs is None:
+        return None
+    rows = list(epochs.items()) if isinstance(epochs, Mapping) else epochs
+    try:
+        starts = {int(epoch): int(start) for epoch, start in rows}
+    except (TypeError, ValueError):
+        raise UnknownInCaseError(f"epochs {epochs!r}") from None
+    return starts[max(starts)]
 
 
 def _end_of_log(case: Case) -> int:

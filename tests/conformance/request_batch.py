@@ -48,6 +48,7 @@ KINDS: Mapping[str, type] = {
     "UpdateMetadata": UpdateMetadataRequest,
     "StopReplica": StopReplicaRequest,
 }
+_REST_OF_VERSION = r"(?:\.\d+)?(?:-iv\d+)?"
 _ERRORS = {error.name: error for error in Errors}
 
 
@@ -217,16 +218,17 @@ def _assert_newest(channel: Channel, calls: Iterable[Mapping[str, Any]], expect:
 def _is_of_the_past(version: Any) -> bool:
     """Whether a case is about versions of the protocol that are not the newest."""
     said = re.fullmatch(
-        r"(every|any|all|newest|latest)|(<|<=|>=|>|before |old)? ?(?:(\d+)\.(\d+)(?:-iv\d+)?)?",
+        r"(every|any|all|newest|latest)|(<|<=|>=|>|before|old|older|since)? ?"
+        rf"(?:(\d+)\.(\d+){_REST_OF_VERSION})?"
+        rf"(?: ?(?:-|to|until|\.\.|<) ?\d+\.\d+{_REST_OF_VERSION})?",
         str(version).lower(),
     )
     if said is None or not str(version):
         raise UnknownInCaseError(f"ibp {version!r}")
-    if said[1] is not None:
+    if said[1] is not None or said[2] in (">", ">=", "since"):
         return False
-    if said[2] in ("<", "<=", "before ", "old"):
-        return True
-    return said[3] is not None and (int(said[3]), int(said[4])) < (2, 6)
+    is_before = said[2] is not None
+    return is_before or (said[3] is not None and (int(said[3]), int(said[4])) < (2, 6))
 
 
 def _assert_receivers(channel: Channel, expect: Fields) -> None:

@@ -60,6 +60,9 @@ _HERE_NUMBERS = {  # and elsewhere names
     "replica_placement_property": frozenset({"partitions"}),
 }
 
+_CONTENT = frozenset({"features", "fields", "json", "raw"})
+"""Objects that are content of znodes: what is in them is for whoever decodes them."""
+
 # Groups of which a whole object maps names to numbers.
 _MAPS_OF_NUMBERS: Mapping[str, str] = {
     "controller_context_lookup": "given",
@@ -83,6 +86,8 @@ def _values_of(values: Any, keys: frozenset[str], where: str = "") -> Iterator[t
     """Yield where each of these keys is, and its value."""
     if isinstance(values, Mapping):
         for key, value in values.items():
+            if key in _CONTENT:
+                continue
             path = f"{where}.{key}".lstrip(".")
             if key in keys:
                 yield path, value

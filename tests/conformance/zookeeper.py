@@ -197,11 +197,13 @@ def _write_isr(client: Client, given: Fields, expect: Fields) -> None:
     isr, epoch = {
         None: ((0,), 0),
         "already identical": ((0, 1), 0),
+        "identical": ((0, 1), 0),
+        "same": ((0, 1), 0),
     }.get(data := given.take("data", None), ((0, 1), 1))
-    if data not in (None, "already identical") and not re.fullmatch(
-        r"differs?(?: in (?:the )?(?:leader[ _])?epoch)?", str(data)
-    ):
-        raise UnknownInCaseError(f"data {data!r}")
+    if data is not None:
+        understand(data, "data", _DATA)
+        if not re.search("identical|same|differ", data):
+            raise UnknownInCaseError(f"data {data!r}")
     for _ in range(actual + 1):
         client.put_state(T0, 0, isr, leader_epoch=epoch)
     store = ZkIsrStore(client.session)
@@ -234,9 +236,14 @@ def _assign_topic(client: Client, given: Fields, expect: Fields) -> None:
         assert found == (wanted if stored is True else assignment(stored))
 
 
-_INFOS = {"same": False, "identical": False, "different": True, "changed": True, "new": True}
+_DATA = ("already|identical|same|differs?|different|stored|data|only", "leader|epoch|leader_epoch")
+_INFOS = {
+    **dict.fromkeys(("same", "identical", "unchanged", "equal"), False),
+    **dict.fromkeys(("different", "changed", "new", "other", "updated"), True),
+}
 _SESSIONS = (
     "same|own|other|another|different|former|previous|expired?|new|old|not|yet",
+    "live|alive|dead|closed|former|brokers?|process(?:es)?|client|life|registration",
     "sessions?|owner|broker's",
 )
 
