@@ -56,7 +56,7 @@ from core.protocol.api import ApiKey
 from core.protocol.broker import ShutdownBrokerResponse
 from core.protocol.control import ControlHeader, ControlResponse
 from core.protocol.controller import ControlledShutdownRequest
-from transport.codec import CONTROL_REQUESTS
+from transport.codec import CONTROL_REQUESTS, max_request_bytes
 from transport.server import ControlServer, IncomingRequest
 from transport.sockets import new_context
 from zk.admin_znodes import ConfigEntityChangeNotificationZNode
@@ -235,6 +235,7 @@ class BrokerProcess(ControllerListener):
             tcp_endpoint(config.host, config.control_port),
             self._dispatch,
             name="control-server",
+            max_frame_bytes=max_request_bytes(ApiKey.LEADER_AND_ISR),  # no other has more
             screen=self._screen,
         )
         server.start()

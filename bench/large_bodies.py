@@ -23,7 +23,8 @@ from core.model import (
     ReplicaAssignment,
     TopicPartition,
 )
-from transport.codec import MAX_BODY_BYTES, encode_request
+from core.protocol.api import ApiKey
+from transport.codec import encode_request, max_request_bytes
 
 
 def main() -> None:
@@ -64,7 +65,7 @@ def main() -> None:
                 "bodies": len(sizes),
                 "bytes": sum(sizes.values()),
                 "largest_body_bytes": max(sizes.values()),
-                "limit_bytes": MAX_BODY_BYTES,
+                "limit_bytes": max_request_bytes(ApiKey.LEADER_AND_ISR),
                 "batch_s": round(built - started, 2),
                 "encode_s": round(time.monotonic() - built, 2),
                 "slowest_body_ms": round(slowest_ms, 1),

@@ -65,8 +65,8 @@ _SMALL: Final = RequestLimit(4096, 100)
 # Less than 32 MB once it is decoded. Brokers and tools send 10,000 rows at once: 40,000 values.
 _LIST: Final = RequestLimit(3 * 1024 * 1024, 80_000)
 _TOPICS_TO_PLACE: Final = RequestLimit(16 * 1024 * 1024, 500_000)
-# Of a controller, whose epochs are looked at first: it may be about a whole cluster.
-_CONTROL: Final = RequestLimit(MAX_BODY_BYTES, 16 * MAX_ARRAY_LENGTH)
+# Controllers split theirs (``core.controller.request_batch``): 2 MiB of rows, and all brokers.
+_CONTROL: Final = RequestLimit(8 * 1024 * 1024, 300_000)
 
 
 class _Api(NamedTuple):

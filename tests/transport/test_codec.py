@@ -368,8 +368,10 @@ def test_a_large_request_with_a_row_that_is_larger_than_a_piece() -> None:
 
 
 def test_a_frame_of_50_megabytes_is_bad_data() -> None:
-    with pytest.raises(BadDataError, match="expected map"):
+    with pytest.raises(BadDataError, match="exceed"):
         decode_request_body(ApiKey.LEADER_AND_ISR, bytes(50_000_000))
+    with pytest.raises(BadDataError, match="expected map"):
+        decode_request_body(ApiKey.LEADER_AND_ISR, bytes(5_000_000))
 
 
 def test_a_frame_over_the_limit_is_not_even_looked_at() -> None:

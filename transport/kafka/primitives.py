@@ -21,6 +21,10 @@ INT32: Final = struct.Struct(">i")
 INT64: Final = struct.Struct(">q")
 UINT32: Final = struct.Struct(">I")
 
+MAX_ELEMENTS: Final = 50_000
+"""How many elements the arrays of a request may have together: each costs some microseconds, and
+all clients wait meanwhile."""
+
 _NULL: Final = -1
 
 
@@ -30,9 +34,10 @@ class Reader:
     Every method raises ``MalformedRequestError`` when the value is not there as a whole.
     """
 
-    __slots__ = ("_end", "_view", "position")
+    __slots__ = ("_elements_left", "_end", "_view", "position")
 
     def __init__(self, view: memoryview, position: int = 0) -> None:
+        self._elements_left = MAX_ELEMENTS
         self._view = view
         self._end = len(view)
         self.position = position
@@ -109,6 +114,9 @@ class Reader:
             return None
         if not 0 <= count <= self.remaining:  # an element takes a byte at least
             raise MalformedRequestError(f"an array of {count} elements in {self.remaining} bytes")
+        self._elements_left -= count
+        if self._elements_left < 0:
+            raise MalformedRequestError(f"more than {MAX_ELEMENTS} elements in one request")
         return [read() for _ in range(count)]
 
     def _take(self, length: int) -> memoryview:

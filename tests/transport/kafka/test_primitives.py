@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from core.records import MemoryRecords
 from transport.kafka.api import MalformedRequestError
-from transport.kafka.primitives import Reader, Writer
+from transport.kafka.primitives import MAX_ELEMENTS, Reader, Writer
 
 repeatable = settings(derandomize=True, deadline=None, database=None)
 INT32 = st.integers(-(2**31), 2**31 - 1)
@@ -107,3 +107,12 @@ def test_records_are_written_by_reference():
     writer.int8(2)
     writer.records(MemoryRecords())
     assert writer.pieces() == [b"\x01\x00\x00\x00\x07", records, b"\x02\x00\x00\x00\x00"]
+
+
+def test_the_arrays_of_a_request_have_so_many_elements_together():
+    half = struct.pack(">i", MAX_ELEMENTS // 2) + bytes(MAX_ELEMENTS // 2)
+    reader = Reader(memoryview(half * 3))
+    for _ in range(2):
+        assert reader.array(reader.int8) == [0] * (MAX_ELEMENTS // 2)
+    with pytest.raises(MalformedRequestError, match="more than 50000 elements"):
+        reader.array(reader.int8)

@@ -1,0 +1,128 @@
+"""A broker process beside strangers that send nonsense, too much, or nothing."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import msgpack
+import pytest
+import zmq
+
+from core.protocol.api import ApiKey
+from tests.support.fuzzed_requests import ask, ask_versions, framed, genuine_requests, request
+from tests.support.record_batches import batch
+from tests.support.running_cluster import RunningCluster, eventually
+from tests.transport.kafka.raw_client import RawClient
+
+pytestmark = [pytest.mark.system, pytest.mark.zookeeper]
+
+TOPIC = "t"
+MAX_CONNECTIONS = 60
+SETTINGS = f"[broker]\nmax_connections = {MAX_CONNECTIONS}\n"
+MANY = 24
+EXPIRIES = "kafka_server_SessionExpireListener_ZooKeeperExpiresPerSec_total"
+
+
+class Broker(RunningCluster):
+    """A cluster of one."""
+
+    def __init__(self, folder: Path) -> None:
+        config = folder / "broker.toml"
+        config.write_text(SETTINGS)
+        super().__init__(
+            folder / "cluster", "--brokers", "1", "--no-placement-service", "--config", str(config)
+        )
+        self.create_topic(TOPIC, 1, brokers=1)
+        self.await_agreement([0], TOPIC)
+        host, port = self.bootstrap.rsplit(":", 1)
+        self.address = host, int(port)
+        self.port = int(port)
+
+    def produce(self, size: int) -> bytes:
+        """Produce a record of this size; return the answer."""
+        data = batch(bytes(size))
+        body = struct.pack(">hhii", -1, -1, 10_000, 1) + struct.pack(">h", 1) + TOPIC.encode()
+        body += struct.pack(">iii", 1, 0, len(data)) + data
+        return ask(self.address, request(0, 7, body))
+
+    def peak_mb(self) -> float:
+        """The most memory the process has had since ``forget_peak``."""
+        status = Path(f"/proc/{self.pid(0)}/status").read_text()
+        (line,) = (line for line in status.splitlines() if line.startswith("VmHWM"))
+        return int(line.split()[1]) / 1000
+
+    def forget_peak(self) -> float:
+        """Return how much memory the process has now."""
+        Path(f"/proc/{self.pid(0)}/clear_refs").write_text("5")
+        return self.peak_mb()
+
+    def log(self) -> str:
+        """What the broker has logged."""
+        return (self.data_dir / "broker-0" / "broker.log").read_text()
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    with Broker(tmp_path_factory.mktemp("hostile")) as broker:
+        yield broker
+
+
+def test_clients_that_announce_much_and_send_nothing_block_nobody(broker: Broker) -> None:
+    with ExitStack() as silent:
+        for _ in range(8):
+            client = silent.enter_context(RawClient(broker))
+            client.send(struct.pack(">ihhi", 104_857_600, 0, 7, 1))
+        assert b"\0\0" in broker.produce(900_000)
+        assert ask_versions(broker.address)
+
+
+@pytest.mark.parametrize("endpoint", ["control_port", "replication_port"])
+def test_hostile_bodies_between_brokers_take_neither_time_nor_memory(
+    broker: Broker, endpoint: str
+) -> None:
+    port = broker.description["brokers"][0][endpoint]
+    before = broker.forget_peak()
+    context = zmq.Context()
+    sockets = [context.socket(zmq.DEALER) for _ in range(4)]
+    try:
+        for number in range(MANY):
+            size = 62_000_000 if number < 2 else 2_900_000
+            element = (b"\x90", b"\x91\x90", b"\x80", b"\0")[number % 4]
+            count = size // len(element)
+            array = b"\xdd" + struct.pack(">I", count) + element * count
+            key = ApiKey.FETCH if endpoint == "replication_port" else ApiKey.UPDATE_METADATA
+            header = [1, key, 0, number, "x", *((None,) * 3 if key is ApiKey.FETCH else (0, 9, -1))]
+            peer = sockets[number % 4]
+            peer.connect(f"tcp://127.0.0.1:{port}")
+            peer.send_multipart([b"", msgpack.packb(header), b"\x81\xa6topics" + array])
+            assert ask_versions(broker.address)
+        assert broker.produce(100)
+        assert broker.peak_mb() - before < 150, "what may wait of four peers, and little more"
+        assert broker.metrics(0)[EXPIRIES] == 0
+    finally:
+        context.destroy(linger=0)
+
+
+def test_requests_that_end_too_early_leave_no_traceback(broker: Broker) -> None:
+    for data in genuine_requests(ask_versions(broker.address)):
+        with RawClient(broker) as client:
+            client.send(framed(data[: len(data) - 3]) + framed(data[:-1]))
+        with RawClient(broker) as client:
+            client.send(framed(data)[:-1])
+    assert ask_versions(broker.address)
+    assert "Traceback" not in broker.log()
+
+
+def test_as_many_connections_as_allowed_are_told_by_status(broker: Broker) -> None:
+    with ExitStack() as idle:
+        for _ in range(MAX_CONNECTIONS + 1):
+            idle.enter_context(RawClient(broker))
+
+        def warned() -> bool:
+            return any("max_connections" in line for line in broker.status()["warnings"])
+
+        eventually(warned, "status tells that clients wait")
+    assert ask_versions(broker.address)
