@@ -46,7 +46,7 @@ class Fault:
 def faults(how: str) -> list[Fault]:
     """Return every fault a description means. Raises ``UnknownInCaseError``."""
     sentence = Sentence(how, "how")
-    if sentence.says("none|nothing|no fault"):
+    if sentence.says("none|nothing|no faults?(?: is)?(?: injected| at all)?|baseline"):
         sentence.end()
         return [Fault(Kind.NOTHING)]
     if sentence.says(r"(?:while )?the (?:consumer|producer|client|application)s? (?:is|are) \w+"):
@@ -76,19 +76,21 @@ def _directory(sentence: Sentence) -> list[Fault]:
 
 def _reassignments(sentence: Sentence) -> list[Fault]:
     throttle = sentence.take(
-        rf"(?:under|with|at) (?:a )?(?:{_RATE})(?: replication)? throttle"
-        rf"|throttled (?:to|at) (?P<to>{_RATE.replace('<', '<to_')})"
+        rf"(?:(?:under|with|at) )?(?:a )?{_RATE}(?: replication)? throttle"
+        rf"|(?:throttled|(?:a )?throttle) (?:to|at|of) {_RATE.replace('<', '<to_')}"
     )
     moves = sentence.says(
         r"(?:rotat(?:e|ed|ing)|shuffl(?:e|ed|ing)) (?:the )?assignments?"
-        r"|(?:a |the )?(?:shuffled |random |throttled |partition )*reassignments?"
-        r"|reassign(?:ed|ing)?(?: (?:all )?partitions)?"
+        r"|(?:a |the )?(?:shuffled |random |partition )*reassignments?"
+        r"|reassign(?:ed|ing)?(?: (?:all )?partitions)?|mov(?:e|es|ed|ing) (?:all )?partitions"
     )
     if not moves:
         if throttle is not None:
             raise UnknownInCaseError("a throttle without a reassignment")
         return []
     rate = None if throttle is None else _bytes_per_second(throttle)
+    if rate is not None:
+        sentence.says("throttled")
     modes = _modes(sentence) or ["controlled"]
     is_bounced = sentence.take(
         r"(?:with )?(?:a )?(?:broker )?(?:bounc(?:e|ed|es|ing)|restart(?:s|ed|ing)?)"
@@ -143,6 +145,8 @@ def _absences(sentence: Sentence) -> list[Fault]:
         r"cut(?: off)? from (?:everyone|everybody|all brokers)(?:,? (?:clients?|and|zookeeper))*"
         r"(?:,? (?:incl\.?|including) (?:zookeeper|clients?))?|isolat(?:e|ed|ion)"
         r"|from (?:everyone|everybody) (?:incl\.?|including) zookeeper"
+        r"|network partition|(?:partition(?:ed)?|disconnect(?:ed)?)(?: (?:the|one) broker)? from"
+        r" (?:everything|everyone|all others|all other brokers)(?:,? (?:and )?zookeeper)?"
     )
     is_paused = sentence.says(
         r"(?:the )?process(?:es)? (?:is |are )?(?:stopped|paused) by (?:a )?(?:stop )?signal"
@@ -177,7 +181,7 @@ def _pause_ms(sentence: Sentence) -> int:
 
 
 def _ends(sentence: Sentence) -> list[Fault]:
-    counted = r"(?= (?:clean |hard )?(?:rounds?|times|rolls?)(?!\w))"
+    counted = r"(?= (?:clean |hard )?(?:rounds?|times|rolls?|restarts?|bounces?)(?!\w))"
     rounds = sentence.take(rf"(?P<n>\d+|{_COUNTS}){counted}")
     sentence.says("rounds?|times")
     modes = _modes(sentence)
@@ -187,6 +191,7 @@ def _ends(sentence: Sentence) -> list[Fault]:
     is_down = sentence.says("down")
     # Whom it hits is said by the targets.
     sentence.says("(?:current )?(?:leader|controller|follower)|brokers?|process(?:es)?")
+    sentence.says("wait(?:ing)? for (?:the )?full isrs?(?: between(?: them)?)?")  # it always does
     bounces = (
         sentence.says(r"bounc(?:e|es|ed|ing)|restart(?:s|ed)?|roll(?:s|ed|ing)?|(?:back|up) again")
         or rounds is not None
@@ -211,7 +216,7 @@ def _ends(sentence: Sentence) -> list[Fault]:
 
 def _modes(sentence: Sentence) -> list[str]:
     modes = {
-        "controlled": r"sigterm(?:med)?|clean(?:ly)?|controlled|orderly",
+        "controlled": r"sigterm(?:med)?|clean(?:ly)?|(?:in a )?controlled(?: way)?|orderly",
         "hard": r"sigkill(?:ed)?|kill -9|hard|kill(?:s|ed)?|crash(?:es|ed)?",
     }
     return [mode for mode, words in modes.items() if sentence.says(words)]
@@ -247,10 +252,13 @@ def outcome(expect: str) -> Outcome:
             r"(?:every|all|each)(?: \w+ed| newly produced)? (?:records?|messages?) (?:is|are)"
             r" (?:consumed|received|read)(?: in the end)?"
             r"|(?:no|nothing) acked loss|no (?:loss|acked record is lost)|no record is lost"
+            r"|no (?:acknowledged|acked) (?:record|message)s? (?:is|are) lost"
             r"|nothing (?:acknowledged |acked )?is lost"
+            r"|everything (?:acknowledged |acked )?is (?:consumed|received|read)"
         ),
         is_available=sentence.says(
-            r"(?:the )?(?:round trip|load) completes|producing and consuming resumes?"
+            r"(?:the )?(?:round trip|load)(?: of \d+ (?:messages|records))? completes"
+            r"|producing and consuming resumes?"
             r"|(?:the )?topic stays writable|processing resumes"
             r"|(?:the )?application survives(?: if (?:the )?brokers were up before the fault)?"
         ),
@@ -260,7 +268,10 @@ def outcome(expect: str) -> Outcome:
     )
     if within is not None:
         found = replace(found, reassigned_within_ms=int(within["n"]) * 1_000)
-    share = sentence.take(r"takes at least (?P<share>0?\.\d+|1) of the throttled estimate")
+    share = sentence.take(
+        r"(?:(?:(?:the )?(?:reassignment|move) )?takes )?at least (?P<share>0?\.\d+|1)"
+        r" of the throttled (?:estimate|time)"
+    )
     if share is not None:
         found = replace(found, share_of_throttled_time=float(share["share"]))
     if sentence.says(r"(?:the )?(?:reassignment|move|it)? ?completes"):

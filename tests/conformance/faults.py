@@ -419,11 +419,19 @@ def _check_roles(how: str, targets: Sequence[str]) -> None:
             raise UnknownInCaseError(f"how is {how!r}, the targets are {targets}")
 
 
+def _check_everybody(how: str, targets: Sequence[str]) -> None:
+    everybody = re.compile("(?:all|every) brokers?")
+    if everybody.search(how.lower()) and not all(map(everybody.fullmatch, targets)):
+        raise UnknownInCaseError(f"how is {how!r}, the targets are {targets}")
+
+
 def fault_mode(case: Case) -> None:
     """Every target under every fault that the case describes, each on a fresh cluster."""
     how, cluster, targets = case.take("how", ""), case.take("cluster"), case.take("targets", [])
     described, expected = faults(how), outcome(case.take("expect"))
     _check_roles(how, targets)
+    if any(fault.kind in (Kind.STOP, Kind.BOUNCE) for fault in described):
+        _check_everybody(how, targets)
     for fault in described:
         groups = [[target] for target in targets] or [[]]
         if fault.kind in (Kind.NOTHING, Kind.REASSIGN) and not fault.bounces:
