@@ -124,6 +124,11 @@ class Cluster:
         return self._location.zookeeper_address
 
     @property
+    def data_dir(self) -> Path | None:
+        """Its folder on this machine; None when it is not known by one."""
+        return self._location.data_dir
+
+    @property
     def file(self) -> LocalCluster | None:
         """``cluster.json`` as it is now; None when the cluster is not known by one."""
         data_dir = self._location.data_dir

@@ -16,6 +16,7 @@ from cli.find_cluster import Cluster, ClusterNotFoundError, LocalCluster, pass_c
 from cli.output import Output, counted, listed, output_option, print_facts, print_json
 from cli.partitions import read_partitions
 from cli.placement import placement_status
+from cli.replaced_data import replaced_data
 from core.controller.set_aside import FAILURES_TO_SET_ASIDE
 from core.errors import BadDataError
 from core.model import BrokerRegistration
@@ -91,6 +92,8 @@ def _examine(cluster: Cluster) -> Health:
     file = cluster.file
     try:
         with cluster.admin(limit_s=_ZOOKEEPER_LIMIT_S) as admin:
+            if cluster.data_dir is not None:
+                health.reasons += replaced_data(admin, cluster.data_dir)
             _examine_brokers(admin, file, health)
             described = _examine_controller(admin, health)
             _examine_failures(admin, health)
@@ -99,7 +102,7 @@ def _examine(cluster: Cluster) -> Health:
             live = [broker for broker in registered if isinstance(broker, BrokerRegistration)]
             health.warnings += broker_warnings(live)
     except ClusterNotFoundError as error:
-        return Health(health.zookeeper, [str(error)])
+        return Health(health.zookeeper, [*health.reasons, str(error)])
     except BadDataError as error:
         health.reasons.append(str(error))
     health.zookeeper["connected"] = True

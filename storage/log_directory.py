@@ -135,6 +135,16 @@ class LogDirectory:
             " back, the logs are as they were"
         )
 
+    def check_zxid(self, zxid: int, seen: SeenOfCluster) -> None:
+        """Raise ``ForeignDirectoryError`` when ZooKeeper at ``zxid`` is behind what was seen."""
+        if zxid < seen.zxid:
+            raise ForeignDirectoryError(
+                "the ZooKeeper data is older than what this broker has seen: an older snapshot was"
+                " put in its place, or a copy; put the newer data back, or accept what this one has"
+                f" forgotten; in either case remove {self.seen_file.name} from the log directories"
+                f" of every broker ({self.path}) and start again, the logs are as they were"
+            )
+
     @property
     def seen_file(self) -> Path:
         """Where it is noted how far the cluster has come."""
@@ -172,10 +182,17 @@ class LogDirectory:
             self._lock.close()
             self._lock = None
 
-    def _check_owner(self, broker_id: BrokerId) -> None:
+    def look(self) -> str | None:
+        """Read which cluster it is bound to, without locking it; return which broker.
+
+        Raises ``StorageError``.
+        """
         meta = _read_properties(self.path / "meta.properties")
         self.cluster_id = meta.get("cluster.id") or None
-        stored = meta.get("broker.id")
+        return meta.get("broker.id")
+
+    def _check_owner(self, broker_id: BrokerId) -> None:
+        stored = self.look()
         if stored is not None and stored != str(broker_id):
             raise ForeignDirectoryError(
                 f"log directory {self.path} belongs to broker {stored}, not to broker {broker_id}"

@@ -132,15 +132,12 @@ class LogManager:
 
     def check_zxid(self, zxid: int) -> None:
         """Check that ZooKeeper has not gone back."""
-        if zxid >= self._seen.zxid:
-            return
-        self.note_seen(zxid=_NEVER)
-        files = ", ".join(str(logs.directory.seen_file) for logs in self._live())
-        raise ForeignDirectoryError(
-            "the ZooKeeper data is older than what this broker has seen: an older snapshot was put"
-            " in its place, or a copy; put the newer data back, or accept what this one has"
-            f" forgotten; in either case remove {files} and start again, the logs are as they were"
-        )
+        for logs in self._live():
+            try:
+                logs.directory.check_zxid(zxid, self._seen)
+            except ForeignDirectoryError:
+                self.note_seen(zxid=_NEVER)
+                raise
 
     @property
     def seen(self) -> SeenOfCluster:

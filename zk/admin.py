@@ -299,6 +299,17 @@ class ZkAdminStore(TopicConfigAdmin):
                 self._zookeeper.wait_connected()
         raise self._refused(topic)
 
+    # --- whose data these are ---
+
+    def read_cluster_id(self) -> str | None:
+        """Return the cluster id; None when there is none. Raises ``BadDataError``."""
+        node = self._zookeeper.get(znodes.ClusterIdZNode.PATH)
+        return None if node is None else znodes.ClusterIdZNode.decode(node.data)
+
+    def latest_zxid(self) -> int:
+        """Return the newest transaction."""
+        return self._zookeeper.latest_zxid()
+
     # --- inside ---
 
     def _children_of_cluster(self, path: str) -> list[str]:

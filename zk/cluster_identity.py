@@ -39,12 +39,6 @@ def join_cluster(zookeeper: ZooKeeper) -> str:
                 raise RequestRefusedError(f"cannot create {create.path}: {result.error.name}")
 
 
-def read_cluster_id(zookeeper: ZooKeeper) -> str | None:
-    """Return the cluster id; None when there is none. Raises ``BadDataError``."""
-    node = zookeeper.get(ClusterIdZNode.PATH)
-    return None if node is None else ClusterIdZNode.decode(node.data)
-
-
 def check_cluster(zookeeper: ZooKeeper, notes: ClusterNotes) -> None:
     """Check that the data of ZooKeeper is that of our cluster, and no older than we have seen.
 
@@ -52,7 +46,7 @@ def check_cluster(zookeeper: ZooKeeper, notes: ClusterNotes) -> None:
     another cluster or of another day, while the broker runs. Raises ``ForeignDirectoryError``, and
     ``BadDataError`` when ``/cluster/id`` cannot be understood.
     """
-    notes.check_cluster(read_cluster_id(zookeeper))
+    notes.check_cluster(ZkAdminStore(zookeeper).read_cluster_id())
     notes.check_zxid(zookeeper.latest_zxid())
 
 

@@ -15,7 +15,10 @@ from core.protocol.controller import (
     UnansweredRequest,
 )
 from core.protocol.placement import PlacementStatusResponse
+from core.replica_logs import SeenOfCluster
+from storage.log_directory import LogDirectory
 from tests.support.fake_cluster import ADDRESS, FakeCluster, failing, write_cluster_file
+from zk.znodes import ClusterIdZNode
 
 ON_BOTH = {0: ReplicaAssignment((0, 1))}
 IN_SYNC = {0: LeaderAndIsr(0, (0, 1))}
@@ -97,6 +100,41 @@ def test_an_unhealthy_cluster_on_one_screen(healthy: FakeCluster) -> None:
     assert result.exit_code == 1
     assert result.stdout.splitlines()[-1] == "unhealthy: there is no controller"
     assert result.stderr == ""
+
+
+@pytest.mark.parametrize(
+    ("cluster_id", "zxid", "said"),
+    [
+        ("ours", 1, None),
+        ("other", 1, "belongs to cluster other, but ZooKeeper says ours"),
+        ("ours", 10**9, "the ZooKeeper data is older than what this broker has seen"),
+    ],
+)
+def test_data_that_brokers_of_this_machine_refuse_are_named(
+    healthy: FakeCluster, tmp_path: Path, cluster_id: str, zxid: int, said: str | None
+) -> None:
+    write_cluster_file(tmp_path, brokers={0: "tcp://127.0.0.1:1", 1: "tcp://127.0.0.1:2"})
+    healthy.zookeeper.put("/cluster/id", ClusterIdZNode.encode("ours"))
+    logs = LogDirectory(tmp_path / "broker-0" / "log")
+    logs.open(0)
+    logs.join_cluster(0, cluster_id)
+    logs.note_seen(SeenOfCluster(1, zxid))
+    logs.close()
+    status = healthy.run("status", "--data-dir", str(tmp_path))
+    assert status.exit_code == (0 if said is None else 1)
+    assert said is None or said in status.stdout
+
+
+def test_data_that_zookeeper_lost_are_named(cluster: FakeCluster, tmp_path: Path) -> None:
+    write_cluster_file(tmp_path, brokers={0: "tcp://127.0.0.1:1"})
+    logs = LogDirectory(tmp_path / "broker-0" / "log")
+    logs.open(0)
+    logs.join_cluster(0, "ours")
+    logs.close()
+    cluster.zookeeper.remove("/brokers/ids")
+    said = reasons(cluster, "--data-dir", str(tmp_path))
+    assert "belongs to cluster ours, but ZooKeeper has no /cluster/id" in said[0]
+    assert "no /brokers/ids" in said[1]
 
 
 def test_partitions_without_leaders_or_in_sync_replicas_are_named(healthy: FakeCluster) -> None:

@@ -13,6 +13,7 @@ from core.controller.events import RegistrationDeleted
 from core.controller.responses import ControlResponses
 from core.replication.control_orders import ControlOrders
 from zk import cluster_identity
+from zk.admin import ZkAdminStore
 from zk.store import ZkControllerStore
 
 Defect: TypeAlias = Callable[[], Any]
@@ -30,7 +31,7 @@ def older_data_are_accepted() -> Any:
     """Only the cluster id is compared: older data have the same one."""
 
     def by_id(zookeeper: Any, notes: Any) -> None:
-        notes.check_cluster(cluster_identity.read_cluster_id(zookeeper))
+        notes.check_cluster(ZkAdminStore(zookeeper).read_cluster_id())
 
     return patch.object(cluster_identity, "check_cluster", by_id)
 

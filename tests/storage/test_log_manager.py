@@ -130,9 +130,10 @@ def test_a_zookeeper_that_went_back_is_refused_until_somebody_removes_the_note(t
     logs.check_zxid(300)
     files = [directory / "control-plane.properties" for directory in two.directories]
     for zxid in (299, 400):  # attempts to start make transactions, too
-        with pytest.raises(ForeignDirectoryError, match=r"older than .* seen.*remove") as raised:
+        with pytest.raises(
+            ForeignDirectoryError, match=r"older than .* seen.*remove control-plane\.properties"
+        ):
             two.restart().check_zxid(zxid)
-        assert all(str(file) in str(raised.value) for file in files)
     two.end()
     for file in files:
         file.unlink()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 
@@ -75,8 +76,8 @@ class ReplaceableData:
 
     def start_all(self) -> None:
         """Start the brokers again, and check that nothing is missing and all goes on."""
-        for broker_id in BROKERS:
-            self.cluster.revive(broker_id)
+        with ThreadPoolExecutor() as pool:
+            list(pool.map(self.cluster.revive, BROKERS))
         for topic in ("early", "late"):
             self.cluster.await_isrs(topic, set(BROKERS))
         self.assert_untouched()
@@ -116,6 +117,7 @@ def test_brokers_end_when_zookeeper_has_lost_its_data_or_has_those_of_another_cl
     said = "but ZooKeeper has no /cluster/id: the ZooKeeper data was deleted or replaced"
     assert said in replaceable.await_the_end_of_all()
     assert said in replaceable.start_in_vain(0)
+    assert said in replaceable.cluster.status()["reasons"][0]
     assert replaceable.cluster.zookeeper.children("/") == ["zookeeper"], "nobody wrote anything"
     server = EmbeddedZooKeeper(tmp_path)
     server.start()
@@ -135,6 +137,7 @@ def test_brokers_end_when_zookeeper_was_set_back(replaceable: ReplaceableData) -
     said = "the ZooKeeper data is older than what this broker has seen"
     assert said in replaceable.await_the_end_of_all()
     assert said in replaceable.start_in_vain(2)
+    assert said in replaceable.cluster.status()["reasons"][0]
     replaceable.replace(replaceable.newest)
     assert said in replaceable.start_in_vain(2), "until somebody says that it is well"
     for broker_id in BROKERS:

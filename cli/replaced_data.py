@@ -1,0 +1,29 @@
+"""Whether ZooKeeper has the data of the cluster that a folder's brokers belong to."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from core.errors import ForeignDirectoryError, StorageError
+from storage.log_directory import LogDirectory
+from zk.admin import ZkAdminStore
+
+
+def replaced_data(admin: ZkAdminStore, data_dir: Path) -> list[str]:
+    """Return in a line why the brokers of ``data_dir`` refuse ZooKeeper's data; none: they do not.
+
+    The first one that has anything to say stands for all. Raises ``BadDataError`` when
+    ``/cluster/id`` cannot be understood.
+    """
+    cluster_id, zxid = admin.read_cluster_id(), admin.latest_zxid()
+    for meta in sorted(data_dir.glob("broker-*/*/meta.properties")):
+        directory = LogDirectory(meta.parent)
+        try:
+            directory.look()
+            directory.check_cluster(cluster_id)
+            directory.check_zxid(zxid, directory.read_seen())
+        except ForeignDirectoryError as error:
+            return [str(error)]
+        except StorageError:
+            continue  # its broker says so
+    return []
