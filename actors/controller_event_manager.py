@@ -71,6 +71,7 @@ class ControllerEventManager(RegentActor):
     ) -> None:
         super().__init__(f"Controller-{broker_id}-event-thread", supervisor=supervisor)
         self.controller = controller
+        controller.flush_to(self._perform)
         self._scheduler = scheduler
         self._journal = journal
         self._listener = listener

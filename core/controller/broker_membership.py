@@ -114,17 +114,23 @@ class BrokerMembership:
                 moving.append(replica)  # else it would never have moved, nor be deleted
             # All others whose logs failed say when they are asked whether they can be deleted.
         leaderless = self._context.partitions_with_offline_leader()
+        before = {p: self._context.partition_leadership_info(p) for p in leaderless}
         self._partitions.handle_state_changes(leaderless, PartitionState.OFFLINE)
         self._partitions.trigger_online_partition_state_change()
-        self._replicas.handle_state_changes([*kept, *moving], ReplicaState.OFFLINE)
+        self._term.outbox.flush()  # nobody serves these partitions; the others can wait
+        led_again = {p for p in before if self._context.partition_leadership_info(p) != before[p]}
+        # Everybody is told who lives, even when nothing was hosted (KAFKA-13225), and once of each.
+        self._replicas.handle_state_changes(
+            [*kept, *moving],
+            ReplicaState.OFFLINE,
+            metadata_of=[r.topic_partition for r in replicas if r.topic_partition not in led_again],
+        )
         if being_deleted:
             self._deletions.fail(being_deleted)
         if moving:
             self._deletions.resume()
             # Who leads what is to be deleted brokers do not know, and when to notify us.
             self._replicas.ask(moving)
-        # Said even when no election succeeded and nothing was hosted (KAFKA-13225).
-        self.announce_brokers([r.topic_partition for r in replicas])
 
     def announce_brokers(self, partitions: list[TopicPartition] | None = None) -> None:
         """Tell every broker who is alive, and the present state of ``partitions``."""

@@ -78,10 +78,7 @@ class ControlledShutdowns:
         self._partitions.handle_state_changes(
             led, PartitionState.ONLINE, ControlledShutdownElection()
         )
-        batch = self._term.new_batch()
-        for partition in followed:
-            batch.add_stop_replica(broker_id, partition, delete=False)
-        self._term.announce(batch)
+        self._term.outbox.flush()
         self._replicas.handle_state_changes(
             [PartitionAndReplica(partition, broker_id) for partition in followed],
             ReplicaState.OFFLINE,

@@ -156,6 +156,13 @@ class Controller:
         """What the controller knows; empty while it does not rule."""
         return self._term.context
 
+    def flush_to(self, perform: Callable[[list[Effect]], None]) -> None:
+        """Have urgent effects performed while their event is still being handled.
+
+        Elections need not wait until the dead have left all other ISRs.
+        """
+        self._term.outbox.perform = perform
+
     def handle(self, event: ControllerEvent, now_ms: int) -> list[Effect]:
         """Process one event to completion; the caller performs the effects, in order.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from core.controller.effects import Effect, RecordChanges, Reply
 from core.controller.events import RequestId
@@ -14,7 +14,10 @@ class Outbox:
     """Collects effects while an event is handled."""
 
     def __init__(self) -> None:
+        self.perform: Callable[[list[Effect]], None] | None = None
+        """Performs effects while their event is still being handled, if somebody does."""
         self._effects: list[Effect] = []
+        self._answered: set[RequestId] = set()
         self._changes: list[str] = []
         self._change_count = 0
 
@@ -26,8 +29,18 @@ class Outbox:
         """Append effects."""
         self._effects.extend(effects)
 
+    def flush(self) -> None:
+        """Have what is collected performed now: long work follows that it need not wait for."""
+        if self.perform is None or not self._effects:
+            return
+        effects, self._effects = self._effects, []
+        self._answered.update(e.request_id for e in effects if isinstance(e, Reply))
+        self.perform(effects)
+
     def has_answered(self, request_id: RequestId) -> bool:
         """Whether the request has its answer already: there is never a second one."""
+        if request_id in self._answered:
+            return True
         return any(isinstance(e, Reply) and e.request_id == request_id for e in self._effects)
 
     def record(self, template: str, *args: object) -> None:
@@ -44,4 +57,5 @@ class Outbox:
             changes = tuple(self._changes)
             effects.append(RecordChanges(controller_epoch, changes, self._change_count))
         self._effects, self._changes, self._change_count = [], [], 0
+        self._answered.clear()
         return effects

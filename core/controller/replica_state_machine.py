@@ -75,14 +75,18 @@ class ReplicaStateMachine:
         target: ReplicaState,
         *,
         full_for: Collection[BrokerId] = (),
+        metadata_of: Collection[TopicPartition] | None = None,
     ) -> None:
         """Move replicas to ``target`` and announce what came of it.
 
-        ``full_for``: brokers that must hear everything they host, even if that is nothing. Raises
-        ``ControllerMovedError``.
+        ``full_for``: brokers that must hear everything they host, even if that is nothing.
+        ``metadata_of``: partitions that everybody hears of, with who lives, whatever changes.
+        Raises ``ControllerMovedError``.
         """
         batch = self._term.new_batch()
         batch.make_full(full_for)
+        if metadata_of is not None:
+            batch.add_update_metadata(metadata_of)
         by_broker: dict[BrokerId, list[TopicPartition]] = {}
         for replica in self._valid(replicas, target):
             by_broker.setdefault(replica.replica, []).append(replica.topic_partition)
@@ -268,9 +272,12 @@ class ReplicaStateMachine:
     def _remove_replica_from_isr(
         self, broker_id: BrokerId, partitions: Collection[TopicPartition]
     ) -> tuple[dict[TopicPartition, LeaderIsrAndControllerEpoch], Failures]:
-        """Take the broker out of ISRs; the last member always stays (KAFKA-708)."""
+        """Take the broker out of ISRs; the last member always stays (KAFKA-708).
+
+        Returns the leaderships that others have to be told of.
+        """
         epoch = self._context.epoch
-        unchanged: dict[TopicPartition, LeaderIsrAndControllerEpoch] = {}
+        news: dict[TopicPartition, LeaderIsrAndControllerEpoch] = {}
 
         def propose(
             current: Leaderships, failures: Failures
@@ -278,8 +285,11 @@ class ReplicaStateMachine:
             proposals: dict[TopicPartition, LeaderAndIsr] = {}
             for partition, now in current.items():
                 if broker_id not in now.isr:
-                    unchanged[partition] = LeaderIsrAndControllerEpoch(now, epoch)
-                    self._context.put_partition_leadership_info(partition, unchanged[partition])
+                    known = self._context.partition_leadership_info(partition)
+                    as_read = LeaderIsrAndControllerEpoch(now, epoch)
+                    self._context.put_partition_leadership_info(partition, as_read)
+                    if known is None or known.leader_and_isr != now:
+                        news[partition] = as_read  # else everybody has been told already
                     continue
                 leader = NO_LEADER if now.leader == broker_id else now.leader
                 shrunk = tuple(r for r in now.isr if r != broker_id)
@@ -290,7 +300,7 @@ class ReplicaStateMachine:
         # The znodes of a topic that is being deleted may be gone already.
         failures = {p: f for p, f in failures.items() if not self._is_queued_for_deletion(p)}
         changed = {p: LeaderIsrAndControllerEpoch(w, epoch) for p, w in accepted.items()}
-        return {**unchanged, **changed}, failures
+        return {**news, **changed}, failures
 
     def _forget(self, broker_id: BrokerId, partitions: list[TopicPartition]) -> None:
         for partition in partitions:

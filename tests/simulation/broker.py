@@ -154,6 +154,7 @@ class SimulatedBroker:
         self.controller = Controller(
             info, store, topic_ids, self.settings, lambda: self.replica_manager.controller_epoch
         )
+        self.controller.flush_to(self._perform)
         self._request_ids = itertools.count(1)
         self.record_server = RecordServer(self)
         self._fetchers = Fetchers(self)

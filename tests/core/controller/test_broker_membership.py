@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from core.controller.effects import AddBroker, RemoveBroker
+from core.controller.effects import AddBroker, Effect, RemoveBroker
 from core.controller.states import PartitionState, ReplicaState
 from core.model import NO_LEADER, PartitionAndReplica, ReplicaAssignment, TopicPartition
 from core.protocol.control import (
@@ -15,13 +15,16 @@ from core.protocol.control import (
 from tests.support.term import (
     T0,
     T1,
+    Candidate,
     Office,
+    Tree,
     broker_info,
     kinds,
     leader_and_isr_rows,
     metadata_rows,
     of_type,
     requests,
+    topic_id,
 )
 from zk.znodes import BrokerIdZNode
 
@@ -329,3 +332,49 @@ def test_what_moves_to_a_broker_is_told_afresh_as_well(office: Office) -> None:
     office.context.partitions_being_reassigned.add(T0)
     office.brokers.tell_everything(3)
     assert leader_and_isr_rows(office.effects())[3][T0].is_new
+
+
+# --- who is told what of a death, and when --------------------------------------------------------
+
+
+@pytest.fixture
+def crowd() -> Candidate:
+    """Broker 0 rules three brokers, which lead and follow thirty partitions."""
+    tree = Tree()
+    for broker_id in (1, 2):
+        tree.register(broker_id)
+    tree.put_topic("t", {p: ((p + 1) % 3, (p + 2) % 3, p % 3) for p in range(30)}, topic_id(77))
+    candidate = Candidate(tree, 0)
+    candidate.start()
+    candidate.catch_up()
+    tree.unregister(1)
+    return candidate
+
+
+def test_of_a_death_everybody_is_told_each_thing_once(crowd: Candidate) -> None:
+    sent = requests(crowd.catch_up())
+    for kind, rows_each in ((LeaderAndIsrRequest, 30), (UpdateMetadataRequest, 30)):
+        for broker_id in (0, 2):
+            told = [s.request for s in sent if s.broker_id == broker_id and type(s.request) is kind]
+            rows = [name for request in told for name, _ in request.partitions()]
+            assert len(rows) == len(set(rows)) == rows_each
+            assert len(told) == 2, "of elections, and then of the others"
+
+
+def test_new_leaders_are_told_before_the_dead_leave_the_other_isrs(crowd: Candidate) -> None:
+    performed: list[Effect] = []
+    writes: list[int] = []
+
+    def perform(effects: list[Effect]) -> None:
+        performed.extend(effects)
+        writes.append(len(crowd.session.server.transactions))
+
+    before = len(crowd.session.server.transactions)
+    crowd.controller.flush_to(perform)
+    rest = crowd.catch_up()
+    elected = leader_and_isr_rows(performed)
+    assert {p.partition % 3 for rows in elected.values() for p in rows} == {0}
+    assert len(elected[0]) == len(elected[2]) == 10
+    assert before < writes[0] < len(crowd.session.server.transactions)
+    shrunk = leader_and_isr_rows(rest)
+    assert len(shrunk[0]) == len(shrunk[2]) == 20
