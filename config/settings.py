@@ -34,6 +34,8 @@ _RANGES = {  # of integers, by the end of their name; the first that fits counts
     "log_roll_ms": (1, _LONG_MAX),
     "log_flush_interval_messages": (1, _LONG_MAX),
     "log_flush_interval_ms": (0, _LONG_MAX),
+    "after_max_ms": (0, _LONG_MAX),
+    "before_max_ms": (0, _LONG_MAX),
     "difference_max_ms": (0, _LONG_MAX),
     # Answers to followers travel in messages of 64 MiB: what they may have, and one batch on top.
     "replica_fetch_max_bytes": (1, 32 * 1024 * 1024),
@@ -143,6 +145,8 @@ class LogsConfig:
     log_flush_interval_ms: int = _LONG_MAX
     log_index_interval_bytes: int = 4_096
     log_index_size_max_bytes: int = 10_485_760
+    log_message_timestamp_after_max_ms: int = _LONG_MAX
+    log_message_timestamp_before_max_ms: int = _LONG_MAX
     log_message_timestamp_difference_max_ms: int = _LONG_MAX
     log_message_timestamp_type: str = "CreateTime"
     log_retention_bytes: int = -1

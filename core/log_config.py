@@ -8,6 +8,7 @@ from typing import Any
 
 UNLIMITED = -1
 LOG_APPEND_TIME = "LogAppendTime"
+_NO_LIMIT = 2**63 - 1
 _DAY_MS = 24 * 60 * 60 * 1000
 
 BROKER_NAMES: Mapping[str, str] = {
@@ -17,6 +18,8 @@ BROKER_NAMES: Mapping[str, str] = {
     "flush_ms": "log.flush.interval.ms",
     "index_interval_bytes": "log.index.interval.bytes",
     "max_message_bytes": "message.max.bytes",
+    "message_timestamp_after_max_ms": "log.message.timestamp.after.max.ms",
+    "message_timestamp_before_max_ms": "log.message.timestamp.before.max.ms",
     "message_timestamp_difference_max_ms": "log.message.timestamp.difference.max.ms",
     "message_timestamp_type": "log.message.timestamp.type",
     "min_insync_replicas": "min.insync.replicas",
@@ -43,7 +46,9 @@ class LogConfig:
     flush_ms: int = 2**63 - 1
     index_interval_bytes: int = 4_096
     max_message_bytes: int = 1_048_588
-    message_timestamp_difference_max_ms: int = 2**63 - 1
+    message_timestamp_after_max_ms: int = _NO_LIMIT
+    message_timestamp_before_max_ms: int = _NO_LIMIT
+    message_timestamp_difference_max_ms: int = _NO_LIMIT
     message_timestamp_type: str = "CreateTime"
     min_insync_replicas: int = 1
     retention_bytes: int = UNLIMITED
@@ -57,6 +62,18 @@ class LogConfig:
     def stamps_append_time(self) -> bool:
         """Whether records get the time they are appended at instead of the one they came with."""
         return self.message_timestamp_type == LOG_APPEND_TIME
+
+    @property
+    def max_past_ms(self) -> int:
+        """How old records may be when they come. The difference counts unless this is set."""
+        before_ms = self.message_timestamp_before_max_ms
+        return self.message_timestamp_difference_max_ms if before_ms == _NO_LIMIT else before_ms
+
+    @property
+    def max_future_ms(self) -> int:
+        """How far ahead of the broker's clock records may be. The difference counts likewise."""
+        after_ms = self.message_timestamp_after_max_ms
+        return self.message_timestamp_difference_max_ms if after_ms == _NO_LIMIT else after_ms
 
     @property
     def is_compacted(self) -> bool:

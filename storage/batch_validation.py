@@ -92,10 +92,11 @@ def _check_time(header: BatchHeader, config: LogConfig, now_ms: int) -> None:
         )
     if config.stamps_append_time:
         return
-    limit = config.message_timestamp_difference_max_ms
+    past_ms, future_ms = config.max_past_ms, config.max_future_ms
     for timestamp in (header.base_timestamp, header.max_timestamp):
-        if timestamp != _NO_TIMESTAMP and abs(timestamp - now_ms) > limit:
+        if timestamp != _NO_TIMESTAMP and not -past_ms <= timestamp - now_ms <= future_ms:
             raise RecordsRefusedError(
                 Errors.INVALID_TIMESTAMP,
-                f"timestamp {timestamp} is more than {limit} ms from {now_ms}",
+                f"timestamp {timestamp} is not from {past_ms} ms before to {future_ms} ms after"
+                f" {now_ms}",
             )

@@ -76,19 +76,21 @@ def test_every_setting_of_logs_arrives():
         "log_flush_interval_ms": 1_003,
         "log_index_interval_bytes": 1_004,
         "message_max_bytes": 1_005,
-        "log_message_timestamp_difference_max_ms": 1_006,
-        "min_insync_replicas": 1_007,
-        "log_retention_bytes": 1_008,
-        "log_retention_ms": 1_009,
-        "log_segment_bytes": 1_010,
-        "log_index_size_max_bytes": 1_011,
-        "log_roll_jitter_ms": 1_012,
-        "log_roll_ms": 1_013,
+        "log_message_timestamp_after_max_ms": 1_006,
+        "log_message_timestamp_before_max_ms": 1_007,
+        "log_message_timestamp_difference_max_ms": 1_008,
+        "min_insync_replicas": 1_009,
+        "log_retention_bytes": 1_010,
+        "log_retention_ms": 1_011,
+        "log_segment_bytes": 1_012,
+        "log_index_size_max_bytes": 1_013,
+        "log_roll_jitter_ms": 1_014,
+        "log_roll_ms": 1_015,
     }
     words = {"log_message_timestamp_type": "LogAppendTime"}
     config = log_defaults(load_settings(None, {"log": {**numbers, **words}}))
     values = [getattr(config, field.name) for field in fields(config)]
-    assert values == ["delete", *range(1_001, 1_007), "LogAppendTime", *range(1_007, 1_014)]
+    assert values == ["delete", *range(1_001, 1_009), "LogAppendTime", *range(1_009, 1_016)]
 
 
 def test_log_directories_are_below_the_data_directory_or_where_they_say():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from dataclasses import replace
 
 import pytest
 
@@ -95,6 +96,30 @@ def test_times_must_be_near_the_present(timestamp_ms: int, code: Errors | None):
     assert code_for(data) is code
     newest = edited(batch(b"a", b"b"), MAX_TIMESTAMP_AT, ">q", timestamp_ms)
     assert code_for(newest) is code
+
+
+@pytest.mark.parametrize(
+    ("before_ms", "after_ms", "past_ms", "future_ms"),
+    [
+        (None, None, 1_000, 1_000),
+        (10, None, 10, 1_000),
+        (None, 10, 1_000, 10),
+        (5_000, 10, 5_000, 10),
+    ],
+)
+def test_past_and_future_may_have_limits_of_their_own(
+    before_ms: int | None, after_ms: int | None, past_ms: int, future_ms: int
+):
+    config = replace(
+        CONFIG,
+        message_timestamp_before_max_ms=2**63 - 1 if before_ms is None else before_ms,
+        message_timestamp_after_max_ms=2**63 - 1 if after_ms is None else after_ms,
+    )
+    for off_ms in (-past_ms, future_ms):
+        assert code_for(batch(b"a", timestamp_ms=TIMESTAMP_MS + off_ms), config) is None
+    for off_ms in (-past_ms - 1, future_ms + 1):
+        code = code_for(batch(b"a", timestamp_ms=TIMESTAMP_MS + off_ms), config)
+        assert code is Errors.INVALID_TIMESTAMP
 
 
 def test_no_time_matters_where_the_broker_gives_it():
