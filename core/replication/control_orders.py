@@ -174,12 +174,14 @@ class ControlOrders:
 
         Throttles of a reassignment (KIP-73) are set right before it, and come by another road.
         """
-        for name, state in request.partitions():
-            if state.adding_replicas:
-                partition = self._hosted.get(name)
-                known = () if partition is None else partition.assignment.adding_replicas
-                if not set(state.adding_replicas) <= set(known):
-                    return True
+        for topic in request.topic_states:
+            for state in topic.partition_states:
+                if state.adding_replicas:
+                    name = TopicPartition(topic.topic_name, state.partition_index)
+                    partition = self._hosted.get(name)
+                    known = () if partition is None else partition.assignment.adding_replicas
+                    if not set(state.adding_replicas) <= set(known):
+                        return True
         return False
 
     def _become_leader_or_follower(
