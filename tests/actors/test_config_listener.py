@@ -204,6 +204,14 @@ def test_who_cannot_catch_up_is_told(server: FakeZooKeeperServer, listener: List
     assert ask(ref, CatchUp()) is None
 
 
+def test_changes_that_nobody_may_read_keep_nobody_waiting(
+    server: FakeZooKeeperServer, listener: Listening
+) -> None:
+    ref, _ = listener
+    server.deny("/config/changes")
+    assert ask(ref, CatchUp()) is None
+
+
 def test_topics_are_loaded_in_one_read_and_those_without_a_configuration_have_the_defaults(
     server: FakeZooKeeperServer,
 ) -> None:
