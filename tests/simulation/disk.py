@@ -62,16 +62,20 @@ class Disk(MemoryLogs):
         log.disk = self
         return log
 
+    def fragile(self) -> list[TopicPartition]:
+        """Return the logs in the directory that may fail."""
+        return [name for name in self.hosted() if name.partition % 2 == 0]
+
     def fail_directory(self) -> None:
         """Lose a directory and the logs in it."""
-        lost = [name for name in self.hosted() if name.partition % 2 == 0]
+        lost = self.fragile()
         for name in lost:
             self.observer.on_lost(self.broker_id, self.log(name))
         self.fail(lost)
 
     def start_broken(self) -> None:
         """Start with a directory that cannot be read: nobody knows which logs are in it."""
-        for name in [n for n in self.hosted() if n.partition % 2 == 0]:
+        for name in self.fragile():
             if not self.is_offline(name):
                 self.observer.on_lost(self.broker_id, self.log(name))
             self._out_of_sight[name] = self._logs.pop(name)

@@ -65,7 +65,7 @@ class Odds:
 
 LEADERS_WRITE_PROBABILITY = 0.2
 BROKEN_START_PROBABILITY = 0.1
-BROKEN_START_AT_A_BAD_MOMENT = 0.6  # while something in it is to be deleted
+BROKEN_START_AT_A_BAD_MOMENT = 0.9  # while something in it is to be deleted
 SAME_DISK_PROBABILITY = 0.6
 CALM_PROBABILITY = 0.2
 SPARING_PROBABILITY = 0.55

@@ -252,7 +252,7 @@ class Simulation:
         disk = self.cluster.disks[broker_id]
         dice = self._boot_dice.random()
         wished = set(self.cluster.zookeeper.children_of("/admin/delete_topics"))
-        is_bad_moment = any(name.topic in wished for name in disk.hosted())
+        is_bad_moment = any(name.topic in wished for name in disk.fragile())
         broken = BROKEN_START_AT_A_BAD_MOMENT if is_bad_moment else BROKEN_START_PROBABILITY
         if self._faults_are_on and dice < broken:
             self._note("a log directory of %d cannot be read", broker_id)

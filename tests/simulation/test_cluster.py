@@ -76,3 +76,40 @@ def test_a_partition_moves_and_its_topic_is_deleted(cluster: Cluster):
     cluster.run_until_quiet()
     assert_converged(cluster)
     assert TopicZNode.path("payments") not in cluster.zookeeper.snapshot()
+
+
+def restart(cluster: Cluster, broker_id: int) -> None:
+    """Start a broker that was killed, and wait until all is quiet."""
+    cluster.start(broker_id)
+    cluster.run_until_quiet()
+
+
+def test_a_topic_is_not_deleted_while_a_directory_that_has_a_replica_cannot_be_read(
+    cluster: Cluster,
+):
+    for is_broken in (True, False):
+        session = cluster.brokers[2].session.session_id
+        cluster.kill(2)
+        cluster.expire(session)
+        cluster.run_until_quiet()
+        disk = cluster.disks[2]
+        if is_broken:
+            disk.start_broken()
+            cluster.zookeeper.put(DeleteTopicsTopicZNode.path("payments"))
+        else:
+            disk.repair(has_its_data=True)
+        restart(cluster, 2)
+        is_there = TopicZNode.path("payments") in cluster.zookeeper.snapshot()
+        assert is_there is is_broken
+    assert_converged(cluster)
+
+
+def test_a_topic_whose_znode_is_removed_by_hand_leaves_its_logs_aside(cluster: Cluster):
+    path = TopicZNode.path("payments")
+    for node in sorted(cluster.zookeeper.snapshot(), reverse=True):
+        if f"{node}/".startswith(f"{path}/"):
+            cluster.zookeeper.remove(node)
+    cluster.run_until_quiet()
+    assert_converged(cluster)
+    for disk in cluster.disks.values():
+        assert sorted(disk.aside) == [TopicPartition("payments", i) for i in range(12)]
