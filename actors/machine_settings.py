@@ -24,6 +24,7 @@ def controller_settings(settings: Settings) -> ControllerSettings:
         auto_leader_rebalance_enable=config.auto_leader_rebalance_enable,
         leader_imbalance_per_broker_percentage=config.leader_imbalance_per_broker_percentage,
         leader_imbalance_check_interval_ms=config.leader_imbalance_check_interval_seconds * 1000,
+        broker_answer_timeout_ms=config.broker_answer_timeout_ms,
         isr_changes_through_zookeeper=isr_changes_through_zookeeper(settings),
     )
 

@@ -42,6 +42,7 @@ _RANGES = {  # of integers, by the end of their name; the first that fits counts
     "replica_fetch_response_max_bytes": (1, 32 * 1024 * 1024),
     "message_max_bytes": (0, 31 * 1024 * 1024),
     "_bytes": (0, _INT_MAX),
+    "broker_answer_timeout_ms": (0, 86_400_000),
     "min_insync_replicas": (1, 32_767),
     "replication_factor": (1, 32_767),
     "num_partitions": (1, 1_000_000),
@@ -85,6 +86,7 @@ class ControllerConfig:
     leader_imbalance_check_interval_seconds: int = 300
     request_timeout_ms: int = 30_000
     retry_backoff_ms: int = 100  # between attempts to deliver the same request
+    broker_answer_timeout_ms: int = 0  # 0: a registered broker leads, whether it answers or not
 
 
 @dataclass(frozen=True, slots=True)

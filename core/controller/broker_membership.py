@@ -192,6 +192,7 @@ class BrokerMembership:
         for broker_id in broker_ids:
             self._context.replicas_on_offline_dirs.pop(broker_id, None)
             self._context.shutting_down_broker_ids.discard(broker_id)
+            self._context.unresponsive_broker_ids.discard(broker_id)
         self._term.outbox.record("brokers %s: failed", broker_ids)
         self.on_replicas_become_offline(self._context.replicas_on_brokers(broker_ids))
 

@@ -76,6 +76,7 @@ class ControllerContext:
         self.epoch_zk_version = 0
         self.loaded_epoch = 0  # the highest of controllers whose states were loaded
         self.shutting_down_broker_ids: set[BrokerId] = set()
+        self.unresponsive_broker_ids: set[BrokerId] = set()  # relieved like those shutting down
         self.replicas_on_offline_dirs: dict[BrokerId, set[TopicPartition]] = {}
         self.partitions_being_reassigned: set[TopicPartition] = set()
         self.topics_to_be_deleted: set[str] = set()

@@ -71,18 +71,7 @@ class ControlledShutdowns:
             self._term.outbox.add(Reply(event.request_id, ControlledShutdownResponse(refused)))
             return
         self._mark(broker_id)
-        led, followed = self._replicated_partitions(broker_id)
-        self._term.outbox.record(
-            "broker %d: shutting down, leads %d, follows %d", broker_id, len(led), len(followed)
-        )
-        self._partitions.handle_state_changes(
-            led, PartitionState.ONLINE, ControlledShutdownElection()
-        )
-        self._term.outbox.flush()
-        self._replicas.handle_state_changes(
-            [PartitionAndReplica(partition, broker_id) for partition in followed],
-            ReplicaState.OFFLINE,
-        )
+        led = self.relieve(broker_id)
         waiting = _Waiting(
             broker_id, {**self._awaited(broker_id), **self._new_leaders(led, broker_id)}
         )
@@ -94,6 +83,22 @@ class ControlledShutdowns:
         self._term.outbox.add(
             ScheduleEvent(self._term.settings.controlled_shutdown_ack_timeout_ms, timeout)
         )
+
+    def relieve(self, broker_id: BrokerId) -> list[TopicPartition]:
+        """Move everything off a broker that is shutting down; return what it led."""
+        led, followed = self._replicated_partitions(broker_id)
+        self._term.outbox.record(
+            "broker %d: relieved, led %d, followed %d", broker_id, len(led), len(followed)
+        )
+        self._partitions.handle_state_changes(
+            led, PartitionState.ONLINE, ControlledShutdownElection()
+        )
+        self._term.outbox.flush()
+        self._replicas.handle_state_changes(
+            [PartitionAndReplica(partition, broker_id) for partition in followed],
+            ReplicaState.OFFLINE,
+        )
+        return led
 
     def on_leader_and_isr_response(self, event: LeaderAndIsrResponseReceived) -> None:
         """Note that a new leader has taken over; whatever it answered, it has heard.
@@ -143,14 +148,18 @@ class ControlledShutdowns:
             or registration.broker_epoch != event.broker_epoch
         ):
             return False
-        self._context.shutting_down_broker_ids.discard(event.broker_id)
         self._term.outbox.record("broker %d: did not shut down, used again", event.broker_id)
-        self._let_follow_again(event.broker_id)
+        self.use_again(event.broker_id)
+        return True
+
+    def use_again(self, broker_id: BrokerId) -> None:
+        """Let a broker lead and follow again that was relieved and is still there."""
+        self._context.shutting_down_broker_ids.discard(broker_id)
+        self._let_follow_again(broker_id)
         self._replicas.handle_state_changes(
-            self._context.replicas_on_brokers([event.broker_id]), ReplicaState.ONLINE
+            self._context.replicas_on_brokers([broker_id]), ReplicaState.ONLINE
         )
         self._partitions.trigger_online_partition_state_change()
-        return True
 
     def refuse_all(self) -> None:
         """Answer everybody who waits: somebody else will have to be asked."""
@@ -198,7 +207,9 @@ class ControlledShutdowns:
         )
 
     def _mark(self, broker_id: BrokerId) -> None:
-        if broker_id in self._context.shutting_down_broker_ids:
+        is_unresponsive = broker_id in self._context.unresponsive_broker_ids
+        self._context.unresponsive_broker_ids.discard(broker_id)  # it is not to be used again
+        if broker_id in self._context.shutting_down_broker_ids and not is_unresponsive:
             return
         self._context.shutting_down_broker_ids.add(broker_id)
         broker_epoch = self._context.registrations[broker_id].broker_epoch

@@ -17,6 +17,7 @@ from typing import assert_never
 from core.controller import set_aside
 from core.controller.alter_partition import AlterPartitions
 from core.controller.answers import describe_topics, refusal
+from core.controller.broker_health import BrokerHealth
 from core.controller.broker_membership import BrokerMembership
 from core.controller.context import ControllerContext
 from core.controller.controlled_shutdown import ControlledShutdowns
@@ -39,6 +40,7 @@ from core.controller.events import (
     BrokerFailedToObey,
     BrokerModifications,
     ChannelOverflowed,
+    CheckBrokers,
     ControlledShutdown,
     ControlledShutdownAbandoned,
     ControlledShutdownTimeout,
@@ -93,6 +95,7 @@ from core.errors import (
 )
 from core.model import BrokerId, BrokerInfo
 from core.ports import ControllerEpoch, ControllerStore, TopicIds
+from core.protocol.control import ControlHeader
 from core.protocol.controller import ControllerResponse
 
 log = logging.getLogger(__name__)
@@ -127,6 +130,7 @@ class Controller:
         self._aside = SetAside(self._term)
         self._topics = TopicChanges(*machines, self._deletions, self._aside)
         self._shutdowns = ControlledShutdowns(*machines)
+        self._health = BrokerHealth(self._term, self._shutdowns)
         self._balance = LeaderBalance(self._term, self._partitions)
         self._alter_partitions = AlterPartitions(self._term)
         self._notifications = Notifications(self._term, self._replicas, self._reassignments)
@@ -275,16 +279,22 @@ class Controller:
             ) if self._responses.is_refused_for_epoch(event):
                 self._rule_above(response.controller_epoch, now_ms)
             case LeaderAndIsrResponseReceived():
+                self._hear_of(event.broker_id, event.header)
                 self._responses.on_leader_and_isr(event)
                 # Last: who is let go is told what it leads when all this is done.
                 self._shutdowns.on_leader_and_isr_response(event)
             case UpdateMetadataResponseReceived():
+                self._hear_of(event.broker_id, event.header)
                 self._responses.on_update_metadata(event)
             case TopicDeletionStopReplicaResponseReceived():
+                self._hear_of(event.broker_id, event.header)
                 self._responses.on_stop_replica(event)
             case ControllerFailuresChange():
                 if self._aside.on_change():
                     self._read_again(everything=True)
+            case CheckBrokers(controller_epoch):
+                if controller_epoch == self.context.epoch:
+                    self._health.look()
             case ReadAgain(controller_epoch):
                 if controller_epoch == self.context.epoch:
                     self._read_again()
@@ -318,6 +328,12 @@ class Controller:
             self._balance.on_preferred_replica_election()
             self._notifications.on_isr_change_notification()
             self._notifications.on_log_dir_event_notification()
+
+    def _hear_of(self, broker_id: BrokerId, header: ControlHeader) -> None:
+        """Use a broker again that answers after all."""
+        if not self._responses.is_stale(broker_id, header) and self._health.heard(broker_id):
+            self._reassignments.on_broker_startup([broker_id])
+            self._deletions.resume()
 
     # --- election ---
 
@@ -417,6 +433,7 @@ class Controller:
             ("ZkPartitionReassignment", self._reassignments.resume),
             ("TopicDeletion", self._deletions.resume),
             ("PreferredReplicaElection", self._balance.load),
+            ("CheckBrokers", self._health.load),
         ):
             self._loading = name
             # Named like events are those that can be set aside.

@@ -68,6 +68,7 @@ _STATES: dict[type[ControllerEvent], ControllerState] = {
     events.TopicChange: ControllerState.TOPIC_CHANGE,
     events.PartitionModifications: ControllerState.TOPIC_CHANGE,
     events.ReadAgain: ControllerState.TOPIC_CHANGE,
+    events.CheckBrokers: ControllerState.BROKER_CHANGE,
     events.EventsLost: ControllerState.CONTROLLER_CHANGE,
     events.ControllerFailuresChange: ControllerState.TOPIC_CHANGE,
     events.TopicDeletion: ControllerState.TOPIC_DELETION,

@@ -259,6 +259,13 @@ class TopicDeletionStopReplicaResponseReceived:
 
 
 @dataclass(frozen=True, slots=True)
+class CheckBrokers:
+    """It is time to look which brokers answer; armed by the term of this epoch."""
+
+    controller_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
 class EventsLost:
     """There was no room for all events: whatever the controller knows must be read again."""
 
@@ -332,6 +339,7 @@ ControllerEvent: TypeAlias = (
     | ReadAgain
     | ControllerFailuresChange
     | EventsLost
+    | CheckBrokers
 )
 
 _EVENTS: tuple[type[ControllerEvent], ...] = get_args(ControllerEvent)
@@ -355,6 +363,7 @@ _IDEMPOTENT_TRIGGERS = (
     ReadAgain,
     ControllerFailuresChange,
     EventsLost,
+    CheckBrokers,
 )
 
 _ABOUT_ONE_OF_MANY = (

@@ -29,7 +29,7 @@ class ControllerGauges:
     topics_ineligible_to_delete_count: int = 0
     replicas_ineligible_to_delete_count: int = 0
     active_broker_count: int = 0
-    fenced_broker_count: int = 0  # always: only KRaft fences brokers
+    fenced_broker_count: int = 0  # registered, but they answer nothing
     unusable_topic_count: int = 0
     set_aside_count: int = 0
 
@@ -58,7 +58,8 @@ def take_gauges(
         replicas_to_delete_count=to_delete,
         topics_ineligible_to_delete_count=len(context.topics_ineligible_for_deletion),
         replicas_ineligible_to_delete_count=ineligible,
-        active_broker_count=len(context.registrations),
+        active_broker_count=len(context.registrations) - len(context.unresponsive_broker_ids),
+        fenced_broker_count=len(context.unresponsive_broker_ids),
         unusable_topic_count=len(context.bad_topics),
         set_aside_count=len(context.set_aside),
     )

@@ -31,6 +31,7 @@ class ControllerSettings:
     tell_again_ms: int = 10_000
     controlled_shutdown_abandoned_ms: int = 300_000
     isr_changes_through_zookeeper: bool = False
+    broker_answer_timeout_ms: int = 0  # off
     max_request_bytes: int = MAX_REQUEST_BYTES
 
 

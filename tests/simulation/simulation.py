@@ -38,6 +38,7 @@ from tests.simulation.odds import (
     LEADERS_WRITE_PROBABILITY,
     MAX_DELAY_MS,
     MAX_NESTED_STALLS,
+    PROBING_PROBABILITY,
     SAME_DISK_PROBABILITY,
     SMALL_INBOX_PROBABILITY,
     SMALL_REQUEST_PROBABILITY,
@@ -65,8 +66,7 @@ class Simulation:
         self.random = random.Random(seed)
         self._boot_dice = random.Random(f"{seed}, boots")
         self.history: list[str] = []
-        self._surprises = random.Random(f"surprises of {seed}")  # the other dice fall as ever
-        self._are_surprised = self._surprises.random() < SURPRISES_PROBABILITY
+        self._draw_surprises(seed)
         self._leaders_write_isrs = self.random.random() < LEADERS_WRITE_PROBABILITY
         self._is_rebalancing = self.random.random() < 0.5
         self._odds = Odds.draw(self.random)
@@ -78,8 +78,6 @@ class Simulation:
         self.cluster.hook_for = self._hook_for
         self.cluster.network.fate = self._fate
         self.cluster.network.delay_ms = self._delay_ms
-        is_split = self._surprises.random() < SMALL_REQUEST_PROBABILITY
-        self._max_request_bytes = 1_000 if is_split else MAX_REQUEST_BYTES
         if self._surprises.random() < SMALL_INBOX_PROBABILITY:
             self.cluster.bound_inboxes(self._surprises.randint(1, 4))
         self._faults_are_on = True
@@ -129,6 +127,15 @@ class Simulation:
         self._faults.add(self._shut_down)
         self._faults.add(self._ask_for_a_shutdown_and_stay)
         self._faults.add(self._fail_a_log_directory)
+
+    def _draw_surprises(self, seed: int) -> None:
+        """Draw what controllers meet that most never do, by dice of its own."""
+        self._surprises = random.Random(f"surprises of {seed}")
+        self._are_surprised = self._surprises.random() < SURPRISES_PROBABILITY
+        is_probing = self._surprises.random() < PROBING_PROBABILITY
+        self._broker_answer_timeout_ms = 6_000 if is_probing else 0
+        is_split = self._surprises.random() < SMALL_REQUEST_PROBABILITY
+        self._max_request_bytes = 1_000 if is_split else MAX_REQUEST_BYTES
 
     def run(self, steps: int = STEPS) -> None:
         """Live through ``steps`` steps with faults, then heal and converge."""
@@ -186,6 +193,7 @@ class Simulation:
     def _settings(self) -> ControllerSettings:
         settings = short_settings()
         settings.max_request_bytes = self._max_request_bytes
+        settings.broker_answer_timeout_ms = self._broker_answer_timeout_ms
         settings.auto_leader_rebalance_enable = self._is_rebalancing
         settings.isr_changes_through_zookeeper = self._leaders_write_isrs
         return settings
@@ -208,6 +216,9 @@ class Simulation:
     def _heal(self) -> None:
         self._faults_are_on = False
         self.cluster.bound_inboxes()
+        self._broker_answer_timeout_ms = 0  # whoever asks for ever is never at rest
+        for probing in self.cluster.brokers.values():
+            probing.settings.broker_answer_timeout_ms = 0
         self._cut_off.clear()
         is_anyone_missing = self.random.random() < self._odds.missing_broker
         victim = self._pick_a_victim() if is_anyone_missing else None

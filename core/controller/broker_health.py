@@ -1,0 +1,95 @@
+"""Brokers that are registered and answer nothing.
+
+Kafka leaves a broker its leaderships as long as its ZooKeeper session lives, whatever else of it
+hangs. With ``broker_answer_timeout_ms`` every broker is sent an empty LeaderAndIsr every so often.
+One that answers no request for that long is relieved as if it had asked to shut down: its
+leaderships move and it leaves the ISRs, in leader epochs it has not heard of, which fence what it
+still does; where nobody else is in sync it stays. It stays registered, in its broker epoch, is sent
+whatever it must know, and is used again as soon as it answers anything of that.
+
+Time is counted in looks, not by a clock: a controller that was paused has not looked meanwhile.
+While no broker answers at all, the controller's own included, the fault is the controller's, and
+nobody is relieved.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from core.controller.controlled_shutdown import ControlledShutdowns
+from core.controller.effects import ScheduleEvent, SendControlRequest
+from core.controller.events import CheckBrokers
+from core.controller.term import Term
+from core.model import BrokerId
+from core.protocol.control import ControlHeader, LeaderAndIsrRequest, LeaderAndIsrType
+
+log = logging.getLogger(__name__)
+
+LOOKS = 4  # in the time a broker is given
+_PROBE = LeaderAndIsrRequest(LeaderAndIsrType.INCREMENTAL, (), ())
+
+
+class BrokerHealth:
+    """Asks brokers how they are, and relieves those that do not answer."""
+
+    def __init__(self, term: Term, shutdowns: ControlledShutdowns) -> None:
+        self._term = term
+        self._context = term.context
+        self._shutdowns = shutdowns
+        self._missed: dict[BrokerId, int] = {}  # looks since it last answered
+
+    def load(self) -> None:
+        """Begin to look, at the start of a term, if that is wanted."""
+        self._missed.clear()
+        if self._term.settings.broker_answer_timeout_ms > 0:
+            self._probe()
+
+    def look(self) -> None:
+        """Relieve who has not answered for too long, and ask again."""
+        if self._term.settings.broker_answer_timeout_ms == 0:
+            return  # not wanted any more
+        registered = self._context.registrations
+        missed = {b: self._missed.get(b, 0) + 1 for b in registered}
+        if any(b not in self._missed for b in registered):
+            self._missed = missed
+            for broker_id in sorted(missed):
+                if missed[broker_id] > LOOKS and self._is_in_use(broker_id):
+                    self._relieve(broker_id)
+        self._probe()
+
+    def heard(self, broker_id: BrokerId) -> bool:
+        """Note that a broker has answered; True when it is used again therefore."""
+        self._missed.pop(broker_id, None)
+        if broker_id not in self._context.unresponsive_broker_ids:
+            return False
+        self._context.unresponsive_broker_ids.discard(broker_id)
+        self._term.outbox.record("broker %d: answers again", broker_id)
+        log.warning("broker %d answers again and is used again", broker_id)
+        self._shutdowns.use_again(broker_id)
+        return True
+
+    def _is_in_use(self, broker_id: BrokerId) -> bool:
+        return broker_id not in self._context.shutting_down_broker_ids
+
+    def _relieve(self, broker_id: BrokerId) -> None:
+        timeout_ms = self._term.settings.broker_answer_timeout_ms
+        log.error(
+            "[Controller id=%d epoch=%d] broker %d has answered nothing for %d ms: others lead",
+            self._term.broker_id,
+            self._context.epoch,
+            broker_id,
+            timeout_ms,
+        )
+        self._term.outbox.record("broker %d: answers nothing", broker_id)
+        self._context.unresponsive_broker_ids.add(broker_id)
+        self._context.shutting_down_broker_ids.add(broker_id)
+        self._shutdowns.relieve(broker_id)
+
+    def _probe(self) -> None:
+        epoch = self._context.epoch
+        for broker_id, registration in sorted(self._context.registrations.items()):
+            if self._missed.get(broker_id, 0) <= LOOKS:  # else it has enough to answer already
+                header = ControlHeader(self._term.broker_id, epoch, registration.broker_epoch)
+                self._term.outbox.add(SendControlRequest(broker_id, header, _PROBE))
+        after_ms = max(self._term.settings.broker_answer_timeout_ms // LOOKS, 1)
+        self._term.outbox.add(ScheduleEvent(after_ms, CheckBrokers(epoch)))

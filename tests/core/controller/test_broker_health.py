@@ -1,0 +1,162 @@
+"""Registered brokers that answer nothing lose their leaderships, until they answer."""
+
+from __future__ import annotations
+
+import pytest
+
+from core.controller.effects import Effect, ScheduleEvent
+from core.controller.events import (
+    AlterPartitionReceived,
+    CheckBrokers,
+    ControlledShutdown,
+    LeaderAndIsrResponseReceived,
+)
+from core.controller.gauges import take_gauges
+from core.controller.term import ControllerSettings
+from core.errors import Errors
+from core.model import BrokerId, TopicPartition
+from core.protocol.control import LeaderAndIsrRequest, LeaderAndIsrResponse, LeaderAndIsrType
+from core.protocol.controller import (
+    AlterPartitionRequest,
+    AlterPartitionResponse,
+    AlterPartitionRow,
+)
+from tests.support.term import T0, T1, Candidate, Tree, of_type, requests, topic_id
+
+ALONE = TopicPartition("t", 2)
+TIMEOUT_MS = 4_000
+
+
+class Watched:
+    """Broker 0, which rules brokers 1 and 2 and looks every second whether they answer."""
+
+    def __init__(self, tree: Tree, timeout_ms: int = TIMEOUT_MS) -> None:
+        self.tree = tree
+        tree.put_topic("t", {0: (1, 2), 1: (2, 1), 2: (1,)}, topic_id(77))
+        settings = ControllerSettings(broker_answer_timeout_ms=timeout_ms)
+        self.candidate = Candidate(tree, 0, settings)
+        self.unanswered = requests(self.candidate.start())
+        self.silent: set[BrokerId] = set()
+
+    def let_answer(self) -> list[Effect]:
+        """Have everybody who is not silent answer what waits."""
+        effects: list[Effect] = []
+        for _ in range(5):
+            waiting, self.unanswered = self.unanswered, []
+            for sent in waiting:
+                if sent.broker_id in self.silent:
+                    self.unanswered.append(sent)
+                elif isinstance(sent.request, LeaderAndIsrRequest):
+                    answer = LeaderAndIsrResponse(Errors.NONE)
+                    event = LeaderAndIsrResponseReceived(
+                        sent.broker_id, sent.header, sent.request, answer
+                    )
+                    effects += self.handle(event)
+        return effects
+
+    def handle(self, event: object) -> list[Effect]:
+        effects = self.candidate.handle(event)  # type: ignore[arg-type]
+        self.unanswered += requests(effects)
+        return effects
+
+    def look(self, times: int) -> None:
+        """Let the timer fire, with time for answers before."""
+        for _ in range(times):
+            self.let_answer()
+            effects = self.handle(CheckBrokers(self.candidate.controller.context.epoch))
+            (timer,) = [e for e in of_type(effects, ScheduleEvent) if e.event == CheckBrokers(1)]
+            assert timer.after_ms == TIMEOUT_MS // 4
+
+
+@pytest.fixture
+def watched() -> Watched:
+    tree = Tree()
+    for broker_id in (1, 2):
+        tree.register(broker_id)
+    return Watched(tree)
+
+
+def test_a_broker_that_answers_nothing_is_relieved_in_a_new_leader_epoch(watched: Watched) -> None:
+    watched.look(2)
+    watched.silent = {1}
+    watched.look(3)
+    assert watched.tree.leads(T0) == (1, (1, 2), 0), "it has some time left"
+    watched.look(1)
+    assert watched.tree.leads(T0) == (2, (2,), 1)
+    assert watched.tree.leads(T1) == (2, (2,), 1)
+    assert watched.tree.leads(ALONE) == (1, (1,), 0), "nobody else can"
+    controller = watched.candidate.controller
+    gauges = take_gauges(controller.context, 0, is_active=True)
+    assert (gauges.active_broker_count, gauges.fenced_broker_count) == (2, 1)
+    assert sorted(controller.context.registrations) == [0, 1, 2]
+    queued = len(watched.unanswered)
+    watched.look(20)
+    assert len(watched.unanswered) - queued <= 1, "it is not asked for ever"
+
+
+def test_it_is_used_again_as_soon_as_it_answers(watched: Watched) -> None:
+    watched.silent = {1}
+    watched.look(7)
+    assert watched.tree.leads(T0) == (2, (2,), 1)
+    watched.silent = set()
+    watched.let_answer()
+    context = watched.candidate.controller.context
+    assert context.unresponsive_broker_ids == context.shutting_down_broker_ids == set()
+    assert watched.tree.leads(T0) == (2, (2,), 2), "an epoch in which it was never stopped"
+    proposal = AlterPartitionRow("t", 0, topic_id(77), 2, (2, 1), (-1, -1), 0, 2)
+    epoch = context.registrations[2].broker_epoch
+    watched.handle(AlterPartitionReceived(9, AlterPartitionRequest(2, epoch, (proposal,))))
+    assert watched.tree.leads(T0) == (2, (2, 1), 2)
+
+
+def test_meanwhile_it_joins_no_isr(watched: Watched) -> None:
+    watched.silent = {1}
+    watched.look(7)
+    proposal = AlterPartitionRow("t", 0, topic_id(77), 1, (2, 1), (-1, -1), 0, 1)
+    epoch = watched.candidate.controller.context.registrations[2].broker_epoch
+    effects = watched.handle(
+        AlterPartitionReceived(9, AlterPartitionRequest(2, epoch, (proposal,)))
+    )
+    (answer,) = [e.response for e in effects if hasattr(e, "response")]
+    assert isinstance(answer, AlterPartitionResponse)
+    assert answer.partitions[0].error_code is Errors.INELIGIBLE_REPLICA
+
+
+def test_when_nobody_answers_it_is_the_controller_and_nobody_is_relieved(watched: Watched) -> None:
+    watched.silent = {0, 1, 2}
+    watched.look(30)
+    assert watched.tree.leads(T0) == (1, (1, 2), 0)
+
+
+def test_a_broker_that_dies_or_starts_again_is_not_unresponsive_any_more(watched: Watched) -> None:
+    watched.silent = {1}
+    watched.look(7)
+    watched.tree.unregister(1)
+    watched.candidate.catch_up()
+    context = watched.candidate.controller.context
+    assert context.unresponsive_broker_ids == context.shutting_down_broker_ids == set()
+
+
+def test_one_that_asks_to_shut_down_is_not_used_again(watched: Watched) -> None:
+    watched.silent = {1}
+    watched.look(7)
+    context = watched.candidate.controller.context
+    watched.handle(ControlledShutdown(5, 1, context.registrations[1].broker_epoch))
+    watched.silent = set()
+    watched.let_answer()
+    assert context.shutting_down_broker_ids == {1}
+    assert watched.tree.leads(T0)[0] == 2
+
+
+def test_by_default_nobody_looks() -> None:
+    tree = Tree()
+    tree.register(1)
+    watched = Watched(tree, timeout_ms=0)
+    assert not any(
+        isinstance(sent.request, LeaderAndIsrRequest)
+        and sent.request.type is LeaderAndIsrType.INCREMENTAL
+        and not sent.request.topic_states
+        for sent in watched.unanswered
+    )
+    effects = Candidate(tree, 8).start()
+    assert not [e for e in of_type(effects, ScheduleEvent) if isinstance(e.event, CheckBrokers)]
