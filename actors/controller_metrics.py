@@ -45,7 +45,7 @@ _GAUGES = {
         "replicas that could not be deleted",
     ),
     "ActiveBrokerCount": ("active_broker_count", "registered brokers"),
-    "FencedBrokerCount": ("fenced_broker_count", "always 0"),
+    "FencedBrokerCount": ("fenced_broker_count", "registered brokers that answer nothing"),
     "UnusableTopicCount": ("unusable_topic_count", "topics whose znode cannot be used"),
     "SetAsideCount": ("set_aside_count", "topics and events that ended controllers, left alone"),
 }
