@@ -141,6 +141,8 @@ class BrokerCallbacks:
     """ISRs may have been proposed."""
     on_replicas_offline: Callable[[], None] = lambda: None
     """Replicas do nothing any more because of their logs, or damaged ones could be replaced."""
+    on_suspects_changed: Callable[[], None] = lambda: None
+    """Replicas may have lost records, or have them again."""
     on_metadata_changed: Callable[[], None] = lambda: None
     """The metadata cache has been updated."""
     catch_up_with_configs: Callable[[], None] = lambda: None
@@ -242,6 +244,8 @@ class Broker(RegentActor):
             reply.set(response)
         self.fetchers.update()
         self._callbacks.on_isrs_proposed()
+        if self.replica_manager.take_suspect_news():
+            self._callbacks.on_suspects_changed()
         if isinstance(request, UpdateMetadataRequest):
             self._callbacks.on_metadata_changed()
             if self.replica_manager.replaceable_logs():

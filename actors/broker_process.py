@@ -49,7 +49,7 @@ from actors.watchdog import Watchdog
 from config.addresses import port_of, tcp_endpoint
 from config.settings import Settings
 from core.controller.controller import Controller
-from core.controller.events import RegisterBrokerAndReelect, Startup
+from core.controller.events import RegisterBrokerAndReelect, Startup, SuspectReplicasChanged
 from core.errors import Errors, RegentError, SessionExpiredError, StorageError
 from core.model import UNKNOWN_BROKER_EPOCH, BrokerId, BrokerInfo, TopicPartition
 from core.protocol.api import ApiKey
@@ -67,6 +67,7 @@ from zk.operations import WatchEvent
 from zk.session import SessionKeeper
 from zk.store import ZkControllerStore
 from zk.watches import controller_event
+from zk.znodes import TopicsZNode
 
 _ACTOR_TIMEOUT_S = 10.0
 _SESSION_CLOSE_TIMEOUT_S = 3.0
@@ -215,6 +216,7 @@ class BrokerProcess(ControllerListener):
                 on_isrs_proposed=self._replication.wake,
                 on_metadata_changed=self._on_metadata_changed,
                 on_replicas_offline=self._on_replicas_offline,
+                on_suspects_changed=self._on_suspects_changed,
                 catch_up_with_configs=self._catch_up_with_configs,
                 load_topic_configs=lambda topics: self._topic_configs.load(topics),
             ),
@@ -267,9 +269,15 @@ class BrokerProcess(ControllerListener):
         store.create_persistent_paths()
         self._catch_up_with_configs()
         check_end_points(self._keeper, info)
+        self._forget_nothing()
         session_timeout_ms = self._settings.zookeeper.session_timeout_ms
         broker_epoch, session_id = register(
-            info, self._keeper, store, session_timeout_ms, self._stop_requested
+            info,
+            self._storage.logs.suspects,
+            self._keeper,
+            store,
+            session_timeout_ms,
+            self._stop_requested,
         )
         self.on_broker_registered(broker_epoch)
         self._status.become(BrokerState.RUNNING_AS_BROKER)
@@ -281,6 +289,12 @@ class BrokerProcess(ControllerListener):
                 return
         self._controller.tell(RegisterBrokerAndReelect())  # the session changed under our feet
 
+    def _forget_nothing(self) -> None:
+        """In a cluster without topics a log directory that is new has had nothing in it."""
+        if not self._storage.logs.knows_all and not self._keeper.children(TopicsZNode.PATH):
+            self._storage.logs.note_lost(())
+            self._storage.logs.save_suspects()
+
     def _start_controller(self, info: BrokerInfo, store: ZkControllerStore) -> None:
         # Ends the session last: that is the moment the others see this broker die.
         self._undo.callback(self._keeper.close, _SESSION_CLOSE_TIMEOUT_S)
@@ -290,6 +304,7 @@ class BrokerProcess(ControllerListener):
             RandomTopicIds(self._cache, self._storage.logs),
             controller_settings(self._settings),
             obeyed_epoch=lambda: self._replica_manager.controller_epoch,
+            suspects=self._storage.logs.suspects,
         )
         self._controller = BrokerController(
             info.broker_id,
@@ -385,6 +400,11 @@ class BrokerProcess(ControllerListener):
             self._storage.announce_failure()
         except StorageError as error:
             self.on_must_end(error)
+
+    def _on_suspects_changed(self) -> None:
+        """Have it written down and told to controllers which replicas may have lost records."""
+        self._storage.logs.save_suspects()
+        self._controller.tell(SuspectReplicasChanged())
 
     def on_broker_registered(self, broker_epoch: int) -> None:
         """Learn our broker epoch."""

@@ -5,12 +5,13 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Callable
 from typing import NamedTuple
 
 from config.addresses import tcp_endpoint
 from config.settings import BrokerConfig
 from core.errors import BrokerIdInUseError, SessionExpiredError
-from core.model import BrokerId, BrokerInfo, EndPoint
+from core.model import BrokerId, BrokerInfo, EndPoint, SuspectReplicas
 from zk.operations import ZooKeeper
 from zk.store import ZkControllerStore
 
@@ -53,6 +54,7 @@ class AdvertisedListeners(NamedTuple):
 
 def register(
     info: BrokerInfo,
+    suspects: Callable[[], SuspectReplicas],
     zookeeper: ZooKeeper,
     store: ZkControllerStore,
     session_timeout_ms: int,
@@ -68,7 +70,7 @@ def register(
     while True:
         try:
             session_id = zookeeper.session_id
-            return store.register_broker(info), session_id
+            return store.register_broker(info, suspects()), session_id
         except (BrokerIdInUseError, SessionExpiredError) as error:
             if time.monotonic() > deadline or stop_requested.is_set():
                 raise

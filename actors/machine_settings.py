@@ -20,6 +20,7 @@ def controller_settings(settings: Settings) -> ControllerSettings:
     config = settings.controller
     return ControllerSettings(
         unclean_leader_election_enable=config.unclean_leader_election_enable,
+        min_insync_replicas=settings.log.min_insync_replicas,
         delete_topic_enable=config.delete_topic_enable,
         auto_leader_rebalance_enable=config.auto_leader_rebalance_enable,
         leader_imbalance_per_broker_percentage=config.leader_imbalance_per_broker_percentage,

@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
+from core.controller.election import Candidates, waiting_reason
 from core.errors import BadDataError
 from core.model import (
     NO_EPOCH,
     NO_LEADER,
+    NO_SUSPECTS,
     BrokerId,
+    BrokerRegistration,
     LeaderAndIsr,
     LeaderIsrAndControllerEpoch,
+    LogEnd,
     ReplicaAssignment,
     TopicPartition,
 )
@@ -47,6 +51,25 @@ class Partition:
     def is_unavailable(self, live_brokers: Collection[BrokerId]) -> bool:
         """Whether no live broker leads it."""
         return self.leader not in live_brokers
+
+    def waiting_reason(self, brokers: Mapping[BrokerId, BrokerRegistration | BadDataError]) -> str:
+        """Say whom a partition without a leader waits for, and why; empty: for nobody."""
+        known = {b: r for b, r in brokers.items() if isinstance(r, BrokerRegistration)}
+        if self.leader in known:
+            return ""
+
+        def suspect_end(replica: BrokerId) -> LogEnd | None:
+            suspects = known[replica].suspects if replica in known else NO_SUSPECTS
+            return suspects.end_of(self.topic_partition)
+
+        candidates = Candidates(
+            self.assignment,
+            is_online=lambda r: r in known,
+            is_reachable=lambda r: r in known,
+            is_shutting_down=lambda _: False,
+            suspect_end=suspect_end,
+        )
+        return waiting_reason(self.state.leader_and_isr, candidates)
 
     def as_json(self) -> dict[str, object]:
         """Return the object that stands for it in JSON answers."""

@@ -187,7 +187,8 @@ def _examine_partitions(
     admin: ZkAdminStore, described: DescribeControllerResponse | None, health: Health
 ) -> None:
     """Look at the topics that are to stay; those being deleted have no leaders any more."""
-    live = {b for b, r in admin.read_brokers().items() if not isinstance(r, BadDataError)}
+    registered = admin.read_brokers()
+    live = {b for b, r in registered.items() if not isinstance(r, BadDataError)}
     deleted = admin.read_topics_being_deleted()
     names = admin.read_topic_names()
     found = read_partitions(admin, [name for name in names if name not in deleted])
@@ -219,6 +220,10 @@ def _examine_partitions(
         if partitions:
             named = listed(partitions, _NAMED_PARTITIONS)
             health.reasons.append(f"{counted(len(partitions), 'partition')} {what}: {named}")
+    waiting = [(p.topic_partition, p.waiting_reason(registered)) for p in found.partitions]
+    health.reasons += [f"{partition} {reason}" for partition, reason in waiting if reason][
+        :_NAMED_PARTITIONS
+    ]
 
 
 def _waiting(

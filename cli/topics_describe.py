@@ -12,7 +12,7 @@ from cli.output import Output, examples, note, output_option, print_json
 from cli.partitions import Partition, Topics, read_partitions
 from cli.topic_options import TopicError, named, topic_argument
 from core.errors import BadDataError
-from core.model import BrokerId
+from core.model import BrokerId, BrokerRegistration
 
 
 @click.command(
@@ -56,11 +56,23 @@ def describe(
         or (unavailable_partitions and p.is_unavailable(live))
     ]
     if output == Output.JSON:
-        print_json([partition.as_json() for partition in shown])
+        print_json([_json(partition, live) for partition in shown])
     else:
         _print_partitions(shown, found, configs, deleted, with_headers=not is_filtered)
+    for partition in shown:
+        waits = partition.waiting_reason(live)
+        if waits:
+            note(f"regent: {partition.topic_partition} {waits}")
     for problem in found.unreadable:
         note(f"regent: {problem}")
+
+
+def _json(
+    partition: Partition, brokers: Mapping[BrokerId, BrokerRegistration | BadDataError]
+) -> dict[str, object]:
+    """Return a partition; ``waiting`` says whom for and why, if it waits for anybody."""
+    waits = partition.waiting_reason(brokers)
+    return {**partition.as_json(), **({"waiting": waits} if waits else {})}
 
 
 def _print_partitions(

@@ -58,7 +58,9 @@ class LeaderAndIsr(NamedTuple):
     """Who leads a partition and who is in sync.
 
     Invariant: ``isr`` is never empty, and ``leader`` is ``NO_LEADER`` or a member of ``isr``.
-    ``isr=(3,), leader=NO_LEADER`` is meaningful: only 3 may be elected cleanly.
+    ``isr=(3,), leader=NO_LEADER`` is meaningful: only 3 may be elected cleanly. So may be the
+    ``eligible_leader_replicas`` (KIP-966): they left the ISR when fewer remained in it than
+    ``min.insync.replicas``, so that nothing has been committed without them.
     """
 
     leader: BrokerId
@@ -66,11 +68,20 @@ class LeaderAndIsr(NamedTuple):
     leader_epoch: int = INITIAL_LEADER_EPOCH
     partition_epoch: int = INITIAL_PARTITION_EPOCH
     leader_recovery_state: LeaderRecoveryState = LeaderRecoveryState.RECOVERED
+    eligible_leader_replicas: tuple[BrokerId, ...] = ()
 
     def new_leader_and_isr(self, leader: BrokerId, isr: tuple[BrokerId, ...]) -> LeaderAndIsr:
-        """Return the next leadership: ``leader_epoch`` grows by one, the partition epoch stays."""
+        """Return the next leadership: ``leader_epoch`` grows by one, the partition epoch stays.
+
+        ``isr`` is not larger than before, so that who was eligible is so still.
+        """
         return LeaderAndIsr(
-            leader, isr, self.leader_epoch + 1, self.partition_epoch, self.leader_recovery_state
+            leader,
+            isr,
+            self.leader_epoch + 1,
+            self.partition_epoch,
+            self.leader_recovery_state,
+            tuple(r for r in self.eligible_leader_replicas if r not in isr),
         )
 
     def new_epoch(self) -> LeaderAndIsr:
@@ -79,13 +90,7 @@ class LeaderAndIsr(NamedTuple):
 
     def with_partition_epoch(self, partition_epoch: int) -> LeaderAndIsr:
         """Return the same leadership as stored at znode version ``partition_epoch``."""
-        return LeaderAndIsr(
-            self.leader,
-            self.isr,
-            self.leader_epoch,
-            partition_epoch,
-            self.leader_recovery_state,
-        )
+        return self._replace(partition_epoch=partition_epoch)
 
 
 class LeaderIsrAndControllerEpoch(NamedTuple):
@@ -177,9 +182,48 @@ class BrokerInfo:
         return next((e for e in self.endpoints if e.security_protocol == "PLAINTEXT"), None)
 
 
+class LogEnd(NamedTuple):
+    """How much a log has: the newest leader epoch in it first, then where it ends."""
+
+    leader_epoch: int
+    log_end_offset: int
+
+
+NO_LOG_END = LogEnd(-1, -1)
+"""Of a log that is gone, or cannot be used."""
+
+
+@dataclass(frozen=True, slots=True)
+class SuspectReplicas:
+    """Which replicas of one broker may have lost committed records, as it knows when it starts.
+
+    A loss of power takes what was not on the disk yet, a damaged file what is behind the damage.
+    Such a replica does not lead while another one may come back that has everything (the aim of
+    KIP-966). ``sound`` is None for a broker that knows all its logs: what is not in ``ends`` is
+    sound. A broker with a log directory that is new, or cannot be read, does not know what it had
+    there: then nothing is sound but ``sound``.
+    """
+
+    ends: Mapping[TopicPartition, LogEnd] = field(default_factory=dict)
+    sound: frozenset[TopicPartition] | None = None
+
+    def __bool__(self) -> bool:
+        return bool(self.ends) or self.sound is not None
+
+    def end_of(self, topic_partition: TopicPartition) -> LogEnd | None:
+        """Return how much a suspect replica has; None: the replica is sound."""
+        end = self.ends.get(topic_partition)
+        is_unknown = self.sound is not None and topic_partition not in self.sound
+        return NO_LOG_END if end is None and is_unknown else end
+
+
+NO_SUSPECTS = SuspectReplicas()
+
+
 @dataclass(frozen=True, slots=True)
 class BrokerRegistration:
     """A broker as registered: what it says, and which incarnation says it."""
 
     info: BrokerInfo
     broker_epoch: int  # czxid of `/brokers/ids/N`
+    suspects: SuspectReplicas = NO_SUSPECTS

@@ -18,6 +18,7 @@ from core.model import (
     BrokerRegistration,
     LeaderIsrAndControllerEpoch,
     ReplicaAssignment,
+    SuspectReplicas,
     TopicPartition,
 )
 from core.protocol.control import TopicId
@@ -245,12 +246,17 @@ class ControllerStore(
 
     # --- brokers ---
 
-    def register_broker(self, info: BrokerInfo) -> int:
+    def register_broker(self, info: BrokerInfo, suspects: SuspectReplicas) -> int:
         """Create ``/brokers/ids/N``, watch it, and return the broker epoch.
 
-        Idempotent within a session. Raises ``BrokerIdInUseError`` while another session owns it,
-        and ``ForeignDirectoryError`` when ZooKeeper is not of our cluster.
+        No controller sees the broker before its suspect replicas. Idempotent within a session.
+        Raises ``BrokerIdInUseError`` while another session owns it, and ``ForeignDirectoryError``
+        when ZooKeeper is not of our cluster.
         """
+        ...
+
+    def publish_suspects(self, info: BrokerInfo, suspects: SuspectReplicas) -> None:
+        """Say which replicas are suspect now; nothing if the broker is not registered."""
         ...
 
     def read_brokers(self) -> Mapping[BrokerId, BrokerRegistration | BadDataError]:
@@ -293,10 +299,20 @@ class ControllerStore(
         """Read ``unclean.leader.election.enable`` of each topic; missing where not overridden."""
         ...
 
+    def read_min_insync_replicas(self, topics: Collection[str]) -> Mapping[str, int]:
+        """Read ``min.insync.replicas`` of each topic; missing where not overridden, or garbage."""
+        ...
+
     # --- partition states ---
 
     def read_partition_states(self, partitions: Collection[TopicPartition]) -> PartitionStates:
         """Read ``state`` znodes in bulk."""
+        ...
+
+    def read_partition_states_with_zxids(
+        self, partitions: Collection[TopicPartition]
+    ) -> tuple[PartitionStates, Mapping[TopicPartition, int]]:
+        """Read ``state`` znodes in bulk, and at which zxid each was written last."""
         ...
 
     def create_partition_states(

@@ -7,11 +7,11 @@ then on.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import NamedTuple, Protocol
 
 from core.log_config import LogConfig
-from core.model import TopicPartition
+from core.model import SuspectReplicas, TopicPartition
 from core.protocol.control import TopicId
 from core.records import RecordBytes, Records
 
@@ -287,6 +287,46 @@ class ReplicaLogs(ClusterNotes, Protocol):
 
     def checkpointed_high_watermark(self, topic_partition: TopicPartition) -> int:
         """Return the high watermark last noted of a log; 0 when none was."""
+        ...
+
+    # --- replicas that may have lost committed records ---
+
+    @property
+    def knows_all(self) -> bool:
+        """Whether every log there was is known; not so in a directory that is new, or failed."""
+        ...
+
+    @property
+    def has_suspects(self) -> bool:
+        """Whether any replica is suspect."""
+        ...
+
+    @property
+    def suspect_changes(self) -> int:
+        """How often replicas have become suspect, or sound, or have gone being suspect."""
+        ...
+
+    def suspects(self) -> SuspectReplicas:
+        """Return which replicas may have lost committed records, and how much they have."""
+        ...
+
+    def is_suspect(self, topic_partition: TopicPartition) -> bool:
+        """Whether a replica is known to have lost records, or may have."""
+        ...
+
+    def note_lost(self, topic_partitions: Collection[TopicPartition]) -> None:
+        """Take these for suspect: they had logs. Every other log that is gone was of no use.
+
+        With a failed directory nothing more is known than before.
+        """
+        ...
+
+    def absolve(self, topic_partition: TopicPartition) -> None:
+        """Suspect a replica no longer. It is durable when ``save_suspects`` returns."""
+        ...
+
+    def save_suspects(self) -> None:
+        """Write down which replicas are suspect. Raises nothing: a directory may fail."""
         ...
 
     def checkpoint_high_watermarks(self, high_watermarks: Mapping[TopicPartition, int]) -> None:

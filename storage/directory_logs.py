@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from typing import NamedTuple, TypeVar
 
 from core.errors import BadDataError, StorageError
@@ -27,12 +28,14 @@ from storage.checkpoints import (
 from storage.log import Log
 from storage.log_contents import LogContents
 from storage.log_directory import LogDirectory
+from storage.log_ends import LogEnds
 from storage.log_file import CorruptSegmentError
 from storage.log_names import STRAY, TO_DELETE, is_moved, log_of_directory, out_of_use
 from storage.log_recovery import CheckpointedOffsets, LoadedLog, load_log
 from storage.removed_logs import purge, take_out
 from storage.segment import Segment
 from storage.stray_logs import Progress, StrayLogs, note_progress, take_progress
+from storage.suspect_logs import FoundLogs, SuspectLogs
 
 _CLEANED = "cleaner-offset-checkpoint"  # of Kafka's log cleaner
 _FLUSHING_THREADS = 8  # they wait: the file system makes one write of what several ask for
@@ -64,6 +67,8 @@ class DirectoryLogs:
         self.strays = StrayLogs(directory.path)
         self._settings = settings
         self._written: dict[str, Mapping[TopicPartition, int]] = {}
+        self.suspects = SuspectLogs(directory.path)
+        self._ends = LogEnds(directory.path)
         self._checkpoint_lock = threading.Lock()  # the last of all locks to be taken
 
     @property
@@ -94,8 +99,11 @@ class DirectoryLogs:
         """Open every log. A directory that cannot be read is offline then, and nothing raised."""
         try:
             with self.directory:
-                was_clean = self.directory.was_closed_cleanly()
+                self.suspects.load()
+                was_clean = self.directory.was_closed_cleanly() and not self.suspects.lost_power
                 self._load(was_closed_cleanly=was_clean)
+                self.suspects.begin()
+                self._ends.begin({name: log.log_end_offset for name, log in self.logs.items()})
                 self.directory.mark_in_use()
         except StorageError:
             return  # the directory has said so
@@ -146,7 +154,24 @@ class DirectoryLogs:
             high_watermark = min(high_watermarks.get(name, 0), contents.log_end_offset)
             self.high_watermarks[name] = high_watermark
             self.logs[name].retention_limit = high_watermark
+        self._examine(high_watermarks, was_closed_cleanly=was_closed_cleanly)
         self._report(cut, high_watermarks, was_closed_cleanly=was_closed_cleanly)
+
+    def _examine(
+        self, high_watermarks: Mapping[TopicPartition, int], *, was_closed_cleanly: bool
+    ) -> None:
+        """Find out which logs may have lost committed records."""
+        is_empty = not self.logs and not self.refused
+        self.suspects.examine(
+            FoundLogs(
+                {name: log.log_end_offset for name, log in self.logs.items()},
+                self.refused,
+                high_watermarks,
+                self._ends.read(),
+                is_clean=was_closed_cleanly,
+                is_new=self.directory.cluster_id is None and is_empty,
+            )
+        )
 
     def _find(self) -> list[TopicPartition]:
         """Return the logs there are."""
@@ -185,6 +210,10 @@ class DirectoryLogs:
         if lost:
             text = "%s: %d logs lost committed records that only other replicas have, %s first"
             _log.error(text, path, len(lost), lost[0])
+        if self.suspects.names:
+            text = "%s: %d logs may have lost committed records, %s first; until they are in sync"
+            text += " again they lead only if nobody who has everything can come back"
+            _log.error(text, path, len(self.suspects.names), min(self.suspects.names))
         if self.refused:
             name, reason = next(iter(self.refused.items()))
             text = "%s: %d logs cannot be used, %s first: %s"
@@ -209,6 +238,7 @@ class DirectoryLogs:
         config = self._settings.config_of(name.topic)
         self._forget_former(name)
         with self.directory:
+            self._ends.add(name)
             path.mkdir()
             if topic_id is not None:
                 write_topic_id(path, topic_id, is_synced=False)
@@ -227,6 +257,7 @@ class DirectoryLogs:
         path = self.directory.path / str(name)
         self._forget_former(name)
         with self.directory:
+            self._ends.add(name)
             stray.rename(path)
             progress = take_progress(path)
             try:
@@ -242,6 +273,8 @@ class DirectoryLogs:
                 _log.error("%s: a log that was set aside cannot be used again: %s", name, error)
                 return None
         log = self.logs[name] = self._add(name, contents, topic_id)
+        with self.directory:
+            self._ends.note(name, contents.log_end_offset)
         committed = min(progress.high_watermark, contents.log_end_offset)
         log.taken_back_to = log.retention_limit = self.high_watermarks[name] = committed
         text = "%s: the log that was set aside is in use again, offsets %d to %d"
@@ -279,6 +312,7 @@ class DirectoryLogs:
                         watermark = self.high_watermarks.get(name, 0)
                         note_progress(log.path, Progress(*progress, watermark))
                 log.retire()
+            self._ends.remove(name)
             moved = take_out(self.directory.path, name, suffix, self._settings.wall_clock_ms())
             if moved is not None and suffix == STRAY:
                 self.strays.add(moved)
@@ -296,6 +330,7 @@ class DirectoryLogs:
             on_damaged=self._settings.on_damaged,
             on_unverified_read=self._settings.on_unverified_read,
             on_truncated=self._on_truncated,
+            note_end=partial(self._ends.note, name),
         )
 
     def _on_truncated(self, log: Log) -> None:
@@ -324,6 +359,11 @@ class DirectoryLogs:
             if self._written.get(checkpoint) != offsets:
                 write_offsets(self.directory.path / checkpoint, offsets)
                 self._written[checkpoint] = offsets
+
+    def save_suspects(self) -> None:
+        """Write down which logs are suspect. Raises ``StorageError``."""
+        with self.directory:
+            self.suspects.save()
 
     # --- in the background ---
 
@@ -373,10 +413,13 @@ class DirectoryLogs:
             self.checkpoint_recovery_points()
             self.checkpoint_log_start_offsets()
             self.checkpoint_high_watermarks()
-            if is_clean and all(outcomes):
-                with self.directory:
+            with self.directory:
+                self.suspects.save()
+                if is_clean and all(outcomes):
                     self.directory.mark_clean()
+                    self.suspects.close()
         finally:
+            self._ends.close()
             self.directory.close()
 
     def usable(self) -> Iterator[Log]:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from core.errors import DamagedRecordsError, StorageError
 from core.log_config import LogConfig
-from core.model import TopicPartition
+from core.model import LogEnd, TopicPartition
 from core.protocol.control import TopicId
 from core.records import NO_RECORDS, RecordBytes, Records
 from core.replica_logs import (
@@ -49,7 +49,8 @@ class Log:
     not what was written. ``on_unverified_read`` is told of each read of a closed segment that is
     not known to be sound, while the log is locked. ``on_truncated`` is called when a truncation
     dropped segments that the directory's checkpoints say are on the disk, or what they say is the
-    start, before anything takes their place.
+    start, before anything takes their place. ``note_end`` is told where the log ends: after an
+    append, before anybody is told of that.
     """
 
     def __init__(
@@ -63,6 +64,7 @@ class Log:
         on_damaged: Callable[[Log], None],
         on_unverified_read: Callable[[Log, Segment], None],
         on_truncated: Callable[[Log], None],
+        note_end: Callable[[int], None],
     ) -> None:
         self.topic_partition = topic_partition
         self.directory = directory
@@ -74,6 +76,7 @@ class Log:
         self._on_damaged = on_damaged
         self._on_unverified_read = on_unverified_read
         self._on_truncated = on_truncated
+        self._note_end = note_end
         self._lock = threading.RLock()
         self._unusable = ""  # why; while it is in use, nothing
         self._truncations = 0  # flushing needs no lock: did what is flushed stay in the log?
@@ -107,6 +110,13 @@ class Log:
     def log_end_offset(self) -> int:
         """The offset the next record will have."""
         return self._contents.log_end_offset
+
+    @property
+    def end(self) -> LogEnd:
+        """Where it ends, and in which leader epoch the last record was written."""
+        with self._lock:
+            end = self._contents.log_end_offset
+            return LogEnd(self._contents.epochs.epoch_for(end - 1), end)
 
     @property
     def recovery_point(self) -> int:
@@ -184,6 +194,7 @@ class Log:
             time_ms = now_ms if config.stamps_append_time else NO_TIMESTAMP
             placed = place(buffer, batches, first_offset, leader_epoch, time_ms)
             contents.append(buffer, placed, now_ms)
+            self._note_end(contents.log_end_offset)
             result = AppendedRecords(first_offset, contents.log_end_offset - 1, time_ms)
         self._flush_if_many()
         return result
@@ -201,6 +212,7 @@ class Log:
                 # The leader's log starts in a batch: Kafka's UnexpectedAppendOffsetException.
                 self._drop(lambda: contents.restart_at(batches[0][1].base_offset, now_ms))
             contents.append(records, batches, now_ms)
+            self._note_end(contents.log_end_offset)
         self._flush_if_many()
 
     def truncate_to(self, offset: int) -> None:
@@ -379,7 +391,9 @@ class Log:
         """Let ``cut`` drop records; checkpoints must not speak of what is gone."""
         contents = self._contents
         recovery_point, start = contents.recovery_point, contents.log_start_offset
+        self._note_end(0)  # whatever happens now, nothing is missing
         dropped = cut()
+        self._note_end(contents.log_end_offset)
         self._truncations += 1
         self._dropped += dropped
         self.retention_limit = min(self.retention_limit, contents.log_end_offset)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from core.errors import DamagedRecordsError, ForeignDirectoryError, StorageError
 from core.log_config import DEFAULT_LOG_CONFIG, LogConfig
-from core.model import BrokerId, TopicPartition
+from core.model import NO_LOG_END, BrokerId, SuspectReplicas, TopicPartition
 from core.protocol.control import TopicId
 from core.replica_logs import SeenOfCluster
 from storage.directory_logs import DirectoryLogs, LogSettings
@@ -59,6 +59,7 @@ class LogManager:
         self._configs: dict[str, LogConfig] = {}
         self._on_directory_failed = on_directory_failed
         self._is_open = False
+        self._suspect_changes = 0
         self._seen = SeenOfCluster()
         self._lock = threading.RLock()  # over which logs there are; taken before that of a log
         self._homes: dict[TopicPartition, DirectoryLogs] = {}
@@ -291,6 +292,69 @@ class LogManager:
                     log.retention_limit = high_watermark
         self._for_each_live(DirectoryLogs.checkpoint_high_watermarks)
 
+    # --- replicas that may have lost committed records ---
+
+    @property
+    def knows_all(self) -> bool:
+        """Whether every log there was is known; not so in a directory that is new, or failed."""
+        return all(not d.is_offline and d.suspects.knows_all for d in self._directories)
+
+    @property
+    def has_suspects(self) -> bool:
+        """Whether any replica is suspect."""
+        return any(logs.suspects.names or logs.refused for logs in self._live())
+
+    @property
+    def suspect_changes(self) -> int:
+        """How often replicas have become suspect, or sound, or have gone being suspect."""
+        return self._suspect_changes
+
+    def suspects(self) -> SuspectReplicas:
+        """Return which replicas may have lost committed records, and how much they have."""
+        with self._lock:
+            names = sorted({name for d in self._live() for name in (*d.suspects.names, *d.refused)})
+            ends = {}
+            for name in names:
+                log = self.get(name)
+                ends[name] = NO_LOG_END if log is None else log.end
+            sound = None if self.knows_all else frozenset(set(self.hosted()) - ends.keys())
+            return SuspectReplicas(ends, sound)
+
+    def is_suspect(self, topic_partition: TopicPartition) -> bool:
+        """Whether a replica is known to have lost records, or may have."""
+        return any(
+            topic_partition in logs.suspects.names or topic_partition in logs.refused
+            for logs in self._live()
+        )
+
+    def note_lost(self, topic_partitions: Collection[TopicPartition]) -> None:
+        """Take these for suspect: they had logs. Every other log that is gone was of no use."""
+        with self._lock:
+            if any(logs.is_offline for logs in self._directories):
+                return
+            for logs in self._directories:
+                logs.suspects.knows_all = True
+            self._directories[0].suspects.names.update(topic_partitions)
+            self._change_suspects(*self._directories)
+
+    def absolve(self, topic_partition: TopicPartition) -> None:
+        """Suspect a replica no longer."""
+        with self._lock:
+            for logs in self._live():
+                if topic_partition in logs.suspects.names:
+                    logs.suspects.names.discard(topic_partition)
+                    self._change_suspects(logs)
+
+    def _change_suspects(self, *directories: DirectoryLogs) -> None:
+        self._suspect_changes += 1
+        for logs in directories:
+            logs.suspects.change()
+
+    def save_suspects(self) -> None:
+        """Write down which replicas are suspect."""
+        with self._lock:
+            self._for_each_live(DirectoryLogs.save_suspects)
+
     # --- in the background ---
 
     def clean_up(self) -> None:
@@ -376,7 +440,9 @@ class LogManager:
         home = self._homes.get(topic_partition)
         if home is None:
             return
+        self._suspect_changes += topic_partition in home.refused
         home.remove(topic_partition, suffix)
+        self.absolve(topic_partition)
         for logs in self._live():
             if topic_partition in logs.refused:  # there are two, and neither is used
                 logs.remove(topic_partition, suffix)

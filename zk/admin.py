@@ -182,7 +182,7 @@ class ZkAdminStore(TopicConfigAdmin):
         broker_ids = sorted(int(name) for name in names if name.isdecimal())
         nodes = self._zookeeper.get_many([znodes.BrokerIdZNode.path(b) for b in broker_ids])
         return {
-            broker_id: broker_registration(node, broker_id)
+            broker_id: broker_registration(self._zookeeper, node, broker_id)
             for broker_id, node in zip(broker_ids, nodes, strict=True)
             if node is not None
         }
@@ -190,7 +190,7 @@ class ZkAdminStore(TopicConfigAdmin):
     def read_broker(self, broker_id: BrokerId) -> BrokerRegistration | BadDataError | None:
         """Read one registration."""
         node = self._zookeeper.get(znodes.BrokerIdZNode.path(broker_id))
-        return None if node is None else broker_registration(node, broker_id)
+        return None if node is None else broker_registration(self._zookeeper, node, broker_id)
 
     # --- topics, as read ---
 

@@ -101,6 +101,10 @@ class JsonObject:
         """Return distinct broker ids in the order of the list."""
         return decode_broker_ids(self.values.get(key), self.node, key)
 
+    def optional_broker_ids(self, key: str) -> tuple[BrokerId, ...]:
+        """Return distinct broker ids; none when the field is absent."""
+        return () if self.values.get(key) is None else self.broker_ids(key)
+
     def array(self, key: str) -> list[Any]:
         """Return a list of unchecked elements."""
         value = self.values.get(key)

@@ -18,10 +18,12 @@ from core.errors import (
 from core.model import (
     INITIAL_CONTROLLER_EPOCH,
     INITIAL_PARTITION_EPOCH,
+    NO_SUSPECTS,
     BrokerId,
     BrokerInfo,
     BrokerRegistration,
     LeaderIsrAndControllerEpoch,
+    SuspectReplicas,
     TopicPartition,
 )
 from core.ports import (
@@ -32,7 +34,7 @@ from core.ports import (
     WriteError,
 )
 from core.topic_validation import topic_name_problem
-from zk import znodes
+from zk import suspect_replicas, znodes
 from zk.admin_znodes import ConfigEntityZNode
 from zk.failure_store import ZkFailureStore
 from zk.fenced_writes import Outcome, Write, WriteRefused, write_fenced
@@ -54,11 +56,13 @@ from zk.operations import (
 from zk.preferred_election_store import ZkPreferredElectionStore
 from zk.reassignment_store import ZkReassignmentStore
 from zk.requests import RequestRefusedError
+from zk.suspect_replicas import SuspectZnodes
 from zk.topic_deletion_store import ZkTopicDeletionStore
 
 log = logging.getLogger(__name__)
 
 MAX_REGISTRATION_ATTEMPTS = 5
+_MIN_INSYNC_REPLICAS = "min.insync.replicas"
 
 
 class ZkControllerStore(
@@ -194,7 +198,7 @@ class ZkControllerStore(
             if node is None:
                 self._apply([Create(path)])
 
-    def register_broker(self, info: BrokerInfo) -> int:
+    def register_broker(self, info: BrokerInfo, suspects: SuspectReplicas = NO_SUSPECTS) -> int:
         """Create ``/brokers/ids/N`` and watch it; its czxid is the broker epoch (KIP-380).
 
         Mirrors ``KafkaZkClient.CheckedEphemeral``.
@@ -206,11 +210,12 @@ class ZkControllerStore(
             fence = self._cluster_fence()
             self.create_persistent_paths()
             session = self._zookeeper.session_id
+            listed = self._list_before_registering(info.broker_id, session, suspects)
             result = self._apply(
                 [
                     *fence,
                     Create(path, ephemeral=True),
-                    SetData(path, znodes.BrokerIdZNode.encode(info), 0),
+                    SetData(path, znodes.BrokerIdZNode.encode(info, listed), 0),
                 ]
             )
             if isinstance(result, Refused):
@@ -245,13 +250,58 @@ class ZkControllerStore(
         self._check_cluster(None if node is None else znodes.ClusterIdZNode.decode(node.data))
         return [] if node is None else [Check(znodes.ClusterIdZNode.PATH, node.stat.version)]
 
+    def publish_suspects(self, info: BrokerInfo, suspects: SuspectReplicas) -> None:
+        """List the suspect replicas anew, and have controllers look there."""
+        session, path = self._zookeeper.session_id, znodes.BrokerIdZNode.path(info.broker_id)
+        node = self._zookeeper.get(path)
+        if node is None or node.stat.ephemeral_owner != session:
+            return  # registering lists them
+        before, version = znodes.BrokerIdZNode.suspects(node.data), node.stat.version
+        if not suspects and not before.count:
+            return
+        listed = self._list_suspects(info.broker_id, session, suspects, generation=version)
+        written = self._apply([SetData(path, znodes.BrokerIdZNode.encode(info, listed), version)])
+        if isinstance(written, Refused):
+            now = self._zookeeper.get(path)
+            if now is None or znodes.BrokerIdZNode.suspects(now.data) != listed:
+                raise RequestRefusedError(f"cannot write {path}: {written.error.name}")
+        for former in before.paths(info.broker_id, session):
+            self._apply([Delete(former, ANY_VERSION)])
+
+    def _list_before_registering(
+        self, broker_id: BrokerId, session_id: int, suspects: SuspectReplicas
+    ) -> SuspectZnodes:
+        if not suspects:
+            return SuspectZnodes()
+        node = self._zookeeper.get(znodes.BrokerIdZNode.path(broker_id))
+        is_registered = node is not None and node.stat.ephemeral_owner == session_id
+        if is_registered:
+            return SuspectZnodes()  # it is not registered anew, and has listed them
+        return self._list_suspects(broker_id, session_id, suspects, generation=0)
+
+    def _list_suspects(
+        self, broker_id: BrokerId, session_id: int, suspects: SuspectReplicas, generation: int
+    ) -> SuspectZnodes:
+        """Create the znodes that list suspect replicas; return which they are."""
+        chunks = suspect_replicas.encode(suspects)
+        listed = SuspectZnodes(generation, len(chunks))
+        if chunks:
+            self._apply([Create(suspect_replicas.PARENT)])
+        for path, data in zip(listed.paths(broker_id, session_id), chunks, strict=True):
+            created = self._apply([Create(path, data, ephemeral=True)])
+            if isinstance(created, Refused):  # by an earlier attempt
+                written = self._apply([SetData(path, data, ANY_VERSION)])
+                if isinstance(written, Refused):
+                    raise RequestRefusedError(f"cannot write {path}: {written.error.name}")
+        return listed
+
     def read_brokers(self) -> Mapping[BrokerId, BrokerRegistration | BadDataError]:
         """Read every registration, ascending, and watch all of them."""
         names = self._watch_children(znodes.BrokerIdsZNode.PATH)
         broker_ids = sorted(_broker_ids(names))
         nodes = self._read_and_watch([znodes.BrokerIdZNode.path(b) for b in broker_ids])
         return {
-            broker_id: broker_registration(node, broker_id)
+            broker_id: broker_registration(self._zookeeper, node, broker_id, watch=True)
             for broker_id, node in zip(broker_ids, nodes, strict=True)
             if node is not None
         }
@@ -259,7 +309,11 @@ class ZkControllerStore(
     def read_broker(self, broker_id: BrokerId) -> BrokerRegistration | BadDataError | None:
         """Read one registration and watch it."""
         node = self._read_and_watch([znodes.BrokerIdZNode.path(broker_id)])[0]
-        return None if node is None else broker_registration(node, broker_id)
+        return (
+            None
+            if node is None
+            else broker_registration(self._zookeeper, node, broker_id, watch=True)
+        )
 
     # --- topics ---
 
@@ -320,11 +374,29 @@ class ZkControllerStore(
                 settings[topic] = config[UNCLEAN_LEADER_ELECTION].lower() == "true"
         return settings
 
+    def read_min_insync_replicas(self, topics: Collection[str]) -> Mapping[str, int]:
+        """Read how many must be in sync; missing where a topic does not say, or says garbage."""
+        paths = [ConfigEntityZNode.path("topics", topic) for topic in topics]
+        settings: dict[str, int] = {}
+        for topic, node in zip(topics, self._zookeeper.get_many(paths), strict=True):
+            with suppress(BadDataError, ValueError):
+                config = {} if node is None else ConfigEntityZNode.decode(node.data)
+                if _MIN_INSYNC_REPLICAS in config:
+                    settings[topic] = int(config[_MIN_INSYNC_REPLICAS])
+        return settings
+
     # --- partition states ---
 
     def read_partition_states(self, partitions: Collection[TopicPartition]) -> PartitionStates:
         """Read ``state`` znodes in bulk."""
         return read_partition_states(self._zookeeper, partitions)
+
+    def read_partition_states_with_zxids(
+        self, partitions: Collection[TopicPartition]
+    ) -> tuple[PartitionStates, Mapping[TopicPartition, int]]:
+        """Read ``state`` znodes in bulk, and when each was written."""
+        zxids: dict[TopicPartition, int] = {}
+        return read_partition_states(self._zookeeper, partitions, zxids), zxids
 
     def create_partition_states(
         self,
@@ -395,9 +467,14 @@ class ZkControllerStore(
 
 
 def read_partition_states(
-    zookeeper: ZooKeeper, partitions: Collection[TopicPartition]
+    zookeeper: ZooKeeper,
+    partitions: Collection[TopicPartition],
+    zxids: dict[TopicPartition, int] | None = None,
 ) -> dict[TopicPartition, LeaderIsrAndControllerEpoch | BadDataError]:
-    """Read ``state`` znodes in bulk; absent ones are missing."""
+    """Read ``state`` znodes in bulk; absent ones are missing.
+
+    ``zxids`` is filled with the zxid at which each was written last.
+    """
     ordered = list(partitions)
     nodes = zookeeper.get_many([znodes.TopicPartitionStateZNode.path(p) for p in ordered])
     states: dict[TopicPartition, LeaderIsrAndControllerEpoch | BadDataError] = {}
@@ -406,6 +483,8 @@ def read_partition_states(
             continue
         try:
             states[partition] = znodes.TopicPartitionStateZNode.decode(node.data, node.stat.version)
+            if zxids is not None:
+                zxids[partition] = node.stat.mzxid
         except BadDataError as error:
             states[partition] = error
     return states
@@ -426,13 +505,39 @@ def _broker_ids(names: Iterable[str]) -> Iterator[BrokerId]:
             yield znodes.BrokerIdsZNode.decode_child(name)
 
 
-def broker_registration(node: Znode, broker_id: BrokerId) -> BrokerRegistration | BadDataError:
-    """Return what a broker's registration says."""
-    try:
-        info = znodes.BrokerIdZNode.decode(node.data, broker_id)
-    except BadDataError as error:
-        return type(error)(f"broker {broker_id}: {error}")
-    return BrokerRegistration(info, node.stat.czxid)
+def broker_registration(
+    zookeeper: ZooKeeper, node: Znode, broker_id: BrokerId, *, watch: bool = False
+) -> BrokerRegistration | BadDataError:
+    """Return what a broker's registration says, with the suspect replicas it lists elsewhere."""
+    while True:
+        try:
+            info = znodes.BrokerIdZNode.decode(node.data, broker_id)
+        except BadDataError as error:
+            return type(error)(f"broker {broker_id}: {error}")
+        try:
+            suspects = read_suspects(zookeeper, node, broker_id)
+        except BadDataError as error:
+            present = zookeeper.get(znodes.BrokerIdZNode.path(broker_id), watch=watch)
+            if present is not None and present.stat.mzxid != node.stat.mzxid:
+                node = present  # it lists others by now
+                continue
+            log.error("all replicas of broker %d count as suspect: %s", broker_id, error)
+            suspects = SuspectReplicas(sound=frozenset())
+        return BrokerRegistration(info, node.stat.czxid, suspects)
+
+
+def read_suspects(zookeeper: ZooKeeper, node: Znode, broker_id: BrokerId) -> SuspectReplicas:
+    """Return the suspect replicas of a registered broker.
+
+    Raises ``BadDataError`` when nobody can say which: a later registration may.
+    """
+    listed = znodes.BrokerIdZNode.suspects(node.data)
+    nodes = zookeeper.get_many(listed.paths(broker_id, node.stat.ephemeral_owner))
+    found = [each.data for each in nodes if each is not None]
+    if len(found) < listed.count:
+        missing = listed.count - len(found)
+        raise BadDataError(f"{missing} znodes below {suspect_replicas.PARENT} are gone")
+    return suspect_replicas.decode(found)
 
 
 def _version_or_error(outcome: Outcome) -> int | WriteError:

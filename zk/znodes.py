@@ -37,6 +37,7 @@ from zk.json_fields import (
     decode_decimal,
     decode_object,
 )
+from zk.suspect_replicas import SuspectZnodes
 
 PERSISTENT_PATHS = (
     "/consumers",
@@ -137,8 +138,8 @@ class BrokerIdZNode:
         return f"{BrokerIdsZNode.PATH}/{broker_id}"
 
     @staticmethod
-    def encode(info: BrokerInfo) -> bytes:
-        """Encode as version 5.
+    def encode(info: BrokerInfo, suspects: SuspectZnodes | None = None) -> bytes:
+        """Encode as version 5; ``suspects``: where the suspect replicas are listed.
 
         ``host`` and ``port`` are always there (null and -1 without a PLAINTEXT endpoint) and the
         timestamp is a string, because tools fail otherwise. Raises ValueError for an endpoint whose
@@ -167,6 +168,7 @@ class BrokerIdZNode:
             "rack": info.rack,
             "control_endpoint": info.control_endpoint,
             "replication_endpoint": info.replication_endpoint,
+            "suspect_replicas": suspects.encode() if suspects else None,
         }
         registration |= {key: value for key, value in optional.items() if value is not None}
         return orjson.dumps(registration)
@@ -187,6 +189,11 @@ class BrokerIdZNode:
             jmx_port=json.integer("jmx_port", minimum=-1, default=-1),
             timestamp_ms=_decode_timestamp(json),
         )
+
+    @staticmethod
+    def suspects(data: bytes) -> SuspectZnodes:
+        """Return where the suspect replicas of this broker are listed."""
+        return SuspectZnodes.decode(data, BrokerIdZNode._NODE)
 
 
 def _format_endpoint(endpoint: EndPoint) -> str:
@@ -362,13 +369,19 @@ class TopicPartitionStateZNode:
 
     @staticmethod
     def encode(state: LeaderIsrAndControllerEpoch) -> bytes:
-        """Encode; ``leader_recovery_state`` is written only while RECOVERING (KIP-704)."""
+        """Encode; ``leader_recovery_state`` is written only while RECOVERING (KIP-704).
+
+        ``eligible_leader_replicas`` (KIP-966), which Kafka's ZooKeeper mode ignores, if there are.
+        """
         leadership = state.leader_and_isr
         recovery = (
             f',"leader_recovery_state":{leadership.leader_recovery_state:d}'
             if leadership.leader_recovery_state
             else ""
         )
+        eligible = leadership.eligible_leader_replicas
+        if eligible:
+            recovery += f',"eligible_leader_replicas":[{",".join(map(str, eligible))}]'
         return (
             f'{{"controller_epoch":{state.controller_epoch},"leader":{leadership.leader},'
             f'"version":1,"leader_epoch":{leadership.leader_epoch},'
@@ -392,6 +405,7 @@ class TopicPartitionStateZNode:
                 json.integer("leader_epoch"),
                 partition_epoch,
                 LeaderRecoveryState.RECOVERING if recovery else LeaderRecoveryState.RECOVERED,
+                json.optional_broker_ids("eligible_leader_replicas"),
             ),
             json.integer("controller_epoch"),
         )

@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping
 
+from core.controller.leadership import with_eligible_replicas
 from core.controller.term import Term
 from core.errors import BadDataError, Errors
 from core.model import (
@@ -63,13 +64,30 @@ class AlterPartitions:
             else:
                 outcomes[partition] = decided
         before = {partition: self._known(partition) for partition in rows}
+        joining = {partition: self._joining(rows[partition]) for partition in proposals}
         if proposals:
-            outcomes |= self._write(proposals)
+            replaced = self._replaced(proposals)
+            outcomes |= self._write(with_eligible_replicas(self._term, replaced, proposals))
+        for partition, members in joining.items():
+            if outcomes[partition] is Errors.NONE:
+                for member in members:
+                    self._context.note_rejoined(member, partition)
         self._announce(rows)
         self._log_refusals(request.broker_id, outcomes)
         answers = tuple(self._answer(partition, outcomes[partition]) for partition in rows)
         changed = [partition for partition in rows if self._known(partition) != before[partition]]
         return AlterPartitionResponse(Errors.NONE, answers), changed
+
+    def _joining(self, row: AlterPartitionRow) -> list[BrokerId]:
+        """Return who joins the ISR by what the leader saw it fetch in its present life."""
+        known = self._known(row.topic_partition)
+        before = () if known is None else known.leader_and_isr.isr
+        epochs = self._context.live_broker_epochs
+        return [
+            member
+            for member, epoch in zip(row.new_isr, row.isr_broker_epochs, strict=True)
+            if member not in before and epoch == epochs.get(member)
+        ]
 
     def _known(self, partition: TopicPartition) -> LeaderIsrAndControllerEpoch | None:
         return self._context.partition_leadership_info(partition)
@@ -148,6 +166,10 @@ class AlterPartitions:
         )
 
     # --- writing ---
+
+    def _replaced(self, proposals: Iterable[TopicPartition]) -> dict[TopicPartition, LeaderAndIsr]:
+        known = ((partition, self._known(partition)) for partition in proposals)
+        return {partition: now.leader_and_isr for partition, now in known if now is not None}
 
     def _write(
         self, proposals: Mapping[TopicPartition, LeaderAndIsr]

@@ -85,6 +85,10 @@ class BrokerMembership:
             # It came, went or bounced, or could not be read when it came.
             self.on_broker_change()
             return
+        if known.suspects != current.suspects:
+            self._context.add_live_broker(current)
+            self._record_suspects(current)
+            self._partitions.trigger_online_partition_state_change()
         before, after = known.info, current.info
         if (before.endpoints, before.control_endpoint, before.replication_endpoint) == (
             after.endpoints,
@@ -97,6 +101,12 @@ class BrokerMembership:
         self.announce_brokers()
         if before.control_endpoint != after.control_endpoint:
             self.tell_everything(broker_id)
+
+    def _record_suspects(self, registration: BrokerRegistration) -> None:
+        suspects = registration.suspects
+        text = "broker %d: %d replicas may have lost committed records%s"
+        unknown = "" if suspects.sound is None else ", and all it does not know of"
+        self._term.outbox.record(text, registration.info.broker_id, len(suspects.ends), unknown)
 
     def on_replicas_become_offline(self, replicas: list[PartitionAndReplica]) -> None:
         """Find new leaders for what these replicas led, and take them out of the ISRs."""
@@ -199,6 +209,8 @@ class BrokerMembership:
     def _connect(self, registration: BrokerRegistration) -> None:
         self._context.add_live_broker(registration)
         self._term.outbox.add(AddBroker(registration))
+        if registration.suspects:
+            self._record_suspects(registration)
 
     def _disconnect(self, broker_id: BrokerId) -> None:
         self._context.remove_live_broker(broker_id)

@@ -20,6 +20,7 @@ from core.model import (
     BrokerInfo,
     BrokerRegistration,
     LeaderIsrAndControllerEpoch,
+    LogEnd,
     PartitionAndReplica,
     ReplicaAssignment,
     TopicPartition,
@@ -89,9 +90,12 @@ class ControllerContext:
         self.refused_states: set[TopicPartition] = set()  # which could not be changed therefore
         self.full_withheld_from: set[BrokerId] = set()  # brokers not told yet what is all they host
         self.topic_created_zxids: dict[str, int] = {}
+        # In-sync replicas whose brokers have started again since the leadership was decided.
+        self.restarted_replicas: dict[TopicPartition, frozenset[BrokerId]] = {}
         self.offline_partition_count = 0
         self.preferred_replica_imbalance_count = 0
         self._registrations: dict[BrokerId, BrokerRegistration] = {}
+        self._rejoined: dict[BrokerId, set[TopicPartition]] = {}  # suspect once
         self._partitions: dict[TopicPartition, _Partition] = {}
         self._topics: dict[str, dict[int, _Partition]] = {}
         self._topic_ids: dict[str, TopicId] = {}
@@ -106,7 +110,11 @@ class ControllerContext:
 
     def add_live_broker(self, registration: BrokerRegistration) -> None:
         """Remember a registered broker, replacing an earlier incarnation of it."""
-        self._registrations[registration.info.broker_id] = registration
+        broker_id = registration.info.broker_id
+        known = self._registrations.get(broker_id)
+        if known is None or known.broker_epoch != registration.broker_epoch:
+            self._rejoined.pop(broker_id, None)
+        self._registrations[broker_id] = registration
 
     def remove_live_broker(self, broker_id: BrokerId) -> None:
         """Forget a broker; what it hosts stays."""
@@ -151,6 +159,22 @@ class ControllerContext:
             return False
         return topic_partition not in self.replicas_on_offline_dirs.get(broker_id, ())
 
+    def suspect_end(self, broker_id: BrokerId, topic_partition: TopicPartition) -> LogEnd | None:
+        """Return how much a replica has that may have lost records; None: it is not suspect."""
+        registration = self._registrations.get(broker_id)
+        if registration is None or topic_partition in self._rejoined.get(broker_id, ()):
+            return None
+        return registration.suspects.end_of(topic_partition)
+
+    def note_rejoined(self, broker_id: BrokerId, topic_partition: TopicPartition) -> None:
+        """Suspect a replica no longer that got into the ISR, before its broker says so."""
+        if self.suspect_end(broker_id, topic_partition) is not None:
+            self._rejoined.setdefault(broker_id, set()).add(topic_partition)
+
+    def has_restarted(self, broker_id: BrokerId, topic_partition: TopicPartition) -> bool:
+        """Whether an in-sync replica's broker started again since the leadership was decided."""
+        return broker_id in self.restarted_replicas.get(topic_partition, ())
+
     # --- topics and assignments ---
 
     @property
@@ -190,6 +214,7 @@ class ControllerContext:
             self.partitions_being_reassigned.discard(record.topic_partition)
             self.unreadable_partitions.discard(record.topic_partition)
             self.refused_states.discard(record.topic_partition)
+            self.restarted_replicas.pop(record.topic_partition, None)
             for offline in self.replicas_on_offline_dirs.values():
                 offline.discard(record.topic_partition)
         self.bad_topics.pop(topic, None)
@@ -286,6 +311,7 @@ class ControllerContext:
         """Remember a leadership that ZooKeeper holds."""
         self._lead(self._record(topic_partition), leadership)
         self.unreadable_partitions.discard(topic_partition)
+        self.restarted_replicas.pop(topic_partition, None)
 
     def partition_leadership_info(
         self, topic_partition: TopicPartition

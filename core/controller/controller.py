@@ -66,6 +66,7 @@ from core.controller.events import (
     Resign,
     StandAgain,
     Startup,
+    SuspectReplicasChanged,
     TopicChange,
     TopicDeletion,
     TopicDeletionStopReplicaResponseReceived,
@@ -93,7 +94,7 @@ from core.errors import (
     SessionExpiredError,
     UnreadableError,
 )
-from core.model import BrokerId, BrokerInfo
+from core.model import NO_SUSPECTS, BrokerId, BrokerInfo, SuspectReplicas
 from core.ports import ControllerEpoch, ControllerStore, TopicIds
 from core.protocol.control import ControlHeader
 from core.protocol.controller import ControllerResponse
@@ -107,7 +108,8 @@ COMPLAINT_INTERVAL_MS = 60_000
 class Controller:
     """One broker's controller: every event enters through ``handle``.
 
-    ``obeyed_epoch`` returns the highest controller epoch this broker has obeyed, in any life.
+    ``obeyed_epoch`` returns the highest controller epoch this broker has obeyed, in any life,
+    ``suspects`` which of its replicas may have lost records.
     """
 
     def __init__(
@@ -117,8 +119,10 @@ class Controller:
         topic_ids: TopicIds,
         settings: ControllerSettings | None = None,
         obeyed_epoch: Callable[[], int] = lambda: 0,
+        suspects: Callable[[], SuspectReplicas] = lambda: NO_SUSPECTS,
     ) -> None:
         self._info = broker_info
+        self._suspects = suspects  # of this broker
         self._term = Term(broker_info.broker_id, store, topic_ids, settings or ControllerSettings())
         self._elector = Elector(broker_info.broker_id, store, obeyed_epoch)
         self._partitions = PartitionStateMachine(self._term)
@@ -211,6 +215,8 @@ class Controller:
                 self._register_broker(now_ms)  # whose watch has fired
                 if self._is_active:
                     self._brokers.on_broker_modifications(broker_id)
+            case SuspectReplicasChanged():
+                self._publish_suspects()
             case Resign():
                 self._move(event, now_ms)
             case StandAgain():
@@ -375,7 +381,7 @@ class Controller:
     def _register_broker(self, now_ms: int) -> bool:
         """Register, and whether that succeeded; if not, it is tried again."""
         try:
-            broker_epoch = self._term.store.register_broker(self._info)
+            broker_epoch = self._term.store.register_broker(self._info, self._suspects())
         except SessionExpiredError:
             raise
         except ForeignDirectoryError as error:
@@ -410,6 +416,15 @@ class Controller:
         self._resign()
         self._failover(raised)
 
+    def _publish_suspects(self) -> None:
+        try:
+            self._term.store.publish_suspects(self._info, self._suspects())
+        except SessionExpiredError:
+            raise  # registering in the next session says it
+        except RegentError as error:
+            log.warning("[Broker id=%d] %s; trying again", self._info.broker_id, error)
+            self._schedule(self._term.settings.registration_retry_ms, SuspectReplicasChanged())
+
     def _failover(self, won: ControllerEpoch) -> None:
         """Take over, in the order of ``KafkaController.onControllerFailover``.
 
@@ -428,6 +443,7 @@ class Controller:
             (set_aside.LOADING_TOPICS, self._topics.load),
             ("TopicDeletion", self._deletions.load),
             (set_aside.ANNOUNCING_BROKERS, self._brokers.announce_brokers),
+            (set_aside.SETTLING_LEADERSHIPS, self._partitions.settle_restarted_replicas),
             (set_aside.STARTING_REPLICAS, self._replicas.startup),
             (set_aside.STARTING_PARTITIONS, self._partitions.startup),
             ("ZkPartitionReassignment", self._reassignments.resume),

@@ -64,6 +64,11 @@ class RegistrationDeleted:
 
 
 @dataclass(frozen=True, slots=True)
+class SuspectReplicasChanged:
+    """Replicas of this broker are suspect no longer, or it found out that others are."""
+
+
+@dataclass(frozen=True, slots=True)
 class Resign:
     """Something unexpected happened: give up the controllership and let another broker try.
 
@@ -308,6 +313,7 @@ ControllerEvent: TypeAlias = (
     | Expire
     | RegisterBrokerAndReelect
     | RegistrationDeleted
+    | SuspectReplicasChanged
     | Resign
     | StandAgain
     | BrokerChange
@@ -345,6 +351,7 @@ ControllerEvent: TypeAlias = (
 _EVENTS: tuple[type[ControllerEvent], ...] = get_args(ControllerEvent)
 
 _IDEMPOTENT_TRIGGERS = (
+    SuspectReplicasChanged,
     ControllerChange,
     Reelect,
     RegistrationDeleted,

@@ -197,7 +197,10 @@ class LeaderBalance:
         head = preferred_leader(
             assignment.replicas,
             leadership.leader_and_isr.isr,
-            lambda replica: self._context.is_replica_online(replica, partition),
+            lambda replica: (
+                self._context.is_replica_online(replica, partition)
+                and self._context.suspect_end(replica, partition) is None
+            ),
         )
         return head is not None and head not in assignment.adding_replicas
 

@@ -10,10 +10,18 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from typing import TypeAlias, TypeVar
 
+from core.controller.context import ControllerContext
+from core.controller.election import remember_eligible
 from core.controller.outbox import Outbox
 from core.controller.term import Term
 from core.errors import BadDataError, StateChangeFailedError, UnreadableError
-from core.model import LeaderAndIsr, LeaderIsrAndControllerEpoch, TopicPartition
+from core.model import (
+    NO_LEADER,
+    LeaderAndIsr,
+    LeaderIsrAndControllerEpoch,
+    LeaderRecoveryState,
+    TopicPartition,
+)
 from core.ports import PartitionStates, WriteError
 
 Proposal = TypeVar("Proposal")
@@ -23,6 +31,7 @@ Leaderships: TypeAlias = Mapping[TopicPartition, LeaderAndIsr]
 # A conflict means that somebody changed the ISR between our read and our write. More than a few in
 # a row means that it will not stop; the next event for the partition tries again.
 MAX_ROUNDS = 10
+NOBODY_COMMITS = 2**31  # as ``min.insync.replicas``: more than there can be in an ISR
 
 
 def change_leaderships(
@@ -51,6 +60,55 @@ def change_leaderships(
             f"{partition}: its state kept changing while {MAX_ROUNDS} attempts were made"
         )
     return accepted, failures
+
+
+def with_eligible_replicas(
+    term: Term, current: Leaderships, proposals: Mapping[TopicPartition, LeaderAndIsr]
+) -> dict[TopicPartition, LeaderAndIsr]:
+    """Return proposals that remember who leaves the ISR with everything committed (KIP-966).
+
+    Topics are asked for their ``min.insync.replicas`` only where few remain, or did before.
+    """
+    context = term.context
+    led = {p for p, new in proposals.items() if _can_be_led(context, p, new)}
+    concerned = {
+        partition
+        for partition, new in proposals.items()
+        if current[partition].eligible_leader_replicas
+        or (
+            not set(current[partition].isr) <= set(new.isr)
+            and (
+                partition not in led
+                or len(new.isr) <= max(1, len(context.partition_replica_assignment(partition)) - 2)
+            )
+        )
+    }
+    asked = {p.topic for p in concerned & led if _is_recovered(proposals[p])}
+    settings = term.store.read_min_insync_replicas(sorted(asked)) if asked else {}
+    with_eligible = dict(proposals)
+    for partition in concerned:
+        replicas = context.partition_replica_assignment(partition)
+        min_isr = settings.get(partition.topic, term.settings.min_insync_replicas)
+        with_eligible[partition] = remember_eligible(
+            current[partition],
+            proposals[partition],
+            min(min_isr, len(replicas)) if partition in led else NOBODY_COMMITS,
+        )
+    return with_eligible
+
+
+def _can_be_led(
+    context: ControllerContext, partition: TopicPartition, leadership: LeaderAndIsr
+) -> bool:
+    """Whether somebody leads, or is elected at once."""
+    return leadership.leader != NO_LEADER or any(
+        context.is_replica_online(r, partition) and context.suspect_end(r, partition) is None
+        for r in leadership.isr
+    )
+
+
+def _is_recovered(leadership: LeaderAndIsr) -> bool:
+    return leadership.leader_recovery_state is LeaderRecoveryState.RECOVERED
 
 
 def _usable(

@@ -88,14 +88,14 @@ class MovingLeaderships:
             proposals: dict[TopicPartition, LeaderAndIsr] = {}
             for partition, now in current.items():
                 replicas = requested[partition].replicas
-                leader = offline_leader(replicas, now.isr, self._online(partition))
+                leader = offline_leader(replicas, now.isr, self._sound(partition))
                 if leader is None:
                     failures[partition] = StateChangeFailedError(
                         f"{partition}: leader {now.leader} would be stopped, and of isr"
                         f" {list(now.isr)} nobody among {list(replicas)} can lead"
                     )
                 else:
-                    proposals[partition] = now.new_leader_and_isr(leader, now.isr)
+                    proposals[partition] = _next_epoch(now, leader, now.isr)
             return proposals
 
         accepted, failures = change_leaderships(self._term, leaving, propose)
@@ -117,7 +117,7 @@ class MovingLeaderships:
                 replicas = self._context.partition_replica_assignment(partition)
                 isr = tuple(r for r in now.isr if r in replicas)
                 if isr and now.leader in (NO_LEADER, *isr):
-                    proposals[partition] = now.new_leader_and_isr(now.leader, isr)
+                    proposals[partition] = _next_epoch(now, now.leader, isr)
             return proposals
 
         strange = self._partitions_with_strangers()
@@ -139,7 +139,7 @@ class MovingLeaderships:
         proposals: dict[TopicPartition, LeaderAndIsr] = {}
         for partition, now in current.items():
             isr = tuple(r for r in now.isr if r == now.leader or self._exists(partition, r))
-            proposals[partition] = now.new_leader_and_isr(now.leader, isr or now.isr)
+            proposals[partition] = _next_epoch(now, now.leader, isr or now.isr)
         return proposals
 
     def _has_caught_up(
@@ -158,6 +158,13 @@ class MovingLeaderships:
 
     def _online(self, partition: TopicPartition) -> Callable[[BrokerId], bool]:
         return lambda replica: self._context.is_replica_online(replica, partition)
+
+    def _sound(self, partition: TopicPartition) -> Callable[[BrokerId], bool]:
+        context = self._context
+        return lambda replica: (
+            context.is_replica_online(replica, partition)
+            and context.suspect_end(replica, partition) is None
+        )
 
     def _exists(self, partition: TopicPartition, replica: BrokerId) -> bool:
         state = self._context.replica_state(PartitionAndReplica(partition, replica))
@@ -192,3 +199,8 @@ class MovingLeaderships:
                 assignment.replicas, partition, leadership, assignment, is_new=False
             )
         self._term.announce(batch)
+
+
+def _next_epoch(now: LeaderAndIsr, leader: BrokerId, isr: tuple[BrokerId, ...]) -> LeaderAndIsr:
+    """Return the next leadership; logs of those out of sync may be deleted: none is eligible."""
+    return now.new_leader_and_isr(leader, isr)._replace(eligible_leader_replicas=())

@@ -21,15 +21,21 @@ from core.controller.election import (
     Elected,
     ElectionStrategy,
     OfflineElection,
+    depose,
     elect,
     why_nobody,
 )
-from core.controller.leadership import Failures, Leaderships, change_leaderships
+from core.controller.leadership import (
+    Failures,
+    Leaderships,
+    change_leaderships,
+    with_eligible_replicas,
+)
 from core.controller.request_batch import ControlRequestBatch
 from core.controller.states import VALID_PREVIOUS_PARTITION_STATES, PartitionState
 from core.controller.term import Term
 from core.errors import BadDataError, StateChangeFailedError
-from core.model import LeaderAndIsr, LeaderIsrAndControllerEpoch, TopicPartition
+from core.model import BrokerId, LeaderAndIsr, LeaderIsrAndControllerEpoch, TopicPartition
 from core.ports import WriteError
 
 log = logging.getLogger("state.change")
@@ -41,6 +47,50 @@ class PartitionStateMachine:
     def __init__(self, term: Term) -> None:
         self._term = term
         self._context = term.context
+
+    def settle_restarted_replicas(self) -> None:
+        """Treat as failed, at the start of a term, who started again since the last decision.
+
+        Nobody ruled then, or did not live to hear of it. A leader that lost the end of its log
+        would go on in the same leader epoch. Nothing is announced: brokers have not been told
+        anything yet.
+        """
+        context = self._context
+        changed = [p for p in context.all_partitions() if self._is_overtaken(p)]
+
+        def propose(
+            current: Leaderships, failures: Failures
+        ) -> Mapping[TopicPartition, LeaderAndIsr]:
+            stay = {p: now for p, now in current.items() if self._can_stay(p, now.leader)}
+            others = {p: now for p, now in current.items() if p not in stay}
+            elected = self._run_elections(others, OfflineElection(), failures)
+            proposals = {p: outcome.leader_and_isr for p, outcome in elected.items()}
+            for partition, now in others.items():
+                if partition not in elected:
+                    failures.pop(partition, None)
+                    proposals[partition] = depose(now)
+            for partition, now in stay.items():
+                isr = tuple(r for r in now.isr if self._can_stay(partition, r))
+                proposals[partition] = now.new_leader_and_isr(now.leader, isr)
+            return with_eligible_replicas(self._term, current, proposals)
+
+        change_leaderships(self._term, changed, propose)
+
+    def _is_overtaken(self, partition: TopicPartition) -> bool:
+        """Whether somebody who is up lost, or may have lost, what made it leader or in sync."""
+        leadership = self._context.partition_leadership_info(partition)
+        if leadership is None or self._context.is_topic_queued_for_deletion(partition.topic):
+            return False
+        leader, isr = leadership.leader_and_isr.leader, leadership.leader_and_isr.isr
+        if not self._context.is_replica_online(leader, partition):
+            return False  # it gets a leader anyway
+        return not all(self._can_stay(partition, r) for r in isr)
+
+    def _can_stay(self, partition: TopicPartition, replica: BrokerId) -> bool:
+        context = self._context
+        return not context.has_restarted(replica, partition) and (
+            context.suspect_end(replica, partition) is None
+        )
 
     def startup(self) -> None:
         """Give every partition its first state of this term, then seek leaders."""
@@ -194,7 +244,8 @@ class PartitionStateMachine:
         ) -> Mapping[TopicPartition, LeaderAndIsr]:
             proposals = self._run_elections(current, strategy, failures)
             elected.update(proposals)
-            return {partition: e.leader_and_isr for partition, e in proposals.items()}
+            chosen = {partition: e.leader_and_isr for partition, e in proposals.items()}
+            return with_eligible_replicas(self._term, current, chosen)
 
         accepted, failures = change_leaderships(self._term, partitions, propose)
         for partition, written in accepted.items():
@@ -222,7 +273,7 @@ class PartitionStateMachine:
             candidates = self._candidates(partition)
             outcome = elect(chosen, leadership, candidates)
             if outcome is None:
-                reason = why_nobody(chosen, leadership.isr, candidates.assignment)
+                reason = why_nobody(chosen, leadership, candidates)
                 failures[partition] = StateChangeFailedError(f"{partition}: {reason}")
                 continue
             elected[partition] = outcome
@@ -257,7 +308,12 @@ class PartitionStateMachine:
         stuck = [
             partition
             for partition, leadership in current.items()
-            if not any(self._context.is_replica_online(r, partition) for r in leadership.isr)
+            if not any(
+                map(
+                    self._candidates(partition).is_sound,
+                    (*leadership.isr, *leadership.eligible_leader_replicas),
+                )
+            )
         ]
         if not stuck:
             return set()
@@ -279,4 +335,6 @@ class PartitionStateMachine:
                 r, partition, include_shutting_down=True
             ),
             is_shutting_down=lambda r: r in context.shutting_down_broker_ids,
+            suspect_end=lambda r: context.suspect_end(r, partition),
+            has_restarted=lambda r: context.has_restarted(r, partition),
         )

@@ -18,7 +18,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Iterable, Mapping
 
-from core.controller.leadership import Failures, Leaderships, change_leaderships
+from core.controller.leadership import (
+    Failures,
+    Leaderships,
+    change_leaderships,
+    with_eligible_replicas,
+)
 from core.controller.request_batch import ControlRequestBatch
 from core.controller.states import VALID_PREVIOUS_REPLICA_STATES, ReplicaState
 from core.controller.term import Term
@@ -274,6 +279,9 @@ class ReplicaStateMachine:
     ) -> tuple[dict[TopicPartition, LeaderIsrAndControllerEpoch], Failures]:
         """Take the broker out of ISRs; the last member always stays (KAFKA-708).
 
+        So does every member when only suspect ones would remain: it is they who may have lost
+        committed records, and the others who have them.
+
         Returns the leaderships that others have to be told of.
         """
         epoch = self._context.epoch
@@ -292,15 +300,23 @@ class ReplicaStateMachine:
                         news[partition] = as_read  # else everybody has been told already
                     continue
                 leader = NO_LEADER if now.leader == broker_id else now.leader
-                shrunk = tuple(r for r in now.isr if r != broker_id)
-                proposals[partition] = now.new_leader_and_isr(leader, shrunk or now.isr)
-            return proposals
+                proposals[partition] = now.new_leader_and_isr(
+                    leader, self._isr_without(broker_id, partition, now.isr)
+                )
+            return with_eligible_replicas(self._term, current, proposals)
 
         accepted, failures = change_leaderships(self._term, partitions, propose)
         # The znodes of a topic that is being deleted may be gone already.
         failures = {p: f for p, f in failures.items() if not self._is_queued_for_deletion(p)}
         changed = {p: LeaderIsrAndControllerEpoch(w, epoch) for p, w in accepted.items()}
         return {**news, **changed}, failures
+
+    def _isr_without(
+        self, broker_id: BrokerId, partition: TopicPartition, isr: tuple[BrokerId, ...]
+    ) -> tuple[BrokerId, ...]:
+        shrunk = tuple(r for r in isr if r != broker_id)
+        suspect_end = self._context.suspect_end
+        return isr if all(suspect_end(r, partition) is not None for r in shrunk) else shrunk
 
     def _forget(self, broker_id: BrokerId, partitions: list[TopicPartition]) -> None:
         for partition in partitions:

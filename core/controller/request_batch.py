@@ -190,7 +190,7 @@ class ControlRequestBatch:
             leadership = context.partition_leadership_info(topic_partition)
             if leadership is None:
                 continue
-            leader, isr, leader_epoch, partition_epoch, _ = leadership.leader_and_isr
+            leader, isr, leader_epoch, partition_epoch, *_ = leadership.leader_and_isr
             if topic_partition.topic in context.topics_to_be_deleted:
                 leader, leader_epoch, partition_epoch = LEADER_DURING_DELETE, 0, 0
             replicas = context.partition_replica_assignment(topic_partition)
@@ -316,7 +316,7 @@ def _leader_and_isr_row(
     *,
     is_new: bool,
 ) -> LeaderAndIsrPartition:
-    leader, isr, leader_epoch, partition_epoch, recovery_state = leadership.leader_and_isr
+    leader, isr, leader_epoch, partition_epoch, recovery_state, _ = leadership.leader_and_isr
     return LeaderAndIsrPartition(
         topic_partition.partition,
         leadership.controller_epoch,

@@ -35,6 +35,7 @@ LOADING_SET_ASIDE = "loading what is set aside"
 LOADING_BROKERS = "loading brokers"
 LOADING_TOPICS = "loading topics"
 ANNOUNCING_BROKERS = "announcing brokers"
+SETTLING_LEADERSHIPS = "settling leaderships of restarted brokers"
 STARTING_REPLICAS = "starting replicas"
 STARTING_PARTITIONS = "starting partitions"
 
@@ -42,7 +43,7 @@ _INDISPENSABLE = frozenset(
     {
         *("Startup", "ControllerChange", "Reelect", "RegisterBrokerAndReelect", "StandAgain"),
         *("Expire", "Resign", "EventsLost", LOADING_SET_ASIDE, LOADING_BROKERS, LOADING_TOPICS),
-        *(ANNOUNCING_BROKERS, STARTING_REPLICAS, STARTING_PARTITIONS),
+        *(ANNOUNCING_BROKERS, SETTLING_LEADERSHIPS, STARTING_REPLICAS, STARTING_PARTITIONS),
     }
 )
 """Without these nobody rules: only a topic that they fail about can be set aside."""

@@ -15,10 +15,12 @@ from core.ports import ControllerStore, TopicIds
 class ControllerSettings:
     """The settings the controller decides by; times in milliseconds.
 
-    ``unclean_leader_election_enable`` is the default for topics and may change while running.
+    ``unclean_leader_election_enable`` and ``min_insync_replicas`` are defaults for topics; the
+    first may change while running.
     """
 
     unclean_leader_election_enable: bool = False
+    min_insync_replicas: int = 1
     delete_topic_enable: bool = True
     topic_deletion_retry_ms: int = 10_000
     registration_retry_ms: int = 500

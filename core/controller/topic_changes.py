@@ -228,15 +228,24 @@ class TopicChanges:
 
     def _learn_leaderships(self, partitions: list[TopicPartition]) -> None:
         unreadable: list[BadDataError] = []
-        for partition, state in self._term.store.read_partition_states(partitions).items():
+        states, zxids = self._term.store.read_partition_states_with_zxids(partitions)
+        broker_epochs = self._context.live_broker_epochs
+        youngest = max(broker_epochs.values(), default=0)
+        for partition, state in states.items():
             if isinstance(state, BadDataError):
                 self._context.unreadable_partitions.add(partition)
                 self._context.must_read_again |= isinstance(state, UnreadableError)
                 unreadable.append(state)
-            else:
-                self._context.put_partition_leadership_info(partition, state)
-                if state.controller_epoch > self._context.loaded_epoch:
-                    self._context.loaded_epoch = state.controller_epoch
+                continue
+            self._context.put_partition_leadership_info(partition, state)
+            if state.controller_epoch > self._context.loaded_epoch:
+                self._context.loaded_epoch = state.controller_epoch
+            written = zxids[partition]
+            if written < youngest:
+                isr = state.leader_and_isr.isr
+                restarted = frozenset(r for r in isr if broker_epochs.get(r, 0) > written)
+                if restarted:
+                    self._context.restarted_replicas[partition] = restarted
         if unreadable:
             log.error("%d partitions cannot be led, the first: %s", len(unreadable), unreadable[0])
 

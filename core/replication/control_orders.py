@@ -54,6 +54,7 @@ from core.replication.metadata_cache import MetadataCache
 from core.replication.partition import Partition, Role
 from core.replication.replica_fetcher import ReplicaFetcher
 from core.replication.request_parts import Named, RequestParts
+from core.replication.suspect_replicas import SuspectTracker
 from core.replication.turns import Turns, portions_of_orders, take
 
 log = logging.getLogger("state.change")
@@ -73,8 +74,10 @@ class ControlOrders:
         led: LedPartitions,
         fetcher: ReplicaFetcher,
         replacement: LogReplacement,
+        suspects: SuspectTracker,
     ) -> None:
-        self.broker_epoch = UNKNOWN_BROKER_EPOCH
+        self._early: list[tuple[int, Callable[[], None]]] = []  # what was learnt too early
+        self._broker_epoch = UNKNOWN_BROKER_EPOCH
         self.controller_epoch = logs.seen.controller_epoch  # the highest obeyed, in any life
         self._broker_id = broker_id
         self._controller_id: BrokerId | None = None  # whom we have obeyed in that epoch
@@ -88,6 +91,7 @@ class ControlOrders:
         self._led = led
         self._fetcher = fetcher
         self._replacement = replacement
+        self._suspects = suspects
 
     def handle(
         self, header: ControlHeader, request: ControlRequest, now_ms: int
@@ -119,6 +123,9 @@ class ControlOrders:
                 return (yield from self._stop_replicas(request))
             case UpdateMetadataRequest():
                 self._cache.update(header, request)
+                if self._logs.has_suspects:
+                    for name, row in request.partitions():
+                        self._learn(header, partial(self._suspects.on_leadership, name, row))
                 return UpdateMetadataResponse(Errors.NONE)
 
     def refuse_unread(
@@ -167,6 +174,33 @@ class ControlOrders:
             return Errors.STALE_CONTROLLER_EPOCH  # its sender has sent it again, and more since
         return Errors.NONE
 
+    @property
+    def broker_epoch(self) -> int:
+        """Which life of this broker orders are for; -1 until it registered."""
+        return self._broker_epoch
+
+    @broker_epoch.setter
+    def broker_epoch(self, broker_epoch: int) -> None:
+        self._broker_epoch = broker_epoch
+        early, self._early = self._early, []
+        for epoch, learn in early:
+            if epoch == broker_epoch:
+                learn()
+
+    def _learn(self, header: ControlHeader, learn: Callable[[], None]) -> None:
+        """Learn something of suspect replicas, if the order is for the present life.
+
+        The controller may know the life before this broker does.
+        """
+        if self._is_of_this_life(header):
+            learn()
+        elif self._broker_epoch == UNKNOWN_BROKER_EPOCH:
+            self._early.append((header.broker_epoch, learn))
+
+    def _is_of_this_life(self, header: ControlHeader) -> bool:
+        """Whether the controller knew which replicas are suspect when it gave the order."""
+        return UNKNOWN_BROKER_EPOCH != self.broker_epoch <= header.broker_epoch
+
     # --- LeaderAndIsr ---
 
     def begins_copying(self, request: LeaderAndIsrRequest) -> bool:
@@ -187,17 +221,23 @@ class ControlOrders:
     def _become_leader_or_follower(
         self, header: ControlHeader, request: LeaderAndIsrRequest, now_ms: int
     ) -> Turns[LeaderAndIsrResponse]:
+        is_present = self._is_of_this_life(header)
         if request.type is LeaderAndIsrType.FULL:
             named = self._full.add(header, request)
             if named is not None:
+                self._find_lost_logs(header, request, named)
                 self._set_strays_aside(named)
         errors: list[PartitionError] = []
 
         def obey(portion: Sequence[tuple[LeaderAndIsrTopic, LeaderAndIsrPartition]]) -> None:
             for topic, state in portion:
                 name = TopicPartition(topic.topic_name, state.partition_index)
-                obey_row = partial(self._obey, name, topic.topic_id, state, now_ms)
+                obey_row = partial(
+                    self._obey, name, topic.topic_id, state, now_ms, is_present=is_present
+                )
                 errors.append(PartitionError(*name, self._alone(name, obey_row)))
+                if self._logs.has_suspects:
+                    self._learn(header, partial(self._suspects.on_leadership, name, state))
 
         orders = (
             (topic, state) for topic in request.topic_states for state in topic.partition_states
@@ -206,20 +246,18 @@ class ControlOrders:
         self._report(f"LeaderAndIsr {request.type.name}: obeyed", errors)
         return LeaderAndIsrResponse(Errors.NONE, tuple(errors))
 
-    def _obey(
+    def _obey(  # noqa: C901 - every reason not to
         self,
         name: TopicPartition,
         topic_id: TopicId | None,
         state: LeaderAndIsrPartition,
         now_ms: int,
+        *,
+        is_present: bool,
     ) -> Errors:
         has_failed = self._logs.is_offline(name)
-        if has_failed:
-            is_registered = self.broker_epoch != UNKNOWN_BROKER_EPOCH
-            error = self._replacement.make_room(name, state, is_registered=is_registered)
-            if error is not Errors.NONE:
-                self._hosted.mark_offline(name)
-                return error
+        if has_failed and (error := self._make_room(name, state)) is not Errors.NONE:
+            return error
         partition = self._hosted.get(name) or Partition(name)
         if differ(partition.topic_id, topic_id):
             return Errors.INCONSISTENT_TOPIC_ID
@@ -243,6 +281,8 @@ class ControlOrders:
             error = _why_not(replica_log, topic_id, state.leader_epoch)
             if error is not Errors.NONE:
                 return error
+            if self._suspects.must_refuse(name, state, replica_log, is_present=is_present):
+                return Errors.CORRUPT_MESSAGE
             if partition.log is not replica_log:
                 partition.open(replica_log, self._logs.checkpointed_high_watermark(name))
             if not is_same_epoch or resumes:
@@ -251,7 +291,17 @@ class ControlOrders:
             return self._hosted.fail(name, error)
         partition.topic_id = replica_log.topic_id
         self._hosted.add(partition)
+        if state.leader == self._broker_id:
+            self._suspects.absolve(name)
         return Errors.NONE
+
+    def _make_room(self, name: TopicPartition, state: LeaderAndIsrPartition) -> Errors:
+        """Set a log aside that cannot be used, or have its replica out of service."""
+        is_registered = self.broker_epoch != UNKNOWN_BROKER_EPOCH
+        error = self._replacement.make_room(name, state, is_registered=is_registered)
+        if error is not Errors.NONE:
+            self._hosted.mark_offline(name)
+        return error
 
     def _alone(self, name: TopicPartition, obey_row: Callable[[], Errors]) -> Errors:
         """Obey one row; if that raises, its replica alone is out of service, and asked to return.
@@ -280,6 +330,15 @@ class ControlOrders:
             partition.make_follower(state)
             if partition.role is Role.FOLLOWER:
                 self._fetcher.follow(partition)
+
+    def _find_lost_logs(
+        self, header: ControlHeader, request: LeaderAndIsrRequest, named: Named
+    ) -> None:
+        """Learn what a log directory had that is new, or empty again, when all is named."""
+        if not self._logs.knows_all:
+            lost = self._suspects.gather_lost(request)
+            if named.is_everything:
+                self._learn(header, partial(self._suspects.on_lost, lost))
 
     def _set_strays_aside(self, named: Named) -> None:
         """Make room: what is not listed is not ours, nor is a log of an earlier topic.

@@ -42,6 +42,7 @@ from core.replication.produces import Produce, RespondToProduce
 from core.replication.record_deletions import RecordDeletions, RespondToDeletion
 from core.replication.replica_fetcher import ReplicaFetcher
 from core.replication.replication_quota import ReplicationQuotas
+from core.replication.suspect_replicas import SuspectTracker
 from core.replication.turns import Turns
 
 T = TypeVar("T")
@@ -116,8 +117,16 @@ class ReplicaManager:
         )
         self._early = EarlyBatches()
         self._replacement = LogReplacement(broker_id, logs, cache, hosted)
+        self._suspects = SuspectTracker(broker_id, logs)
         self._orders = ControlOrders(
-            broker_id, logs, cache, hosted, self._led, self._fetcher, self._replacement
+            broker_id,
+            logs,
+            cache,
+            hosted,
+            self._led,
+            self._fetcher,
+            self._replacement,
+            self._suspects,
         )
         self._fetches = FollowerFetches(hosted, self._led, cache, sessions, delayed, quotas.leader)
         self._consumers = ConsumerFetches(hosted, delayed)
@@ -410,6 +419,14 @@ class ReplicaManager:
         """
         with self._lock:
             return self._replacement.candidates()
+
+    def take_suspect_news(self) -> bool:
+        """Return whether replicas have become suspect, or sound, since the last time.
+
+        Then it is to be saved, and controllers to be told. Call after every order.
+        """
+        with self._lock:
+            return self._suspects.take_news()
 
     def checkpoint_high_watermarks(self) -> None:
         """Note the high watermarks of all replicas on disk; one caller at a time."""

@@ -10,7 +10,7 @@ import pytest
 from actors.broker_registration import AdvertisedListeners, register
 from config.settings import BrokerConfig
 from core.errors import BrokerIdInUseError
-from core.model import BrokerInfo, EndPoint
+from core.model import NO_SUSPECTS, BrokerInfo, EndPoint
 from tests.support.fake_zookeeper import FakeZooKeeper, FakeZooKeeperServer
 from zk.store import ZkControllerStore
 
@@ -52,7 +52,7 @@ def former(server: FakeZooKeeperServer) -> FakeZooKeeper:
 def register_again(server: FakeZooKeeperServer, pauses: Pauses) -> tuple[int, int]:
     zookeeper = FakeZooKeeper(server)
     store = ZkControllerStore(zookeeper)
-    return register(INFO, zookeeper, store, SESSION_TIMEOUT_MS, pauses)
+    return register(INFO, lambda: NO_SUSPECTS, zookeeper, store, SESSION_TIMEOUT_MS, pauses)
 
 
 def test_it_waits_for_its_former_session_and_says_so_once(

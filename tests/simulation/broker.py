@@ -56,6 +56,7 @@ from zk.watches import controller_event
 CHECKPOINT_INTERVAL_MS = 5_000
 MAX_EVENTS = 100_000
 PROPOSAL_BACKOFF_MS = 100
+SUSPECTS_DELAY_MS = 50
 SHUTDOWN_ATTEMPTS = 3
 SHUTDOWN_BACKOFF_MS = 500
 
@@ -152,7 +153,12 @@ class SimulatedBroker:
         topic_ids = CountedTopicIds(self.cache, world.topic_numbers)
         store = ZkControllerStore(self.session, disk.check_cluster)
         self.controller = Controller(
-            info, store, topic_ids, self.settings, lambda: self.replica_manager.controller_epoch
+            info,
+            store,
+            topic_ids,
+            self.settings,
+            lambda: self.replica_manager.controller_epoch,
+            disk.suspects,
         )
         self.controller.flush_to(self._perform)
         self._request_ids = itertools.count(1)
@@ -340,6 +346,10 @@ class SimulatedBroker:
         """Let it be seen what replicas have come to, and send what they propose."""
         self.world.observer.on_acted(self)
         self._propose()
+        if self.replica_manager.take_suspect_news():
+            self.world.time.schedule(
+                self, SUSPECTS_DELAY_MS, lambda: self.tell(events.SuspectReplicasChanged())
+            )
 
     def obey(self, exchange: Exchange) -> ControlResponse:
         """Obey, or refuse, an order of a controller."""

@@ -11,7 +11,14 @@ from collections.abc import Collection, Mapping
 
 from core.controller.context import ControllerContext
 from core.controller.states import PartitionState, ReplicaState
-from core.model import LeaderAndIsr, PartitionAndReplica, ReplicaAssignment, TopicPartition
+from core.model import (
+    NO_LEADER,
+    BrokerId,
+    LeaderAndIsr,
+    PartitionAndReplica,
+    ReplicaAssignment,
+    TopicPartition,
+)
 from core.replication.partition import Role
 from tests.simulation.broker import SimulatedBroker
 from tests.simulation.cluster import Cluster
@@ -185,6 +192,11 @@ def _assert_knows_the_cluster(
     assert known_ids == ids, f"broker {broker.broker_id}: {snapshot.topic_ids}"
 
 
+def _is_sound(cluster: Cluster, broker_id: BrokerId, partition: TopicPartition) -> bool:
+    disk = cluster.disks[broker_id]
+    return disk.get(partition) is not None and disk.suspects().end_of(partition) is None
+
+
 def _assert_partition_converged(
     cluster: Cluster, partition: TopicPartition, assignment: ReplicaAssignment
 ) -> None:
@@ -194,7 +206,12 @@ def _assert_partition_converged(
         assert not live, f"{partition} was never led"
         return
     now = stored.leader_and_isr
-    if live & set(now.isr):  # L2, L4
+    members = {*now.isr, *now.eligible_leader_replicas}
+    waited_for = set(assignment.replicas) & members - live
+    sound = {b for b in live & members if _is_sound(cluster, b, partition)}
+    if now.leader == NO_LEADER and waited_for and not sound:
+        pass  # who is missing may have what all others lost
+    elif live & set(now.isr):  # L2, L4
         assert now.leader in live, f"{partition} could be led: {now}"
         assert set(now.isr) == live, f"{partition}: {live} live, in sync are {now}"
     else:
@@ -288,7 +305,8 @@ def _assert_balanced(context: ControllerContext) -> None:
         totals[first] += 1
         if leadership is not None and leadership.leader_and_isr.leader != first:
             led_by_others.setdefault(first, []).append(partition)
-            could_lead = first in leadership.leader_and_isr.isr
+            is_sound = context.suspect_end(first, partition) is None
+            could_lead = is_sound and first in leadership.leader_and_isr.isr
             if could_lead and first not in assignment.adding_replicas:
                 movable.add(partition)
     for broker_id, partitions in led_by_others.items():

@@ -256,12 +256,12 @@ def old_leader_epochs_obeyed() -> Any:
     obey = ControlOrders._obey
 
     def whatever_its_epoch(
-        self: ControlOrders, name: Any, topic_id: Any, state: Any, now_ms: int
+        self: ControlOrders, name: Any, topic_id: Any, state: Any, now_ms: int, **options: Any
     ) -> Any:
         partition = self._hosted.get(name)
         if partition is not None:
             partition.leader_epoch = min(partition.leader_epoch, state.leader_epoch - 1)
-        return obey(self, name, topic_id, state, now_ms)
+        return obey(self, name, topic_id, state, now_ms, **options)
 
     return patch.object(ControlOrders, "_obey", whatever_its_epoch)
 

@@ -125,8 +125,12 @@ class Disk(MemoryLogs):
             log.is_condemned = bool(log.damaged) and is_refused()
 
     def lose_power(self, lost_batches: Callable[[], int]) -> None:
-        """Lose the end of every log: what was not on the platters yet."""
+        """Lose the end of every log: what was not on the platters yet.
+
+        The broker that starts again knows that its machine did.
+        """
         for name in self.hosted():
+            self.suspect.add(name)
             log, count = self.log(name), lost_batches()
             if count and log.batches and not self.is_offline(name):
                 self.observer.on_lost(self.broker_id, log)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 from core.errors import BadDataError
@@ -29,7 +29,9 @@ from tests.simulation.situations import Situation, Situations
 from tests.support.fake_zookeeper import Transaction
 from zk.admin_znodes import ConfigEntityZNode, DeleteTopicsZNode
 from zk.operations import Check, Create, Delete, Operation, SetData
+from zk.suspect_replicas import decode as decode_suspects
 from zk.znodes import (
+    BrokerIdZNode,
     ControllerEpochZNode,
     ControllerZNode,
     TopicPartitionStateZNode,
@@ -307,7 +309,11 @@ class LeadershipHistory:
             assert isinstance(operation, SetData), where
             assert before is not None, where
             assert operation.version == before.partition_epoch, f"VersionChain, {where}"
-            kept = now._replace(isr=before.isr, leader_recovery_state=before.leader_recovery_state)
+            kept = now._replace(
+                isr=before.isr,
+                leader_recovery_state=before.leader_recovery_state,
+                eligible_leader_replicas=before.eligible_leader_replicas,
+            )
             assert kept == before.with_partition_epoch(version), f"more than the ISR, {where}"
             return
         assert state.controller_epoch == self.controller_epoch, f"a fenced write, {where}"
@@ -330,6 +336,12 @@ class LeadershipHistory:
                 taken_over = self._successors.setdefault(before.leader, {})
                 taken_over[partition] = now.leader, now.leader_epoch, writer.handled_events
             self._check_new_leader(partition, before, now, writer, where)
+        elif now.leader_recovery_state > before.leader_recovery_state:
+            is_allowed = self._may_be_unclean(partition)
+            is_last_resort = is_allowed or self._are_all_suspect(before.isr, partition)
+            assert is_last_resort, f"nobody lost any, {where}"
+            assert now.isr == (now.leader,), f"an unclean leader is alone, {where}"
+            self.on_unclean_election(partition, self.topic_id(partition.topic), now.leader_epoch)
 
     def _is_of_leader(self, transaction: Transaction) -> bool:
         """Whether leaders write ISRs themselves, and this is such a write: nothing fences it."""
@@ -402,16 +414,20 @@ class LeadershipHistory:
             context = writer.controller.context
             usable = context.live_broker_epochs.keys() - context.shutting_down_broker_ids
             assert now.leader in usable, f"LeaderIsAlive, {where}"
-        if now.leader in before.isr:
+        replicas = self._assignments[partition.topic][partition.partition].replicas
+        members = [r for r in (*before.isr, *before.eligible_leader_replicas) if r in replicas]
+        is_last_resort = now.leader in members and self._are_all_suspect(members, partition)
+        is_recovering = now.leader_recovery_state is LeaderRecoveryState.RECOVERING
+        is_known_as_such = now.leader_recovery_state == before.leader_recovery_state
+        is_unclean = is_recovering and (is_last_resort or not is_known_as_such)
+        if now.leader in members and not is_unclean:
             return
         topic_id = self.topic_id(partition.topic)
         self._situations.meet(Situation.UNCLEAN_ELECTION)
         self.on_unclean_election(partition, topic_id, now.leader_epoch)
-        assert (
-            self.allow_unclean_everywhere
-            or partition.topic in self._unclean_topics
-            or partition in self._unclean_partitions
-        ), f"an unclean election nobody allowed, {where}"
+        assert is_last_resort or self._may_be_unclean(partition), (
+            f"an unclean election nobody allowed, {where}"
+        )
         assert now.isr == (now.leader,), f"an unclean leader is alone, {where}"
         assert now.leader_recovery_state is LeaderRecoveryState.RECOVERING, where
         if writer is not None:
@@ -419,6 +435,26 @@ class LeadershipHistory:
             self._unclean_elections[id(writer)] = count
             recorded = writer.controller.context.stats.unclean_leader_elections
             assert recorded >= count, f"an unclean election was not recorded, {where}"
+
+    def _may_be_unclean(self, partition: TopicPartition) -> bool:
+        return (
+            self.allow_unclean_everywhere
+            or partition.topic in self._unclean_topics
+            or partition in self._unclean_partitions
+        )
+
+    def _are_all_suspect(self, members: Iterable[BrokerId], partition: TopicPartition) -> bool:
+        """Whether all of these are registered, and say that they may have lost records."""
+        nodes = self._cluster.zookeeper.snapshot()
+        for member in members:
+            node = nodes.get(BrokerIdZNode.path(member))
+            if node is None:
+                return False
+            listed = BrokerIdZNode.suspects(node.data).paths(member, node.stat.ephemeral_owner)
+            suspects = decode_suspects([nodes[path].data for path in listed])
+            if suspects.end_of(partition) is None:
+                return False
+        return True
 
     def _writer(self, transaction: Transaction) -> SimulatedBroker | None:
         """Return the controller that wrote, if it still rules in the term it wrote in."""

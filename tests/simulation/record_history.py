@@ -35,8 +35,8 @@ class RecordHistory(RecordObserver):
         # Topic id, leader epoch and high watermark of each leadership when it was last looked at.
         self._seen: dict[SimulatedBroker, dict[TopicPartition, tuple[str | None, int, int]]] = {}
         # Replicas whose disks lost records while they were in the ISR, or were to join it as what
-        # they were before, and the leader epoch in which they left it: before that they may lead
-        # all the same.
+        # they were before, and the leader epoch in which they left it. They do not excuse a loss:
+        # nobody is to elect them.
         self._lossy: dict[tuple[BrokerId, TopicPartition], int | None] = {}
         self._doomed: set[str] = set()
         # Of the fetch that is being taken.
@@ -202,8 +202,6 @@ class RecordHistory(RecordObserver):
         name, epoch = partition.topic_partition, partition.leader_epoch
         known = self.of(log)
         assert known is not None
-        left_in = self._lossy.get((broker.broker_id, name), -1)
-        known.is_tainted |= left_in is None or epoch < left_in
         checked = before or 0
         if before is None:
             known.check_leader(broker.broker_id, log, epoch)

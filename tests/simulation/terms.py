@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 from core.controller.answers import refusal
-from core.controller.events import Reelect, RegisterBrokerAndReelect, StandAgain
+from core.controller.events import (
+    Reelect,
+    RegisterBrokerAndReelect,
+    StandAgain,
+    SuspectReplicasChanged,
+)
 from core.model import TopicPartition
 from core.protocol.controller import ControlledShutdownRequest
 from tests.simulation.broker import SimulatedBroker
@@ -66,7 +71,7 @@ class Terms:
         assert context.offline_partition_count == 0, f"{where} counts offline partitions"
         assert context.preferred_replica_imbalance_count == 0, f"{where} counts imbalance"
         scheduled = self._cluster.time.events_of(broker)
-        allowed = (Reelect, RegisterBrokerAndReelect, StandAgain)
+        allowed = (Reelect, RegisterBrokerAndReelect, StandAgain, SuspectReplicasChanged)
         assert all(isinstance(event, allowed) for event in scheduled), f"{where} waits: {scheduled}"
         watched = self._cluster.zookeeper.watched(broker.session.session_id)
         allowed_watches = {ControllerZNode.PATH, BrokerIdZNode.path(broker.broker_id)}

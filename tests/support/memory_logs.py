@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from core.errors import DamagedRecordsError, StorageError
 from core.log_config import DEFAULT_LOG_CONFIG, LogConfig
-from core.model import NO_EPOCH, TopicPartition
+from core.model import NO_EPOCH, NO_LOG_END, LogEnd, SuspectReplicas, TopicPartition
 from core.protocol.control import TopicId
 from core.records import NO_RECORDS, MemoryRecords, RecordBytes, Records
 from core.replica_logs import (
@@ -292,6 +292,9 @@ class MemoryLogs(NotesInMemory):
         super().__init__()
         self.has_failed = False  # some directory
         self.aside: list[TopicPartition] = []
+        self.suspect: set[TopicPartition] = set()
+        self.suspect_changes = 0
+        self.is_new = False  # some directory: what was in it nobody knows
         self.high_watermarks: dict[TopicPartition, int] = {}  # as checkpointed
         self._logs: dict[TopicPartition, MemoryLog] = {}
         self._removed: set[TopicPartition] = set()  # while a directory had failed
@@ -326,6 +329,7 @@ class MemoryLogs(NotesInMemory):
 
     def repair(self) -> None:
         """Put an empty directory in the place of the failed one."""
+        self.is_new |= self.has_failed
         self.has_failed = False
         self._removed.clear()
         for name in [n for n, log in self._logs.items() if log.is_offline]:
@@ -410,7 +414,56 @@ class MemoryLogs(NotesInMemory):
             if self.get(name) is not None
         }
 
+    # --- replicas that may have lost committed records ---
+
+    @property
+    def knows_all(self) -> bool:
+        """Whether every directory works, and is not new."""
+        return not self.is_new and not self.has_failed
+
+    @property
+    def has_suspects(self) -> bool:
+        """Whether any replica is suspect."""
+        return bool(self._all_suspect())
+
+    def suspects(self) -> SuspectReplicas:
+        """Return which are suspect, and how much they have."""
+        suspect = self._all_suspect()
+        sound = {name for name in self._logs if self.get(name) is not None} - suspect
+        ends = {name: self._end_of(name) for name in sorted(suspect)}
+        return SuspectReplicas(ends, None if self.knows_all else frozenset(sound))
+
+    def _all_suspect(self) -> set[TopicPartition]:
+        return self.suspect | {name for name, log in self._logs.items() if log.is_condemned}
+
+    def _end_of(self, name: TopicPartition) -> LogEnd:
+        log = self.get(name)
+        if log is None:
+            return NO_LOG_END
+        return LogEnd(log.batches[-1].leader_epoch if log.batches else -1, log.log_end_offset)
+
+    def is_suspect(self, topic_partition: TopicPartition) -> bool:
+        """Whether a replica is suspect."""
+        return topic_partition in self._all_suspect()
+
+    def note_lost(self, topic_partitions: Collection[TopicPartition]) -> None:
+        """Take these for suspect; now everything is known."""
+        if not self.has_failed:
+            self.suspect.update(topic_partitions)
+            self.is_new = False
+            self.suspect_changes += 1
+
+    def absolve(self, topic_partition: TopicPartition) -> None:
+        """Suspect a replica no longer."""
+        self.suspect.discard(topic_partition)
+        self.suspect_changes += 1
+
+    def save_suspects(self) -> None:
+        """Do nothing: memory outlives the process that uses it."""
+
     def _remove(self, name: TopicPartition) -> None:
+        self.suspect_changes += name in self._all_suspect()
+        self.suspect.discard(name)
         if self._logs.pop(name, None) is not None and self.has_failed:
             self._removed.add(name)
         self.high_watermarks.pop(name, None)

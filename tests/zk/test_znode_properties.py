@@ -149,6 +149,7 @@ versions = st.tuples(st.integers(0, 2**15 - 1), st.integers(0, 2**15 - 1))
             ids,
             ids,
             st.sampled_from(LeaderRecoveryState),
+            broker_ids,
         ),
         ids,
     )

@@ -233,4 +233,10 @@ def test_a_recovering_partition_stays_so_through_a_clean_election() -> None:
     ],
 )
 def test_that_nobody_is_found_is_said_in_words(strategy: ElectionStrategy, reason: str) -> None:
-    assert why_nobody(strategy, (2,), ReplicaAssignment((3, 2), (3,), (2,))) == reason
+    nobody = Candidates(
+        ReplicaAssignment((3, 2), (3,), (2,)),
+        is_online=lambda r: False,
+        is_reachable=lambda r: False,
+        is_shutting_down=lambda r: False,
+    )
+    assert why_nobody(strategy, LeaderAndIsr(NO_LEADER, (2,)), nobody) == reason

@@ -253,7 +253,7 @@ def test_the_topic_is_asked_only_where_nobody_in_sync_lives(office: Office) -> N
     reads: list[str] = []
     office.zookeeper.hook = lambda call: reads.extend(call.paths)
     u0 = TopicPartition("u", 0)
-    office.lead(T0, (8, 5), leader=8, isr=(8, 5), state=OFFLINE)
+    office.lead(T0, (8, 5, 6), leader=8, isr=(8, 5, 6), state=OFFLINE)
     office.lead(u0, (8, 5), leader=8, isr=(8,), state=OFFLINE)
     allow_unclean(office, "t")
     assert list(office.partitions.trigger_online_partition_state_change()) == [u0]

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from core.errors import StorageError
 from core.log_config import DEFAULT_LOG_CONFIG, LogConfig
-from core.model import NO_EPOCH, TopicPartition
+from core.model import NO_EPOCH, LogEnd, SuspectReplicas, TopicPartition
 from core.protocol.control import TopicId
 from core.records import NO_RECORDS, RecordBytes, Records
 from core.replica_logs import (
@@ -37,7 +37,40 @@ class NumberedLogs(NotesInMemory):
         self.ends: dict[TopicPartition, int] = {}
         self.epochs: dict[TopicPartition, list[tuple[int, int]]] = {}
         self.checkpointed: dict[TopicPartition, int] = {}
+        self.suspect: set[TopicPartition] = set()
+        self.suspect_changes = 0
         self._logs: dict[TopicPartition, NumberedLog] = {}
+
+    @property
+    def knows_all(self) -> bool:
+        """Say yes."""
+        return True
+
+    @property
+    def has_suspects(self) -> bool:
+        """Whether any replica is suspect."""
+        return bool(self.suspect)
+
+    def suspects(self) -> SuspectReplicas:
+        """Return the suspect replicas and where their logs end."""
+        ends = {name: LogEnd(-1, self.ends.get(name, 0)) for name in sorted(self.suspect)}
+        return SuspectReplicas(ends)
+
+    def is_suspect(self, topic_partition: TopicPartition) -> bool:
+        """Whether a replica is suspect."""
+        return topic_partition in self.suspect
+
+    def note_lost(self, topic_partitions: Collection[TopicPartition]) -> None:
+        """Raise."""
+        raise NotImplementedError("it knows all")
+
+    def absolve(self, topic_partition: TopicPartition) -> None:
+        """Suspect a replica no longer."""
+        self.suspect.discard(topic_partition)
+        self.suspect_changes += 1
+
+    def save_suspects(self) -> None:
+        """Do nothing."""
 
     def hosted(self) -> Mapping[TopicPartition, TopicId | None]:
         """Return every log and the topic id it was created for."""

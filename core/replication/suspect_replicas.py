@@ -1,0 +1,101 @@
+"""Which replicas of this broker may have lost committed records, and when they have them again.
+
+A replica that is suspect is so until it is in the ISR again by following a leader, or was told to
+lead: then the controller found nobody better, or somebody allowed it. See ``SuspectReplicas``.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from core.model import NO_LEADER, BrokerId, TopicPartition
+from core.protocol.control import (
+    LeaderAndIsrPartition,
+    LeaderAndIsrRequest,
+    UpdateMetadataPartition,
+)
+from core.replica_logs import PartitionLog, ReplicaLogs
+
+log = logging.getLogger("state.change")
+
+
+class SuspectTracker:
+    """Learns from what the controller says. Not thread-safe."""
+
+    def __init__(self, broker_id: BrokerId, logs: ReplicaLogs) -> None:
+        self._lost: list[TopicPartition] = []
+        self._has_lost_leader = False
+        self._told = logs.suspect_changes
+        self._broker_id = broker_id
+        self._logs = logs
+        # Leader epoch and partition epoch in which a replica was known not to be in sync.
+        self._out_of_sync_in: dict[TopicPartition, tuple[int, int]] = {}
+
+    def must_refuse(
+        self,
+        name: TopicPartition,
+        state: LeaderAndIsrPartition,
+        replica_log: PartitionLog,
+        *,
+        is_present: bool,
+    ) -> bool:
+        """Whether to lead now would be to go on in a leader epoch, part of which may be lost.
+
+        Or to obey an order that was not for the present life of this broker.
+        """
+        if state.leader != self._broker_id or not self._logs.is_suspect(name):
+            return False
+        return not is_present or state.leader_epoch <= replica_log.latest_epoch
+
+    def gather_lost(self, request: LeaderAndIsrRequest) -> list[TopicPartition]:
+        """Return what is gone of all that is hosted: of a request's parts up to this one."""
+        if request.part == 0:
+            self._lost = []
+        self._lost += (
+            name
+            for name, state in request.partitions()
+            if self._broker_id in state.isr and not state.is_new and self._logs.get(name) is None
+        )
+        return self._lost
+
+    def on_lost(self, lost: list[TopicPartition]) -> None:
+        """Learn what was in a log directory that is new, or empty again."""
+        if self._logs.knows_all:
+            return
+        self._logs.note_lost(lost)
+        if lost:
+            log.error(
+                "[Broker id=%d] the logs of %d in-sync replicas are gone, the first: %s",
+                self._broker_id,
+                len(lost),
+                lost[0],
+            )
+
+    def on_leadership(
+        self, name: TopicPartition, row: LeaderAndIsrPartition | UpdateMetadataPartition
+    ) -> None:
+        """Take in a leadership of which the controller knows that this replica is suspect.
+
+        In the ISR after it was out of it, it has fetched whatever is committed.
+        """
+        if not self._logs.is_suspect(name):
+            return
+        version = row.leader_epoch, row.partition_epoch
+        if row.leader <= NO_LEADER:
+            self._has_lost_leader = True  # how much there is in its log counts now
+        elif self._broker_id not in row.isr:
+            self._out_of_sync_in[name] = max(version, self._out_of_sync_in.get(name, version))
+        elif self._out_of_sync_in.get(name, version) < version:
+            self.absolve(name)
+
+    def absolve(self, name: TopicPartition) -> None:
+        """Rely on a replica again; one that is sound is fine."""
+        if self._logs.is_suspect(name):
+            self._out_of_sync_in.pop(name, None)
+            self._logs.absolve(name)
+
+    def take_news(self) -> bool:
+        """Return whether controllers should be told what is suspect now."""
+        has_news = self._has_lost_leader or self._told != self._logs.suspect_changes
+        self._has_lost_leader, self._told = False, self._logs.suspect_changes
+        return has_news

@@ -1,0 +1,106 @@
+"""Where the logs of a directory end, noted with every append: what a crash cannot have taken.
+
+A process that is killed leaves everything it wrote to the kernel. So a log that ends before what is
+noted here, on the same boot of the machine, has lost records since: somebody was at its files. On
+another boot the machine lost what was not on the disk yet, this file perhaps as well.
+
+An entry is 24 bytes, a digest of the log's name and an offset. Nothing here waits for the disk.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import struct
+from collections.abc import Mapping
+from pathlib import Path
+
+from core.model import TopicPartition
+from storage.atomic_file import write_atomically
+from storage.file_errors import storage_error
+
+LOG_ENDS = "log-end-offsets"
+_ENTRY = struct.Struct(">16sq")
+_OFFSET = struct.Struct(">q")
+_FREE = bytes(16)
+
+
+class LogEnds:
+    """The file, open for writing. Every method that writes may raise ``OSError``; whoever adds or
+    removes logs holds a lock.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._path = directory / LOG_ENDS
+        self._file = -1
+        self._slots: dict[TopicPartition, int] = {}
+        self._free: list[int] = []
+        self._count = 0
+
+    def read(self) -> NotedEnds | None:
+        """Return what is noted; None when there is no such file. Raises ``StorageError``."""
+        try:
+            data = self._path.read_bytes()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise storage_error(self._path, error) from None
+        whole = len(data) - len(data) % _ENTRY.size
+        entries = dict(_ENTRY.iter_unpack(data[:whole]))
+        entries.pop(_FREE, None)
+        return NotedEnds(entries)
+
+    def begin(self, ends: Mapping[TopicPartition, int]) -> None:
+        """Note where all logs there are end, in a new file. Raises ``StorageError``."""
+        data = b"".join(_ENTRY.pack(_digest(name), end) for name, end in ends.items())
+        write_atomically(self._path, data, is_synced=False)
+        self._slots = {name: slot for slot, name in enumerate(ends)}
+        self._free, self._count = [], len(ends)
+        self.close()
+        self._file = os.open(self._path, os.O_WRONLY | os.O_CLOEXEC)
+
+    def add(self, name: TopicPartition) -> None:
+        """Note an empty log."""
+        if name not in self._slots:
+            slot = self._free.pop() if self._free else self._count
+            self._count = max(self._count, slot + 1)
+            self._slots[name] = slot
+        os.pwrite(self._file, _ENTRY.pack(_digest(name), 0), self._slots[name] * _ENTRY.size)
+
+    def note(self, name: TopicPartition, log_end_offset: int) -> None:
+        """Note where a log ends."""
+        position = self._slots[name] * _ENTRY.size + len(_FREE)
+        os.pwrite(self._file, _OFFSET.pack(log_end_offset), position)
+
+    def remove(self, name: TopicPartition) -> None:
+        """Forget a log; absent is fine."""
+        slot = self._slots.pop(name, None)
+        if slot is not None:
+            os.pwrite(self._file, _ENTRY.pack(_FREE, 0), slot * _ENTRY.size)
+            self._free.append(slot)
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+
+class NotedEnds:
+    """What an earlier process noted."""
+
+    def __init__(self, by_digest: dict[bytes, int]) -> None:
+        self._by_digest = by_digest
+
+    def of(self, name: TopicPartition) -> int | None:
+        """Return where a log ended; None: it is not noted."""
+        return self._by_digest.get(_digest(name))
+
+    def has_others(self, names: set[TopicPartition]) -> bool:
+        """Whether logs with records are noted that are not among these."""
+        known = {_digest(name) for name in names}
+        return any(end > 0 and digest not in known for digest, end in self._by_digest.items())
+
+
+def _digest(name: TopicPartition) -> bytes:
+    return hashlib.blake2b(str(name).encode(), digest_size=16).digest()

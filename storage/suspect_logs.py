@@ -1,0 +1,122 @@
+"""Which logs of one directory may have lost committed records, and what tells so.
+
+* A directory that was in use when its machine stopped lost what was not on the disk yet.
+* A log that ends before what is noted (``storage.log_ends``) lost records by another's hand.
+* So did one that ends before its checkpointed high watermark.
+* A directory that is new, or in which noted logs are missing, had nobody knows what.
+
+What is suspect is written down, as it is so until the replica is in sync again, however often the
+broker starts meanwhile. Kafka ignores the file ``suspect-logs``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from core.errors import BadDataError
+from core.model import TopicPartition
+from storage.checkpoints import parse_numbers, read_rows, write_rows
+from storage.log_ends import NotedEnds
+
+SUSPECT_LOGS = "suspect-logs"
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+_CLOSED = "closed"
+_COLUMNS = 3
+
+
+def boot_id() -> str:
+    """Return what tells one boot of this machine from the next; empty where nothing does."""
+    try:
+        return _BOOT_ID.read_text(encoding="ascii").strip()
+    except OSError:
+        return ""
+
+
+class FoundLogs(NamedTuple):
+    """What there is in a directory when it is opened.
+
+    ``ends`` of the logs that can be used, ``unusable`` ones; ``is_new``: nobody used it before.
+    """
+
+    ends: Mapping[TopicPartition, int]
+    unusable: Collection[TopicPartition]
+    high_watermarks: Mapping[TopicPartition, int]
+    noted: NotedEnds | None
+    is_clean: bool
+    is_new: bool
+
+
+class SuspectLogs:
+    """Belongs to one directory; not thread-safe.
+
+    ``knows_all``: it is known which logs there were. ``names`` may include logs that are gone.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.names: set[TopicPartition] = set()
+        self.knows_all = True
+        self._path = directory / SUSPECT_LOGS
+        self._used_in = ""  # which boot; empty: nobody knows
+        self._is_saved = False
+
+    def load(self) -> None:
+        """Read what an earlier process wrote down; nothing if it is torn."""
+        try:
+            rows = read_rows(self._path, columns=_COLUMNS)
+            if not rows:
+                return
+            (self._used_in, knows_all, _), *suspects = rows
+            self.knows_all = knows_all == "all"
+            self.names = {
+                TopicPartition(topic, *parse_numbers(self._path, (partition,)))
+                for topic, partition, _ in suspects
+            }
+        except BadDataError:
+            self._used_in = ""
+
+    @property
+    def lost_power(self) -> bool:
+        """Whether the machine stopped, or may have, while the directory was in use."""
+        return self._used_in not in ("", _CLOSED, boot_id())
+
+    def examine(self, found: FoundLogs) -> None:
+        """Find out what is suspect by now."""
+        boot = boot_id()
+        is_same_boot = bool(boot) and self._used_in == boot
+        is_new = found.is_new and not self._used_in
+        for name, end in found.ends.items():
+            noted = None if found.noted is None else found.noted.of(name)
+            is_proven = found.is_clean or (is_same_boot and noted is not None)
+            least = max(noted or 0, found.high_watermarks.get(name, 0))
+            if not is_proven or end < least:
+                self.names.add(name)
+        is_any_gone = found.noted is not None and found.noted.has_others(
+            {*found.ends, *found.unusable}
+        )
+        self.knows_all = self.knows_all and not is_new and not is_any_gone
+
+    def begin(self) -> None:
+        """Write down that the directory is in use. Raises ``StorageError``."""
+        self._used_in = boot_id() or "unknown"
+        self._is_saved = False
+        self.save()
+
+    def change(self) -> None:
+        """Note that what is written down is not what is so."""
+        self._is_saved = False
+
+    def save(self) -> None:
+        """Write down what changed. Raises ``StorageError``."""
+        if not self._is_saved:
+            known = "all" if self.knows_all else "some"
+            rows = [f"{tp.topic} {tp.partition} suspect" for tp in sorted(self.names)]
+            write_rows(self._path, [f"{self._used_in} {known} logs", *rows])
+            self._is_saved = True
+
+    def close(self) -> None:
+        """Write down that nothing is in use any more. Raises ``StorageError``."""
+        self._used_in = _CLOSED
+        self._is_saved = False
+        self.save()

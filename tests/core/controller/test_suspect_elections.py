@@ -1,0 +1,146 @@
+"""Who leads when replicas may have lost committed records, and whom a partition waits for."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+
+from core.controller.election import (
+    Candidates,
+    ControlledShutdownElection,
+    Elected,
+    ElectionStrategy,
+    OfflineElection,
+    PreferredElection,
+    ReassignElection,
+    depose,
+    elect,
+    remember_eligible,
+    why_nobody,
+)
+from core.controller.leadership import NOBODY_COMMITS
+from core.model import NO_LEADER, LeaderAndIsr, LeaderRecoveryState, LogEnd, ReplicaAssignment
+
+Ids = tuple[int, ...]
+REPLICAS = (0, 1, 2)
+WAITS, UNCLEAN = OfflineElection(), OfflineElection(allow_unclean=True)
+
+
+def candidates(
+    live: Ids, suspects: dict[int, LogEnd] | None = None, restarted: Ids = ()
+) -> Candidates:
+    ends = suspects or {}
+    return Candidates(
+        ReplicaAssignment(REPLICAS),
+        is_online=lambda r: r in live,
+        is_reachable=lambda r: r in live,
+        is_shutting_down=lambda _: False,
+        suspect_end=ends.get,
+        has_restarted=lambda r: r in restarted,
+    )
+
+
+def run(
+    strategy: ElectionStrategy,
+    who: Candidates,
+    isr: Ids = REPLICAS,
+    eligible: Ids = (),
+) -> Elected | None:
+    state = LeaderAndIsr(NO_LEADER, isr, 4, 9, eligible_leader_replicas=eligible)
+    return elect(strategy, state, who)
+
+
+def led(outcome: Elected | None) -> tuple[int, Ids, bool]:
+    assert outcome is not None
+    return outcome.leader_and_isr.leader, outcome.leader_and_isr.isr, outcome.unclean
+
+
+def test_a_suspect_replica_neither_leads_nor_stays_in_sync_while_a_sound_one_lives() -> None:
+    assert led(run(WAITS, candidates((0, 1, 2), {0: LogEnd(4, 9)}))) == (1, (1, 2), False)
+
+
+def test_while_a_member_is_missing_that_may_have_everything_nobody_is_elected() -> None:
+    who = candidates((0, 1), {0: LogEnd(3, 7), 1: LogEnd(3, 8)})
+    assert run(WAITS, who) is None
+    reason = why_nobody(WAITS, LeaderAndIsr(NO_LEADER, REPLICAS), who)
+    assert reason == (
+        "waits for broker 2, which may have every committed record: the log of 0 and 1 may have"
+        " lost some"
+    )
+
+
+def test_when_all_are_back_and_suspect_the_newest_epoch_leads_then_the_longest_log() -> None:
+    for ends, leader in (
+        ((LogEnd(3, 7), LogEnd(3, 9), LogEnd(2, 20)), 1),
+        ((LogEnd(3, 7), LogEnd(2, 9), LogEnd(3, 7)), 0),
+        ((LogEnd(-1, -1), LogEnd(-1, -1), LogEnd(0, 1)), 2),
+    ):
+        outcome = run(WAITS, candidates(REPLICAS, dict(enumerate(ends))))
+        assert led(outcome) == (leader, (leader,), True)
+        assert outcome is not None
+        recovery = outcome.leader_and_isr.leader_recovery_state
+        assert recovery is LeaderRecoveryState.RECOVERING
+
+
+def test_an_unclean_election_does_not_wait_and_prefers_who_has_most_of_the_isr() -> None:
+    who = candidates((0, 1), {0: LogEnd(3, 7), 1: LogEnd(3, 8)})
+    assert led(run(UNCLEAN, who)) == (1, (1,), True)
+    assert led(run(UNCLEAN, candidates((2,), {2: LogEnd(0, 0)}), isr=(0, 1))) == (2, (2,), True)
+
+
+def test_an_eligible_replica_outside_the_isr_leads_cleanly_when_the_isr_cannot() -> None:
+    who = candidates((0, 1), {0: LogEnd(3, 7)})
+    assert led(run(WAITS, who, isr=(0,), eligible=(1,))) == (1, (1,), False)
+    assert run(WAITS, who, isr=(0,), eligible=(2,)) is None, "2 may come back"
+
+
+@pytest.mark.parametrize(
+    "strategy", [PreferredElection(), ReassignElection(), ControlledShutdownElection()]
+)
+def test_no_other_election_chooses_a_suspect_replica(strategy: ElectionStrategy) -> None:
+    outcome = run(strategy, candidates(REPLICAS, {0: LogEnd(3, 7)}))
+    assert outcome is None or outcome.leader_and_isr.leader != 0
+
+
+def test_who_has_not_restarted_leads_first_and_alone() -> None:
+    assert led(run(WAITS, candidates(REPLICAS, restarted=(0, 2)))) == (1, (1,), False)
+    assert led(run(WAITS, candidates(REPLICAS, restarted=REPLICAS))) == (0, REPLICAS, False)
+
+
+def test_no_election_ever_loses_records_that_a_member_without_losses_may_have() -> None:
+    """Every state of three members: up or down, suspect or sound."""
+    for states in product(("sound", "suspect", "down"), repeat=3):
+        live = tuple(r for r in REPLICAS if states[r] != "down")
+        suspects = {r: LogEnd(0, r) for r in REPLICAS if states[r] == "suspect"}
+        outcome = run(WAITS, candidates(live, suspects))
+        if "sound" in states:
+            leader, isr, unclean = led(outcome)
+            assert states[leader] == "sound"
+            assert {states[r] for r in isr} == {"sound"}
+            assert not unclean
+        elif "down" in states:
+            assert outcome is None
+        else:
+            assert led(outcome) == (2, (2,), True)
+
+
+@pytest.mark.parametrize(
+    ("leader", "isr", "min_isr", "eligible"),
+    [
+        (2, (2,), 2, (0, 1)),  # nothing is committed by one alone
+        (2, (1, 2), 2, ()),
+        (2, (2,), 1, ()),
+        (NO_LEADER, (2,), NOBODY_COMMITS, (0, 1)),
+    ],
+)
+def test_who_leaves_when_nothing_can_be_committed_any_more_is_eligible(
+    leader: int, isr: Ids, min_isr: int, eligible: Ids
+) -> None:
+    before = LeaderAndIsr(0, (1, 2), 4, 9, eligible_leader_replicas=(0,))
+    now = before.new_leader_and_isr(leader, isr)
+    assert remember_eligible(before, now, min_isr).eligible_leader_replicas == eligible
+
+
+def test_a_deposed_leader_leaves_the_isr_as_it_was() -> None:
+    assert depose(LeaderAndIsr(0, REPLICAS, 4, 9)) == LeaderAndIsr(NO_LEADER, REPLICAS, 5, 9)

@@ -1,0 +1,150 @@
+"""What a broker knows, when it starts, of the committed records that its logs may have lost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from core.model import NO_LOG_END, LogEnd
+from storage import suspect_logs
+from storage.log_ends import LOG_ENDS
+from storage.suspect_logs import SUSPECT_LOGS
+from tests.support.disk_logs import BATCH_BYTES, T0, T1, Machine, create, fill, log_of
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Iterator[Machine]:
+    machine = Machine(tmp_path / "one")
+    machine.start()
+    machine.logs.note_lost(())  # nothing was in the directory, which is new
+    machine.logs.save_suspects()
+    yield machine
+    machine.end()
+
+
+def cut(machine: Machine, size: int, name: str = "t-0") -> None:
+    """Cut a log's newest segment while nobody uses it."""
+    segment = max((machine.directories[0] / name).glob("*.log"))
+    with segment.open("r+b") as file:
+        file.truncate(size)
+
+
+def crash_then(machine: Machine, size: int) -> None:
+    machine.copy()
+    cut(machine, size)
+    machine.start()
+
+
+def test_after_a_kill_nothing_is_suspect(machine: Machine) -> None:
+    fill(create(machine.logs), 5)
+    assert not machine.crash().suspects()
+
+
+def test_a_batch_that_was_not_appended_as_a_whole_is_not_missed(machine: Machine) -> None:
+    fill(create(machine.logs), 2)
+    machine.copy()
+    (segment,) = (machine.directories[0] / "t-0").glob("*.log")
+    with segment.open("ab") as file:
+        file.write(b"\0" * 20)
+    assert not machine.start().suspects()
+
+
+@pytest.mark.parametrize("size", [BATCH_BYTES, BATCH_BYTES + 7, 0])
+def test_a_log_that_somebody_cut_is_suspect_also_between_two_batches(
+    machine: Machine, size: int
+) -> None:
+    fill(create(machine.logs), 2, leader_epoch=3)
+    crash_then(machine, size)
+    records = size // BATCH_BYTES
+    end = LogEnd(3 if records else -1, records)
+    assert dict(machine.logs.suspects().ends) == {T0: end}
+
+
+def test_after_another_boot_all_logs_are_suspect(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    fill(create(machine.logs), 5)
+    machine.copy()
+    (tmp_path / "boot_id").write_text("another\n")
+    monkeypatch.setattr(suspect_logs, "_BOOT_ID", tmp_path / "boot_id")
+    assert dict(machine.start().suspects().ends) == {T0: LogEnd(0, 5)}
+
+
+def test_after_an_orderly_end_another_boot_means_nothing(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    fill(create(machine.logs), 5)
+    machine.logs.close(is_clean=True)
+    (tmp_path / "boot_id").write_text("another\n")
+    monkeypatch.setattr(suspect_logs, "_BOOT_ID", tmp_path / "boot_id")
+    assert not machine.start().suspects()
+
+
+def test_truncating_leaves_a_log_sound(machine: Machine) -> None:
+    log = create(machine.logs)
+    fill(log, 5)
+    log.truncate_to(2)
+    assert not machine.crash().suspects()
+    log_of(machine.logs).truncate_fully_and_start_at(7)
+    assert not machine.crash().suspects()
+
+
+def test_a_log_is_suspect_until_it_is_relied_on_again_however_often_the_broker_starts(
+    machine: Machine,
+) -> None:
+    fill(create(machine.logs), 2)
+    crash_then(machine, BATCH_BYTES)
+    machine.restart()
+    assert machine.crash().is_suspect(T0)
+    machine.logs.absolve(T0)
+    machine.logs.save_suspects()
+    assert not machine.crash().has_suspects
+
+
+def test_a_log_without_what_was_noted_of_it_is_suspect(machine: Machine) -> None:
+    fill(create(machine.logs), 2)
+    machine.copy()
+    (machine.directories[0] / LOG_ENDS).unlink()
+    assert machine.start().is_suspect(T0)
+
+
+def test_a_log_of_an_unclean_directory_that_says_nothing_is_suspect(machine: Machine) -> None:
+    fill(create(machine.logs), 2)
+    machine.copy()
+    (machine.directories[0] / SUSPECT_LOGS).unlink()
+    assert machine.start().is_suspect(T0)
+
+
+def test_a_log_that_is_gone_makes_everything_suspect_until_all_is_named(machine: Machine) -> None:
+    fill(create(machine.logs, T0), 2)
+    fill(create(machine.logs, T1), 2)
+    machine.copy()
+    for path in (machine.directories[0] / "t-0").iterdir():
+        path.unlink()
+    (machine.directories[0] / "t-0").rmdir()
+    logs = machine.start()
+    assert logs.suspects().sound == frozenset({T1})
+    assert logs.suspects().end_of(T0) == NO_LOG_END
+    assert logs.suspects().end_of(T1) is None
+    logs.note_lost([T0])
+    logs.save_suspects()
+    assert dict(machine.crash().suspects().ends) == {T0: NO_LOG_END}
+
+
+def test_a_new_directory_does_not_know_what_was_in_its_place(tmp_path: Path) -> None:
+    machine = Machine(tmp_path / "new")
+    try:
+        assert machine.start().suspects().sound == frozenset()
+        assert not machine.restart().knows_all, "nor does it at the next start"
+    finally:
+        machine.end()
+
+
+def test_a_log_that_was_removed_is_not_missed(machine: Machine) -> None:
+    fill(create(machine.logs), 2)
+    machine.logs.delete(T0)
+    assert not machine.crash().suspects()
+    fill(create(machine.logs, T1), 1)
+    assert not machine.crash().suspects()

@@ -1,0 +1,135 @@
+"""The power goes in the whole cluster: what was acknowledged is there, whoever comes back first."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+from confluent_kafka import Consumer, KafkaError, Message, Producer
+from confluent_kafka import TopicPartition as Position
+
+import run
+from core.model import BrokerId, TopicPartition
+from tests.support.breakable_cluster import BROKERS, BreakableCluster
+from tests.support.running_cluster import eventually
+
+pytestmark = [pytest.mark.system, pytest.mark.zookeeper]
+
+TIMEOUT_S = 60.0
+VALUES = [b"%04d" % number for number in range(20)]
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BreakableCluster]:
+    with BreakableCluster(tmp_path_factory.mktemp("cluster")) as cluster:
+        yield cluster
+
+
+def produce_one_by_one(cluster: BreakableCluster, partition: TopicPartition) -> None:
+    """Write records, each in a batch of its own size and all acknowledged."""
+    refused: list[KafkaError] = []
+
+    def on_delivery(error: KafkaError | None, message: Message) -> None:
+        if error is not None:
+            refused.append(error)
+
+    producer = Producer({"bootstrap.servers": cluster.bootstrap, "acks": "all", "linger.ms": 0})
+    for value in VALUES:
+        producer.produce(
+            partition.topic, value, partition=partition.partition, on_delivery=on_delivery
+        )
+        assert producer.flush(TIMEOUT_S) == 0
+    assert not refused, refused
+
+
+def regent(cluster: BreakableCluster, *arguments: str) -> str:
+    """Run a command; return all it says, whatever comes of it."""
+    command = [sys.executable, run.__file__, *arguments, "--data-dir", str(cluster.data_dir)]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+    return ended.stdout + ended.stderr
+
+
+def values_on(
+    cluster: BreakableCluster, partition: TopicPartition, broker_id: BrokerId
+) -> list[bytes | None]:
+    """Return what is on the disk of a broker."""
+    return [record.value for record in cluster.logs([partition])[partition][broker_id]]
+
+
+def consume(cluster: BreakableCluster, partition: TopicPartition) -> list[bytes | None]:
+    """Return every record that can be read; wait for as many as were written."""
+    client = Consumer(
+        {"bootstrap.servers": cluster.bootstrap, "group.id": "g", "enable.auto.commit": False}
+    )
+    client.assign([Position(*partition, 0)])
+    try:
+        return [message.value() for message in client.consume(len(VALUES), TIMEOUT_S)]
+    finally:
+        client.close()
+
+
+def halve(cluster: BreakableCluster, broker_id: BrokerId, partition: TopicPartition) -> None:
+    """Cut the log of a broker that is down in the middle: between two batches, which is worse."""
+    (segment,) = cluster.log_of(partition, broker_id).glob("*.log")
+    size = segment.stat().st_size
+    assert size % len(VALUES) == 0
+    with segment.open("r+b") as file:
+        file.truncate(size // 2)
+
+
+def test_who_lost_records_does_not_lead_before_who_has_them_is_back(
+    cluster: BreakableCluster,
+) -> None:
+    (partition,) = cluster.create_safe_topic("payments", 1)
+    produce_one_by_one(cluster, partition)
+    cluster.kill(*BROKERS)
+    halve(cluster, 0, partition)
+    cluster.revive(0)
+    why = (
+        f"{partition} waits for broker 1 or 2, which may have every committed record: the log of"
+        " 0 may have lost some"
+    )
+    eventually(lambda: why in regent(cluster, "status"), "status says who is waited for")
+    assert why in regent(cluster, "topics", "describe", "payments")
+    assert cluster.leader_of(partition) == -1
+    cluster.revive(1)
+    assert cluster.await_another_leader(partition, -1) == 1
+    cluster.revive(2)
+    cluster.await_isrs(partition.topic, set(BROKERS))
+    assert consume(cluster, partition) == VALUES
+    assert all(values_on(cluster, partition, b) == VALUES for b in BROKERS)
+
+
+def test_an_unclean_election_ends_the_wait(cluster: BreakableCluster) -> None:
+    (partition,) = cluster.create_safe_topic("orders", 1)
+    produce_one_by_one(cluster, partition)
+    cluster.kill(*BROKERS)
+    halve(cluster, 0, partition)
+    cluster.revive(0)
+    eventually(lambda: cluster.leader_of(partition) == -1, "a controller knows")
+    elect = ("elect-leaders", "--election-type", "unclean", "--topic", "orders", "--partition", "0")
+    assert "Successfully" in regent(cluster, *elect)
+    assert cluster.leader_of(partition) == 0
+    cluster.revive(1)
+    cluster.revive(2)
+    cluster.await_isrs(partition.topic, set(BROKERS))
+    half = VALUES[: len(VALUES) // 2]
+    assert all(values_on(cluster, partition, b) == half for b in BROKERS)
+
+
+def test_when_all_have_lost_records_who_has_most_leads(cluster: BreakableCluster) -> None:
+    (partition,) = cluster.create_safe_topic("audit", 1)
+    produce_one_by_one(cluster, partition)
+    cluster.kill(*BROKERS)
+    for broker_id in (0, 2):
+        halve(cluster, broker_id, partition)
+    (segment,) = cluster.log_of(partition, 1).glob("*.log")
+    with segment.open("r+b") as file:
+        file.truncate(segment.stat().st_size - 1)
+    for broker_id in BROKERS:
+        cluster.revive(broker_id)
+    assert cluster.await_another_leader(partition, -1) == 1
+    cluster.await_isrs(partition.topic, set(BROKERS))
+    assert all(values_on(cluster, partition, b) == VALUES[:-1] for b in BROKERS)

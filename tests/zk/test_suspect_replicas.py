@@ -1,0 +1,115 @@
+"""Suspect replicas beside a registration: no controller sees the broker without them."""
+
+from __future__ import annotations
+
+import pytest
+
+from core.errors import BadDataError
+from core.model import (
+    NO_LOG_END,
+    NO_SUSPECTS,
+    BrokerInfo,
+    BrokerRegistration,
+    EndPoint,
+    LogEnd,
+    SuspectReplicas,
+    TopicPartition,
+)
+from tests.support.fake_zookeeper import FakeZooKeeper, FakeZooKeeperServer
+from zk import suspect_replicas
+from zk.operations import ANY_VERSION, Delete
+from zk.store import ZkControllerStore
+
+INFO = BrokerInfo(3, (EndPoint("PLAINTEXT", "127.0.0.1", 9092),))
+T0, U7 = TopicPartition("t", 0), TopicPartition("u", 7)
+SUSPECTS = SuspectReplicas({T0: LogEnd(4, 2**40), U7: NO_LOG_END})
+
+
+@pytest.fixture
+def server() -> FakeZooKeeperServer:
+    return FakeZooKeeperServer()
+
+
+@pytest.fixture
+def store(server: FakeZooKeeperServer) -> ZkControllerStore:
+    return ZkControllerStore(FakeZooKeeper(server))
+
+
+def read(server: FakeZooKeeperServer) -> SuspectReplicas:
+    """Return what another broker's controller reads."""
+    found = ZkControllerStore(FakeZooKeeper(server)).read_broker(3)
+    assert isinstance(found, BrokerRegistration)
+    return found.suspects
+
+
+@pytest.mark.parametrize(
+    "suspects",
+    [
+        NO_SUSPECTS,
+        SUSPECTS,
+        SuspectReplicas(SUSPECTS.ends, frozenset({TopicPartition("t", 1)})),
+        SuspectReplicas(sound=frozenset()),
+        SuspectReplicas({TopicPartition("t", n): LogEnd(1, n) for n in range(5_000)}),
+    ],
+)
+def test_what_is_registered_is_read(
+    server: FakeZooKeeperServer, store: ZkControllerStore, suspects: SuspectReplicas
+) -> None:
+    store.register_broker(INFO, suspects)
+    assert read(server) == suspects
+
+
+def test_they_are_listed_before_the_broker_is_there(
+    server: FakeZooKeeperServer, store: ZkControllerStore
+) -> None:
+    store.register_broker(INFO, SUSPECTS)
+    created = [
+        operation.path
+        for transaction in server.transactions
+        for operation in transaction.operations
+        if operation.path.startswith((suspect_replicas.PARENT + "/", "/brokers/ids/"))
+    ]
+    assert created[0].startswith(suspect_replicas.PARENT)
+
+
+def test_they_go_with_the_session(server: FakeZooKeeperServer) -> None:
+    zookeeper = FakeZooKeeper(server)
+    ZkControllerStore(zookeeper).register_broker(INFO, SUSPECTS)
+    server.expire(zookeeper.session_id)
+    assert not [p for p in server.snapshot() if p.startswith(suspect_replicas.PARENT + "/")]
+
+
+def test_they_change_as_a_whole_and_nothing_of_former_lists_remains(
+    server: FakeZooKeeperServer, store: ZkControllerStore
+) -> None:
+    store.register_broker(INFO, SUSPECTS)
+    store.publish_suspects(INFO, SuspectReplicas({T0: LogEnd(5, 6)}))
+    assert read(server) == SuspectReplicas({T0: LogEnd(5, 6)})
+    store.publish_suspects(INFO, NO_SUSPECTS)
+    assert read(server) == NO_SUSPECTS
+    assert not [p for p in server.snapshot() if p.startswith(suspect_replicas.PARENT + "/")]
+
+
+def test_a_broker_that_is_not_registered_publishes_nothing(
+    server: FakeZooKeeperServer, store: ZkControllerStore
+) -> None:
+    store.publish_suspects(INFO, SUSPECTS)
+    assert not server.snapshot()
+
+
+def test_a_list_that_is_not_whole_means_that_all_are_suspect(
+    server: FakeZooKeeperServer, store: ZkControllerStore
+) -> None:
+    store.register_broker(INFO, SUSPECTS)
+    (listed,) = [p for p in server.snapshot() if p.startswith(suspect_replicas.PARENT + "/")]
+    server.put(listed, b"{")
+    assert read(server).end_of(TopicPartition("any", 1)) == NO_LOG_END
+    FakeZooKeeper(server).multi([Delete(listed, ANY_VERSION)])
+    assert read(server).end_of(TopicPartition("any", 1)) == NO_LOG_END
+
+
+@pytest.mark.parametrize("row", [b"[]", b"[1,2]", b'["a"]', b"[0,0,-2]", b"[0,1,2,3]", b"7"])
+def test_a_list_that_cannot_be_understood_is_refused(row: bytes) -> None:
+    data = b'{"version":1,"knows_all":true,"replicas":[{"topic":"t","partitions":[%s]}]}' % row
+    with pytest.raises(BadDataError):
+        suspect_replicas.decode([data])
