@@ -196,7 +196,6 @@ DAMAGE_DEFECTS: tuple[Defect, ...] = (
 )
 
 SEARCH_DAMAGE_FROM: dict[Defect, int] = {
-    logs_out_of_sight_taken_for_deleted: 700,
     last_copies_go_out_of_service: 70,
     logs_in_sync_replaced: 60,
     whoever_was_stopped_asked_as_well: 110,
