@@ -37,6 +37,7 @@ from core.replication.request_parts import Named, RequestParts
 from tests.simulation.damage_defects import DAMAGE_DEFECTS, SEARCH_DAMAGE_FROM
 from tests.simulation.decision_defects import DECISION_DEFECTS
 from tests.simulation.leader_defects import LEADER_DEFECTS
+from tests.simulation.power_loss_defects import POWER_LOSS_DEFECTS, SEARCH_POWER_LOSS_FROM
 from tests.simulation.record_defects import (
     RECORD_DEFECTS,
     fetches_of_any_epoch_count,
@@ -406,6 +407,7 @@ DEFECTS: tuple[Defect, ...] = (
     what_does_not_fit_is_forgotten,
     *RECORD_DEFECTS,
     *DAMAGE_DEFECTS,
+    *POWER_LOSS_DEFECTS,
     *DECISION_DEFECTS,
     *LEADER_DEFECTS,
     *TAMPERING_DEFECTS,
@@ -421,5 +423,6 @@ SEARCH_FROM: dict[Defect, int] = {
     stale_answers_accepted: 690,
     watches_armed_after_the_read: 350,
     **SEARCH_DAMAGE_FROM,
+    **SEARCH_POWER_LOSS_FROM,
 }
 """Where the search for a rare one begins, to keep it short; any other seed will do in time."""

@@ -1,0 +1,101 @@
+"""A controller takes over and finds brokers that started again since the last decision."""
+
+from __future__ import annotations
+
+import pytest
+
+from core.model import LogEnd, SuspectReplicas, TopicPartition
+from tests.support.fake_zookeeper import FakeZooKeeper
+from tests.support.term import (
+    T0,
+    Candidate,
+    Tree,
+    broker_info,
+    leader_and_isr_rows,
+)
+from zk.store import ZkControllerStore
+
+LOST: dict[TopicPartition, LogEnd] = {T0: LogEnd(4, 7)}
+
+
+@pytest.fixture
+def tree() -> Tree:
+    """Broker 1 leads; 2 follows in sync; 3 has nothing and is about to rule."""
+    tree = Tree()
+    for broker_id in (1, 2):
+        tree.register(broker_id)
+    tree.put_topic("t", {0: (1, 2)})
+    tree.put_state(T0, 1, (1, 2), leader_epoch=5)
+    return tree
+
+
+def bounce(tree: Tree, broker_id: int, suspects: SuspectReplicas | None = None) -> None:
+    """End the session of a broker and have it register again before anybody looks."""
+    tree.unregister(broker_id)
+    session = tree.sessions[broker_id] = FakeZooKeeper(tree.server)
+    info = broker_info(broker_id, 2)
+    ZkControllerStore(session).register_broker(info, suspects or SuspectReplicas())
+
+
+def test_who_went_on_takes_over_from_a_leader_that_restarted(tree: Tree) -> None:
+    bounce(tree, 1)
+    effects = Candidate(tree, 3).start()
+    assert tree.leads(T0) == (2, (2,), 6)
+    told = leader_and_isr_rows(effects)[1][T0]
+    assert (told.leader, told.leader_epoch) == (2, 6), "it never heard of epoch 5 in this life"
+
+
+def test_a_follower_that_restarted_leaves_the_isr_in_a_new_epoch(tree: Tree) -> None:
+    bounce(tree, 2)
+    Candidate(tree, 3).start()
+    assert tree.leads(T0) == (1, (1,), 6)
+
+
+def test_when_all_restarted_the_first_leads_again_at_once_in_a_new_epoch(tree: Tree) -> None:
+    bounce(tree, 1)
+    bounce(tree, 2)
+    Candidate(tree, 3).start()
+    assert tree.leads(T0) == (1, (1, 2), 6)
+
+
+def test_who_did_not_restart_leads_on_in_the_same_epoch(tree: Tree) -> None:
+    Candidate(tree, 3).start()
+    assert tree.leads(T0) == (1, (1, 2), 5)
+
+
+def test_a_leader_that_lost_records_is_deposed_and_the_one_that_is_missing_waited_for(
+    tree: Tree,
+) -> None:
+    tree.unregister(2)
+    bounce(tree, 1, SuspectReplicas(LOST))
+    candidate = Candidate(tree, 3)
+    candidate.start()
+    leader, isr, _ = tree.leads(T0)
+    assert (leader, isr) == (-1, (1, 2)), "2 stays: only who lost records would remain"
+    bounce_back = tree.register(2)
+    assert bounce_back.suspects == SuspectReplicas()
+    candidate.catch_up()
+    assert tree.leads(T0)[:2] == (2, (2,))
+
+
+def test_when_the_last_comes_back_suspect_too_who_has_most_leads(tree: Tree) -> None:
+    tree.unregister(2)
+    bounce(tree, 1, SuspectReplicas(LOST))
+    candidate = Candidate(tree, 3)
+    candidate.start()
+    tree.register(2)
+    bounce(tree, 2, SuspectReplicas({T0: LogEnd(4, 9)}))
+    candidate.catch_up()
+    assert tree.leads(T0)[:2] == (2, (2,))
+    assert candidate.controller.context.stats.unclean_leader_elections == 1
+
+
+def test_a_replica_that_its_broker_relies_on_again_is_elected(tree: Tree) -> None:
+    tree.unregister(2)
+    bounce(tree, 1, SuspectReplicas(LOST))
+    candidate = Candidate(tree, 3)
+    candidate.start()
+    store = ZkControllerStore(tree.sessions[1])
+    store.publish_suspects(broker_info(1, 2), SuspectReplicas())
+    candidate.catch_up()
+    assert tree.leads(T0)[:2] == (1, (1,))

@@ -1,0 +1,58 @@
+"""Defects in what is done about replicas that may have lost records: they test the simulation.
+
+Each is a function that breaks one protection while the returned context lasts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+from unittest.mock import patch
+
+from core.controller.context import ControllerContext
+from core.controller.partition_state_machine import PartitionStateMachine
+from core.model import NO_SUSPECTS
+from core.replication.suspect_replicas import SuspectTracker
+from tests.support.memory_logs import MemoryLogs
+
+Defect: TypeAlias = Callable[[], Any]
+
+
+def who_lost_records_is_elected() -> Any:
+    """The controller does not look at which replicas are suspect."""
+    return patch.object(ControllerContext, "suspect_end", lambda *replica: None)
+
+
+def restarted_leaders_go_on() -> Any:
+    """A new controller lets who started again lead on, in the same leader epoch."""
+    return patch.object(PartitionStateMachine, "settle_restarted_replicas", lambda self: None)
+
+
+def losses_not_told() -> Any:
+    """A broker registers without a word of what it lost."""
+    return patch.object(MemoryLogs, "suspects", lambda self: NO_SUSPECTS)
+
+
+def losses_forgotten_at_the_first_order() -> Any:
+    """A replica counts as sound as soon as a controller says anything of it."""
+
+    def absolve(self: SuspectTracker, name: Any, row: Any) -> None:
+        self.absolve(name)
+
+    return patch.object(SuspectTracker, "on_leadership", absolve)
+
+
+POWER_LOSS_DEFECTS: tuple[Defect, ...] = (
+    who_lost_records_is_elected,
+    restarted_leaders_go_on,
+    losses_not_told,
+    losses_forgotten_at_the_first_order,
+)
+
+SEARCH_POWER_LOSS_FROM: dict[Defect, int] = {
+    who_lost_records_is_elected: 40,
+    restarted_leaders_go_on: 130,
+    losses_not_told: 40,
+    losses_forgotten_at_the_first_order: 145,
+}
+"""Where the search for a rare one begins."""
