@@ -113,7 +113,15 @@ class TopicDeletions:
         )
 
     def _delete_untold(self, wishes: Mapping[str, int]) -> None:
-        """Delete what there is of topics nobody was told of, if anything but the wish."""
+        """Delete what there is of topics nobody was told of, if anything but the wish.
+
+        Of a topic whose znode was broken, and has been mended since, brokers have logs: its watch
+        has fired, and when it is known its replicas are asked.
+        """
+        mended = self._mended_since(wishes)
+        if mended:
+            self._try_again_later(mended)
+        wishes = {topic: zxid for topic, zxid in wishes.items() if topic not in mended}
         gone = self._term.store.delete_topics(wishes, self._context.epoch_zk_version)
         for topic in sorted(gone):
             if topic not in self._context.all_topics:
@@ -121,6 +129,17 @@ class TopicDeletions:
             self._term.outbox.record("%s: nothing left to delete", topic)
         if len(gone) < len(wishes):
             self._try_again_later(wishes.keys() - gone)
+
+    def _mended_since(self, topics: Iterable[str]) -> set[str]:
+        """Return the topics that could not be used when they were read, and can be now."""
+        broken = [topic for topic in topics if topic in self._context.bad_topics]
+        found = self._term.store.read_topics(broken) if broken else {}
+        return {
+            topic
+            for topic, read in found.items()
+            if not isinstance(read, BadDataError)
+            and (read.topic_id is None or self._context.topic_name(read.topic_id) in (None, topic))
+        }
 
     def on_grown(self, topic: str, assignment: TopicAssignment) -> None:
         """Take partitions back that were added to a topic queued for deletion (KAFKA-6612)."""

@@ -182,6 +182,11 @@ class SimulatedBroker:
         if self.settings.isr_changes_through_zookeeper:
             self._isr_writer.propagate_again_and_again()
 
+    @property
+    def now_ms(self) -> int:
+        """What the monotonic clock of its machine says; no two begin at the same time."""
+        return self.world.time.now_ms + self.disk.clock_ms
+
     # --- the controller ---
 
     def tell(self, event: ControllerEvent) -> None:
@@ -227,7 +232,7 @@ class SimulatedBroker:
 
     def _resign_because(self, event: ControllerEvent, error: PlantedError) -> None:
         """Do what the shell does when a handler raises what nobody thought of."""
-        now_ms = self.world.time.now_ms
+        now_ms = self.now_ms
         try:
             self._perform(self.controller.handle(resignation(event, error), now_ms))
         except PlantedError:
@@ -239,14 +244,14 @@ class SimulatedBroker:
 
     def handle(self, event: ControllerEvent) -> list[fx.Effect]:
         """Have the controller handle an event; return what is to be done."""
-        return self.controller.handle(event, self.world.time.now_ms)
+        return self.controller.handle(event, self.now_ms)
 
     def notice_expiry(self) -> None:
         """Do what the session keeper does: have the controller resign, then open a session."""
         preempted, self.inbox = self.inbox, deque()
         self.handled_events += 1
         self.world.events_handled += 1
-        self._perform(self.controller.handle(events.Expire(), self.world.time.now_ms))
+        self._perform(self.controller.handle(events.Expire(), self.now_ms))
         for event in preempted:
             refused = refusal(event)
             if refused is not None:
@@ -356,14 +361,14 @@ class SimulatedBroker:
         request = exchange.request
         assert isinstance(request, LeaderAndIsrRequest | StopReplicaRequest | UpdateMetadataRequest)
         assert exchange.header is not None
-        return self.replica_manager.handle(exchange.header, request, self.world.time.now_ms)
+        return self.replica_manager.handle(exchange.header, request, self.now_ms)
 
     # --- replication ---
 
     def _shrink_again_and_again(self) -> None:
         lag_ms = self.world.replication_settings.replica_lag_time_max_ms
         self.world.time.schedule(self, lag_ms // 2, self._shrink_again_and_again)
-        self.replica_manager.shrink_isrs(self.world.time.now_ms)
+        self.replica_manager.shrink_isrs(self.now_ms)
         self.acted()
 
     def _checkpoint_again_and_again(self) -> None:
@@ -371,14 +376,14 @@ class SimulatedBroker:
         self.replica_manager.checkpoint_high_watermarks()
         self._note_how_far_zookeeper_is()
 
-    def notice_failed_directory(self) -> None:
+    def notice_failed_directory(self, directory: int) -> None:
         """Do what a broker does whose log directory failed."""
-        self.disk.fail_directory()
+        self.disk.fail_directory(directory)
         self._log_care.give_up_offline_replicas()
 
     def _propose(self) -> None:
         """Send what is proposed to the controller, one request at a time."""
-        now_ms = self.world.time.now_ms
+        now_ms = self.now_ms
         if self._proposal is not None or now_ms < self._may_propose_from_ms:
             return
         request = self.replica_manager.alter_partition_request()
@@ -411,7 +416,7 @@ class SimulatedBroker:
         if answer is not None and answer.error_code is Errors.NOT_CONTROLLER:
             answer = None
         self._proposal = None
-        now_ms = self.world.time.now_ms
+        now_ms = self.now_ms
         self._may_propose_from_ms = now_ms + PROPOSAL_BACKOFF_MS
         self.replica_manager.on_alter_partition_response(request, answer, now_ms)
         self.world.observer.on_acted(self)

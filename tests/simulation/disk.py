@@ -16,6 +16,9 @@ CAREFUL_TOPICS = ("topic-1", "topic-3", "topic-5")
 TOPIC_CONFIGS = {topic: LogConfig(min_insync_replicas=2) for topic in CAREFUL_TOPICS}
 
 
+CLOCK_APART_MS = 1_000_000_007
+
+
 class ObservedLog(MemoryLog):
     """Tells what is written to it."""
 
@@ -42,11 +45,16 @@ class ObservedLog(MemoryLog):
 
 
 class Disk(MemoryLogs):
-    """Two directories; the logs of even partitions are in the one that may fail."""
+    """Two directories, either of which may fail: one has the logs of even partitions.
+
+    It stands for the machine, too, whose clocks go on when the process ends.
+    """
 
     def __init__(self, broker_id: BrokerId, now_ms: Callable[[], int]) -> None:
-        super().__init__(TOPIC_CONFIGS, wall_clock_ms=now_ms)
+        super().__init__(TOPIC_CONFIGS, wall_clock_ms=lambda: now_ms() + self.wall_clock_ahead_ms)
         self.broker_id = broker_id
+        self.clock_ms = broker_id * CLOCK_APART_MS  # what the monotonic clock said at the beginning
+        self.wall_clock_ahead_ms = 0
         self.observer = RecordObserver()
         self.on_condemned: Callable[[], None] = lambda: None
         self._out_of_sight: dict[
@@ -62,13 +70,13 @@ class Disk(MemoryLogs):
         log.disk = self
         return log
 
-    def fragile(self) -> list[TopicPartition]:
-        """Return the logs in the directory that may fail."""
-        return [name for name in self.hosted() if name.partition % 2 == 0]
+    def fragile(self, directory: int = 0) -> list[TopicPartition]:
+        """Return the logs in one of the directories; the first may fail at a start, too."""
+        return [name for name in self.hosted() if name.partition % 2 == directory]
 
-    def fail_directory(self) -> None:
-        """Lose a directory and the logs in it."""
-        lost = self.fragile()
+    def fail_directory(self, directory: int = 0) -> None:
+        """Lose one of the directories and the logs in it."""
+        lost = self.fragile(directory)
         for name in lost:
             self.observer.on_lost(self.broker_id, self.log(name))
         self.fail(lost)

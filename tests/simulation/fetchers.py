@@ -38,13 +38,13 @@ class Fetchers:
             if now_ms - waiting.sent_ms < REQUEST_TIMEOUT_MS:
                 return
             waiting.give_up()
-        request = manager.fetch_request(leader, now_ms)
+        request = manager.fetch_request(leader, self._broker.now_ms)
         if request is None:
             return
 
         def on_answer(answer: AnswerBody) -> None:
             assert isinstance(answer, FetchResponse)
-            manager.on_fetch_response(leader, request, answer, self._world.time.now_ms)
+            manager.on_fetch_response(leader, request, answer, self._broker.now_ms)
             self._broker.acted()
             if _says_something(answer):
                 self._world.time.schedule(

@@ -20,7 +20,7 @@ class IsrWriter:
         self._broker = broker
         self._time = broker.world.time
         self._store = ZkIsrStore(broker.session)
-        self._propagation = IsrChangePropagation(self._time.now_ms)
+        self._propagation = IsrChangePropagation(self._broker.now_ms)
 
     def alter(self, request: AlterPartitionRequest) -> AlterPartitionResponse | None:
         """Write what is proposed; None while there is no session."""
@@ -40,13 +40,13 @@ class IsrWriter:
         finally:
             session.hook = hook
         written = [r.topic_partition for r in response.partitions if r.error_code is Errors.NONE]
-        self._propagation.record(written, self._time.now_ms)
+        self._propagation.record(written, self._broker.now_ms)
         return response
 
     def propagate_again_and_again(self) -> None:
         """Tell the controller every now and then what was written."""
         self._time.schedule(self._broker, CHECK_INTERVAL_MS, self.propagate_again_and_again)
-        due = self._propagation.due(self._time.now_ms)
+        due = self._propagation.due(self._broker.now_ms)
         if not due:
             return
         session = self._broker.session
@@ -57,4 +57,4 @@ class IsrWriter:
             return
         finally:
             session.hook = hook
-        self._propagation.propagated(due, self._time.now_ms)
+        self._propagation.propagated(due, self._broker.now_ms)

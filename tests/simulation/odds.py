@@ -16,6 +16,8 @@ from typing import TypeAlias
 BROKERS = 4
 STEPS = 320
 MAX_DELAY_MS = 10_000
+MAX_JUMP_MS = 40 * 24 * 60 * 60 * 1000
+MAX_EPOCHS = 8  # of anything, for one thing that is done in peace
 STALL_STEPS = 25
 MAX_NESTED_STALLS = 2
 FACTORS = (0.0, 1.0, 1.0, 1.0, 3.0)

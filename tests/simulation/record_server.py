@@ -59,7 +59,7 @@ class RecordServer:
             answer(response)
 
         self._world.observer.on_fetch(self._broker, request)
-        operation = self._manager.fetch(request, self._now_ms, respond)
+        operation = self._manager.fetch(request, self._broker.now_ms, respond)
         self._world.observer.on_fetch_taken(self._broker, request)
         self._wait(operation, request.max_wait_ms)
 
@@ -73,7 +73,7 @@ class RecordServer:
 
         records = {name: bytearray(request.batch)}
         self._world.observer.on_produce(self._broker, request)
-        operation = self._manager.produce(request.acks, records, self._now_ms, respond)
+        operation = self._manager.produce(request.acks, records, self._broker.now_ms, respond)
         self._world.observer.on_produce_taken(self._broker, request)
         self._wait(operation, CLIENT_WAIT_MS)
 
@@ -86,7 +86,7 @@ class RecordServer:
             answer(ConsumeResponse(partitions))
 
         operation = self._manager.fetch_for_consumer(
-            request.fetch, self._now_ms, respond, waits=request.waits
+            request.fetch, self._broker.now_ms, respond, waits=request.waits
         )
         self._wait(operation, CONSUMER_WAIT_MS)
 
@@ -98,12 +98,10 @@ class RecordServer:
         def respond(outcomes: Mapping[TopicPartition, DeletedRecords]) -> None:
             answer(DeleteRecordsResponse(outcomes[name]))
 
-        operation = self._manager.delete_records({name: request.offset}, self._now_ms, respond)
+        operation = self._manager.delete_records(
+            {name: request.offset}, self._broker.now_ms, respond
+        )
         self._wait(operation, CLIENT_WAIT_MS)
-
-    @property
-    def _now_ms(self) -> int:
-        return self._world.time.now_ms
 
     def _log(self, name: TopicPartition) -> MemoryLog | None:
         """Return the log that is there now: later there may be one of another topic."""
@@ -111,7 +109,7 @@ class RecordServer:
 
     def _once(self, exchange: Exchange, max_wait_ms: int) -> Callable[[AnswerBody], None]:
         """Return what answers a request, and may be called once."""
-        self.waiting[exchange] = self._now_ms + max_wait_ms
+        self.waiting[exchange] = self._world.time.now_ms + max_wait_ms
 
         def answer(body: AnswerBody) -> None:
             assert exchange in self.waiting, f"AnsweredOnce: {exchange.request}"
@@ -125,5 +123,5 @@ class RecordServer:
             self._world.time.schedule(self._broker, max_wait_ms, lambda: self._expire(operation))
 
     def _expire(self, operation: DelayedOperation) -> None:
-        self._manager.expire(operation, self._now_ms)
+        self._manager.expire(operation, self._broker.now_ms)
         self._broker.acted()

@@ -37,6 +37,8 @@ from tests.simulation.odds import (
     FAILOVER_STEPS,
     LEADERS_WRITE_PROBABILITY,
     MAX_DELAY_MS,
+    MAX_EPOCHS,
+    MAX_JUMP_MS,
     MAX_NESTED_STALLS,
     PROBING_PROBABILITY,
     SAME_DISK_PROBABILITY,
@@ -104,6 +106,7 @@ class Simulation:
         self._faults.add(self._resume, 2, is_remedy=True)
         self._faults.add(self._cut_and_mend_a_connection)
         self._faults.add(self._let_time_pass)
+        self._faults.add(self._set_a_clock)
         self._faults.add(self._partition_the_network)
         self._faults.add(self._hold_what_is_under_way, 2)
         self._tampering = Tampering(
@@ -148,8 +151,22 @@ class Simulation:
             self._note("start %d, which was missing", self._missing)
             self._converge()
         elif self.random.random() < self._odds.afterwards:
+            before = self._epochs()
             self._go_on_in_peace()
             self._converge()
+            after = self._epochs()
+            used = {key: after[key] - before.get(key, after[key]) for key in after}
+            assert max(used.values()) <= MAX_EPOCHS, f"EpochsAreUsedUp: {used}"
+
+    def _epochs(self) -> dict[str, int]:
+        """Return the controller epoch, and the leader epoch of each partition of each topic."""
+        history = self.invariants.history
+        history.check()
+        of_partitions = {
+            f"{name} {history.topic_id(name.topic)}": now.leader_epoch
+            for name, now in history.current.items()
+        }
+        return {"controller": history.controller_epoch, **of_partitions}
 
     def _go_on_in_peace(self) -> None:
         """Have one thing done while nothing else happens that would hide what is forgotten."""
@@ -487,6 +504,12 @@ class Simulation:
         self._note("let time pass")
         self.cluster.time.advance(self.random.randrange(1_000, 8_000))
 
+    def _set_a_clock(self) -> None:
+        """Let a wall clock jump, by as much as somebody may mistype; monotonic ones do not."""
+        disk = self.cluster.disks[self.random.randrange(BROKERS)]
+        disk.wall_clock_ahead_ms = self.random.randrange(-MAX_JUMP_MS, MAX_JUMP_MS)
+        self._note("the clock of %d is %d ms ahead", disk.broker_id, disk.wall_clock_ahead_ms)
+
     def _shut_down(self) -> None:
         broker = self._pick_a_victim(paused=False)
         if broker is not None and not broker.is_leaving:
@@ -514,7 +537,7 @@ class Simulation:
 
     def _fail_a_log_directory_of(self, broker: SimulatedBroker) -> None:
         self._note("a log directory of %d fails", broker.broker_id)
-        broker.notice_failed_directory()
+        broker.notice_failed_directory(self.random.randrange(2))
 
     def _note(self, template: str, *args: object) -> None:
         self.history.append(f"{self.cluster.now_ms:6d} {template % args}")

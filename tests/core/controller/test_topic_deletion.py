@@ -256,6 +256,20 @@ def test_an_unreadable_topic_can_be_deleted(office: Office) -> None:
     assert office.context.bad_topics == {}, "what is left of it is stray now"
 
 
+def test_a_topic_that_was_mended_since_it_was_read_is_deleted_when_it_is_known(
+    office: Office,
+) -> None:
+    office.server.put("/brokers/topics/bad", b"not JSON")
+    office.topics.on_topic_change()
+    office.put_topic("bad", {0: (1, 2)}, topic_id(7))
+    wish(office, "bad")
+    assert "/brokers/topics/bad" in left_of(office, "bad"), "brokers may have logs of it"
+    assert RETRY in office.effects()
+    office.topics.on_partition_modifications("bad")
+    office.deletions.on_topic_deletion()
+    assert office.context.is_topic_queued_for_deletion("bad")
+
+
 def test_a_topic_that_became_unreadable_is_deleted_replica_by_replica(office: Office) -> None:
     office.server.put("/brokers/topics/foo", b"not JSON")
     office.topics.on_partition_modifications("foo")
