@@ -455,6 +455,7 @@ class Controller:
             # Named like events are those that can be set aside.
             if not self._aside.has_event(name):
                 step()
+        self._balance.begin_checks()
         self._loading = None
         log.info(
             "[Controller id=%d epoch=%d] rules over %d brokers and %d topics",
@@ -523,6 +524,8 @@ class Controller:
         reply = refusal(event, Errors.UNKNOWN_SERVER_ERROR)
         if reply is not None:
             self._term.outbox.add(reply)
+        if isinstance(event, AutoPreferredReplicaLeaderElection):
+            self._balance.check_later(event.controller_epoch)
 
     def _reply(self, request_id: RequestId, response: ControllerResponse) -> None:
         self._term.outbox.add(Reply(request_id, response))

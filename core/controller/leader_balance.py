@@ -52,8 +52,11 @@ class LeaderBalance:
         self._partitions = partitions
 
     def load(self) -> None:
-        """At the start of a term: do what the znode asks for, and arm the timer."""
+        """At the start of a term: do what the znode asks for."""
         self.on_preferred_replica_election()
+
+    def begin_checks(self) -> None:
+        """At the start of a term: arm the timer of the automatic balance, if it is on."""
         settings = self._term.settings
         if settings.auto_leader_rebalance_enable:
             self._schedule_rebalance(settings.first_leader_imbalance_check_ms)
@@ -86,7 +89,7 @@ class LeaderBalance:
     def rebalance(self) -> None:
         """Elect preferred replicas of brokers that lead too little, and arm the timer again."""
         # Armed first: no outcome may be the last rebalancing of this term.
-        self._schedule_rebalance(self._term.settings.leader_imbalance_check_interval_ms)
+        self.check_later(self._context.epoch)
         if self._context.preferred_replica_imbalance_count == 0:
             return
         movable = [
@@ -203,6 +206,11 @@ class LeaderBalance:
             ),
         )
         return head is not None and head not in assignment.adding_replicas
+
+    def check_later(self, controller_epoch: int) -> None:
+        """Arm the timer again, in the term whose timer it is."""
+        if controller_epoch == self._context.epoch:
+            self._schedule_rebalance(self._term.settings.leader_imbalance_check_interval_ms)
 
     def _schedule_rebalance(self, after_ms: int) -> None:
         event = AutoPreferredReplicaLeaderElection(self._context.epoch)

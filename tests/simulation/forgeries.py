@@ -72,6 +72,8 @@ class Forgeries:
                 row = _with_isr(row, without)
             case 12 if dead:
                 row = _with_isr(row, (*led.isr, self._random.choice(dead)))
+                # Of an earlier life, should it live again when this arrives.
+                row = row._replace(isr_broker_epochs=(*row.isr_broker_epochs[:-1], 0))
             case 13 if others:
                 broker_id = self._random.choice(others)
                 broker_epoch = self._cluster.brokers[broker_id].broker_epoch

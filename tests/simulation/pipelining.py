@@ -40,6 +40,7 @@ class PipelinedBatch:
 
     values: tuple[bytes, ...]
     sequence: int
+    number: int
     is_in_flight: bool = False
     is_retried: bool = False
 
@@ -124,6 +125,7 @@ class PipeliningProducer:
         self._producer_id = producer_id
         self._producer_epoch = 0
         self._sequence = 0
+        self._taken = 0
         self._lost_its_place = False
         self._may_retry_from_ms = 0
         self._appended_at = ""  # the endpoint of who took a batch last
@@ -134,12 +136,16 @@ class PipeliningProducer:
 
     @property
     def has_room(self) -> bool:
-        """Whether one more may be in flight."""
-        return len(self.pending) < MAX_IN_FLIGHT
+        """Whether one more may be in flight.
+
+        What is acknowledged behind a batch that is not counts, too: a log knows the last five.
+        """
+        return not self.pending or self._taken - self.pending[0].number < MAX_IN_FLIGHT
 
     def take(self, values: tuple[bytes, ...]) -> None:
         """Have something more to send."""
-        self.pending.append(PipelinedBatch(values, self._sequence))
+        self.pending.append(PipelinedBatch(values, self._sequence, self._taken))
+        self._taken += 1
         self._sequence += len(values)
 
     def send(self, endpoint: str) -> None:

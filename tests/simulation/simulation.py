@@ -101,14 +101,7 @@ class Simulation:
             self._admins.menu.add(self._admins.remove_topic_by_hand)
         self._admins.menu.add(Forgeries(self.cluster, self.random, self._note).propose, 2)
         self._faults = Menu(self.random)
-        self._faults.add(self._damage.flip_a_bit, 2)
-        self._faults.add(self._pause)
-        self._faults.add(self._resume, 2, is_remedy=True)
-        self._faults.add(self._cut_and_mend_a_connection)
-        self._faults.add(self._let_time_pass)
-        self._faults.add(self._set_a_clock)
-        self._faults.add(self._partition_the_network)
-        self._faults.add(self._hold_what_is_under_way, 2)
+        self._add_faults_of_the_world()
         self._tampering = Tampering(
             self.cluster, seed, self.invariants.history, self._note, self._step
         )
@@ -119,6 +112,17 @@ class Simulation:
             self._faults.add(self._depose_with_orders_under_way)
             self._admins.menu.add_all(self._admins.mistakes)
         self._cut_off: set[str] = set()  # endpoints nobody reaches
+
+    def _add_faults_of_the_world(self) -> None:
+        """Let disks, networks, clocks and the scheduler play their tricks."""
+        self._faults.add(self._damage.flip_a_bit, 2)
+        self._faults.add(self._pause)
+        self._faults.add(self._resume, 2, is_remedy=True)
+        self._faults.add(self._cut_and_mend_a_connection)
+        self._faults.add(self._let_time_pass)
+        self._faults.add(self._set_a_clock)
+        self._faults.add(self._partition_the_network)
+        self._faults.add(self._hold_what_is_under_way, 2)
 
     def _add_faults_of_processes(self) -> None:
         """Let brokers die, start, and fail; a new fault is one line here and a method."""

@@ -25,7 +25,7 @@ class Terms:
         self._history = history
         self._checked: dict[SimulatedBroker, int] = {}
         self._checked_at: tuple[int, int, tuple[int, ...]] = (0, 0, ())
-        self._learnt: dict[tuple[int, TopicPartition], tuple[int, int]] = {}
+        self._learnt: dict[tuple[SimulatedBroker, int, TopicPartition], tuple[int, int]] = {}
 
     def check(self) -> None:
         """Check every controller; raises ``AssertionError``."""
@@ -89,7 +89,7 @@ class Terms:
                 f"controller {broker.broker_id} believes {partition} {now}: ZooKeeper never held it"
             )
             created = context.topic_created_zxids.get(partition.topic, 0)
-            key = (context.epoch, partition)
+            key = (broker, context.epoch, partition)
             before = self._learnt.get(key, (0, -1))
             assert (created, now.partition_epoch) >= before, f"{partition} was forgotten: {now}"
             self._learnt[key] = (created, now.partition_epoch)

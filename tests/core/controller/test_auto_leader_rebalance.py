@@ -105,7 +105,7 @@ def test_the_timer_is_armed_for_this_term_first_soon_and_then_again_and_again() 
     )
     office = Office((1, 2), settings)
     again = AutoPreferredReplicaLeaderElection(office.context.epoch)
-    office.balance.load()
+    office.balance.begin_checks()
     assert of_type(office.effects(), ScheduleEvent) == [ScheduleEvent(5, again)]
     for _ in range(2):
         office.balance.rebalance()
@@ -114,7 +114,7 @@ def test_the_timer_is_armed_for_this_term_first_soon_and_then_again_and_again() 
 
 def test_without_automatic_rebalancing_no_timer_is_armed() -> None:
     office = Office((1, 2), ControllerSettings(auto_leader_rebalance_enable=False))
-    office.balance.load()
+    office.balance.begin_checks()
     assert office.effects() == []
 
 

@@ -14,6 +14,7 @@ from core.controller.context import ControllerContext
 from core.controller.controller import Controller
 from core.controller.effects import Effect, Reply, ScheduleEvent
 from core.controller.events import ControllerEvent, TopicChange
+from core.controller.leader_balance import LeaderBalance
 from core.controller.partition_state_machine import PartitionStateMachine
 from core.controller.set_aside import FIRST_MINUTE_MS, MAX_FAILURES, resignation
 from core.controller.topic_changes import TopicChanges
@@ -307,6 +308,25 @@ def test_what_is_set_aside_stays_so_for_the_next_controllers(aside: Cluster) -> 
     assert aside.ruler is not None
     assert set(aside.ruler.controller.context.bad_topics) == {"evil"}
     assert aside.records() == {"topic evil": 2}
+
+
+def test_the_automatic_balance_is_looked_at_again_though_it_is_set_aside(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else it would not go on in the same term, when what ended controllers is mended."""
+
+    def fail(*_: object) -> None:
+        raise PlantedError
+
+    monkeypatch.setattr(LeaderBalance, "rebalance", fail)
+    for _ in range(3):
+        cluster.settle()
+        assert cluster.ruler is not None
+        epoch = cluster.ruler.controller.context.epoch
+        event = events.AutoPreferredReplicaLeaderElection(epoch)
+        effects = cluster.tell_ruler(event)
+    assert cluster.records() == {"AutoPreferredReplicaLeaderElection": 2}
+    assert event in [effect.event for effect in of_type(effects, ScheduleEvent)]
 
 
 def test_a_failure_after_the_first_minute_counts_once(
