@@ -376,7 +376,7 @@ class SimulatedBroker:
         self.replica_manager.checkpoint_high_watermarks()
         self._note_how_far_zookeeper_is()
 
-    def notice_failed_directory(self, directory: int) -> None:
+    def notice_failed_directory(self, directory: int = 0) -> None:
         """Do what a broker does whose log directory failed."""
         self.disk.fail_directory(directory)
         self._log_care.give_up_offline_replicas()
