@@ -339,6 +339,10 @@ class LeadershipHistory:
         elif now.leader_recovery_state > before.leader_recovery_state:
             is_allowed = self._may_be_unclean(partition)
             is_last_resort = is_allowed or self._are_all_suspect(before.isr, partition)
+            if writer is not None:  # one of them may have come back since the controller decided
+                suspect_end = writer.controller.context.suspect_end
+                are_known = all(suspect_end(r, partition) is not None for r in before.isr)
+                is_last_resort = is_last_resort or are_known
             assert is_last_resort, f"nobody lost any, {where}"
             assert now.isr == (now.leader,), f"an unclean leader is alone, {where}"
             self.on_unclean_election(partition, self.topic_id(partition.topic), now.leader_epoch)
