@@ -379,7 +379,7 @@ class Simulation:
         return partial(self._interrupt, broker)
 
     def _interrupt(self, broker: SimulatedBroker, call: Call) -> None:
-        if not self._faults_are_on:
+        if not self._faults_are_on or self._tampering.is_replaced:
             return
         if self._are_surprised and broker.is_handling and broker.controller.is_active:
             self._surprise(broker, call)

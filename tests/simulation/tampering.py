@@ -8,12 +8,14 @@ from collections.abc import Callable
 from tests.simulation.cluster import Cluster
 from tests.simulation.leadership_history import LeadershipHistory
 from tests.support.fake_zookeeper import SavedData
-from zk.znodes import BrokerIdsZNode, BrokerIdZNode, ControllerEpochZNode
+from zk.znodes import BrokerIdsZNode, BrokerIdZNode, ControllerEpochZNode, ControllerZNode
 
-TAMPERING_PROBABILITY = 0.25  # of a history
-ACTION_PROBABILITY = 0.02
+TAMPERING_PROBABILITY = 0.3  # of a history
+ACTION_PROBABILITY = 0.03
+AFTER_ELECTION_PROBABILITY = 0.3
 EPOCHS_RAISED = 1000
 STEPS_WITHOUT_DATA = 40
+TRANSACTIONS_OF_SESSIONS = 10
 
 
 class Tampering:
@@ -38,19 +40,23 @@ class Tampering:
         self._note = note
         self._take_a_step = take_a_step
         self._older: SavedData | None = None
-        self._is_replaced = False
-        self._actions = (
-            self._delete_a_registration,
-            self._delete_a_registration,
-            self._change_the_controller_epoch,
-            self._change_the_controller_epoch,
-            self._replace_the_data,
+        self.is_replaced = False
+        self._epoch = 0  # when we looked last
+        self._actions = self._random.choice(  # more of the same thing reaches further
+            (
+                (self._delete_a_registration,),
+                (self._change_the_controller_epoch,),
+                (self._copy_the_data, self._replace_the_data, self._replace_the_data),
+            )
         )
 
     def act(self) -> None:
-        """Do something now and then."""
-        is_due = self._random.random() < ACTION_PROBABILITY
-        if self.is_on and is_due and not self._is_replaced:
+        """Do something now and then, and more often when a controller has just been elected."""
+        is_new = self._epoch != self._history.controller_epoch
+        self._epoch = self._history.controller_epoch
+        odds = AFTER_ELECTION_PROBABILITY if is_new else ACTION_PROBABILITY
+        is_due = self._random.random() < odds
+        if self.is_on and is_due and not self.is_replaced:
             self._random.choice(self._actions)()
 
     def _delete_a_registration(self) -> None:
@@ -63,7 +69,13 @@ class Tampering:
     def _change_the_controller_epoch(self) -> None:
         present = self._history.controller_epoch
         epoch = self._random.choice(
-            (None, self._random.randrange(present + 1), present + EPOCHS_RAISED)
+            (
+                None,
+                self._random.randrange(present + 1),
+                max(present - 1, 0),
+                max(present - 1, 0),
+                present + EPOCHS_RAISED,
+            )
         )
         self._note("the controller epoch is %s instead of %d", epoch, present)
         self._history.is_epoch_tampered_with = True
@@ -71,28 +83,32 @@ class Tampering:
             self._zookeeper.remove(ControllerEpochZNode.PATH)
         else:
             self._zookeeper.put(ControllerEpochZNode.PATH, ControllerEpochZNode.encode(epoch))
+        if self._random.random() < 0.5:
+            self._zookeeper.remove(ControllerZNode.PATH)
+
+    def _copy_the_data(self) -> None:
+        self._note("somebody copies ZooKeeper's data")
+        self._older = self._zookeeper.save()
 
     def _replace_the_data(self) -> None:
-        """Have ZooKeeper lose its data, or go back to older ones, until somebody notices."""
-        if self._older is None and self._random.random() < 0.5:
-            self._note("somebody copies ZooKeeper's data")
-            self._older = self._zookeeper.save()
-            return
-        running = [broker.disk for broker in self._cluster.brokers.values()]
-        # Sessions that end let older data get on, too: who is overtaken cannot tell the difference.
-        reached = 0 if self._older is None else self._older.zxid + 2 * STEPS_WITHOUT_DATA
-        if self._older and not all(disk.seen.zxid > reached for disk in running):
-            return
-        self._note("ZooKeeper has %s data", "lost its" if self._older is None else "older")
+        """Have ZooKeeper lose its data, or go back to older ones, for a while."""
+        noted = [broker.disk.seen.zxid for broker in self._cluster.brokers.values()]
+        # Nobody could tell the difference before being told of something later; and the sessions of
+        # those who do make transactions in the older data, too.
+        is_older = self._older is not None and all(
+            zxid > self._older.zxid + TRANSACTIONS_OF_SESSIONS for zxid in noted
+        )
+        data = self._older if is_older else None
+        self._note("ZooKeeper %s", "has older data" if is_older else "has lost its data")
         self._zookeeper.expire_all()
         self._history.check()
         newest = self._zookeeper.save()
-        self._zookeeper.replace(self._older)
+        self._zookeeper.replace(data)
         written = len(self._zookeeper.transactions)
-        self._is_replaced = True
+        self.is_replaced = True
         for _ in range(self._random.randrange(STEPS_WITHOUT_DATA)):
             self._take_a_step()
-        self._is_replaced = False
+        self.is_replaced = False
         foreign = [t for t in self._zookeeper.transactions[written:] if t.operations]
         assert not foreign, f"a broker wrote into data that are not its cluster's: {foreign[0]}"
         self._zookeeper.expire_all()
