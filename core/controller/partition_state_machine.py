@@ -56,7 +56,9 @@ class PartitionStateMachine:
         anything yet.
         """
         context = self._context
-        changed = [p for p in context.all_partitions() if self._is_overtaken(p)]
+        has_suspects = any(r.suspects for r in context.registrations.values())
+        concerned = context.all_partitions() if has_suspects else context.restarted_replicas
+        changed = [p for p in concerned if self._is_overtaken(p)]
 
         def propose(
             current: Leaderships, failures: Failures

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import NamedTuple
 
 from core.errors import BadDataError
@@ -338,11 +338,7 @@ class LeadershipHistory:
             self._check_new_leader(partition, before, now, writer, where)
         elif now.leader_recovery_state > before.leader_recovery_state:
             is_allowed = self._may_be_unclean(partition)
-            is_last_resort = is_allowed or self._are_all_suspect(before.isr, partition)
-            if writer is not None:  # one of them may have come back since the controller decided
-                suspect_end = writer.controller.context.suspect_end
-                are_known = all(suspect_end(r, partition) is not None for r in before.isr)
-                is_last_resort = is_last_resort or are_known
+            is_last_resort = is_allowed or self._are_all_suspect(before.isr, partition, writer)
             assert is_last_resort, f"nobody lost any, {where}"
             assert now.isr == (now.leader,), f"an unclean leader is alone, {where}"
             self.on_unclean_election(partition, self.topic_id(partition.topic), now.leader_epoch)
@@ -420,7 +416,7 @@ class LeadershipHistory:
             assert now.leader in usable, f"LeaderIsAlive, {where}"
         replicas = self._assignments[partition.topic][partition.partition].replicas
         members = [r for r in (*before.isr, *before.eligible_leader_replicas) if r in replicas]
-        is_last_resort = now.leader in members and self._are_all_suspect(members, partition)
+        is_last_resort = now.leader in members and self._are_all_suspect(members, partition, writer)
         is_recovering = now.leader_recovery_state is LeaderRecoveryState.RECOVERING
         is_known_as_such = now.leader_recovery_state == before.leader_recovery_state
         is_unclean = is_recovering and (is_last_resort or not is_known_as_such)
@@ -447,8 +443,21 @@ class LeadershipHistory:
             or partition in self._unclean_partitions
         )
 
-    def _are_all_suspect(self, members: Iterable[BrokerId], partition: TopicPartition) -> bool:
-        """Whether all of these are registered, and say that they may have lost records."""
+    def _are_all_suspect(
+        self,
+        members: Collection[BrokerId],
+        partition: TopicPartition,
+        writer: SimulatedBroker | None,
+    ) -> bool:
+        """Whether all of these are registered, and say that they may have lost records.
+
+        Or said so when the controller looked last.
+        """
+        if writer is not None and all(
+            writer.controller.context.suspect_end(member, partition) is not None
+            for member in members
+        ):
+            return True
         nodes = self._cluster.zookeeper.snapshot()
         for member in members:
             node = nodes.get(BrokerIdZNode.path(member))
