@@ -223,6 +223,7 @@ class Controller:
                 self._stands_back_until_ms = 0
                 self._reconsider(now_ms)
             case EventsLost():
+                self._register_broker(now_ms)  # the watch on it may have fired
                 self._begin_a_new_term(now_ms)
             case _ if self._aside.has_event(event_name(event)):
                 self._leave_alone(event)
@@ -387,8 +388,9 @@ class Controller:
         except ForeignDirectoryError as error:
             self._term.outbox.add(BrokerMustEnd(error))
             return False
-        except RegentError as error:  # whatever it is: a broker nobody sees is of no use
-            self._complain(f"{error}; trying again", now_ms)
+        except Exception as error:  # noqa: BLE001 - a broker nobody sees is of no use
+            what = str(error) if isinstance(error, RegentError) else repr(error)
+            self._complain(f"{what}; trying again", now_ms)
             retry_ms = self._term.settings.registration_retry_ms
             self._schedule(retry_ms, RegisterBrokerAndReelect())
             return False

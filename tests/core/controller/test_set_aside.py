@@ -12,7 +12,7 @@ import pytest
 from core.controller import events, request_batch
 from core.controller.context import ControllerContext
 from core.controller.controller import Controller
-from core.controller.effects import Effect, Reply, ScheduleEvent
+from core.controller.effects import BrokerRegistered, Effect, Reply, ScheduleEvent
 from core.controller.events import ControllerEvent, TopicChange
 from core.controller.leader_balance import LeaderBalance
 from core.controller.partition_state_machine import PartitionStateMachine
@@ -38,7 +38,7 @@ from core.protocol.controller import (
     ElectLeadersRequest,
     ListPartitionReassignmentsRequest,
 )
-from tests.support.fake_zookeeper import FakeZooKeeper
+from tests.support.fake_zookeeper import Call, FakeZooKeeper, Moment
 from tests.support.term import T0, Candidate, Tree, delete, of_type, topic_id
 from zk.failure_store import ControllerFailuresZNode
 
@@ -390,3 +390,22 @@ def test_unreadable_records_set_nothing_aside(cluster: Cluster) -> None:
     cluster.settle()
     assert cluster.ruler is not None
     assert cluster.failures == 0
+
+
+def test_a_registration_that_fails_unexpectedly_is_tried_again(tree: Tree) -> None:
+    def hook(call: Call) -> None:
+        if (
+            call.method == "multi"
+            and "/brokers/ids/0" in call.paths
+            and call.moment is Moment.AFTER
+        ):
+            candidate.session.hook = None
+            raise PlantedError
+
+    candidate = Candidate(tree, 0)
+    candidate.session.hook = hook
+    effects = candidate.start()
+    (again,) = [e.event for e in of_type(effects, ScheduleEvent)]
+    assert isinstance(again, events.RegisterBrokerAndReelect)
+    (registered,) = of_type(candidate.handle(again), BrokerRegistered)
+    assert registered.broker_epoch == tree.server.snapshot()["/brokers/ids/0"].stat.czxid
