@@ -94,11 +94,6 @@ def broker(
     if session_timeout_ms is not None:
         overrides["zookeeper"] = {"session_timeout_ms": session_timeout_ms}
     settings = load_settings(config, overrides)
-    if death_pipe_fd is None and (data_dir.parent / CLUSTER_FILE).exists():
-        note(
-            f"{data_dir} belongs to the cluster that runs on {data_dir.parent}, which does not know"
-            f" this process; as it was: {start_command(data_dir.parent, broker_id)}"
-        )
     _log_to(data_dir)
     options = BrokerOptions(broker_id, zookeeper, data_dir, str(Path(run.__file__).resolve()))
     sys.exit(_run(options, settings, death_pipe_fd))
@@ -142,6 +137,8 @@ def _run(options: BrokerOptions, settings: Settings, death_pipe_fd: int | None) 
         logger.info("broker %d serves on %s:%d", address["id"], address["host"], address["port"])
         click.echo(f"ready: {json.dumps({**address, 'pid': os.getpid()})}")
         sys.stdout.flush()
+        if death_pipe_fd is None:
+            _note_cluster_of(options)
         process.wait()
         logger.info("broker %d shuts down", options.broker_id)
         remaining = process.shut_down()
@@ -156,6 +153,16 @@ def _run(options: BrokerOptions, settings: Settings, death_pipe_fd: int | None) 
             err=True,
         )
     return 0
+
+
+def _note_cluster_of(options: BrokerOptions) -> None:
+    """Say how a broker of a local cluster starts as a child of it, which this process is not."""
+    cluster_dir = options.data_dir.parent
+    if (cluster_dir / CLUSTER_FILE).exists():
+        note(
+            f"{options.data_dir} belongs to the cluster that runs on {cluster_dir}, which does not"
+            f" know this process; as its child: {start_command(cluster_dir, options.broker_id)}"
+        )
 
 
 def _await_signals(process: BrokerProcess) -> None:
