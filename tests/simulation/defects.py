@@ -44,7 +44,7 @@ from tests.simulation.record_defects import (
     followers_join_below_the_epoch_start,
     logs_that_diverge_unnoticed,
 )
-from tests.simulation.tampering_defects import TAMPERING_DEFECTS
+from tests.simulation.tampering_defects import SEARCH_TAMPERING_FROM, TAMPERING_DEFECTS
 from zk import fenced_writes
 from zk.store import ZkControllerStore
 from zk.watching_store import WatchingStore
@@ -423,6 +423,7 @@ SEARCH_FROM: dict[Defect, int] = {
     stale_answers_accepted: 690,
     watches_armed_after_the_read: 350,
     **SEARCH_DAMAGE_FROM,
+    **SEARCH_TAMPERING_FROM,
     **SEARCH_POWER_LOSS_FROM,
 }
 """Where the search for a rare one begins, to keep it short; any other seed will do in time."""

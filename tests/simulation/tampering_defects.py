@@ -89,3 +89,9 @@ TAMPERING_DEFECTS: tuple[Defect, ...] = (
     epochs_set_back_for_good,
     epochs_shared_by_controllers,
 )
+
+SEARCH_TAMPERING_FROM: dict[Defect, int] = {
+    older_data_are_accepted: 190,
+    registrations_deleted_for_good: 100,
+    obeyed_epochs_forgotten: 90,
+}
