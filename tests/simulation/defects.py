@@ -40,9 +40,6 @@ from tests.simulation.leader_defects import LEADER_DEFECTS
 from tests.simulation.power_loss_defects import POWER_LOSS_DEFECTS, SEARCH_POWER_LOSS_FROM
 from tests.simulation.record_defects import (
     RECORD_DEFECTS,
-    fetches_of_any_epoch_count,
-    followers_join_below_the_epoch_start,
-    logs_that_diverge_unnoticed,
 )
 from tests.simulation.tampering_defects import SEARCH_TAMPERING_FROM, TAMPERING_DEFECTS
 from zk import fenced_writes
@@ -414,14 +411,6 @@ DEFECTS: tuple[Defect, ...] = (
 )
 
 SEARCH_FROM: dict[Defect, int] = {
-    epoch_read_after_waking: 40,
-    failed_deletions_count_as_done: 90,
-    fetches_of_any_epoch_count: 250,
-    followers_join_below_the_epoch_start: 960,
-    logs_that_diverge_unnoticed: 180,
-    shutdowns_forgotten_by_who_resigns: 190,
-    stale_answers_accepted: 690,
-    watches_armed_after_the_read: 350,
     **SEARCH_DAMAGE_FROM,
     **SEARCH_TAMPERING_FROM,
     **SEARCH_POWER_LOSS_FROM,

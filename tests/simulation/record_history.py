@@ -41,6 +41,7 @@ class RecordHistory(RecordObserver):
         self._doomed: set[str] = set()
         # Of the fetch that is being taken.
         self._full_at: int | None = None
+        self._proposals: dict[tuple[SimulatedBroker, TopicPartition], object] = {}
         self._must_not_count = False
         self._positions: dict[TopicPartition, int] = {}
         self._other_epochs: set[TopicPartition] = set()
@@ -182,6 +183,8 @@ class RecordHistory(RecordObserver):
             assert high_watermark <= log.log_end_offset, (
                 f"broker {broker.broker_id}: the log ends at {log.log_end_offset}: {partition}"
             )
+            if partition.proposal is not None:
+                self._check_proposal(broker, partition)
             present = (log.topic_id, partition.leader_epoch, high_watermark)
             if role is Role.LEADER and log.topic_id is not None and seen.get(name) != present:
                 before = seen.get(name)
@@ -216,6 +219,18 @@ class RecordHistory(RecordObserver):
                 known.on_committed(broker.broker_id, batch, epoch, len(holders))
         if checked and not known.is_tainted:
             self._check_isr_has(broker, partition, log, known)
+
+    def _check_proposal(self, broker: SimulatedBroker, partition: Partition) -> None:
+        """Who is let in has what this leader began with (KAFKA-7128): looked at as it decides so."""
+        proposal, name = partition.proposal, partition.topic_partition
+        start = partition.leader_epoch_start_offset
+        if proposal is self._proposals.get((broker, name)) or proposal is None or start is None:
+            return
+        self._proposals[broker, name] = proposal
+        for member in set(proposal.new_isr) - set(partition.isr):
+            follower = partition.followers.get(member)
+            is_there = follower is None or follower.log_end_offset >= start
+            assert is_there, f"BelowEpochStart: broker {broker.broker_id}: {partition}"
 
     def _check_leader_knows(
         self, broker: SimulatedBroker, partition: Partition, log: MemoryLog, *, is_new: bool

@@ -55,6 +55,14 @@ class Situation(Enum):
     TOO_FEW_IN_SYNC = "acks=all is asked for and too few are in sync"
 
 
+RARE = {
+    Situation.TWO_CONTROLLERS_IN_ONE_EPOCH,
+    Situation.PROPOSED_MEMBER_IS_DEAD,
+    Situation.DEPOSED_STOP_REPLICA,
+}
+"""Those that 300 histories may miss."""
+
+
 class Situations:
     """Those that one history has met."""
 
