@@ -221,7 +221,7 @@ class RecordHistory(RecordObserver):
             self._check_isr_has(broker, partition, log, known)
 
     def _check_proposal(self, broker: SimulatedBroker, partition: Partition) -> None:
-        """Who is let in has what this leader began with (KAFKA-7128): looked at as it decides so."""
+        """Who is let in has what this leader began with (KAFKA-7128), as it decides so."""
         proposal, name = partition.proposal, partition.topic_partition
         start = partition.leader_epoch_start_offset
         if proposal is self._proposals.get((broker, name)) or proposal is None or start is None:
