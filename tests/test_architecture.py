@@ -32,8 +32,10 @@ HOMES = {
     "pykka": {"actors", "jobs/service.py"},
     "click": {"cli", "jobs"},
     "rich": {"cli"},
+    "cramjam": {"transport/kafka/decompression.py"},
     "crc32c": {"storage", "transport/kafka/record_validation.py"},
     "numpy": {"jobs"},
+    "pyarrow": {"jobs"},
     "matplotlib": {"jobs/reports/page.py"},
     "confluent_kafka": {"jobs", "cli/records.py"},
 }

@@ -1,14 +1,16 @@
 """The records of a compressed batch, as far as a broker is willing to unpack them.
 
-A few kilobytes may claim to be gigabytes: nothing is unpacked beyond a limit. ``pyarrow`` has the
-decoders; it is imported when the first compressed batch comes, as it takes 40 MB.
+A few kilobytes may claim to be gigabytes: nothing is unpacked beyond a limit. ``cramjam`` has the
+decoders of snappy, lz4 and zstd. They write into a mapping as large as the limit, which takes only
+the memory that is written. It is imported when the first compressed batch comes, as it takes 2 MB.
 """
 
 from __future__ import annotations
 
 import struct
 import zlib
-from typing import Any
+from collections.abc import Iterator
+from mmap import MAP_ANONYMOUS, MAP_PRIVATE, mmap
 
 NONE, GZIP, SNAPPY, LZ4, ZSTD = range(5)
 
@@ -16,84 +18,98 @@ LEAST_LIMIT = 16 * 1024 * 1024
 """How large the records of any batch may be: more than producers put into one."""
 MAX_RATIO = 128
 """How many times as large as it was sent any batch may be: more than text compresses to."""
+MOST_LIMIT = 2**31 - 1
+"""How large the records of no batch may be: Kafka counts the bytes of records in 31 bits."""
 
 _GZIP_WINDOW = 31
 _XERIAL = b"\x82SNAPPY\x00"  # what the Java library puts before blocks of 32 KB
 _XERIAL_HEADER_BYTES = 16
 _BLOCK_SIZE = struct.Struct(">i")
-_STREAMS = {LZ4: "lz4", ZSTD: "zstd"}
+_NO_ROOM = "failed to write whole buffer"  # what cramjam says when there are more bytes than room
 
 
 def decompressed(codec: int, data: memoryview) -> bytes:
-    """Return the records of a batch; raises ``ValueError`` when there is no way to read them."""
+    """Return the records of a batch; raises ``ValueError`` when there is no way to read them.
+
+    Raises ``OSError`` when there is no memory for them.
+    """
+    limit = min(max(LEAST_LIMIT, MAX_RATIO * len(data)), MOST_LIMIT)
     if codec == NONE:
         return bytes(data)
-    limit = max(LEAST_LIMIT, MAX_RATIO * len(data))
-    try:
-        if codec == GZIP:
-            records = _gunzip(data, limit)
-        elif codec == SNAPPY:
-            records = _unsnap(bytes(data), limit)
-        elif codec in _STREAMS:
-            records = _read_stream(_STREAMS[codec], data, limit)
-        else:
-            raise ValueError(f"compression {codec} does not exist")
-    except (zlib.error, OSError, struct.error) as error:
-        raise ValueError(str(error)) from None
-    if len(records) > limit:
-        raise ValueError(f"more than {limit} bytes when decompressed")
-    return records
+    if codec == GZIP:
+        return _gunzip(data, limit)
+    if codec == SNAPPY:
+        return _unsnap(data, limit)
+    if codec in (LZ4, ZSTD):
+        return _read_frames(codec, data, limit)
+    raise ValueError(f"compression {codec} does not exist")
 
 
 def _gunzip(data: memoryview, limit: int) -> bytes:
     pieces: list[bytes] = []
     left, room = bytes(data), limit + 1
-    while left and room > 0:  # there may be several members
+    while left:  # there may be several members
         decoder = zlib.decompressobj(_GZIP_WINDOW)
-        pieces.append(decoder.decompress(left, room))
+        try:
+            pieces.append(decoder.decompress(left, room))
+        except zlib.error as error:
+            raise ValueError(str(error)) from None
         room -= len(pieces[-1])
-        if room > 0 and not decoder.eof:
+        if room <= 0:
+            raise _too_large(limit)
+        if not decoder.eof:
             raise ValueError("truncated gzip data")
         left = decoder.unused_data
     return b"".join(pieces)
 
 
-def _unsnap(data: bytes, limit: int) -> bytes:
-    if not data.startswith(_XERIAL):
-        return _unsnap_block(data, limit)
-    pieces: list[bytes] = []
-    at, room = _XERIAL_HEADER_BYTES, limit
+def _unsnap(data: memoryview, limit: int) -> bytes:
+    import cramjam
+
+    at = 0
+    with _memory(limit) as area, memoryview(area) as room:
+        try:
+            for block in _snappy_blocks(data):
+                if cramjam.snappy.decompress_raw_len(block) > limit - at:
+                    raise _too_large(limit)
+                at += cramjam.snappy.decompress_raw_into(block, room[at:])
+        except cramjam.DecompressionError as error:
+            raise ValueError(str(error)) from None
+        return area[:at]
+
+
+def _snappy_blocks(data: memoryview) -> Iterator[memoryview]:
+    """Yield the blocks of Java's clients, or the only one that the others send."""
+    if data[: len(_XERIAL)] != _XERIAL:
+        yield data
+        return
+    at = _XERIAL_HEADER_BYTES
     while at < len(data):
-        (size,) = _BLOCK_SIZE.unpack_from(data, at)
-        at += _BLOCK_SIZE.size
-        if not 0 <= size <= len(data) - at:
+        start = at + _BLOCK_SIZE.size
+        size = _BLOCK_SIZE.unpack_from(data, at)[0] if start <= len(data) else -1
+        if not 0 <= size <= len(data) - start:
             raise ValueError("truncated snappy data")
-        pieces.append(_unsnap_block(data[at : at + size], room))
-        room -= len(pieces[-1])
-        at += size
-    return b"".join(pieces)
+        yield data[start : start + size]
+        at = start + size
 
 
-def _unsnap_block(data: bytes, room: int) -> bytes:
-    """Decompress a block, which begins with how large it will be."""
-    size = shift = 0
-    for byte in data[:5]:
-        size |= (byte & 127) << shift
-        shift += 7
-        if byte < 128:
-            break
-    if size > room:
-        raise ValueError(f"more than {room} bytes when decompressed")
-    return bytes(_arrow().Codec("snappy").decompress(data, decompressed_size=size, asbytes=True))
+def _read_frames(codec: int, data: memoryview, limit: int) -> bytes:
+    """Decompress one frame or several, whether or not they tell how large they will be."""
+    import cramjam
+
+    decoder = cramjam.lz4 if codec == LZ4 else cramjam.zstd
+    with _memory(limit) as area:
+        try:
+            return area[: decoder.decompress_into(data, area)]
+        except cramjam.DecompressionError as error:
+            if str(error) == _NO_ROOM:
+                raise _too_large(limit) from None
+            raise ValueError(str(error)) from None
 
 
-def _read_stream(codec: str, data: memoryview, limit: int) -> bytes:
-    arrow = _arrow()
-    stream = arrow.CompressedInputStream(arrow.BufferReader(data), codec)
-    return bytes(stream.read(limit + 1))
+def _memory(size: int) -> mmap:
+    return mmap(-1, size, flags=MAP_PRIVATE | MAP_ANONYMOUS)
 
 
-def _arrow() -> Any:
-    import pyarrow
-
-    return pyarrow
+def _too_large(limit: int) -> ValueError:
+    return ValueError(f"more than {limit} bytes when decompressed")
