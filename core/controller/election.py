@@ -207,6 +207,11 @@ def _elect_offline(current: LeaderAndIsr, who: Candidates, allow_unclean: bool) 
     if is_anyone_missing and not allow_unclean:
         return None
     leader = _fullest(members, who)
+    if is_anyone_missing and (leader is None or _is_empty(leader, who)):
+        # A new disk must not take what replicas have that were not in sync.
+        leader = unclean_leader(who.assignment.origin_replicas, who.is_sound)
+        if leader is None:
+            leader = _fullest(replicas, who)
     if leader is None:
         leader = unclean_leader(replicas, who.is_online)
     if leader is None:
@@ -223,6 +228,12 @@ def _fullest(members: Brokers, who: Candidates) -> BrokerId | None:
     ends = {r: end for r in members if who.is_online(r) and (end := who.suspect_end(r)) is not None}
     order = who.assignment.replicas.index
     return max(ends, key=lambda r: (ends[r], -order(r)), default=None)
+
+
+def _is_empty(replica: BrokerId, who: Candidates) -> bool:
+    """Whether a suspect replica lost all it had."""
+    end = who.suspect_end(replica)
+    return end is not None and end.log_end_offset <= 0
 
 
 def _elect_for_shutdown(current: LeaderAndIsr, who: Candidates) -> Elected | None:

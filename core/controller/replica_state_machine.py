@@ -299,10 +299,10 @@ class ReplicaStateMachine:
                     if known is None or known.leader_and_isr != now:
                         news[partition] = as_read  # else everybody has been told already
                     continue
-                leader = NO_LEADER if now.leader == broker_id else now.leader
-                proposals[partition] = now.new_leader_and_isr(
-                    leader, self._isr_without(broker_id, partition, now.isr)
-                )
+                isr = self._isr_without(broker_id, partition, now.isr)
+                is_led = now.leader != broker_id and not self._is_lost(partition, now.leader, isr)
+                leader = now.leader if is_led else NO_LEADER
+                proposals[partition] = now.new_leader_and_isr(leader, isr)
             return with_eligible_replicas(self._term, current, proposals)
 
         accepted, failures = change_leaderships(self._term, partitions, propose)
@@ -317,6 +317,18 @@ class ReplicaStateMachine:
         shrunk = tuple(r for r in isr if r != broker_id)
         suspect_end = self._context.suspect_end
         return isr if all(suspect_end(r, partition) is not None for r in shrunk) else shrunk
+
+    def _is_lost(
+        self, partition: TopicPartition, leader: BrokerId, isr: tuple[BrokerId, ...]
+    ) -> bool:
+        """Whether the leader is dead as well, and only suspect replicas could follow it.
+
+        Then nothing is committed any more: who leaves is eligible, whichever is removed first.
+        """
+        is_online, suspect_end = self._context.is_replica_online, self._context.suspect_end
+        online = [r for r in isr if is_online(r, partition)]
+        is_any_suspect = bool(online) and all(suspect_end(r, partition) is not None for r in online)
+        return is_any_suspect and not is_online(leader, partition)
 
     def _forget(self, broker_id: BrokerId, partitions: list[TopicPartition]) -> None:
         for partition in partitions:

@@ -15,6 +15,7 @@ from tests.support.term import (
 )
 from zk.store import ZkControllerStore
 
+U0 = TopicPartition("u", 0)
 LOST: dict[TopicPartition, LogEnd] = {T0: LogEnd(4, 7)}
 
 
@@ -88,6 +89,24 @@ def test_when_the_last_comes_back_suspect_too_who_has_most_leads(tree: Tree) -> 
     candidate.catch_up()
     assert tree.leads(T0)[:2] == (2, (2,))
     assert candidate.controller.context.stats.unclean_leader_elections == 1
+
+
+def test_who_died_with_the_leader_is_eligible_when_only_a_suspect_replica_is_left(
+    tree: Tree,
+) -> None:
+    tree.register(0)
+    tree.put_topic("u", {0: (0, 1, 2)})
+    tree.put_state(U0, 2, (0, 1, 2), leader_epoch=5)
+    tree.unregister(0)
+    tree.unregister(2)
+    bounce(tree, 1, SuspectReplicas({U0: LogEnd(-1, -1)}))
+    candidate = Candidate(tree, 3)
+    candidate.start()
+    assert tree.leads(U0)[:2] == (-1, (1, 2))
+    tree.register(0)
+    candidate.catch_up()
+    assert tree.leads(U0)[:2] == (0, (0,)), "it has all that was committed; 2 need not come back"
+    assert candidate.controller.context.stats.unclean_leader_elections == 0
 
 
 def test_a_replica_that_its_broker_relies_on_again_is_elected(tree: Tree) -> None:

@@ -20,7 +20,14 @@ from core.controller.election import (
     why_nobody,
 )
 from core.controller.leadership import NOBODY_COMMITS
-from core.model import NO_LEADER, LeaderAndIsr, LeaderRecoveryState, LogEnd, ReplicaAssignment
+from core.model import (
+    NO_LEADER,
+    NO_LOG_END,
+    LeaderAndIsr,
+    LeaderRecoveryState,
+    LogEnd,
+    ReplicaAssignment,
+)
 
 Ids = tuple[int, ...]
 REPLICAS = (0, 1, 2)
@@ -87,6 +94,14 @@ def test_an_unclean_election_does_not_wait_and_prefers_who_has_most_of_the_isr()
     who = candidates((0, 1), {0: LogEnd(3, 7), 1: LogEnd(3, 8)})
     assert led(run(UNCLEAN, who)) == (1, (1,), True)
     assert led(run(UNCLEAN, candidates((2,), {2: LogEnd(0, 0)}), isr=(0, 1))) == (2, (2,), True)
+
+
+def test_an_unclean_election_prefers_records_that_were_not_in_sync_to_an_empty_log() -> None:
+    assert led(run(UNCLEAN, candidates((0, 1), {1: NO_LOG_END}), isr=(1, 2))) == (0, (0,), True)
+    both = {1: LogEnd(-1, 0), 2: LogEnd(2, 5)}
+    assert led(run(UNCLEAN, candidates((1, 2), both), isr=(0, 1))) == (2, (2,), True)
+    alone = candidates((1,), {1: NO_LOG_END})
+    assert led(run(UNCLEAN, alone, isr=(1, 2))) == (1, (1,), True)
 
 
 def test_an_eligible_replica_outside_the_isr_leads_cleanly_when_the_isr_cannot() -> None:
