@@ -19,7 +19,7 @@ from cli.placement import placement_status
 from cli.replaced_data import replaced_data
 from core.controller.set_aside import FAILURES_TO_SET_ASIDE
 from core.errors import BadDataError
-from core.model import BrokerRegistration
+from core.model import MAX_CONTROLLER_EPOCH, BrokerRegistration
 from core.protocol.controller import DescribeControllerRequest, DescribeControllerResponse
 from zk.admin import ZkAdminStore
 
@@ -122,11 +122,24 @@ def _examine(cluster: Cluster) -> Health:
     return health
 
 
+def _why_nobody_is_elected(admin: ZkAdminStore) -> list[str]:
+    try:
+        epoch = admin.read_controller_epoch()
+    except BadDataError as error:
+        return [str(error)]
+    if epoch != MAX_CONTROLLER_EPOCH:
+        return []
+    return [
+        f"/controller_epoch is {epoch}, the highest there can be: nobody is elected after it;"
+        " the brokers' logs say what to set it to"
+    ]
+
+
 def _examine_brokers(admin: ZkAdminStore, file: LocalCluster | None, health: Health) -> None:
     registrations = admin.read_brokers()
     ruling = admin.read_controller()
     if ruling is None:
-        health.reasons.append("there is no controller")
+        health.reasons += ["there is no controller", *_why_nobody_is_elected(admin)]
     else:
         health.controller = controller_json(ruling)
         if ruling.broker_id not in registrations:

@@ -119,6 +119,12 @@ class ZkAdminStore(TopicConfigAdmin):
                 return _ruling_controller(again, epoch)
         raise ConflictError(f"{path} keeps changing; try again")
 
+    def read_controller_epoch(self) -> int | None:
+        """Read how many controllers there have been. Raises ``BadDataError``."""
+        path = znodes.ControllerEpochZNode.PATH
+        (node,) = self._zookeeper.get_many([path])
+        return None if node is None else znodes.ControllerEpochZNode.decode(node.data)
+
     def read_controller_endpoint(self) -> str:
         """Return where the controller takes requests.
 

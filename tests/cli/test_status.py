@@ -103,6 +103,23 @@ def test_an_unhealthy_cluster_on_one_screen(healthy: FakeCluster) -> None:
 
 
 @pytest.mark.parametrize(
+    ("epoch", "said"),
+    [
+        ("2147483647", "/controller_epoch is 2147483647, the highest there can be"),
+        ("banana", "/controller_epoch"),
+    ],
+)
+def test_an_epoch_after_which_nobody_is_elected_is_named(
+    healthy: FakeCluster, epoch: str, said: str
+) -> None:
+    healthy.remove_broker(1)
+    healthy.zookeeper.put("/controller_epoch", epoch.encode())
+    told = healthy.run("status").stdout
+    assert said in told.splitlines()[-1]
+    assert "partitions                   1" in told
+
+
+@pytest.mark.parametrize(
     ("cluster_id", "zxid", "said"),
     [
         ("ours", 1, None),
