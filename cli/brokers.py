@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Mapping
 
@@ -120,8 +121,10 @@ def shutdown(cluster: Cluster, /, broker_id: BrokerId, timeout_ms: int, output: 
             raise BrokerError(f"broker {broker_id} is not registered; registered are {ids}")
         if isinstance(registration, BadDataError):
             raise registration
+        process = _process(cluster, broker_id)
         response = _ask_to_shut_down(registration, timeout_s=timeout_ms / 1000)
         _await_departure(admin, registration, deadline)
+        _await_end(process, deadline)
     remaining = [] if response is None else response.remaining_partitions
     if output == Output.JSON:
         partitions = [{"topic": p.topic, "partition": p.partition} for p in sorted(remaining)]
@@ -131,6 +134,23 @@ def shutdown(cluster: Cluster, /, broker_id: BrokerId, timeout_ms: int, output: 
         click.echo(f"{partition} could not be moved")
     moved = f", {counted(len(remaining), 'partition')} not moved" if remaining else ""
     click.echo(f"Broker {broker_id} has shut down{moved}.")
+
+
+def _process(cluster: Cluster, broker_id: BrokerId) -> int | None:
+    """Return the process of a broker of a cluster on this machine."""
+    file = cluster.file
+    brokers = () if file is None else file.brokers
+    return next((broker.pid for broker in brokers if broker.broker_id == broker_id), None)
+
+
+def _await_end(process: int | None, deadline: float) -> None:
+    """Wait until a process has ended: until then the broker cannot be started again."""
+    while process is not None and time.monotonic() < deadline:
+        try:
+            os.kill(process, 0)
+        except OSError:
+            return
+        time.sleep(_POLL_S)
 
 
 def _ask_to_shut_down(

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
 from core.errors import Errors
 from core.model import TopicPartition
 from core.protocol.broker import ShutdownBrokerRequest, ShutdownBrokerResponse
-from tests.support.fake_cluster import FakeCluster, failing
+from tests.support.fake_cluster import FakeCluster, failing, write_cluster_file
 from transport.codec import Request, Response
 
 
@@ -92,6 +100,30 @@ def test_a_broker_shuts_down_and_is_waited_for(cluster: FakeCluster) -> None:
 
     assert result.exit_code == 0
     assert result.stdout == "Broker 1 has shut down.\n"
+
+
+def test_the_process_of_a_broker_on_this_machine_has_ended_when_it_has_shut_down(
+    cluster: FakeCluster, tmp_path: Path
+) -> None:
+    """Until then nobody can start it again."""
+    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    ending = threading.Thread(target=process.communicate, args=(b"end\n",))
+
+    def obey(_: Request) -> Response:
+        cluster.remove_broker(1)
+        ending.start()
+        return ShutdownBrokerResponse(Errors.NONE)
+
+    endpoint = cluster.serve(obey)
+    cluster.add_broker(1, control_endpoint=endpoint)
+    write_cluster_file(tmp_path, brokers={1: endpoint})
+    file = tmp_path / "cluster.json"
+    file.write_text(file.read_text().replace(str(4710 + 1), str(process.pid)))
+
+    assert cluster.run("brokers", "shutdown", "1", "--data-dir", str(tmp_path)).exit_code == 0
+    with pytest.raises(ProcessLookupError):
+        os.kill(process.pid, 0)
+    ending.join()
 
 
 REMAINING = ShutdownBrokerResponse(
