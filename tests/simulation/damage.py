@@ -50,6 +50,7 @@ class Damage:
     def restore_what_nobody_has(self) -> set[BrokerId] | None:
         """Put back what is damaged where nobody in sync has all of it.
 
+        A suspect replica may have lost anything: without a leader, others wait for what is damaged.
         Return the brokers that must start again for it: their logs are out of use. None: there was
         nothing to restore.
         """
@@ -58,7 +59,7 @@ class Damage:
             for broker_id, broker in sorted(self._cluster.brokers.items())
             for name in sorted(broker.disk.hosted())
             if broker.disk.log(name).damaged
-            and all(other.damaged for other in self._copies_in_sync(name))
+            and all(other.damaged for other in self._copies_in_sync(name, are_sound=True))
         ]
         restarted: set[BrokerId] = set()
         for broker_id, log in damaged:
@@ -69,9 +70,12 @@ class Damage:
                 restarted.add(broker_id)
         return restarted if damaged else None
 
-    def _copies_in_sync(self, name: TopicPartition) -> list[MemoryLog]:
+    def _copies_in_sync(self, name: TopicPartition, *, are_sound: bool = False) -> list[MemoryLog]:
         """Return the logs of brokers that are up and in sync, if they are in use."""
         state = self._cluster.leadership(name)
         members = () if state is None else state.leader_and_isr.isr
-        logs = (self._cluster.disks[m].get(name) for m in members if m in self._cluster.brokers)
+        disks = [self._cluster.disks[m] for m in members if m in self._cluster.brokers]
+        if are_sound:
+            disks = [disk for disk in disks if disk.suspects().end_of(name) is None]
+        logs = (disk.get(name) for disk in disks)
         return [log for log in logs if log is not None]

@@ -9,7 +9,7 @@ from core.model import BrokerId, TopicPartition
 from core.protocol.control import TopicId
 from core.records import RecordBytes
 from core.replica_logs import AppendedRecords
-from tests.simulation.records import RecordObserver
+from tests.simulation.records import RecordObserver, past_all_guards
 from tests.support.memory_logs import MemoryLog, MemoryLogs
 
 CAREFUL_TOPICS = ("topic-1", "topic-3", "topic-5")
@@ -24,6 +24,7 @@ class ObservedLog(MemoryLog):
 
     disk: Disk
 
+    @past_all_guards
     def append_as_leader(self, records: RecordBytes, leader_epoch: int) -> AppendedRecords:
         """Append, and tell."""
         appended = super().append_as_leader(records, leader_epoch)
@@ -31,12 +32,14 @@ class ObservedLog(MemoryLog):
             self.disk.observer.on_led(self.disk.broker_id, self, self.batches[-1])
         return appended
 
+    @past_all_guards
     def truncate_to(self, offset: int) -> None:
         """Truncate, and tell."""
         if offset < self._end:
             self.disk.observer.on_truncated(self)
         super().truncate_to(offset)
 
+    @past_all_guards
     def append_as_follower(self, records: RecordBytes) -> None:
         """Append, and tell."""
         first = len(self.batches)
@@ -104,6 +107,7 @@ class Disk(MemoryLogs):
         log = self._logs.get(name) or self._out_of_sight.get(name)
         return "none" if log is None else log.topic_id
 
+    @past_all_guards
     def condemn(self, topic_partition: TopicPartition, reason: str) -> None:
         """Take a log out of use, and tell."""
         log = self.get(topic_partition)
@@ -112,6 +116,7 @@ class Disk(MemoryLogs):
             super().condemn(topic_partition, reason)
             self.on_condemned()
 
+    @past_all_guards
     def delete(
         self, topic_partition: TopicPartition, *, deleted_topic: TopicId | None = None
     ) -> None:
@@ -120,6 +125,7 @@ class Disk(MemoryLogs):
             self.observer.on_deleted(self.broker_id, self.log(topic_partition))
         super().delete(topic_partition, deleted_topic=deleted_topic)
 
+    @past_all_guards
     def set_aside(self, topic_partition: TopicPartition) -> None:
         """Forget a log, and tell if it was damaged."""
         if self.is_damaged(topic_partition):

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from tests.simulation.records import BrokenInvariantError
 from tests.simulation.simulation import Simulation
 from tests.simulation.situations import Situation
 
@@ -22,7 +23,7 @@ def _failure_of(simulation: Simulation, seed: int) -> str | None:
     try:
         with silence():
             simulation.run()
-    except Exception as error:  # noqa: BLE001 - whatever it is, it needs its seed
+    except (Exception, BrokenInvariantError) as error:  # noqa: BLE001 - it needs its seed
         told = [line[:MAX_LINE] for line in simulation.history[-TOLD_LINES:]]
         return "\n".join(
             [

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
+from functools import wraps
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from core.model import BrokerId, TopicPartition
 from core.protocol.broker import FetchRequest, FetchResponse
@@ -13,6 +14,29 @@ from tests.support.memory_logs import MemoryLog, StoredBatch
 
 if TYPE_CHECKING:
     from tests.simulation.broker import SimulatedBroker
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class BrokenInvariantError(BaseException):
+    """An invariant broke inside a call of the core, which guards itself against every Exception."""
+
+
+def past_all_guards(call: Callable[P, T]) -> Callable[P, T]:
+    """Let the ``AssertionError`` of who looks on reach the simulation, whoever made the call.
+
+    A broker that obeys catches whatever one row raises, and takes that replica out of service.
+    """
+
+    @wraps(call)
+    def judged(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return call(*args, **kwargs)
+        except AssertionError as broken:
+            raise BrokenInvariantError(*broken.args) from broken
+
+    return judged
 
 
 class RecordObserver:

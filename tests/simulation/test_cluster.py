@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
 from core.errors import Errors
@@ -13,7 +15,10 @@ from core.protocol.controller import (
 )
 from tests.simulation.cluster import Cluster
 from tests.simulation.convergence import assert_converged
+from tests.simulation.damage import Damage
 from tests.simulation.invariants import Invariants
+from tests.simulation.records import BrokenInvariantError, RecordObserver
+from tests.support.memory_logs import MemoryLog
 from zk.admin_znodes import DeleteTopicsTopicZNode
 from zk.znodes import TopicZNode
 
@@ -113,3 +118,31 @@ def test_a_topic_whose_znode_is_removed_by_hand_leaves_its_logs_aside(cluster: C
     assert_converged(cluster)
     for disk in cluster.disks.values():
         assert sorted(disk.aside) == [TopicPartition("payments", i) for i in range(12)]
+
+
+def test_what_an_onlooker_refuses_while_a_row_is_obeyed_ends_the_simulation(cluster: Cluster):
+    class Judge(RecordObserver):
+        def on_deleted(self, broker_id: int, log: MemoryLog) -> None:
+            raise AssertionError(f"{log.topic_partition} must stay on {broker_id}")
+
+    cluster.observe(Judge())
+    cluster.zookeeper.put(DeleteTopicsTopicZNode.path("payments"))
+    with pytest.raises(BrokenInvariantError, match=r"payments-.* must stay on"):
+        cluster.run_until_quiet()
+
+
+def test_an_operator_restores_the_damaged_log_that_suspect_replicas_wait_for(cluster: Cluster):
+    for broker_id in (0, 2):
+        cluster.disks[broker_id].suspect.add(P4)
+    cluster.disks[1].log(P4).damaged.add(0)
+    damage = Damage(cluster, random.Random(0), lambda *_: None)
+    assert damage.restore_what_nobody_has() == set()
+    assert not cluster.disks[1].log(P4).damaged
+
+
+def test_nobody_restores_a_damaged_log_that_a_sound_replica_in_sync_has(cluster: Cluster):
+    cluster.disks[0].suspect.add(P4)
+    cluster.disks[1].log(P4).damaged.add(0)
+    damage = Damage(cluster, random.Random(0), lambda *_: None)
+    assert damage.restore_what_nobody_has() is None
+    assert cluster.disks[1].log(P4).damaged
