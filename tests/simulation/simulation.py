@@ -52,6 +52,7 @@ from tests.simulation.odds import (
     Menu,
     Odds,
 )
+from tests.simulation.records import past_all_guards
 from tests.simulation.situations import Situation
 from tests.simulation.tampering import Tampering
 from tests.support.fake_zookeeper import Call, Hook, Moment
@@ -378,6 +379,7 @@ class Simulation:
     def _hook_for(self, broker: SimulatedBroker) -> Hook:
         return partial(self._interrupt, broker)
 
+    @past_all_guards
     def _interrupt(self, broker: SimulatedBroker, call: Call) -> None:
         if not self._faults_are_on or self._tampering.is_replaced:
             return

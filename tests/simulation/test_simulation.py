@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from core.controller import events
 from tests.simulation.defects import DEFECTS, SEARCH_FROM, Defect
 from tests.simulation.history import failure_of, live, silence
+from tests.simulation.records import BrokenInvariantError
 from tests.simulation.simulation import Simulation
 from tests.simulation.situations import RARE, Situation
 
@@ -45,3 +47,19 @@ def test_a_core_with_a_defect_is_caught(defect: Defect):
         first = SEARCH_FROM.get(defect, 0)
         caught = any(failure_of(seed) for seed in range(first, first + SEEDS_FOR_DEFECTS))
     assert caught, f"{defect.__name__} passes {SEEDS_FOR_DEFECTS} histories"
+
+
+def test_an_invariant_that_breaks_inside_a_guarded_call_fails_the_history(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    def refuse(*_: object) -> None:
+        raise AssertionError("broken")
+
+    simulation = Simulation(0)
+    monkeypatch.setattr(Simulation, "_live_on", refuse)
+    monkeypatch.setattr(simulation.random, "random", lambda: 0.0)
+    monkeypatch.setattr(simulation.random, "randrange", lambda *_: 3)  # it stalls
+    monkeypatch.setattr(simulation.random, "choice", lambda _: 3)
+    broker = simulation.cluster.brokers[0]
+    with silence(), pytest.raises(BrokenInvariantError, match="broken"):
+        broker.handle(events.RegisterBrokerAndReelect())
