@@ -163,7 +163,11 @@ class MovingLeaderships:
         context = self._context
         return lambda replica: (
             context.is_replica_online(replica, partition)
-            and context.suspect_end(replica, partition) is None
+            and (
+                context.suspect_end(replica, partition) is None
+                # Brokers are not told any more who is in sync, so they keep suspecting theirs.
+                or context.is_topic_queued_for_deletion(partition.topic)
+            )
         )
 
     def _exists(self, partition: TopicPartition, replica: BrokerId) -> bool:

@@ -21,6 +21,7 @@ from core.controller.election import (
     Elected,
     ElectionStrategy,
     OfflineElection,
+    ReassignElection,
     depose,
     elect,
     why_nobody,
@@ -273,6 +274,10 @@ class PartitionStateMachine:
             if isinstance(strategy, OfflineElection) and partition.topic in unclean_topics:
                 chosen = replace(strategy, allow_unclean=True)
             candidates = self._candidates(partition)
+            if isinstance(
+                strategy, ReassignElection
+            ) and self._context.is_topic_queued_for_deletion(partition.topic):
+                candidates = replace(candidates, suspect_end=lambda _: None)
             outcome = elect(chosen, leadership, candidates)
             if outcome is None:
                 reason = why_nobody(chosen, leadership, candidates)

@@ -7,6 +7,7 @@ lead: then the controller found nobody better, or somebody allowed it. See ``Sus
 from __future__ import annotations
 
 import logging
+from typing import TypeAlias
 
 from core.model import NO_LEADER, BrokerId, TopicPartition
 from core.protocol.control import (
@@ -16,6 +17,8 @@ from core.protocol.control import (
 )
 from core.replica_logs import PartitionLog, ReplicaLogs
 
+LostReplicas: TypeAlias = list[tuple[TopicPartition, LeaderAndIsrPartition]]
+
 log = logging.getLogger("state.change")
 
 
@@ -23,7 +26,7 @@ class SuspectTracker:
     """Learns from what the controller says. Not thread-safe."""
 
     def __init__(self, broker_id: BrokerId, logs: ReplicaLogs) -> None:
-        self._lost: list[TopicPartition] = []
+        self._lost: LostReplicas = []
         self._has_lost_leader = False
         self._told = logs.suspect_changes
         self._broker_id = broker_id
@@ -47,28 +50,34 @@ class SuspectTracker:
             return False
         return not is_present or state.leader_epoch <= replica_log.latest_epoch
 
-    def gather_lost(self, request: LeaderAndIsrRequest) -> list[TopicPartition]:
-        """Return what is gone of all that is hosted: of a request's parts up to this one."""
+    def gather_lost(self, request: LeaderAndIsrRequest) -> LostReplicas:
+        """Return what is gone of all that is hosted: of a request's parts up to this one.
+
+        Outside the ISR as well: a replica there may be eligible to lead (KIP-966), which a request
+        does not tell.
+        """
         if request.part == 0:
             self._lost = []
         self._lost += (
-            name
+            (name, state)
             for name, state in request.partitions()
-            if self._broker_id in state.isr and not state.is_new and self._logs.get(name) is None
+            if not state.is_new and self._logs.get(name) is None
         )
         return self._lost
 
-    def on_lost(self, lost: list[TopicPartition]) -> None:
+    def on_lost(self, lost: LostReplicas) -> None:
         """Learn what was in a log directory that is new, or empty again."""
         if self._logs.knows_all:
             return
-        self._logs.note_lost(lost)
+        self._logs.note_lost([name for name, _ in lost])
+        for name, state in lost:
+            self.on_leadership(name, state)
         if lost:
             log.error(
-                "[Broker id=%d] the logs of %d in-sync replicas are gone, the first: %s",
+                "[Broker id=%d] the logs of %d replicas are gone, the first: %s",
                 self._broker_id,
                 len(lost),
-                lost[0],
+                lost[0][0],
             )
 
     def on_leadership(

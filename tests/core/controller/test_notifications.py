@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from core.controller.events import LeaderAndIsrResponseReceived
 from core.controller.states import ReplicaState
 from core.errors import ControllerMovedError, Errors
-from core.model import BrokerId, PartitionAndReplica, ReplicaAssignment, TopicPartition
+from core.model import (
+    BrokerId,
+    LogEnd,
+    PartitionAndReplica,
+    ReplicaAssignment,
+    SuspectReplicas,
+    TopicPartition,
+)
 from core.protocol.control import LeaderAndIsrRequest, LeaderAndIsrResponse, PartitionError
 from tests.support.fake_zookeeper import Call, Moment
 from tests.support.term import (
@@ -140,6 +149,23 @@ def test_a_move_is_complete_when_a_leader_writes_that_its_target_is_in_sync() ->
     assert office.topic("t").partitions[0] == ReplicaAssignment((3,))
     assert office.leads(T0)[:2] == (3, (3,))
     assert left_in(office, ISR_CHANGES) == []
+
+
+@pytest.mark.parametrize("is_to_be_deleted", [False, True])
+def test_a_move_of_a_topic_to_be_deleted_waits_for_no_broker_to_call_its_replica_sound(
+    is_to_be_deleted: bool,
+) -> None:
+    office = Office((1, 2, 3))
+    suspect = SuspectReplicas({T0: LogEnd(0, 0)})
+    office.context.add_live_broker(replace(office.context.registrations[3], suspects=suspect))
+    office.lead(T0, ReplicaAssignment((3, 1), (3,), (1,)), leader=1, isr=(1,))
+    office.context.partitions_being_reassigned.add(T0)
+    if is_to_be_deleted:
+        office.context.queue_topic_deletion(["t"])
+    office.put_state(T0, 1, (1, 3))
+    notify_isr_change(office, 0, T0)
+    office.notifications.on_isr_change_notification()
+    assert (T0 in office.context.partitions_being_reassigned) != is_to_be_deleted
 
 
 def test_without_notifications_nothing_is_written(office: Office) -> None:

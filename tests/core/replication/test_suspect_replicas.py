@@ -1,0 +1,57 @@
+"""What a broker finds lost after a log directory was replaced, and when it has it again."""
+
+from __future__ import annotations
+
+from core.model import NO_LEADER, TopicPartition
+from core.protocol.control import (
+    LeaderAndIsrPartition,
+    LeaderAndIsrRequest,
+    LeaderAndIsrTopic,
+    LeaderAndIsrType,
+)
+from core.replication.suspect_replicas import SuspectTracker
+from tests.support.memory_logs import MemoryLogs
+
+ME, OTHER = 2, 3
+BOTH = (ME, OTHER)
+NAME = TopicPartition("t", 0)
+
+
+def row(
+    leader: int, isr: tuple[int, ...], leader_epoch: int, *, is_new: bool = False
+) -> LeaderAndIsrPartition:
+    return LeaderAndIsrPartition(
+        0, 1, leader, leader_epoch, isr, leader_epoch, BOTH, (), (), is_new, 0
+    )
+
+
+def found_lost(*rows: LeaderAndIsrPartition) -> tuple[SuspectTracker, MemoryLogs]:
+    """Tell a broker with a new directory, one request part a row, what it hosts."""
+    logs = MemoryLogs()
+    logs.is_new = True
+    tracker = SuspectTracker(ME, logs)
+    for part, state in enumerate(rows):
+        topics = (LeaderAndIsrTopic("t", None, (state._replace(partition_index=part),)),)
+        request = LeaderAndIsrRequest(LeaderAndIsrType.FULL, topics, (), part, len(rows))
+        lost = tracker.gather_lost(request)
+    tracker.on_lost(lost)
+    assert logs.knows_all
+    return tracker, logs
+
+
+def test_a_lost_log_is_suspect_outside_the_isr_too_where_it_may_be_eligible() -> None:
+    _, logs = found_lost(row(NO_LEADER, (OTHER,), 2), row(NO_LEADER, BOTH, 2))
+    assert logs.suspect == {NAME, TopicPartition("t", 1)}
+
+
+def test_a_new_replica_has_lost_nothing() -> None:
+    _, logs = found_lost(row(OTHER, (OTHER,), 2, is_new=True))
+    assert not logs.suspect
+
+
+def test_what_was_lost_outside_the_isr_is_relied_on_when_it_is_in_it_again() -> None:
+    tracker, logs = found_lost(row(OTHER, (OTHER,), 2), row(OTHER, (OTHER,), 2))
+    tracker.on_leadership(NAME, row(OTHER, BOTH, 2))
+    assert NAME in logs.suspect, "that was the state in which it was not"
+    tracker.on_leadership(NAME, row(OTHER, BOTH, 3))
+    assert logs.suspect == {TopicPartition("t", 1)}
