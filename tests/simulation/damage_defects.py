@@ -197,7 +197,6 @@ DAMAGE_DEFECTS: tuple[Defect, ...] = (
 
 SEARCH_DAMAGE_FROM: dict[Defect, int] = {
     last_copies_go_out_of_service: 70,
-    logs_in_sync_replaced: 60,
     whoever_was_stopped_asked_as_well: 110,
 }
 """Where the search for a rare one begins."""

@@ -34,10 +34,25 @@ from core.protocol.controller import ControlledShutdownResponse
 from core.replication import control_orders
 from core.replication.control_orders import ControlOrders
 from core.replication.request_parts import Named, RequestParts
-from tests.simulation.damage_defects import DAMAGE_DEFECTS, SEARCH_DAMAGE_FROM
-from tests.simulation.decision_defects import DECISION_DEFECTS
+from tests.simulation.damage_defects import (
+    DAMAGE_DEFECTS,
+    SEARCH_DAMAGE_FROM,
+    damaged_replicas_not_asked_to_be_deleted,
+    logs_in_sync_replaced,
+    logs_out_of_sight_taken_for_deleted,
+    logs_replaced_in_the_same_epoch,
+)
+from tests.simulation.decision_defects import (
+    DECISION_DEFECTS,
+    new_leaders_heard_in_an_earlier_life,
+)
 from tests.simulation.leader_defects import LEADER_DEFECTS
-from tests.simulation.power_loss_defects import POWER_LOSS_DEFECTS, SEARCH_POWER_LOSS_FROM
+from tests.simulation.power_loss_defects import (
+    POWER_LOSS_DEFECTS,
+    SEARCH_POWER_LOSS_FROM,
+    losses_forgotten_at_the_first_order,
+    restarted_leaders_go_on,
+)
 from tests.simulation.record_defects import (
     RECORD_DEFECTS,
 )
@@ -416,3 +431,16 @@ SEARCH_FROM: dict[Defect, int] = {
     **SEARCH_POWER_LOSS_FROM,
 }
 """Where the search for a rare one begins, to keep it short; any other seed will do in time."""
+
+RARE_DEFECTS: frozenset[Defect] = frozenset(
+    {
+        damaged_replicas_not_asked_to_be_deleted,
+        logs_in_sync_replaced,
+        logs_out_of_sight_taken_for_deleted,
+        logs_replaced_in_the_same_epoch,
+        losses_forgotten_at_the_first_order,
+        new_leaders_heard_in_an_earlier_life,
+        restarted_leaders_go_on,
+    }
+)
+"""No history of the first 400 meets these. The search takes minutes each: ``--rare-defects``."""

@@ -51,8 +51,6 @@ POWER_LOSS_DEFECTS: tuple[Defect, ...] = (
 
 SEARCH_POWER_LOSS_FROM: dict[Defect, int] = {
     who_lost_records_is_elected: 40,
-    restarted_leaders_go_on: 130,
     losses_not_told: 40,
-    losses_forgotten_at_the_first_order: 145,
 }
 """Where the search for a rare one begins."""
