@@ -11,8 +11,6 @@ from __future__ import annotations
 import errno
 import functools
 import logging
-import socket
-import struct
 import threading
 import time
 from collections import Counter, deque
@@ -32,7 +30,6 @@ from transport import codec
 from transport.codec import Frames, Request, RequestHeader, Response
 from transport.sockets import (
     MAX_FRAME_BYTES,
-    QUEUED_REQUESTS,
     Context,
     Message,
     Socket,
@@ -41,7 +38,6 @@ from transport.sockets import (
     open_socket,
     receive_message,
 )
-from transport.unfinished_messages import CHECK_INTERVAL_S, UnfinishedMessages
 from transport.wakeup import Wakeup
 
 logger = logging.getLogger(__name__)
@@ -50,11 +46,8 @@ MAX_OUTSTANDING: Final = 10_000
 _MESSAGES_PER_TURN: Final = 100  # before answers get their turn
 _TURN_S: Final = 0.01  # the same
 _POLL_MS: Final = 1000
-_CHECK_MS: Final = int(CHECK_INTERVAL_S * 1000)
-_NETWORK_BUFFER_BYTES: Final = 16 * 1024 * 1024  # that a kernel may have received for a connection
-_EVENT: Final = struct.Struct("=Hi")  # what a monitor tells: event, value
 _STOP_TIMEOUT_S: Final = 5.0
-_UNBIND_TIMEOUT_S: Final = 1.0
+_UNBIND_TIMEOUT_MS: Final = 1000
 # For the last answers to travel: closing drops what was not sent here and what was not read there.
 _LAST_WORDS_S: Final = 0.05
 _LOG_INTERVAL_S: Final = 10.0
@@ -63,7 +56,6 @@ _HANDSHAKE_FAILED: Final = (
     | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
     | zmq.EVENT_HANDSHAKE_FAILED_AUTH
 )
-_EVENTS: Final = _HANDSHAKE_FAILED | zmq.EVENT_ACCEPTED | zmq.EVENT_CLOSED
 
 
 class PortInUseError(RegentError):
@@ -75,7 +67,6 @@ class Rejection(StrEnum):
 
     BAD_HANDSHAKE = "not a ZeroMQ peer"
     TOO_LARGE = "too large"
-    UNFINISHED = "unfinished message"
     BAD_ENVELOPE = "bad envelope"
     BAD_HEADER = "bad header"
     BAD_BODY = "bad body"
@@ -221,7 +212,6 @@ class ControlServer:
         self._stopping = threading.Event()
         self._wakeup = Wakeup()
         self._thread: threading.Thread | None = None
-        self._unfinished: UnfinishedMessages | None = None
 
     def start(self) -> None:
         """Listen, then return; once only.
@@ -236,20 +226,10 @@ class ControlServer:
             self._wakeup.close()
             raise _cannot_listen(self.endpoint, error) from error
         self.endpoint = router.getsockopt_string(zmq.LAST_ENDPOINT)
-        self._unfinished = self._watch_unfinished()
         self._thread = threading.Thread(
             target=self._run, args=(router,), name=self._name, daemon=True
         )
         self._thread.start()
-
-    def _watch_unfinished(self) -> UnfinishedMessages | None:
-        if not self.endpoint.startswith("tcp://") or not hasattr(socket, "TCP_INFO"):
-            return None
-        limit = (QUEUED_REQUESTS + 1) * self._max_frame_bytes + _NETWORK_BUFFER_BYTES
-        port = int(self.endpoint.rpartition(":")[2])
-        return UnfinishedMessages(
-            port, limit, functools.partial(self.rejected.add, Rejection.UNFINISHED)
-        )
 
     def stop(self) -> None:
         """Send the answers given so far, then stop listening; later ones are dropped.
@@ -266,21 +246,19 @@ class ControlServer:
         self._wakeup.close()
 
     def _run(self, router: Socket) -> None:
-        monitor = open_monitor(self._context, router, _EVENTS)
+        monitor = open_monitor(self._context, router, _HANDSHAKE_FAILED | zmq.EVENT_CLOSED)
         poller = zmq.Poller()
         poller.register(router, zmq.POLLIN)
         poller.register(monitor, zmq.POLLIN)
         poller.register(self._wakeup.fileno(), zmq.POLLIN)
         try:
             while not self._stopping.is_set():
-                poller.poll(_POLL_MS if self._unfinished is None else _CHECK_MS)
+                poller.poll(_POLL_MS)
                 self._wakeup.clear()
                 self._send_answers(router)
                 self._receive(router)
                 self._send_answers(router)  # what dispatch answered itself
-                self._take_events(monitor)
-                if self._unfinished is not None:
-                    self._unfinished.check()
+                self._count_strangers(monitor)
             self._send_answers(router)
             time.sleep(max(0.0, self._last_answer_at + _LAST_WORDS_S - time.monotonic()))
             self._stop_listening(router, monitor)
@@ -292,27 +270,18 @@ class ControlServer:
             monitor.close()
             router.close()
 
-    def _take_events(self, monitor: Socket) -> bool:
-        """Count the peers that do not speak ZeroMQ; return whether the port was given back."""
-        is_closed = False
+    def _count_strangers(self, monitor: Socket) -> None:
+        """Count the peers that do not speak ZeroMQ; it has cut them off by itself."""
         while monitor.poll(0):
-            event, value = _EVENT.unpack(monitor.recv_multipart(zmq.NOBLOCK)[0])
-            if event == zmq.EVENT_ACCEPTED and self._unfinished is not None:
-                self._unfinished.on_accepted(value)
-            elif event & _HANDSHAKE_FAILED:  # ZeroMQ has cut it off by itself
-                self.rejected.add(Rejection.BAD_HANDSHAKE, self.endpoint)
-            is_closed = is_closed or event == zmq.EVENT_CLOSED
-        return is_closed
+            monitor.recv_multipart(zmq.NOBLOCK)
+            self.rejected.add(Rejection.BAD_HANDSHAKE, self.endpoint)
 
     def _stop_listening(self, router: Socket, monitor: Socket) -> None:
         """Give the port back and cut every connection; ``close`` alone does so some time later."""
-        self._take_events(monitor)
+        self._count_strangers(monitor)
         router.unbind(self.endpoint)
-        deadline = time.monotonic() + _UNBIND_TIMEOUT_S
-        while (left_s := deadline - time.monotonic()) > 0 and monitor.poll(int(left_s * 1000) + 1):
-            if self._take_events(monitor):
-                return
-        logger.warning("%s: the port of %s is not free yet", self._name, self.endpoint)
+        if not monitor.poll(_UNBIND_TIMEOUT_MS):
+            logger.warning("%s: the port of %s is not free yet", self._name, self.endpoint)
 
     def _send_answers(self, router: Socket) -> None:
         while self._outbox:
@@ -327,8 +296,6 @@ class ControlServer:
             message = receive_message(router)
             if message is None:
                 return
-            if self._unfinished is not None:
-                self._unfinished.on_message(message.descriptor)
             try:
                 self._accept(message)
             except _RefusalError as refusal:

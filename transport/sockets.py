@@ -62,12 +62,11 @@ _OPTIONS_OF_KIND: Final = {
 class Message(NamedTuple):
     """The frames of a message, large ones where ZeroMQ has them.
 
-    The first few only, when it is beyond the limits. ``descriptor`` is that of its connection.
+    The first few only, when it is beyond the limits.
     """
 
     frames: list[RecordBytes]
     is_complete: bool
-    descriptor: int
 
 
 def new_context() -> Context:
@@ -146,6 +145,6 @@ def receive_message(socket: Socket) -> Message | None:
             if is_complete:
                 frames.append(frame.bytes if len(frame) < LARGE_BYTES else frame.buffer)
             if not frame.more:
-                return Message(frames, is_complete, int(frame.get(zmq.SRCFD)))
+                return Message(frames, is_complete)
     except zmq.Again:
         return None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import queue
 import socket
-import struct
 from collections.abc import Iterator
 from contextlib import suppress
 from urllib.parse import urlsplit
@@ -116,48 +115,6 @@ def test_a_large_request_of_a_deposed_controller_is_answered_unread(
         peer.send_header([1, ApiKey.UPDATE_METADATA, 0, 6, "c", 1, 7, 3], junk)
         assert peer.receive() == [1, 6, Errors.INVALID_REQUEST], "this one is decoded"
         assert server.rejected.counts == {Rejection.BAD_BODY: 1}
-    finally:
-        socket.close()
-
-
-def zmtp_dealer(endpoint: str) -> socket.socket:
-    """A connection that has said what a DEALER says first (ZMTP 3.0)."""
-    address = urlsplit(endpoint)
-    connection = socket.create_connection((address.hostname, address.port or 0), timeout=5)
-    connection.sendall(b"\xff" + bytes(8) + b"\x7f\x03\0" + b"NULL".ljust(20, b"\0") + bytes(32))
-    answers = connection.makefile("rb")
-    assert len(answers.read(64)) == 64
-    ready = b"\x05READY\x0bSocket-Type\0\0\0\x06DEALER"
-    connection.sendall(b"\x04" + bytes([len(ready)]) + ready)
-    assert answers.read(8)[2:] == b"\x05READY"
-    return connection
-
-
-@pytest.mark.skipif(not hasattr(socket, "TCP_INFO"), reason="the kernel does not say what came")
-def test_a_peer_whose_message_does_not_end_is_cut_off(serve: Serve, connect: Connect) -> None:
-    size = 50_000
-    server = serve(answer_ready, max_frame_bytes=size)
-    client = connect(server.endpoint)
-    endless = (b"\x03" + struct.pack(">Q", size) + bytes(size)) * 20_000  # frames with more to come
-    with zmtp_dealer(server.endpoint) as connection, pytest.raises(ConnectionError):
-        connection.sendall(endless)
-    assert client.request(STATUS, timeout_ms=5000) == READY
-    assert server.rejected.counts == {Rejection.UNFINISHED: 1}
-
-
-def test_a_peer_that_sends_much_in_many_messages_is_served(serve: Serve, context: Context) -> None:
-    size = 50_000
-    server = serve(answer_ready, max_frame_bytes=size)
-    socket = open_socket(context, zmq.DEALER)
-    try:
-        peer = RawPeer(socket, server.endpoint)
-        for number in range(600):  # 30 MB
-            peer.send_header([1, 99, 0, number, "c", None, None, None], bytes(size))
-            if number % 50 == 49:
-                for answered in range(number - 49, number + 1):
-                    assert peer.receive() == [1, answered, Errors.INVALID_REQUEST]
-        assert peer.receive_own_answer() == ANSWER_999
-        assert server.rejected.counts == {Rejection.UNKNOWN_API: 600}
     finally:
         socket.close()
 
