@@ -51,7 +51,7 @@ class ClusterPlan:
 
         With the default base port, 9092, broker N has 9092 + N for Kafka's clients, 10092 + N for
         control requests, 11092 + N for followers, and 12092 + N for metrics. All of them are below
-        32768, where Linux begins to give ports to whoever connects somewhere.
+        32768, where the ports begin that Linux gives to outgoing connections.
         """
         if not self.base_port:
             return BrokerPorts(0, 0, 0, 0)

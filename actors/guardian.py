@@ -131,7 +131,7 @@ class Guardian:
                 self._tell(_session_line(self._credentials))
 
     def _tell(self, line: bytes) -> None:
-        """Write a line; whoever is dead is replaced, and its successor told the same."""
+        """Write a line; a guardian that is dead is replaced, and its successor is told the same."""
         if self._process is not None and self._process.stdin is not None:
             with suppress(OSError, ValueError):
                 self._process.stdin.write(line)

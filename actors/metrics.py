@@ -123,7 +123,7 @@ class MetricsServer:
 
     A port that is taken is warned of, and a free one used instead: a broker serves without being
     measured, too. Who says or takes nothing for ``timeout_s`` is left. Raises ``RegentError`` for
-    an address of no use.
+    an unusable address.
     """
 
     def __init__(self, host: str, port: int, *, timeout_s: float = _REQUEST_TIMEOUT_S) -> None:

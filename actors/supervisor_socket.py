@@ -3,7 +3,7 @@
 A request and its answer are a line of JSON each, on a connection of their own: ``{"start": [2]}``,
 or ``{"start": null}`` for all that do not run. The answer comes when those brokers serve:
 ``{"started": [{"id", "pid", "host", "port", …}]}``, or ``{"error": why}`` as soon as one cannot.
-Whoever may write in the data directory may ask, nobody else.
+Only users who may write in the data directory may ask.
 """
 
 from __future__ import annotations

@@ -34,8 +34,8 @@ _STOP_TIMEOUT_S = 10.0
 def zookeeper(data_dir: Path, port: int, host: str) -> None:
     """Run the embedded ZooKeeper in the foreground.
 
-    Brokers on other machines need a --host they can connect to. Whoever can connect may change
-    everything: open the port to the machines of the cluster only.
+    Brokers on other machines need a --host they can connect to. Everybody who can connect may
+    change everything: open the port to the machines of the cluster only.
 
     On a zookeeper-K folder of a cluster it takes the place of that server, as a member of its
     ensemble if it was one. Prints a line beginning "ready:" when it serves; Ctrl-C ends it.

@@ -38,8 +38,8 @@ def port_of(endpoint: str) -> int:
 def resolve(host: str) -> Address:
     """Return the address of a host; of a name with several, IPv4 before IPv6.
 
-    Whoever listens and whoever connects must choose alike. A name is asked of the system's
-    resolver, which may take seconds. Raises ``OSError`` for a name nobody knows.
+    The listener and its peers must choose alike. A name is asked of the system's
+    resolver, which may take seconds. Raises ``OSError`` for an unknown name.
     """
     try:
         number = ipaddress.ip_address(host)

@@ -315,7 +315,7 @@ class ReplicaLogs(ClusterNotes, Protocol):
         ...
 
     def note_lost(self, topic_partitions: Collection[TopicPartition]) -> None:
-        """Take these for suspect: they had logs. Every other log that is gone was of no use.
+        """Take these for suspect: they had logs. Every other missing log held nothing that counts.
 
         With a failed directory nothing more is known than before.
         """

@@ -26,8 +26,8 @@ _FREE = bytes(16)
 
 
 class LogEnds:
-    """The file, open for writing. Every method that writes may raise ``OSError``; whoever adds or
-    removes logs holds a lock.
+    """The file, open for writing. Every method that writes may raise ``OSError``. The caller
+    that adds or removes logs holds a lock.
     """
 
     def __init__(self, directory: Path) -> None:

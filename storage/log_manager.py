@@ -21,7 +21,7 @@ from storage.log_names import STRAY, TO_DELETE
 from storage.verification import Verification
 
 _NEVER = 2**63 - 1  # a zxid that ZooKeeper does not come to
-_REMOVED = 100_000  # so many are remembered; of others nobody knows whether a failed disk has them
+_REMOVED = 100_000  # so many are remembered; others may still be on a failed disk
 _log = logging.getLogger(__name__)
 
 
@@ -328,7 +328,7 @@ class LogManager:
         )
 
     def note_lost(self, topic_partitions: Collection[TopicPartition]) -> None:
-        """Take these for suspect: they had logs. Every other log that is gone was of no use."""
+        """Take these for suspect: they had logs. Other missing logs held nothing that counts."""
         with self._lock:
             if any(logs.is_offline for logs in self._directories):
                 return

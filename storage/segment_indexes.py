@@ -146,7 +146,7 @@ class SegmentIndexes:
 
 
 def find_end(index: Path, base_offset: int, file: LogFile, size: int) -> int | None:
-    """Return the offset after the last batch by the last entry of a file; None: it is of no use.
+    """Return the offset after the last batch by a file's last entry; None: the file is unusable.
 
     Raises ``StorageError`` when a file cannot be read.
     """

@@ -2,7 +2,7 @@
 
 Nobody asked for their deletion, so they are kept. A log whose topic comes back with the same id is
 taken into use again. One whose topic is there, but assigned to other brokers, is deleted after
-24 hours; one of a topic that nobody knows stays until a person, or the deletion of that very topic,
+24 hours; one of an unknown topic stays until a person, or the deletion of that very topic,
 takes it away. Damaged logs are set aside too, and are not taken into use again.
 """
 

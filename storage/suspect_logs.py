@@ -3,7 +3,7 @@
 * A directory that was in use when its machine stopped lost what was not on the disk yet.
 * A log that ends before what is noted (``storage.log_ends``) lost records by another's hand.
 * So did one that ends before its checkpointed high watermark.
-* A directory that is new, or in which noted logs are missing, had nobody knows what.
+* A directory that is new, or in which noted logs are missing, had unknown contents.
 
 What is suspect is written down, as it is so until the replica is in sync again, however often the
 broker starts meanwhile. Kafka ignores the file ``suspect-logs``.
@@ -58,7 +58,7 @@ class SuspectLogs:
         self.names: set[TopicPartition] = set()
         self.knows_all = True
         self._path = directory / SUSPECT_LOGS
-        self._used_in = ""  # which boot; empty: nobody knows
+        self._used_in = ""  # which boot; empty: unknown
         self._is_saved = False
 
     def load(self) -> None:

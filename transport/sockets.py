@@ -96,7 +96,7 @@ def open_socket(
 def listen_at(socket: Socket, endpoint: str) -> None:
     """Bind to ``tcp://host:port``, also of a name or of IPv6; ZeroMQ binds to numbers only.
 
-    Raises zmq.ZMQError, or OSError for a name nobody knows.
+    Raises zmq.ZMQError, or OSError for an unknown name.
     """
     address = resolve(host_of(endpoint))
     socket.setsockopt(zmq.IPV6, address.is_ipv6)

@@ -21,20 +21,20 @@ class ZkTopicDeletionStore(WatchingStore):
     def read_topics_to_delete(self) -> Mapping[str, int]:
         """List the topics somebody wants to be deleted, and watch for others."""
         topics = self._watch_requests(DeleteTopicsZNode.PATH)
-        wishes = self._read([DeleteTopicsTopicZNode.path(t) for t in topics])
+        requests = self._read([DeleteTopicsTopicZNode.path(t) for t in topics])
         return {
-            topic: wish.stat.czxid
-            for topic, wish in zip(topics, wishes.values(), strict=True)
-            if wish is not None and not isinstance(wish, UnreadableZnode)
+            topic: request.stat.czxid
+            for topic, request in zip(topics, requests.values(), strict=True)
+            if request is not None and not isinstance(request, UnreadableZnode)
         }
 
     def delete_topic_deletions(self, topics: Collection[str], epoch_zk_version: int) -> None:
-        """Drop the wishes to delete these topics."""
-        wishes = [[Delete(DeleteTopicsTopicZNode.path(topic), ANY_VERSION)] for topic in topics]
-        write_fenced(self._zookeeper, wishes, epoch_zk_version)
+        """Drop the requests to delete these topics."""
+        requests = [[Delete(DeleteTopicsTopicZNode.path(topic), ANY_VERSION)] for topic in topics]
+        write_fenced(self._zookeeper, requests, epoch_zk_version)
 
     def delete_topics(self, topics: Mapping[str, int], epoch_zk_version: int) -> frozenset[str]:
-        """Delete topics, their configuration and the wish to delete them.
+        """Delete topics, their configuration and the request to delete them.
 
         What was refused is read again, and what may have been applied when its answer was lost:
         somebody who waited for the topic to vanish may have created it again by then.
@@ -71,8 +71,8 @@ class ZkTopicDeletionStore(WatchingStore):
 
         Missing are those whose name another topic has by now that somebody wants to go as well.
         """
-        # Wishes first: the topic for which a wish was made is there when it is looked for.
-        wishes = self._read([DeleteTopicsTopicZNode.path(topic) for topic in topics])
+        # Wishes first: the topic for which a request was made is there when it is looked for.
+        requests = self._read([DeleteTopicsTopicZNode.path(topic) for topic in topics])
         found = self._read([TopicZNode.path(topic) for topic in topics])
         configs = self._read([ConfigEntityZNode.path("topics", topic) for topic in topics])
         doomed = [
@@ -84,19 +84,19 @@ class ZkTopicDeletionStore(WatchingStore):
         ]
         below = self._below(doomed)
         writes: dict[str, list[Write]] = {}
-        for topic, path, config, wish in zip(topics, found, configs, wishes, strict=True):
-            node, wish_node = found[path], wishes[wish]
-            if isinstance(node, UnreadableZnode) or isinstance(wish_node, UnreadableZnode):
+        for topic, path, config, request in zip(topics, found, configs, requests, strict=True):
+            node, request_node = found[path], requests[request]
+            if isinstance(node, UnreadableZnode) or isinstance(request_node, UnreadableZnode):
                 continue  # which topic is meant cannot be told
-            if path not in below and _is_meant(wish_node, node):
+            if path not in below and _is_meant(request_node, node):
                 continue
             last: list[Delete] = []
             if node is not None and path in below:
                 last.append(Delete(path, node.stat.version))
                 if configs[config] is not None:
                     last.append(Delete(config, ANY_VERSION))
-            if wish_node is not None:
-                last.append(Delete(wish, ANY_VERSION))
+            if request_node is not None:
+                last.append(Delete(request, ANY_VERSION))
             children: list[Write] = [[Delete(p, ANY_VERSION)] for p in below.get(path, ())]
             writes[topic] = [*children, last] if last else children
         return writes
@@ -125,6 +125,6 @@ def _descendants(path: str, children: Mapping[str, Sequence[str]]) -> Iterator[s
         yield child
 
 
-def _is_meant(wish: Znode | None, topic: Znode | None) -> bool:
-    """Whether the wish is for the topic there is, not for an earlier one of that name."""
-    return wish is not None and topic is not None and wish.stat.czxid >= topic.stat.czxid
+def _is_meant(request: Znode | None, topic: Znode | None) -> bool:
+    """Whether the request is for the topic there is, not for an earlier one of that name."""
+    return request is not None and topic is not None and request.stat.czxid >= topic.stat.czxid

@@ -25,7 +25,7 @@ class WatchingStore:
     def __init__(self, zookeeper: ZooKeeper) -> None:
         self._zookeeper = zookeeper
         self._watched: set[str] = set()
-        self._kept: set[str] = set()  # what is watched whoever rules
+        self._kept: set[str] = set()  # what is watched under every controller
         self.unreadable: dict[str, str] = {}
         """Watched lists and nodes that ZooKeeper refused to show when last asked, and why."""
 

@@ -353,7 +353,7 @@ class Controller:
         self._elect(now_ms)
 
     def _begin_a_new_term(self, now_ms: int) -> None:
-        """Read everything afresh, as whoever is elected does: events were lost."""
+        """Read everything again, as a newly elected controller does: events were lost."""
         if self._is_active:
             log.error(
                 "[Controller id=%d epoch=%d] events were lost: a new term begins",
@@ -388,7 +388,7 @@ class Controller:
         except ForeignDirectoryError as error:
             self._term.outbox.add(BrokerMustEnd(error))
             return False
-        except Exception as error:  # noqa: BLE001 - a broker nobody sees is of no use
+        except Exception as error:  # noqa: BLE001 - an unregistered broker serves nobody
             what = str(error) if isinstance(error, RegentError) else repr(error)
             self._complain(f"{what}; trying again", now_ms)
             retry_ms = self._term.settings.registration_retry_ms
@@ -408,7 +408,7 @@ class Controller:
     def _rule_above(self, controller_epoch: int, now_ms: int) -> None:
         """Begin again in an epoch above one that a broker has obeyed, if we are the controller.
 
-        Whoever was elected after us would have changed the znode on whose version we write.
+        A controller elected after us would have changed the znode on whose version we write.
         """
         try:
             raised = self._elector.raise_epoch(controller_epoch, self.context.epoch_zk_version)

@@ -323,7 +323,8 @@ class ReplicaStateMachine:
     ) -> bool:
         """Whether the leader is dead as well, and only suspect replicas could follow it.
 
-        Then nothing is committed any more: who leaves is eligible, whichever is removed first.
+        Then nothing is committed any more: a replica that leaves is eligible, and the order in
+        which replicas are removed does not matter.
         """
         is_online, suspect_end = self._context.is_replica_online, self._context.suspect_end
         online = [r for r in isr if is_online(r, partition)]

@@ -9,7 +9,7 @@ topic somebody wants to be deleted is
 * *ineligible*, while a broker is offline, or a replica is being moved or could not be deleted:
   nobody is asked again until the broker starts, the move completes, the log has been replaced, or
   ``topic_deletion_retry_ms`` have passed;
-* gone, when every replica has answered: its znodes, its configuration, at last the wish.
+* gone, when every replica has answered: its znodes, its configuration, at last the request.
 
 A topic the brokers were never told of in this term has no replicas to ask: one that is not known
 yet, and one whose znode cannot be read. Its znodes are deleted at once. What brokers still hold of
@@ -69,7 +69,7 @@ class TopicDeletions:
         """Learn at the start of a term what is to be deleted; nothing is sent yet."""
         self._deletions.clear()
         self._failed.clear()
-        queued = self._read_wishes()
+        queued = self._read_requests()
         self._context.queue_topic_deletion(queued)
         self.mark_ineligible(self._being_reassigned(queued), "partitions are being reassigned")
         self.mark_ineligible(
@@ -80,8 +80,10 @@ class TopicDeletions:
         """Compare ``/admin/delete_topics`` with what we know; try again what failed."""
         failed = self._failed.copy()
         self._failed.clear()
-        wished = self._read_wishes()
-        new = [topic for topic in wished if not self._context.is_topic_queued_for_deletion(topic)]
+        requested = self._read_requests()
+        new = [
+            topic for topic in requested if not self._context.is_topic_queued_for_deletion(topic)
+        ]
         self._context.queue_topic_deletion(new)
         for topic in new:
             self._term.outbox.record("%s: to be deleted", topic)
@@ -89,46 +91,46 @@ class TopicDeletions:
         self.resume(failed)
         self._advance(new)
 
-    def _read_wishes(self) -> list[str]:
-        """Return the topics to be deleted that we know; see to the other wishes."""
-        wishes = self._term.store.read_topics_to_delete()
+    def _read_requests(self) -> list[str]:
+        """Return the topics to be deleted that we know; see to the other requests."""
+        requests = self._term.store.read_topics_to_delete()
         epoch_zk_version = self._context.epoch_zk_version
         if not self._term.settings.delete_topic_enable:
-            if wishes:
-                self._term.store.delete_topic_deletions(wishes, epoch_zk_version)
-                self._term.outbox.record("topics %s: deletion is disabled", list(wishes))
+            if requests:
+                self._term.store.delete_topic_deletions(requests, epoch_zk_version)
+                self._term.outbox.record("topics %s: deletion is disabled", list(requests))
             return []
-        # What of a topic that is set aside is hosted where, nobody knows: it waits.
-        wishes = {t: z for t, z in wishes.items() if not self._context.is_topic_set_aside(t)}
-        others = {t: zxid for t, zxid in wishes.items() if not self._is_meant(t, zxid)}
+        # It is unknown who hosts a topic that is set aside: its deletion waits.
+        requests = {t: z for t, z in requests.items() if not self._context.is_topic_set_aside(t)}
+        others = {t: zxid for t, zxid in requests.items() if not self._is_meant(t, zxid)}
         if others:
             self._delete_untold(others)
-        return [topic for topic in wishes if topic not in others]
+        return [topic for topic in requests if topic not in others]
 
-    def _is_meant(self, topic: str, wished_zxid: int) -> bool:
-        """Whether a wish is for the topic we know: one older than the topic was for another."""
+    def _is_meant(self, topic: str, requested_zxid: int) -> bool:
+        """Whether a request is for the topic we know: one older than the topic was for another."""
         created_zxid = self._context.topic_created_zxids.get(topic)
         return topic in self._context.all_topics and (
-            created_zxid is None or created_zxid <= wished_zxid
+            created_zxid is None or created_zxid <= requested_zxid
         )
 
-    def _delete_untold(self, wishes: Mapping[str, int]) -> None:
-        """Delete what there is of topics nobody was told of, if anything but the wish.
+    def _delete_untold(self, requests: Mapping[str, int]) -> None:
+        """Delete what exists of topics that no broker was told of; it may be only the request.
 
         Of a topic whose znode was broken, and has been mended since, brokers have logs: its watch
         has fired, and when it is known its replicas are asked.
         """
-        mended = self._mended_since(wishes)
+        mended = self._mended_since(requests)
         if mended:
             self._try_again_later(mended)
-        wishes = {topic: zxid for topic, zxid in wishes.items() if topic not in mended}
-        gone = self._term.store.delete_topics(wishes, self._context.epoch_zk_version)
+        requests = {topic: zxid for topic, zxid in requests.items() if topic not in mended}
+        gone = self._term.store.delete_topics(requests, self._context.epoch_zk_version)
         for topic in sorted(gone):
             if topic not in self._context.all_topics:
                 self._context.bad_topics.pop(topic, None)
             self._term.outbox.record("%s: nothing left to delete", topic)
-        if len(gone) < len(wishes):
-            self._try_again_later(wishes.keys() - gone)
+        if len(gone) < len(requests):
+            self._try_again_later(requests.keys() - gone)
 
     def _mended_since(self, topics: Iterable[str]) -> set[str]:
         """Return the topics that could not be used when they were read, and can be now."""

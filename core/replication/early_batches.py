@@ -144,7 +144,7 @@ class EarlyBatches:
     ) -> _Awaited | None:
         """Remember a producer; None: more of them than are remembered are being refused.
 
-        Then whoever is forgotten would begin its rounds again and again.
+        Then a forgotten producer would begin its rounds again and again.
         """
         self._awaited.pop((name, first.producer_id), None)
         if len(self._awaited) >= MAX_PRODUCERS:

@@ -2,7 +2,7 @@
 
 Time is shared and not requests: between two looks the connections that have just become ready have
 ``_READY_S`` together, each of them a short turn first, and one of those that went on for longer has
-another. So whoever asks a little waits for milliseconds, however much others ask at once.
+another. So a client that asks little waits for milliseconds, even when others ask for much.
 """
 
 from __future__ import annotations
