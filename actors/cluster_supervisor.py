@@ -111,7 +111,7 @@ class ClusterSupervisor(SupervisionListener):
             self._death_pipe.close()
 
     def _supervise(self) -> None:
-        """Go on until somebody wants to stop; start brokers again that somebody asks for."""
+        """Run until a stop is requested; start brokers again on request."""
         requests = SupervisorSocket(self._plan.data_dir, self._processes, self._start_brokers)
         try:
             requests.open()
@@ -182,7 +182,7 @@ class ClusterSupervisor(SupervisionListener):
             raise ClusterStartError(self._failure)
 
     def _await_metadata(self) -> None:
-        """Return when every broker knows all of them, or somebody wants to stop.
+        """Return when every broker knows all brokers, or when a stop is requested.
 
         Until then a client may be told that there are fewer brokers than replicas.
         """
@@ -265,7 +265,7 @@ class ClusterSupervisor(SupervisionListener):
     def _broker_id(self, child: Child) -> BrokerId | None:
         return next((id_ for id_, broker in self._brokers.items() if broker is child), None)
 
-    # --- brokers that somebody asks for ---
+    # --- brokers started on request ---
 
     def _start_brokers(self, request: StartRequest) -> None:
         """Start brokers as they were, and answer when they serve or one of them cannot."""
@@ -299,7 +299,7 @@ class ClusterSupervisor(SupervisionListener):
         return self._is_running(broker_id) and self._brokers[broker_id].ready is not None
 
     def _settle_starts(self) -> None:
-        """Answer those whose brokers serve, or of whose brokers one has ended."""
+        """Answer the requests whose brokers all serve, or one of whose brokers has ended."""
         for start in list(self._starts):
             ended = sorted(i for i in start.broker_ids if not self._is_running(i))
             if ended:
@@ -439,14 +439,14 @@ class ClusterSupervisor(SupervisionListener):
 
 @dataclass(frozen=True, slots=True)
 class _Start:
-    """Brokers that are being started for somebody who waits."""
+    """Brokers that are being started for a client that waits."""
 
     request: StartRequest
     broker_ids: set[BrokerId]
 
 
 def known_brokers(control_endpoint: str) -> frozenset[BrokerId]:
-    """Ask a broker who is in its metadata; nobody is when it does not answer in time."""
+    """Return the brokers in the metadata of one broker; none when it does not answer in time."""
     request = DescribeMetadataRequest(topics=())
     try:
         with actor_at(control_endpoint, client_id="regent-cluster") as broker:

@@ -137,7 +137,7 @@ class ControllerEventManager(RegentActor):
         try:
             self.handle(resignation(message, error), None)
         except Exception:
-            # Rule no longer all the same. /controller is still ours: who finds it so deletes it.
+            # Stop ruling all the same. /controller is still ours: the next election deletes it.
             logger.exception("%s: resigning failed", self.name)
             self._perform(self.controller.handle(events.Expire(), time.time_ns() // 1_000_000))
             self._tell_later(events.Reelect())

@@ -31,7 +31,7 @@ _END_TIMEOUT_S = 5.0
 _ALIVE_POLL_MS = 60_000
 _FIRST_BACKOFF_S = 0.1
 _MAX_BACKOFF_S = 30.0
-_SOUND_AFTER_S = 60.0  # who lived for so long is replaced at once when it dies
+_SOUND_AFTER_S = 60.0  # a guardian that lived for so long is replaced at once when it dies
 
 
 class Guardian:

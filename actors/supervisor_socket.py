@@ -69,7 +69,7 @@ class SupervisorSocket:
         self._processes.watch(self._listener, self._accept)
 
     def close(self) -> None:
-        """Stop listening; who waits for an answer sees the end of the connection."""
+        """Stop listening; a client that waits for an answer sees the end of the connection."""
         self._processes.forget(self._listener)
         self._listener.close()
         for connection in list(self._connections):

@@ -47,7 +47,7 @@ class ConfigStore(Protocol):
     """``/config`` as a broker sees it."""
 
     def sync(self) -> None:
-        """Have reads see every change that was acknowledged to anybody before this call."""
+        """Have reads see every change that was acknowledged before this call."""
         ...
 
     def read_changes(self) -> Sequence[ConfigChange]:

@@ -73,7 +73,7 @@ class LeaderAndIsr(NamedTuple):
     def new_leader_and_isr(self, leader: BrokerId, isr: tuple[BrokerId, ...]) -> LeaderAndIsr:
         """Return the next leadership: ``leader_epoch`` grows by one, the partition epoch stays.
 
-        ``isr`` is not larger than before, so that who was eligible is so still.
+        ``isr`` is not larger than before, so that eligible replicas stay eligible.
         """
         return LeaderAndIsr(
             leader,

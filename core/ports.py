@@ -229,7 +229,7 @@ class ControllerStore(
         """Create ``/controller`` and bump ``/controller_epoch`` in one transaction.
 
         The new epoch is above ``current`` and above ``obeyed_epoch``, the highest one this broker
-        has obeyed. None when somebody else holds the node or bumped the epoch first. Raises
+        has obeyed. None when another broker holds the node or bumped the epoch first. Raises
         ``ForeignDirectoryError`` when ZooKeeper is not of our cluster.
         """
         ...

@@ -50,7 +50,7 @@ class Log:
     not known to be sound, while the log is locked. ``on_truncated`` is called when a truncation
     dropped segments that the directory's checkpoints say are on the disk, or what they say is the
     start, before anything takes their place. ``note_end`` is told where the log ends: after an
-    append, before anybody is told of that.
+    append, before any other part hears of it.
     """
 
     def __init__(

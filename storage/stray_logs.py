@@ -35,7 +35,7 @@ class Progress(NamedTuple):
 
 
 class StrayLogs:
-    """Those of one log directory. Thread-safe; who takes one out answers for it."""
+    """The stray logs of one log directory. Thread-safe; the caller owns a log that it takes out."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory

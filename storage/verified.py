@@ -55,4 +55,4 @@ class Verified:
         try:
             return path.stat().st_mtime_ns != self._modified_ns
         except FileNotFoundError:
-            return True  # somebody took it away, or it has another name by now
+            return True  # it was deleted or renamed meanwhile

@@ -27,7 +27,7 @@ class ZkConfigStore(WatchingStore):
     """Implements ``core.config_changes.ConfigStore``."""
 
     def sync(self) -> None:
-        """Have reads see every change that was acknowledged to anybody before this call."""
+        """Have reads see every change that was acknowledged before this call."""
         self._zookeeper.sync()
 
     def read_changes(self) -> Sequence[ConfigChange]:

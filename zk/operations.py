@@ -220,7 +220,7 @@ class ZooKeeper(Protocol):
         ...
 
     def sync(self) -> None:
-        """Have reads see every write that was acknowledged to anybody before this call.
+        """Have reads see every write that was acknowledged before this call.
 
         A read alone may be answered by a server of the ensemble that lags behind.
         """

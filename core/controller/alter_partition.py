@@ -79,7 +79,7 @@ class AlterPartitions:
         return AlterPartitionResponse(Errors.NONE, answers), changed
 
     def _joining(self, row: AlterPartitionRow) -> list[BrokerId]:
-        """Return who joins the ISR by what the leader saw it fetch in its present life."""
+        """Return the replicas that join the ISR by fetches of their brokers' present lives."""
         known = self._known(row.topic_partition)
         before = () if known is None else known.leader_and_isr.isr
         epochs = self._context.live_broker_epochs

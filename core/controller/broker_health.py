@@ -30,7 +30,7 @@ _PROBE = LeaderAndIsrRequest(LeaderAndIsrType.INCREMENTAL, (), ())
 
 
 class BrokerHealth:
-    """Asks brokers how they are, and relieves those that do not answer."""
+    """Probes brokers, and moves leaderships away from those that do not answer."""
 
     def __init__(self, term: Term, shutdowns: ControlledShutdowns) -> None:
         self._term = term
@@ -39,15 +39,15 @@ class BrokerHealth:
         self._missed: dict[BrokerId, int] = {}  # looks since it last answered
 
     def load(self) -> None:
-        """Begin to look, at the start of a term, if that is wanted."""
+        """Start probing at the start of a term, if it is configured."""
         self._missed.clear()
         if self._term.settings.broker_answer_timeout_ms > 0:
             self._probe()
 
     def look(self) -> None:
-        """Relieve who has not answered for too long, and ask again."""
+        """Relieve brokers that have not answered for too long, and probe again."""
         if self._term.settings.broker_answer_timeout_ms == 0:
-            return  # not wanted any more
+            return  # switched off meanwhile
         registered = self._context.registrations
         missed = {b: self._missed.get(b, 0) + 1 for b in registered}
         if any(b not in self._missed for b in registered):
@@ -58,7 +58,7 @@ class BrokerHealth:
         self._probe()
 
     def heard(self, broker_id: BrokerId) -> bool:
-        """Note that a broker has answered; True when it is used again therefore."""
+        """Note that a broker has answered; True when that puts it to use again."""
         self._missed.pop(broker_id, None)
         if broker_id not in self._context.unresponsive_broker_ids:
             return False

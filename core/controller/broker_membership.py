@@ -131,7 +131,7 @@ class BrokerMembership:
         self._partitions.trigger_online_partition_state_change()
         self._term.outbox.flush()  # nobody serves these partitions; the others can wait
         led_again = {p for p in before if self._context.partition_leadership_info(p) != before[p]}
-        # Everybody is told who lives, even when nothing was hosted (KAFKA-13225), and once of each.
+        # Every broker is told who lives, even when nothing was hosted (KAFKA-13225), and once only.
         self._replicas.handle_state_changes(
             [*kept, *moving],
             ReplicaState.OFFLINE,

@@ -75,7 +75,7 @@ class ControllerContext:
         """Forget everything (KAFKA-5310: what is kept after resigning comes back to life)."""
         self.epoch = 0
         self.epoch_zk_version = 0
-        self.loaded_epoch = 0  # the highest of controllers whose states were loaded
+        self.loaded_epoch = 0  # the highest in the states that were loaded
         self.shutting_down_broker_ids: set[BrokerId] = set()
         self.unresponsive_broker_ids: set[BrokerId] = set()  # relieved like those shutting down
         self.replicas_on_offline_dirs: dict[BrokerId, set[TopicPartition]] = {}
@@ -86,8 +86,8 @@ class ControllerContext:
         self.bad_topics: dict[str, str] = {}  # topic -> why its znode cannot be used
         self.unreadable_partitions: set[TopicPartition] = set()  # led once, nobody can say by whom
         self.set_aside: dict[str, str] = {}  # topics and events that ended controllers -> the error
-        self.must_read_again = False  # ZooKeeper refused to show something; no watch tells when not
-        self.refused_states: set[TopicPartition] = set()  # which could not be changed therefore
+        self.must_read_again = False  # ZooKeeper refused a read; no watch fires when it would not
+        self.refused_states: set[TopicPartition] = set()  # which a refused read kept from changing
         self.full_withheld_from: set[BrokerId] = set()  # brokers not told yet what is all they host
         self.topic_created_zxids: dict[str, int] = {}
         # In-sync replicas whose brokers have started again since the leadership was decided.

@@ -212,7 +212,7 @@ class Controller:
             case RegistrationDeleted():
                 self._register_broker(now_ms)
             case BrokerModifications(broker_id) if broker_id == self._info.broker_id:
-                self._register_broker(now_ms)  # whose watch has fired
+                self._register_broker(now_ms)  # the watch on our registration has fired
                 if self._is_active:
                     self._brokers.on_broker_modifications(broker_id)
             case SuspectReplicasChanged():
@@ -520,7 +520,7 @@ class Controller:
             log.warning("[Controller id=%d] %r", self._info.broker_id, error)
 
     def _leave_alone(self, event: ControllerEvent) -> None:
-        """Do nothing about an event that is set aside; who asked is told so."""
+        """Refuse an event that is set aside; a request is answered with an error."""
         name = event_name(event)
         self._term.outbox.record("%s: set aside, %s", name, self.context.set_aside[name])
         reply = refusal(event, Errors.UNKNOWN_SERVER_ERROR)

@@ -148,7 +148,7 @@ def why_nobody(strategy: ElectionStrategy, current: LeaderAndIsr, who: Candidate
 
 
 def waiting_reason(current: LeaderAndIsr, who: Candidates) -> str:
-    """Say whom a leaderless partition waits for although others are online; empty: it does not."""
+    """Say which brokers a leaderless partition waits for while others are online; empty: none."""
     members = sorted(_last_members(current, who))
     suspects = [r for r in members if who.is_online(r) and who.suspect_end(r) is not None]
     absent = [r for r in members if not who.is_online(r)]
@@ -161,12 +161,12 @@ def waiting_reason(current: LeaderAndIsr, who: Candidates) -> str:
 
 
 def depose(current: LeaderAndIsr) -> LeaderAndIsr:
-    """Return the leadership of nobody: who led may have lost records, and nobody else can lead."""
+    """Return a state without a leader: the leader may have lost records, and no other can lead."""
     return current.new_leader_and_isr(NO_LEADER, current.isr)
 
 
 def remember_eligible(before: LeaderAndIsr, now: LeaderAndIsr, min_isr: int) -> LeaderAndIsr:
-    """Keep in mind who leaves the ISR and has everything committed (KIP-966).
+    """Keep as eligible the replicas that leave the ISR with every committed record (KIP-966).
 
     While fewer are in sync than ``min_isr``, nothing is committed.
     """
@@ -187,7 +187,10 @@ def _last_members(current: LeaderAndIsr, who: Candidates) -> Brokers:
 
 
 def _elect_offline(current: LeaderAndIsr, who: Candidates, allow_unclean: bool) -> Elected | None:
-    """Elect who has everything; failing that, when all who might have are back, who has most."""
+    """Elect a replica with every committed record.
+
+    When every replica that may have them is back and none is sound, elect the fullest.
+    """
     replicas = who.assignment.replicas
     online = tuple(r for r in replicas if who.is_online(r))
     leader = offline_leader(

@@ -20,7 +20,7 @@ NO_CONTROLLER = -1
 
 
 class Elector:
-    """Knows who is the active controller as far as ZooKeeper tells.
+    """Knows the active controller, as far as ZooKeeper tells.
 
     ``obeyed_epoch`` returns the highest controller epoch this broker has obeyed.
     """

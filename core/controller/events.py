@@ -60,7 +60,7 @@ class RegisterBrokerAndReelect:
 
 @dataclass(frozen=True, slots=True)
 class RegistrationDeleted:
-    """Somebody deleted the registration of this broker, whose session goes on."""
+    """The registration of this broker was deleted by hand while its session goes on."""
 
 
 @dataclass(frozen=True, slots=True)

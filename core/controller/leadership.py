@@ -65,7 +65,7 @@ def change_leaderships(
 def with_eligible_replicas(
     term: Term, current: Leaderships, proposals: Mapping[TopicPartition, LeaderAndIsr]
 ) -> dict[TopicPartition, LeaderAndIsr]:
-    """Return proposals that remember who leaves the ISR with everything committed (KIP-966).
+    """Return proposals that keep as eligible the replicas that leave the ISR (KIP-966).
 
     Topics are asked for their ``min.insync.replicas`` only where few remain, or did before.
     """
@@ -100,7 +100,7 @@ def with_eligible_replicas(
 def _can_be_led(
     context: ControllerContext, partition: TopicPartition, leadership: LeaderAndIsr
 ) -> bool:
-    """Whether somebody leads, or is elected at once."""
+    """Whether a replica leads, or can be elected at once."""
     return leadership.leader != NO_LEADER or any(
         context.is_replica_online(r, partition) and context.suspect_end(r, partition) is None
         for r in leadership.isr

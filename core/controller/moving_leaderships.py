@@ -165,7 +165,7 @@ class MovingLeaderships:
             context.is_replica_online(replica, partition)
             and (
                 context.suspect_end(replica, partition) is None
-                # Brokers are not told any more who is in sync, so they keep suspecting theirs.
+                # Brokers no longer hear which replicas are in sync, so they keep suspecting theirs.
                 or context.is_topic_queued_for_deletion(partition.topic)
             )
         )

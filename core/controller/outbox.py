@@ -15,7 +15,7 @@ class Outbox:
 
     def __init__(self) -> None:
         self.perform: Callable[[list[Effect]], None] | None = None
-        """Performs effects while their event is still being handled, if somebody does."""
+        """Performs effects while their event is still being handled; None: nothing does."""
         self._effects: list[Effect] = []
         self._answered: set[RequestId] = set()
         self._changes: list[str] = []

@@ -50,7 +50,7 @@ class PartitionStateMachine:
         self._context = term.context
 
     def settle_restarted_replicas(self) -> None:
-        """Treat as failed, at the start of a term, who started again since the last decision.
+        """Treat as failed, at the start of a term, replicas restarted since the last decision.
 
         Nobody ruled then, or did not live to hear of it. A leader that lost the end of its log
         would go on in the same leader epoch. Nothing is announced: brokers have not been told
@@ -80,7 +80,7 @@ class PartitionStateMachine:
         change_leaderships(self._term, changed, propose)
 
     def _is_overtaken(self, partition: TopicPartition) -> bool:
-        """Whether somebody who is up lost, or may have lost, what made it leader or in sync."""
+        """Whether the leader is online, and an in-sync replica has restarted or is suspect."""
         leadership = self._context.partition_leadership_info(partition)
         if leadership is None or self._context.is_topic_queued_for_deletion(partition.topic):
             return False

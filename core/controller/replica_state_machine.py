@@ -85,7 +85,7 @@ class ReplicaStateMachine:
         """Move replicas to ``target`` and announce what came of it.
 
         ``full_for``: brokers that must hear everything they host, even if that is nothing.
-        ``metadata_of``: partitions that everybody hears of, with who lives, whatever changes.
+        ``metadata_of``: partitions that every broker hears of, with the live brokers, in any case.
         Raises ``ControllerMovedError``.
         """
         batch = self._term.new_batch()
@@ -297,7 +297,7 @@ class ReplicaStateMachine:
                     as_read = LeaderIsrAndControllerEpoch(now, epoch)
                     self._context.put_partition_leadership_info(partition, as_read)
                     if known is None or known.leader_and_isr != now:
-                        news[partition] = as_read  # else everybody has been told already
+                        news[partition] = as_read  # else every replica has been told already
                     continue
                 isr = self._isr_without(broker_id, partition, now.isr)
                 is_led = now.leader != broker_id and not self._is_lost(partition, now.leader, isr)

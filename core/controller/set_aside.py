@@ -1,4 +1,4 @@
-"""What ended one controller after another by an unexpected exception, and is left alone therefore.
+"""What ended two controllers in a row by an unexpected exception is set aside by the third.
 
 A controller that meets something nobody thought of resigns, so that the next one reads everything
 afresh (``Controller._move``). The same topic or event must not end one controller after another: a

@@ -100,7 +100,7 @@ class TopicDeletions:
                 self._term.store.delete_topic_deletions(requests, epoch_zk_version)
                 self._term.outbox.record("topics %s: deletion is disabled", list(requests))
             return []
-        # It is unknown who hosts a topic that is set aside: its deletion waits.
+        # Which brokers host a topic that is set aside is unknown: its deletion waits.
         requests = {t: z for t, z in requests.items() if not self._context.is_topic_set_aside(t)}
         others = {t: zxid for t, zxid in requests.items() if not self._is_meant(t, zxid)}
         if others:

@@ -80,7 +80,7 @@ class ControlOrders:
         self._broker_epoch = UNKNOWN_BROKER_EPOCH
         self.controller_epoch = logs.seen.controller_epoch  # the highest obeyed, in any life
         self._broker_id = broker_id
-        self._controller_id: BrokerId | None = None  # whom we have obeyed in that epoch
+        self._controller_id: BrokerId | None = None  # the controller we have obeyed in that epoch
         self._sequence = 0  # of the newest order of that controller
         self._ordered_in = (0, UNKNOWN_BROKER_EPOCH)  # controller and broker epoch of that order
         self._full = RequestParts()

@@ -158,7 +158,7 @@ class EarlyBatches:
 
 
 def _may_be_early(partition: Partition, sequence: ProducerSequence) -> bool:
-    """Whether what is missing may have been sent to somebody else, or be still on its way."""
+    """Whether what is missing may have been sent to another leader, or be still on its way."""
     last = partition.local_log.last_of_producer(sequence.producer_id)
     if last is None:
         return sequence.base_sequence > 0

@@ -129,7 +129,7 @@ class Connection:
     def check_pace(self) -> None:
         """Close, when others wait for memory and less than ``PACE_BYTES`` came since the last call.
 
-        Only a large request that has begun is in anybody's way. One that waits for memory itself,
+        Only a large request that has begun is in the way of others. One that waits for memory,
         or for the requests before it to be answered, is not slow.
         """
         held = self._reservation

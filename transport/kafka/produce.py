@@ -213,7 +213,7 @@ def _without(
 def _invalid(
     records: Mapping[TopicPartition, memoryview], compacted: Collection[TopicPartition]
 ) -> dict[TopicPartition, ProducedPartition]:
-    """Return the partitions whose records nobody could read, or lack keys; on any thread."""
+    """Return the partitions whose records are unreadable, or lack keys; on any thread."""
     refused = {}
     for name, data in records.items():
         try:

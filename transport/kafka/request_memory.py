@@ -44,7 +44,7 @@ class RequestMemory:
 
     @property
     def is_short(self) -> bool:
-        """Whether somebody waits."""
+        """Whether a request waits for memory."""
         return bool(self._line)
 
     def reserve(self, reservation: Reservation, size: int) -> bool:

@@ -21,7 +21,7 @@ _READY_S: Final = 0.004
 
 
 class Turns:
-    """Who waits for a turn; lives on the loop's thread."""
+    """The connections that wait for a turn; used on the loop's thread only."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
