@@ -84,6 +84,7 @@ class Cluster:
         self.in_call: set[BrokerId] = set()  # stalled inside a call to ZooKeeper
         self.hook_for: Callable[[SimulatedBroker], Hook | None] = lambda broker: None
         self.after_step: Callable[[], None] = lambda: None
+        self.before_rest: Callable[[], None] = lambda: None
         self.obey: Callable[[SimulatedBroker, Exchange], ControlResponse] = SimulatedBroker.obey
         self.handle: Callable[[SimulatedBroker, ControllerEvent], list[Effect]]
         self.handle = SimulatedBroker.handle
@@ -221,6 +222,7 @@ class Cluster:
                 progress, since_ms = reached, self.now_ms
             elif self.now_ms - since_ms >= quiet_ms:
                 return
+            self.before_rest()
             self.time.advance(FETCH_INTERVAL_MS)
         raise AssertionError(f"still busy after {max_steps} steps: {self.steps()}")
 

@@ -26,7 +26,7 @@ from tests.simulation.broker import SimulatedBroker
 from tests.simulation.cluster import Cluster
 from tests.simulation.network import Exchange
 from tests.simulation.situations import Situation, Situations
-from tests.support.fake_zookeeper import Transaction
+from tests.support.zookeeper_replica import Transaction
 from zk.admin_znodes import ConfigEntityZNode, DeleteTopicsZNode
 from zk.operations import Check, Create, Delete, Operation, SetData
 from zk.suspect_replicas import decode as decode_suspects
@@ -243,6 +243,8 @@ class LeadershipHistory:
                 if first != stored.topic_id:
                     self.second_ids += 1
                     self.on_given_up(topic)
+                    if topic in self._wished:  # with any id
+                        self.on_wish(topic)
                 self._topic_ids[topic] = stored.topic_id
 
     def _check_moves(self, topic: str, now: Mapping[int, ReplicaAssignment]) -> None:

@@ -24,6 +24,7 @@ from tests.simulation.clients import Clients
 from tests.simulation.cluster import Cluster, SimulatedCrashError, short_settings
 from tests.simulation.convergence import assert_converged
 from tests.simulation.damage import Damage
+from tests.simulation.ensemble import Ensemble
 from tests.simulation.forgeries import Forgeries
 from tests.simulation.invariants import Invariants
 from tests.simulation.log_convergence import assert_logs_converged
@@ -78,6 +79,8 @@ class Simulation:
         self._is_calm = mood < CALM_PROBABILITY  # so is everybody else
         self._is_sparing = mood < SPARING_PROBABILITY
         self.cluster = Cluster(0, settings=self._settings)
+        self._ensemble = Ensemble(self.cluster.zookeeper, seed)
+        self.cluster.before_rest = self.cluster.zookeeper.catch_up
         self.cluster.hook_for = self._hook_for
         self.cluster.network.fate = self._fate
         self.cluster.network.delay_ms = self._delay_ms
@@ -210,6 +213,7 @@ class Simulation:
             self._step()
         if self._faults_are_on and not self._is_sparing:
             self._tampering.act()
+        self._ensemble.act()
         self.invariants.check()
 
     def _settings(self) -> ControllerSettings:
@@ -383,9 +387,12 @@ class Simulation:
     def _interrupt(self, broker: SimulatedBroker, call: Call) -> None:
         if not self._faults_are_on or self._tampering.is_replaced:
             return
+        is_read = call.method in READS
+        if is_read and broker.controller.is_active and broker.session.is_behind:
+            self.situations.meet(Situation.STALE_READ)
         if self._are_surprised and broker.is_handling and broker.controller.is_active:
             self._surprise(broker, call)
-        is_write = call.method not in READS and call.moment is Moment.BEFORE
+        is_write = not is_read and call.moment is Moment.BEFORE
         if is_write and self.random.random() < self._odds.race:
             is_topic = self._admins.write_first(call.paths)
             self.situations.meet_if(is_topic, Situation.TOPIC_CHANGED_UNDER_WRITE)

@@ -36,6 +36,8 @@ class Situation(Enum):
     PROPOSED_MEMBER_IS_DEAD = "a proposed member is not registered"
     PROPOSAL_BY_RECOVERING_LEADER = "AlterPartition of a leader that recovers"
     ANSWER_OF_EARLIER_LIFE = "an answer of an earlier life of a broker is handled"
+    # ZooKeeper.
+    STALE_READ = "a controller reads from a server of ZooKeeper that lags"
     # Topics, moves, deletions.
     WISH_IN_THE_SAME_TERM = "deletion watch needed again: a second wish in one term"
     TOPIC_CHANGED_UNDER_WRITE = "topic znode changed between read and write"

@@ -19,7 +19,7 @@ from typing import NamedTuple, Protocol, TypeAlias, TypeVar
 
 from core.errors import SessionExpiredError, UnreadableError
 from tests.support.data_tree import Applied, DataTree, Node, Origin, check_path
-from tests.support.watches import Watches
+from tests.support.zookeeper_replica import Replica, Transaction
 from zk.operations import (
     ANY_VERSION,
     Committed,
@@ -40,19 +40,6 @@ MAX_RECONNECT_WAIT_S = 10.0
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
-
-
-class Transaction(NamedTuple):
-    """A change of the tree that was applied, whole.
-
-    ``operations`` are as applied: a sequential Create has its final path. The end of a session is
-    one transaction that deletes its ephemeral nodes. ``put`` has session id 0.
-    """
-
-    zxid: int
-    session_id: int
-    operations: tuple[Operation, ...]
-    ends_session: bool = False
 
 
 class SavedData(NamedTuple):
@@ -97,6 +84,7 @@ class _ReadOne(Protocol[T_co]):
 class _Session:
     session_id: int
     on_watch: Callable[[WatchEvent], None]
+    server: Replica
     alive: bool = True
     connected: bool = True
     zxid_at_disconnect: int = 0
@@ -105,6 +93,10 @@ class _Session:
 
 class FakeZooKeeperServer:
     """An ensemble that never fails by itself; sessions may use it from several threads.
+
+    It has one server, and those that ``add_follower`` adds. A session reads at the server it is
+    connected to, which ``connect_to`` names when a session begins and when it is connected again.
+    Its writes, and ``sync``, bring that server up to date, so a session sees what it has done.
 
     ``now_ms`` gives the ctime of nodes. Every event is handed to ``deliver`` as a function to call:
     in the order of the transactions and, within one, of the arming of the watches. By default it is
@@ -117,18 +109,38 @@ class FakeZooKeeperServer:
         deliver: Callable[[Callable[[], None]], None] = lambda tell: tell(),
     ) -> None:
         self.transactions: list[Transaction] = []
-        self.zxid = 0
+        self.connect_to: Callable[[], Replica] = lambda: self.leader
+        self.leader = Replica()
+        self._followers: list[Replica] = []
         self._now_ms = now_ms
         self._deliver = deliver
-        self._tree = DataTree()
         self._sessions: dict[int, _Session] = {}
-        self._watches = Watches()
         self._events: deque[tuple[_Session, WatchEvent]] = deque()
         self._delivering = False
         self._changed = threading.Condition()
         self._denied: set[str] = set()
 
+    @property
+    def zxid(self) -> int:
+        """The id of the newest transaction."""
+        return self.leader.zxid
+
     # --- what a test does -------------------------------------------------------------------------
+
+    def add_follower(self, lag: int) -> Replica:
+        """Add a server that is ``lag`` transactions behind, unless a session needs newer ones."""
+        with self._changed:
+            follower = Replica(lag)
+            follower.copy_data(self.leader)
+            self._followers.append(follower)
+            return follower
+
+    def catch_up(self) -> None:
+        """Have every server apply all transactions there are."""
+        with self._changed:
+            for follower in self._followers:
+                self._bring_up(follower)
+        self._deliver_events()
 
     def expire(self, session_id: int) -> None:
         """End a session: its ephemeral nodes vanish in one transaction, its watches are void.
@@ -140,10 +152,10 @@ class FakeZooKeeperServer:
             if not session.alive:
                 return
             session.alive = False
-            self._watches.drop(session_id)
+            session.server.watches.drop(session_id)
             ephemerals = [
                 Delete(path, node.version)
-                for path, node in self._tree.nodes.items()
+                for path, node in self.leader.tree.nodes.items()
                 if node.ephemeral_owner == session_id
             ]
             self._commit(session_id, ephemerals, ends_session=True)
@@ -155,16 +167,24 @@ class FakeZooKeeperServer:
             session = self._sessions[session_id]
             if session.connected:  # what it has seen it has seen before it was cut off first
                 session.connected = False
-                session.zxid_at_disconnect = self.zxid
+                session.zxid_at_disconnect = session.server.zxid
 
     def reconnect(self, session_id: int) -> None:
-        """Mend a session's connection; its watches fire for what changed since (SetWatches)."""
+        """Mend a session's connection; its watches fire for what changed since (SetWatches).
+
+        No server takes a session that has seen more than itself: it catches up first.
+        """
         with self._changed:
             session = self._sessions[session_id]
             if not session.connected:
                 session.connected = True
-                since, nodes = session.zxid_at_disconnect, self._tree.nodes
-                for event in self._watches.fire_missed(session_id, since, nodes):
+                before, server = session.server, self.connect_to()
+                since = session.zxid_at_disconnect
+                while server.zxid < since:
+                    self._follow_one(server)
+                before.watches.move(session_id, server.watches)
+                session.server = server
+                for event in server.watches.fire_missed(session_id, since, server.tree.nodes):
                     self._events.append((session, event))
             self._changed.notify_all()
         self._deliver_events()
@@ -175,10 +195,10 @@ class FakeZooKeeperServer:
         with self._changed:
             parts = path.split("/")
             ancestors = ["/".join(parts[:end]) for end in range(2, len(parts))]
-            exists = path in self._tree.nodes
+            nodes = self.leader.tree.nodes
             operations: list[Operation] = [
-                *(Create(ancestor) for ancestor in ancestors if ancestor not in self._tree.nodes),
-                SetData(path, data, ANY_VERSION) if exists else Create(path, data),
+                *(Create(ancestor) for ancestor in ancestors if ancestor not in nodes),
+                SetData(path, data, ANY_VERSION) if path in nodes else Create(path, data),
             ]
             result = self._commit(0, operations)
         assert isinstance(result, Committed), result
@@ -208,53 +228,59 @@ class FakeZooKeeperServer:
     def save(self) -> SavedData:
         """Copy all there is."""
         with self._changed:
-            return SavedData(deepcopy(self._tree), self.zxid)
+            return SavedData(deepcopy(self.leader.tree), self.zxid)
 
     def replace(self, data: SavedData | None) -> None:
         """Go on with a copy, or with nothing, which knows of no session; nobody is told."""
         with self._changed:
             assert not any(session.alive for session in self._sessions.values())
-            self._tree = DataTree() if data is None else deepcopy(data.tree)
-            self.zxid = 0 if data is None else data.zxid
+            self.leader.tree = DataTree() if data is None else deepcopy(data.tree)
+            self.leader.zxid = 0 if data is None else data.zxid
+            for follower in self._followers:
+                follower.copy_data(self.leader)
 
     def snapshot(self) -> dict[str, Znode]:
         """Return every node but the root, by path, sorted."""
         with self._changed:
-            nodes = sorted(self._tree.nodes.items())
+            nodes = sorted(self.leader.tree.nodes.items())
             return {path: node.as_read() for path, node in nodes if path != "/"}
 
     def node(self, path: str) -> Znode | None:
         """Return one node, None when absent; nobody's session notices."""
         with self._changed:
-            node = self._tree.nodes.get(path)
+            node = self.leader.tree.nodes.get(path)
             return None if node is None else node.as_read()
 
     def children_of(self, path: str) -> list[str]:
         """Return the names of a node's children, sorted; nobody's session notices."""
         with self._changed:
-            node = self._tree.nodes.get(path)
+            node = self.leader.tree.nodes.get(path)
             return [] if node is None else sorted(node.children)
 
     def watched(self, session_id: int) -> set[str]:
         """Return the paths a session watches."""
         with self._changed:
-            return self._watches.of_session(session_id)
+            return self._sessions[session_id].server.watches.of_session(session_id)
 
     # --- what a session does ----------------------------------------------------------------------
 
     def open_session(self, on_watch: Callable[[WatchEvent], None]) -> int:
-        """Return the id of a new session."""
+        """Return the id of a new session: a transaction, so that its server is up to date."""
         with self._changed:
             session_id = len(self._sessions) + 1
-            self._sessions[session_id] = _Session(session_id, on_watch)
-            return session_id
+            server = self.connect_to()
+            self._bring_up(server)
+            self._sessions[session_id] = _Session(session_id, on_watch, server)
+        self._deliver_events()
+        return session_id
 
     def read_data(self, session_id: int, path: str, *, watch: bool) -> Znode | None:
         """Return a node, None when absent; the watch is armed either way."""
         with self._changed:
             node = self._read(session_id, path)
             if watch:
-                self._watches.arm_data(path, session_id, existed=node is not None)
+                watches = self._sessions[session_id].server.watches
+                watches.arm_data(path, session_id, existed=node is not None)
             if node and path in self._denied:
                 return UnreadableZnode.because(f"{path}: ZooKeeper refuses to show it: NO_AUTH")
             return node.as_read() if node else None
@@ -266,7 +292,7 @@ class FakeZooKeeperServer:
             if node and path in self._denied:
                 raise UnreadableError(f"{path}: ZooKeeper refuses to list its children: NO_AUTH")
             if node and watch:
-                self._watches.arm_children(path, session_id)
+                self._sessions[session_id].server.watches.arm_children(path, session_id)
             return sorted(node.children) if node else None
 
     def write(self, session_id: int, operations: Sequence[Operation]) -> MultiResult:
@@ -274,9 +300,22 @@ class FakeZooKeeperServer:
         with self._changed:
             self._require(session_id)
             result = self._commit(session_id, operations)
+            self._bring_up(self._sessions[session_id].server)  # also when it is refused
             self._sessions[session_id].newest_zxid = self.zxid
         self._deliver_events()
         return result
+
+    def sync(self, session_id: int) -> None:
+        """Bring the server of a session up to date."""
+        with self._changed:
+            self._require(session_id)
+            self._bring_up(self._sessions[session_id].server)
+            self._sessions[session_id].newest_zxid = self.zxid
+        self._deliver_events()
+
+    def is_behind(self, session_id: int) -> bool:
+        """Whether the server of a session does not have the newest transaction."""
+        return self._sessions[session_id].server.applied < self.leader.applied
 
     def newest_zxid(self, session_id: int) -> int:
         """Return the newest transaction that a session was told of."""
@@ -285,7 +324,7 @@ class FakeZooKeeperServer:
     def unwatch(self, session_id: int, paths: Sequence[str]) -> None:
         """Drop a session's watches on paths."""
         with self._changed:
-            self._watches.drop(session_id, paths)
+            self._sessions[session_id].server.watches.drop(session_id, paths)
 
     def is_connected(self, session_id: int, *, within_s: float = 0.0) -> bool:
         """Tell whether a session is connected, or becomes so in time."""
@@ -307,27 +346,46 @@ class FakeZooKeeperServer:
         if not self._sessions[session_id].connected:
             raise ConnectionLossError(f"session {session_id} is disconnected")
         self.check_alive(session_id)
-        self._sessions[session_id].newest_zxid = self.zxid
+        session = self._sessions[session_id]
+        session.newest_zxid = session.server.zxid
 
     def _read(self, session_id: int, path: str) -> Node | None:
         check_path(path)
         self._require(session_id)
-        return self._tree.nodes.get(path)
+        return self._sessions[session_id].server.tree.nodes.get(path)
 
     def _commit(
         self, session_id: int, operations: Sequence[Operation], *, ends_session: bool = False
     ) -> MultiResult:
         origin = Origin(self.zxid + 1, session_id, self._now_ms())
-        match self._tree.apply(operations, origin):
+        match self.leader.tree.apply(operations, origin):
             case Refused() as refused:
                 return refused
             case Applied(results, applied):
-                self.zxid += 1
-                self.transactions.append(Transaction(self.zxid, session_id, applied, ends_session))
-                for operation in applied:
-                    for watcher, event in self._watches.fire(operation, self._is_connected):
-                        self._events.append((self._sessions[watcher], event))
+                transaction = Transaction(
+                    origin.zxid, session_id, applied, ends_session, origin.now_ms
+                )
+                self.transactions.append(transaction)
+                self.leader.zxid, self.leader.applied = origin.zxid, self.leader.applied + 1
+                self._fire(self.leader, transaction)
+                for follower in self._followers:
+                    self._bring_up(follower, follower.lag)
                 return Committed(results)
+
+    def _bring_up(self, server: Replica, lag: int = 0) -> None:
+        """Have a server be no more than ``lag`` transactions behind."""
+        while server.applied < len(self.transactions) - lag:
+            self._follow_one(server)
+
+    def _follow_one(self, server: Replica) -> None:
+        transaction = self.transactions[server.applied]
+        server.follow(transaction)
+        self._fire(server, transaction)
+
+    def _fire(self, server: Replica, transaction: Transaction) -> None:
+        for operation in transaction.operations:
+            for watcher, event in server.watches.fire(operation, self._is_connected):
+                self._events.append((self._sessions[watcher], event))
 
     def _is_connected(self, session_id: int) -> bool:
         return self._sessions[session_id].connected
@@ -406,18 +464,26 @@ class FakeZooKeeper:
         return None
 
     def sync(self) -> None:
-        """Wait for the connection: every read of the fake sees every write."""
-        self._read("sync", ["/"], self.server.read_data, watch=False)
+        """Have reads see every write there was."""
+        self._read("sync", ["/"], self._sync, watch=False)
+
+    def _sync(self, session_id: int, path: str, *, watch: bool) -> None:
+        self.server.sync(session_id)
 
     @property
     def newest_zxid(self) -> int:
         """The newest transaction this session was told of."""
         return self.server.newest_zxid(self._session_id)
 
+    @property
+    def is_behind(self) -> bool:
+        """Whether what this session reads now may be old."""
+        return self.server.is_behind(self._session_id)
+
     def latest_zxid(self) -> int:
-        """Return the zxid of the newest transaction."""
+        """Return the zxid of the newest transaction that the session's server has."""
         self.get("/")
-        return self.server.zxid
+        return self.newest_zxid
 
     def multi(self, operations: Sequence[Operation]) -> MultiResult:
         """Apply all operations or none."""

@@ -58,6 +58,15 @@ class Watches:
             for path in table.of_session(session_id) if paths is None else paths:
                 table.disarm(path, session_id)
 
+    def move(self, session_id: int, other: Watches) -> None:
+        """Have the watches of a session armed there instead."""
+        if other is self:
+            return
+        for mine, table in ((self._data, other._data), (self._children, other._children)):
+            for path, existed in mine.of_session(session_id).items():
+                table.arm(path, session_id, existed=existed)
+        self.drop(session_id)
+
     def fire(
         self, operation: Operation, is_connected: Callable[[int], bool]
     ) -> Iterator[tuple[int, WatchEvent]]:

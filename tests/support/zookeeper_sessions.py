@@ -86,6 +86,14 @@ def fake_ensemble() -> Ensemble:
     return Ensemble(lambda on_watch: FakeZooKeeper(server, on_watch), server.deny)
 
 
+def lagging_ensemble() -> Ensemble:
+    """Return a fake ensemble whose sessions see what others write when they write themselves."""
+    server = FakeZooKeeperServer()
+    follower = server.add_follower(lag=1_000_000)
+    server.connect_to = lambda: follower
+    return Ensemble(lambda on_watch: FakeZooKeeper(server, on_watch), server.deny)
+
+
 def real_ensemble(address: str) -> Ensemble:
     """Return a real ensemble; ``address`` must name a chroot that nobody else uses."""
 

@@ -14,8 +14,8 @@ from tests.support.fake_zookeeper import (
     FakeZooKeeperServer,
     Hook,
     Moment,
-    Transaction,
 )
+from tests.support.zookeeper_replica import Transaction
 from tests.support.zookeeper_sessions import apply, changed, children_changed, created, deleted
 from zk.operations import (
     Check,

@@ -18,6 +18,7 @@ from tests.support.zookeeper_sessions import (
     created,
     deleted,
     fake_ensemble,
+    lagging_ensemble,
     read,
     real_ensemble,
 )
@@ -38,10 +39,12 @@ from zk.operations import (
 )
 
 
-@pytest.fixture(params=["fake", pytest.param("real", marks=pytest.mark.zookeeper)])
+@pytest.fixture(params=["fake", "lagging", pytest.param("real", marks=pytest.mark.zookeeper)])
 def ensemble(request: pytest.FixtureRequest) -> Iterator[Ensemble]:
     if request.param == "fake":
         ensemble = fake_ensemble()
+    elif request.param == "lagging":
+        ensemble = lagging_ensemble()
     else:
         ensemble = real_ensemble(request.getfixturevalue("zookeeper_address"))
     yield ensemble
@@ -315,6 +318,22 @@ def test_after_a_sync_reads_see_what_others_wrote(ensemble: Ensemble) -> None:
         assert reader.get(f"/node-{number}") is not None
 
 
+def test_a_session_sees_what_was_written_before_it_began(ensemble: Ensemble) -> None:
+    writer = ensemble.open_session().zk
+    for number in range(20):
+        apply(writer, Create(f"/node-{number}"))
+        assert ensemble.open_session().zk.get(f"/node-{number}") is not None
+
+
+def test_after_a_refused_multi_reads_see_why_it_was_refused(ensemble: Ensemble) -> None:
+    late, writer = (ensemble.open_session().zk for _ in range(2))
+    for number in range(20):
+        create = Create(f"/node-{number}")
+        apply(writer, create)
+        assert late.multi([create]) == Refused(0, ZkError.NODE_EXISTS)
+        assert late.get(create.path) is not None
+
+
 def test_dropped_watches_are_silent_until_they_are_armed_again(session: WatchingSession) -> None:
     zk = session.zk
     apply(zk, *map(Create, ("/a", "/b", "/c")))
@@ -381,6 +400,7 @@ def test_the_ephemeral_nodes_of_a_session_vanish_together_with_it(ensemble: Ense
     watcher.zk.children("/ids", watch=True)
     watcher.zk.get("/persistent", watch=True)
     owner.zk.close()
+    watcher.zk.sync()
     assert watcher.zk.get_many([*ephemerals, "/persistent"])[:2] == [None, None]
     assert sorted(watcher.told(), key=str) == sorted(
         [deleted("/controller"), deleted("/ids/1"), children_changed("/ids")], key=str
