@@ -229,7 +229,8 @@ class ControllerEventManager(RegentActor):
                 if waiting is not None:
                     waiting.set(response)
             case fx.ScheduleEvent(after_ms, event):
-                self._scheduler.schedule(after_ms, lambda: self._tell_later(event), key=self.name)
+                key = None if events.outlives_term(event) else self.name
+                self._scheduler.schedule(after_ms, lambda: self._tell_later(event), key=key)
             case fx.CancelScheduledEvents():
                 self._scheduler.cancel_key(self.name)
             case fx.BrokerRegistered() | fx.BrokerMustEnd() | fx.ControllerRoleChanged():

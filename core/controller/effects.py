@@ -56,7 +56,7 @@ class ScheduleEvent:
 
 @dataclass(frozen=True, slots=True)
 class CancelScheduledEvents:
-    """Forget every scheduled event that has not been queued yet."""
+    """Forget every scheduled event of the term that has not been queued yet."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -413,6 +413,11 @@ def collapse_key(event: object) -> Hashable | None:
     return event if isinstance(event, _IDEMPOTENT_TRIGGERS) else None
 
 
+def outlives_term(event: ControllerEvent) -> bool:
+    """Whether a scheduled event is about the broker, so that it is due whoever rules by then."""
+    return isinstance(event, RegisterBrokerAndReelect | SuspectReplicasChanged | StandAgain)
+
+
 def event_of(request: ControllerRequest, request_id: RequestId) -> ControllerEvent:
     """Return the event that a request to the controller is.
 

@@ -38,9 +38,11 @@ from core.protocol.controller import (
     DescribeTopicsRequest,
     DescribeTopicsResponse,
 )
+from tests.support.fake_zookeeper import Call
 from tests.support.stage import TIMEOUT_S, Sent, Stage, ask
 from zk.failure_store import ControllerFailuresZNode
-from zk.znodes import ControllerZNode, TopicZNode
+from zk.requests import RequestRefusedError
+from zk.znodes import BrokerIdZNode, ControllerZNode, TopicZNode
 
 PAYMENTS = {0: ReplicaAssignment((0, 1)), 1: ReplicaAssignment((1, 0))}
 
@@ -233,6 +235,22 @@ def test_what_ends_two_controllers_is_set_aside_by_the_third(
     stage.zookeeper.put(TopicZNode.path("good"), TopicZNode.encode(None, assignment))
     state = "/brokers/topics/good/partitions/0/state"
     stage.wait_for(lambda: state in stage.zookeeper.snapshot())
+
+
+def test_a_registration_that_failed_is_tried_again_although_the_term_ends_meanwhile(stage: Stage):
+    controller = stage.controller(0)
+    refused: list[Call] = []
+
+    def refuse_once(call: Call) -> None:
+        if BrokerIdZNode.path(0) in call.paths and call.method == "multi" and not refused:
+            refused.append(call)
+            raise RequestRefusedError("a test")
+
+    stage.session(0).hook = refuse_once
+    stage.zookeeper.remove(BrokerIdZNode.path(0))
+    ask(controller, Resign("a test"))
+    assert refused
+    stage.wait_for(lambda: BrokerIdZNode.path(0) in stage.zookeeper.snapshot())
 
 
 def test_a_full_queue_forgets_nothing(stage: Stage, monkeypatch: pytest.MonkeyPatch):

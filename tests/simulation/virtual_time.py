@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from core.controller.events import ControllerEvent
+from core.controller.events import ControllerEvent, outlives_term
 
 PAUSE_CHECK_MS = 100
 
@@ -53,8 +53,12 @@ class VirtualTime:
         return [t.event for t in timers if t.owner is owner and t.event is not None]
 
     def cancel_events(self, owner: Owner) -> None:
-        """Forget what a controller has scheduled."""
-        self._keep(lambda timer: timer.owner is not owner or timer.event is None)
+        """Forget what a controller has scheduled that ends with its term."""
+        self._keep(
+            lambda timer: (
+                timer.owner is not owner or timer.event is None or outlives_term(timer.event)
+            )
+        )
 
     def forget(self, owner: Owner) -> None:
         """Forget every timer of a process that died."""

@@ -222,6 +222,10 @@ class Stage:
         self._sessions[broker_id] = session
         return ZkControllerStore(session).register_broker(self.info(broker_id))
 
+    def session(self, broker_id: BrokerId) -> FakeZooKeeper:
+        """Return the ZooKeeper session of a broker."""
+        return self._sessions[broker_id]
+
     def expire(self, broker_id: BrokerId) -> None:
         """End the ZooKeeper session of a broker."""
         self.zookeeper.expire(self._sessions[broker_id].session_id)
