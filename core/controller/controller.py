@@ -240,8 +240,10 @@ class Controller:
             case TopicChange():
                 self._topics.on_topic_change()
             case PartitionModifications(topic):
-                self._aside.try_again(topic)
+                is_tried_again = self._aside.try_again(topic)
                 self._topics.on_partition_modifications(topic)
+                if is_tried_again:
+                    self._deletions.on_topic_deletion()  # a request to delete it has waited
                 self._reassignments.on_partition_modifications(topic)
             case TopicDeletion():
                 self._deletions.on_topic_deletion()

@@ -118,19 +118,22 @@ class SetAside:
             self._term.outbox.record("%s: tried again", what)
         return bool(again)
 
-    def try_again(self, topic: str) -> None:
-        """Forget what a topic did: it is another one by now."""
+    def try_again(self, topic: str) -> bool:
+        """Forget what a topic did: it is another one by now. True if it was set aside."""
         what = _TOPIC + topic
-        if what in self._context.set_aside:
-            self._term.outbox.record("%s: tried again, it has changed", what)
-            self._forget({what})
+        if what not in self._context.set_aside:
+            return False
+        self._term.outbox.record("%s: tried again, it has changed", what)
+        self._forget({what})
+        return True
 
-    def forget_gone(self, topics: Collection[str]) -> None:
-        """Forget what topics did that are not there any more."""
+    def forget_gone(self, topics: Collection[str]) -> bool:
+        """Forget what topics did that are not among ``topics``; True if one was set aside."""
         kept = {_TOPIC + topic for topic in topics}
         gone = {w for w in self._context.set_aside if w.startswith(_TOPIC) and w not in kept}
         if gone:
             self._forget(gone)
+        return bool(gone)
 
     def has_event(self, name: str) -> bool:
         """Whether an event, or a step of taking over, is left alone."""

@@ -57,12 +57,14 @@ class TopicChanges:
         """Compare ``/brokers/topics`` with what we know."""
         names = self._term.store.read_topic_names()
         present = set(names)
-        self._aside.forget_gone(present)
+        is_aside_gone = self._aside.forget_gone(present)
         known = dict.fromkeys((*self._context.all_topics, *self._context.bad_topics))
         gone = [t for t in known if t not in present]
         new = [t for t in names if t not in self._context.all_topics]
         self._forget(gone)
         self._create(new)
+        if is_aside_gone:
+            self._deletions.on_topic_deletion()  # a request to delete it has waited
 
     def on_partition_modifications(self, topic: str) -> None:
         """Find added partitions, and a topic deleted and created again behind our back."""

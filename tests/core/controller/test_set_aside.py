@@ -40,6 +40,7 @@ from core.protocol.controller import (
 )
 from tests.support.fake_zookeeper import Call, FakeZooKeeper, Moment
 from tests.support.term import T0, Candidate, Tree, delete, of_type, topic_id
+from zk.admin_znodes import DeleteTopicsTopicZNode
 from zk.failure_store import ControllerFailuresZNode
 
 EVIL = TopicPartition("evil", 0)
@@ -299,6 +300,27 @@ def test_a_new_topic_of_that_name_is_not_set_aside(aside: Cluster) -> None:
     aside.tree.put_topic("evil", {0: (2, 1)}, topic_id(67))
     aside.settle()
     assert aside.tree.leads(EVIL)[0] == 2
+
+
+@pytest.mark.parametrize("fate", ["mended", "removed", "replaced"])
+def test_a_request_to_delete_what_is_set_aside_waits_until_it_is_not(
+    aside: Cluster, fate: str
+) -> None:
+    request = DeleteTopicsTopicZNode.path("evil")
+    aside.tree.server.put(request)
+    aside.settle()
+    assert request in aside.tree.server.snapshot()
+    if fate == "mended":
+        aside.tree.put_topic("evil", {0: (1, 2), 1: (2, 1)}, topic_id(66))
+    else:
+        aside.tree.delete_topic("evil")
+    if fate == "replaced":  # before anybody has looked
+        aside.tree.put_topic("evil", {0: (2, 1)}, topic_id(67))
+    aside.settle()
+    assert aside.ruler is not None
+    is_to_go = aside.ruler.controller.context.is_topic_queued_for_deletion("evil")
+    assert is_to_go == (fate == "mended")
+    assert (request in aside.tree.server.snapshot()) == is_to_go, "it was for an earlier topic"
 
 
 def test_what_is_set_aside_stays_so_for_the_next_controllers(aside: Cluster) -> None:
