@@ -33,7 +33,7 @@ from core.protocol.controller import (
 )
 from core.replication.metadata_cache import MetadataCache
 from core.replication.replica_manager import ReplicaManager, ReplicationSettings
-from tests.simulation.channel import REQUEST_TIMEOUT_MS, Channel
+from tests.simulation.channel import FEW_REQUESTS, REQUEST_TIMEOUT_MS, Channel
 from tests.simulation.client_requests import (
     ConsumeRequest,
     DeleteRecordsRequest,
@@ -81,6 +81,7 @@ class World:
     observer: RecordObserver
     events_handled: int = 0  # by controllers
     inbox_limit: int = MAX_EVENTS  # of controllers
+    channel_limit: int = FEW_REQUESTS  # that wait for one broker
     orders_received: int = 0  # by replicas, whatever came of them
 
 

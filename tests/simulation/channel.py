@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from tests.simulation.broker import SimulatedBroker
 
 REQUEST_TIMEOUT_MS = 1_000
-CHANNEL_LIMIT = 25
+FEW_REQUESTS = 25
+MANY_REQUESTS = 1_000  # as in production
 
 
 class Channel:
@@ -38,7 +39,7 @@ class Channel:
         """Queue a request; with too many of them the broker must be told everything afresh."""
         if self._is_overflowed:
             return
-        if len(self._queue) >= CHANNEL_LIMIT:
+        if len(self._queue) >= self._sender.world.channel_limit:
             self._is_overflowed = True
             self._sender.tell(events.ChannelOverflowed(self._broker_id, effect.header))
             return

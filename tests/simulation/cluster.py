@@ -8,6 +8,7 @@ leave nothing to chance call ``run_until_quiet``, which takes the first step the
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import TypeAlias
 
@@ -25,6 +26,7 @@ from core.protocol.control import ControlResponse
 from core.protocol.controller import ControllerRequest, ControllerResponse
 from core.replication.replica_manager import ReplicationSettings
 from tests.simulation.broker import MAX_EVENTS, SimulatedBroker, World
+from tests.simulation.channel import MANY_REQUESTS
 from tests.simulation.disk import Disk
 from tests.simulation.fetchers import FETCH_INTERVAL_MS
 from tests.simulation.network import Exchange, Network
@@ -38,6 +40,7 @@ Step: TypeAlias = tuple[str, int]
 
 CLUSTER_ID = "simulated-cluster-abcd"
 QUIET_MS = 11_000
+MAX_SHOWN = 150
 REPLICATION = ReplicationSettings(
     replica_lag_time_max_ms=4_000,
     replica_fetch_wait_max_ms=500,
@@ -107,6 +110,13 @@ class Cluster:
     def bound_inboxes(self, limit: int = MAX_EVENTS) -> None:
         """Have no more events wait for a controller than this."""
         self._world.inbox_limit = limit
+
+    def widen_channels(self) -> None:
+        """Let as many requests wait for a broker as in production.
+
+        With few of them, telling one broker everything may overflow the channels of the others.
+        """
+        self._world.channel_limit = MANY_REQUESTS
 
     def observe(self, observer: RecordObserver) -> None:
         """Have somebody look on as records are written, committed and answered."""
@@ -207,24 +217,38 @@ class Cluster:
     def run_until_quiet(self, quiet_ms: int = QUIET_MS, max_steps: int = 50_000) -> None:
         """Take the first step there is, or let time pass, until the cluster is at rest.
 
-        At rest means: for ``quiet_ms`` ZooKeeper has not changed and no broker has received an
-        order. The default is longer than any timer that matters. Fetches, and attempts that get
-        nowhere, go on for ever.
+        At rest means: for ``quiet_ms`` ZooKeeper has not changed, no broker has received an order
+        and no record has been copied. The default is longer than any timer that matters. Fetches,
+        and attempts that get nowhere, go on for ever.
         """
-        progress, since_ms = (0, 0), self.now_ms
+        progress, since_ms = self._progress(), self.now_ms
         for _ in range(max_steps):
             steps = self.steps()
             if steps:
                 self.take(steps[0])
                 continue
-            reached = (self.zookeeper.zxid, self._world.orders_received)
+            reached = self._progress()
             if reached != progress:
                 progress, since_ms = reached, self.now_ms
             elif self.now_ms - since_ms >= quiet_ms:
                 return
             self.before_rest()
             self.time.advance(FETCH_INTERVAL_MS)
-        raise AssertionError(f"still busy after {max_steps} steps: {self.steps()}")
+        raise AssertionError(f"still busy after {max_steps} steps: {self._what_is_pending()}")
+
+    def _progress(self) -> tuple[int, int, int]:
+        batches = sum(disk.batch_count for disk in self.disks.values())
+        return self.zookeeper.zxid, self._world.orders_received, batches
+
+    def _what_is_pending(self) -> str:
+        """Say how much of each kind could happen next, and some of it."""
+        steps = self.steps()
+        packets = [self.network.packets[number] for kind, number in steps if kind == "deliver"]
+        waiting = [event for broker in self.brokers.values() for event in broker.inbox]
+        kinds = Counter(packet.kind for packet in packets)
+        kinds.update(type(event).__name__ for event in waiting)
+        shown = [str(pending)[:MAX_SHOWN] for pending in (*packets[:3], *waiting[:3])]
+        return f"{dict(kinds.most_common())}, such as {shown}"
 
     # --- what admins do, and what is there to see ---
 

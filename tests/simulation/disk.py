@@ -73,6 +73,11 @@ class Disk(MemoryLogs):
         log.disk = self
         return log
 
+    @property
+    def batch_count(self) -> int:
+        """How many batches all its logs have."""
+        return sum(len(log.batches) for log in self._logs.values())
+
     def fragile(self, directory: int = 0) -> list[TopicPartition]:
         """Return the logs in one of the directories; the first may fail at a start, too."""
         return [name for name in self.hosted() if name.partition % 2 == directory]

@@ -69,9 +69,13 @@ class Packet(NamedTuple):
     answer: AnswerBody | None
     from_ms: int
 
+    @property
+    def kind(self) -> str:
+        """The name of the request, or of the answer."""
+        return type(self.exchange.request if self.answer is None else self.answer).__name__
+
     def __str__(self) -> str:
-        what = self.exchange.request if self.answer is None else self.answer
-        return f"#{self.number} {type(what).__name__} of {self.exchange.endpoint}"
+        return f"#{self.number} {self.kind} of {self.exchange.endpoint}"
 
 
 class Network:

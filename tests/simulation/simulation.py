@@ -242,6 +242,7 @@ class Simulation:
     def _heal(self) -> None:
         self._faults_are_on = False
         self.cluster.bound_inboxes()
+        self.cluster.widen_channels()
         self._broker_answer_timeout_ms = 0  # whoever asks for ever is never at rest
         for probing in self.cluster.brokers.values():
             probing.settings.broker_answer_timeout_ms = 0
