@@ -6,7 +6,6 @@ Mirrors ``kafka.server.DynamicConfigManager``.
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 
@@ -77,12 +76,14 @@ class ConfigListener(RegentActor):
             reply.set(None)
 
     def _catch_up(self, *, sync: bool) -> None:
-        news = self._changes.catch_up(time.time_ns() // 1_000_000, sync=sync)
+        news = self._changes.catch_up(sync=sync)
         for event in news.events:
             self._tell_controller(event)
         if news.broker_config is not None:
             self._topic_configs.set_broker_config(news.broker_config)
         self._changed_topics.update(news.topics)
+        if news.has_missed_some:
+            self._changed_topics.update(self._topic_configs.topics)
         self._topic_configs.load(sorted(self._changed_topics))
         self._changed_topics.clear()
 

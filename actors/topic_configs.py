@@ -49,6 +49,12 @@ class TopicConfigs:
         # From reading to applying: who has read what is old by now must not be the last to apply.
         self._lock = threading.Lock()
 
+    @property
+    def topics(self) -> Collection[str]:
+        """The topics whose configurations were loaded."""
+        with self._lock:
+            return list(self._overrides)
+
     def load(self, topics: Collection[str]) -> None:
         """Read the configurations of topics and apply them. Raises ``SessionExpiredError``."""
         if not topics:

@@ -32,7 +32,7 @@ class ConfigChange(NamedTuple):
     name: str
     sequence: int
     entity: str | None
-    created_ms: int  # wall clock of the ZooKeeper server
+    created_ms: int | None  # wall clock of the ZooKeeper server; None: it cannot be read
 
 
 class ConfigNews(NamedTuple):
@@ -40,6 +40,7 @@ class ConfigNews(NamedTuple):
 
     events: Sequence[ControllerEvent] = ()  # what the controller must know
     topics: Sequence[str] = ()  # whose configuration may have changed
+    has_missed_some: bool = False  # then any other topic's may have changed, too
     broker_config: Mapping[str, str] | None = None  # this broker's, as a whole; None: as before
 
 
@@ -64,7 +65,11 @@ class ConfigStore(Protocol):
 
 
 class ConfigChanges:
-    """Remembers which changes it has seen; after a restart it looks at all of them again."""
+    """Remembers which changes it has seen; after a restart it looks at all of them again.
+
+    Notifications are numbered without gaps and the newest is never deleted, so that who was away
+    while others were deleted sees by their numbers that something was missed.
+    """
 
     def __init__(
         self, broker_id: BrokerId, store: ConfigStore, *, unclean_leader_election_enable: bool
@@ -77,10 +82,9 @@ class ConfigChanges:
         self._broker_configs: dict[str, Mapping[str, str]] = {}
         self._is_first = True
 
-    def catch_up(self, now_ms: int, *, sync: bool = False) -> ConfigNews:
-        """Look at what changed since the last time.
+    def catch_up(self, *, sync: bool = False) -> ConfigNews:
+        """Look at what changed since the last time; delete notifications that are old.
 
-        ``now_ms`` is wall-clock time: notifications older than a quarter of an hour are deleted.
         ``sync``: no change is missed that was acknowledged before this call. A watch needs no sync:
         the server that fired it has the change.
         Raises ``SessionExpiredError``; what was not looked at then is looked at the next time.
@@ -90,13 +94,15 @@ class ConfigChanges:
         changes = self._store.read_changes()
         news = [c for c in changes if c.sequence > self._last_sequence]
         entities = {c.entity for c in news if c.entity is not None}
-        if self._is_first:
+        newest = max((c.sequence for c in changes), default=self._last_sequence)
+        has_missed_some = len(news) < newest - self._last_sequence and not self._is_first
+        if self._is_first or has_missed_some:
             entities |= {DEFAULT_BROKER, self._own_entity}
         configs = self._store.read_configs(sorted(entities)) if entities else {}
-        self._purge(changes, now_ms)
+        self._purge(changes)
         # From here on nothing is raised: what is taken note of is announced.
         self._is_first = False
-        self._last_sequence = max([self._last_sequence, *(c.sequence for c in changes)])
+        self._last_sequence = max(self._last_sequence, newest)
         ignored = [c.name for c in news if c.entity is None]
         if ignored:
             log.warning("%d changes cannot be understood, the first: %s", len(ignored), ignored[0])
@@ -108,7 +114,7 @@ class ConfigChanges:
         topics = [e.removeprefix(_TOPICS) for e in sorted(entities) if e.startswith(_TOPICS)]
         unclean = [t for t in topics if _allows_unclean(configs.get(_TOPICS + t, {}), False)]
         events = [*self._default_of_elections(now), *map(TopicUncleanLeaderElectionEnable, unclean)]
-        return ConfigNews(events, topics, None if now == before else now)
+        return ConfigNews(events, topics, has_missed_some, None if now == before else now)
 
     def _broker_config(self) -> Mapping[str, str]:
         return {
@@ -124,8 +130,14 @@ class ConfigChanges:
         log.info("%s is %s by default now", UNCLEAN_LEADER_ELECTION, self._default)
         return [UncleanLeaderElectionEnable(self._default)]
 
-    def _purge(self, changes: Sequence[ConfigChange], now_ms: int) -> None:
-        expired = [c.name for c in changes if now_ms - c.created_ms > CHANGE_EXPIRATION_MS]
+    def _purge(self, changes: Sequence[ConfigChange]) -> None:
+        """Delete what is much older than the newest, by ZooKeeper's clock.
+
+        Ours may be far ahead: others would not see what we delete as soon as it is there.
+        """
+        created_ms = {c.name: c.created_ms for c in changes if c.created_ms is not None}
+        newest_ms = max(created_ms.values(), default=0)
+        expired = [n for n, ms in created_ms.items() if newest_ms - ms > CHANGE_EXPIRATION_MS]
         if expired:
             self._store.delete_changes(expired)
 

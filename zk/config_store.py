@@ -14,7 +14,6 @@ from zk.admin_znodes import (
     sequence_number,
 )
 from zk.fenced_writes import write_unfenced
-from zk.json_fields import MAX_INT64
 from zk.operations import ANY_VERSION, Delete, UnreadableZnode, Znode
 from zk.watching_store import WatchingStore
 
@@ -65,7 +64,7 @@ def _change(name: str, node: Znode) -> ConfigChange:
     entity: str | None = None
     sequence = -1
     if isinstance(node, UnreadableZnode):
-        return ConfigChange(name, sequence, entity, created_ms=MAX_INT64)  # never purged
+        return ConfigChange(name, sequence, entity, created_ms=None)
     try:
         sequence = sequence_number(name)
         entity = ConfigEntityChangeNotificationSequenceZNode.decode(node.data)

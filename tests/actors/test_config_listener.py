@@ -131,6 +131,19 @@ def test_logs_follow_the_configuration_of_their_broker_unless_their_topic_says_o
     assert [retention_ms(logs, topic) for topic in ("orders", "payments")] == [5, 88]
 
 
+def test_all_topics_are_read_again_when_notifications_were_deleted_unread(
+    server: FakeZooKeeperServer, logs: MemoryLogs, listener: Listening
+) -> None:
+    ref, _ = listener
+    configure(server, "topics/orders", {"retention.ms": "5"}, number=0)
+    ask(ref, ConfigsChanged())
+    configure(server, "topics/orders", {"retention.ms": "6"}, number=1)
+    server.remove("/config/changes/config_change_0000000001")
+    configure(server, "topics/payments", {}, number=2)
+    ask(ref, ConfigsChanged())
+    assert retention_ms(logs, "orders") == 6
+
+
 def test_a_change_that_could_not_be_read_is_read_in_the_next_session(
     server: FakeZooKeeperServer,
     told: list[ControllerEvent],

@@ -49,7 +49,7 @@ class Cluster:
 
     def look(self) -> ConfigNews:
         """Look at what changed."""
-        return self.changes.catch_up(self.now_ms)
+        return self.changes.catch_up()
 
 
 @pytest.fixture
@@ -136,11 +136,35 @@ def test_old_notifications_are_deleted_and_young_ones_stay(cluster: Cluster):
     assert cluster.catch_up() == []
 
 
+def test_a_notification_stays_until_there_is_a_much_younger_one(cluster: Cluster):
+    cluster.configure("topics/orders", UNCLEAN)
+    cluster.now_ms += CHANGE_EXPIRATION_MS + 1
+    cluster.catch_up()
+    assert cluster.tool.children("/config/changes") == ["config_change_0000000000"]
+
+
+def test_who_was_away_while_notifications_were_deleted_reads_what_may_have_changed(
+    cluster: Cluster,
+):
+    cluster.configure("topics/orders", {})
+    assert not cluster.look().has_missed_some
+    cluster.configure("brokers/<default>", UNCLEAN)
+    cluster.configure("topics/orders", UNCLEAN)
+    cluster.now_ms += CHANGE_EXPIRATION_MS + 1
+    cluster.configure("topics/payments", {})
+    ConfigChanges(2, ZkConfigStore(cluster.tool), unclean_leader_election_enable=False).catch_up()
+    news = cluster.look()
+    assert news.has_missed_some, "any topic may have changed, too"
+    assert list(news.events) == [UncleanLeaderElectionEnable(True)]
+    assert not cluster.look().has_missed_some
+
+
 def test_nothing_is_missed_when_the_session_ends_while_old_notifications_are_deleted(
     cluster: Cluster,
 ):
     cluster.configure("brokers/<default>", UNCLEAN)
     cluster.now_ms += CHANGE_EXPIRATION_MS + 1
+    cluster.configure("brokers/2", UNCLEAN)
 
     def expire(call: Call) -> None:
         if call.method == "multi_many" and call.moment is Moment.BEFORE:

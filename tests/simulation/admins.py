@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Collection
 
-from core.controller import events
+from core.config_changes import DEFAULT_BROKER, UNCLEAN_LEADER_ELECTION
 from core.model import BrokerId, ReplicaAssignment, TopicPartition
 from core.protocol.controller import (
     AlterPartitionReassignmentsRequest,
@@ -17,10 +17,10 @@ from core.protocol.controller import (
     ReassignablePartition,
 )
 from tests.simulation.cluster import Cluster
+from tests.simulation.configurations import set_config
 from tests.simulation.leadership_history import LeadershipHistory
 from tests.simulation.odds import Menu
 from zk.admin_znodes import (
-    ConfigEntityZNode,
     DeleteTopicsTopicZNode,
     PreferredReplicaElectionZNode,
     ReassignPartitionsZNode,
@@ -268,16 +268,11 @@ class Admins:
             return
         if self._random.random() < 0.1:
             self._note("allow unclean elections by default")
-            self._history.allow_unclean_everywhere = True
-            for broker in self._cluster.brokers.values():
-                broker.tell(events.UncleanLeaderElectionEnable(enabled=True))
-            return
-        self._note("allow unclean elections of %s", topic)
-        path = ConfigEntityZNode.path("topics", topic)
-        config = ConfigEntityZNode.encode({"unclean.leader.election.enable": "true"})
-        self._cluster.zookeeper.put(path, config)
-        for broker in self._cluster.active_controllers:
-            broker.tell(events.TopicUncleanLeaderElectionEnable(topic))
+            entity = DEFAULT_BROKER
+        else:
+            self._note("allow unclean elections of %s", topic)
+            entity = f"topics/{topic}"
+        set_config(self._cluster.zookeeper, entity, {UNCLEAN_LEADER_ELECTION: "true"})
 
     # --- questions and mistakes ---
 

@@ -39,6 +39,7 @@ from tests.simulation.client_requests import (
     DeleteRecordsRequest,
     ProduceRequest,
 )
+from tests.simulation.config_listener import ConfigListener
 from tests.simulation.disk import Disk
 from tests.simulation.fetchers import Fetchers
 from tests.simulation.isr_writer import IsrWriter
@@ -49,6 +50,7 @@ from tests.simulation.records import RecordObserver
 from tests.simulation.virtual_time import VirtualTime
 from tests.support.fake_zookeeper import FakeZooKeeper, FakeZooKeeperServer
 from zk import cluster_identity
+from zk.admin_znodes import ConfigEntityChangeNotificationZNode
 from zk.operations import ConnectionLossError, WatchEvent
 from zk.store import ZkControllerStore
 from zk.watches import controller_event
@@ -168,6 +170,7 @@ class SimulatedBroker:
         self._proposal: Exchange | None = None
         self._may_propose_from_ms = 0
         self._isr_writer = IsrWriter(self)
+        self.configs = ConfigListener(self)
         self._log_care = LogCare(self)
 
     def start(self) -> None:
@@ -176,6 +179,7 @@ class SimulatedBroker:
         self.world.network.listen(self.replication_endpoint, self)
         self.world.network.listen(self.client_endpoint, self)
         self.tell(events.RegisterBrokerAndReelect())
+        self.configs.look_soon()
         self._fetchers.fetch_again_and_again()
         self._checkpoint_again_and_again()
         self._shrink_again_and_again()
@@ -254,6 +258,8 @@ class SimulatedBroker:
         self.world.events_handled += 1
         self._perform(self.controller.handle(events.Expire(), self.now_ms))
         for event in preempted:
+            if isinstance(event, events.StandAgain | events.UncleanLeaderElectionEnable):
+                self.tell(event)
             refused = refusal(event)
             if refused is not None:
                 self._perform([refused])
@@ -262,6 +268,7 @@ class SimulatedBroker:
         self._check_cluster()
         self._log_care.announce_what_is_due()
         self.tell(events.RegisterBrokerAndReelect())
+        self.configs.look_soon()
 
     def _note_how_far_zookeeper_is(self) -> None:
         with suppress(ConnectionLossError, SessionExpiredError):  # a ping
@@ -282,8 +289,12 @@ class SimulatedBroker:
 
     def _on_watch(self, watch: WatchEvent) -> None:
         event = controller_event(watch, self.broker_id)
-        if event is not None and not self.is_dead:
+        if self.is_dead:
+            return
+        if event is not None:
             self.tell(event)
+        elif watch.path == ConfigEntityChangeNotificationZNode.PATH:
+            self.configs.look_soon()
 
     def _perform(self, effects: list[fx.Effect]) -> None:
         for effect in effects:
@@ -339,6 +350,8 @@ class SimulatedBroker:
             case FetchRequest() | ProduceRequest() | ConsumeRequest() | DeleteRecordsRequest():
                 self.record_server.serve(exchange)
             case LeaderAndIsrRequest() | StopReplicaRequest() | UpdateMetadataRequest():
+                if isinstance(request, LeaderAndIsrRequest) and not self.configs.prepare(request):
+                    return  # the controller sends it again
                 # A leader that is refused may ask again for ever, and every time all are told.
                 self.world.orders_received += not isinstance(request, UpdateMetadataRequest)
                 self.world.network.answer(exchange, self.world.obey(self, exchange))

@@ -22,6 +22,7 @@ from core.model import (
 from core.replication.partition import Role
 from tests.simulation.broker import SimulatedBroker
 from tests.simulation.cluster import Cluster
+from tests.simulation.configurations import assert_obeys_configurations
 from zk.admin_znodes import DeleteTopicsTopicZNode, ReassignPartitionsZNode
 from zk.operations import Znode
 from zk.znodes import (
@@ -58,6 +59,7 @@ def assert_converged(cluster: Cluster) -> None:
         assert all(channel.is_idle for channel in broker.channels.values())
         _assert_hosts_what_is_assigned(broker, topics, wished)
         _assert_knows_the_cluster(cluster, broker, controller, topics, wished)
+        assert_obeys_configurations(cluster, broker)
     for topic, stored in topics.items():
         for number, assignment in stored.partitions.items():
             _assert_partition_converged(cluster, TopicPartition(topic, number), assignment)

@@ -34,6 +34,7 @@ from core.protocol.controller import ControlledShutdownResponse
 from core.replication import control_orders
 from core.replication.control_orders import ControlOrders
 from core.replication.request_parts import Named, RequestParts
+from tests.simulation.config_defects import CONFIG_DEFECTS
 from tests.simulation.damage_defects import (
     DAMAGE_DEFECTS,
     SEARCH_DAMAGE_FROM,
@@ -423,6 +424,7 @@ DEFECTS: tuple[Defect, ...] = (
     *DECISION_DEFECTS,
     *LEADER_DEFECTS,
     *TAMPERING_DEFECTS,
+    *CONFIG_DEFECTS,
 )
 
 SEARCH_FROM: dict[Defect, int] = {

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from typing import NamedTuple
 
+from core.config_changes import UNCLEAN_LEADER_ELECTION
 from core.errors import BadDataError
 from core.model import (
     NO_LEADER,
@@ -39,6 +40,7 @@ from zk.znodes import (
 )
 
 TOPIC_CONFIGS = "/config/topics/"
+BROKER_CONFIGS = "/config/brokers/"
 
 
 class Belief(NamedTuple):
@@ -159,8 +161,8 @@ class LeadershipHistory:
                     self._situations.meet_if(is_second, Situation.WISH_IN_THE_SAME_TERM)
                 else:
                     self._wished.discard(name)
-            elif parent + "/" == TOPIC_CONFIGS and isinstance(operation, Create | SetData):
-                self._note_config(name, operation.data)
+            elif operation.path.startswith("/config/"):
+                self._note_config(operation)
             elif name == "state":
                 self._check_state(transaction, operation)
                 partition = TopicPartitionStateZNode.partition_of(operation.path)
@@ -282,9 +284,13 @@ class LeadershipHistory:
                 where = f"{topic} is deleted, and broker {broker_id} has a log of {partition}"
                 assert log_id != topic_id, where
 
-    def _note_config(self, topic: str, data: bytes) -> None:
-        if ConfigEntityZNode.decode(data).get("unclean.leader.election.enable") == "true":
-            self._unclean_topics.add(topic)
+    def _note_config(self, operation: Operation) -> None:
+        is_of_entity = operation.path.startswith((TOPIC_CONFIGS, BROKER_CONFIGS))
+        if not is_of_entity or not isinstance(operation, Create | SetData):
+            return
+        if ConfigEntityZNode.decode(operation.data).get(UNCLEAN_LEADER_ELECTION) == "true":
+            self._unclean_topics.add(operation.path.removeprefix(TOPIC_CONFIGS))
+            self.allow_unclean_everywhere |= operation.path.startswith(BROKER_CONFIGS)
 
     # --- leaderships ---
 
@@ -500,7 +506,13 @@ def _is_duty(operation: Operation) -> bool:
         case Check():
             return False
         case Delete():
-            owned = ("/admin/", "/config/", "/isr_change_", "/log_dir_event_", "/brokers/topics/")
+            owned = (
+                "/admin/",
+                TOPIC_CONFIGS,
+                "/isr_change_",
+                "/log_dir_event_",
+                "/brokers/topics/",
+            )
             return path == ControllerZNode.PATH or path.startswith(owned)
         case Create() | SetData():
             is_admin = path.startswith("/admin/") and path != "/admin/delete_topics"

@@ -22,6 +22,7 @@ from core.protocol.control import (
 from core.replication.partition import Role
 from tests.simulation.broker import SimulatedBroker
 from tests.simulation.cluster import Cluster
+from tests.simulation.configurations import assert_throttled_as_told
 from tests.simulation.leadership_history import Belief, LeadershipHistory
 from tests.simulation.network import Exchange
 from tests.simulation.situations import Situation, Situations
@@ -58,6 +59,8 @@ class Obedience:
         order = exchange, broker.disk.has_failed
         if self._last_orders.get(broker) == order:
             must_not_change = "the same order twice"
+        is_throttled = assert_throttled_as_told(self._cluster, broker, exchange.request)
+        self._situations.meet_if(is_throttled, Situation.COPIED_UNDER_THROTTLE)
         before = _state(broker) if must_not_change else None
         expected = _Expected.of(broker, exchange)
         answer = broker.obey(exchange)

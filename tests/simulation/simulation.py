@@ -22,6 +22,7 @@ from tests.simulation.broker import PlantedError, SimulatedBroker
 from tests.simulation.client_requests import ClientRequest
 from tests.simulation.clients import Clients
 from tests.simulation.cluster import Cluster, SimulatedCrashError, short_settings
+from tests.simulation.configurations import Configurations
 from tests.simulation.convergence import assert_converged
 from tests.simulation.damage import Damage
 from tests.simulation.ensemble import Ensemble
@@ -100,6 +101,7 @@ class Simulation:
         self._admins = Admins(
             self.cluster, BROKERS, self.random, self.invariants.history, self._note
         )
+        self._configurations = Configurations(self.cluster, BROKERS, seed, self._note)
         self._damage = Damage(self.cluster, self.random, self._note)
         if not self._leaders_write_isrs:  # the condition on a version does not tell topics apart
             self._admins.menu.add(self._admins.remove_topic_by_hand)
@@ -214,6 +216,8 @@ class Simulation:
         if self._faults_are_on and not self._is_sparing:
             self._tampering.act()
         self._ensemble.act()
+        if self._faults_are_on:
+            self._configurations.act()
         self.invariants.check()
 
     def _settings(self) -> ControllerSettings:
@@ -272,6 +276,7 @@ class Simulation:
         if self.invariants.history.second_ids:
             self._restart(self.cluster.brokers)
         self._admins.mend_all()
+        self._configurations.settle()
         self.cluster.zookeeper.remove(ControllerFailuresZNode.PATH)  # what is set aside: try again
 
     def _restart(self, broker_ids: Collection[BrokerId]) -> None:

@@ -42,6 +42,7 @@ class Situation(Enum):
     WISH_IN_THE_SAME_TERM = "deletion watch needed again: a second wish in one term"
     TOPIC_CHANGED_UNDER_WRITE = "topic znode changed between read and write"
     MOVE_FINISHED = "a move is finished: its former replicas are removed"
+    COPIED_UNDER_THROTTLE = "records begin to be copied under a throttle"
     MOVE_SUPERSEDED = "a move gets another target"
     MOVE_CANCELLED = "a move is cancelled"
     LEADER_CHANGES_IN_MOVE = "another leads while a partition is moved"

@@ -14,6 +14,7 @@ from core.protocol.controller import ControlledShutdownRequest
 from tests.simulation.broker import SimulatedBroker
 from tests.simulation.cluster import Cluster
 from tests.simulation.leadership_history import Belief, LeadershipHistory
+from zk.admin_znodes import ConfigEntityChangeNotificationZNode
 from zk.znodes import BrokerIdZNode, ControllerZNode
 
 
@@ -74,7 +75,11 @@ class Terms:
         allowed = (Reelect, RegisterBrokerAndReelect, StandAgain, SuspectReplicasChanged)
         assert all(isinstance(event, allowed) for event in scheduled), f"{where} waits: {scheduled}"
         watched = self._cluster.zookeeper.watched(broker.session.session_id)
-        allowed_watches = {ControllerZNode.PATH, BrokerIdZNode.path(broker.broker_id)}
+        allowed_watches = {
+            ControllerZNode.PATH,
+            BrokerIdZNode.path(broker.broker_id),
+            ConfigEntityChangeNotificationZNode.PATH,
+        }
         assert watched <= allowed_watches, f"{where} watches {sorted(watched)}"
 
     def _check_memory(self, broker: SimulatedBroker) -> None:

@@ -189,7 +189,7 @@ class FakeZooKeeperServer:
             self._changed.notify_all()
         self._deliver_events()
 
-    def put(self, path: str, data: bytes = b"") -> None:
+    def put(self, path: str, data: bytes = b"", *, is_sequential: bool = False) -> None:
         """Create or replace a persistent node, parents included, as an admin's tool does."""
         check_path(path)
         with self._changed:
@@ -198,7 +198,9 @@ class FakeZooKeeperServer:
             nodes = self.leader.tree.nodes
             operations: list[Operation] = [
                 *(Create(ancestor) for ancestor in ancestors if ancestor not in nodes),
-                SetData(path, data, ANY_VERSION) if path in nodes else Create(path, data),
+                SetData(path, data, ANY_VERSION)
+                if path in nodes
+                else Create(path, data, sequential=is_sequential),
             ]
             result = self._commit(0, operations)
         assert isinstance(result, Committed), result

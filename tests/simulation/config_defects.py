@@ -1,0 +1,37 @@
+"""Defects in how brokers follow configurations that change: they test the simulation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+from unittest.mock import patch
+
+from core.config_changes import ConfigChange, ConfigChanges
+
+Defect: TypeAlias = Callable[[], Any]
+
+
+def throttles_read_without_a_sync() -> Any:
+    """Records are copied under the throttles that a lagging ZooKeeper server knows."""
+    catch_up = ConfigChanges.catch_up
+
+    def without_sync(self: ConfigChanges, *, sync: bool = False) -> Any:
+        return catch_up(self)
+
+    return patch.object(ConfigChanges, "catch_up", without_sync)
+
+
+def notifications_deleted_when_read() -> Any:
+    """Whoever reads a change of configuration first deletes its notification."""
+
+    def purge(self: ConfigChanges, changes: Sequence[ConfigChange]) -> None:
+        if changes:
+            self._store.delete_changes([change.name for change in changes])
+
+    return patch.object(ConfigChanges, "_purge", purge)
+
+
+CONFIG_DEFECTS: tuple[Defect, ...] = (
+    throttles_read_without_a_sync,
+    notifications_deleted_when_read,
+)

@@ -1,0 +1,77 @@
+"""A broker that follows what ``/config`` says, as ``actors.config_listener`` has it do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from typing import TYPE_CHECKING
+
+from core.config_changes import ConfigChanges
+from core.errors import SessionExpiredError
+from core.protocol.control import LeaderAndIsrRequest
+from zk.config_store import ZkConfigStore
+
+if TYPE_CHECKING:
+    from tests.simulation.broker import SimulatedBroker
+
+SOON_MS = 1
+
+
+class ConfigListener:
+    """Tells one broker's controller and replicas; ``broker_config`` and ``topic_configs`` say what.
+
+    It has a thread of its own: what befalls the controller's in a call is not for this one.
+    """
+
+    def __init__(self, broker: SimulatedBroker) -> None:
+        self._broker = broker
+        self._store = ZkConfigStore(broker.session)
+        default = broker.settings.unclean_leader_election_enable
+        self._changes = ConfigChanges(
+            broker.broker_id, self._store, unclean_leader_election_enable=default
+        )
+        self.broker_config: Mapping[str, str] = {}
+        self.topic_configs: dict[str, Mapping[str, str]] = {}
+
+    def look_soon(self) -> None:
+        """Look at what changed: a watch has fired, or a session has begun."""
+        self._broker.world.time.schedule(self._broker, SOON_MS, self._look)
+
+    def prepare(self, request: LeaderAndIsrRequest) -> bool:
+        """Apply what must hold before a request is obeyed; False: it must be sent again."""
+        replicas = self._broker.replica_manager
+        if replicas.begins_copying(request) and not self._without_faults(self._sync):
+            return False
+        topics = {topic.topic_name for topic in request.topic_states}
+        return self._without_faults(lambda: self._load(topics - self.topic_configs.keys()))
+
+    def _look(self) -> None:
+        self._without_faults(self._catch_up)
+
+    def _without_faults(self, act: Callable[[], None]) -> bool:
+        session = self._broker.session
+        hook, session.hook = session.hook, None
+        try:
+            act()
+        except SessionExpiredError:
+            return False
+        finally:
+            session.hook = hook
+        return True
+
+    def _sync(self) -> None:
+        self._catch_up(sync=True)
+
+    def _catch_up(self, *, sync: bool = False) -> None:
+        news = self._changes.catch_up(sync=sync)
+        for event in news.events:
+            self._broker.tell(event)
+        if news.broker_config is not None:
+            self.broker_config = news.broker_config
+            self._broker.replica_manager.on_broker_config(news.broker_config)
+        self._load({*news.topics, *(self.topic_configs if news.has_missed_some else ())})
+
+    def _load(self, topics: Collection[str]) -> None:
+        configs = self._store.read_configs([f"topics/{topic}" for topic in sorted(topics)])
+        for topic in sorted(topics):
+            self.topic_configs[topic] = configs.get(f"topics/{topic}", {})
+            self._broker.replica_manager.on_topic_config(topic, self.topic_configs[topic])

@@ -1,0 +1,128 @@
+"""What administrators set for brokers and topics while the cluster runs, and that it is obeyed."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+
+from core.config_changes import DEFAULT_BROKER, UNCLEAN_LEADER_ELECTION
+from core.model import BrokerId, TopicPartition
+from core.protocol.control import LeaderAndIsrRequest
+from tests.simulation.broker import SimulatedBroker
+from tests.simulation.cluster import Cluster
+from tests.simulation.network import RequestBody
+from tests.support.fake_zookeeper import FakeZooKeeperServer
+from zk.admin_znodes import ConfigEntityChangeNotificationSequenceZNode, ConfigEntityZNode
+
+CHANGING_PROBABILITY = 0.3  # of a history
+ACTION_PROBABILITY = 0.04
+RATES = ("50", "500", "1000000")  # bytes a second
+RATE_KEYS = ("leader.replication.throttled.rate", "follower.replication.throttled.rate")
+REPLICAS_KEYS = (
+    "leader.replication.throttled.replicas",
+    "follower.replication.throttled.replicas",
+)
+
+
+class Configurations:
+    """Changes configurations, as ``kafka-configs`` does: the entity, then the notification.
+
+    Its dice are its own, so that histories without it are as they would be.
+    """
+
+    def __init__(
+        self, cluster: Cluster, brokers: int, seed: int, note: Callable[..., None]
+    ) -> None:
+        self._random = random.Random(f"configurations of {seed}")
+        self._zookeeper = cluster.zookeeper
+        self._brokers = [DEFAULT_BROKER, *(f"brokers/{b}" for b in range(brokers))]
+        self._note = note
+        self.is_on = self._random.random() < CHANGING_PROBABILITY
+        is_unclean = self._random.random() < 0.3
+        self._keys = (*RATE_KEYS, UNCLEAN_LEADER_ELECTION) if is_unclean else RATE_KEYS
+
+    def act(self) -> None:
+        """Change something now and then."""
+        if not self.is_on or self._random.random() >= ACTION_PROBABILITY:
+            return
+        topics = self._zookeeper.children_of("/brokers/topics")
+        if topics and self._random.random() < 0.3:
+            value = self._random.choice(("*", "0:0,0:1,1:2", None))
+            set_config(
+                self._zookeeper,
+                f"topics/{self._random.choice(topics)}",
+                dict.fromkeys(REPLICAS_KEYS, value),
+            )
+            return
+        entity, key = self._random.choice(self._brokers), self._random.choice(self._keys)
+        values = RATES if key in RATE_KEYS else ("true", "false")
+        value = self._random.choice((None, *values))
+        self._note("%s of %s is %s", key, entity, value)
+        set_config(self._zookeeper, entity, {key: value})
+
+    def settle(self) -> None:
+        """Lift the throttles, under which replicas may not catch up."""
+        for entity in self._brokers:
+            set_config(self._zookeeper, entity, dict.fromkeys(RATE_KEYS))
+
+
+def set_config(
+    zookeeper: FakeZooKeeperServer, entity: str, changes: Mapping[str, str | None]
+) -> None:
+    """Set some overrides of an entity, drop those that are None, and have brokers read it."""
+    present = entity_config(zookeeper, entity)
+    merged = {**present, **changes}
+    config = {key: value for key, value in merged.items() if value is not None}
+    if config == present:
+        return
+    zookeeper.put(ConfigEntityZNode.path(*entity.split("/", 1)), ConfigEntityZNode.encode(config))
+    change = ConfigEntityChangeNotificationSequenceZNode
+    zookeeper.put(change.PATH_PREFIX, change.encode(entity), is_sequential=True)
+
+
+def entity_config(zookeeper: FakeZooKeeperServer, entity: str) -> dict[str, str]:
+    """Return what ZooKeeper says of an entity."""
+    node = zookeeper.node(ConfigEntityZNode.path(*entity.split("/", 1)))
+    return {} if node is None else dict(ConfigEntityZNode.decode(node.data))
+
+
+def broker_config(zookeeper: FakeZooKeeperServer, broker_id: BrokerId) -> dict[str, str]:
+    """Return what ZooKeeper says of a broker, and of all brokers where it says nothing of it."""
+    own = entity_config(zookeeper, f"brokers/{broker_id}")
+    return {**entity_config(zookeeper, DEFAULT_BROKER), **own}
+
+
+def assert_throttled_as_told(
+    cluster: Cluster, broker: SimulatedBroker, request: RequestBody
+) -> bool:
+    """Whether records begin to be copied; then under the throttles there are by now."""
+    if not isinstance(request, LeaderAndIsrRequest) or not _begins_copying(broker, request):
+        return False
+    known, wanted = broker.configs.broker_config, broker_config(cluster.zookeeper, broker.broker_id)
+    assert known == wanted, f"broker {broker.broker_id} copies under {known}, not {wanted}"
+    return any(key in wanted for key in RATE_KEYS)
+
+
+def _begins_copying(broker: SimulatedBroker, request: LeaderAndIsrRequest) -> bool:
+    hosted = broker.replica_manager.partitions
+    for topic in request.topic_states:
+        for state in topic.partition_states:
+            partition = hosted.get(TopicPartition(topic.topic_name, state.partition_index))
+            known = () if partition is None else partition.assignment.adding_replicas
+            if not set(state.adding_replicas) <= set(known):
+                return True
+    return False
+
+
+def assert_obeys_configurations(cluster: Cluster, broker: SimulatedBroker) -> None:
+    """Check that a broker has what ZooKeeper says; raises ``AssertionError``."""
+    zookeeper, configs = cluster.zookeeper, broker.configs
+    where = f"broker {broker.broker_id} obeys other settings than those of ZooKeeper"
+    wanted = broker_config(zookeeper, broker.broker_id)
+    assert configs.broker_config == wanted, f"{where}: {configs.broker_config}, not {wanted}"
+    is_unclean = wanted.get(UNCLEAN_LEADER_ELECTION) == "true"
+    assert broker.settings.unclean_leader_election_enable is is_unclean, f"{where}: elections"
+    hosted = {name.topic for name in broker.replica_manager.partitions}
+    for topic in sorted(hosted & configs.topic_configs.keys()):
+        known, stored = configs.topic_configs[topic], entity_config(zookeeper, f"topics/{topic}")
+        assert known == stored, f"{where}: {topic} has {known}, not {stored}"
