@@ -1,9 +1,9 @@
 """Receives requests from other processes and hands them to an actor.
 
-One thread owns the ROUTER socket. It decodes, dispatches and sends; answers may come from any
-thread, at once or later, and reach it through a queue. Nothing a peer sends ends
-the loop: what cannot be understood is counted, answered with an error code when it says to which
-correlation id, and dropped otherwise.
+One thread owns the connections. It decodes, dispatches and sends; answers may come from any
+thread, at once or later, and reach it through a queue. Nothing a peer sends ends the loop: what
+cannot be understood is counted, answered with an error code when it says to which correlation id,
+and dropped otherwise.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, TypeAlias
@@ -28,34 +27,19 @@ from core.protocol.control import ControlHeader, ControlResponse
 from core.records import RecordBytes
 from transport import codec
 from transport.codec import Frames, Request, RequestHeader, Response
-from transport.sockets import (
-    MAX_FRAME_BYTES,
-    Context,
-    Message,
-    Socket,
-    listen_at,
-    open_monitor,
-    open_socket,
-    receive_message,
-)
+from transport.peers import SWEEP_S, Peers
+from transport.sockets import MAX_FRAME_BYTES, Context
 from transport.wakeup import Wakeup
+from transport.zmtp import MessageTooLargeError, NotZmtpError
 
 logger = logging.getLogger(__name__)
 
 MAX_OUTSTANDING: Final = 10_000
-_MESSAGES_PER_TURN: Final = 100  # before answers get their turn
-_TURN_S: Final = 0.01  # the same
-_POLL_MS: Final = 1000
+_TURN_S: Final = 0.01  # before answers get their turn
 _STOP_TIMEOUT_S: Final = 5.0
-_UNBIND_TIMEOUT_MS: Final = 1000
 # For the last answers to travel: closing drops what was not sent here and what was not read there.
 _LAST_WORDS_S: Final = 0.05
 _LOG_INTERVAL_S: Final = 10.0
-_HANDSHAKE_FAILED: Final = (
-    zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
-    | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
-    | zmq.EVENT_HANDSHAKE_FAILED_AUTH
-)
 
 
 class PortInUseError(RegentError):
@@ -208,7 +192,7 @@ class ControlServer:
         self._screen = screen
         self._outstanding = 0  # this and the next: read and written by the I/O thread alone
         self._last_answer_at = -_LAST_WORDS_S
-        self._outbox: deque[tuple[RecordBytes, Frames]] = deque()  # route and frames
+        self._outbox: deque[tuple[bytes, Frames]] = deque()  # route and frames
         self._stopping = threading.Event()
         self._wakeup = Wakeup()
         self._thread: threading.Thread | None = None
@@ -218,16 +202,14 @@ class ControlServer:
 
         Raises PortInUseError, or RegentError for an address of no use.
         """
-        router = open_socket(self._context, zmq.ROUTER, max_frame_bytes=self._max_frame_bytes)
         try:
-            listen_at(router, self.endpoint)
+            peers = Peers(self._context, self.endpoint, self._max_frame_bytes)
         except (zmq.ZMQError, OSError, ValueError) as error:
-            router.close()
             self._wakeup.close()
             raise _cannot_listen(self.endpoint, error) from error
-        self.endpoint = router.getsockopt_string(zmq.LAST_ENDPOINT)
+        self.endpoint = peers.endpoint
         self._thread = threading.Thread(
-            target=self._run, args=(router,), name=self._name, daemon=True
+            target=self._run, args=(peers,), name=self._name, daemon=True
         )
         self._thread.start()
 
@@ -245,66 +227,58 @@ class ControlServer:
                 return
         self._wakeup.close()
 
-    def _run(self, router: Socket) -> None:
-        monitor = open_monitor(self._context, router, _HANDSHAKE_FAILED | zmq.EVENT_CLOSED)
+    def _run(self, peers: Peers) -> None:
         poller = zmq.Poller()
-        poller.register(router, zmq.POLLIN)
-        poller.register(monitor, zmq.POLLIN)
+        peers.register(poller)
         poller.register(self._wakeup.fileno(), zmq.POLLIN)
+        sweep_at = 0.0
         try:
             while not self._stopping.is_set():
-                poller.poll(_POLL_MS)
+                poller.poll(int(SWEEP_S * 1000))
                 self._wakeup.clear()
-                self._send_answers(router)
-                self._receive(router)
-                self._send_answers(router)  # what dispatch answered itself
-                self._count_strangers(monitor)
-            self._send_answers(router)
+                self._send_answers(peers)
+                self._receive(peers)
+                self._send_answers(peers)  # what dispatch answered itself
+                if time.monotonic() >= sweep_at:
+                    sweep_at = time.monotonic() + SWEEP_S
+                    peers.sweep()
+            self._send_answers(peers)
             time.sleep(max(0.0, self._last_answer_at + _LAST_WORDS_S - time.monotonic()))
-            self._stop_listening(router, monitor)
+            if not peers.stop_listening():
+                logger.warning("%s: the port of %s is not free yet", self._name, self.endpoint)
         except zmq.ContextTerminated:
             logger.warning("%s ends: the context was destroyed before it was stopped", self._name)
         finally:
-            with suppress(zmq.ContextTerminated):
-                router.disable_monitor()
-            monitor.close()
-            router.close()
+            peers.close()
 
-    def _count_strangers(self, monitor: Socket) -> None:
-        """Count the peers that do not speak ZeroMQ; it has cut them off by itself."""
-        while monitor.poll(0):
-            monitor.recv_multipart(zmq.NOBLOCK)
-            self.rejected.add(Rejection.BAD_HANDSHAKE, self.endpoint)
-
-    def _stop_listening(self, router: Socket, monitor: Socket) -> None:
-        """Give the port back and cut every connection; ``close`` alone does so some time later."""
-        self._count_strangers(monitor)
-        router.unbind(self.endpoint)
-        if not monitor.poll(_UNBIND_TIMEOUT_MS):
-            logger.warning("%s: the port of %s is not free yet", self._name, self.endpoint)
-
-    def _send_answers(self, router: Socket) -> None:
+    def _send_answers(self, peers: Peers) -> None:
         while self._outbox:
             route, frames = self._outbox.popleft()
             self._outstanding -= 1
-            self._send(router, route, frames)
+            self._send(peers, route, frames)
             self._last_answer_at = time.monotonic()
 
-    def _receive(self, router: Socket) -> None:
+    def _receive(self, peers: Peers) -> None:
         end_of_turn = time.monotonic() + _TURN_S
-        for _ in range(_MESSAGES_PER_TURN):
-            message = receive_message(router)
-            if message is None:
-                return
+        while time.monotonic() < end_of_turn:
             try:
-                self._accept(message)
-            except _RefusalError as refusal:
-                self.rejected.add(refusal.reason, refusal)
-                self._refuse(router, message, refusal.error_code)
-            if time.monotonic() >= end_of_turn:
+                received = peers.receive()
+            except NotZmtpError as error:
+                self.rejected.add(Rejection.BAD_HANDSHAKE, error)
+                continue
+            except MessageTooLargeError as error:
+                self.rejected.add(Rejection.TOO_LARGE, error)
+                continue
+            if received is None:
                 return
+            for frames in received.messages:
+                try:
+                    self._accept(received.route, frames)
+                except _RefusalError as refusal:
+                    self.rejected.add(refusal.reason, refusal)
+                    self._refuse(peers, received.route, frames, refusal.error_code)
 
-    def _accept(self, message: Message) -> None:
+    def _accept(self, route: bytes, message: list[bytes]) -> None:
         """Dispatch the request in ``message``; raises _RefusalError."""
         header, frames = self._open(message)
         api_key = ApiKey(header.api_key)
@@ -313,15 +287,13 @@ class ControlServer:
             encoded = codec.encode_body(answer)
             reply_header = codec.encode_reply_header(header.correlation_id)
             self._outstanding += 1
-            self._deliver(message.frames[0], (reply_header, *encoded))
+            self._deliver(route, (reply_header, *encoded))
             return
         try:
             body = codec.decode_request_body(api_key, *frames)
         except BadDataError as error:
             raise _RefusalError(Rejection.BAD_BODY, error, Errors.INVALID_REQUEST) from None
-        reply = Reply(
-            api_key, header.correlation_id, functools.partial(self._deliver, message.frames[0])
-        )
+        reply = Reply(api_key, header.correlation_id, functools.partial(self._deliver, route))
         self._outstanding += 1
         request = IncomingRequest(
             api_key,
@@ -351,16 +323,13 @@ class ControlServer:
             return None
         return self._screen(api_key, control) if api_key in codec.CONTROL_REQUESTS else None
 
-    def _open(self, message: Message) -> tuple[RequestHeader, list[RecordBytes]]:
+    def _open(self, message: list[bytes]) -> tuple[RequestHeader, list[bytes]]:
         """Return the header, acceptable, and the body's frames; raises _RefusalError."""
-        frames = message.frames
-        if not message.is_complete:
-            raise _RefusalError(Rejection.TOO_LARGE, "message", Errors.INVALID_REQUEST)
-        if len(frames) < 4 or len(frames[1]):
-            detail = f"{len(frames)} frames"
+        if len(message) < 3 or message[0]:
+            detail = f"{len(message)} frames"
             raise _RefusalError(Rejection.BAD_ENVELOPE, detail, Errors.INVALID_REQUEST)
         try:
-            header = codec.decode_request_header(frames[2])
+            header = codec.decode_request_header(message[1])
         except BadDataError as error:
             raise _RefusalError(Rejection.BAD_HEADER, error, Errors.INVALID_REQUEST) from None
         versions = (header.header_version, header.api_version)
@@ -374,25 +343,23 @@ class ControlServer:
         if self._outstanding >= self._max_outstanding:
             detail = f"{self._outstanding} requests"
             raise _RefusalError(Rejection.OVERLOADED, detail, Errors.BROKER_NOT_AVAILABLE)
-        return header, frames[3:]
+        return header, message[2:]
 
-    def _refuse(self, router: Socket, message: Message, error_code: Errors) -> None:
+    def _refuse(self, peers: Peers, route: bytes, message: list[bytes], error_code: Errors) -> None:
         """Answer a message that was not accepted, if it says to which correlation id."""
-        frames = message.frames
-        correlation_id = codec.peek_correlation_id(frames[2]) if len(frames) > 2 else None
+        correlation_id = codec.peek_correlation_id(message[1]) if len(message) > 1 else None
         if correlation_id is not None:
-            header = codec.encode_reply_header(correlation_id, error_code)
-            self._send(router, frames[0], (header,))
+            self._send(peers, route, (codec.encode_reply_header(correlation_id, error_code),))
 
-    def _deliver(self, route: RecordBytes, frames: Frames) -> None:
+    def _deliver(self, route: bytes, frames: Frames) -> None:
         """Hand an answer to the I/O thread; called from any thread, even after the end."""
         self._outbox.append((route, frames))
         if threading.current_thread() is not self._thread:  # which looks by itself
             self._wakeup.set()
 
-    def _send(self, router: Socket, route: RecordBytes, frames: Frames) -> None:
+    def _send(self, peers: Peers, route: bytes, frames: Frames) -> None:
         try:
-            router.send_multipart((route, b"", *frames), zmq.NOBLOCK, copy=False)
+            peers.send(route, (b"", *frames))
         except zmq.ContextTerminated:
             raise
         except zmq.ZMQError as error:  # EHOSTUNREACH: the peer left; EAGAIN: it does not read

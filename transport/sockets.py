@@ -26,8 +26,6 @@ MAX_MESSAGE_BYTES: Final = MAX_FRAME_BYTES + 8 * 1024  # of a body and its recor
 MAX_FRAMES: Final = 4 + 2 * MAX_FRAME_BYTES // LARGE_BYTES
 QUEUED_MESSAGES: Final = 100
 """How many messages wait at most, for each peer and in each direction."""
-QUEUED_REQUESTS: Final = 8
-"""How many messages of a peer wait at most to be read by a server; they may be large."""
 FLUSH_MS: Final = 200
 """How long what was sent just before a client closed may take to leave."""
 
@@ -48,14 +46,16 @@ _OPTIONS: Final = {
     zmq.TCP_KEEPALIVE: 1,
     zmq.TCP_KEEPALIVE_IDLE: 30,
     zmq.BACKLOG: 1024,
+    # A peer that sends a larger frame is cut off, before memory is taken for it.
+    zmq.MAXMSGSIZE: MAX_FRAME_BYTES,
 }
 _OPTIONS_OF_KIND: Final = {
     # Only a connected peer is sent to and nothing waits for another. The price: when a connection
     # closes, what has arrived and was not read yet is gone.
     zmq.DEALER: {zmq.IMMEDIATE: 1},
-    # An unknown peer is an error instead of silence, and a peer that came back is the newer one.
-    # Few requests of a peer wait here: the others wait at the peer.
-    zmq.ROUTER: {zmq.ROUTER_MANDATORY: 1, zmq.ROUTER_HANDOVER: 1, zmq.RCVHWM: QUEUED_REQUESTS},
+    # What a peer sends comes in chunks of 8 KiB, and few of them wait here: the others wait at the
+    # peer. There is room for an answer of the most frames. A peer that does not read is cut off.
+    zmq.STREAM: {zmq.RCVHWM: 64, zmq.SNDHWM: MAX_FRAMES, zmq.TCP_MAXRT: 5000},
 }
 
 
@@ -79,17 +79,11 @@ def new_context() -> Context:
     return context
 
 
-def open_socket(
-    context: Context, kind: zmq.SocketType, *, max_frame_bytes: int = MAX_FRAME_BYTES
-) -> Socket:
-    """Return a new DEALER or ROUTER socket; it belongs to one thread. Raises zmq.ZMQError.
-
-    A peer that sends a larger frame is cut off, before memory is taken for it.
-    """
+def open_socket(context: Context, kind: zmq.SocketType) -> Socket:
+    """Return a new DEALER or STREAM socket; it belongs to one thread. Raises zmq.ZMQError."""
     socket = context.socket(kind)
     for option, value in (_OPTIONS | _OPTIONS_OF_KIND[kind]).items():
         socket.setsockopt(option, value)
-    socket.setsockopt(zmq.MAXMSGSIZE, max_frame_bytes)
     return socket
 
 

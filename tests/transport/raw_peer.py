@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import socket
+from urllib.parse import urlsplit
+
 import msgpack
 import zmq
 
@@ -11,6 +14,7 @@ from core.protocol.placement import PlacementStatusRequest, PlacementStatusRespo
 from transport.codec import encode_body
 from transport.server import IncomingRequest
 from transport.sockets import Socket
+from transport.zmtp import GREETING
 
 READY = PlacementStatusResponse(Errors.NONE, "ready")
 STATUS = PlacementStatusRequest()
@@ -50,3 +54,11 @@ class RawPeer:
 
 
 ANSWER_999 = [msgpack.packb([1, 999, 0]), *encode_body(READY)]
+
+
+def zmtp_dealer(endpoint: str) -> socket.socket:
+    """A connection that has said what a DEALER says first, and has read nothing."""
+    address = urlsplit(endpoint)
+    connection = socket.create_connection((address.hostname, address.port or 0), timeout=5)
+    connection.sendall(GREETING + b"\x04\x1c\x05READY\x0bSocket-Type\0\0\0\x06DEALER")
+    return connection

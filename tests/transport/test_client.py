@@ -37,7 +37,7 @@ from transport.client import (
 )
 from transport.codec import EncodedBody, encode_body, encode_reply_header, encode_request
 from transport.server import IncomingRequest, Rejection
-from transport.sockets import Context, new_context, open_socket
+from transport.sockets import Context, new_context
 
 WARMING = PlacementStatusResponse(Errors.NONE, "warming")
 
@@ -47,7 +47,7 @@ Respond = Callable[[int], list[list[RecordBytes]]]
 @contextmanager
 def scripted_peer(context: Context, respond: Respond) -> Iterator[str]:
     """A ROUTER that answers each request with the messages ``respond(correlation_id)`` says."""
-    router = open_socket(context, zmq.ROUTER)
+    router = context.socket(zmq.ROUTER)
     router.bind("tcp://127.0.0.1:0")
     stopping = threading.Event()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import queue
 import socket
+import struct
 from collections.abc import Iterator
 from contextlib import suppress
 from urllib.parse import urlsplit
@@ -17,7 +18,7 @@ from core.errors import Errors
 from core.protocol.api import ApiKey
 from core.protocol.control import ControlHeader, UpdateMetadataResponse
 from tests.transport.conftest import Connect, Serve
-from tests.transport.raw_peer import ANSWER_999, READY, STATUS, RawPeer, answer_ready
+from tests.transport.raw_peer import ANSWER_999, READY, STATUS, RawPeer, answer_ready, zmtp_dealer
 from transport.codec import AT_ONCE_BYTES, encode_body
 from transport.server import ControlServer, IncomingRequest, RejectedFrames, Rejection
 from transport.sockets import Context, new_context, open_socket
@@ -71,7 +72,6 @@ def test_a_malformed_request_with_a_correlation_id_is_answered_with_an_error(
         ([b"", b"\xc1", b""], Rejection.BAD_HEADER),
         ([b"", b"\x94\x01\x04\x00\xa15", b"\x80"], Rejection.BAD_HEADER),
         ([b"not empty", b"\xc1", b"\x80"], Rejection.BAD_ENVELOPE),
-        ([b""] * 5000, Rejection.TOO_LARGE),
     ],
 )
 def test_a_message_without_a_correlation_id_is_dropped_and_counted(
@@ -119,7 +119,7 @@ def test_a_large_request_of_a_deposed_controller_is_answered_unread(
         socket.close()
 
 
-def test_a_server_that_takes_small_requests_only_cuts_off_who_sends_larger_ones(
+def test_a_peer_that_sends_a_larger_request_than_there_are_is_cut_off(
     serve: Serve, context: Context, connect: Connect
 ) -> None:
     server = serve(answer_ready, max_frame_bytes=100_000)
@@ -127,24 +127,29 @@ def test_a_server_that_takes_small_requests_only_cuts_off_who_sends_larger_ones(
     peer = RawPeer(socket, server.endpoint)
     monitor = socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
     try:
-        peer.send(b"", bytes(100_001))
+        peer.send(b"", b"", bytes(100_000))
+        assert peer.receive_own_answer() == ANSWER_999
+        peer.send(b"", b"", bytes(110_000))
         assert monitor.poll(5000)
     finally:
         socket.disable_monitor()
         monitor.close()
         socket.close()
     assert connect(server.endpoint).request(STATUS, timeout_ms=5000) == READY
+    assert server.rejected.counts == {Rejection.BAD_HEADER: 1, Rejection.TOO_LARGE: 1}
 
 
-def test_a_peer_that_sends_too_large_a_frame_is_cut_off(
-    server: ControlServer, peer: RawPeer, connect: Connect
+@pytest.mark.parametrize("size", [0, 1, 50_000])
+def test_a_peer_whose_message_does_not_end_is_cut_off(
+    serve: Serve, connect: Connect, size: int
 ) -> None:
-    monitor = peer.socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
-    peer.send(b"", bytes(64 * 1024 * 1024 + 1))
-    assert monitor.poll(5000)
-    peer.socket.disable_monitor()
-    monitor.close()
-    assert connect(server.endpoint).request(STATUS, timeout_ms=5000) == READY
+    server = serve(answer_ready, max_frame_bytes=100_000)
+    client = connect(server.endpoint)
+    frame = b"\x03" + struct.pack(">Q", size) + bytes(size)  # and another is to come
+    with zmtp_dealer(server.endpoint) as connection, pytest.raises(ConnectionError):
+        connection.sendall(frame * (20 + 20_000_000 // len(frame)))
+    assert client.request(STATUS, timeout_ms=5000) == READY
+    assert server.rejected.counts == {Rejection.TOO_LARGE: 1}
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,167 @@
+"""Peers that connect, and how much they can make us keep."""
+
+from __future__ import annotations
+
+import socket
+import struct
+from collections.abc import Callable, Iterator
+from typing import Never
+from urllib.parse import urlsplit
+
+import pytest
+import zmq
+
+from tests.transport.raw_peer import zmtp_dealer
+from transport.peers import Peers, Received
+from transport.sockets import Context
+from transport.zmtp import GREETING, MessageTooLargeError, NotZmtpError
+
+MAX_FRAME_BYTES = 1_000_000
+READY_OF_A_ROUTER = b"\x04\x1c\x05READY\x0bSocket-Type\0\0\0\x06ROUTER"
+PATIENCE = 5  # sweeps
+
+
+@pytest.fixture
+def peers(context: Context) -> Iterator[Peers]:
+    peers = Peers(context, "tcp://127.0.0.1:0", MAX_FRAME_BYTES, max_unfinished_bytes=1_500_000)
+    yield peers
+    peers.close()
+
+
+def receive_until(peers: Peers, is_done: Callable[[Received], bool]) -> Received:
+    """Receive what comes until something is as wanted."""
+    poller = zmq.Poller()
+    peers.register(poller)
+    while True:
+        received = peers.receive()
+        if received is None:
+            assert poller.poll(5000), "nothing comes"
+        elif is_done(received):
+            return received
+
+
+def receive_messages(peers: Peers, peer: socket.socket, text: bytes) -> Received:
+    """Send a message of one frame, and receive it."""
+    peer.sendall(bytes((0, len(text))) + text)
+    return receive_until(peers, lambda received: received.messages == [[text]])
+
+
+def introduce(peers: Peers) -> socket.socket:
+    """Connect, and exchange greetings; what is sent to the peer first is read."""
+    peer = zmtp_dealer(peers.endpoint)
+    receive_messages(peers, peer, b"here")
+    assert read(peer, len(GREETING)) == GREETING
+    assert read(peer, len(READY_OF_A_ROUTER)) == READY_OF_A_ROUTER
+    return peer
+
+
+def read(peer: socket.socket, size: int) -> bytes:
+    """Return so many bytes, less when the connection was closed."""
+    data = b""
+    while len(data) < size and (more := peer.recv(size - len(data))):
+        data += more
+    return data
+
+
+def is_closed(
+    peers: Peers, peer: socket.socket, meanwhile: Callable[[Peers], object] = Peers.receive
+) -> bool:
+    """Read until the connection ends; ZeroMQ needs our thread for it."""
+    poller = zmq.Poller()
+    peers.register(poller)
+    poller.register(peer, zmq.POLLIN)
+    while ready := dict(poller.poll(5000)):
+        if peer.fileno() in ready:
+            try:
+                if not peer.recv(1_000_000):
+                    return True
+            except ConnectionError:
+                return True
+        meanwhile(peers)
+    return False
+
+
+def send_without_end(peers: Peers, route: bytes) -> Never:
+    while True:
+        peers.send(route, (b"", bytes(60_000)))
+
+
+def test_a_peer_that_does_not_introduce_itself_is_cut_off(peers: Peers) -> None:
+    address = urlsplit(peers.endpoint)
+    with (
+        introduce(peers) as another,
+        socket.create_connection((address.hostname, address.port or 0), timeout=5) as silent,
+    ):
+        receive_until(peers, lambda received: True)  # it is connected
+        assert read(silent, len(GREETING)) == GREETING
+        for _ in range(PATIENCE):
+            silent.sendall(GREETING[:1])  # slowly is not fast enough
+            receive_until(peers, lambda received: True)
+            receive_messages(peers, another, b"well")
+            peers.sweep()
+        assert is_closed(peers, silent)
+        receive_messages(peers, another, b"still here")
+
+
+def test_a_silent_peer_is_asked_and_cut_off_when_it_does_not_answer(peers: Peers) -> None:
+    with introduce(peers) as silent, introduce(peers) as alive:
+        for _ in range(PATIENCE):
+            peers.sweep()
+            receive_messages(peers, alive, b"well")
+        assert read(silent, 9) == b"\x04\x07\x04PING\0\0"
+        assert read(silent, 2 * 9) == b"\x04\x07\x04PING\0\0" * 2
+        assert is_closed(peers, silent)
+        receive_messages(peers, alive, b"still here")
+
+
+def test_a_peer_of_zeromq_answers_when_it_is_asked(peers: Peers, context: Context) -> None:
+    dealer = context.socket(zmq.DEALER)
+    try:
+        dealer.connect(peers.endpoint)
+        dealer.send(b"here")
+        route = receive_until(peers, lambda received: received.messages == [[b"here"]]).route
+        for _ in range(2 * PATIENCE):
+            peers.sweep()
+            peers.sweep()
+            receive_until(peers, lambda received: received == (route, []))  # PONG
+        peers.send(route, (b"still", b"here"))
+        assert dealer.poll(5000)
+        assert dealer.recv_multipart() == [b"still", b"here"]
+    finally:
+        dealer.close(linger=0)
+
+
+def test_of_too_many_unfinished_messages_the_largest_is_given_up(peers: Peers) -> None:
+    with introduce(peers) as first, introduce(peers) as second, introduce(peers) as small:
+        small.sendall(b"\x01\x03one")
+        first.sendall(b"\x03" + struct.pack(">Q", 900_000) + bytes(900_000))
+        receive_until(peers, lambda _: peers.unfinished_bytes > 900_000)
+        second.sendall(b"\x03" + struct.pack(">Q", 700_000) + bytes(700_000))
+        with pytest.raises(MessageTooLargeError):
+            receive_until(peers, lambda _: False)
+        assert is_closed(peers, first)
+        for peer in (second, small):
+            peer.sendall(b"\x00\x03end")
+            ended = receive_until(peers, lambda received: bool(received.messages))
+            assert ended.messages[0][1] == b"end"
+        assert peers.unfinished_bytes == 0
+
+
+def test_a_stranger_is_cut_off_and_named(peers: Peers) -> None:
+    address = urlsplit(peers.endpoint)
+    with socket.create_connection((address.hostname, address.port or 0), timeout=5) as stranger:
+        stranger.sendall(b"GET / HTTP/1.1\r\n\r\n")
+        with pytest.raises(NotZmtpError, match=r"127\.0\.0\.1: no greeting"):
+            receive_until(peers, lambda received: False)
+        assert read(stranger, len(GREETING)) in (b"", GREETING)
+        assert is_closed(peers, stranger)
+
+
+def test_a_peer_that_does_not_read_is_cut_off_and_what_was_for_it_let_go(peers: Peers) -> None:
+    with introduce(peers) as peer:
+        route = receive_messages(peers, peer, b"ask").route
+        with pytest.raises(zmq.ZMQError, match="temporarily unavailable"):
+            send_without_end(peers, route)
+        with pytest.raises(zmq.ZMQError, match="unreachable"):
+            peers.send(route, (b"", b"more"))
+        assert is_closed(peers, peer, Peers.sweep)  # as soon as there is room to say so

@@ -1,0 +1,190 @@
+"""The peers that are connected to an address we listen on, and the messages they exchange with us.
+
+What a ROUTER of ZeroMQ is, with a limit for everything a peer can make us keep. ZeroMQ listens,
+accepts, reads and writes in a thread of its own; it hands over bytes (ZMQ_STREAM), in chunks of at
+most 8 KiB, and ``zmtp`` makes messages of them.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Final, NamedTuple
+
+import zmq
+
+from core.records import RecordBytes
+from transport.codec import Frames
+from transport.record_frames import LARGE_BYTES
+from transport.sockets import Context, listen_at, open_monitor, open_socket
+from transport.zmtp import PING, MessageTooLargeError, NotZmtpError, ZmtpConnection, message_pieces
+
+SWEEP_S: Final = 1.0
+"""How often ``sweep`` is to be called."""
+MAX_UNFINISHED_BYTES: Final = 128 * 1024 * 1024
+
+_OTHER_FRAMES_BYTES: Final = 8 * 1024  # of a message beside its largest frame
+_PATIENCE: Final = 4  # sweeps that a peer may be silent, or take to introduce itself
+_UNBIND_TIMEOUT_MS: Final = 1000
+
+
+class Received(NamedTuple):
+    """Messages of a peer, each as its frames; ``route`` is where answers go."""
+
+    route: bytes
+    messages: list[list[bytes]]
+
+
+class _Peer:
+    """One connection."""
+
+    def __init__(self, zmtp: ZmtpConnection) -> None:
+        self.zmtp = zmtp
+        self.sweeps = 0  # since it was last heard of; or since it came, until it is ready
+
+
+class Peers:
+    """Listens at ``endpoint``; a message may have a frame of ``max_frame_bytes``.
+
+    ``max_unfinished_bytes`` are kept of messages that have not ended, of all peers together.
+    Belongs to one thread at a time. Raises zmq.ZMQError, or OSError for an unknown name.
+    """
+
+    def __init__(
+        self,
+        context: Context,
+        endpoint: str,
+        max_frame_bytes: int,
+        max_unfinished_bytes: int = MAX_UNFINISHED_BYTES,
+    ) -> None:
+        self._max_message_bytes = max_frame_bytes + _OTHER_FRAMES_BYTES
+        self._max_unfinished_bytes = max_unfinished_bytes
+        self._peers: dict[bytes, _Peer] = {}
+        self._closing: set[bytes] = set()  # cut off, and ZeroMQ had no room to be told so
+        self.unfinished_bytes = 0
+        """How much is kept of messages that have not ended."""
+        self._socket = open_socket(context, zmq.STREAM)
+        try:
+            listen_at(self._socket, endpoint)
+            self._monitor = open_monitor(context, self._socket, zmq.EVENT_CLOSED)
+        except BaseException:
+            self._socket.close()
+            raise
+        self.endpoint = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
+        """The address listened on, with the real port."""
+
+    def register(self, poller: zmq.Poller) -> None:
+        """Have ``poller`` wake up when something has come."""
+        poller.register(self._socket, zmq.POLLIN)
+
+    def receive(self) -> Received | None:
+        """Take the next chunk that came and return the messages that end in it; never blocks.
+
+        ``None`` if nothing came. Raises NotZmtpError or MessageTooLargeError for a peer that was
+        cut off.
+        """
+        if self.unfinished_bytes > self._max_unfinished_bytes:
+            self._cut_off(max(self._peers, key=lambda other: self._peers[other].zmtp.held_bytes))
+            raise MessageTooLargeError("the largest message that had not ended, of too many")
+        try:
+            frames = self._socket.recv_multipart(zmq.NOBLOCK, copy=False)
+        except zmq.Again:
+            return None
+        route, data = frames[0].bytes, frames[1].bytes
+        if not data:
+            self._on_connected_or_left(route, frames[1])
+        elif route in self._peers:
+            try:
+                return Received(route, self._read(route, self._peers[route], data))
+            except (NotZmtpError, MessageTooLargeError):
+                self._cut_off(route)
+                raise
+        return Received(route, [])
+
+    def send(self, route: bytes, frames: Frames) -> None:
+        """Send a message to a peer.
+
+        Raises zmq.ZMQError: it left (EHOSTUNREACH), or it does not read and is cut off (EAGAIN).
+        """
+        if route not in self._peers:
+            raise zmq.ZMQError(zmq.EHOSTUNREACH)
+        try:
+            for piece in message_pieces(frames):
+                self._send_piece(route, piece)
+        except zmq.ZMQError:
+            self._cut_off(route)  # part of the message may have been sent
+            raise
+
+    def sweep(self) -> None:
+        """Ask the peers that are silent for a sign, and cut off those that give none."""
+        for route in list(self._closing):
+            self._close(route)
+        for route, peer in list(self._peers.items()):
+            peer.sweeps += 1
+            if peer.sweeps > _PATIENCE:
+                self._cut_off(route)
+            elif peer.sweeps > 1 and peer.zmtp.is_ready:
+                self._send_own(route, PING)
+
+    def stop_listening(self) -> bool:
+        """Cut every connection and give the port back; return whether it is free already."""
+        self._socket.unbind(self.endpoint)
+        return bool(self._monitor.poll(_UNBIND_TIMEOUT_MS))
+
+    def close(self) -> None:
+        """End; without ``stop_listening`` the port is free some time later."""
+        with suppress(zmq.ContextTerminated):
+            self._socket.disable_monitor()
+        self._monitor.close()
+        self._socket.close()
+
+    def _on_connected_or_left(self, route: bytes, frame: zmq.Frame) -> None:
+        """ZeroMQ says both by a chunk of no bytes."""
+        if route in self._closing:
+            self._closing.discard(route)
+        elif route in self._peers:
+            self._forget(route)
+        else:
+            zmtp = ZmtpConnection(str(frame.get("Peer-Address")), self._max_message_bytes)
+            self._peers[route] = _Peer(zmtp)
+            self._send_own(route, zmtp.take_to_send())
+
+    def _read(self, route: bytes, peer: _Peer, data: bytes) -> list[list[bytes]]:
+        self.unfinished_bytes -= peer.zmtp.held_bytes
+        try:
+            messages = peer.zmtp.receive(data)
+        finally:
+            self.unfinished_bytes += peer.zmtp.held_bytes
+        if peer.zmtp.is_ready:
+            peer.sweeps = 0
+        self._send_own(route, peer.zmtp.take_to_send())
+        return messages
+
+    def _send_own(self, route: bytes, data: bytes) -> None:
+        """Send what the protocol asks for; a peer that leaves no room for it is cut off."""
+        if data:
+            try:
+                self._send_piece(route, data)
+            except zmq.ZMQError:
+                self._cut_off(route)
+
+    def _send_piece(self, route: bytes, piece: RecordBytes) -> None:
+        self._socket.send(route, zmq.NOBLOCK | zmq.SNDMORE)
+        self._socket.send(piece, zmq.NOBLOCK, copy=len(piece) < LARGE_BYTES)
+
+    def _cut_off(self, route: bytes) -> None:
+        self._forget(route)
+        self._close(route)
+
+    def _forget(self, route: bytes) -> None:
+        self.unfinished_bytes -= self._peers.pop(route).zmtp.held_bytes
+
+    def _close(self, route: bytes) -> None:
+        """Have ZeroMQ close a connection: that is what sending no bytes means."""
+        self._closing.discard(route)
+        try:
+            self._send_piece(route, b"")
+        except zmq.Again:
+            self._closing.add(route)
+        except zmq.ZMQError as error:
+            if error.errno != zmq.EHOSTUNREACH:
+                raise
