@@ -1,0 +1,85 @@
+"""A broker from start to end, in this process, with a real ZooKeeper."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+import run
+from actors.broker_process import BrokerOptions, BrokerProcess
+from config.settings import Settings
+from core.errors import Errors
+from core.protocol.control import (
+    ControlHeader,
+    LeaderAndIsrPartition,
+    LeaderAndIsrRequest,
+    LeaderAndIsrTopic,
+    LeaderAndIsrType,
+    UpdateMetadataRequest,
+    UpdateMetadataResponse,
+)
+from tests.support.connected_sessions import Session
+from tests.support.running_cluster import eventually
+from tests.support.standalone_spark import free_port
+from tests.support.term import topic_id
+from transport.client import RequestClient, RequestFailedError
+from transport.sockets import new_context
+from zk.operations import Create
+from zk.znodes import BrokerIdZNode
+
+pytestmark = pytest.mark.zookeeper
+
+BROKER = 1
+HEADER = ControlHeader(2, 1, -1)
+LEADING = LeaderAndIsrPartition(0, 1, BROKER, 0, (BROKER,), 0, (BROKER,), (), (), True, 0)
+ORDERS = (
+    LeaderAndIsrRequest(
+        LeaderAndIsrType.INCREMENTAL, (LeaderAndIsrTopic("t", topic_id(1), (LEADING,)),), ()
+    ),
+    UpdateMetadataRequest((), ()),
+)
+
+
+def test_orders_that_come_before_the_broker_is_registered_are_refused(
+    zookeeper_address: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", logger="actors.broker_registration")
+    former_life = Session(zookeeper_address).client
+    path = BrokerIdZNode.path(BROKER)
+    former_life.multi([Create("/brokers"), Create("/brokers/ids"), Create(path, ephemeral=True)])
+    settings, port = Settings(), free_port()
+    broker_config = dataclasses.replace(settings.broker, control_port=port)
+    process = BrokerProcess(
+        BrokerOptions(BROKER, zookeeper_address, tmp_path, run.__file__),
+        dataclasses.replace(settings, broker=broker_config),
+    )
+    is_started = threading.Event()
+
+    def live() -> None:
+        process.start()
+        is_started.set()
+        process.wait()
+        process.shut_down()
+
+    with new_context() as context, ThreadPoolExecutor(1) as executor:
+        client = RequestClient(context, f"tcp://127.0.0.1:{port}", client_id="test")
+        life = executor.submit(live)
+        try:
+            eventually(lambda: "registered by another process" in caplog.text, "it waits")
+            for order in ORDERS:
+                with pytest.raises(RequestFailedError) as caught:
+                    client.request(order, control_header=HEADER, timeout_ms=5000)
+                assert caught.value.error_code is Errors.BROKER_NOT_AVAILABLE
+            former_life.close()
+            assert is_started.wait(20)
+            assert not list(tmp_path.rglob("t-0"))
+            answer = client.request(ORDERS[1], control_header=HEADER, timeout_ms=5000)
+            assert isinstance(answer, UpdateMetadataResponse)
+        finally:
+            process.request_stop(hurry=True)
+            client.close()
+            life.result(30)
