@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from contextlib import ExitStack
 
 from actors.kafka_endpoint import LISTENER, KafkaEndpoint, Served
@@ -11,21 +10,11 @@ from actors.request_router import RequestRouter
 from actors.scheduler import Scheduler
 from actors.topic_administration import TopicAdministration
 from config.settings import Settings
-from core.protocol.control import (
-    ControlHeader,
-    LeaderAndIsrPartition,
-    LeaderAndIsrRequest,
-    LeaderAndIsrTopic,
-    LeaderAndIsrType,
-    UpdateMetadataBroker,
-    UpdateMetadataEndPoint,
-    UpdateMetadataPartition,
-    UpdateMetadataRequest,
-    UpdateMetadataTopic,
-)
+from core.protocol.control import UpdateMetadataBroker, UpdateMetadataEndPoint
 from core.replica_logs import ReplicaLogs
 from core.replication.metadata_cache import MetadataCache
 from core.replication.replica_manager import ReplicaManager
+from tests.support.controller_orders import order
 from tests.support.fake_zookeeper import FakeZooKeeper
 from tests.support.stage import Stage
 from tests.support.term import Tree, topic_id
@@ -79,17 +68,6 @@ class ServedEndpoint:
 
     def _lead(self, topic: str, control_endpoint: str) -> None:
         self.tree.put_topic(topic, {0: (BROKER,)}, TOPIC_ID)
-        header = ControlHeader(BROKER, 1, -1)
-        isr = (BROKER,)
-        leading = LeaderAndIsrPartition(0, 1, BROKER, 0, isr, 0, isr, (), (), True, 0)
-        known = UpdateMetadataPartition(0, 1, BROKER, 0, isr, 0, isr, ())
         kafka = UpdateMetadataEndPoint(LISTENER, "127.0.0.1", self.port, LISTENER)
         alive = UpdateMetadataBroker(BROKER, -1, (kafka,), None, control_endpoint, None)
-        orders = (
-            LeaderAndIsrRequest(
-                LeaderAndIsrType.INCREMENTAL, (LeaderAndIsrTopic(topic, TOPIC_ID, (leading,)),), ()
-            ),
-            UpdateMetadataRequest((UpdateMetadataTopic(topic, TOPIC_ID, (known,)),), (alive,)),
-        )
-        for order in orders:
-            self.replica_manager.handle(header, order, time.monotonic_ns() // 1_000_000)
+        order(self.replica_manager, alive, {topic: 1}, (BROKER,), topic_id=TOPIC_ID)

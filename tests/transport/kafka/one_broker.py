@@ -3,26 +3,15 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 
 from core.model import BrokerId
-from core.protocol.control import (
-    ControlHeader,
-    LeaderAndIsrPartition,
-    LeaderAndIsrRequest,
-    LeaderAndIsrTopic,
-    LeaderAndIsrType,
-    UpdateMetadataBroker,
-    UpdateMetadataEndPoint,
-    UpdateMetadataPartition,
-    UpdateMetadataRequest,
-    UpdateMetadataTopic,
-)
+from core.protocol.control import UpdateMetadataBroker, UpdateMetadataEndPoint
 from core.replica_logs import ReplicaLogs
 from core.replication.metadata_cache import MetadataCache
 from core.replication.replica_manager import ReplicaManager
+from tests.support.controller_orders import order
 from transport.kafka.fetch import fetch_apis
 from transport.kafka.listener import KafkaListener
 from transport.kafka.metadata import metadata_apis
@@ -31,10 +20,6 @@ from transport.kafka.produce import produce_apis
 from transport.kafka.producer_ids import producer_id_apis
 
 BROKER = 1
-
-
-def now_ms() -> int:
-    return time.monotonic_ns() // 1_000_000
 
 
 class OneBroker:
@@ -75,39 +60,15 @@ class OneBroker:
 
     def order(self, leader_epoch: int, leader: BrokerId = BROKER) -> None:
         """Give the orders of a controller."""
-        header = ControlHeader(BROKER, 1, -1)
-        isr = self._isr
-        leading = tuple(
-            LeaderAndIsrTopic(
-                topic,
-                None,
-                tuple(
-                    LeaderAndIsrPartition(
-                        index, 1, leader, leader_epoch, isr, 0, isr, (), (), True, 0
-                    )
-                    for index in range(count)
-                ),
-            )
-            for topic, count in self._topics.items()
-        )
-        known = tuple(
-            UpdateMetadataTopic(
-                topic,
-                None,
-                tuple(
-                    UpdateMetadataPartition(index, 1, leader, leader_epoch, isr, 0, isr, ())
-                    for index in range(count)
-                ),
-            )
-            for topic, count in self._topics.items()
-        )
         endpoint = UpdateMetadataEndPoint("PLAINTEXT", "127.0.0.1", self.listener.port, "PLAINTEXT")
-        alive = UpdateMetadataBroker(BROKER, -1, (endpoint,), None, None, None)
-        manager = self.replica_manager
-        manager.handle(
-            header, LeaderAndIsrRequest(LeaderAndIsrType.INCREMENTAL, leading, ()), now_ms()
+        order(
+            self.replica_manager,
+            UpdateMetadataBroker(BROKER, -1, (endpoint,), None, None, None),
+            self._topics,
+            self._isr,
+            leader=leader,
+            leader_epoch=leader_epoch,
         )
-        manager.handle(header, UpdateMetadataRequest(known, (alive,)), now_ms())
 
     def close(self) -> None:
         """End."""

@@ -21,10 +21,16 @@ class Request:
         self.grants += 1
 
 
-def test_who_needs_more_than_there_is_waits_in_line():
+def three_of_which_one_holds(size: int) -> tuple[RequestMemory, Request, Request, Request]:
+    """Memory of 100 bytes and three requests, the oldest of which has some of them."""
     memory = RequestMemory(100)
-    first, second, third = Request(memory), Request(memory), Request(memory)
-    assert first.reserve(80)
+    holder, older, younger = Request(memory), Request(memory), Request(memory)
+    assert holder.reserve(size)
+    return memory, holder, older, younger
+
+
+def test_who_needs_more_than_there_is_waits_in_line():
+    memory, first, second, third = three_of_which_one_holds(80)
     assert not second.reserve(60)
     assert not third.reserve(10)  # there is room, but another was first
     assert memory.is_short
@@ -47,12 +53,10 @@ def test_a_request_grows_as_it_arrives():
 
 
 def test_the_oldest_request_goes_first_whoever_waited_first():
-    memory = RequestMemory(100)
-    busy, older, younger = Request(memory), Request(memory), Request(memory)
-    assert busy.reserve(80)
+    _, holder, older, younger = three_of_which_one_holds(80)
     assert not younger.reserve(50)
     assert not older.reserve(60)
-    busy.end()
+    holder.end()
     assert (older.grants, younger.grants) == (1, 0)
 
 
@@ -79,12 +83,9 @@ def test_when_all_that_hold_memory_wait_for_more_the_oldest_goes_on():
 
 
 def test_who_gives_up_lets_those_behind_pass():
-    memory = RequestMemory(100)
-    busy, impatient, patient = Request(memory), Request(memory), Request(memory)
-    assert busy.reserve(50)
+    _, _, impatient, patient = three_of_which_one_holds(50)
     assert not impatient.reserve(100)
     assert not patient.reserve(50)
-
     impatient.end()
     assert (impatient.grants, patient.grants) == (0, 1)
     impatient.end()

@@ -14,9 +14,10 @@ from core.errors import Errors
 from core.model import TopicPartition
 from core.protocol.broker import FetchPartition, FetchRequest, FetchTopic
 from core.protocol.client import ConsumerPosition
+from tests.support.controller_orders import now_ms
 from tests.support.memory_logs import MemoryLogs
 from tests.support.record_batches import batch
-from tests.transport.kafka.one_broker import BROKER, OneBroker, now_ms
+from tests.transport.kafka.one_broker import BROKER, OneBroker
 from tests.transport.kafka.raw_client import RawClient, request_bytes
 from tests.transport.kafka.test_fetch import fetch
 from tests.transport.kafka.test_produce import produce

@@ -1,0 +1,54 @@
+"""The orders of a controller, given by a test to the replicas of a broker."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+
+from core.model import BrokerId
+from core.protocol.control import (
+    ControlHeader,
+    LeaderAndIsrPartition,
+    LeaderAndIsrRequest,
+    LeaderAndIsrTopic,
+    LeaderAndIsrType,
+    UpdateMetadataBroker,
+    UpdateMetadataPartition,
+    UpdateMetadataRequest,
+    UpdateMetadataTopic,
+)
+from core.replication.replica_manager import ReplicaManager
+
+
+def now_ms() -> int:
+    return time.monotonic_ns() // 1_000_000
+
+
+def order(
+    manager: ReplicaManager,
+    broker: UpdateMetadataBroker,
+    topics: Mapping[str, int],
+    isr: tuple[BrokerId, ...],
+    *,
+    topic_id: str | None = None,
+    leader: BrokerId | None = None,
+    leader_epoch: int = 0,
+) -> None:
+    """Have ``leader``, the broker itself if ``None``, lead topics (name → number of partitions)."""
+    led_by = broker.broker_id if leader is None else leader
+    header = ControlHeader(broker.broker_id, 1, -1)
+    leading, known = [], []
+    for topic, count in topics.items():
+        orders = tuple(
+            LeaderAndIsrPartition(index, 1, led_by, leader_epoch, isr, 0, isr, (), (), True, 0)
+            for index in range(count)
+        )
+        rows = tuple(
+            UpdateMetadataPartition(index, 1, led_by, leader_epoch, isr, 0, isr, ())
+            for index in range(count)
+        )
+        leading.append(LeaderAndIsrTopic(topic, topic_id, orders))
+        known.append(UpdateMetadataTopic(topic, topic_id, rows))
+    leaderships = LeaderAndIsrRequest(LeaderAndIsrType.INCREMENTAL, tuple(leading), ())
+    manager.handle(header, leaderships, now_ms())
+    manager.handle(header, UpdateMetadataRequest(tuple(known), (broker,)), now_ms())
