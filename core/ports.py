@@ -6,7 +6,7 @@ it returns as effects. ``zk.store`` implements ``ControllerStore`` over any ``Zo
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple, Protocol, TypeAlias
@@ -183,8 +183,12 @@ class FailureStore(Protocol):
         """Read what ended controllers, oldest first, and watch for changes."""
         ...
 
-    def write_failures(self, failures: Sequence[ControllerFailure], epoch_zk_version: int) -> None:
-        """Replace the list (fenced)."""
+    def change_failures(
+        self,
+        change: Callable[[Sequence[ControllerFailure]], Sequence[ControllerFailure]],
+        epoch_zk_version: int,
+    ) -> None:
+        """Replace the list by what ``change`` makes of it (fenced); it may be called again."""
         ...
 
 

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Callable, Sequence
 
 import orjson
 
 from core.errors import BadDataError
 from core.ports import ControllerFailure
-from zk.fenced_writes import write_fenced
+from zk.fenced_writes import WriteRefused, write_fenced
 from zk.json_fields import decode_object
-from zk.operations import ANY_VERSION, Create, SetData
+from zk.operations import Create, Operation, SetData, Znode
 from zk.watching_store import WatchingStore
+
+log = logging.getLogger(__name__)
+
+MAX_ATTEMPTS = 5
 
 
 class ControllerFailuresZNode:
@@ -46,15 +51,36 @@ class ZkFailureStore(WatchingStore):
 
     def read_failures(self) -> Sequence[ControllerFailure]:
         """Read what ended controllers and watch the node; garbage is as good as nothing."""
-        node = self._watch_node(ControllerFailuresZNode.PATH)
-        try:
-            return () if node is None else ControllerFailuresZNode.decode(node.data)
-        except BadDataError:
-            return ()
+        return _failures_in(self._watch_node(ControllerFailuresZNode.PATH))
 
-    def write_failures(self, failures: Sequence[ControllerFailure], epoch_zk_version: int) -> None:
-        """Replace the list."""
-        path, data = ControllerFailuresZNode.PATH, ControllerFailuresZNode.encode(failures)
+    def change_failures(
+        self,
+        change: Callable[[Sequence[ControllerFailure]], Sequence[ControllerFailure]],
+        epoch_zk_version: int,
+    ) -> None:
+        """Replace the list by what ``change`` makes of it, on condition that it is the one read."""
+        path = ControllerFailuresZNode.PATH
         parent = path.rpartition("/")[0]
-        for write in (Create(parent), Create(path), SetData(path, data, ANY_VERSION)):
-            write_fenced(self._zookeeper, [[write]], epoch_zk_version)
+        for _ in range(MAX_ATTEMPTS):
+            node = self._watch_node(path)
+            failures = _failures_in(node)
+            changed = change(failures)
+            if list(changed) == list(failures):
+                return
+            data = ControllerFailuresZNode.encode(changed)
+            if node is None:
+                write_fenced(self._zookeeper, [[Create(parent)]], epoch_zk_version)
+                write: Operation = Create(path, data)
+            else:
+                write = SetData(path, data, node.stat.version)
+            (outcome,) = write_fenced(self._zookeeper, [[write]], epoch_zk_version)
+            if not isinstance(outcome, WriteRefused):
+                return
+        log.warning("%s is not written: others write it, or it cannot be read", path)
+
+
+def _failures_in(node: Znode | None) -> Sequence[ControllerFailure]:
+    try:
+        return () if node is None else ControllerFailuresZNode.decode(node.data)
+    except BadDataError:
+        return ()

@@ -12,7 +12,7 @@ try-again``). Kafka has no such thing: its controllers fail for ever.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Sequence
 from types import TracebackType
 
 from core.controller.events import Resign
@@ -144,20 +144,24 @@ class SetAside:
 
         Fenced: what a deposed controller met is no news.
         """
-        failures = self._term.store.read_failures()
-        what = self._to_blame(event, topic, failures)
-        if what in _INDISPENSABLE:
-            return
-        known = next((f for f in failures if f.what == what), None)
-        controllers = 1
-        if known is not None:
-            controllers = known.controllers + (term_ms < FIRST_MINUTE_MS)
-        brief = error[:MAX_ERROR_CHARACTERS]
-        failure = ControllerFailure(
-            what, event, brief, controllers, self._term.broker_id, self._context.epoch
-        )
-        others = [f for f in failures if f.what != what]
-        self._write([*others, failure][-MAX_FAILURES:])
+
+        def with_this_one(failures: Sequence[ControllerFailure]) -> Sequence[ControllerFailure]:
+            what = self._to_blame(event, topic, failures)
+            known = next((f for f in failures if f.what == what), None)
+            is_written = known is not None and known.controller_epoch == self._context.epoch
+            if is_written or what in _INDISPENSABLE:
+                return failures
+            controllers = 1
+            if known is not None:
+                controllers = known.controllers + (term_ms < FIRST_MINUTE_MS)
+            brief = error[:MAX_ERROR_CHARACTERS]
+            failure = ControllerFailure(
+                what, event, brief, controllers, self._term.broker_id, self._context.epoch
+            )
+            others = [f for f in failures if f.what != what]
+            return [*others, failure][-MAX_FAILURES:]
+
+        self._change(with_this_one)
 
     def _to_blame(
         self, event: str, topic: str | None, failures: Collection[ControllerFailure]
@@ -173,12 +177,14 @@ class SetAside:
         return _TOPIC + topic if of_event < MAX_TOPICS_OF_AN_EVENT else event
 
     def _forget(self, what: Collection[str]) -> None:
-        self._write([f for f in self._term.store.read_failures() if f.what not in what])
+        self._change(lambda failures: [f for f in failures if f.what not in what])
         for forgotten in what:
             self._context.set_aside.pop(forgotten, None)
 
-    def _write(self, failures: list[ControllerFailure]) -> None:
-        self._term.store.write_failures(failures, self._context.epoch_zk_version)
+    def _change(
+        self, change: Callable[[Sequence[ControllerFailure]], Sequence[ControllerFailure]]
+    ) -> None:
+        self._term.store.change_failures(change, self._context.epoch_zk_version)
 
     def _read(self) -> None:
         try:

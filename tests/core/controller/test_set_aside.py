@@ -42,6 +42,7 @@ from tests.support.fake_zookeeper import Call, FakeZooKeeper, Moment
 from tests.support.term import T0, Candidate, Tree, delete, of_type, topic_id
 from zk.admin_znodes import DeleteTopicsTopicZNode
 from zk.failure_store import ControllerFailuresZNode
+from zk.operations import ConnectionLossError
 
 EVIL = TopicPartition("evil", 0)
 RECORDS = ControllerFailuresZNode.PATH
@@ -387,6 +388,22 @@ def test_a_deposed_controller_writes_nothing_down(
     cluster.tree.elect_another_controller()
     ruler.handle(resignation(TopicChange(), PlantedError()))
     assert RECORDS not in cluster.tree.server.snapshot()
+
+
+def test_a_failure_counts_once_although_the_answer_to_its_write_is_lost(cluster: Cluster) -> None:
+    ruler = cluster.ruler
+    assert ruler is not None
+    session = ruler.session
+
+    def lose_the_answer(call: Call) -> None:
+        if RECORDS in call.paths and call.moment is Moment.AFTER and "multi" in call.method:
+            session.hook = None
+            raise ConnectionLossError("a test")
+
+    cluster.tree.server.put(RECORDS, ControllerFailuresZNode.encode(()))
+    session.hook = lose_the_answer
+    ruler.handle(resignation(TopicChange(), PlantedError()))
+    assert cluster.records() == {"TopicChange": 1}
 
 
 def test_the_list_of_failures_is_bounded_and_garbage_in_it_is_forgotten(cluster: Cluster) -> None:
