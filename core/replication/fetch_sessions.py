@@ -55,10 +55,17 @@ class FetchSession:
         return self.session_id != NO_SESSION_ID
 
     def note(self, request: FetchRequest) -> None:
-        """Note where the partitions stand that a fetch lists; they are looked at last."""
+        """Note where the partitions stand that a fetch lists; they are looked at last.
+
+        One that stands where it stood may have dropped what it was told: an answer that finds the
+        follower in another leader epoch.
+        """
         for topic in request.topics:
             for row in topic.partitions:
                 name = TopicPartition(topic.topic_name, row.partition_index)
+                before = self.positions.get(name)
+                if before is not None and row.fetch_offset <= before.row.fetch_offset:
+                    self._told.pop(name, None)
                 self.positions[name] = Position(topic.topic_id, row)
                 self.unsettled[name] = None
 

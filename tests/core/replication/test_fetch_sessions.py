@@ -163,6 +163,25 @@ def test_a_new_high_watermark_is_told_once(pair: Pair) -> None:
     assert listed(pair.fetch()[1]) == []
 
 
+def test_a_high_watermark_is_told_again_when_the_answer_finds_a_later_leader_epoch(
+    pair: Pair,
+) -> None:
+    for broker in (pair.leader, pair.follower):
+        broker.order({T0: state(1, 2, isr=(1, 2, 3), replicas=(1, 2, 3))})
+        broker.logs.ends[T0] = 9
+    pair.fetch()
+    pair.leader.fetched_by(3, 9, leader_epoch=2)
+    request = pair.ask()
+    response = pair.answer(request)
+    assert [row.high_watermark for _, row in response.partitions()] == [9]
+    for broker in (pair.leader, pair.follower):
+        broker.order({T0: state(1, 3, isr=(1, 2, 3), replicas=(1, 2, 3))})
+    pair.take(request, response)
+    assert pair.follower.hosted(T0).high_watermark == 0
+    pair.fetch()
+    assert pair.follower.hosted(T0).high_watermark == 9
+
+
 # --- leaders that are none any more ---------------------------------------------------------------
 
 
