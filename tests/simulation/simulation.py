@@ -60,6 +60,7 @@ from tests.simulation.tampering import Tampering
 from tests.support.fake_zookeeper import Call, Hook, Moment
 from zk.failure_store import ControllerFailuresZNode
 from zk.operations import ConnectionLossError
+from zk.znodes import ControllerEpochZNode
 
 READS = ("get", "get_many", "children", "children_many")
 
@@ -172,11 +173,13 @@ class Simulation:
         """Return the controller epoch, and the leader epoch of each partition of each topic."""
         history = self.invariants.history
         history.check()
+        node = self.cluster.zookeeper.node(ControllerEpochZNode.PATH)  # set by hand, perhaps
+        stored = 0 if node is None else ControllerEpochZNode.decode(node.data)
         of_partitions = {
             f"{name} {history.topic_id(name.topic)}": now.leader_epoch
             for name, now in history.current.items()
         }
-        return {"controller": history.controller_epoch, **of_partitions}
+        return {"controller": max(stored, history.controller_epoch), **of_partitions}
 
     def _go_on_in_peace(self) -> None:
         """Have one thing done while nothing else happens that would hide what is forgotten."""
