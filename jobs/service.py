@@ -34,7 +34,6 @@ from pyspark.sql import SparkSession
 from config.command_line import program
 from core.errors import Errors
 from core.placement import IndexScope, PlacementError, Strategy, check
-from core.protocol.api import ApiKey
 from core.protocol.placement import (
     PlacedPartition,
     PlacementBroker,
@@ -52,7 +51,6 @@ from jobs.session import (
     KillSwitch,
     SparkJvm,
 )
-from transport.codec import max_request_bytes
 from transport.server import ControlServer, IncomingRequest
 from transport.sockets import Context, new_context
 
@@ -312,13 +310,7 @@ class PlacementService:
         self._work_directory = work_directory
         self._places = threading.Semaphore(MAX_WAITING)
         self._actor: pykka.ActorRef[Placement] | None = None
-        self._server = ControlServer(
-            context,
-            bind,
-            self._dispatch,
-            name="placement-server",
-            max_frame_bytes=max_request_bytes(ApiKey.PLACE_TOPICS),
-        )
+        self._server = ControlServer(context, bind, self._dispatch, name="placement-server")
 
     @property
     def endpoint(self) -> str:

@@ -31,7 +31,7 @@ class Received(NamedTuple):
     """Messages of a peer, each as its frames; ``route`` is where answers go."""
 
     route: bytes
-    messages: list[list[bytes]]
+    messages: list[list[RecordBytes]]
 
 
 class _Peer:
@@ -148,7 +148,7 @@ class Peers:
             self._peers[route] = _Peer(zmtp)
             self._send_own(route, zmtp.take_to_send())
 
-    def _read(self, route: bytes, peer: _Peer, data: bytes) -> list[list[bytes]]:
+    def _read(self, route: bytes, peer: _Peer, data: bytes) -> list[list[RecordBytes]]:
         self.unfinished_bytes -= peer.zmtp.held_bytes
         try:
             messages = peer.zmtp.receive(data)

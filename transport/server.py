@@ -28,13 +28,14 @@ from core.records import RecordBytes
 from transport import codec
 from transport.codec import Frames, Request, RequestHeader, Response
 from transport.peers import SWEEP_S, Peers
-from transport.sockets import MAX_FRAME_BYTES, Context
+from transport.sockets import Context
 from transport.wakeup import Wakeup
 from transport.zmtp import MessageTooLargeError, NotZmtpError
 
 logger = logging.getLogger(__name__)
 
 MAX_OUTSTANDING: Final = 10_000
+_MAX_REQUEST_BYTES: Final = codec.max_request_bytes(ApiKey.PLACE_TOPICS)  # no other has more
 _TURN_S: Final = 0.01  # before answers get their turn
 _STOP_TIMEOUT_S: Final = 5.0
 # For the last answers to travel: closing drops what was not sent here and what was not read there.
@@ -178,7 +179,7 @@ class ControlServer:
         *,
         name: str,
         max_outstanding: int = MAX_OUTSTANDING,
-        max_frame_bytes: int = MAX_FRAME_BYTES,
+        max_frame_bytes: int = _MAX_REQUEST_BYTES,
         screen: Screen = _screen_nothing,
     ) -> None:
         self.endpoint = bind
@@ -278,7 +279,7 @@ class ControlServer:
                     self.rejected.add(refusal.reason, refusal)
                     self._refuse(peers, received.route, frames, refusal.error_code)
 
-    def _accept(self, route: bytes, message: list[bytes]) -> None:
+    def _accept(self, route: bytes, message: list[RecordBytes]) -> None:
         """Dispatch the request in ``message``; raises _RefusalError."""
         header, frames = self._open(message)
         api_key = ApiKey(header.api_key)
@@ -323,7 +324,7 @@ class ControlServer:
             return None
         return self._screen(api_key, control) if api_key in codec.CONTROL_REQUESTS else None
 
-    def _open(self, message: list[bytes]) -> tuple[RequestHeader, list[bytes]]:
+    def _open(self, message: list[RecordBytes]) -> tuple[RequestHeader, list[RecordBytes]]:
         """Return the header, acceptable, and the body's frames; raises _RefusalError."""
         if len(message) < 3 or message[0]:
             detail = f"{len(message)} frames"
@@ -345,7 +346,9 @@ class ControlServer:
             raise _RefusalError(Rejection.OVERLOADED, detail, Errors.BROKER_NOT_AVAILABLE)
         return header, message[2:]
 
-    def _refuse(self, peers: Peers, route: bytes, message: list[bytes], error_code: Errors) -> None:
+    def _refuse(
+        self, peers: Peers, route: bytes, message: list[RecordBytes], error_code: Errors
+    ) -> None:
         """Answer a message that was not accepted, if it says to which correlation id."""
         correlation_id = codec.peek_correlation_id(message[1]) if len(message) > 1 else None
         if correlation_id is not None:

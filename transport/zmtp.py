@@ -80,7 +80,7 @@ class ZmtpConnection:
         self._is_greeted = False
         self._received = bytearray()
         self._position = 0  # of the next frame in it
-        self._frames: list[bytes] = []  # of the message that has not ended
+        self._frames: list[RecordBytes] = []  # of the message that has not ended
         self._message_bytes = 0
         self._to_send = bytearray(GREETING)
 
@@ -94,7 +94,7 @@ class ZmtpConnection:
         data, self._to_send = bytes(self._to_send), bytearray()
         return data
 
-    def receive(self, data: bytes) -> list[list[bytes]]:
+    def receive(self, data: bytes) -> list[list[RecordBytes]]:
         """Take bytes of the peer; return the messages that end in them, each as its frames.
 
         Raises NotZmtpError or MessageTooLargeError; the connection is to be closed then.
@@ -105,7 +105,7 @@ class ZmtpConnection:
             while (frame := self._next_frame()) is not None:
                 flags, body = frame
                 if flags & _COMMAND:
-                    self._on_command(body)
+                    self._on_command(bytes(body))
                     continue
                 self._frames.append(body)
                 self._message_bytes += len(body)
@@ -131,7 +131,7 @@ class ZmtpConnection:
         self._position = len(GREETING)
         return True
 
-    def _next_frame(self) -> tuple[int, bytes] | None:
+    def _next_frame(self) -> tuple[int, RecordBytes] | None:
         """Return flags and body of the next frame, ``None`` until it is there as a whole."""
         received, start = self._received, self._position
         if len(received) < start + 2:
@@ -146,11 +146,16 @@ class ZmtpConnection:
                 return None
             (size,) = _LONG_SIZE.unpack_from(received, start - _LONG_SIZE.size)
         self._check_size(flags, size)
-        if len(received) < start + size:
+        end = start + size
+        if len(received) < end:
             return None
-        self._position = start + size
+        if size >= LARGE_BYTES:  # not copied: nobody else would have a turn meanwhile
+            self._received, self._position = received[end:], 0
+            del received[end:], received[:start]
+            return flags, received
+        self._position = end
         with memoryview(received) as view:
-            return flags, bytes(view[start : start + size])
+            return flags, bytes(view[start:end])
 
     def _check_size(self, flags: int, size: int) -> None:
         if flags & _COMMAND:

@@ -18,7 +18,8 @@ from transport.zmtp import (
 
 LIMIT = 1_000_000
 READY = b"\x04\x1c\x05READY\x0bSocket-Type\0\0\0\x06DEALER"
-MESSAGES = [[b"", b"header", b"body"], [b"one"], [b"", bytes(300), b"\xff" * (LARGE_BYTES + 1)]]
+LARGE = b"\xff" * (LARGE_BYTES + 1)
+MESSAGES = [[b"", b"header", b"body"], [b"", LARGE, LARGE], [b"one"], [bytes(300), LARGE], [b"two"]]
 
 
 def connection() -> ZmtpConnection:
