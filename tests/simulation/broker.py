@@ -149,7 +149,7 @@ class SimulatedBroker:
         self.settings = world.controller_settings()
         info = BrokerInfo(
             broker_id,
-            (EndPoint("PLAINTEXT", "127.0.0.1", 9092 + broker_id),),
+            (EndPoint("PLAINTEXT", "127.0.0.1", port),),
             control_endpoint=self.control_endpoint,
             replication_endpoint=self.replication_endpoint,
         )
@@ -186,6 +186,15 @@ class SimulatedBroker:
         self._log_care.verify_again_and_again()
         if self.settings.isr_changes_through_zookeeper:
             self._isr_writer.propagate_again_and_again()
+
+    def listen_at(self, control_endpoint: str, replication_endpoint: str) -> None:
+        """Be reached by others there, and not where it was before."""
+        network = self.world.network
+        network.unlisten(self.control_endpoint, self.replication_endpoint)
+        self.control_endpoint = control_endpoint
+        self.replication_endpoint = replication_endpoint
+        network.listen(control_endpoint, self)
+        network.listen(replication_endpoint, self)
 
     @property
     def now_ms(self) -> int:

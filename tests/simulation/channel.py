@@ -25,7 +25,7 @@ class Channel:
     def __init__(self, sender: SimulatedBroker, registration: BrokerRegistration) -> None:
         self._sender = sender
         self._broker_id = registration.info.broker_id
-        self._endpoint = registration.info.control_endpoint
+        self.endpoint = registration.info.control_endpoint
         self._queue: deque[fx.SendControlRequest] = deque()
         self._attempt: Exchange | None = None
         self._is_overflowed = False
@@ -53,11 +53,11 @@ class Channel:
         self._give_up()
 
     def _transmit(self) -> None:
-        if self._endpoint is None:
+        if self.endpoint is None:
             return  # not one of ours
         head, world = self._queue[0], self._sender.world
         attempt = self._attempt = world.network.ask(
-            self._sender, self._endpoint, head.request, self._on_answer, head.header
+            self._sender, self.endpoint, head.request, self._on_answer, head.header
         )
         world.time.schedule(self._sender, REQUEST_TIMEOUT_MS, lambda: self._on_timeout(attempt))
 

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from core.config_changes import ConfigChanges
 from core.errors import SessionExpiredError
-from core.protocol.control import LeaderAndIsrRequest
+from core.model import TopicPartition
+from core.protocol.control import LeaderAndIsrRequest, LeaderAndIsrTopic
 from zk.config_store import ZkConfigStore
 
 if TYPE_CHECKING:
@@ -41,8 +42,17 @@ class ConfigListener:
         replicas = self._broker.replica_manager
         if replicas.begins_copying(request) and not self._without_faults(self._sync):
             return False
-        topics = {topic.topic_name for topic in request.topic_states}
-        return self._without_faults(lambda: self._load(topics - self.topic_configs.keys()))
+        topics = {t.topic_name for t in request.topic_states if self._is_new(t)}
+        return self._without_faults(lambda: self._load(topics))
+
+    def _is_new(self, topic: LeaderAndIsrTopic) -> bool:
+        """Whether logs of a topic are to be created, or its configuration was never read."""
+        names = [
+            TopicPartition(topic.topic_name, row.partition_index) for row in topic.partition_states
+        ]
+        logs = [self._broker.disk.get(name) for name in names]
+        is_missing = any(log is None or log.topic_id != topic.topic_id for log in logs)
+        return is_missing or topic.topic_name not in self.topic_configs
 
     def _look(self) -> None:
         self._without_faults(self._catch_up)

@@ -14,6 +14,7 @@ from core.controller.states import PartitionState, ReplicaState
 from core.model import (
     NO_LEADER,
     BrokerId,
+    BrokerInfo,
     LeaderAndIsr,
     PartitionAndReplica,
     ReplicaAssignment,
@@ -53,12 +54,17 @@ def assert_converged(cluster: Cluster) -> None:
     wished = {topic for topic in waiting if DeleteTopicsTopicZNode.path(topic) in nodes}
     _assert_no_work_is_left(nodes, topics, controller, waiting)
     _assert_memory_equals_zookeeper(cluster, controller.controller.context, topics, wished)
+    registered = _registered(nodes)
+    reached = {b: channel.endpoint for b, channel in controller.channels.items()}
+    wanted = {b: info.control_endpoint for b, info in registered.items()}
+    assert reached == wanted, f"the controller reaches brokers at {reached}, not at {wanted}"
     topics = {topic: stored for topic, stored in topics.items() if topic not in wished}
     for broker in cluster.brokers.values():
         assert not broker.unanswered, f"broker {broker.broker_id} owes {broker.unanswered}"
         assert all(channel.is_idle for channel in broker.channels.values())
         _assert_hosts_what_is_assigned(broker, topics, wished)
         _assert_knows_the_cluster(cluster, broker, controller, topics, wished)
+        _assert_knows_addresses(broker, registered)
         assert_obeys_configurations(cluster, broker)
     for topic, stored in topics.items():
         for number, assignment in stored.partitions.items():
@@ -76,6 +82,28 @@ def _assert_registered(cluster: Cluster, nodes: Mapping[str, Znode]) -> None:
         stat = nodes[BrokerIdZNode.path(broker_id)].stat
         assert stat.ephemeral_owner == broker.session.session_id, f"{broker_id}: another's"
         assert stat.czxid == broker.replica_manager.broker_epoch, f"{broker_id}: another life's"
+
+
+def _registered(nodes: Mapping[str, Znode]) -> dict[BrokerId, BrokerInfo]:
+    prefix = BrokerIdZNode.path(0)[:-1]
+    ids = [int(path.removeprefix(prefix)) for path in nodes if path.startswith(prefix)]
+    return {b: BrokerIdZNode.decode(nodes[BrokerIdZNode.path(b)].data, b) for b in ids}
+
+
+def _assert_knows_addresses(
+    broker: SimulatedBroker, registered: Mapping[BrokerId, BrokerInfo]
+) -> None:
+    for broker_id, info in registered.items():
+        row = broker.cache.snapshot.brokers[broker_id]
+        known = row.control_endpoint, row.replication_endpoint
+        known_ports = [(e.host, e.port) for e in row.endpoints]
+        assert (known, known_ports) == (
+            (info.control_endpoint, info.replication_endpoint),
+            [(e.host, e.port) for e in info.endpoints],
+        ), f"broker {broker.broker_id} knows {row}, registered is {info}"
+    followed = broker.replica_manager.leaders_to_fetch_from()
+    for leader, endpoint in followed.items():
+        assert endpoint == registered[leader].replication_endpoint, f"fetches from {endpoint}"
 
 
 def _the_controller(cluster: Cluster, nodes: Mapping[str, Znode]) -> SimulatedBroker:

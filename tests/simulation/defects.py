@@ -34,6 +34,7 @@ from core.protocol.controller import ControlledShutdownResponse
 from core.replication import control_orders
 from core.replication.control_orders import ControlOrders
 from core.replication.request_parts import Named, RequestParts
+from tests.simulation.address_defects import ADDRESS_DEFECTS
 from tests.simulation.config_defects import CONFIG_DEFECTS
 from tests.simulation.damage_defects import (
     DAMAGE_DEFECTS,
@@ -425,6 +426,7 @@ DEFECTS: tuple[Defect, ...] = (
     *LEADER_DEFECTS,
     *TAMPERING_DEFECTS,
     *CONFIG_DEFECTS,
+    *ADDRESS_DEFECTS,
 )
 
 SEARCH_FROM: dict[Defect, int] = {

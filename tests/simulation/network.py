@@ -95,6 +95,11 @@ class Network:
         """Let ``peer`` have what arrives at an endpoint from now on."""
         self.listeners[endpoint] = peer
 
+    def unlisten(self, *endpoints: str) -> None:
+        """Have nothing arrive at endpoints any more."""
+        for endpoint in endpoints:
+            self.listeners.pop(endpoint, None)
+
     def leave(self, peer: Peer) -> None:
         """Take a dead process off its endpoints; what it sent stays under way."""
         self.listeners = {e: p for e, p in self.listeners.items() if p is not peer}

@@ -17,6 +17,7 @@ from core.model import BrokerId
 from core.protocol.broker import FetchRequest
 from core.protocol.control import StopReplicaRequest
 from core.protocol.controller import AlterPartitionRequest
+from tests.simulation.addresses import Addresses
 from tests.simulation.admins import Admins
 from tests.simulation.broker import PlantedError, SimulatedBroker
 from tests.simulation.client_requests import ClientRequest
@@ -82,7 +83,6 @@ class Simulation:
         self._is_sparing = mood < SPARING_PROBABILITY
         self.cluster = Cluster(0, settings=self._settings)
         self._ensemble = Ensemble(self.cluster.zookeeper, seed)
-        self.cluster.before_rest = self.cluster.zookeeper.catch_up
         self.cluster.hook_for = self._hook_for
         self.cluster.network.fate = self._fate
         self.cluster.network.delay_ms = self._delay_ms
@@ -102,6 +102,8 @@ class Simulation:
         self._admins = Admins(
             self.cluster, BROKERS, self.random, self.invariants.history, self._note
         )
+        self._addresses = Addresses(self.cluster, seed, self.situations, self._note)
+        self.cluster.before_rest = self._before_rest
         self._configurations = Configurations(self.cluster, BROKERS, seed, self._note)
         self._damage = Damage(self.cluster, self.random, self._note)
         if not self._leaders_write_isrs:  # the condition on a version does not tell topics apart
@@ -205,6 +207,11 @@ class Simulation:
         assert_converged(self.cluster)
         assert_logs_converged(self.cluster, self.invariants.records)
 
+    def _before_rest(self) -> None:
+        """Do what takes some time, and happens all the same when nothing else does."""
+        self.cluster.zookeeper.catch_up()
+        self._addresses.follow()
+
     def _live_on(self) -> None:
         dice = self.random.random()
         odds = self._odds
@@ -221,6 +228,7 @@ class Simulation:
         self._ensemble.act()
         if self._faults_are_on:
             self._configurations.act()
+            self._addresses.act()
         self.invariants.check()
 
     def _settings(self) -> ControllerSettings:

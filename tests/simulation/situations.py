@@ -38,6 +38,7 @@ class Situation(Enum):
     ANSWER_OF_EARLIER_LIFE = "an answer of an earlier life of a broker is handled"
     # ZooKeeper.
     STALE_READ = "a controller reads from a server of ZooKeeper that lags"
+    ADDRESS_CHANGED = "a broker has other addresses while it runs"
     # Topics, moves, deletions.
     WISH_IN_THE_SAME_TERM = "deletion watch needed again: a second wish in one term"
     TOPIC_CHANGED_UNDER_WRITE = "topic znode changed between read and write"
