@@ -59,7 +59,7 @@ def show(cluster: Cluster, /, output: str) -> None:
 def move(cluster: Cluster, /, timeout_ms: int, output: str) -> None:
     """Depose the controller and wait for the next one.
 
-    The famous remedy: /controller is deleted, unless another broker has been elected since it was
+    /controller is deleted, unless another broker has been elected since it was
     read. The same broker may be elected again, with a new epoch and everything loaded afresh.
     """
     with cluster.admin() as admin:

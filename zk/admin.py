@@ -321,7 +321,9 @@ class ZkAdminStore(TopicConfigAdmin):
     def _children_of_cluster(self, path: str) -> list[str]:
         names = self._zookeeper.children(path)
         if names is None:
-            raise NoClusterError(f"no broker ever started there: no {path}")
+            raise NoClusterError(
+                f"it has no {path}: no broker ever started there, or that was deleted"
+            )
         return names
 
     def _encode(self, topic: str, new: NewTopic) -> tuple[bytes, bytes]:

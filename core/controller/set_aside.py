@@ -15,11 +15,12 @@ import logging
 from collections.abc import Callable, Collection, Sequence
 from types import TracebackType
 
-from core.controller.events import Resign
+from core.controller.events import Resign, event_of
 from core.controller.term import Term
 from core.errors import RegentError
 from core.model import PartitionAndReplica, TopicPartition
 from core.ports import ControllerFailure
+from core.protocol.controller import ControllerRequest, DescribeControllerRequest
 
 log = logging.getLogger(__name__)
 
@@ -50,7 +51,14 @@ _INDISPENSABLE = frozenset(
 
 
 def event_name(message: object) -> str:
-    """Name what failed: its kind, and the broker it is about or of."""
+    """Name what failed: its kind, and the broker it is about or of.
+
+    A request has the name of the event that it is.
+    """
+    if isinstance(message, ControllerRequest) and not isinstance(
+        message, DescribeControllerRequest
+    ):
+        message = event_of(message, 0)
     broker_id = getattr(message, "broker_id", getattr(_request(message), "broker_id", None))
     name = type(message).__name__
     return name if broker_id is None else f"{name} of broker {broker_id}"

@@ -24,7 +24,7 @@ from core.controller.events import (
     is_always_queued,
 )
 from core.errors import Errors
-from core.model import ReplicaAssignment
+from core.model import BrokerId, ReplicaAssignment
 from core.protocol.control import (
     ControlHeader,
     LeaderAndIsrRequest,
@@ -33,6 +33,7 @@ from core.protocol.control import (
     UpdateMetadataRequest,
 )
 from core.protocol.controller import (
+    AlterPartitionRequest,
     ControlledShutdownRequest,
     ControlledShutdownResponse,
     DescribeTopicsRequest,
@@ -55,6 +56,17 @@ def stage():
 
 def create_payments(stage: Stage) -> None:
     stage.zookeeper.put(TopicZNode.path("payments"), TopicZNode.encode(None, PAYMENTS))
+
+
+def await_another_ruler(stage: Stage, former: BrokerId) -> BrokerId:
+    """Wait until another broker than ``former`` rules, and return which."""
+
+    def ruler() -> BrokerId:
+        node = stage.zookeeper.snapshot().get(ControllerZNode.PATH)
+        return former if node is None else ControllerZNode.decode(node.data)
+
+    stage.wait_for(lambda: ruler() != former)
+    return ruler()
 
 
 def test_the_first_controller_rules_and_speaks_to_its_own_broker_over_the_wire(stage: Stage):
@@ -173,14 +185,27 @@ def test_an_unexpected_error_moves_the_controller_and_nothing_dies(stage: Stage)
     header = ControlHeader(0, 1, epoch)
     first.tell(LeaderAndIsrResponseReceived(0, header, nothing, not_an_answer))
 
-    def moved() -> bool:
-        node = stage.zookeeper.snapshot().get(ControllerZNode.PATH)
-        return node is not None and ControllerZNode.decode(node.data) == 1
-
-    stage.wait_for(moved)
+    assert await_another_ruler(stage, 0) == 1
     assert len(stage.unexpected) == 1
     answer = ask(first, DescribeTopicsRequest())
     assert answer.error_code is Errors.NOT_CONTROLLER
+
+
+def test_a_request_that_ended_two_controllers_is_refused_by_the_third(stage: Stage):
+    controllers = [stage.controller(broker_id) for broker_id in range(3)]
+    actor = controllers[0]._actor_weakref()
+    assert actor is not None
+    broker_epoch = actor.controller.context.live_broker_epochs[0]
+    not_a_row: Any = None
+    request = AlterPartitionRequest(0, broker_epoch, (not_a_row,))
+
+    ruler = 0
+    for _ in range(2):
+        with pytest.raises(AttributeError):
+            ask(controllers[ruler], request)
+        ruler = await_another_ruler(stage, ruler)
+    assert ask(controllers[ruler], request).error_code is Errors.UNKNOWN_SERVER_ERROR
+    assert len(stage.unexpected) == 2
 
 
 def test_the_journal_names_each_event_and_what_it_changed(stage: Stage):

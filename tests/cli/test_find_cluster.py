@@ -157,7 +157,8 @@ def test_a_zookeeper_without_a_cluster_is_not_one(
 
     for command, path in ((("brokers", "list"), "ids"), (("topics", "list"), "topics")):
         assert failing(cluster.run(*command)) == (
-            f"no cluster at {ADDRESS}: no broker ever started there: no /brokers/{path}"
+            f"no cluster at {ADDRESS}: it has no /brokers/{path}: "
+            "no broker ever started there, or that was deleted"
         )
 
 
