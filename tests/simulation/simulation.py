@@ -431,6 +431,7 @@ class Simulation:
         """Raise in the middle of a handler what nobody thought of."""
         if self._surprises.random() < SURPRISE_PROBABILITY:
             self._note("  %d is surprised %s %s", broker.broker_id, call.moment.value, call.method)
+            self.invariants.history.check()  # while it knows why it wrote what it wrote
             raise PlantedError
 
     def _stall(self, broker: SimulatedBroker, call: Call, *, expire: bool) -> None:
