@@ -343,10 +343,14 @@ class LeadershipHistory:
                 taken_over = self._successors.setdefault(before.leader, {})
                 taken_over[partition] = now.leader, now.leader_epoch, writer.handled_events
             self._check_new_leader(partition, before, now, writer, where)
-        elif now.leader_recovery_state > before.leader_recovery_state:
-            is_allowed = self._may_be_unclean(partition)
-            is_last_resort = is_allowed or self._are_all_suspect(before.isr, partition, writer)
-            assert is_last_resort, f"nobody lost any, {where}"
+        elif now.leader >= 0 and now.leader_recovery_state is LeaderRecoveryState.RECOVERING:
+            # One that recovers already cannot be marked again when it has lost records once more.
+            is_marked = now.leader_recovery_state != before.leader_recovery_state
+            is_last_resort = self._are_all_suspect(before.isr, partition, writer)
+            if not is_marked and not is_last_resort:
+                return
+            is_allowed = is_last_resort or self._may_be_unclean(partition)
+            assert is_allowed, f"nobody lost any, {where}"
             assert now.isr == (now.leader,), f"an unclean leader is alone, {where}"
             self.on_unclean_election(partition, self.topic_id(partition.topic), now.leader_epoch)
 
