@@ -9,6 +9,12 @@ import pytest
 
 from tests.support.connected_sessions import Connect
 from tests.support.tcp_proxy import TcpProxy
+from tests.support.zookeeper_sessions import (
+    Ensemble,
+    fake_ensemble,
+    lagging_ensemble,
+    real_ensemble,
+)
 from zk.embedded import EmbeddedZooKeeper
 
 
@@ -28,3 +34,15 @@ def proxy(zookeeper_server: EmbeddedZooKeeper) -> Iterator[TcpProxy]:
 def proxied(proxy: TcpProxy, zookeeper_address: str) -> str:
     """The address of the same chroot through the proxy."""
     return proxy.address + zookeeper_address[zookeeper_address.index("/") :]
+
+
+@pytest.fixture(params=["fake", "lagging", pytest.param("real", marks=pytest.mark.zookeeper)])
+def ensemble(request: pytest.FixtureRequest) -> Iterator[Ensemble]:
+    if request.param == "fake":
+        ensemble = fake_ensemble()
+    elif request.param == "lagging":
+        ensemble = lagging_ensemble()
+    else:
+        ensemble = real_ensemble(request.getfixturevalue("zookeeper_address"))
+    yield ensemble
+    ensemble.close()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import pytest
 
@@ -17,10 +17,7 @@ from tests.support.zookeeper_sessions import (
     children_changed,
     created,
     deleted,
-    fake_ensemble,
-    lagging_ensemble,
     read,
-    real_ensemble,
 )
 from zk.operations import (
     ANY_VERSION,
@@ -37,18 +34,6 @@ from zk.operations import (
     ZnodeStat,
     ZooKeeper,
 )
-
-
-@pytest.fixture(params=["fake", "lagging", pytest.param("real", marks=pytest.mark.zookeeper)])
-def ensemble(request: pytest.FixtureRequest) -> Iterator[Ensemble]:
-    if request.param == "fake":
-        ensemble = fake_ensemble()
-    elif request.param == "lagging":
-        ensemble = lagging_ensemble()
-    else:
-        ensemble = real_ensemble(request.getfixturevalue("zookeeper_address"))
-    yield ensemble
-    ensemble.close()
 
 
 @pytest.fixture
