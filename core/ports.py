@@ -204,8 +204,9 @@ class ControllerStore(
 
     Every call raises ``SessionExpiredError`` when the session is over; it retries by itself after a
     connection loss. Every write marked *fenced* takes effect only while ``/controller_epoch`` still
-    has version ``epoch_zk_version`` and raises ``ControllerMovedError`` otherwise (some writes of
-    the batch may have been applied by then). Mirrors ``kafka.zk.KafkaZkClient``.
+    has version ``epoch_zk_version`` and nobody was elected since ``register_controller`` succeeded,
+    and raises ``ControllerMovedError`` otherwise (some writes of the batch may have been applied by
+    then). Mirrors ``kafka.zk.KafkaZkClient``.
     """
 
     # --- election ---
@@ -230,7 +231,7 @@ class ControllerStore(
         *,
         obeyed_epoch: int = 0,
     ) -> ControllerEpoch | None:
-        """Create ``/controller`` and bump ``/controller_epoch`` in one transaction.
+        """Create ``/controller``, bump ``/controller_epoch``, begin a term in one transaction.
 
         The new epoch is above ``current`` and above ``obeyed_epoch``, the highest one this broker
         has obeyed. None when another broker holds the node or bumped the epoch first. Raises
@@ -245,7 +246,11 @@ class ControllerStore(
         ...
 
     def delete_controller(self, epoch_zk_version: int) -> None:
-        """Delete ``/controller`` (fenced); absent is fine."""
+        """Delete ``/controller``; absent is fine.
+
+        Raises ``ControllerMovedError`` unless ``/controller_epoch`` has version
+        ``epoch_zk_version``: a candidate deletes it as well, whose term is over.
+        """
         ...
 
     # --- brokers ---

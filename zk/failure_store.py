@@ -9,7 +9,7 @@ import orjson
 
 from core.errors import BadDataError
 from core.ports import ControllerFailure
-from zk.fenced_writes import WriteRefused, write_fenced
+from zk.fenced_writes import WriteRefused
 from zk.json_fields import decode_object
 from zk.operations import Create, Operation, SetData, Znode
 from zk.watching_store import WatchingStore
@@ -69,11 +69,11 @@ class ZkFailureStore(WatchingStore):
                 return
             data = ControllerFailuresZNode.encode(changed)
             if node is None:
-                write_fenced(self._zookeeper, [[Create(parent)]], epoch_zk_version)
+                self._write_fenced([[Create(parent)]], epoch_zk_version)
                 write: Operation = Create(path, data)
             else:
                 write = SetData(path, data, node.stat.version)
-            (outcome,) = write_fenced(self._zookeeper, [[write]], epoch_zk_version)
+            (outcome,) = self._write_fenced([[write]], epoch_zk_version)
             if not isinstance(outcome, WriteRefused):
                 return
         log.warning("%s is not written: others write it, or it cannot be read", path)

@@ -1,9 +1,9 @@
-"""Thousands of conditional writes in a few multis, a controller's fenced by its epoch.
+"""Thousands of conditional writes in a few multis, a controller's fenced by its election.
 
-Every multi of a controller begins with a check of ``/controller_epoch``: from the moment another
-one is elected, none of the old one's writes takes effect (KAFKA-6082). A multi is all or nothing
-and names only its first offender, so the offender is taken out and the rest sent again; a multi
-with a second offender is taken apart into a multi for each write.
+Every multi of a controller begins with checks that fail once another one is elected: from that
+moment none of the old one's writes takes effect (KAFKA-6082). A multi is all or nothing and names
+only its first offender, so the offender is taken out and the rest sent again; a multi with a second
+offender is taken apart into a multi for each write.
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ from zk.operations import (
     ZooKeeper,
 )
 from zk.requests import MAX_REQUEST_BYTES, RequestRefusedError
-from zk.znodes import ControllerEpochZNode
 
 MAX_OPERATIONS = 1000
 MAX_BYTES = 512 * 1024  # half of the server's jute.maxbuffer
@@ -63,11 +62,11 @@ _WRITE_ERRORS = {
 def write_fenced(
     zookeeper: ZooKeeper,
     writes: Sequence[Write],
-    epoch_zk_version: int,
+    fence: Sequence[Check],
     *,
     send_again: bool = True,
 ) -> list[Outcome]:
-    """Apply each write while ``/controller_epoch`` has version ``epoch_zk_version``.
+    """Apply each write while every check of ``fence`` holds.
 
     Returns an outcome a write, in their order: the results of its operations, or why it was
     refused. After a connection loss everything undecided is sent again, so a write may be refused
@@ -76,7 +75,6 @@ def write_fenced(
     blindly. Raises ``ControllerMovedError`` (some writes may have been applied) and
     ``SessionExpiredError``.
     """
-    fence = [Check(ControllerEpochZNode.PATH, epoch_zk_version)]
     return _write(zookeeper, writes, fence, send_again=send_again)
 
 

@@ -14,7 +14,7 @@ from zk.admin_znodes import (
     LogDirEventNotificationSequenceZNode,
     LogDirEventNotificationZNode,
 )
-from zk.fenced_writes import WriteRefused, write_fenced, write_unfenced
+from zk.fenced_writes import WriteRefused, write_unfenced
 from zk.operations import ANY_VERSION, Create, Delete, ZooKeeper
 from zk.requests import RequestRefusedError
 from zk.watching_store import WatchingStore
@@ -73,7 +73,7 @@ class ZkNotificationStore(WatchingStore):
         self, path: str, names: Collection[str], epoch_zk_version: int
     ) -> None:
         deletions = [[Delete(f"{path}/{name}", ANY_VERSION)] for name in names]
-        write_fenced(self._zookeeper, deletions, epoch_zk_version)
+        self._write_fenced(deletions, epoch_zk_version)
 
 
 def notify_log_dir_failure(zookeeper: ZooKeeper, broker_id: BrokerId) -> None:

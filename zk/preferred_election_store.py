@@ -5,7 +5,6 @@ from __future__ import annotations
 from core.errors import BadDataError
 from core.model import TopicPartition
 from zk.admin_znodes import PreferredReplicaElectionZNode
-from zk.fenced_writes import write_fenced
 from zk.operations import ANY_VERSION, Delete
 from zk.watching_store import WatchingStore
 
@@ -26,4 +25,4 @@ class ZkPreferredElectionStore(WatchingStore):
     def delete_preferred_elections(self, epoch_zk_version: int) -> None:
         """Delete the node."""
         delete = Delete(PreferredReplicaElectionZNode.PATH, ANY_VERSION)
-        write_fenced(self._zookeeper, [[delete]], epoch_zk_version)
+        self._write_fenced([[delete]], epoch_zk_version)

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from core.errors import BadDataError
 from core.model import BrokerId, TopicPartition
 from zk.admin_znodes import ReassignPartitionsZNode
-from zk.fenced_writes import WriteRefused, write_fenced
+from zk.fenced_writes import WriteRefused
 from zk.operations import Delete, Operation, SetData, Znode
 from zk.watching_store import WatchingStore
 from zk.znodes import TopicPartitionStateZNode
@@ -38,7 +38,7 @@ class ZkReassignmentStore(WatchingStore):
             write = None if node is None else _without(node, settled)
             if write is None:
                 return
-            (outcome,) = write_fenced(self._zookeeper, [[write]], epoch_zk_version)
+            (outcome,) = self._write_fenced([[write]], epoch_zk_version)
             if not isinstance(outcome, WriteRefused):
                 return
 

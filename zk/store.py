@@ -36,8 +36,9 @@ from core.ports import (
 from core.topic_validation import topic_name_problem
 from zk import suspect_replicas, znodes
 from zk.admin_znodes import ConfigEntityZNode
+from zk.controller_term import TERMS, ControllerTermZNode
 from zk.failure_store import ZkFailureStore
-from zk.fenced_writes import Outcome, Write, WriteRefused, write_fenced
+from zk.fenced_writes import Outcome, Write, WriteRefused
 from zk.notification_store import ZkNotificationStore
 from zk.operations import (
     ANY_VERSION,
@@ -62,6 +63,9 @@ from zk.topic_deletion_store import ZkTopicDeletionStore
 log = logging.getLogger(__name__)
 
 MAX_REGISTRATION_ATTEMPTS = 5
+_SOMETHING_CHANGED = frozenset(
+    {ZkError.NO_NODE, ZkError.BAD_VERSION, ZkError.NODE_EXISTS, ZkError.NOT_EMPTY}
+)
 _MIN_INSYNC_REPLICAS = "min.insync.replicas"
 
 
@@ -119,46 +123,78 @@ class ZkControllerStore(
         *,
         obeyed_epoch: int = 0,
     ) -> ControllerEpoch | None:
-        """Create ``/controller`` and bump ``/controller_epoch`` in one transaction.
+        """Create ``/controller``, bump ``/controller_epoch`` and begin a term in one transaction.
 
         Refused, it may have been our own first attempt whose answer was lost: then the node is of
         our session and the epoch is the one only that attempt can have written.
         """
         epoch = max(current.epoch, obeyed_epoch) + 1
-        result = self._apply(
-            [
-                *self._cluster_fence(),
-                Create(
-                    znodes.ControllerZNode.PATH,
-                    znodes.ControllerZNode.encode(broker_id, now_ms),
-                    ephemeral=True,
-                ),
-                SetData(
-                    znodes.ControllerEpochZNode.PATH,
-                    znodes.ControllerEpochZNode.encode(epoch),
-                    current.zk_version,
-                ),
-            ]
-        )
+        term = ControllerTermZNode.path(self._zookeeper.session_id, epoch)
+        fence = self._cluster_fence()
+        operations = [
+            *fence,
+            Create(
+                znodes.ControllerZNode.PATH,
+                znodes.ControllerZNode.encode(broker_id, now_ms),
+                ephemeral=True,
+            ),
+            SetData(
+                znodes.ControllerEpochZNode.PATH,
+                znodes.ControllerEpochZNode.encode(epoch),
+                current.zk_version,
+            ),
+            *self._beginning(term),
+        ]
+        result = self._apply(operations)
         if isinstance(result, Committed):
-            return ControllerEpoch(epoch, _stat(result, -1).version)
+            won = ControllerEpoch(epoch, _stat(result, len(fence) + 1).version)
+        elif (first_attempt := self._own_election(broker_id, epoch)) is not None:
+            won = first_attempt
+        elif result.error in _SOMETHING_CHANGED:
+            return None
+        else:
+            raise RequestRefusedError(
+                f"cannot be elected: ZooKeeper refused {operations[result.index].path}:"
+                f" {result.error.name}"
+            )
+        self._term = term
+        return won
+
+    def _own_election(self, broker_id: BrokerId, epoch: int) -> ControllerEpoch | None:
         holder, stored = self.read_controller(), self.read_controller_epoch()
         if holder is None or stored is None or not holder.is_own_session:
             return None
         return stored if holder.broker_id == broker_id and stored.epoch == epoch else None
+
+    def _beginning(self, term: str) -> list[Operation]:
+        """Return what begins a term and ends every other.
+
+        It is refused while there is a term that was not read, because it began just now.
+        """
+        root = TERMS.rpartition("/")[0]
+        found = self._zookeeper.get_many([root, TERMS])
+        has_root, has_terms = (node is not None for node in found)
+        former = [*self._below([TERMS])[TERMS], TERMS] if has_terms else []
+        return [
+            *([] if has_root else [Create(root)]),
+            *(Delete(path, ANY_VERSION) for path in former),
+            Create(TERMS),
+            Create(term, ephemeral=True),
+        ]
 
     def raise_controller_epoch(
         self, broker_id: BrokerId, epoch: int, epoch_zk_version: int
     ) -> ControllerEpoch:
         """Replace ``/controller_epoch`` by a higher one while ``/controller`` is ours.
 
-        Who was elected meanwhile has changed the version of the one, who overwrote the other its.
+        Who overwrote ``/controller`` meanwhile has changed its version.
         """
         node = self._zookeeper.get(znodes.ControllerZNode.PATH, watch=True)
         if node is not None and node.stat.ephemeral_owner == self._zookeeper.session_id:
             result = self._apply(
                 [
                     Check(znodes.ControllerZNode.PATH, node.stat.version),
+                    *self._fence(epoch_zk_version),
                     SetData(
                         znodes.ControllerEpochZNode.PATH,
                         znodes.ControllerEpochZNode.encode(epoch),
@@ -167,7 +203,7 @@ class ZkControllerStore(
                 ]
             )
             if isinstance(result, Committed):
-                return ControllerEpoch(epoch, _stat(result, 1).version)
+                return ControllerEpoch(epoch, _stat(result, -1).version)
             holder, stored = self.read_controller(), self.read_controller_epoch()
             is_ours = holder is not None and holder.is_own_session
             if is_ours and stored == ControllerEpoch(epoch, epoch_zk_version + 1):
@@ -355,7 +391,7 @@ class ZkControllerStore(
             ]
             for topic, assignment in topics.items()
         ]
-        outcomes = write_fenced(self._zookeeper, writes, epoch_zk_version)
+        outcomes = self._write_fenced(writes, epoch_zk_version)
         return dict(zip(topics, map(_version_or_error, outcomes), strict=True))
 
     def read_unclean_leader_election(
@@ -408,7 +444,7 @@ class ZkControllerStore(
         parents: list[Write] = [
             [Create(znodes.TopicPartitionsZNode.path(topic))] for topic in topics
         ]
-        write_fenced(self._zookeeper, parents, epoch_zk_version)
+        self._write_fenced(parents, epoch_zk_version)
         state_nodes = {
             partition: Create(
                 znodes.TopicPartitionStateZNode.path(partition),
@@ -462,7 +498,7 @@ class ZkControllerStore(
     def _write_each(
         self, writes: Mapping[TopicPartition, Write], epoch_zk_version: int
     ) -> dict[TopicPartition, Outcome]:
-        outcomes = write_fenced(self._zookeeper, list(writes.values()), epoch_zk_version)
+        outcomes = self._write_fenced(list(writes.values()), epoch_zk_version)
         return dict(zip(writes, outcomes, strict=True))
 
 

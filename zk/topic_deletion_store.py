@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from zk.admin_znodes import ConfigEntityZNode, DeleteTopicsTopicZNode, DeleteTopicsZNode
-from zk.fenced_writes import Write, WriteRefused, write_fenced
+from zk.fenced_writes import Write, WriteRefused
 from zk.operations import ANY_VERSION, ConnectionLossError, Delete, UnreadableZnode, Znode
 from zk.watching_store import WatchingStore
 from zk.znodes import TopicZNode
@@ -31,7 +31,7 @@ class ZkTopicDeletionStore(WatchingStore):
     def delete_topic_deletions(self, topics: Collection[str], epoch_zk_version: int) -> None:
         """Drop the requests to delete these topics."""
         requests = [[Delete(DeleteTopicsTopicZNode.path(topic), ANY_VERSION)] for topic in topics]
-        write_fenced(self._zookeeper, requests, epoch_zk_version)
+        self._write_fenced(requests, epoch_zk_version)
 
     def delete_topics(self, topics: Mapping[str, int], epoch_zk_version: int) -> frozenset[str]:
         """Delete topics, their configuration and the request to delete them.
@@ -53,8 +53,7 @@ class ZkTopicDeletionStore(WatchingStore):
 
     def _refused(self, writes: Mapping[str, Sequence[Write]], epoch_zk_version: int) -> set[str]:
         """Apply the writes of topics; return the topics of which one was refused."""
-        outcomes = write_fenced(
-            self._zookeeper,
+        outcomes = self._write_fenced(
             [write for of_topic in writes.values() for write in of_topic],
             epoch_zk_version,
             send_again=False,

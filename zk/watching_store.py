@@ -7,7 +7,10 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from core.errors import SessionExpiredError, UnreadableError
+from zk.fenced_writes import Outcome, Write, write_fenced
 from zk.operations import (
+    ANY_VERSION,
+    Check,
     ConnectionLossError,
     MultiResult,
     Operation,
@@ -15,6 +18,7 @@ from zk.operations import (
     Znode,
     ZooKeeper,
 )
+from zk.znodes import ControllerEpochZNode
 
 log = logging.getLogger(__name__)
 
@@ -26,6 +30,7 @@ class WatchingStore:
         self._zookeeper = zookeeper
         self._watched: set[str] = set()
         self._kept: set[str] = set()  # what is watched under every controller
+        self._term: str | None = None  # the znode of the term that our last election began
         self.unreadable: dict[str, str] = {}
         """Watched lists and nodes that ZooKeeper refused to show when last asked, and why."""
 
@@ -84,6 +89,21 @@ class WatchingStore:
     def _unwatch(self, paths: Sequence[str]) -> None:
         self._zookeeper.unwatch(paths)
         self._watched.difference_update(paths)
+
+    def _fence(self, epoch_zk_version: int) -> list[Check]:
+        """Return the checks that fail as soon as another controller is elected.
+
+        The first also fails when a tool, or a controller that knows of no terms, sets the epoch.
+        """
+        fence = [Check(ControllerEpochZNode.PATH, epoch_zk_version)]
+        return fence if self._term is None else [*fence, Check(self._term, ANY_VERSION)]
+
+    def _write_fenced(
+        self, writes: Sequence[Write], epoch_zk_version: int, *, send_again: bool = True
+    ) -> list[Outcome]:
+        """Apply each write while nobody else has been elected; see ``write_fenced``."""
+        fence = self._fence(epoch_zk_version)
+        return write_fenced(self._zookeeper, writes, fence, send_again=send_again)
 
     def _apply(self, operations: Sequence[Operation]) -> MultiResult:
         """Apply one multi, again after a connection loss: the caller bears a repetition."""

@@ -58,8 +58,9 @@ class Elector:
         creation we never learnt of, or whose data somebody overwrote, and is deleted (KAFKA-13407;
         nobody else may free it, and it would block every election for as long as we live).
 
-        Raises ``BadDataError`` when ``/controller_epoch`` cannot be understood or be raised, and
-        ``ForeignDirectoryError`` when ZooKeeper's data are not of our cluster.
+        Raises ``BadDataError`` when ``/controller_epoch`` cannot be understood or be raised,
+        ``ForeignDirectoryError`` when ZooKeeper's data are not of our cluster, and
+        ``ControllerMovedError`` when others change what is read, again and again.
         """
         for _ in range(MAX_ATTEMPTS):
             controller = self._store.read_controller()
@@ -74,7 +75,7 @@ class Elector:
                 self._delete_unusable(controller)
             else:
                 return None
-        return None  # it keeps changing hands: the watch that is armed tells when to look again
+        raise ControllerMovedError("/controller, /controller_epoch or the term keep changing")
 
     def raise_epoch(self, above: int, epoch_zk_version: int) -> ControllerEpoch:
         """Raise the epoch of the controller that we are, because a broker has obeyed a higher one.

@@ -30,7 +30,6 @@ from core.protocol.control import StopReplicaRequest
 from core.replication.control_orders import ControlOrders
 from core.replication.replica_fetcher import ReplicaFetcher
 from zk import store
-from zk.fenced_writes import write_fenced
 from zk.operations import ANY_VERSION, SetData
 from zk.watching_store import WatchingStore
 from zk.znodes import TopicZNode
@@ -166,7 +165,7 @@ def topics_written_whoever_wrote_them() -> Any:
             [SetData(path(topic), encode(a.topic_id, a.partitions), ANY_VERSION)]
             for topic, a in topics.items()
         ]
-        outcomes = write_fenced(self._zookeeper, writes, epoch_zk_version)
+        outcomes = self._write_fenced(writes, epoch_zk_version)
         return dict(zip(topics, map(store._version_or_error, outcomes), strict=True))
 
     return patch.object(store.ZkControllerStore, "write_topics", write)

@@ -58,7 +58,11 @@ from tests.simulation.power_loss_defects import (
 from tests.simulation.record_defects import (
     RECORD_DEFECTS,
 )
-from tests.simulation.tampering_defects import SEARCH_TAMPERING_FROM, TAMPERING_DEFECTS
+from tests.simulation.tampering_defects import (
+    SEARCH_TAMPERING_FROM,
+    TAMPERING_DEFECTS,
+    terms_unchecked,
+)
 from zk import fenced_writes
 from zk.store import ZkControllerStore
 from zk.watching_store import WatchingStore
@@ -85,7 +89,8 @@ def epoch_read_after_waking() -> Any:
 
     def with_present_epoch(self: ZkControllerStore, states: Any, epoch_zk_version: int) -> Any:
         current = self.read_controller_epoch() or ControllerEpoch(0, epoch_zk_version)
-        return update(self, states, current.zk_version)
+        with terms_unchecked():
+            return update(self, states, current.zk_version)
 
     return patch.object(ZkControllerStore, "update_partition_states", with_present_epoch)
 

@@ -202,7 +202,7 @@ class LeadershipHistory:
         """A controller whose epoch was refused raises it, while it holds ``/controller``."""
         assert self.is_epoch_tampered_with, "an election is one transaction"
         assert transaction.session_id == self._ruling_session, "who does not rule raises the epoch"
-        fence, _ = transaction.operations
+        fence, *_ = transaction.operations
         assert isinstance(fence, Check), transaction
         assert fence.path == ControllerZNode.PATH, transaction
 

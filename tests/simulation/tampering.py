@@ -8,6 +8,7 @@ from collections.abc import Callable
 from tests.simulation.cluster import Cluster
 from tests.simulation.leadership_history import LeadershipHistory
 from tests.support.fake_zookeeper import SavedData
+from zk.controller_term import TERMS
 from zk.znodes import BrokerIdsZNode, BrokerIdZNode, ControllerEpochZNode, ControllerZNode
 
 TAMPERING_PROBABILITY = 0.3  # of a history
@@ -45,7 +46,11 @@ class Tampering:
         self._actions = self._random.choice(  # more of the same thing reaches further
             (
                 (self._delete_a_registration,),
-                (self._change_the_controller_epoch,),
+                (
+                    self._change_the_controller_epoch,
+                    self._delete_controller_and_epoch,
+                    self._delete_the_term,
+                ),
                 (self._copy_the_data, self._replace_the_data, self._replace_the_data),
             )
         )
@@ -85,6 +90,18 @@ class Tampering:
             self._zookeeper.put(ControllerEpochZNode.PATH, ControllerEpochZNode.encode(epoch))
         if self._random.random() < 0.5:
             self._zookeeper.remove(ControllerZNode.PATH)
+
+    def _delete_controller_and_epoch(self) -> None:
+        """Have the next controller elected with a version that an earlier one had."""
+        self._note("delete /controller and /controller_epoch")
+        self._history.is_epoch_tampered_with = True
+        self._zookeeper.remove(ControllerEpochZNode.PATH)
+        self._zookeeper.remove(ControllerZNode.PATH)
+
+    def _delete_the_term(self) -> None:
+        for name in self._zookeeper.children_of(TERMS):
+            self._note("delete the term %s", name)
+            self._zookeeper.remove(f"{TERMS}/{name}")
 
     def _copy_the_data(self) -> None:
         self._note("somebody copies ZooKeeper's data")

@@ -15,6 +15,7 @@ from core.replication.control_orders import ControlOrders
 from zk import cluster_identity
 from zk.admin import ZkAdminStore
 from zk.store import ZkControllerStore
+from zk.watching_store import WatchingStore
 
 Defect: TypeAlias = Callable[[], Any]
 
@@ -81,6 +82,12 @@ def epochs_shared_by_controllers() -> Any:
     )
 
 
+def terms_unchecked() -> Any:
+    """Writes are fenced by the version of ``/controller_epoch`` alone, which may come again."""
+    fence = WatchingStore._fence
+    return patch.object(WatchingStore, "_fence", lambda self, version: fence(self, version)[:1])
+
+
 TAMPERING_DEFECTS: tuple[Defect, ...] = (
     any_data_are_taken_for_the_clusters,
     older_data_are_accepted,
@@ -88,9 +95,11 @@ TAMPERING_DEFECTS: tuple[Defect, ...] = (
     obeyed_epochs_forgotten,
     epochs_set_back_for_good,
     epochs_shared_by_controllers,
+    terms_unchecked,
 )
 
 SEARCH_TAMPERING_FROM: dict[Defect, int] = {
+    terms_unchecked: 430,
     older_data_are_accepted: 190,
     registrations_deleted_for_good: 100,
     obeyed_epochs_forgotten: 90,

@@ -41,7 +41,7 @@ from core.protocol.controller import (
 from tests.support.fake_zookeeper import Hook
 from tests.support.term import ByBroker, Candidate, Replicas, Tree, of_type, requests, topic_id
 from zk.admin_znodes import ReassignPartitionsZNode
-from zk.operations import SetData
+from zk.operations import Check, SetData
 from zk.znodes import ControllerZNode, TopicPartitionStateZNode, TopicsZNode, TopicZNode
 
 ADMIN = ReassignPartitionsZNode.PATH
@@ -271,7 +271,7 @@ class MovingCluster(Tree):
             for transaction in self.server.transactions
             if transaction.session_id
             for operation in transaction.operations
-            if not operation.path.startswith("/controller_epoch")
+            if not isinstance(operation, Check)
         ]
 
 

@@ -136,7 +136,7 @@ def test_after_the_death_of_the_controller_the_next_epoch_is_written(cluster: Op
     cluster.stop(dies)
     cluster.await_state("ruled", first, {first, second})
     cluster.await_state("followed-by-the-ruler", first, {first, second})
-    (closed,) = [t for t in history.transactions() if t.closes_session and len(t.writes) == 2]
+    (closed,) = [t for t in history.transactions() if t.closes_session and len(written(t)) == 2]
     assert set(written(closed)) == {delete("/controller"), delete(f"/brokers/ids/{dies}")}
     ruled, followed = state_path("ruled"), state_path("followed-by-the-ruler")
     writes = history.writes("/controller", "/controller_epoch", ruled, followed)

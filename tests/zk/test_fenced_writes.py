@@ -85,7 +85,7 @@ def test_each_write_has_the_results_of_its_own_operations(zookeeper: FakeZooKeep
             [SetData("/n/a/b", b"y", 0)],
             [Delete("/n/a/b", 1), Delete("/n/a", 0), Create("/n/c")],
         ],
-        epoch_zk_version=0,
+        fence=[FENCE],
     )
     assert outcomes[0] == ("/n/a", "/n/a/b")
     assert len(outcomes[1]) == 1  # type: ignore[arg-type]
@@ -98,7 +98,7 @@ def test_each_write_has_the_results_of_its_own_operations(zookeeper: FakeZooKeep
 def test_nothing_to_write_costs_nothing(zookeeper: FakeZooKeeper) -> None:
     calls: list[Call] = []
     zookeeper.hook = calls.append
-    assert write_fenced(zookeeper, [], 0) == []
+    assert write_fenced(zookeeper, [], [FENCE]) == []
     assert calls == []
 
 
@@ -106,7 +106,7 @@ def test_every_transaction_begins_with_the_fence(
     server: FakeZooKeeperServer, zookeeper: FakeZooKeeper
 ) -> None:
     server.put("/n/7")
-    write_fenced(zookeeper, creates(MAX_OPERATIONS + 10), 0)
+    write_fenced(zookeeper, creates(MAX_OPERATIONS + 10), [FENCE])
     mine = [t for t in server.transactions if t.session_id]
     assert len(mine) == 2
     assert all(transaction.operations[0] == FENCE for transaction in mine)
@@ -133,7 +133,7 @@ def test_a_refused_write_says_why_and_by_which_operation(
     server: FakeZooKeeperServer, zookeeper: FakeZooKeeper, write: Write, expected: WriteRefused
 ) -> None:
     writes = [[Create("/n/1")], write, [Create("/n/2")]]
-    outcomes = write_fenced(zookeeper, writes, 0)
+    outcomes = write_fenced(zookeeper, writes, [FENCE])
     assert outcomes == [("/n/1",), expected, ("/n/2",)]
     assert created(server) == {1, 2}, "of the refused one nothing was applied"
 
@@ -142,7 +142,7 @@ def test_one_offender_is_taken_out_and_the_rest_applied_together(
     server: FakeZooKeeperServer, zookeeper: FakeZooKeeper
 ) -> None:
     server.put("/n/7")
-    outcomes = write_fenced(zookeeper, creates(100), 0)
+    outcomes = write_fenced(zookeeper, creates(100), [FENCE])
     assert refused(outcomes) == {7: WriteRefused(WriteError.NODE_EXISTS, 0)}
     assert sizes(server) == [99]
 
@@ -153,7 +153,7 @@ def test_with_more_offenders_every_other_write_still_succeeds(
 ) -> None:
     for number in offenders:
         server.put(f"/n/{number}")
-    outcomes = write_fenced(zookeeper, creates(100), 0)
+    outcomes = write_fenced(zookeeper, creates(100), [FENCE])
     assert set(refused(outcomes)) == offenders
     assert sizes(server) == [1] * (100 - len(offenders)), "each in a multi of its own"
     assert [outcomes[n] for n in range(100) if n not in offenders] == [
@@ -168,7 +168,7 @@ def test_offenders_cost_rounds_not_a_call_each(
     for number in range(0, 1000, 3):
         server.put(f"/n/{number}")
     zookeeper.hook = lambda call: calls.append(call) if call.moment is Moment.BEFORE else None
-    write_fenced(zookeeper, creates(1000), 0)
+    write_fenced(zookeeper, creates(1000), [FENCE])
     assert [call.method for call in calls] == ["multi_many"] * 3
 
 
@@ -177,7 +177,7 @@ def test_an_offender_of_one_multi_does_not_hold_up_another(
 ) -> None:
     for number in (3, 4):
         server.put(f"/n/{number}")
-    outcomes = write_fenced(zookeeper, creates(2 * MAX_OPERATIONS), 0)
+    outcomes = write_fenced(zookeeper, creates(2 * MAX_OPERATIONS), [FENCE])
     assert set(refused(outcomes)) == {3, 4}
     assert sizes(server)[0] == MAX_OPERATIONS
 
@@ -185,7 +185,9 @@ def test_an_offender_of_one_multi_does_not_hold_up_another(
 def test_writes_that_depend_on_earlier_ones_are_applied_in_order(
     zookeeper: FakeZooKeeper,
 ) -> None:
-    outcomes = write_fenced(zookeeper, [[Create("/n/a")], [Create("/n/a")], [Create("/n/a/b")]], 0)
+    outcomes = write_fenced(
+        zookeeper, [[Create("/n/a")], [Create("/n/a")], [Create("/n/a/b")]], [FENCE]
+    )
     assert outcomes == [("/n/a",), WriteRefused(WriteError.NODE_EXISTS, 0), ("/n/a/b",)]
 
 
@@ -193,7 +195,7 @@ def test_a_write_below_an_ephemeral_node_is_refused_and_no_other(
     server: FakeZooKeeperServer, zookeeper: FakeZooKeeper
 ) -> None:
     below = [Create("/n/a", ephemeral=True), Create("/n/a/b")]
-    outcomes = write_fenced(zookeeper, [below, [Create("/n/1")]], 0)
+    outcomes = write_fenced(zookeeper, [below, [Create("/n/1")]], [FENCE])
     assert outcomes == [WriteRefused(WriteError.NOT_ALLOWED, 1), ("/n/1",)]
     assert created(server) == {1}
 
@@ -202,7 +204,7 @@ def test_a_write_zookeeper_would_cut_the_connection_for_is_refused_and_no_other(
     server: FakeZooKeeperServer, zookeeper: FakeZooKeeper
 ) -> None:
     huge = [SetData("/n", b"x" * MAX_WRITE_BYTES, 0)]
-    outcomes = write_fenced(zookeeper, [[Create("/n/1")], huge, [Create("/n/2")]], 0)
+    outcomes = write_fenced(zookeeper, [[Create("/n/1")], huge, [Create("/n/2")]], [FENCE])
     assert outcomes == [("/n/1",), WriteRefused(WriteError.TOO_LARGE, 0), ("/n/2",)]
     assert created(server) == {1, 2}
 
@@ -224,7 +226,7 @@ def test_what_nobody_expects_is_an_error_that_names_the_operation(
     server: FakeZooKeeperServer,
 ) -> None:
     with pytest.raises(RequestRefusedError, match="Create /n/1: OTHER"):
-        write_fenced(Refusing(server), creates(2)[1:], 0)
+        write_fenced(Refusing(server), creates(2)[1:], [FENCE])
 
 
 # --- the fence ------------------------------------------------------------------------------------
@@ -235,7 +237,7 @@ def test_after_another_election_nothing_is_applied(
 ) -> None:
     server.put(EPOCH, b"2")
     with pytest.raises(ControllerMovedError):
-        write_fenced(zookeeper, creates(3), epoch_zk_version=0)
+        write_fenced(zookeeper, creates(3), fence=[FENCE])
     assert created(server) == set()
 
 
@@ -248,7 +250,7 @@ def test_an_election_between_two_transactions_stops_the_second(
 
     zookeeper.hook = hook
     with pytest.raises(ControllerMovedError):
-        write_fenced(zookeeper, creates(2 * MAX_OPERATIONS), 0)
+        write_fenced(zookeeper, creates(2 * MAX_OPERATIONS), [FENCE])
     assert created(server) == set(range(MAX_OPERATIONS))
 
 
@@ -257,7 +259,7 @@ def test_an_epoch_that_was_deleted_stops_everything(
 ) -> None:
     FakeZooKeeper(server).multi([Delete(EPOCH, 0)])
     with pytest.raises(ControllerMovedError):
-        write_fenced(zookeeper, creates(3), 0)
+        write_fenced(zookeeper, creates(3), [FENCE])
 
 
 def test_administration_writes_whoever_rules(
@@ -281,7 +283,7 @@ def test_a_transaction_has_at_most_a_thousand_operations(
     server: FakeZooKeeperServer, zookeeper: FakeZooKeeper, count: int, expected: list[int]
 ) -> None:
     assert MAX_OPERATIONS == 1000
-    outcomes = write_fenced(zookeeper, creates(count), 0)
+    outcomes = write_fenced(zookeeper, creates(count), [FENCE])
     assert sizes(server) == expected
     assert refused(outcomes) == {}
     assert created(server) == set(range(count))
@@ -291,7 +293,7 @@ def test_operations_that_belong_together_are_never_parted(
     server: FakeZooKeeperServer, zookeeper: FakeZooKeeper
 ) -> None:
     writes = [[Create(f"/n/{n}"), Create(f"/n/{n}/state"), Create(f"/n/{n}/x")] for n in range(334)]
-    assert refused(write_fenced(zookeeper, writes, 0)) == {}
+    assert refused(write_fenced(zookeeper, writes, [FENCE])) == {}
     assert sizes(server) == [999, 3]
 
 
@@ -301,7 +303,7 @@ def test_a_transaction_has_at_most_half_a_megabyte(
     half = b"x" * (MAX_BYTES // 2 - 200)
     writes: list[Write] = [[Create(f"/n/{n}", half)] for n in range(5)]
     writes.insert(2, [Create("/n/big", b"x" * MAX_BYTES)])
-    assert refused(write_fenced(zookeeper, writes, 0)) == {}
+    assert refused(write_fenced(zookeeper, writes, [FENCE])) == {}
     assert sizes(server) == [2, 1, 2, 1]
 
 
@@ -316,7 +318,7 @@ def test_writes_that_never_arrived_are_sent_again(
         raise ConnectionLossError(call.method)
 
     zookeeper.hook = hook
-    assert write_fenced(zookeeper, creates(3), 0) == [("/n/0",), ("/n/1",), ("/n/2",)]
+    assert write_fenced(zookeeper, creates(3), [FENCE]) == [("/n/0",), ("/n/1",), ("/n/2",)]
     assert sizes(server) == [3]
 
 
@@ -329,7 +331,7 @@ def test_writes_whose_answer_is_lost_look_refused_and_the_caller_must_look(
             raise ConnectionLossError(call.method)
 
     zookeeper.hook = hook
-    outcomes = write_fenced(zookeeper, creates(3), 0)
+    outcomes = write_fenced(zookeeper, creates(3), [FENCE])
     assert outcomes == [WriteRefused(WriteError.NODE_EXISTS, 0)] * 3
     assert created(server) == {0, 1, 2}
 
@@ -339,5 +341,5 @@ def test_a_session_that_ends_ends_the_writing(
 ) -> None:
     zookeeper.hook = lambda _: zookeeper.close()
     with pytest.raises(SessionExpiredError):
-        write_fenced(zookeeper, creates(3), 0)
+        write_fenced(zookeeper, creates(3), [FENCE])
     assert created(server) == set()

@@ -1,0 +1,199 @@
+"""A deposed controller's writes fail, whatever somebody does to the znodes of elections."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from core.controller.elector import Elector
+from core.errors import ControllerMovedError
+from core.model import TopicPartition
+from core.ports import ControllerEpoch
+from tests.support.fake_zookeeper import Call, FakeZooKeeper, FakeZooKeeperServer, Moment
+from tests.support.term import leadership
+from tests.support.zookeeper_sessions import Ensemble, apply
+from zk.controller_term import TERMS
+from zk.operations import (
+    ANY_VERSION,
+    ConnectionLossError,
+    Create,
+    Delete,
+    MultiResult,
+    Operation,
+    Refused,
+    ZkError,
+    ZooKeeper,
+)
+from zk.requests import RequestRefusedError
+from zk.store import ZkControllerStore
+
+CONTROLLER, EPOCH = "/controller", "/controller_epoch"
+
+
+class Candidate:
+    """A broker that is elected, and writes."""
+
+    def __init__(self, zookeeper: ZooKeeper, broker_id: int = 1) -> None:
+        self.zookeeper = zookeeper
+        self.store = ZkControllerStore(zookeeper)
+        self._elector = Elector(broker_id, self.store)
+
+    def elect(self) -> ControllerEpoch:
+        """Be elected."""
+        won = self._elector.elect(now_ms=1)
+        assert won is not None
+        return won
+
+    def write(self, term: ControllerEpoch) -> None:
+        """Write as the controller of a term; raises ``ControllerMovedError``."""
+        states = {TopicPartition("t", 0): leadership(1, (1,))}
+        self.store.create_partition_states(states, term.zk_version)
+
+
+@pytest.fixture
+def hand(ensemble: Ensemble) -> ZooKeeper:
+    return ensemble.open_session().zk
+
+
+@pytest.fixture
+def one(ensemble: Ensemble) -> Candidate:
+    return Candidate(ensemble.open_session().zk, 1)
+
+
+@pytest.fixture
+def two(ensemble: Ensemble) -> Candidate:
+    return Candidate(ensemble.open_session().zk, 2)
+
+
+def depose_unnoticed(hand: ZooKeeper) -> None:
+    """Have the next controller's version of ``/controller_epoch`` be that of the first."""
+    apply(hand, Delete(CONTROLLER, ANY_VERSION), Delete(EPOCH, ANY_VERSION))
+
+
+def test_a_deposed_controller_whose_version_comes_again_writes_nothing(
+    hand: ZooKeeper, one: Candidate, two: Candidate
+) -> None:
+    deposed = one.elect()
+    depose_unnoticed(hand)
+    present = two.elect()
+    assert present.zk_version == deposed.zk_version
+    with pytest.raises(ControllerMovedError):
+        one.write(deposed)
+    two.write(present)
+
+
+def test_elections_leave_one_term_whoever_still_has_a_session(
+    hand: ZooKeeper, one: Candidate, two: Candidate
+) -> None:
+    for candidate in (one, two, one):
+        candidate.elect()
+        apply(hand, Delete(CONTROLLER, ANY_VERSION))
+    assert hand.children(TERMS) == [f"{one.zookeeper.session_id:x}-3"]
+
+
+def test_a_controller_whose_term_is_deleted_by_hand_is_elected_again(
+    hand: ZooKeeper, one: Candidate
+) -> None:
+    interrupted = one.elect()
+    (term,) = hand.children(TERMS) or ("",)
+    apply(hand, *(Delete(path, ANY_VERSION) for path in (f"{TERMS}/{term}", TERMS, "/regent")))
+    with pytest.raises(ControllerMovedError):
+        one.write(interrupted)
+    one.write(one.elect())
+
+
+def test_what_somebody_puts_among_the_terms_goes_with_the_next_election(
+    hand: ZooKeeper, one: Candidate
+) -> None:
+    apply(hand, *map(Create, ("/regent", TERMS, f"{TERMS}/a", f"{TERMS}/a/b", f"{TERMS}/c")))
+    one.write(one.elect())
+    assert len(hand.children(TERMS) or ()) == 1
+
+
+# --- what happens in the middle of an election ----------------------------------------------------
+
+
+@pytest.fixture
+def server() -> FakeZooKeeperServer:
+    return FakeZooKeeperServer()
+
+
+@pytest.fixture
+def interrupted(server: FakeZooKeeperServer) -> FakeZooKeeper:
+    return FakeZooKeeper(server)
+
+
+def at(zookeeper: FakeZooKeeper, moment: Moment, written: str, act: Callable[[], object]) -> None:
+    """Act at a moment of the next transaction that names a path."""
+
+    def hook(call: Call) -> None:
+        if call.moment is moment and call.method == "multi" and written in call.paths:
+            zookeeper.hook = None
+            act()
+
+    zookeeper.hook = hook
+
+
+def lose_the_answer() -> None:
+    raise ConnectionLossError("lost")
+
+
+def test_a_controller_that_won_while_the_answer_was_lost_can_be_deposed(
+    server: FakeZooKeeperServer, interrupted: FakeZooKeeper
+) -> None:
+    one, two = Candidate(interrupted, 1), Candidate(FakeZooKeeper(server), 2)
+    at(interrupted, Moment.AFTER, CONTROLLER, lose_the_answer)
+    deposed = one.elect()
+    depose_unnoticed(FakeZooKeeper(server))
+    two.elect()
+    with pytest.raises(ControllerMovedError):
+        one.write(deposed)
+
+
+def test_a_term_that_began_after_the_others_were_read_is_ended_as_well(
+    server: FakeZooKeeperServer, interrupted: FakeZooKeeper
+) -> None:
+    one, two = Candidate(interrupted, 1), Candidate(FakeZooKeeper(server), 2)
+    hand = FakeZooKeeper(server)
+    server.put(TERMS)
+    two_ruled: list[ControllerEpoch] = []
+
+    def rule_unnoticed() -> None:
+        two_ruled.append(two.elect())
+        depose_unnoticed(hand)
+        apply(hand, Create(EPOCH, b"0"))  # the version that the one who is elected has read
+
+    at(interrupted, Moment.BEFORE, CONTROLLER, rule_unnoticed)
+    one.write(one.elect())
+    with pytest.raises(ControllerMovedError):
+        two.write(two_ruled[0])
+
+
+def test_a_deposed_controller_whose_version_comes_again_raises_no_epoch(
+    server: FakeZooKeeperServer, interrupted: FakeZooKeeper
+) -> None:
+    one, two = Candidate(interrupted, 1), Candidate(FakeZooKeeper(server), 2)
+    deposed = one.elect()
+
+    def replace_it() -> None:
+        depose_unnoticed(FakeZooKeeper(server))
+        two.elect()
+
+    at(interrupted, Moment.BEFORE, EPOCH, replace_it)
+    with pytest.raises(ControllerMovedError):
+        one.store.raise_controller_epoch(1, 42, deposed.zk_version)
+
+
+def test_who_may_not_be_elected_says_which_znode_refuses_it(server: FakeZooKeeperServer) -> None:
+    server.put(EPOCH, b"1")
+    with pytest.raises(RequestRefusedError, match=f"refused {CONTROLLER}: NO_AUTH"):
+        Candidate(Refusing(server)).elect()
+
+
+class Refusing(FakeZooKeeper):
+    """Lets nobody create nodes, as by an ACL of the root."""
+
+    def multi(self, operations: Sequence[Operation]) -> MultiResult:
+        """Refuse."""
+        return Refused(0, ZkError.NO_AUTH)
