@@ -27,7 +27,9 @@ from zk.admin_znodes import (
 )
 from zk.znodes import ControllerZNode, TopicZNode, TopicZNodeData
 
-TOPIC_NAMES = 6
+NAMES = tuple(f"topic-{number}" for number in range(6))
+NAMES_OF_A_HISTORY = (2, 3, 6)
+FEWEST_REPLICAS = (1, 1, 2, 3)
 GARBAGE = b'{"version":3,"partitions":'
 
 
@@ -48,12 +50,15 @@ class Admins:
         self._history = history
         self._note = note
         self._broken: dict[str, tuple[int, bytes]] = {}  # topic -> its czxid and what it held
+        # With few of them, or many replicas each, much happens to the same one.
+        self._names = dice.sample(NAMES, dice.choice(NAMES_OF_A_HISTORY))
+        self._fewest_replicas = dice.choice(FEWEST_REPLICAS)
         # Whoever takes a name from which a topic was removed by hand takes care: a controller that
         # still has the former topic in mind, or finds the new one written twice and without an id,
         # cannot tell them apart.
         self._removed: set[str] = set()
         self.menu = Menu(dice)
-        self.menu.add(self._create_topic, 4, is_remedy=True)
+        self.menu.add(self.create_topic, 4, is_remedy=True)
         self.menu.add(self._expand_topic)
         self.menu.add(self.delete_topic)
         self.menu.add(self._rewrite_without_id)
@@ -66,7 +71,7 @@ class Admins:
         self.menu.add(self._allow_unclean_elections)
         self.menu.add(self._ask_what_there_is)
         self.works = (
-            self._create_topic,
+            self.create_topic,
             self._expand_topic,
             self.delete_topic,
             self._ask_to_reassign,
@@ -75,7 +80,7 @@ class Admins:
             self._write_preferred_elections,
         )
         self.mistakes = (
-            (self._delete_controller_znode, 1.0),
+            (self.delete_controller_znode, 1.0),
             (self._overwrite_controller_znode, 1.0),
         )
 
@@ -103,10 +108,12 @@ class Admins:
         return self._random.sample(partitions, min(len(partitions), self._random.randint(1, 4)))
 
     def _replicas(self) -> tuple[BrokerId, ...]:
-        return tuple(self._random.sample(self._brokers, self._random.randint(1, 3)))
+        count = self._random.randint(self._fewest_replicas, 3)
+        return tuple(self._random.sample(self._brokers, count))
 
-    def _create_topic(self) -> None:
-        topic = f"topic-{self._random.randrange(TOPIC_NAMES)}"
+    def create_topic(self) -> None:
+        """Create a topic, if there is none of the name that comes to mind."""
+        topic = self._random.choice(self._names)
         if self._cluster.zookeeper.node(TopicZNode.path(topic)):
             return
         if topic in self._removed and self._may_be_remembered(topic):
@@ -149,9 +156,10 @@ class Admins:
             path = TopicZNode.path(topic)
             self._cluster.zookeeper.put(path, TopicZNode.encode(topic_id, partitions))
 
-    def delete_topic(self) -> None:
-        """Ask for the deletion of a topic."""
-        topic = self._a_topic()
+    def delete_topic(self, out_of_reach: Collection[str] = ()) -> None:
+        """Ask for the deletion of a topic, if there is one of those of which replicas are."""
+        disturbed = sorted(self._topics().keys() & out_of_reach)
+        topic = self._random.choice(disturbed) if disturbed else self._a_topic()
         if topic is not None:
             self._note("delete %s", topic)
             self._cluster.zookeeper.put(DeleteTopicsTopicZNode.path(topic))
@@ -288,7 +296,8 @@ class Admins:
             asked = self._random.choice(brokers)
             self._cluster.network.ask(None, asked.control_endpoint, request, lambda answer: None)
 
-    def _delete_controller_znode(self) -> None:
+    def delete_controller_znode(self) -> None:
+        """Have another controller elected."""
         self._note("delete /controller")
         self._cluster.zookeeper.remove(ControllerZNode.PATH)
 

@@ -445,6 +445,10 @@ class SimulatedBroker:
         self.world.observer.on_acted(self)
         self.world.time.schedule(self, PROPOSAL_BACKOFF_MS, self._propose)
 
+    def verify_logs(self) -> None:
+        """Find the damage there is."""
+        self._log_care.verify()
+
     # --- the end ---
 
     def shut_down(self, attempts: int = SHUTDOWN_ATTEMPTS) -> None:

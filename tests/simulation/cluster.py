@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TypeAlias
 
 from core.controller.effects import Effect
@@ -55,10 +55,11 @@ def short_settings() -> ControllerSettings:
     return ControllerSettings(
         topic_deletion_retry_ms=2_000,
         election_retry_ms=250,
-        leader_imbalance_check_interval_ms=5_000,
-        first_leader_imbalance_check_ms=3_000,
+        leader_imbalance_check_interval_ms=3_000,
+        first_leader_imbalance_check_ms=2_000,
         controlled_shutdown_ack_timeout_ms=2_000,
-        controlled_shutdown_abandoned_ms=7_500,
+        tell_again_ms=2_500,
+        controlled_shutdown_abandoned_ms=4_500,
     )
 
 
@@ -177,17 +178,19 @@ class Cluster:
 
     def steps(self) -> list[Step]:
         """Return everything that could happen next, in a fixed order."""
-        steps: list[Step] = []
+        return list(self._steps())
+
+    def _steps(self) -> Iterator[Step]:
         for broker_id in sorted(self.brokers):
             broker = self.brokers[broker_id]
             if broker.is_paused or broker_id in self.in_call:
                 continue
             if not broker.has_session():
-                steps.append(("expiry", broker_id))
+                yield "expiry", broker_id
             elif broker.inbox:
-                steps.append(("event", broker_id))
-        steps += [("deliver", number) for number in self.network.deliverable()]
-        return steps
+                yield "event", broker_id
+        for number in self.network.deliverable():
+            yield "deliver", number
 
     def take(self, step: Step) -> None:
         """Let one thing happen."""
@@ -223,9 +226,9 @@ class Cluster:
         """
         progress, since_ms = self._progress(), self.now_ms
         for _ in range(max_steps):
-            steps = self.steps()
-            if steps:
-                self.take(steps[0])
+            step = next(self._steps(), None)
+            if step is not None:
+                self.take(step)
                 continue
             reached = self._progress()
             if reached != progress:
@@ -249,6 +252,16 @@ class Cluster:
         kinds.update(type(event).__name__ for event in waiting)
         shown = [str(pending)[:MAX_SHOWN] for pending in (*packets[:3], *waiting[:3])]
         return f"{dict(kinds.most_common())}, such as {shown}"
+
+    def run_for(self, ms: int) -> None:
+        """Take the first step there is, or let time pass, until some time has passed."""
+        until_ms = self.now_ms + ms
+        while self.now_ms < until_ms:
+            step = next(self._steps(), None)
+            if step is None:
+                self.time.advance(FETCH_INTERVAL_MS // 2)
+            else:
+                self.take(step)
 
     # --- what admins do, and what is there to see ---
 

@@ -23,8 +23,11 @@ class Damage:
         self._random = dice
         self._note = note
 
-    def flip_a_bit(self) -> None:
-        """Damage a batch, committed or not, if another has it: else it would be lost for good."""
+    def flip_a_bit(self) -> tuple[BrokerId, str] | None:
+        """Damage a batch, committed or not, if another has it: else it would be lost for good.
+
+        Return the broker and the topic; None: there was none.
+        """
         candidates = [
             (broker_id, log, batch.base_offset)
             for broker_id, disk in sorted(self._cluster.disks.items())
@@ -38,6 +41,8 @@ class Damage:
             name = log.topic_partition
             self._note("the batch at %d of %s is damaged on %d", base_offset, name, broker_id)
             log.damaged.add(base_offset)
+            return broker_id, name.topic
+        return None
 
     def _is_elsewhere(self, log: MemoryLog, batch: StoredBatch) -> bool:
         for other in self._copies_in_sync(log.topic_partition):

@@ -10,7 +10,7 @@ from zk.notification_store import notify_log_dir_failure
 if TYPE_CHECKING:
     from tests.simulation.broker import SimulatedBroker
 
-VERIFICATION_INTERVAL_MS = 5_000
+VERIFICATION_INTERVAL_MS = 3_000
 SOON_MS = 1
 
 
@@ -24,8 +24,12 @@ class LogCare:
         broker.disk.on_condemned = self._on_condemned
 
     def verify_again_and_again(self) -> None:
-        """Read everything there is."""
+        """Read everything there is, forever."""
         self._time.schedule(self._broker, VERIFICATION_INTERVAL_MS, self.verify_again_and_again)
+        self.verify()
+
+    def verify(self) -> None:
+        """Read everything there is."""
         disk = self._broker.disk
         for name in sorted(disk.hosted()):
             log = disk.get(name)

@@ -8,7 +8,7 @@ correlation id does; an exchange that was given up discards it.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple, Protocol, TypeAlias
@@ -125,16 +125,14 @@ class Network:
         self.on_answered(exchange, answer)
         self._send(exchange, answer)
 
-    def deliverable(self) -> list[int]:
-        """Return the numbers of packets that may arrive, their destinations being awake."""
+    def deliverable(self) -> Iterator[int]:
+        """Yield the numbers of packets that may arrive, their destinations being awake."""
         if not self.packets:
-            return []
+            return
         now_ms = self._now_ms()
-        return [
-            number
-            for number, packet in self.packets.items()
-            if packet.from_ms <= now_ms and self._is_awake(packet)
-        ]
+        for number, packet in self.packets.items():
+            if packet.from_ms <= now_ms and self._is_awake(packet):
+                yield number
 
     def deliver(self, number: int) -> bool:
         """Let a packet arrive; False when nobody was there, or wanted it any more."""
@@ -154,6 +152,13 @@ class Network:
         """Return the numbers of the requests of a process that are under way."""
         packets = self.packets.values()
         return [p.number for p in packets if p.exchange.sender is sender and p.answer is None]
+
+    def answers_of(self, endpoint: str) -> list[int]:
+        """Return the numbers of the answers of an endpoint that are under way."""
+        packets = self.packets.values()
+        return [
+            p.number for p in packets if p.exchange.endpoint == endpoint and p.answer is not None
+        ]
 
     def hold(self, number: int, for_ms: int) -> None:
         """Keep a packet from arriving for a while."""

@@ -246,7 +246,8 @@ class _Expected:
         before = self._before.get(name)
         where = f"broker {self._broker.broker_id}: {name}: {error} for {stop}, was {before}"
         assert error is not None, f"NotAnswered: {where}"
-        if before is not None and _are_different(before.topic_id, topic_id):
+        known_id = self._logs.get(name) if before is None else before.topic_id
+        if _are_different(known_id, topic_id):
             situations.meet(Situation.OTHER_TOPIC_ID)
             assert error is not Errors.NONE, f"another topic's replica was stopped: {where}"
             return

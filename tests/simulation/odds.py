@@ -14,8 +14,8 @@ from itertools import accumulate
 from typing import TypeAlias
 
 BROKERS = 4
-STEPS = 320
-MAX_DELAY_MS = 10_000
+STEPS = 260
+MAX_DELAY_MS = 5_000
 MAX_JUMP_MS = 40 * 24 * 60 * 60 * 1000
 MAX_EPOCHS = 8  # of anything, for one thing that is done in peace
 STALL_STEPS = 25
@@ -53,6 +53,9 @@ class Odds:
     refusal: float = 0.5
     missing_broker: float = 0.3
     afterwards: float = 0.6
+    # Faults at a bad moment.
+    bad_moment: float = 0.4
+    quick_restart: float = 0.6
 
     @classmethod
     def draw(cls, dice: random.Random) -> Odds:
@@ -69,6 +72,10 @@ LEADERS_WRITE_PROBABILITY = 0.2
 BROKEN_START_PROBABILITY = 0.1
 BROKEN_START_AT_A_BAD_MOMENT = 0.9  # while something in it is to be deleted
 SAME_DISK_PROBABILITY = 0.6
+SETTLED_PROBABILITY = 0.8
+SETTLED_MS = 1_500
+MAX_FIRST_TOPICS = 3
+MAX_FIRST_RECORDS = 8
 CALM_PROBABILITY = 0.2
 SPARING_PROBABILITY = 0.55
 SURPRISES_PROBABILITY = 0.2

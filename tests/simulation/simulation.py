@@ -16,7 +16,7 @@ from core.controller.term import ControllerSettings
 from core.model import BrokerId
 from core.protocol.broker import FetchRequest
 from core.protocol.control import StopReplicaRequest
-from core.protocol.controller import AlterPartitionRequest
+from core.protocol.controller import AlterPartitionRequest, ControlledShutdownRequest
 from tests.simulation.addresses import Addresses
 from tests.simulation.admins import Admins
 from tests.simulation.broker import PlantedError, SimulatedBroker
@@ -41,10 +41,14 @@ from tests.simulation.odds import (
     LEADERS_WRITE_PROBABILITY,
     MAX_DELAY_MS,
     MAX_EPOCHS,
+    MAX_FIRST_RECORDS,
+    MAX_FIRST_TOPICS,
     MAX_JUMP_MS,
     MAX_NESTED_STALLS,
     PROBING_PROBABILITY,
     SAME_DISK_PROBABILITY,
+    SETTLED_MS,
+    SETTLED_PROBABILITY,
     SMALL_INBOX_PROBABILITY,
     SMALL_REQUEST_PROBABILITY,
     SPARING_PROBABILITY,
@@ -124,7 +128,7 @@ class Simulation:
 
     def _add_faults_of_the_world(self) -> None:
         """Let disks, networks, clocks and the scheduler play their tricks."""
-        self._faults.add(self._damage.flip_a_bit, 2)
+        self._faults.add(self._damage_a_log, 2)
         self._faults.add(self._pause)
         self._faults.add(self._resume, 2, is_remedy=True)
         self._faults.add(self._cut_and_mend_a_connection)
@@ -136,7 +140,8 @@ class Simulation:
     def _add_faults_of_processes(self) -> None:
         """Let brokers die, start, and fail; a new fault is one line here and a method."""
         self._faults.add(self._kill)
-        self._faults.add(self._bounce)
+        self._faults.add(self._bounce, 2)
+        self._faults.add(self._cut_the_power, 0.4)
         self._faults.add(self._start, 3, is_remedy=True)
         self._faults.add(self._expire_a_session)
         self._faults.add(self._expire_a_dead_session, 2, is_remedy=True)
@@ -155,6 +160,8 @@ class Simulation:
 
     def run(self, steps: int = STEPS) -> None:
         """Live through ``steps`` steps with faults, then heal and converge."""
+        if self.random.random() < SETTLED_PROBABILITY:
+            self._settle()
         for _ in range(steps):
             self._live_on()
         self._heal()
@@ -170,6 +177,20 @@ class Simulation:
             after = self._epochs()
             used = {key: after[key] - before.get(key, after[key]) for key in after}
             assert max(used.values()) <= MAX_EPOCHS, f"EpochsAreUsedUp: {used}"
+
+    def _settle(self) -> None:
+        """Begin with a cluster that works: else most of a history goes by before there is one."""
+        self._faults_are_on = False
+        self.cluster.network.fate = usual_fate
+        for _ in range(self.random.randint(1, MAX_FIRST_TOPICS)):
+            self._admins.create_topic()
+        self.cluster.run_for(SETTLED_MS)
+        for _ in range(self.random.randint(0, MAX_FIRST_RECORDS)):
+            self.clients.act()
+        self.cluster.run_for(SETTLED_MS)
+        self.cluster.network.fate = self._fate
+        self._faults_are_on = True
+        self._note("settled")
 
     def _epochs(self) -> dict[str, int]:
         """Return the controller epoch, and the leader epoch of each partition of each topic."""
@@ -310,11 +331,17 @@ class Simulation:
         broken = BROKEN_START_AT_A_BAD_MOMENT if is_bad_moment else BROKEN_START_PROBABILITY
         if self._faults_are_on and dice < broken:
             self._note("a log directory of %d cannot be read", broker_id)
+            self._add_to_the_trouble({name.topic for name in disk.fragile()})
             disk.start_broken()
         else:
             disk.repair(has_its_data=dice < SAME_DISK_PROBABILITY)
         disk.check_damaged_logs(lambda: self.random.random() < self._odds.refusal)
         return self.cluster.start(broker_id, port=port)
+
+    def _add_to_the_trouble(self, topics: Collection[str]) -> None:
+        """Have topics deleted just when replicas of them are out of reach."""
+        if topics and self._faults_are_on and self.random.random() < self._odds.bad_moment / 2:
+            self._admins.delete_topic(topics)
 
     # --- faults of the network ---
 
@@ -438,6 +465,9 @@ class Simulation:
         self._note("  %d stalls %s %s", broker.broker_id, call.moment.value, call.method)
         if expire and not (call.method in READS and call.moment is Moment.BETWEEN):
             self.cluster.expire(broker.session.session_id)
+        may_depose = not expire and not self._is_sparing and broker.controller.is_active
+        if may_depose and self.random.random() < self._odds.bad_moment:
+            self._admins.delete_controller_znode()
         self._stalls += 1
         try:
             for _ in range(self.random.randrange(STALL_STEPS)):
@@ -461,25 +491,79 @@ class Simulation:
         is_ruler = broker is not None and broker.controller.is_active
         return None if is_ruler and self._is_sparing else broker
 
+    def _damage_a_log(self) -> None:
+        """Have a bit flip, which somebody may see soon, or much later."""
+        broker_id, topic = self._damage.flip_a_bit() or (-1, "")
+        if broker_id in self.cluster.brokers and self.random.random() < self._odds.bad_moment:
+            self.cluster.brokers[broker_id].verify_logs()
+            self._add_to_the_trouble({topic})
+
     def _kill(self) -> None:
         broker = self._pick_a_victim()
         if broker is not None:
             self._note("kill %d", broker.broker_id)
             self._end(broker)
+            self._add_to_the_trouble({name.topic for name in broker.disk.hosted()})
             if self.random.random() < self._odds.power_loss:
-                self._note("  and its machine")
-                broker.disk.lose_power(lambda: self.random.randrange(3))
+                self._lose_power(broker)
+
+    def _lose_power(self, broker: SimulatedBroker) -> None:
+        self._note("  and its machine")
+        broker.disk.lose_power(lambda: self.random.randrange(3))
+
+    def _cut_the_power(self) -> None:
+        """Have all machines fail at the same time, or all but one; some are back at once."""
+        spared = self._pick() if self.random.random() < 0.5 else None
+        failing = [
+            broker
+            for broker in self.cluster.brokers.values()
+            if broker is not spared and not self._is_in_call(broker)
+            if not (self._is_sparing and broker.controller.is_active)
+        ]
+        for broker in failing:
+            self._note("kill %d", broker.broker_id)
+            self._end(broker)
+            self._lose_power(broker)
+        for _ in failing:
+            if self.random.random() < self._odds.quick_restart:
+                self._expire_a_dead_session()
+                self._start()
 
     def _bounce(self) -> None:
         """Have a broker die and start at once, while what it sent is still on its way."""
-        broker = self._pick_a_victim()
-        if broker is None:
+        awaited = [b for b in self._awaited() if not self._is_in_call(b)]
+        is_bad_moment = awaited and self.random.random() < self._odds.bad_moment
+        broker = self.random.choice(awaited) if is_bad_moment else self._pick_a_victim()
+        if broker is None or (self._is_sparing and broker.controller.is_active):
             return
         self._hold(broker)
         self._note("bounce %d", broker.broker_id)
         self._end(broker)
+        if self.random.random() < self._odds.power_loss:
+            self._lose_power(broker)
         self.cluster.expire(self._forgotten_sessions.pop())
-        self._ports[broker.broker_id] = self._boot(broker.broker_id).port
+        started = self._boot(broker.broker_id)
+        self._ports[broker.broker_id] = started.port
+        if self.random.random() < self._odds.quick_restart:
+            self._note("  it is back, and now arrives what it has answered")
+            for number in self.cluster.network.answers_of(broker.control_endpoint):
+                self.cluster.network.deliver(number)
+            self.cluster.take(("event", broker.broker_id))
+
+    def _awaited(self) -> list[SimulatedBroker]:
+        """Return the successors of leaders that wait to be let go."""
+        owed = [e for ruler in self.cluster.active_controllers for e in ruler.unanswered.values()]
+        leaving = [e.request for e in owed if isinstance(e.request, ControlledShutdownRequest)]
+        history = self.invariants.history
+        ids = {
+            leader
+            for request in leaving
+            for _, (leader, _, _) in history.successors(request.broker_id)
+        }
+        return [self.cluster.brokers[i] for i in sorted(ids & self.cluster.brokers.keys())]
+
+    def _is_in_call(self, broker: SimulatedBroker) -> bool:
+        return broker.broker_id in self.cluster.in_call
 
     def _end(self, broker: SimulatedBroker) -> None:
         self._forgotten_sessions.append(broker.session.session_id)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import NamedTuple, TypeAlias
 
 from zk.operations import (
@@ -173,6 +174,7 @@ class DataTree:
         self.nodes[parent_of(path)].children.discard(name_of(path))
 
 
+@lru_cache(maxsize=10_000)
 def check_path(path: str) -> None:
     """Raise ValueError for a path the real client would not send."""
     absolute = path.startswith("/") and not path.endswith("/")
