@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TypeAlias
 
 from core.controller.effects import Effect
-from core.controller.events import ControllerEvent
+from core.controller.events import ControllerEvent, StandAgain
 from core.controller.term import ControllerSettings
 from core.errors import ForeignDirectoryError
 from core.model import (
@@ -221,8 +221,9 @@ class Cluster:
         """Take the first step there is, or let time pass, until the cluster is at rest.
 
         At rest means: for ``quiet_ms`` ZooKeeper has not changed, no broker has received an order
-        and no record has been copied. The default is longer than any timer that matters. Fetches,
-        and attempts that get nowhere, go on for ever.
+        and no record has been copied; and it is not that everybody stands back from elections. The
+        default is longer than any timer that matters. Fetches, and attempts that get nowhere, go on
+        for ever.
         """
         progress, since_ms = self._progress(), self.now_ms
         for _ in range(max_steps):
@@ -233,7 +234,7 @@ class Cluster:
             reached = self._progress()
             if reached != progress:
                 progress, since_ms = reached, self.now_ms
-            elif self.now_ms - since_ms >= quiet_ms:
+            elif self.now_ms - since_ms >= quiet_ms and not self.is_standing_back:
                 return
             self.before_rest()
             self.time.advance(FETCH_INTERVAL_MS)
@@ -242,6 +243,13 @@ class Cluster:
     def _progress(self) -> tuple[int, int, int]:
         batches = sum(disk.batch_count for disk in self.disks.values())
         return self.zookeeper.zxid, self._world.orders_received, batches
+
+    @property
+    def is_standing_back(self) -> bool:
+        """Whether nobody rules because all who could stand back for a while."""
+        return not self.active_controllers and all(
+            StandAgain() in self.time.events_of(broker) for broker in self.brokers.values()
+        )
 
     def _what_is_pending(self) -> str:
         """Say how much of each kind could happen next, and some of it."""
@@ -259,6 +267,7 @@ class Cluster:
         while self.now_ms < until_ms:
             step = next(self._steps(), None)
             if step is None:
+                self.before_rest()
                 self.time.advance(FETCH_INTERVAL_MS // 2)
             else:
                 self.take(step)

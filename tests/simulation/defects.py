@@ -35,6 +35,7 @@ from core.replication import control_orders
 from core.replication.control_orders import ControlOrders
 from core.replication.request_parts import Named, RequestParts
 from tests.simulation.address_defects import ADDRESS_DEFECTS
+from tests.simulation.bounds_defects import BOUNDS_DEFECTS
 from tests.simulation.config_defects import CONFIG_DEFECTS
 from tests.simulation.damage_defects import (
     DAMAGE_DEFECTS,
@@ -432,6 +433,7 @@ DEFECTS: tuple[Defect, ...] = (
     *TAMPERING_DEFECTS,
     *CONFIG_DEFECTS,
     *ADDRESS_DEFECTS,
+    *BOUNDS_DEFECTS,
 )
 
 SEARCH_FROM: dict[Defect, int] = {

@@ -64,6 +64,7 @@ class LeadershipHistory:
         self._wished: set[str] = set()  # topics to be deleted
         self._wishes_in_term: Counter[int] = Counter()
         self.controller_epoch = 0
+        self.elections = 0  # of controllers, and epochs that they raised
         self.ever_held: dict[TopicPartition, set[Belief]] = {}
         self.ever_led: set[tuple[TopicPartition, BrokerId, int]] = set()
         self.current: dict[TopicPartition, LeaderAndIsr] = {}
@@ -194,6 +195,7 @@ class LeadershipHistory:
             self._situations.meet_if(moving, Situation.FAILOVER_IN_MOVE)
             self._situations.meet_if(self._wished, Situation.FAILOVER_IN_DELETION)
             self.controller_epoch = epoch
+            self.elections += 1
             self._ruling_session = transaction.session_id
             return
         assert ControllerZNode.PATH not in created, "an election is one transaction"

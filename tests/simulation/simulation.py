@@ -19,6 +19,7 @@ from core.protocol.control import StopReplicaRequest
 from core.protocol.controller import AlterPartitionRequest, ControlledShutdownRequest
 from tests.simulation.addresses import Addresses
 from tests.simulation.admins import Admins
+from tests.simulation.bounds import Bounds
 from tests.simulation.broker import PlantedError, SimulatedBroker
 from tests.simulation.client_requests import ClientRequest
 from tests.simulation.clients import Clients
@@ -40,10 +41,11 @@ from tests.simulation.odds import (
     FAILOVER_STEPS,
     LEADERS_WRITE_PROBABILITY,
     MAX_DELAY_MS,
-    MAX_EPOCHS,
     MAX_FIRST_RECORDS,
     MAX_FIRST_TOPICS,
     MAX_JUMP_MS,
+    MAX_LEADER_EPOCHS,
+    MAX_LEADER_EPOCHS_IN_PEACE,
     MAX_NESTED_STALLS,
     PROBING_PROBABILITY,
     SAME_DISK_PROBABILITY,
@@ -65,7 +67,6 @@ from tests.simulation.tampering import Tampering
 from tests.support.fake_zookeeper import Call, Hook, Moment
 from zk.failure_store import ControllerFailuresZNode
 from zk.operations import ConnectionLossError
-from zk.znodes import ControllerEpochZNode
 
 READS = ("get", "get_many", "children", "children_many")
 
@@ -106,6 +107,7 @@ class Simulation:
         self._admins = Admins(
             self.cluster, BROKERS, self.random, self.invariants.history, self._note
         )
+        self._bounds = Bounds(self.cluster, self.invariants.history)
         self._addresses = Addresses(self.cluster, seed, self.situations, self._note)
         self.cluster.before_rest = self._before_rest
         self._configurations = Configurations(self.cluster, BROKERS, seed, self._note)
@@ -171,12 +173,11 @@ class Simulation:
             self._note("start %d, which was missing", self._missing)
             self._converge()
         elif self.random.random() < self._odds.afterwards:
-            before = self._epochs()
+            peace = Bounds(self.cluster, self.invariants.history)
+            peace.begin()
             self._go_on_in_peace()
             self._converge()
-            after = self._epochs()
-            used = {key: after[key] - before.get(key, after[key]) for key in after}
-            assert max(used.values()) <= MAX_EPOCHS, f"EpochsAreUsedUp: {used}"
+            peace.check(MAX_LEADER_EPOCHS_IN_PEACE)
 
     def _settle(self) -> None:
         """Begin with a cluster that works: else most of a history goes by before there is one."""
@@ -192,18 +193,6 @@ class Simulation:
         self._faults_are_on = True
         self._note("settled")
 
-    def _epochs(self) -> dict[str, int]:
-        """Return the controller epoch, and the leader epoch of each partition of each topic."""
-        history = self.invariants.history
-        history.check()
-        node = self.cluster.zookeeper.node(ControllerEpochZNode.PATH)  # set by hand, perhaps
-        stored = 0 if node is None else ControllerEpochZNode.decode(node.data)
-        of_partitions = {
-            f"{name} {history.topic_id(name.topic)}": now.leader_epoch
-            for name, now in history.current.items()
-        }
-        return {"controller": max(stored, history.controller_epoch), **of_partitions}
-
     def _go_on_in_peace(self) -> None:
         """Have one thing done while nothing else happens that would hide what is forgotten."""
         self.random.choice(self._admins.works)()
@@ -216,20 +205,26 @@ class Simulation:
 
     def _converge(self) -> None:
         second_ids = self.invariants.history.second_ids
-        self.cluster.run_until_quiet()
+        self._rest()
         if self.invariants.history.second_ids > second_ids:
             self._restart(self.cluster.brokers)
-            self.cluster.run_until_quiet()
+            self._rest()
         restored = self._damage.restore_what_nobody_has()
         if restored is not None:
             self._restart(restored)
-            self.cluster.run_until_quiet()
+            self._rest()
         self.clients.finish()
         assert_converged(self.cluster)
         assert_logs_converged(self.cluster, self.invariants.records)
 
+    def _rest(self) -> None:
+        self._bounds.begin()
+        self.cluster.run_until_quiet()
+        self._bounds.check(MAX_LEADER_EPOCHS)
+
     def _before_rest(self) -> None:
         """Do what takes some time, and happens all the same when nothing else does."""
+        self._bounds.look()
         self.cluster.zookeeper.catch_up()
         self._addresses.follow()
 

@@ -1,0 +1,88 @@
+"""How long a cluster without faults may take until everything is led, and how many epochs it uses.
+
+Without bounds a cluster that elects one controller after another, or moves leaderships to and fro,
+passes as long as it comes to rest some day.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from core.controller.controller import MAX_RESIGNATION_BACKOFF_MS
+from core.model import BrokerId, TopicPartition
+from tests.simulation.cluster import Cluster
+from tests.simulation.fetchers import FETCH_INTERVAL_MS
+from tests.simulation.leadership_history import LeadershipHistory
+from zk.admin_znodes import DeleteTopicsTopicZNode
+
+# Nothing is lost that is waited for. But a leader may be known to be sound SUSPECTS_DELAY_MS later.
+MAX_ELECTION_MS = 2 * FETCH_INTERVAL_MS
+MAX_CONTROLLERS = 3  # the next, who may have lost events, and whose epoch may have to be raised
+CONTROLLERS = "controllers"
+
+
+class Bounds:
+    """Looks on while a cluster is left in peace; raises ``AssertionError``."""
+
+    def __init__(self, cluster: Cluster, history: LeadershipHistory) -> None:
+        self._cluster = cluster
+        self._history = history
+        self._began_ms: int | None = None  # None: nothing is measured
+        self._before: Mapping[str, int] = {}
+        self._may_take_ms = MAX_ELECTION_MS
+
+    def begin(self) -> None:
+        """Measure from now on."""
+        self._began_ms = self._cluster.now_ms
+        self._before = self.epochs()
+        all_stand_back = self._cluster.is_standing_back
+        self._may_take_ms = MAX_RESIGNATION_BACKOFF_MS if all_stand_back else MAX_ELECTION_MS
+
+    def look(self) -> None:
+        """Look, as time passes, whether somebody rules and everything is led."""
+        began_ms = self._began_ms
+        if began_ms is None or self._cluster.now_ms - began_ms < self._may_take_ms:
+            return
+        rulers = self._cluster.active_controllers
+        assert any(map(self._history.is_ruling, rulers)), "ElectionIsBounded: nobody rules yet"
+        # Brokers take another id of a topic than theirs for its own when they start again.
+        unled = () if self._history.second_ids else self._unled()
+        assert not unled, f"ElectionIsBounded: nobody leads {unled}"
+
+    def check(self, max_leader_epochs: int) -> None:
+        """Check which epochs were used since the beginning, and measure no more."""
+        self._began_ms = None
+        now = self.epochs()
+        used = {key: now[key] - self._before.get(key, now[key]) for key in now}
+        controllers = used.pop(CONTROLLERS)
+        assert controllers <= MAX_CONTROLLERS, f"EpochsAreBounded: {controllers} controllers"
+        worst = max(used, key=lambda key: used[key], default="")
+        assert not used or used[worst] <= max_leader_epochs, (
+            f"EpochsAreBounded: {used[worst]} leader epochs of {worst}"
+        )
+
+    def epochs(self) -> dict[str, int]:
+        """Return how many controllers there were, and the leader epochs of all partitions."""
+        history = self._history
+        history.check()
+        of_partitions = {
+            f"{name} {history.topic_id(name.topic)}": now.leader_epoch
+            for name, now in history.current.items()
+        }
+        return {CONTROLLERS: history.elections, **of_partitions}
+
+    def _unled(self) -> list[TopicPartition]:
+        """Return the partitions that nobody alive leads although a member of the ISR could."""
+        return [
+            name
+            for name, now in self._history.current.items()
+            if now.leader not in self._cluster.brokers
+            and any(self._could_lead(member, name) for member in now.isr)
+            and self._cluster.zookeeper.node(DeleteTopicsTopicZNode.path(name.topic)) is None
+        ]
+
+    def _could_lead(self, broker_id: BrokerId, name: TopicPartition) -> bool:
+        if broker_id not in self._cluster.brokers:
+            return False
+        disk = self._cluster.disks[broker_id]
+        return disk.get(name) is not None and disk.suspects().end_of(name) is None

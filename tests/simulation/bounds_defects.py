@@ -1,0 +1,63 @@
+"""Defects under which a cluster comes to rest all the same, too late or by too many epochs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import Any, TypeAlias
+from unittest.mock import patch
+
+from core.controller import events
+from core.controller.controller import Controller
+from core.controller.reassignment import Reassignments
+from core.model import TopicPartition
+
+Defect: TypeAlias = Callable[[], Any]
+
+LATE_MS = 5_000
+
+
+def brokers_noticed_late() -> Any:
+    """A controller lets some time pass before it looks which brokers came and went."""
+    dispatch = Controller._dispatch
+    waiting: set[Controller] = set()
+
+    def later(self: Controller, event: events.ControllerEvent, now_ms: int) -> None:
+        is_news = isinstance(event, events.BrokerChange) and self.is_active
+        if is_news and self not in waiting:
+            waiting.add(self)
+            self._schedule(LATE_MS, event)
+            return
+        if is_news:
+            waiting.discard(self)
+        dispatch(self, event, now_ms)
+
+    return patch.object(Controller, "_dispatch", later)
+
+
+def a_new_term_for_every_broker() -> Any:
+    """A controller that finds brokers to be others begins again, with everything."""
+    dispatch = Controller._dispatch
+
+    def again(self: Controller, event: events.ControllerEvent, now_ms: int) -> None:
+        is_of_brokers = isinstance(event, events.BrokerChange | events.BrokerModifications)
+        dispatch(self, events.EventsLost() if is_of_brokers else event, now_ms)
+
+    return patch.object(Controller, "_dispatch", again)
+
+
+def moves_begin_again_and_again() -> Any:
+    """Whenever an ISR changes, all that is being moved gets another leader epoch."""
+    on_isr_change = Reassignments.on_isr_change
+
+    def all_of_them(self: Reassignments, partitions: Collection[TopicPartition]) -> None:
+        on_isr_change(self, partitions)
+        self._moves.go_on(sorted(self._context.partitions_being_reassigned))
+
+    return patch.object(Reassignments, "on_isr_change", all_of_them)
+
+
+BOUNDS_DEFECTS: tuple[Defect, ...] = (
+    brokers_noticed_late,
+    a_new_term_for_every_broker,
+    moves_begin_again_and_again,
+)
