@@ -32,8 +32,8 @@ class MovingLeaderships:
     def caught_up(self, partitions: Collection[TopicPartition]) -> list[TopicPartition]:
         """Return those whose target is in sync, as ZooKeeper has it now.
 
-        Where replicas will be removed, somebody of the target must be alive to lead, lest the
-        partition be left to the dead.
+        Where replicas will be removed, somebody of the target must be alive and sound: the
+        partition must not be left to the dead, nor those be deleted who have what others lost.
         """
         states = self._term.store.read_partition_states(partitions)
         return [p for p in partitions if self._has_caught_up(p, states.get(p))]
@@ -151,7 +151,7 @@ class MovingLeaderships:
         if state is None or isinstance(state, BadDataError):
             return False
         target = assignment.target_replicas
-        if assignment.removing_replicas and not any(map(self._online(partition), target)):
+        if assignment.removing_replicas and not any(map(self._sound(partition), target)):
             return False
         isr = state.leader_and_isr.isr
         return all(replica in isr and self._exists(partition, replica) for replica in target)

@@ -5,13 +5,19 @@ from __future__ import annotations
 from core.controller.events import PartitionReassignmentIsrChange
 from core.controller.states import ReplicaState
 from core.errors import Errors
-from core.model import PartitionAndReplica, ReplicaAssignment, TopicPartition
+from core.model import (
+    LogEnd,
+    PartitionAndReplica,
+    ReplicaAssignment,
+    SuspectReplicas,
+    TopicPartition,
+)
 from core.ports import TopicAssignment
 from tests.support.fake_zookeeper import Call, Moment
 from tests.support.moving_cluster import ADMIN, MovingCluster, cluster, topic_path
-from tests.support.term import T0, T1, leader_and_isr_rows, stop_replica_rows, topic_id
+from tests.support.term import T0, T1, broker_info, leader_and_isr_rows, stop_replica_rows, topic_id
 from zk.admin_znodes import ReassignPartitionsZNode
-from zk.store import topic_assignment
+from zk.store import ZkControllerStore, topic_assignment
 
 T = topic_path("t")
 STATE = f"{T}/partitions/0/state"
@@ -101,6 +107,20 @@ def test_some_of_the_target_in_sync_is_not_enough() -> None:
     moving.handle(PartitionReassignmentIsrChange(T0))
     assert moving.writes()[before:] == []
     assert moving.ongoing() != ()
+
+
+def test_who_has_everything_is_not_deleted_while_only_suspect_replicas_would_be_left() -> None:
+    moving = cluster((3, 1))
+    store = ZkControllerStore(moving.sessions[3])
+    store.publish_suspects(broker_info(3), SuspectReplicas({T0: LogEnd(0, 5)}))
+    moving.settle()
+    moving.submit({T0: (3,)})
+    assert moving.replicas(T0) == ((3, 1), (), (1,))
+    assert moving.hosts(T0) == [1, 3]
+    store.publish_suspects(broker_info(3), SuspectReplicas())
+    moving.settle()
+    assert moving.leads(T0)[:2] == (3, (3,))
+    moving.assert_at_rest()
 
 
 def test_news_of_what_is_not_moved_cost_nothing() -> None:
