@@ -21,6 +21,7 @@ MAX_LEADER_EPOCHS = 20  # of a partition, from the end of all faults until the c
 MAX_LEADER_EPOCHS_IN_PEACE = 10  # a move asked for twice takes 9 when the controller goes
 STALL_STEPS = 25
 MAX_NESTED_STALLS = 2
+MAX_STEPS_TO_TROUBLE = 30
 FACTORS = (0.0, 1.0, 1.0, 1.0, 3.0)
 FACTORS_OF_KINDS = (0.3, 1.0, 1.0, 2.0)
 MAX_PROBABILITY = 0.9

@@ -47,6 +47,7 @@ from tests.simulation.odds import (
     MAX_LEADER_EPOCHS,
     MAX_LEADER_EPOCHS_IN_PEACE,
     MAX_NESTED_STALLS,
+    MAX_STEPS_TO_TROUBLE,
     PROBING_PROBABILITY,
     SAME_DISK_PROBABILITY,
     SETTLED_MS,
@@ -142,7 +143,7 @@ class Simulation:
     def _add_faults_of_processes(self) -> None:
         """Let brokers die, start, and fail; a new fault is one line here and a method."""
         self._faults.add(self._kill)
-        self._faults.add(self._bounce, 2)
+        self._faults.add(self._bounce_somebody, 2)
         self._faults.add(self._cut_the_power, 0.4)
         self._faults.add(self._start, 3, is_remedy=True)
         self._faults.add(self._expire_a_session)
@@ -328,6 +329,8 @@ class Simulation:
             self._note("a log directory of %d cannot be read", broker_id)
             self._add_to_the_trouble({name.topic for name in disk.fragile()})
             disk.start_broken()
+            while self._forgotten_sessions:  # it can register at once
+                self._expire_a_dead_session()
         else:
             disk.repair(has_its_data=dice < SAME_DISK_PROBABILITY)
         disk.check_damaged_logs(lambda: self.random.random() < self._odds.refusal)
@@ -335,7 +338,7 @@ class Simulation:
 
     def _add_to_the_trouble(self, topics: Collection[str]) -> None:
         """Have topics deleted just when replicas of them are out of reach."""
-        if topics and self._faults_are_on and self.random.random() < self._odds.bad_moment / 2:
+        if topics and self._faults_are_on and self.random.random() < self._odds.bad_moment:
             self._admins.delete_topic(topics)
 
     # --- faults of the network ---
@@ -491,6 +494,8 @@ class Simulation:
         broker_id, topic = self._damage.flip_a_bit() or (-1, "")
         if broker_id in self.cluster.brokers and self.random.random() < self._odds.bad_moment:
             self.cluster.brokers[broker_id].verify_logs()
+            for _ in range(self.random.randrange(MAX_STEPS_TO_TROUBLE)):
+                self._step()
             self._add_to_the_trouble({topic})
 
     def _kill(self) -> None:
@@ -524,13 +529,13 @@ class Simulation:
                 self._expire_a_dead_session()
                 self._start()
 
-    def _bounce(self) -> None:
+    def _bounce_somebody(self) -> None:
         """Have a broker die and start at once, while what it sent is still on its way."""
-        awaited = [b for b in self._awaited() if not self._is_in_call(b)]
-        is_bad_moment = awaited and self.random.random() < self._odds.bad_moment
-        broker = self.random.choice(awaited) if is_bad_moment else self._pick_a_victim()
-        if broker is None or (self._is_sparing and broker.controller.is_active):
-            return
+        victim = self._pick_a_victim()
+        if victim is not None:
+            self._bounce(victim)
+
+    def _bounce(self, broker: SimulatedBroker) -> None:
         self._hold(broker)
         self._note("bounce %d", broker.broker_id)
         self._end(broker)
@@ -545,8 +550,17 @@ class Simulation:
                 self.cluster.network.deliver(number)
             self.cluster.take(("event", broker.broker_id))
 
+    def _bounce_a_successor(self) -> None:
+        """Have who takes over from a leader die before the leader is let go, if that is soon."""
+        for _ in range(MAX_STEPS_TO_TROUBLE):
+            self._step()
+            awaited = self._awaited()
+            if awaited:
+                self._bounce(self.random.choice(awaited))
+                return
+
     def _awaited(self) -> list[SimulatedBroker]:
-        """Return the successors of leaders that wait to be let go."""
+        """Return the successors of leaders that wait to be let go, if they may die."""
         owed = [e for ruler in self.cluster.active_controllers for e in ruler.unanswered.values()]
         leaving = [e.request for e in owed if isinstance(e.request, ControlledShutdownRequest)]
         history = self.invariants.history
@@ -555,7 +569,13 @@ class Simulation:
             for request in leaving
             for _, (leader, _, _) in history.successors(request.broker_id)
         }
-        return [self.cluster.brokers[i] for i in sorted(ids & self.cluster.brokers.keys())]
+        successors = [self.cluster.brokers[i] for i in sorted(ids & self.cluster.brokers.keys())]
+        is_spared = self._is_sparing
+        return [
+            broker
+            for broker in successors
+            if not self._is_in_call(broker) and not (is_spared and broker.controller.is_active)
+        ]
 
     def _is_in_call(self, broker: SimulatedBroker) -> bool:
         return broker.broker_id in self.cluster.in_call
@@ -625,6 +645,8 @@ class Simulation:
         if broker is not None and not broker.is_leaving:
             self._note("%d asks to shut down", broker.broker_id)
             broker.shut_down()
+            if self.random.random() < self._odds.bad_moment and not self._is_calm:
+                self._bounce_a_successor()
 
     def _ask_for_a_shutdown_and_stay(self) -> None:
         """Ask to hand over and think better of it: some day the broker is used again."""
