@@ -2,11 +2,13 @@
 
 What a ROUTER of ZeroMQ is, with a limit for everything a peer can make us keep. ZeroMQ listens,
 accepts, reads and writes in a thread of its own; it hands over bytes (ZMQ_STREAM), in chunks of at
-most 8 KiB, and ``zmtp`` makes messages of them.
+most 8 KiB, and ``zmtp`` makes messages of them. Peers take turns by message: a chunk of one may
+have hundreds.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from contextlib import suppress
 from typing import Final, NamedTuple
 
@@ -16,22 +18,29 @@ from core.records import RecordBytes
 from transport.codec import Frames
 from transport.record_frames import LARGE_BYTES
 from transport.sockets import Context, listen_at, open_monitor, open_socket
-from transport.zmtp import PING, MessageTooLargeError, NotZmtpError, ZmtpConnection, message_pieces
+from transport.zmtp import PING, MessageTooLargeError, PeerError, ZmtpConnection, message_pieces
 
 SWEEP_S: Final = 1.0
 """How often ``sweep`` is to be called."""
 MAX_UNFINISHED_BYTES: Final = 128 * 1024 * 1024
+MAX_WAITING: Final = 1000
+"""How many messages of a peer may wait for their turn."""
+_MAX_WAITING_OF_ALL: Final = 10_000  # before more is received
 
 _OTHER_FRAMES_BYTES: Final = 8 * 1024  # of a message beside its largest frame
 _PATIENCE: Final = 4  # sweeps that a peer may be silent, or take to introduce itself
 _UNBIND_TIMEOUT_MS: Final = 1000
 
 
-class Received(NamedTuple):
-    """Messages of a peer, each as its frames; ``route`` is where answers go."""
+class TooManyMessagesError(PeerError):
+    """More messages than may wait."""
+
+
+class Message(NamedTuple):
+    """The frames of a message; ``route`` is where answers go."""
 
     route: bytes
-    messages: list[list[RecordBytes]]
+    frames: list[RecordBytes]
 
 
 class _Peer:
@@ -39,6 +48,7 @@ class _Peer:
 
     def __init__(self, zmtp: ZmtpConnection) -> None:
         self.zmtp = zmtp
+        self.waiting: deque[list[RecordBytes]] = deque()
         self.sweeps = 0  # since it was last heard of; or since it came, until it is ready
 
 
@@ -59,6 +69,8 @@ class Peers:
         self._max_message_bytes = max_frame_bytes + _OTHER_FRAMES_BYTES
         self._max_unfinished_bytes = max_unfinished_bytes
         self._peers: dict[bytes, _Peer] = {}
+        self._with_messages: deque[tuple[bytes, deque[list[RecordBytes]]]] = deque()
+        self._waiting = 0  # messages, of all peers
         self._closing: set[bytes] = set()  # cut off, and ZeroMQ had no room to be told so
         self.unfinished_bytes = 0
         """How much is kept of messages that have not ended."""
@@ -76,42 +88,67 @@ class Peers:
         """Have ``poller`` wake up when something has come."""
         poller.register(self._socket, zmq.POLLIN)
 
-    def receive(self) -> Received | None:
-        """Take the next chunk that came and return the messages that end in it; never blocks.
+    @property
+    def has_messages(self) -> bool:
+        """Whether ``next_message`` would return one."""
+        return self._waiting > 0
 
-        ``None`` if nothing came. Raises NotZmtpError or MessageTooLargeError for a peer that was
-        cut off.
+    def receive(self) -> bool:
+        """Take the next chunk that came; return whether one did; never blocks.
+
+        None is taken while too many messages wait. Raises PeerError for a peer that was cut off.
         """
         if self.unfinished_bytes > self._max_unfinished_bytes:
             self._cut_off(max(self._peers, key=lambda other: self._peers[other].zmtp.held_bytes))
             raise MessageTooLargeError("the largest message that had not ended, of too many")
+        if self._waiting >= _MAX_WAITING_OF_ALL:
+            return False
         try:
             frames = self._socket.recv_multipart(zmq.NOBLOCK, copy=False)
         except zmq.Again:
-            return None
+            return False
         route, data = frames[0].bytes, frames[1].bytes
         if not data:
             self._on_connected_or_left(route, frames[1])
         elif route in self._peers:
             try:
-                return Received(route, self._read(route, self._peers[route], data))
-            except (NotZmtpError, MessageTooLargeError):
+                self._read(route, self._peers[route], data)
+            except PeerError:
                 self._cut_off(route)
                 raise
-        return Received(route, [])
+        return True
+
+    def next_message(self) -> Message | None:
+        """Return a message of the peer whose turn it is; ``None`` if there is none.
+
+        Of a peer that has left, too.
+        """
+        while self._with_messages:
+            route, waiting = self._with_messages.popleft()
+            if waiting:  # those of a peer that sent too many are gone
+                message = Message(route, waiting.popleft())
+                self._waiting -= 1
+                if waiting:
+                    self._with_messages.append((route, waiting))
+                return message
+        return None
 
     def send(self, route: bytes, frames: Frames) -> None:
         """Send a message to a peer.
 
-        Raises zmq.ZMQError: it left (EHOSTUNREACH), or it does not read and is cut off (EAGAIN).
+        Raises zmq.ZMQError: it left, which may be known before all it sent was received, or it
+        does not read. It is cut off if part of the message was sent.
         """
         if route not in self._peers:
             raise zmq.ZMQError(zmq.EHOSTUNREACH)
+        is_begun = False
         try:
             for piece in message_pieces(frames):
                 self._send_piece(route, piece)
+                is_begun = True
         except zmq.ZMQError:
-            self._cut_off(route)  # part of the message may have been sent
+            if is_begun:
+                self._cut_off(route)
             raise
 
     def sweep(self) -> None:
@@ -148,7 +185,7 @@ class Peers:
             self._peers[route] = _Peer(zmtp)
             self._send_own(route, zmtp.take_to_send())
 
-    def _read(self, route: bytes, peer: _Peer, data: bytes) -> list[list[RecordBytes]]:
+    def _read(self, route: bytes, peer: _Peer, data: bytes) -> None:
         self.unfinished_bytes -= peer.zmtp.held_bytes
         try:
             messages = peer.zmtp.receive(data)
@@ -156,16 +193,21 @@ class Peers:
             self.unfinished_bytes += peer.zmtp.held_bytes
         if peer.zmtp.is_ready:
             peer.sweeps = 0
+        if len(peer.waiting) + len(messages) > MAX_WAITING:
+            self._waiting -= len(peer.waiting)
+            peer.waiting.clear()
+            raise TooManyMessagesError(f"{peer.zmtp.peer}: more than {MAX_WAITING} messages wait")
+        if messages and not peer.waiting:
+            self._with_messages.append((route, peer.waiting))
+        peer.waiting += messages
+        self._waiting += len(messages)
         self._send_own(route, peer.zmtp.take_to_send())
-        return messages
 
     def _send_own(self, route: bytes, data: bytes) -> None:
-        """Send what the protocol asks for; a peer that leaves no room for it is cut off."""
+        """Send what the protocol asks for, unless the peer has left or does not read."""
         if data:
-            try:
+            with suppress(zmq.ZMQError):
                 self._send_piece(route, data)
-            except zmq.ZMQError:
-                self._cut_off(route)
 
     def _send_piece(self, route: bytes, piece: RecordBytes) -> None:
         self._socket.send(route, zmq.NOBLOCK | zmq.SNDMORE)

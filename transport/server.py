@@ -27,10 +27,10 @@ from core.protocol.control import ControlHeader, ControlResponse
 from core.records import RecordBytes
 from transport import codec
 from transport.codec import Frames, Request, RequestHeader, Response
-from transport.peers import SWEEP_S, Peers
+from transport.peers import SWEEP_S, Message, Peers, TooManyMessagesError
 from transport.sockets import Context
 from transport.wakeup import Wakeup
-from transport.zmtp import MessageTooLargeError, NotZmtpError
+from transport.zmtp import MessageTooLargeError, NotZmtpError, PeerError
 
 logger = logging.getLogger(__name__)
 
@@ -61,6 +61,13 @@ class Rejection(StrEnum):
     OVERLOADED = "too many unanswered requests"
     DISPATCH_FAILED = "dispatch failed"
     UNROUTABLE_ANSWER = "answer to a peer that is gone"
+
+
+_REASONS_TO_CUT_OFF: Final[Mapping[type[PeerError], Rejection]] = {
+    NotZmtpError: Rejection.BAD_HANDSHAKE,
+    MessageTooLargeError: Rejection.TOO_LARGE,
+    TooManyMessagesError: Rejection.OVERLOADED,
+}
 
 
 class RejectedFrames:
@@ -235,7 +242,7 @@ class ControlServer:
         sweep_at = 0.0
         try:
             while not self._stopping.is_set():
-                poller.poll(int(SWEEP_S * 1000))
+                poller.poll(0 if peers.has_messages else int(SWEEP_S * 1000))
                 self._wakeup.clear()
                 self._send_answers(peers)
                 self._receive(peers)
@@ -263,38 +270,38 @@ class ControlServer:
         end_of_turn = time.monotonic() + _TURN_S
         while time.monotonic() < end_of_turn:
             try:
-                received = peers.receive()
-            except NotZmtpError as error:
-                self.rejected.add(Rejection.BAD_HANDSHAKE, error)
-                continue
-            except MessageTooLargeError as error:
-                self.rejected.add(Rejection.TOO_LARGE, error)
-                continue
-            if received is None:
-                return
-            for frames in received.messages:
+                has_come = peers.receive()
+            except PeerError as error:
+                has_come = True
+                self.rejected.add(_REASONS_TO_CUT_OFF[type(error)], error)
+            message = peers.next_message()
+            if message is not None:
                 try:
-                    self._accept(received.route, frames)
+                    self._accept(message)
                 except _RefusalError as refusal:
                     self.rejected.add(refusal.reason, refusal)
-                    self._refuse(peers, received.route, frames, refusal.error_code)
+                    self._refuse(peers, message, refusal.error_code)
+            elif not has_come:
+                return
 
-    def _accept(self, route: bytes, message: list[RecordBytes]) -> None:
+    def _accept(self, message: Message) -> None:
         """Dispatch the request in ``message``; raises _RefusalError."""
-        header, frames = self._open(message)
+        header, frames = self._open(message.frames)
         api_key = ApiKey(header.api_key)
         answer = self._screened(header, api_key, frames[0])
         if answer is not None:
             encoded = codec.encode_body(answer)
             reply_header = codec.encode_reply_header(header.correlation_id)
             self._outstanding += 1
-            self._deliver(route, (reply_header, *encoded))
+            self._deliver(message.route, (reply_header, *encoded))
             return
         try:
             body = codec.decode_request_body(api_key, *frames)
         except BadDataError as error:
             raise _RefusalError(Rejection.BAD_BODY, error, Errors.INVALID_REQUEST) from None
-        reply = Reply(api_key, header.correlation_id, functools.partial(self._deliver, route))
+        reply = Reply(
+            api_key, header.correlation_id, functools.partial(self._deliver, message.route)
+        )
         self._outstanding += 1
         request = IncomingRequest(
             api_key,
@@ -324,13 +331,13 @@ class ControlServer:
             return None
         return self._screen(api_key, control) if api_key in codec.CONTROL_REQUESTS else None
 
-    def _open(self, message: list[RecordBytes]) -> tuple[RequestHeader, list[RecordBytes]]:
+    def _open(self, frames: list[RecordBytes]) -> tuple[RequestHeader, list[RecordBytes]]:
         """Return the header, acceptable, and the body's frames; raises _RefusalError."""
-        if len(message) < 3 or message[0]:
-            detail = f"{len(message)} frames"
+        if len(frames) < 3 or frames[0]:
+            detail = f"{len(frames)} frames"
             raise _RefusalError(Rejection.BAD_ENVELOPE, detail, Errors.INVALID_REQUEST)
         try:
-            header = codec.decode_request_header(message[1])
+            header = codec.decode_request_header(frames[1])
         except BadDataError as error:
             raise _RefusalError(Rejection.BAD_HEADER, error, Errors.INVALID_REQUEST) from None
         versions = (header.header_version, header.api_version)
@@ -344,15 +351,15 @@ class ControlServer:
         if self._outstanding >= self._max_outstanding:
             detail = f"{self._outstanding} requests"
             raise _RefusalError(Rejection.OVERLOADED, detail, Errors.BROKER_NOT_AVAILABLE)
-        return header, message[2:]
+        return header, frames[2:]
 
-    def _refuse(
-        self, peers: Peers, route: bytes, message: list[RecordBytes], error_code: Errors
-    ) -> None:
+    def _refuse(self, peers: Peers, message: Message, error_code: Errors) -> None:
         """Answer a message that was not accepted, if it says to which correlation id."""
-        correlation_id = codec.peek_correlation_id(message[1]) if len(message) > 1 else None
+        frames = message.frames
+        correlation_id = codec.peek_correlation_id(frames[1]) if len(frames) > 1 else None
         if correlation_id is not None:
-            self._send(peers, route, (codec.encode_reply_header(correlation_id, error_code),))
+            header = codec.encode_reply_header(correlation_id, error_code)
+            self._send(peers, message.route, (header,))
 
     def _deliver(self, route: bytes, frames: Frames) -> None:
         """Hand an answer to the I/O thread; called from any thread, even after the end."""

@@ -31,11 +31,15 @@ _TTL_BYTES: Final = 2  # of a PING; what follows is to be repeated
 _MAX_CONTEXT_BYTES: Final = 16
 
 
-class NotZmtpError(RegentError):
+class PeerError(RegentError):
+    """A peer did what is not allowed; its connection is to be closed."""
+
+
+class NotZmtpError(PeerError):
     """A peer that does not speak ZMTP 3 without security."""
 
 
-class MessageTooLargeError(RegentError):
+class MessageTooLargeError(PeerError):
     """A message of more bytes or frames than allowed."""
 
 
@@ -75,7 +79,7 @@ class ZmtpConnection:
     def __init__(self, peer: str, max_message_bytes: int) -> None:
         self.is_ready = False
         """Whether the peer has introduced itself."""
-        self._peer = peer
+        self.peer = peer
         self._max_message_bytes = max_message_bytes
         self._is_greeted = False
         self._received = bytearray()
@@ -119,14 +123,14 @@ class ZmtpConnection:
     def _read_greeting(self) -> bool:
         """Return whether the greeting is there as a whole."""
         if not self._received.startswith(GREETING[:1]):
-            raise NotZmtpError(f"{self._peer}: no greeting of ZMTP")
+            raise NotZmtpError(f"{self.peer}: no greeting of ZMTP")
         if len(self._received) < len(GREETING):
             return False
         greeting = self._received[: len(GREETING)]
         if greeting[_MAJOR_VERSION] < GREETING[_MAJOR_VERSION]:
-            raise NotZmtpError(f"{self._peer}: ZMTP of version {greeting[_MAJOR_VERSION]}")
+            raise NotZmtpError(f"{self.peer}: ZMTP of version {greeting[_MAJOR_VERSION]}")
         if greeting[_MECHANISM] != GREETING[_MECHANISM]:
-            raise NotZmtpError(f"{self._peer}: another security mechanism than NULL")
+            raise NotZmtpError(f"{self.peer}: another security mechanism than NULL")
         self._is_greeted = True
         self._position = len(GREETING)
         return True
@@ -139,7 +143,7 @@ class ZmtpConnection:
         flags, size = received[start], received[start + 1]
         start += 2
         if flags not in _FLAGS:
-            raise NotZmtpError(f"{self._peer}: a frame with flags {flags}")
+            raise NotZmtpError(f"{self.peer}: a frame with flags {flags}")
         if flags & _LONG:
             start += _LONG_SIZE.size - 1
             if len(received) < start:
@@ -160,16 +164,16 @@ class ZmtpConnection:
     def _check_size(self, flags: int, size: int) -> None:
         if flags & _COMMAND:
             if size > _MAX_COMMAND_BYTES:
-                raise NotZmtpError(f"{self._peer}: a command of {size} bytes")
+                raise NotZmtpError(f"{self.peer}: a command of {size} bytes")
             return
         if not self.is_ready:
-            raise NotZmtpError(f"{self._peer}: a message before READY")
+            raise NotZmtpError(f"{self.peer}: a message before READY")
         if self._message_bytes + size > self._max_message_bytes:
             raise MessageTooLargeError(
-                f"{self._peer}: {self._message_bytes + size} bytes exceed {self._max_message_bytes}"
+                f"{self.peer}: {self._message_bytes + size} bytes exceed {self._max_message_bytes}"
             )
         if len(self._frames) == MAX_FRAMES:
-            raise MessageTooLargeError(f"{self._peer}: more than {MAX_FRAMES} frames")
+            raise MessageTooLargeError(f"{self.peer}: more than {MAX_FRAMES} frames")
 
     def _on_command(self, body: bytes) -> None:
         name, data = body[1 : 1 + body[0]] if body else b"", body[1 + body[0] :] if body else b""
@@ -179,4 +183,4 @@ class ZmtpConnection:
         elif name == b"PING" and self.is_ready:
             self._to_send += _command(b"PONG", data[_TTL_BYTES:][:_MAX_CONTEXT_BYTES])
         elif name != b"PONG" or not self.is_ready:
-            raise NotZmtpError(f"{self._peer}: an unexpected command {name[:16]!r}")
+            raise NotZmtpError(f"{self.peer}: an unexpected command {name[:16]!r}")

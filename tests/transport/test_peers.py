@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import struct
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Never
 from urllib.parse import urlsplit
 
@@ -12,9 +13,10 @@ import pytest
 import zmq
 
 from tests.transport.raw_peer import zmtp_dealer
-from transport.peers import Peers, Received
+from transport.peers import MAX_WAITING, Message, Peers, TooManyMessagesError
+from transport.record_frames import LARGE_BYTES
 from transport.sockets import Context
-from transport.zmtp import GREETING, MessageTooLargeError, NotZmtpError
+from transport.zmtp import GREETING, PING, MessageTooLargeError, NotZmtpError
 
 MAX_FRAME_BYTES = 1_000_000
 READY_OF_A_ROUTER = b"\x04\x1c\x05READY\x0bSocket-Type\0\0\0\x06ROUTER"
@@ -28,28 +30,39 @@ def peers(context: Context) -> Iterator[Peers]:
     peers.close()
 
 
-def receive_until(peers: Peers, is_done: Callable[[Received], bool]) -> Received:
-    """Receive what comes until something is as wanted."""
+def receive_chunk(peers: Peers) -> None:
+    """Wait for the next chunk."""
     poller = zmq.Poller()
     peers.register(poller)
+    while not peers.receive():
+        assert poller.poll(5000), "nothing comes"
+
+
+def receive_without_end(peers: Peers) -> Never:
     while True:
-        received = peers.receive()
-        if received is None:
-            assert poller.poll(5000), "nothing comes"
-        elif is_done(received):
-            return received
+        receive_chunk(peers)
 
 
-def receive_messages(peers: Peers, peer: socket.socket, text: bytes) -> Received:
+def receive_message(peers: Peers) -> Message:
+    while not peers.has_messages:
+        receive_chunk(peers)
+    message = peers.next_message()
+    assert message is not None
+    return message
+
+
+def send_and_receive(peers: Peers, peer: socket.socket, text: bytes) -> Message:
     """Send a message of one frame, and receive it."""
     peer.sendall(bytes((0, len(text))) + text)
-    return receive_until(peers, lambda received: received.messages == [[text]])
+    message = receive_message(peers)
+    assert message.frames == [text]
+    return message
 
 
 def introduce(peers: Peers) -> socket.socket:
     """Connect, and exchange greetings; what is sent to the peer first is read."""
     peer = zmtp_dealer(peers.endpoint)
-    receive_messages(peers, peer, b"here")
+    send_and_receive(peers, peer, b"here")
     assert read(peer, len(GREETING)) == GREETING
     assert read(peer, len(READY_OF_A_ROUTER)) == READY_OF_A_ROUTER
     return peer
@@ -92,26 +105,26 @@ def test_a_peer_that_does_not_introduce_itself_is_cut_off(peers: Peers) -> None:
         introduce(peers) as another,
         socket.create_connection((address.hostname, address.port or 0), timeout=5) as silent,
     ):
-        receive_until(peers, lambda received: True)  # it is connected
+        receive_chunk(peers)  # it is connected
         assert read(silent, len(GREETING)) == GREETING
         for _ in range(PATIENCE):
             silent.sendall(GREETING[:1])  # slowly is not fast enough
-            receive_until(peers, lambda received: True)
-            receive_messages(peers, another, b"well")
+            receive_chunk(peers)
+            send_and_receive(peers, another, b"well")
             peers.sweep()
         assert is_closed(peers, silent)
-        receive_messages(peers, another, b"still here")
+        send_and_receive(peers, another, b"still here")
 
 
 def test_a_silent_peer_is_asked_and_cut_off_when_it_does_not_answer(peers: Peers) -> None:
     with introduce(peers) as silent, introduce(peers) as alive:
         for _ in range(PATIENCE):
             peers.sweep()
-            receive_messages(peers, alive, b"well")
+            send_and_receive(peers, alive, b"well")
         assert read(silent, 9) == b"\x04\x07\x04PING\0\0"
         assert read(silent, 2 * 9) == b"\x04\x07\x04PING\0\0" * 2
         assert is_closed(peers, silent)
-        receive_messages(peers, alive, b"still here")
+        send_and_receive(peers, alive, b"still here")
 
 
 def test_a_peer_of_zeromq_answers_when_it_is_asked(peers: Peers, context: Context) -> None:
@@ -119,12 +132,13 @@ def test_a_peer_of_zeromq_answers_when_it_is_asked(peers: Peers, context: Contex
     try:
         dealer.connect(peers.endpoint)
         dealer.send(b"here")
-        route = receive_until(peers, lambda received: received.messages == [[b"here"]]).route
+        message = receive_message(peers)
+        assert message.frames == [b"here"]
         for _ in range(2 * PATIENCE):
             peers.sweep()
             peers.sweep()
-            receive_until(peers, lambda received: received == (route, []))  # PONG
-        peers.send(route, (b"still", b"here"))
+            receive_chunk(peers)  # PONG
+        peers.send(message.route, (b"still", b"here"))
         assert dealer.poll(5000)
         assert dealer.recv_multipart() == [b"still", b"here"]
     finally:
@@ -135,15 +149,15 @@ def test_of_too_many_unfinished_messages_the_largest_is_given_up(peers: Peers) -
     with introduce(peers) as first, introduce(peers) as second, introduce(peers) as small:
         small.sendall(b"\x01\x03one")
         first.sendall(b"\x03" + struct.pack(">Q", 900_000) + bytes(900_000))
-        receive_until(peers, lambda _: peers.unfinished_bytes > 900_000)
+        while peers.unfinished_bytes < 900_000:
+            receive_chunk(peers)
         second.sendall(b"\x03" + struct.pack(">Q", 700_000) + bytes(700_000))
         with pytest.raises(MessageTooLargeError):
-            receive_until(peers, lambda _: False)
+            receive_without_end(peers)
         assert is_closed(peers, first)
         for peer in (second, small):
             peer.sendall(b"\x00\x03end")
-            ended = receive_until(peers, lambda received: bool(received.messages))
-            assert ended.messages[0][1] == b"end"
+            assert receive_message(peers).frames[1] == b"end"
         assert peers.unfinished_bytes == 0
 
 
@@ -152,16 +166,71 @@ def test_a_stranger_is_cut_off_and_named(peers: Peers) -> None:
     with socket.create_connection((address.hostname, address.port or 0), timeout=5) as stranger:
         stranger.sendall(b"GET / HTTP/1.1\r\n\r\n")
         with pytest.raises(NotZmtpError, match=r"127\.0\.0\.1: no greeting"):
-            receive_until(peers, lambda received: False)
+            receive_without_end(peers)
         assert read(stranger, len(GREETING)) in (b"", GREETING)
         assert is_closed(peers, stranger)
 
 
-def test_a_peer_that_does_not_read_is_cut_off_and_what_was_for_it_let_go(peers: Peers) -> None:
+def test_answers_to_a_peer_that_does_not_read_are_dropped(peers: Peers) -> None:
     with introduce(peers) as peer:
-        route = receive_messages(peers, peer, b"ask").route
+        route = send_and_receive(peers, peer, b"ask").route
         with pytest.raises(zmq.ZMQError, match="temporarily unavailable"):
             send_without_end(peers, route)
+        send_and_receive(peers, peer, b"it is served all the same")
+
+
+def test_a_peer_that_leaves_no_room_for_the_rest_of_an_answer_is_cut_off(peers: Peers) -> None:
+    with introduce(peers) as peer:
+        route = send_and_receive(peers, peer, b"ask").route
+        with pytest.raises(zmq.ZMQError, match="temporarily unavailable"):
+            peers.send(route, (bytes(LARGE_BYTES),) * 2000)
         with pytest.raises(zmq.ZMQError, match="unreachable"):
             peers.send(route, (b"", b"more"))
         assert is_closed(peers, peer, Peers.sweep)  # as soon as there is room to say so
+
+
+def test_peers_take_turns_by_message(peers: Peers) -> None:
+    with introduce(peers) as busy, introduce(peers) as other:
+        busy.sendall(b"\0\1a" * 500)
+        while not peers.has_messages:
+            receive_chunk(peers)
+        other.sendall(b"\0\1b")
+        receive_chunk(peers)
+        assert [receive_message(peers).frames for _ in range(2)] == [[b"a"], [b"b"]]
+
+
+def test_a_peer_that_sends_more_than_is_read_is_cut_off(peers: Peers) -> None:
+    with introduce(peers) as busy, introduce(peers) as other:
+        busy.sendall(b"\0\1a" * (MAX_WAITING + 1))
+        with pytest.raises(TooManyMessagesError, match="127"):
+            receive_without_end(peers)
+        assert is_closed(peers, busy)
+        send_and_receive(peers, other, b"still here")
+
+
+def leave(peer: socket.socket) -> None:
+    """Close a connection, and return when ZeroMQ knows it."""
+    peer.shutdown(socket.SHUT_WR)
+    while peer.recv(1_000_000):
+        pass
+
+
+def test_what_a_peer_sent_before_it_left_is_received(peers: Peers) -> None:
+    with introduce(peers) as peer:
+        peer.sendall(b"\0\1a\0\1b" + PING + b"\0\1c" * 500)
+        leave(peer)
+    messages = [receive_message(peers)]
+    with suppress(zmq.ZMQError):  # ZeroMQ may know by now that it has left
+        peers.send(messages[0].route, (b"too late",))
+    messages += [receive_message(peers) for _ in range(501)]
+    assert [message.frames for message in messages] == [[b"a"], [b"b"], *[[b"c"]] * 500]
+    assert not peers.has_messages
+
+
+def test_a_stranger_that_left_before_it_was_greeted_is_named(peers: Peers) -> None:
+    address = urlsplit(peers.endpoint)
+    with socket.create_connection((address.hostname, address.port or 0), timeout=5) as stranger:
+        stranger.sendall(b"GET / HTTP/1.1\r\n\r\n")
+        leave(stranger)
+    with pytest.raises(NotZmtpError, match="no greeting"):
+        receive_without_end(peers)
