@@ -24,7 +24,7 @@ from zk.operations import (
     ZkError,
     Znode,
 )
-from zk.requests import Multi, RequestRefusedError, Sync, absolute
+from zk.requests import MAX_REQUEST_BYTES, Multi, RequestRefusedError, Sync, absolute
 
 __all__ = ["ConnectionState", "SessionCredentials", "ZooKeeperClient"]
 
@@ -127,6 +127,11 @@ class ZooKeeperClient:
         0 when none has. Also after the end of the session.
         """
         return self._channel.newest_zxid
+
+    @property
+    def max_request_bytes(self) -> int:
+        """See ``ZooKeeper.max_request_bytes``."""
+        return MAX_REQUEST_BYTES
 
     def wait_connected(self) -> None:
         """Return when connected; raise ``SessionExpiredError`` when that cannot happen any more."""

@@ -26,12 +26,11 @@ from zk.operations import (
     ZnodeStat,
     ZooKeeper,
 )
-from zk.requests import MAX_REQUEST_BYTES, RequestRefusedError
+from zk.requests import RequestRefusedError
 
 MAX_OPERATIONS = 1000
-MAX_BYTES = 512 * 1024  # half of the server's jute.maxbuffer
 BYTES_BESIDE_DATA = 80  # of an operation on the wire: headers, version, ACL
-MAX_WRITE_BYTES = MAX_REQUEST_BYTES - 1024  # beside the fence
+BYTES_OF_FENCE = 1024  # at most
 
 _WITH_DATA = (Create, SetData)
 
@@ -86,12 +85,14 @@ def write_unfenced(zookeeper: ZooKeeper, writes: Sequence[Write]) -> list[Outcom
 def _write(
     zookeeper: ZooKeeper, writes: Sequence[Write], fence: Sequence[Check], *, send_again: bool
 ) -> list[Outcome]:
+    max_bytes = zookeeper.max_request_bytes
     outcomes: dict[int, Outcome] = {
         number: WriteRefused(WriteError.TOO_LARGE, 0)
         for number, write in enumerate(writes)
-        if _size(write) > MAX_WRITE_BYTES
+        if _size(write) > max_bytes - BYTES_OF_FENCE
     }
-    undecided = _chunks({n: write for n, write in enumerate(writes) if n not in outcomes})
+    fitting = {n: write for n, write in enumerate(writes) if n not in outcomes}
+    undecided = _chunks(fitting, max_bytes // 2)
     while undecided:
         batches = [
             [*fence, *(operation for number in chunk.numbers for operation in writes[number])]
@@ -120,12 +121,12 @@ class _Chunk:
     had_an_offender: bool = False
 
 
-def _chunks(writes: Mapping[int, Write]) -> list[_Chunk]:
+def _chunks(writes: Mapping[int, Write], max_bytes: int) -> list[_Chunk]:
     chunks: list[_Chunk] = []
     operations = size = 0
     for number, write in writes.items():
         write_size = _size(write)
-        if not chunks or operations + len(write) > MAX_OPERATIONS or size + write_size > MAX_BYTES:
+        if not chunks or operations + len(write) > MAX_OPERATIONS or size + write_size > max_bytes:
             chunks.append(_Chunk([]))
             operations = size = 0
         chunks[-1].numbers.append(number)

@@ -179,6 +179,11 @@ class ZooKeeper(Protocol):
         """The newest transaction that a server has told of; asks nobody, and never raises."""
         ...
 
+    @property
+    def max_request_bytes(self) -> int:
+        """How large a multi may be; a server cuts the connection for a larger request."""
+        ...
+
     def get(self, path: str, *, watch: bool = False) -> Znode | None:
         """Read one node; None when absent. The watch covers change, deletion and creation.
 

@@ -20,6 +20,7 @@ from core.timers import Timer
 from zk.channel import check_address
 from zk.client import ConnectionState, SessionCredentials, ZooKeeperClient
 from zk.operations import ConnectionLossError, MultiResult, Operation, WatchEvent, Znode
+from zk.requests import MAX_REQUEST_BYTES
 
 logger = logging.getLogger(__name__)
 
@@ -143,6 +144,11 @@ class SessionKeeper:
         """The newest transaction heard of in this session, and in those before; asks nobody."""
         client = self._client
         return max(self._newest_zxid, 0 if client is None else client.newest_zxid)
+
+    @property
+    def max_request_bytes(self) -> int:
+        """See ``ZooKeeper.max_request_bytes``; between sessions, too."""
+        return MAX_REQUEST_BYTES
 
     # ---- the session there is -------------------------------------------------------------------
 

@@ -146,3 +146,14 @@ def test_nobody_restores_a_damaged_log_that_a_sound_replica_in_sync_has(cluster:
     damage = Damage(cluster, random.Random(0), lambda *_: None)
     assert damage.restore_what_nobody_has() is None
     assert cluster.disks[1].log(P4).damaged
+
+
+def test_what_zookeeper_takes_in_one_request_is_not_exceeded_and_all_is_written(cluster: Cluster):
+    cluster.zookeeper.max_request_bytes = 2_500  # a larger one is an error of the caller
+    cluster.put_topic("orders", ring(30, 3))
+    cluster.run_until_quiet()
+    session = cluster.brokers[0].session.session_id
+    cluster.kill(0)
+    cluster.expire(session)
+    cluster.run_until_quiet()
+    assert_converged(cluster)

@@ -34,6 +34,7 @@ from zk.operations import (
     WatchEvent,
     Znode,
 )
+from zk.requests import MAX_REQUEST_BYTES, RequestTooLargeError
 
 MAX_READ_ATTEMPTS = 100
 MAX_RECONNECT_WAIT_S = 10.0
@@ -109,6 +110,7 @@ class FakeZooKeeperServer:
         deliver: Callable[[Callable[[], None]], None] = lambda tell: tell(),
     ) -> None:
         self.transactions: list[Transaction] = []
+        self.max_request_bytes = MAX_REQUEST_BYTES
         self.connect_to: Callable[[], Replica] = lambda: self.leader
         self.leader = Replica()
         self._followers: list[Replica] = []
@@ -408,6 +410,11 @@ class FakeZooKeeperServer:
                 self._delivering = False
 
 
+def _size(operation: Operation) -> int:
+    data = operation.data if isinstance(operation, Create | SetData) else b""
+    return len(operation.path) + len(data)
+
+
 def _tell(session: _Session, event: WatchEvent) -> None:
     if session.alive:
         session.on_watch(event)
@@ -487,8 +494,13 @@ class FakeZooKeeper:
         self.get("/")
         return self.newest_zxid
 
+    @property
+    def max_request_bytes(self) -> int:
+        """What the server takes."""
+        return self.server.max_request_bytes
+
     def multi(self, operations: Sequence[Operation]) -> MultiResult:
-        """Apply all operations or none."""
+        """Apply all operations or none; raises ``RequestTooLargeError``."""
         return self._write("multi", [operations])[0]
 
     def multi_many(self, batches: Sequence[Sequence[Operation]]) -> list[MultiResult]:
@@ -520,6 +532,9 @@ class FakeZooKeeper:
         raise SessionExpiredError(f"session {self._session_id} cannot finish a read")
 
     def _write(self, method: str, batches: Sequence[Sequence[Operation]]) -> list[MultiResult]:
+        for batch in batches:
+            if (size := sum(map(_size, batch))) > self.max_request_bytes:
+                raise RequestTooLargeError(f"a multi has {size} bytes")
         return self._call(
             method,
             [operation.path for batch in batches for operation in batch],

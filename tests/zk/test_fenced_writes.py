@@ -11,9 +11,8 @@ from core.ports import WriteError
 from tests.support.fake_zookeeper import Call, FakeZooKeeper, FakeZooKeeperServer, Moment
 from zk.fenced_writes import (
     BYTES_BESIDE_DATA,
-    MAX_BYTES,
+    BYTES_OF_FENCE,
     MAX_OPERATIONS,
-    MAX_WRITE_BYTES,
     Outcome,
     Write,
     WriteRefused,
@@ -32,7 +31,7 @@ from zk.operations import (
     ZkError,
     ZnodeStat,
 )
-from zk.requests import Multi, RequestRefusedError
+from zk.requests import MAX_REQUEST_BYTES, Multi, RequestRefusedError
 
 EPOCH = "/controller_epoch"
 FENCE = Check(EPOCH, 0)
@@ -203,14 +202,15 @@ def test_a_write_below_an_ephemeral_node_is_refused_and_no_other(
 def test_a_write_zookeeper_would_cut_the_connection_for_is_refused_and_no_other(
     server: FakeZooKeeperServer, zookeeper: FakeZooKeeper
 ) -> None:
-    huge = [SetData("/n", b"x" * MAX_WRITE_BYTES, 0)]
+    huge = [SetData("/n", b"x" * (server.max_request_bytes - BYTES_OF_FENCE), 0)]
     outcomes = write_fenced(zookeeper, [[Create("/n/1")], huge, [Create("/n/2")]], [FENCE])
     assert outcomes == [("/n/1",), WriteRefused(WriteError.TOO_LARGE, 0), ("/n/2",)]
     assert created(server) == {1, 2}
 
 
 def test_the_largest_write_fits_into_a_request() -> None:
-    largest = SetData("/n", b"x" * (MAX_WRITE_BYTES - BYTES_BESIDE_DATA - len("/n")), 0)
+    beside = BYTES_OF_FENCE + BYTES_BESIDE_DATA + len("/n")
+    largest = SetData("/n", b"x" * (MAX_REQUEST_BYTES - beside), 0)
     Multi([FENCE, largest], chroot="/chroot")  # raises otherwise
 
 
@@ -297,12 +297,13 @@ def test_operations_that_belong_together_are_never_parted(
     assert sizes(server) == [999, 3]
 
 
-def test_a_transaction_has_at_most_half_a_megabyte(
+def test_a_transaction_is_at_most_half_of_what_zookeeper_takes(
     server: FakeZooKeeperServer, zookeeper: FakeZooKeeper
 ) -> None:
-    half = b"x" * (MAX_BYTES // 2 - 200)
+    server.max_request_bytes = 10_000
+    half = b"x" * (5_000 // 2 - 200)
     writes: list[Write] = [[Create(f"/n/{n}", half)] for n in range(5)]
-    writes.insert(2, [Create("/n/big", b"x" * MAX_BYTES)])
+    writes.insert(2, [Create("/n/big", b"x" * 5_000)])
     assert refused(write_fenced(zookeeper, writes, [FENCE])) == {}
     assert sizes(server) == [2, 1, 2, 1]
 

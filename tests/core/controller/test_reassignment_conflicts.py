@@ -12,6 +12,7 @@ from core.model import ReplicaAssignment, TopicPartition
 from tests.support.fake_zookeeper import Call, Moment
 from tests.support.moving_cluster import MovingCluster, cluster, topic_path
 from tests.support.term import T0, T1, topic_id
+from zk.fenced_writes import BYTES_OF_FENCE
 
 T = topic_path("t")
 STATE = f"{T}/partitions/0/state"
@@ -68,9 +69,9 @@ def test_a_topic_that_never_stops_changing_is_not_moved() -> None:
     assert moving.hosts(T0) == [1, 2]
 
 
-def test_a_topic_too_large_to_be_written_is_not_moved(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_topic_too_large_to_be_written_is_not_moved() -> None:
     moving = cluster((1, 2))
-    monkeypatch.setattr("zk.fenced_writes.MAX_WRITE_BYTES", 200)
+    moving.server.max_request_bytes = 200 + BYTES_OF_FENCE
     assert moving.submit({T0: (3, 4)}) == {T0: Errors.UNKNOWN_SERVER_ERROR}
     assert moving.replicas(T0) == ((1, 2), (), ())
     assert moving.ongoing() == ()

@@ -27,6 +27,7 @@ from tests.support.term import (
     topic_id,
 )
 from zk.admin_znodes import ReassignPartitionsZNode
+from zk.fenced_writes import BYTES_OF_FENCE
 from zk.operations import Committed, Create, WatchKind
 from zk.znodes import TopicPartitionStateZNode, TopicZNode
 
@@ -361,10 +362,8 @@ def test_an_unreadable_topic_is_set_aside_and_the_others_are_not(
     assert office.server.snapshot()["/brokers/topics/bad"].data == data
 
 
-def test_a_topic_too_large_to_be_given_an_id_does_without(
-    office: Office, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("zk.fenced_writes.MAX_WRITE_BYTES", 400)
+def test_a_topic_too_large_to_be_given_an_id_does_without(office: Office) -> None:
+    office.server.max_request_bytes = 400 + BYTES_OF_FENCE
     office.put_topic("large", dict.fromkeys(range(20), (1, 2, 3)))
     office.put_topic("t", {0: (1, 2)})
     office.topics.on_topic_change()
