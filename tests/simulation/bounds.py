@@ -82,7 +82,12 @@ class Bounds:
         ]
 
     def _could_lead(self, broker_id: BrokerId, name: TopicPartition) -> bool:
-        if broker_id not in self._cluster.brokers:
+        if broker_id not in self._cluster.brokers or self._is_leaving(broker_id):
             return False
         disk = self._cluster.disks[broker_id]
         return disk.get(name) is not None and disk.suspects().end_of(name) is None
+
+    def _is_leaving(self, broker_id: BrokerId) -> bool:
+        """Whether it asked to shut down: until it is known to stay nothing is given to it."""
+        rulers = self._cluster.active_controllers
+        return any(broker_id in r.controller.context.shutting_down_broker_ids for r in rulers)
