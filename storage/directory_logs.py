@@ -52,6 +52,7 @@ class LogSettings(NamedTuple):
     on_damaged: Callable[[Log], None]
     on_unverified_read: Callable[[Log, Segment], None]
     recovery_threads: int
+    make_log: Callable[..., Log] = Log
 
 
 class DirectoryLogs:
@@ -321,7 +322,7 @@ class DirectoryLogs:
         self.high_watermarks.pop(name, None)
 
     def _add(self, name: TopicPartition, contents: LogContents, topic_id: TopicId | None) -> Log:
-        return Log(
+        return self._settings.make_log(
             name,
             self.directory,
             contents,

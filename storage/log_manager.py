@@ -41,6 +41,7 @@ class LogManager:
     failed while the manager was open, or in which a log turned out to be damaged, on the thread
     that found out, whatever locks that holds. ``on_records_damaged`` is called with a log in which
     ``verify`` found damage, on its thread and while it holds no lock; the log remains in use.
+    ``make_log`` is called with what ``Log`` takes: simulations look on as logs are written.
     """
 
     def __init__(
@@ -53,6 +54,7 @@ class LogManager:
         on_records_damaged: Callable[[TopicPartition, DamagedRecordsError], None] = _ignore,
         recovery_threads: int = 1,
         wall_clock_ms: Callable[[], int] = _wall_clock_ms,
+        make_log: Callable[..., Log] = Log,
     ) -> None:
         self._broker_id = broker_id
         self._defaults = defaults
@@ -71,6 +73,7 @@ class LogManager:
             self._log_damaged,
             self._verification.prefer,
             recovery_threads,
+            make_log,
         )
         self._directories = [
             DirectoryLogs(LogDirectory(path, self._directory_failed), settings)

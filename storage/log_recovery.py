@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from core.errors import BadDataError
 from core.log_config import LogConfig
+from core.model import NO_EPOCH
 from storage.leader_epochs import LeaderEpochs
 from storage.log_contents import LogContents, with_jitter
 from storage.log_file import CorruptSegmentError
@@ -72,6 +73,7 @@ def load_log(
         ProducerState(path),
         log_start_offset=start,
         is_compacted=checkpointed.was_compacted,
+        has_new_files=not was_closed_cleanly,  # the process that made them may not have waited
     )
     knows_epochs = contents.epochs.load()
     cut, agrees = 0, True
@@ -150,7 +152,9 @@ def _recover(contents: LogContents, checkpointed: CheckpointedOffsets) -> tuple[
     dropped = contents.drop_after(last)
     for beyond in dropped:
         beyond.delete()
-    return cut + sum(beyond.size for beyond in dropped), witness.agrees
+    # The log may begin lower than it did: its start is noted later than that of the epochs.
+    is_complete = contents.epochs.epoch_for(contents.log_start_offset) != NO_EPOCH
+    return cut + sum(beyond.size for beyond in dropped), witness.agrees and is_complete
 
 
 def _settle_epochs(contents: LogContents, *, is_rebuild: bool) -> None:

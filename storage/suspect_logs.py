@@ -3,7 +3,8 @@
 * A directory that was in use when its machine stopped lost what was not on the disk yet.
 * A log that ends before what is noted (``storage.log_ends``) lost records by another's hand.
 * So did one that ends before its checkpointed high watermark.
-* A directory that is new, or in which noted logs are missing, had unknown contents.
+* A directory that is new, or in which noted logs are missing, had unknown contents. So had one that
+  was in use when its machine stopped: the names of young logs may be gone with the note of them.
 
 What is suspect is written down, as it is so until the replica is in sync again, however often the
 broker starts meanwhile. Kafka ignores the file ``suspect-logs``.
@@ -95,7 +96,8 @@ class SuspectLogs:
         is_any_gone = found.noted is not None and found.noted.has_others(
             {*found.ends, *found.unusable}
         )
-        self.knows_all = self.knows_all and not is_new and not is_any_gone
+        is_unknown = is_new or is_any_gone or self.lost_power
+        self.knows_all = self.knows_all and not is_unknown
 
     def begin(self) -> None:
         """Write down that the directory is in use. Raises ``StorageError``."""

@@ -241,6 +241,19 @@ def test_epochs_that_contradict_the_records_are_not_believed(machine: Machine, d
     assert log.latest_epoch == 2
 
 
+def test_deleted_records_that_a_crash_brings_back_have_their_epochs(
+    machine: Machine, disk_log: Log
+):
+    for epoch in (1, 2):
+        fill(disk_log, 4, leader_epoch=epoch)
+    disk_log.flush()
+    machine.logs.checkpoint_recovery_points()
+    disk_log.advance_log_start_offset(6)
+    log = log_of(machine.crash())
+    assert log.log_start_offset == 0, "nobody noted it"
+    assert log.end_offset_for_epoch(1) == EpochEndOffset(1, 4)
+
+
 def test_epochs_that_wrote_nothing_are_kept(machine: Machine, disk_log: Log):
     fill(disk_log, 3, leader_epoch=1)
     disk_log.assign_epoch(4)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import random
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,67 +12,27 @@ from storage.log import Log
 from storage.log_manager import LogManager
 from storage.record_batch import read_header
 from tests.support.disk_logs import T0, TOPIC_ID, Machine, fill, log_of, send, values
-
-
-class Disk:
-    """Remembers of every file and directory what was in it when somebody last waited for it."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self._contents: dict[int, bytes] = {}  # by inode
-        self._names: dict[int, dict[str, int]] = {}
-        self._fsync = os.fsync
-        monkeypatch.setattr(os, "fsync", self.flush)
-
-    def flush(self, fd: int) -> None:
-        """Take the place of ``os.fsync``."""
-        self._fsync(fd)
-        inode, path = os.fstat(fd).st_ino, Path(f"/proc/self/fd/{fd}")
-        if path.is_dir():
-            self._names[inode] = {name: (path / name).lstat().st_ino for name in os.listdir(path)}
-        else:
-            self._contents[inode] = path.read_bytes()
-
-    def restore(self, directory: Path, copy: Path) -> None:
-        """Write to another place what somebody waited for, and no more."""
-        self._restore(directory.stat().st_ino, copy)
-
-    def restore_torn(self, directory: Path, copy: Path, dice: random.Random) -> None:
-        """Write everything to another place, but lose the ends of what nobody waited for.
-
-        As a file system does that keeps the order of what happens to names and sizes.
-        """
-        shutil.copytree(directory, copy)
-        for path in sorted(directory.rglob("*")):
-            if path.is_file():
-                data, flushed = path.read_bytes(), self._contents.get(path.stat().st_ino, b"")
-                pairs = enumerate(zip(data, flushed, strict=False))
-                kept = next((i for i, (a, b) in pairs if a != b), min(len(data), len(flushed)))
-                copied = copy / path.relative_to(directory)
-                copied.write_bytes(data[: dice.randint(kept, len(data))])
-
-    def _restore(self, inode: int, path: Path) -> None:
-        if inode in self._contents:
-            path.write_bytes(self._contents[inode])
-        elif inode in self._names:
-            path.mkdir()
-            for name, entry in self._names[inode].items():
-                self._restore(entry, path / name)
+from tests.support.durable_files import DurableFiles
 
 
 @pytest.fixture
-def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
-    return Disk(monkeypatch)
+def disk() -> Iterator[DurableFiles]:
+    disk = DurableFiles()
+    with disk.watched():
+        yield disk
 
 
 @pytest.fixture
-def machine(disk: Disk, tmp_path: Path) -> Iterator[Machine]:
+def machine(disk: DurableFiles, tmp_path: Path) -> Iterator[Machine]:
     """A machine that can lose its power."""
     machine = Machine(tmp_path / "one")
     yield machine
     machine.end()
 
 
-def lose_power(machine: Machine, disk: Disk, dice: random.Random | None = None) -> LogManager:
+def lose_power(
+    machine: Machine, disk: DurableFiles, dice: random.Random | None = None
+) -> LogManager:
     """Start anew with what is on the disk; with ``dice``, with some of what is perhaps there."""
     [before] = machine.directories
     after = before.with_name(before.name + "+")
@@ -98,7 +56,7 @@ def epochs_of(log: Log) -> dict[int, int]:
 
 
 def test_what_was_flushed_is_there_with_the_epochs_and_the_topic(
-    machine: Machine, disk: Disk, disk_log: Log
+    machine: Machine, disk: DurableFiles, disk_log: Log
 ):
     fill(disk_log, 4, leader_epoch=1)
     fill(disk_log, 4, leader_epoch=2)
@@ -111,16 +69,28 @@ def test_what_was_flushed_is_there_with_the_epochs_and_the_topic(
     assert (log.latest_epoch, log.end_offset_for_epoch(1).end_offset) == (2, 4)
 
 
-def test_a_new_log_that_nobody_waited_for_is_gone(machine: Machine, disk: Disk, disk_log: Log):
+def test_a_new_log_that_nobody_waited_for_is_gone(
+    machine: Machine, disk: DurableFiles, disk_log: Log
+):
     fill(disk_log, 4)
     machine.logs.checkpoint_high_watermarks({T0: 4})
     assert lose_power(machine, disk).hosted() == {}
 
 
+def test_what_is_flushed_after_a_crash_is_there_with_the_names_of_its_files(
+    machine: Machine, disk: DurableFiles, disk_log: Log
+):
+    fill(disk_log, 4)
+    logs = machine.crash()
+    log_of(logs).flush()
+    logs.checkpoint_recovery_points()
+    assert len(values(log_of(lose_power(machine, disk)))) == 4
+
+
 @pytest.mark.parametrize("is_torn", [False, True])
 @pytest.mark.parametrize("seed", range(15))
 def test_whatever_is_said_to_be_on_the_disk_is_there(
-    machine: Machine, disk: Disk, disk_log: Log, seed: int, is_torn: bool
+    machine: Machine, disk: DurableFiles, disk_log: Log, seed: int, is_torn: bool
 ):
     dice = random.Random(seed)
     logs, epoch = machine.logs, 0

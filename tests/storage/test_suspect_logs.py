@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -70,6 +71,18 @@ def test_after_another_boot_all_logs_are_suspect(
     (tmp_path / "boot_id").write_text("another\n")
     monkeypatch.setattr(suspect_logs, "_BOOT_ID", tmp_path / "boot_id")
     assert dict(machine.start().suspects().ends) == {T0: LogEnd(0, 5)}
+
+
+def test_after_another_boot_a_log_may_be_gone_with_what_was_noted_of_it(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    fill(create(machine.logs), 5)
+    machine.copy()
+    shutil.rmtree(machine.directories[0] / "t-0")
+    (machine.directories[0] / LOG_ENDS).unlink()
+    (tmp_path / "boot_id").write_text("another\n")
+    monkeypatch.setattr(suspect_logs, "_BOOT_ID", tmp_path / "boot_id")
+    assert machine.start().suspects().end_of(T0) == NO_LOG_END
 
 
 def test_after_an_orderly_end_another_boot_means_nothing(
