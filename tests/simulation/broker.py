@@ -40,13 +40,13 @@ from tests.simulation.client_requests import (
     ProduceRequest,
 )
 from tests.simulation.config_listener import ConfigListener
-from tests.simulation.disk import Disk
 from tests.simulation.fetchers import Fetchers
 from tests.simulation.isr_writer import IsrWriter
 from tests.simulation.log_care import LogCare
 from tests.simulation.network import AnswerBody, Exchange, Network
 from tests.simulation.record_server import RecordServer
 from tests.simulation.records import RecordObserver
+from tests.simulation.simulated_logs import SimulatedDisk
 from tests.simulation.virtual_time import VirtualTime
 from tests.support.fake_zookeeper import FakeZooKeeper, FakeZooKeeperServer
 from zk import cluster_identity
@@ -54,6 +54,7 @@ from zk.admin_znodes import ConfigEntityChangeNotificationZNode
 from zk.operations import ConnectionLossError, WatchEvent
 from zk.store import ZkControllerStore
 from zk.watches import controller_event
+from zk.znodes import TopicsZNode
 
 CHECKPOINT_INTERVAL_MS = 5_000
 MAX_EVENTS = 100_000
@@ -123,7 +124,7 @@ class CurrentSession(FakeZooKeeper):
 class SimulatedBroker:
     """One process: a controller with its queue and channels, replicas, fetchers, a session."""
 
-    def __init__(self, world: World, broker_id: BrokerId, port: int, disk: Disk) -> None:
+    def __init__(self, world: World, broker_id: BrokerId, port: int, disk: SimulatedDisk) -> None:
         self.world = world
         self.broker_id = broker_id
         self.port = port
@@ -178,6 +179,7 @@ class SimulatedBroker:
         self.world.network.listen(self.control_endpoint, self)
         self.world.network.listen(self.replication_endpoint, self)
         self.world.network.listen(self.client_endpoint, self)
+        self._forget_nothing()
         self.tell(events.RegisterBrokerAndReelect())
         self.configs.look_soon()
         self._fetchers.fetch_again_and_again()
@@ -195,6 +197,12 @@ class SimulatedBroker:
         self.replication_endpoint = replication_endpoint
         network.listen(control_endpoint, self)
         network.listen(replication_endpoint, self)
+
+    def _forget_nothing(self) -> None:
+        """In a cluster without topics a log directory that is new has had nothing in it."""
+        if not self.disk.knows_all and not self.world.zookeeper.children_of(TopicsZNode.PATH):
+            self.disk.note_lost(())
+            self.disk.save_suspects()
 
     @property
     def now_ms(self) -> int:
@@ -375,6 +383,7 @@ class SimulatedBroker:
         self.world.observer.on_acted(self)
         self._propose()
         if self.replica_manager.take_suspect_news():
+            self.disk.save_suspects()
             self.world.time.schedule(
                 self, SUSPECTS_DELAY_MS, lambda: self.tell(events.SuspectReplicasChanged())
             )

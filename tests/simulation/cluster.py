@@ -31,12 +31,16 @@ from tests.simulation.disk import Disk
 from tests.simulation.fetchers import FETCH_INTERVAL_MS
 from tests.simulation.network import Exchange, Network
 from tests.simulation.records import RecordObserver
+from tests.simulation.simulated_logs import LostBatches, SimulatedDisk
 from tests.simulation.virtual_time import VirtualTime
 from tests.support.fake_zookeeper import FakeZooKeeperServer, Hook
 from zk.znodes import ClusterIdZNode, TopicPartitionStateZNode, TopicZNode
 
 Step: TypeAlias = tuple[str, int]
 """What could happen next: "expiry" or "event" of a broker, "deliver" of a packet."""
+
+DiskFor: TypeAlias = Callable[[BrokerId, Callable[[], int]], SimulatedDisk]
+"""Makes the disk of a broker; it is told what virtual time it is."""
 
 CLUSTER_ID = "simulated-cluster-abcd"
 QUIET_MS = 11_000
@@ -71,6 +75,7 @@ class Cluster:
     """Brokers, their disks, ZooKeeper, time, and the messages under way.
 
     ``brokers`` says how many are started, or which. ``settings`` is called for each process.
+    ``disk_for`` makes the disk of each broker, once.
     """
 
     def __init__(
@@ -78,13 +83,15 @@ class Cluster:
         brokers: int | Iterable[BrokerId],
         settings: Callable[[], ControllerSettings] = short_settings,
         replication: ReplicationSettings = REPLICATION,
+        disk_for: DiskFor = Disk,
     ) -> None:
         self.time = VirtualTime()
         self.zookeeper = FakeZooKeeperServer(now_ms=lambda: self.time.now_ms)
         self.zookeeper.put(ClusterIdZNode.PATH, ClusterIdZNode.encode(CLUSTER_ID))
         self.network = Network(now_ms=lambda: self.time.now_ms)
         self.brokers: dict[BrokerId, SimulatedBroker] = {}
-        self.disks: dict[BrokerId, Disk] = {}
+        self.disks: dict[BrokerId, SimulatedDisk] = {}
+        self._disk_for = disk_for
         self.in_call: set[BrokerId] = set()  # stalled inside a call to ZooKeeper
         self.hook_for: Callable[[SimulatedBroker], Hook | None] = lambda broker: None
         self.after_step: Callable[[], None] = lambda: None
@@ -140,9 +147,9 @@ class Cluster:
     def start(self, broker_id: BrokerId, *, port: int | None = None) -> SimulatedBroker:
         """Start a broker process, on a port of its own unless one is given."""
         if broker_id not in self.disks:
-            self.disks[broker_id] = Disk(broker_id, lambda: self.now_ms)
-            self.disks[broker_id].cluster_id = CLUSTER_ID
+            self.disks[broker_id] = self._disk_for(broker_id, lambda: self.now_ms)
         disk = self.disks[broker_id]
+        disk.join_cluster(CLUSTER_ID)
         disk.observer = self._world.observer
         broker = SimulatedBroker(self._world, broker_id, port or next(self._ports), disk)
         self.brokers[broker_id] = broker
@@ -150,12 +157,23 @@ class Cluster:
         broker.start()
         return broker
 
-    def kill(self, broker_id: BrokerId) -> None:
-        """End a broker process at once; its session lives on until somebody expires it."""
+    def kill(
+        self,
+        broker_id: BrokerId,
+        *,
+        is_clean: bool = False,
+        lost_batches: LostBatches | None = None,
+    ) -> None:
+        """End a broker process at once; its session lives on until somebody expires it.
+
+        ``is_clean``: its logs are closed. ``lost_batches``: its machine loses power.
+        """
         broker = self.brokers.pop(broker_id)
         broker.is_dead = True
         self.network.leave(broker)
         self.time.forget(broker)
+        disk = broker.disk.ended(is_clean=is_clean, lost_batches=lost_batches)
+        self.disks[broker_id] = disk
 
     def shut_down(self, broker_id: BrokerId) -> None:
         """Begin a controlled shutdown; some time later the broker is gone."""
@@ -171,7 +189,7 @@ class Cluster:
             self.time.schedule(broker, FETCH_INTERVAL_MS, lambda: self._stop(broker))
             return
         broker.replica_manager.checkpoint_high_watermarks()
-        self.kill(broker.broker_id)
+        self.kill(broker.broker_id, is_clean=True)
         self.expire(broker.session.session_id)
 
     # --- steps ---

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from core.model import BrokerId, TopicPartition
-from tests.support.memory_logs import MemoryLog, StoredBatch
+from tests.simulation.simulated_logs import SimulatedLog
+from tests.support.memory_logs import StoredBatch
 from tests.support.record_batches import values_of
 from tests.support.record_checks import headers_of
 
@@ -61,7 +62,7 @@ class CommittedRecords:
 
     # --- writing ---
 
-    def on_led(self, broker_id: BrokerId, log: MemoryLog, batch: StoredBatch) -> None:
+    def on_led(self, broker_id: BrokerId, log: SimulatedLog, batch: StoredBatch) -> None:
         """A leader appended a batch."""
         where = f"{self.key.name}: broker {broker_id} appended {_told(batch)}"
         appender = self._appenders.setdefault(batch.leader_epoch, broker_id)
@@ -73,7 +74,7 @@ class CommittedRecords:
         assert before is None or before.leader_epoch <= batch.leader_epoch, f"an old epoch, {where}"
         self._written[position] = batch, before
 
-    def on_followed(self, broker_id: BrokerId, log: MemoryLog, index: int) -> None:
+    def on_followed(self, broker_id: BrokerId, log: SimulatedLog, index: int) -> None:
         """A follower appended a batch: it is one that a leader wrote, behind the same batch."""
         if self.is_tainted:
             return
@@ -124,13 +125,13 @@ class CommittedRecords:
             place = self._places.setdefault(value, batch.base_offset)
             assert place == batch.base_offset, f"OnceAndInOrder: {where}: {value!r} is at {place}"
 
-    def check_leader(self, broker_id: BrokerId, log: MemoryLog, leader_epoch: int) -> None:
+    def check_leader(self, broker_id: BrokerId, log: SimulatedLog, leader_epoch: int) -> None:
         """A new leader has everything that was committed; what it lacks with an excuse is gone."""
         for batch in self.check_member(broker_id, log, leader_epoch):
             del self.committed[batch.base_offset]
 
     def check_member(
-        self, broker_id: BrokerId, log: MemoryLog, leader_epoch: int
+        self, broker_id: BrokerId, log: SimulatedLog, leader_epoch: int
     ) -> list[StoredBatch]:
         """Who is in the ISR has everything that was committed; return what it lacks, excused."""
         there = {batch.base_offset: batch for batch in log.batches}
@@ -149,7 +150,7 @@ class CommittedRecords:
         return lacking
 
 
-def position_before(log: MemoryLog, index: int) -> Position | None:
+def position_before(log: SimulatedLog, index: int) -> Position | None:
     """Return where the batch before another is; None: it is the first one from the start on."""
     before = log.batches[index - 1] if index else None
     if before is None or before.last_offset < log.log_start_offset:
@@ -157,7 +158,7 @@ def position_before(log: MemoryLog, index: int) -> Position | None:
     return Position(before.leader_epoch, before.base_offset)
 
 
-def batch_at(log: MemoryLog, base_offset: int) -> StoredBatch | None:
+def batch_at(log: SimulatedLog, base_offset: int) -> StoredBatch | None:
     """Return the batch that begins at an offset."""
     index = bisect.bisect_left(log.batches, base_offset, key=lambda batch: batch.base_offset)
     found = log.batches[index] if index < len(log.batches) else None

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from functools import partial
 
 from core.model import BrokerId, TopicPartition
 from tests.simulation.cluster import Cluster
 from tests.simulation.committed_records import batch_at
-from tests.support.memory_logs import MemoryLog, StoredBatch
+from tests.simulation.simulated_logs import SimulatedDisk, SimulatedLog
+from tests.support.memory_logs import StoredBatch
 
 
 class Damage:
@@ -33,19 +35,28 @@ class Damage:
             for broker_id, disk in sorted(self._cluster.disks.items())
             for name in sorted(disk.hosted())
             if (log := disk.get(name)) is not None
-            for batch in log.batches
+            for batch in log.damageable
             if self._is_elsewhere(log, batch)
         ]
         if candidates:
             broker_id, log, base_offset = self._random.choice(candidates)
             name = log.topic_partition
             self._note("the batch at %d of %s is damaged on %d", base_offset, name, broker_id)
-            log.damaged.add(base_offset)
+            log.damage(base_offset)
             return broker_id, name.topic
         return None
 
-    def _is_elsewhere(self, log: MemoryLog, batch: StoredBatch) -> bool:
-        for other in self._copies_in_sync(log.topic_partition):
+    def change_files(self, disk: SimulatedDisk) -> SimulatedDisk:
+        """Have something happen to the files of a broker that is down; return them."""
+        return disk.changed(
+            partial(self._is_elsewhere, are_sound=True),
+            lambda told: self._note("  on %d %s", disk.broker_id, told),
+        )
+
+    def _is_elsewhere(
+        self, log: SimulatedLog, batch: StoredBatch, *, are_sound: bool = False
+    ) -> bool:
+        for other in self._copies_in_sync(log.topic_partition, are_sound=are_sound):
             held = batch_at(other, batch.base_offset)
             is_same = held is not None and held.data == batch.data
             if other is not log and is_same and batch.base_offset not in other.damaged:
@@ -60,22 +71,21 @@ class Damage:
         nothing to restore.
         """
         damaged = [
-            (broker_id, self._cluster.disks[broker_id].log(name))
+            (broker_id, name)
             for broker_id, broker in sorted(self._cluster.brokers.items())
-            for name in sorted(broker.disk.hosted())
-            if broker.disk.log(name).damaged
-            and all(other.damaged for other in self._copies_in_sync(name, are_sound=True))
+            for name in sorted(broker.disk.damaged_logs())
+            if all(other.damaged for other in self._copies_in_sync(name, are_sound=True))
         ]
         restarted: set[BrokerId] = set()
-        for broker_id, log in damaged:
-            self._note("restore %s on %d", log.topic_partition, broker_id)
-            log.damaged.clear()
-            if log.is_condemned:
-                log.is_condemned = False
+        for broker_id, name in damaged:
+            self._note("restore %s on %d", name, broker_id)
+            if self._cluster.disks[broker_id].restore(name):
                 restarted.add(broker_id)
         return restarted if damaged else None
 
-    def _copies_in_sync(self, name: TopicPartition, *, are_sound: bool = False) -> list[MemoryLog]:
+    def _copies_in_sync(
+        self, name: TopicPartition, *, are_sound: bool = False
+    ) -> list[SimulatedLog]:
         """Return the logs of brokers that are up and in sync, if they are in use."""
         state = self._cluster.leadership(name)
         members = () if state is None else state.leader_and_isr.isr

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
+from core.errors import DamagedRecordsError
 from core.log_config import LogConfig
 from core.model import BrokerId, TopicPartition
 from core.protocol.control import TopicId
 from core.records import RecordBytes
 from core.replica_logs import AppendedRecords
 from tests.simulation.records import RecordObserver, past_all_guards
+from tests.simulation.simulated_logs import IsElsewhere, LostBatches
 from tests.support.memory_logs import MemoryLog, MemoryLogs
 
 CAREFUL_TOPICS = ("topic-1", "topic-3", "topic-5")
@@ -73,10 +75,24 @@ class Disk(MemoryLogs):
         log.disk = self
         return log
 
+    def find(self, topic_partition: TopicPartition) -> MemoryLog | None:
+        """Return a log that is there, be it of no use."""
+        return self._logs.get(topic_partition)
+
     @property
     def batch_count(self) -> int:
         """How many batches all its logs have."""
         return sum(len(log.batches) for log in self._logs.values())
+
+    def join_cluster(self, cluster_id: str) -> None:
+        """Belong to a cluster from now on."""
+        self.cluster_id = cluster_id
+
+    def ended(self, *, is_clean: bool, lost_batches: LostBatches | None) -> Disk:
+        """Outlive the process; without power what was written last is gone."""
+        if lost_batches is not None:
+            self.lose_power(lost_batches)
+        return self
 
     def fragile(self, directory: int = 0) -> list[TopicPartition]:
         """Return the logs in one of the directories; the first may fail at a start, too."""
@@ -89,7 +105,11 @@ class Disk(MemoryLogs):
             self.observer.on_lost(self.broker_id, self.log(name))
         self.fail(lost)
 
-    def start_broken(self) -> None:
+    def changed(self, is_elsewhere: IsElsewhere, note: Callable[[str], None]) -> Disk:
+        """Do nothing: there are no files."""
+        return self
+
+    def start_broken(self) -> Disk:
         """Start with a directory that cannot be read: nobody knows which logs are in it."""
         for name in self.fragile():
             if not self.is_offline(name):
@@ -97,15 +117,17 @@ class Disk(MemoryLogs):
             self._out_of_sight[name] = self._logs.pop(name)
         self._removed.clear()
         self.has_failed = True
+        return self
 
-    def repair(self, *, has_its_data: bool = False) -> None:
+    def repair(self, *, has_its_data: bool = False) -> Disk:
         """Put a directory in the place of the failed one, which is empty or the same."""
-        super().repair()
+        self.replace_failed()
         lost, self._out_of_sight = self._out_of_sight, {}
         for name, log in lost.items():
             if has_its_data and name not in self._logs:  # else there would be two, of no use
                 log.is_offline = log.is_unwritable = False
                 self._logs[name] = log
+        return self
 
     def kept_topic_id(self, name: TopicPartition) -> TopicId | str | None:
         """Return the topic id of a log, be it out of sight; "none": there is no log."""
@@ -143,7 +165,30 @@ class Disk(MemoryLogs):
             log = self.log(name)
             log.is_condemned = bool(log.damaged) and is_refused()
 
-    def lose_power(self, lost_batches: Callable[[], int]) -> None:
+    def find_damage(self) -> Mapping[TopicPartition, DamagedRecordsError]:
+        """Look at everything there is."""
+        logs = [log for name in sorted(self.hosted()) if (log := self.get(name)) is not None]
+        return {
+            log.topic_partition: DamagedRecordsError(f"{log.topic_partition}: {min(log.damaged)}")
+            for log in logs
+            if log.damaged
+        }
+
+    def damaged_logs(self) -> list[TopicPartition]:
+        """Return the logs that are damaged, in use or not."""
+        return [name for name in self.hosted() if self.log(name).damaged]
+
+    def restore(self, name: TopicPartition) -> bool:
+        """Undo the damage of a log; return whether it was out of use."""
+        log = self.log(name)
+        log.damaged.clear()
+        was_condemned, log.is_condemned = log.is_condemned, False
+        return was_condemned
+
+    def look_after(self, is_known_topic: Callable[[TopicId], bool]) -> None:
+        """Do nothing: memory needs no care."""
+
+    def lose_power(self, lost_batches: LostBatches) -> None:
         """Lose the end of every log: what was not on the platters yet.
 
         The broker that starts again knows that its machine did.

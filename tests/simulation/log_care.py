@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from core.errors import DamagedRecordsError, RegentError
+from core.errors import RegentError
 from zk.notification_store import notify_log_dir_failure
 
 if TYPE_CHECKING:
@@ -24,18 +24,15 @@ class LogCare:
         broker.disk.on_condemned = self._on_condemned
 
     def verify_again_and_again(self) -> None:
-        """Read everything there is, forever."""
+        """Read everything there is, and do what else a disk needs now and then."""
         self._time.schedule(self._broker, VERIFICATION_INTERVAL_MS, self.verify_again_and_again)
         self.verify()
+        self._broker.disk.look_after(self._broker.replica_manager.is_known_topic)
 
     def verify(self) -> None:
         """Read everything there is."""
-        disk = self._broker.disk
-        for name in sorted(disk.hosted()):
-            log = disk.get(name)
-            if log is not None and log.damaged:
-                error = DamagedRecordsError(f"{name}: at {min(log.damaged)}")
-                self._broker.replica_manager.on_records_damaged(name, error)
+        for name, error in self._broker.disk.find_damage().items():
+            self._broker.replica_manager.on_records_damaged(name, error)
 
     def _on_condemned(self) -> None:
         # Whoever condemned it is in the middle of something.

@@ -69,7 +69,13 @@ class Odds:
             setattr(odds, field.name, min(MAX_PROBABILITY, usual * dice.choice(factors)))
         return odds
 
+    def favour_records(self) -> None:
+        """Have more written, and more of it lost: for logs whose files are to show something."""
+        self.client = max(self.client, 0.4)
+        self.power_loss = max(self.power_loss, 0.5)
 
+
+FILES_PROBABILITY = 0.0625
 LEADERS_WRITE_PROBABILITY = 0.2
 BROKEN_START_PROBABILITY = 0.1
 BROKEN_START_AT_A_BAD_MOMENT = 0.9  # while something in it is to be deleted

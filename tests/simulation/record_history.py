@@ -16,8 +16,9 @@ from tests.simulation.cluster import Cluster
 from tests.simulation.committed_records import CommittedRecords, LogKey, batch_at
 from tests.simulation.leadership_history import Belief, LeadershipHistory
 from tests.simulation.records import RecordObserver
+from tests.simulation.simulated_logs import NamedLog, SimulatedLog
 from tests.simulation.situations import Situation, Situations
-from tests.support.memory_logs import MemoryLog, StoredBatch
+from tests.support.memory_logs import StoredBatch
 from tests.support.record_batches import records_of, values_of
 from tests.support.record_checks import headers_of
 
@@ -48,7 +49,7 @@ class RecordHistory(RecordObserver):
         # Logs of topics that somebody removed by hand: partition, topic id, broker.
         self._kept: set[tuple[TopicPartition, str | None, BrokerId]] = set()
 
-    def of(self, log: MemoryLog) -> CommittedRecords | None:
+    def of(self, log: NamedLog) -> CommittedRecords | None:
         """Return what is known of a log; None for a topic without an id."""
         if log.topic_id is None:
             return None
@@ -85,11 +86,16 @@ class RecordHistory(RecordObserver):
             name = TopicPartition(topic, number)
             self._kept |= {(name, topic_id, b) for b in replicas.replicas if b not in moved}
 
-    def on_deleted(self, broker_id: BrokerId, log: MemoryLog) -> None:
+    def on_deleted(self, broker_id: BrokerId, log: NamedLog) -> None:
         """A log is deleted, not set aside: somebody wanted that."""
         self._leaderships.check()
         kept = (log.topic_partition, log.topic_id, broker_id)
         assert kept not in self._kept, f"LostTopicsAreKept: {kept}"
+
+    def on_claimed(self, log: NamedLog, topic_id: str) -> None:
+        """A topic takes over a log of another one, whose id went with the power."""
+        key = LogKey(log.topic_partition, topic_id)
+        self._known.setdefault(key, CommittedRecords(key)).is_tainted = True
 
     def on_given_up(self, topic: str) -> None:
         """A topic is gone, or got another id: nobody looks after what was written to it."""
@@ -109,7 +115,7 @@ class RecordHistory(RecordObserver):
             if member in now.isr and known is not None and (member, name) not in self._lossy:
                 known.check_member(member, log, now.leader_epoch)
 
-    def on_lost(self, broker_id: BrokerId, log: MemoryLog) -> None:
+    def on_lost(self, broker_id: BrokerId, log: NamedLog) -> None:
         """A disk lost records, be it all of them."""
         self._leaderships.check()
         name = log.topic_partition
@@ -117,7 +123,7 @@ class RecordHistory(RecordObserver):
         if now is not None and (broker_id in now.isr or self._is_proposed(broker_id, name)):
             self._lossy[broker_id, name] = None
 
-    def on_condemned(self, broker_id: BrokerId, log: MemoryLog) -> None:
+    def on_condemned(self, broker_id: BrokerId, log: NamedLog) -> None:
         """A replica with damaged records goes out of service: others are in sync."""
         broker = self._cluster.brokers[broker_id]
         partition = broker.replica_manager.partitions[log.topic_partition]
@@ -126,7 +132,7 @@ class RecordHistory(RecordObserver):
         )
         self.on_acted(broker)  # what it commits in this moment nobody sees any more
 
-    def on_replaced(self, broker_id: BrokerId, log: MemoryLog) -> None:
+    def on_replaced(self, broker_id: BrokerId, log: NamedLog) -> None:
         """A damaged log is dropped: nobody may rely on it."""
         self._leaderships.check()
         name, known = log.topic_partition, self.of(log)
@@ -145,7 +151,7 @@ class RecordHistory(RecordObserver):
 
     # --- what is written ---
 
-    def on_led(self, broker_id: BrokerId, log: MemoryLog, batch: StoredBatch) -> None:
+    def on_led(self, broker_id: BrokerId, log: SimulatedLog, batch: StoredBatch) -> None:
         """A broker appended as leader: it was elected to."""
         self._leaderships.check()
         led = (log.topic_partition, broker_id, batch.leader_epoch)
@@ -154,7 +160,7 @@ class RecordHistory(RecordObserver):
         if known is not None:
             known.on_led(broker_id, log, batch)
 
-    def on_followed(self, broker_id: BrokerId, log: MemoryLog, first: int) -> None:
+    def on_followed(self, broker_id: BrokerId, log: SimulatedLog, first: int) -> None:
         """A broker appended as follower."""
         broker = self._cluster.brokers.get(broker_id)
         partition = (
@@ -196,7 +202,7 @@ class RecordHistory(RecordObserver):
         self,
         broker: SimulatedBroker,
         partition: Partition,
-        log: MemoryLog,
+        log: SimulatedLog,
         before: int | None,
     ) -> None:
         """Look at a leader that is new (``before`` is None) or raised its high watermark."""
@@ -233,7 +239,7 @@ class RecordHistory(RecordObserver):
             assert is_there, f"BelowEpochStart: broker {broker.broker_id}: {partition}"
 
     def _check_leader_knows(
-        self, broker: SimulatedBroker, partition: Partition, log: MemoryLog, *, is_new: bool
+        self, broker: SimulatedBroker, partition: Partition, log: SimulatedLog, *, is_new: bool
     ) -> None:
         """What a leader goes by is of its own leadership: an ISR ZooKeeper held, and positions."""
         where = f"broker {broker.broker_id} leads {partition}"
@@ -245,7 +251,7 @@ class RecordHistory(RecordObserver):
         assert belief in held, f"an ISR ZooKeeper never held, {where}"
         if not is_new:
             return
-        assert log.latest_epoch == partition.leader_epoch, f"NoEpochStart, {where}: {log.epochs}"
+        assert log.latest_epoch == partition.leader_epoch, f"NoEpochStart, {where}: {log}"
         if partition.leading_since == partition.leader_epoch:
             known = [f for f in partition.followers.values() if f.log_end_offset >= 0]
             assert not known, f"positions of an earlier leadership, {where}"
@@ -256,7 +262,7 @@ class RecordHistory(RecordObserver):
         self,
         broker: SimulatedBroker,
         partition: Partition,
-        log: MemoryLog,
+        log: SimulatedLog,
         known: CommittedRecords,
     ) -> None:
         """Whoever may be elected next has what is committed."""
@@ -277,7 +283,7 @@ class RecordHistory(RecordObserver):
 
     def _replicas(
         self, name: TopicPartition, topic_id: str | None
-    ) -> Iterator[tuple[BrokerId, MemoryLog]]:
+    ) -> Iterator[tuple[BrokerId, SimulatedLog]]:
         for broker_id, disk in self._cluster.disks.items():
             log = disk.get(name)
             if log is not None and log.topic_id == topic_id:
@@ -289,7 +295,7 @@ class RecordHistory(RecordObserver):
         self,
         broker: SimulatedBroker,
         request: ProduceRequest,
-        log: MemoryLog | None,
+        log: SimulatedLog | None,
         outcome: ProducedPartition,
     ) -> None:
         """What is acknowledged is committed, and with as many as the topic wants."""
@@ -316,9 +322,10 @@ class RecordHistory(RecordObserver):
         holders = {broker_id for broker_id, lost in self._lossy if lost == name}
         holders |= {b for b, disk in self._cluster.disks.items() if disk.has_failed}
         for broker_id, disk in self._cluster.disks.items():
-            if disk.hosted().get(name, "none") != topic_id:
+            log = disk.find(name)
+            if log is None or log.topic_id != topic_id:
                 continue
-            held = batch_at(disk.log(name), batch.base_offset)
+            held = batch_at(log, batch.base_offset)
             if held is not None and held.data == batch.data:
                 holders.add(broker_id)
         return holders
@@ -362,7 +369,7 @@ class RecordHistory(RecordObserver):
             is_same = log.log_end_offset == self._full_at
             assert is_same, f"MinIsr: broker {broker.broker_id} appends to {request.name}"
 
-    def on_truncated(self, log: MemoryLog) -> None:
+    def on_truncated(self, log: SimulatedLog) -> None:
         """A follower dropped records."""
         self._situations.meet(Situation.FOLLOWER_TRUNCATES)
 
@@ -376,7 +383,7 @@ class RecordHistory(RecordObserver):
         self,
         broker: SimulatedBroker,
         request: ConsumeRequest,
-        logs: Mapping[TopicPartition, MemoryLog | None],
+        logs: Mapping[TopicPartition, SimulatedLog | None],
         partitions: Mapping[TopicPartition, ConsumedPartition],
     ) -> None:
         """What is read is whole, committed, and begins where it was asked for."""
@@ -406,7 +413,7 @@ class RecordHistory(RecordObserver):
                 assert batch is not None, f"ReadIsCommitted: {where} {last}"
                 assert batch.data == read, f"ReadIsCommitted: {where} {last}, not {batch}"
 
-    def on_delete_records(self, log: MemoryLog | None, offset: int) -> None:
+    def on_delete_records(self, log: SimulatedLog | None, offset: int) -> None:
         """From now on what is below an offset may be missing."""
         known = None if log is None else self.of(log)
         if known is not None and log is not None:
@@ -422,6 +429,6 @@ def _positions(broker: SimulatedBroker, follower: BrokerId) -> dict[TopicPartiti
     }
 
 
-def _check_undamaged(broker: SimulatedBroker, log: MemoryLog, data: RecordBytes) -> None:
+def _check_undamaged(broker: SimulatedBroker, log: SimulatedLog, data: RecordBytes) -> None:
     damaged = {header.base_offset for _, header in headers_of(data)} & log.damaged
     assert not damaged, f"DamageStays: broker {broker.broker_id} gave away {damaged} of {log}"

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from core.model import TopicPartition
 from core.protocol.broker import FetchRequest, FetchResponse
 from core.protocol.client import ConsumedPartition, DeletedRecords, ProducedPartition
+from core.records import MemoryRecords
 from core.replication.delayed_operations import DelayedOperation
 from tests.simulation.client_requests import (
     ConsumeRequest,
@@ -18,7 +19,7 @@ from tests.simulation.client_requests import (
     ProduceResponse,
 )
 from tests.simulation.network import AnswerBody, Exchange
-from tests.support.memory_logs import MemoryLog
+from tests.simulation.simulated_logs import SimulatedLog
 
 if TYPE_CHECKING:
     from tests.simulation.broker import SimulatedBroker
@@ -82,8 +83,12 @@ class RecordServer:
         answer = self._once(exchange, CONSUMER_WAIT_MS)
 
         def respond(partitions: Mapping[TopicPartition, ConsumedPartition]) -> None:
-            self._world.observer.on_consumed(self._broker, request, logs, partitions)
-            answer(ConsumeResponse(partitions))
+            sent = {  # now, wherever they are
+                name: outcome._replace(records=MemoryRecords(outcome.records.read()))
+                for name, outcome in partitions.items()
+            }
+            self._world.observer.on_consumed(self._broker, request, logs, sent)
+            answer(ConsumeResponse(sent))
 
         operation = self._manager.fetch_for_consumer(
             request.fetch, self._broker.now_ms, respond, waits=request.waits
@@ -103,7 +108,7 @@ class RecordServer:
         )
         self._wait(operation, CLIENT_WAIT_MS)
 
-    def _log(self, name: TopicPartition) -> MemoryLog | None:
+    def _log(self, name: TopicPartition) -> SimulatedLog | None:
         """Return the log that is there now: later there may be one of another topic."""
         return self._broker.disk.get(name)
 

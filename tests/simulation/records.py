@@ -10,10 +10,11 @@ from core.model import BrokerId, TopicPartition
 from core.protocol.broker import FetchRequest, FetchResponse
 from core.protocol.client import ConsumedPartition, ProducedPartition
 from tests.simulation.client_requests import ConsumeRequest, ProduceRequest
-from tests.support.memory_logs import MemoryLog, StoredBatch
+from tests.support.memory_logs import StoredBatch
 
 if TYPE_CHECKING:
     from tests.simulation.broker import SimulatedBroker
+    from tests.simulation.simulated_logs import NamedLog, SimulatedLog
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -42,22 +43,25 @@ def past_all_guards(call: Callable[P, T]) -> Callable[P, T]:
 class RecordObserver:
     """Hears of everything that happens to records, as it happens."""
 
-    def on_led(self, broker_id: BrokerId, log: MemoryLog, batch: StoredBatch) -> None:
+    def on_led(self, broker_id: BrokerId, log: SimulatedLog, batch: StoredBatch) -> None:
         """A broker appended as leader; the batch is the last one of the log."""
 
-    def on_followed(self, broker_id: BrokerId, log: MemoryLog, first: int) -> None:
+    def on_followed(self, broker_id: BrokerId, log: SimulatedLog, first: int) -> None:
         """A broker appended as follower; the batches are those from index ``first`` on."""
 
-    def on_lost(self, broker_id: BrokerId, log: MemoryLog) -> None:
+    def on_lost(self, broker_id: BrokerId, log: NamedLog) -> None:
         """A disk lost records, be it all of them."""
 
-    def on_condemned(self, broker_id: BrokerId, log: MemoryLog) -> None:
+    def on_condemned(self, broker_id: BrokerId, log: NamedLog) -> None:
         """A broker is about to take a damaged log out of use."""
 
-    def on_replaced(self, broker_id: BrokerId, log: MemoryLog) -> None:
+    def on_replaced(self, broker_id: BrokerId, log: NamedLog) -> None:
         """A broker is about to drop a damaged log, to fetch it anew."""
 
-    def on_deleted(self, broker_id: BrokerId, log: MemoryLog) -> None:
+    def on_claimed(self, log: NamedLog, topic_id: str) -> None:
+        """A topic takes over a log of another one, whose id went with the power."""
+
+    def on_deleted(self, broker_id: BrokerId, log: NamedLog) -> None:
         """A broker deletes a log, because it was told to."""
 
     def on_acted(self, broker: SimulatedBroker) -> None:
@@ -67,7 +71,7 @@ class RecordObserver:
         self,
         broker: SimulatedBroker,
         request: ProduceRequest,
-        log: MemoryLog | None,
+        log: SimulatedLog | None,
         outcome: ProducedPartition,
     ) -> None:
         """A producer is answered; ``log`` is the one there was when its request came."""
@@ -84,7 +88,7 @@ class RecordObserver:
     def on_produce_taken(self, broker: SimulatedBroker, request: ProduceRequest) -> None:
         """What a producer sent is appended, or refused."""
 
-    def on_truncated(self, log: MemoryLog) -> None:
+    def on_truncated(self, log: SimulatedLog) -> None:
         """A follower dropped records."""
 
     def on_fetched(self, broker: SimulatedBroker, answer: FetchResponse) -> None:
@@ -94,10 +98,10 @@ class RecordObserver:
         self,
         broker: SimulatedBroker,
         request: ConsumeRequest,
-        logs: Mapping[TopicPartition, MemoryLog | None],
+        logs: Mapping[TopicPartition, SimulatedLog | None],
         partitions: Mapping[TopicPartition, ConsumedPartition],
     ) -> None:
         """A consumer is answered."""
 
-    def on_delete_records(self, log: MemoryLog | None, offset: int) -> None:
+    def on_delete_records(self, log: SimulatedLog | None, offset: int) -> None:
         """Somebody asks to delete the records below an offset."""

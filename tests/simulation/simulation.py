@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Collection
+from contextlib import nullcontext
 from functools import partial
 
 from core.controller import events
@@ -27,7 +28,9 @@ from tests.simulation.cluster import Cluster, SimulatedCrashError, short_setting
 from tests.simulation.configurations import Configurations
 from tests.simulation.convergence import assert_converged
 from tests.simulation.damage import Damage
+from tests.simulation.disk import Disk
 from tests.simulation.ensemble import Ensemble
+from tests.simulation.file_disk import FileDisks
 from tests.simulation.forgeries import Forgeries
 from tests.simulation.invariants import Invariants
 from tests.simulation.log_convergence import assert_logs_converged
@@ -39,6 +42,7 @@ from tests.simulation.odds import (
     CALM_PROBABILITY,
     FAILOVER_PROBABILITY,
     FAILOVER_STEPS,
+    FILES_PROBABILITY,
     LEADERS_WRITE_PROBABILITY,
     MAX_DELAY_MS,
     MAX_FIRST_RECORDS,
@@ -83,11 +87,13 @@ class Simulation:
         self._leaders_write_isrs = self.random.random() < LEADERS_WRITE_PROBABILITY
         self._is_rebalancing = self.random.random() < 0.5
         self._odds = Odds.draw(self.random)
+        self._files = self._draw_files(seed)
         # Controllers that are spared: what they overlook, no successor puts right.
         mood = self.random.random()
         self._is_calm = mood < CALM_PROBABILITY  # so is everybody else
         self._is_sparing = mood < SPARING_PROBABILITY
-        self.cluster = Cluster(0, settings=self._settings)
+        disk_for = self._files.make if self._files is not None else Disk
+        self.cluster = Cluster(0, settings=self._settings, disk_for=disk_for)
         self._ensemble = Ensemble(self.cluster.zookeeper, seed)
         self.cluster.hook_for = self._hook_for
         self.cluster.network.fate = self._fate
@@ -161,9 +167,25 @@ class Simulation:
         is_split = self._surprises.random() < SMALL_REQUEST_PROBABILITY
         self._max_request_bytes = 1_000 if is_split else MAX_REQUEST_BYTES
 
+    def _draw_files(self, seed: int) -> FileDisks | None:
+        """Return the disks of brokers whose logs are those of ``storage``; None: in memory."""
+        if random.Random(f"{seed}, files").random() >= FILES_PROBABILITY:
+            return None
+        self._odds.favour_records()
+        return FileDisks(seed)
+
+    @property
+    def has_files(self) -> bool:
+        """Whether its logs are those of ``storage``, on disk."""
+        return self._files is not None
+
     def run(self, steps: int = STEPS) -> None:
         """Live through ``steps`` steps with faults, then heal and converge."""
-        if self.random.random() < SETTLED_PROBABILITY:
+        with self._files.used() if self._files is not None else nullcontext():
+            self._run(steps)
+
+    def _run(self, steps: int) -> None:
+        if self.random.random() < SETTLED_PROBABILITY or self.has_files:
             self._settle()
         for _ in range(steps):
             self._live_on()
@@ -328,11 +350,14 @@ class Simulation:
         if self._faults_are_on and dice < broken:
             self._note("a log directory of %d cannot be read", broker_id)
             self._add_to_the_trouble({name.topic for name in disk.fragile()})
-            disk.start_broken()
+            disk = disk.start_broken()
             while self._forgotten_sessions:  # it can register at once
                 self._expire_a_dead_session()
         else:
-            disk.repair(has_its_data=dice < SAME_DISK_PROBABILITY)
+            disk = disk.repair(has_its_data=dice < SAME_DISK_PROBABILITY)
+        self.cluster.disks[broker_id] = disk
+        if self._faults_are_on:
+            disk = self.cluster.disks[broker_id] = self._damage.change_files(disk)
         disk.check_damaged_logs(lambda: self.random.random() < self._odds.refusal)
         return self.cluster.start(broker_id, port=port)
 
@@ -502,14 +527,8 @@ class Simulation:
         broker = self._pick_a_victim()
         if broker is not None:
             self._note("kill %d", broker.broker_id)
-            self._end(broker)
             self._add_to_the_trouble({name.topic for name in broker.disk.hosted()})
-            if self.random.random() < self._odds.power_loss:
-                self._lose_power(broker)
-
-    def _lose_power(self, broker: SimulatedBroker) -> None:
-        self._note("  and its machine")
-        broker.disk.lose_power(lambda: self.random.randrange(3))
+            self._end(broker, loses_power=self.random.random() < self._odds.power_loss)
 
     def _cut_the_power(self) -> None:
         """Have all machines fail at the same time, or all but one; some are back at once."""
@@ -522,8 +541,7 @@ class Simulation:
         ]
         for broker in failing:
             self._note("kill %d", broker.broker_id)
-            self._end(broker)
-            self._lose_power(broker)
+            self._end(broker, loses_power=True)
         for _ in failing:
             if self.random.random() < self._odds.quick_restart:
                 self._expire_a_dead_session()
@@ -538,9 +556,7 @@ class Simulation:
     def _bounce(self, broker: SimulatedBroker) -> None:
         self._hold(broker)
         self._note("bounce %d", broker.broker_id)
-        self._end(broker)
-        if self.random.random() < self._odds.power_loss:
-            self._lose_power(broker)
+        self._end(broker, loses_power=self.random.random() < self._odds.power_loss)
         self.cluster.expire(self._forgotten_sessions.pop())
         started = self._boot(broker.broker_id)
         self._ports[broker.broker_id] = started.port
@@ -580,9 +596,12 @@ class Simulation:
     def _is_in_call(self, broker: SimulatedBroker) -> bool:
         return broker.broker_id in self.cluster.in_call
 
-    def _end(self, broker: SimulatedBroker) -> None:
+    def _end(self, broker: SimulatedBroker, *, loses_power: bool = False) -> None:
         self._forgotten_sessions.append(broker.session.session_id)
-        self.cluster.kill(broker.broker_id)
+        if loses_power:
+            self._note("  and its machine")
+        lost_batches = (lambda: self.random.randrange(3)) if loses_power else None
+        self.cluster.kill(broker.broker_id, lost_batches=lost_batches)
 
     def _start(self) -> None:
         missing = [b for b in range(BROKERS) if b not in self.cluster.brokers]

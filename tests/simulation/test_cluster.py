@@ -16,9 +16,10 @@ from core.protocol.controller import (
 from tests.simulation.cluster import Cluster
 from tests.simulation.convergence import assert_converged
 from tests.simulation.damage import Damage
+from tests.simulation.disk import Disk
 from tests.simulation.invariants import Invariants
 from tests.simulation.records import BrokenInvariantError, RecordObserver
-from tests.support.memory_logs import MemoryLog
+from tests.simulation.simulated_logs import NamedLog
 from zk.admin_znodes import DeleteTopicsTopicZNode
 from zk.znodes import TopicZNode
 
@@ -117,12 +118,13 @@ def test_a_topic_whose_znode_is_removed_by_hand_leaves_its_logs_aside(cluster: C
     cluster.run_until_quiet()
     assert_converged(cluster)
     for disk in cluster.disks.values():
+        assert isinstance(disk, Disk)
         assert sorted(disk.aside) == [TopicPartition("payments", i) for i in range(12)]
 
 
 def test_what_an_onlooker_refuses_while_a_row_is_obeyed_ends_the_simulation(cluster: Cluster):
     class Judge(RecordObserver):
-        def on_deleted(self, broker_id: int, log: MemoryLog) -> None:
+        def on_deleted(self, broker_id: int, log: NamedLog) -> None:
             raise AssertionError(f"{log.topic_partition} must stay on {broker_id}")
 
     cluster.observe(Judge())
@@ -133,16 +135,16 @@ def test_what_an_onlooker_refuses_while_a_row_is_obeyed_ends_the_simulation(clus
 
 def test_an_operator_restores_the_damaged_log_that_suspect_replicas_wait_for(cluster: Cluster):
     for broker_id in (0, 2):
-        cluster.disks[broker_id].suspect.add(P4)
-    cluster.disks[1].log(P4).damaged.add(0)
+        cluster.disks[broker_id].note_lost([P4])
+    cluster.disks[1].log(P4).damage(0)
     damage = Damage(cluster, random.Random(0), lambda *_: None)
     assert damage.restore_what_nobody_has() == set()
     assert not cluster.disks[1].log(P4).damaged
 
 
 def test_nobody_restores_a_damaged_log_that_a_sound_replica_in_sync_has(cluster: Cluster):
-    cluster.disks[0].suspect.add(P4)
-    cluster.disks[1].log(P4).damaged.add(0)
+    cluster.disks[0].note_lost([P4])
+    cluster.disks[1].log(P4).damage(0)
     damage = Damage(cluster, random.Random(0), lambda *_: None)
     assert damage.restore_what_nobody_has() is None
     assert cluster.disks[1].log(P4).damaged

@@ -32,8 +32,10 @@ def test_random_histories_keep_every_invariant_and_converge(seeds: range):
     assert not missing or len(seeds) < SEEDS_FOR_SITUATIONS, f"no history meets {missing}"
 
 
-def test_the_same_seed_makes_the_same_history():
-    first, second = Simulation(7), Simulation(7)
+@pytest.mark.parametrize("seed", [1, 7], ids=["in memory", "with files"])
+def test_the_same_seed_makes_the_same_history(seed: int):
+    first, second = Simulation(seed), Simulation(seed)
+    assert first.has_files is (seed == 7)
     with silence():
         first.run()
         second.run()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import bisect
 import struct
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from core.errors import DamagedRecordsError, StorageError
@@ -29,6 +29,7 @@ from tests.support.cluster_notes import NotesInMemory
 from tests.support.producer_sequences import ProducerSequences
 from tests.support.record_batches import TIMESTAMP_MS, Record, records_of, stamped
 from tests.support.record_checks import (
+    Header,
     check_appendable,
     check_follows,
     headers_of,
@@ -44,6 +45,18 @@ class StoredBatch(NamedTuple):
     base_timestamp: int
     max_timestamp: int
     data: bytes
+
+
+def stored_batch(header: Header, data: bytes) -> StoredBatch:
+    """Return a batch as a log shows it."""
+    return StoredBatch(
+        header.base_offset,
+        header.last_offset,
+        header.leader_epoch,
+        header.base_timestamp,
+        header.max_timestamp,
+        data,
+    )
 
 
 class MemoryLog:
@@ -174,14 +187,7 @@ class MemoryLog:
 
     def _append(self, data: RecordBytes) -> None:
         for position, header in headers_of(data):
-            batch = StoredBatch(
-                header.base_offset,
-                header.last_offset,
-                header.leader_epoch,
-                header.base_timestamp,
-                header.max_timestamp,
-                bytes(data[position : position + header.size]),
-            )
+            batch = stored_batch(header, bytes(data[position : position + header.size]))
             if batch.leader_epoch >= 0:
                 self._assign(batch.leader_epoch, max(batch.base_offset, self._start))
             self.batches.append(batch)
@@ -264,6 +270,15 @@ class MemoryLog:
 
     # --- failures ---
 
+    @property
+    def damageable(self) -> Sequence[StoredBatch]:
+        """The batches that may be damaged."""
+        return self.batches
+
+    def damage(self, base_offset: int) -> None:
+        """Let a batch have other bytes than were written."""
+        self.damaged.add(base_offset)
+
     def _check_readable(self) -> None:
         if self.is_offline:
             raise StorageError(f"{self.topic_partition}: its log directory has failed")
@@ -327,7 +342,7 @@ class MemoryLogs(NotesInMemory):
         for name in partitions:
             self._logs[name].is_offline = True
 
-    def repair(self) -> None:
+    def replace_failed(self) -> None:
         """Put an empty directory in the place of the failed one."""
         self.is_new |= self.has_failed
         self.has_failed = False

@@ -1,0 +1,366 @@
+"""A broker's disk with the files of ``storage``: what histories of its real logs are made of.
+
+A process that is killed leaves what it wrote; a machine that loses power what was waited for, and
+some of the rest. Segments are small, so that logs roll, and lose segments, often. The wall clock
+runs fast: what storage does after a minute is a matter of seconds here.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import tempfile
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+from core.errors import DamagedRecordsError
+from core.log_config import UNLIMITED, LogConfig
+from core.model import BrokerId, TopicPartition
+from core.protocol.control import TopicId
+from storage.log import Log
+from storage.log_manager import LogManager
+from tests.simulation.disk import CLOCK_APART_MS, TOPIC_CONFIGS
+from tests.simulation.file_damage import draw_change
+from tests.simulation.file_log import ObservedFileLog
+from tests.simulation.machine import Machine
+from tests.simulation.records import BrokenInvariantError, RecordObserver, past_all_guards
+from tests.simulation.simulated_logs import IsElsewhere, LostBatches
+from tests.support.durable_files import DurableFiles
+
+SEGMENT_BYTES = (100, 200, 400)  # one batch, or a few
+FLUSH_MS = 400_000  # by a clock that runs fast
+CARE_PROBABILITY = 0.5
+CHANGE_PROBABILITY = 0.4
+_EVERYTHING = 2**31
+_SIMULATED = "simulated"
+_MEMORY = Path("/dev/shm")
+
+
+class FileDisk(LogManager):
+    """The logs of one process."""
+
+    def __init__(self, machine: Machine, *, was_clean: bool = False) -> None:
+        self.machine = machine
+        self._was_clean = was_clean  # the process before it ended in an orderly way
+        self.observer = RecordObserver()
+        self.on_condemned: Callable[[], None] = lambda: None
+        self.clock_ms = machine.broker_id * CLOCK_APART_MS
+        self.wall_clock_ahead_ms = 0  # the clock of these files does not jump
+        self._found: dict[TopicPartition, DamagedRecordsError] = {}
+        super().__init__(
+            machine.directories,
+            machine.broker_id,
+            defaults=machine.defaults,
+            on_directory_failed=self._on_failed,
+            on_records_damaged=self._found.__setitem__,
+            wall_clock_ms=machine.wall_clock_ms,
+            make_log=partial(ObservedFileLog, self),
+        )
+        for topic, config in TOPIC_CONFIGS.items():
+            least = config.min_insync_replicas
+            self.configure({topic: replace(machine.defaults, min_insync_replicas=least)})
+        self.open()
+        machine.let_go = self._let_go
+
+    @property
+    def broker_id(self) -> BrokerId:
+        """Whose disk it is."""
+        return self.machine.broker_id
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether one of its directories has."""
+        return bool(self.failed_directories)
+
+    def find(self, topic_partition: TopicPartition) -> ObservedFileLog | None:
+        """Return a log that is there, be it of no use."""
+        return self._all_logs().get(topic_partition)
+
+    @property
+    def batch_count(self) -> int:
+        """How many batches all its logs have."""
+        return sum(len(log.batches) for log in self._all_logs().values() if log.is_usable)
+
+    def log(self, topic_partition: TopicPartition) -> ObservedFileLog:
+        """Return a log that must exist, be it of no use."""
+        return self._all_logs()[topic_partition]
+
+    def get(self, topic_partition: TopicPartition) -> ObservedFileLog | None:
+        """Return a log that is there and works."""
+        log = super().get(topic_partition)
+        assert log is None or isinstance(log, ObservedFileLog)
+        return log
+
+    def kept_topic_id(self, name: TopicPartition) -> TopicId | str | None:
+        """Return the topic id of a log, be it out of sight; "none": there is no log."""
+        if name in self._homes:
+            return self.topic_id(name)
+        return self.machine.hidden_ids.get(name, "none")
+
+    # --- what is done to logs ---
+
+    @past_all_guards
+    def condemn(self, topic_partition: TopicPartition, reason: str) -> None:
+        """Take a log out of use, and tell."""
+        log = self.get(topic_partition)
+        if log is not None:
+            self.observer.on_condemned(self.broker_id, log)
+            super().condemn(topic_partition, reason)
+
+    def get_or_create(
+        self, topic_partition: TopicPartition, topic_id: TopicId | None, *, is_new: bool
+    ) -> Log:
+        """Return a log; tell if it is taken over from another topic: its id was lost."""
+        log = self.get(topic_partition)
+        is_claimed = log is not None and log.topic_id is None
+        former = self.machine.topic_ids.get(topic_partition, topic_id)
+        if log is not None and is_claimed and topic_id is not None and topic_id != former:
+            self.observer.on_claimed(log, topic_id)
+        return super().get_or_create(topic_partition, topic_id, is_new=is_new)
+
+    @past_all_guards
+    def delete(
+        self, topic_partition: TopicPartition, *, deleted_topic: TopicId | None = None
+    ) -> None:
+        """Delete a log, and tell."""
+        if topic_partition in self._homes:
+            self.observer.on_deleted(self.broker_id, self._named(topic_partition))
+        super().delete(topic_partition, deleted_topic=deleted_topic)
+
+    @past_all_guards
+    def set_aside(self, topic_partition: TopicPartition) -> None:
+        """Move a log away, and tell if it was damaged."""
+        if self.is_damaged(topic_partition):
+            self.observer.on_replaced(self.broker_id, self._named(topic_partition))
+        super().set_aside(topic_partition)
+
+    # --- what happens to the process and the machine ---
+
+    def ended(self, *, is_clean: bool, lost_batches: LostBatches | None) -> FileDisk:
+        """End the process, and perhaps its machine; return what the next one finds."""
+        if lost_batches is None:
+            return self._next({}, is_clean=is_clean)
+        flushed = {name: log.recovery_point for name, log in self._all_logs().items()}
+        return self._next(flushed, self.machine.lose_power)
+
+    def changed(self, is_elsewhere: IsElsewhere, note: Callable[[str], None]) -> FileDisk:
+        """Have something happen to the files, now and then, between two processes."""
+        dice = self.machine.dice
+        logs = [log for log in self._all_logs().values() if log.is_usable]
+        if dice.random() >= CHANGE_PROBABILITY:
+            return self
+        change = draw_change(logs, dice, is_elsewhere)
+        if change is None:
+            return self
+        note(change.told)
+        kept = {} if change.endangered is None else {change.endangered: 0}
+        return self._next(kept, change.act, is_clean=self._was_clean)
+
+    def fragile(self, directory: int = 0) -> list[TopicPartition]:
+        """Return the logs in one of the directories."""
+        home = self._directories[directory]
+        return sorted(name for name, logs in self._homes.items() if logs is home)
+
+    def fail_directory(self, directory: int = 0) -> None:
+        """Lose one of the directories and the logs in it."""
+        for name in self.fragile(directory):
+            self.observer.on_lost(self.broker_id, self._named(name))
+        self._directories[directory].directory.fail(_SIMULATED)
+
+    def start_broken(self) -> FileDisk:
+        """Start with a directory that cannot be read: nobody knows which logs are in it."""
+        names = self.fragile()
+
+        def change() -> None:
+            self._repair(has_its_data=True)
+            self.machine.hidden_ids = {name: self.topic_id(name) for name in names}
+            self.machine.hide(0)
+
+        return self._next(dict.fromkeys(names, 0), change)
+
+    def repair(self, *, has_its_data: bool = False) -> FileDisk:
+        """Put a directory in the place of the failed one, which is empty or the same."""
+        if not self.machine.hidden:
+            return self
+        change = partial(self._repair, has_its_data=has_its_data)
+        return self._next({}, change)
+
+    def _repair(self, *, has_its_data: bool) -> None:
+        machine = self.machine
+        for directory, hidden in machine.hidden.items():
+            path = machine.directories[directory]
+            path.unlink()
+            if has_its_data:
+                for name in self._homes:  # else there would be two, of no use
+                    shutil.rmtree(hidden / str(name), ignore_errors=True)
+                hidden.rename(path)
+            else:
+                shutil.rmtree(hidden)
+        machine.hidden, machine.hidden_ids = {}, {}
+
+    def _next(
+        self,
+        kept: Mapping[TopicPartition, int],
+        change: Callable[[], object] = lambda: None,
+        *,
+        is_clean: bool = False,
+    ) -> FileDisk:
+        """End the process and return what the next one finds, when a change has been made.
+
+        ``kept`` says of each log that may lose records by that up to which offset it keeps them.
+        """
+        before = {name: (log, log.batches) for name, log in self._all_logs().items()}
+        starts = {name: log.log_start_offset for name, (log, _) in before.items()}
+        excused = {n for n, (log, _) in before.items() if log.damaged or not log.is_usable}
+        ids = {name: log.topic_id for name, (log, _) in before.items()}
+        self.machine.topic_ids.update({name: i for name, i in ids.items() if i is not None})
+        self._end(is_clean=is_clean)
+        change()
+        after = FileDisk(self.machine, was_clean=is_clean)
+        after.observer = self.observer
+        for name, (log, batches) in before.items():
+            found = after.get(name)
+            if found is not None:
+                found.check_epochs()
+            if found is not None and found.has(batches):
+                continue
+            limit = kept.get(name, log.log_end_offset)
+            promised = [b for b in batches if starts[name] <= b.last_offset < limit]
+            if name not in excused and promised and not (found and found.has(promised)):
+                raise BrokenInvariantError(f"WrittenStays: {log} to {limit}: {promised}: {found}")
+            self.observer.on_lost(self.broker_id, log)
+        return after
+
+    def _end(self, *, is_clean: bool) -> None:
+        """Close everything, or let go of it at once. Who still has these logs cannot use them."""
+        for directory, logs in enumerate(self._directories):
+            if logs.is_offline and directory not in self.machine.hidden:
+                names = self.fragile(directory)
+                self.machine.hidden_ids = {name: self.topic_id(name) for name in names}
+                self.machine.hide(directory)
+        if is_clean:
+            for log in self._usable_logs():
+                log.close()  # here, and not on threads of its own
+            self.close(is_clean=True)
+        self._let_go()
+
+    def _let_go(self) -> None:
+        self._is_open = False
+        for logs in self._directories:
+            logs.directory.fail("its process has ended")
+            logs._ends.close()
+        self._unlock()
+
+    # --- damage ---
+
+    def check_damaged_logs(self, is_refused: Callable[[], bool]) -> None:
+        """Do nothing: whoever opens the files looks at them."""
+
+    def find_damage(self) -> Mapping[TopicPartition, DamagedRecordsError]:
+        """Read everything there is."""
+        self._found.clear()
+        self.verify(_EVERYTHING)
+        return dict(sorted(self._found.items()))
+
+    def damaged_logs(self) -> list[TopicPartition]:
+        """Return the logs that are damaged, in use or not."""
+        return [
+            name
+            for name, home in self._homes.items()
+            if not home.is_offline and (self.get(name) is None or self.log(name).damaged)
+        ]
+
+    def restore(self, name: TopicPartition) -> bool:
+        """Undo the damage of a log; return whether it was out of use."""
+        was_out_of_use = self.get(name) is None
+        log = self._all_logs().get(name)
+        if log is not None:
+            for base_offset in sorted(log.damaged):
+                log.damage(base_offset)
+        return was_out_of_use
+
+    # --- in the background ---
+
+    def look_after(self, is_known_topic: Callable[[TopicId], bool]) -> None:
+        """Do some of what is done every now and then, in any order."""
+        tasks: list[Callable[[], object]] = [
+            self.flush,
+            self.checkpoint_recovery_points,
+            self.checkpoint_log_start_offsets,
+            self.clean_up,
+            partial(self.purge, is_known_topic),
+        ]
+        dice = self.machine.dice
+        dice.shuffle(tasks)
+        for task in tasks:
+            if dice.random() < CARE_PROBABILITY:
+                task()
+
+    # --- inside ---
+
+    def _all_logs(self) -> dict[TopicPartition, ObservedFileLog]:
+        return {
+            name: log
+            for name, home in sorted(self._homes.items())
+            if isinstance(log := home.logs.get(name), ObservedFileLog)
+        }
+
+    def _named(self, name: TopicPartition) -> ObservedFileLog | RefusedLog:
+        return self._all_logs().get(name) or RefusedLog(name, self.topic_id(name))
+
+    def _on_failed(self, path: Path) -> None:
+        """Have what is in a directory that fails, or a log that is damaged, given up soon."""
+        failed = [logs for logs in self._directories if logs.directory.path == path]
+        for logs in failed:
+            if logs.is_offline and not logs.directory.failure.endswith(_SIMULATED):
+                raise BrokenInvariantError(logs.directory.failure)
+        self.on_condemned()
+
+
+class FileDisks:
+    """The disks of all brokers of a cluster, in memory if the operating system has that."""
+
+    def __init__(self, seed: int) -> None:
+        self._seed = seed
+        self._durable = DurableFiles()
+        self._machines: list[Machine] = []
+        self._defaults = LogConfig(
+            segment_bytes=random.Random(f"{seed}, segments").choice(SEGMENT_BYTES),
+            index_interval_bytes=100,
+            retention_ms=UNLIMITED,
+            flush_ms=FLUSH_MS,
+        )
+        self._root = Path(tempfile.mkdtemp(dir=_MEMORY if os.access(_MEMORY, os.W_OK) else None))
+        self._remove = weakref.finalize(self, shutil.rmtree, self._root, ignore_errors=True)
+
+    def make(self, broker_id: BrokerId, now_ms: Callable[[], int]) -> FileDisk:
+        """Return the disk of a broker that starts for the first time."""
+        dice = random.Random(f"{self._seed}, files of {broker_id}")
+        machine = Machine(broker_id, self._root, self._durable, self._defaults, dice, now_ms)
+        self._machines.append(machine)
+        return FileDisk(machine)
+
+    @contextmanager
+    def used(self) -> Iterator[None]:
+        """Remember what is waited for, and remove everything at the end."""
+        self._durable.note_all(self._root)
+        try:
+            with self._durable.watched():
+                yield
+        finally:
+            for machine in self._machines:
+                machine.let_go()
+            self._remove()
+
+
+class RefusedLog(NamedTuple):
+    """A log that is not open, as its files are of no use."""
+
+    topic_partition: TopicPartition
+    topic_id: TopicId | None

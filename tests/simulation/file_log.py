@@ -1,0 +1,167 @@
+"""A log of ``storage`` that shows what is in its files, and tells what is written to them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from core.errors import RecordsRefusedError
+from core.records import RecordBytes
+from core.replica_logs import AppendedRecords
+from storage.log import Log
+from storage.segment import Segment
+from tests.simulation.records import BrokenInvariantError, past_all_guards
+from tests.support.memory_logs import StoredBatch, stored_batch
+from tests.support.record_batches import UNCOUNTED_BYTES, Record, records_of
+from tests.support.record_checks import Header, headers_of
+
+if TYPE_CHECKING:
+    from tests.simulation.file_disk import FileDisk
+
+_LENGTH_AT = 8
+
+
+class _Contents(NamedTuple):
+    """What is in the file of a segment, when it had a version."""
+
+    version: tuple[int, int, int]
+    batches: list[StoredBatch]
+    damaged: set[int]
+
+
+class ObservedFileLog(Log):
+    """Tells what is written to it, and shows what is in its files, by other means than its own."""
+
+    def __init__(self, disk: FileDisk, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._disk = disk
+        self._damages = 0
+        self._read_before: dict[Segment, _Contents] = {}
+
+    @property
+    def batches(self) -> Sequence[StoredBatch]:
+        """What was written, in order; damage is undone."""
+        return [batch for found in self._files() for batch in found.batches]
+
+    @property
+    def damaged(self) -> set[int]:
+        """The base offsets of batches with other bytes than were written."""
+        return {base_offset for found in self._files() for base_offset in found.damaged}
+
+    @property
+    def damageable(self) -> Sequence[StoredBatch]:
+        """The batches of segments that are not written any more.
+
+        What the process itself wrote to the last one it takes from the memory of the machine.
+        """
+        return [batch for found in self._files()[:-1] for batch in found.batches]
+
+    def records(self) -> list[Record]:
+        """Return every record from the log start offset on."""
+        start = self.log_start_offset
+        return [r for batch in self.batches for r in records_of(batch.data) if r.offset >= start]
+
+    def readable(self) -> list[StoredBatch]:
+        """Return the batches from the log start offset on."""
+        return [batch for batch in self.batches if batch.last_offset >= self.log_start_offset]
+
+    def has(self, batches: Sequence[StoredBatch]) -> bool:
+        """Whether all of these are in the log."""
+        there = {batch.base_offset: batch.data for batch in self.batches}
+        return all(there.get(batch.base_offset) == batch.data for batch in batches)
+
+    def files(self) -> list[tuple[Path, list[StoredBatch]]]:
+        """Return the file of each segment with what is in it."""
+        segments = self._contents.segments
+        return [(s.path, c.batches) for s, c in zip(segments, self._files(), strict=True)]
+
+    def check_epochs(self) -> None:
+        """The leader epochs end where the records say so; raises ``BrokenInvariantError``."""
+        ends = {batch.leader_epoch: batch.last_offset + 1 for batch in self.readable()}
+        for epoch, end in ends.items():
+            known = self.end_offset_for_epoch(epoch)
+            if known != (epoch, end):
+                raise BrokenInvariantError(f"EpochsOfRecords: {self}: {known}, not {epoch, end}")
+
+    def damage(self, base_offset: int) -> None:
+        """Let the disk give back another bit of a batch; a second time: the right one again."""
+        self._damages += 1
+        for segment in self._contents.segments:
+            data, position = bytearray(segment.path.read_bytes()), 0
+            while position < segment.size:
+                end = _end_of(data, position)
+                if int.from_bytes(data[position : position + 8], "big") == base_offset:
+                    data[end - 1] ^= 1
+                    modified_ns = segment.path.stat().st_mtime_ns
+                    with segment.path.open("r+b") as file:
+                        file.write(data)
+                        file.flush()
+                        os.fsync(file.fileno())  # it is the disk that has the other bit
+                    os.utime(segment.path, ns=(modified_ns, modified_ns + 1_000_000))
+                    return
+                position = end
+        raise AssertionError(f"{self} has no batch at {base_offset}")
+
+    @past_all_guards
+    def append_as_leader(self, records: RecordBytes, leader_epoch: int) -> AppendedRecords:
+        """Append, and tell."""
+        appended = super().append_as_leader(records, leader_epoch)
+        if not appended.is_duplicate:
+            self._disk.observer.on_led(self._disk.broker_id, self, self.batches[-1])
+        return appended
+
+    @past_all_guards
+    def truncate_to(self, offset: int) -> None:
+        """Truncate, and tell."""
+        if offset < self.log_end_offset:
+            self._disk.observer.on_truncated(self)
+        super().truncate_to(offset)
+
+    @past_all_guards
+    def append_as_follower(self, records: RecordBytes) -> None:
+        """Append, and tell."""
+        end = self.log_end_offset
+        super().append_as_follower(records)
+        first = sum(batch.last_offset < end for batch in self.batches)
+        self._disk.observer.on_followed(self._disk.broker_id, self, first)
+
+    def _files(self) -> list[_Contents]:
+        """Return what is in the files of all segments."""
+        segments = self._contents.segments
+        found = {segment: self._file(segment) for segment in segments}
+        self._read_before = found
+        return list(found.values())
+
+    def _file(self, segment: Segment) -> _Contents:
+        version = segment.size, self._truncations, self._damages
+        before = self._read_before.get(segment)
+        if before is not None and before.version == version:
+            return before
+        contents = _Contents(version, [], set())
+        data, position = segment.path.read_bytes()[: segment.size], 0
+        while position < len(data):
+            end = _end_of(data, position)
+            batch, position = data[position:end], end
+            header = _header_of(batch)
+            if header is None:  # as ``damage`` left it
+                batch = batch[:-1] + bytes((batch[-1] ^ 1,))
+                ((_, header),) = headers_of(batch)
+                contents.damaged.add(header.base_offset)
+            contents.batches.append(stored_batch(header, batch))
+        return contents
+
+
+def _end_of(data: bytes | bytearray, position: int) -> int:
+    length = int.from_bytes(data[position + _LENGTH_AT : position + _LENGTH_AT + 4], "big")
+    return position + UNCOUNTED_BYTES + length
+
+
+def _header_of(batch: bytes) -> Header | None:
+    """Return the header of a batch; None: the checksum is wrong."""
+    try:
+        ((_, header),) = headers_of(batch)
+    except RecordsRefusedError:
+        return None
+    return header

@@ -1,0 +1,77 @@
+"""The machine of a broker with files: what a loss of power, and a failed disk, leave of them."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+from core.log_config import LogConfig
+from core.model import BrokerId, TopicPartition
+from core.protocol.control import TopicId
+from storage.suspect_logs import SUSPECT_LOGS, boot_id
+from tests.support.durable_files import DurableFiles
+from tests.support.record_batches import TIMESTAMP_MS
+
+WALL_CLOCK_SPEED = 20
+
+
+class Machine:
+    """What outlives the processes of one broker: its files, which of them are durable, its clocks.
+
+    ``hidden`` are the directories that cannot be read, and where they are meanwhile. ``topic_ids``
+    are those that logs had at the end of a process. ``let_go`` closes
+    what the present one has open.
+    """
+
+    def __init__(
+        self,
+        broker_id: BrokerId,
+        root: Path,
+        durable: DurableFiles,
+        defaults: LogConfig,
+        dice: random.Random,
+        now_ms: Callable[[], int],
+    ) -> None:
+        self.broker_id = broker_id
+        self.defaults = defaults
+        self.dice = dice
+        self.directories = [root / f"{broker_id}-{name}" for name in ("one", "two")]
+        self.hidden: dict[int, Path] = {}
+        self.hidden_ids: dict[TopicPartition, TopicId | None] = {}
+        self.topic_ids: dict[TopicPartition, TopicId] = {}
+        self.let_go: Callable[[], None] = lambda: None
+        self._durable = durable
+        self._now_ms = now_ms
+
+    def wall_clock_ms(self) -> int:
+        """What time it is, by a clock that runs fast."""
+        return TIMESTAMP_MS + self._now_ms() * WALL_CLOCK_SPEED
+
+    def hide(self, directory: int) -> None:
+        """Put something in the place of a directory that nobody can use."""
+        path = self.directories[directory]
+        self.hidden[directory] = path.rename(path.with_name(f"{path.name}-hidden"))
+        path.touch()
+
+    def lose_power(self) -> None:
+        """Leave what was waited for, and perhaps more."""
+        kind = self.dice.randrange(3)
+        for directory, path in enumerate(self.directories):
+            before = self.hidden.get(directory, path)
+            after = before.with_name(f"{before.name}-after")
+            if kind == 0:
+                self._durable.restore(before, after)
+            else:
+                self._durable.restore_torn(before, after, self.dice, is_garbled=kind == 1)
+            shutil.rmtree(before)
+            after.rename(before)
+            _forget_this_boot(before / SUSPECT_LOGS)
+            self._durable.note_all(before)
+
+
+def _forget_this_boot(path: Path) -> None:
+    """Have it say that the directory was in use in an earlier boot of the machine."""
+    if path.exists():
+        path.write_text(path.read_text().replace(boot_id() or "unknown", "an-earlier-boot"))
