@@ -46,6 +46,7 @@ from actors.topic_administration import TopicAdministration
 from actors.topic_ids import RandomTopicIds
 from actors.topic_metrics import TopicMetrics
 from actors.watchdog import Watchdog
+from actors.zookeeper_checks import ZooKeeperChecks
 from config.addresses import port_of, tcp_endpoint
 from config.settings import Settings
 from core.controller.controller import Controller
@@ -283,6 +284,10 @@ class BrokerProcess(ControllerListener):
         self._status.become(BrokerState.RUNNING_AS_BROKER)
         self._is_serving = True
         self._controller.tell(Startup())
+        checks = ZooKeeperChecks(
+            self._keeper, self._storage.logs, self._controller.tell, self._controller.is_active
+        )
+        self._undo.callback(checks.stop)
         self._look_at_configs()
         with suppress(SessionExpiredError):
             if self._keeper.session_id == session_id:

@@ -37,7 +37,6 @@ _ACTOR_TIMEOUT_S = 10.0
 _NAMED_STRAYS = 5
 _SETTLE_MS = 5_000  # nothing waits longer for its turn in a broker that never lives for long
 _PURGE_INTERVAL_MS = 30_000
-_NOTE_INTERVAL_MS = 30_000
 _VERIFICATION_INTERVAL_MS = 1_000
 
 
@@ -117,7 +116,6 @@ class BrokerStorage:
             ),
             (settings.log_retention_check_interval_ms, logs.clean_up),
             (_PURGE_INTERVAL_MS, partial(logs.purge, replica_manager.is_known_topic)),
-            (_NOTE_INTERVAL_MS, self.note_zxid),
         ):
             RepeatingTimer(upkeep, interval_ms, task, first_after_ms=_SETTLE_MS)
         if settings.log_verification_bytes_per_s > 0:

@@ -15,13 +15,13 @@ def replaced_data(admin: ZkAdminStore, data_dir: Path) -> list[str]:
     The first one that has anything to say stands for all. Raises ``BadDataError`` when
     ``/cluster/id`` cannot be understood.
     """
-    cluster_id, zxid = admin.read_cluster_id(), admin.latest_zxid()
+    cluster_id, zxid, mark = admin.read_cluster_id(), admin.latest_zxid(), admin.read_mark()
     for meta in sorted(data_dir.glob("broker-*/*/meta.properties")):
         directory = LogDirectory(meta.parent)
         try:
             directory.look()
             directory.check_cluster(cluster_id)
-            directory.check_zxid(zxid, directory.read_seen())
+            directory.check_not_older(zxid, mark, directory.read_seen())
         except ForeignDirectoryError as error:
             return [str(error)]
         except StorageError:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 
 import click
 
@@ -17,9 +19,10 @@ from cli.output import Output, counted, listed, output_option, print_facts, prin
 from cli.partitions import read_partitions
 from cli.placement import placement_status
 from cli.replaced_data import replaced_data
+from core.controller.elector import NO_CONTROLLER
 from core.controller.set_aside import FAILURES_TO_SET_ASIDE
-from core.errors import BadDataError
-from core.model import MAX_CONTROLLER_EPOCH, BrokerRegistration
+from core.errors import BadDataError, UnreadableError
+from core.model import MAX_CONTROLLER_EPOCH, BrokerId, BrokerRegistration
 from core.protocol.controller import DescribeControllerRequest, DescribeControllerResponse
 from zk.admin import ZkAdminStore
 
@@ -92,19 +95,9 @@ def _examine(cluster: Cluster) -> Health:
     file = cluster.file
     try:
         with cluster.admin(limit_s=_ZOOKEEPER_LIMIT_S) as admin:
-            if cluster.data_dir is not None:
-                health.reasons += replaced_data(admin, cluster.data_dir)
-            _examine_brokers(admin, file, health)
-            described = _examine_controller(admin, health)
-            _examine_failures(admin, health)
-            _examine_partitions(admin, described, health)
-            registered = admin.read_brokers().values()
-            live = [broker for broker in registered if isinstance(broker, BrokerRegistration)]
-            health.warnings += broker_warnings(live)
+            _examine_cluster(admin, cluster.data_dir, file, health)
     except ClusterNotFoundError as error:
         return Health(health.zookeeper, [*health.reasons, str(error)])
-    except BadDataError as error:
-        health.reasons.append(str(error))
     health.zookeeper["connected"] = True
     if file is not None and file.placement is not None:
         answer = placement_status(file.placement, timeout_s=_PLACEMENT_LIMIT_S)
@@ -122,9 +115,43 @@ def _examine(cluster: Cluster) -> Health:
     return health
 
 
+def _examine_cluster(
+    admin: ZkAdminStore, data_dir: Path | None, file: LocalCluster | None, health: Health
+) -> None:
+    health.reasons += admin.read_denied()
+    if data_dir is not None:
+        with _bad_data_is_a_reason(health):
+            health.reasons += replaced_data(admin, data_dir)
+    described, controller_id = None, NO_CONTROLLER
+    with _bad_data_is_a_reason(health):
+        controller_id = _find_controller(admin, health)
+    with _bad_data_is_a_reason(health):
+        _examine_brokers(admin, file, controller_id, health)
+        described = _examine_controller(admin, health)
+    with _bad_data_is_a_reason(health):
+        _examine_failures(admin, health)
+    with _bad_data_is_a_reason(health):
+        _examine_partitions(admin, described, health)
+        registered = admin.read_brokers().values()
+        live = [broker for broker in registered if isinstance(broker, BrokerRegistration)]
+        health.warnings += broker_warnings(live)
+
+
+@contextmanager
+def _bad_data_is_a_reason(health: Health) -> Iterator[None]:
+    """Leave out the rest of the block when something cannot be read, and say so once."""
+    try:
+        yield
+    except BadDataError as error:
+        if str(error) not in health.reasons:
+            health.reasons.append(str(error))
+
+
 def _why_nobody_is_elected(admin: ZkAdminStore) -> list[str]:
     try:
         epoch = admin.read_controller_epoch()
+    except UnreadableError:
+        return []  # said already
     except BadDataError as error:
         return [str(error)]
     if epoch != MAX_CONTROLLER_EPOCH:
@@ -135,16 +162,21 @@ def _why_nobody_is_elected(admin: ZkAdminStore) -> list[str]:
     ]
 
 
-def _examine_brokers(admin: ZkAdminStore, file: LocalCluster | None, health: Health) -> None:
-    registrations = admin.read_brokers()
+def _find_controller(admin: ZkAdminStore, health: Health) -> BrokerId:
     ruling = admin.read_controller()
     if ruling is None:
         health.reasons += ["there is no controller", *_why_nobody_is_elected(admin)]
-    else:
-        health.controller = controller_json(ruling)
-        if ruling.broker_id not in registrations:
-            health.reasons.append(f"the controller, broker {ruling.broker_id}, is not registered")
-    controller_id = -1 if ruling is None else ruling.broker_id
+        return NO_CONTROLLER
+    health.controller = controller_json(ruling)
+    return ruling.broker_id
+
+
+def _examine_brokers(
+    admin: ZkAdminStore, file: LocalCluster | None, controller_id: BrokerId, health: Health
+) -> None:
+    registrations = admin.read_brokers()
+    if health.controller is not None and controller_id not in registrations:
+        health.reasons.append(f"the controller, broker {controller_id}, is not registered")
     for registration in registrations.values():
         if isinstance(registration, BrokerRegistration):
             health.brokers.append(broker_json(registration, controller_id))

@@ -219,6 +219,10 @@ class ControllerStore(
         """Read ``/controller_epoch``; None when it was never created."""
         ...
 
+    def check_lists(self) -> None:
+        """Raise ``UnreadableError`` when brokers or topics cannot be listed now."""
+        ...
+
     def create_controller_epoch(self) -> None:
         """Create ``/controller_epoch`` with 0 unless it exists."""
         ...

@@ -44,11 +44,13 @@ class AppendedRecords(NamedTuple):
 class SeenOfCluster(NamedTuple):
     """How far a broker has seen the cluster's metadata come, in all its lives.
 
-    ``controller_epoch`` is the highest one obeyed; ``zxid`` that of the newest registration.
+    ``controller_epoch`` is the highest one obeyed; ``zxid`` the newest transaction heard of;
+    ``mark`` that of the newest write of ``/regent/progress_mark``.
     """
 
     controller_epoch: int = 0
     zxid: int = 0
+    mark: int = 0
 
 
 class OffsetOfTimestamp(NamedTuple):
@@ -200,7 +202,7 @@ class ClusterNotes(Protocol):
         """How far this broker has seen the cluster come."""
         ...
 
-    def note_seen(self, *, controller_epoch: int = 0, zxid: int = 0) -> None:
+    def note_seen(self, *, controller_epoch: int = 0, zxid: int = 0, mark: int = 0) -> None:
         """Note durably how far the cluster has come; what is less than is noted changes nothing."""
         ...
 
@@ -211,11 +213,12 @@ class ClusterNotes(Protocol):
         """
         ...
 
-    def check_zxid(self, zxid: int) -> None:
+    def check_not_older(self, zxid: int, mark: int | None) -> None:
         """Check that ZooKeeper, which has come to ``zxid``, has not gone back.
 
-        Raises ``ForeignDirectoryError``, from then on whatever ZooKeeper has come to: attempts to
-        start make transactions, too.
+        ``mark`` is the transaction that wrote ``/regent/progress_mark`` last; 0: there is none,
+        None: it is not shown. Raises ``ForeignDirectoryError``, from then on whatever ZooKeeper has
+        come to: attempts to start make transactions, too.
         """
         ...
 

@@ -23,6 +23,7 @@ from storage.log_file import CorruptSegmentError
 
 _VERSION = "0"
 _SEEN = "control-plane.properties"
+_SEEN_KEYS = ("controller.epoch", "zookeeper.zxid", "zookeeper.mark")  # as in SeenOfCluster
 _CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
 _log = logging.getLogger(__name__)
 
@@ -135,14 +136,18 @@ class LogDirectory:
             " back, the logs are as they were"
         )
 
-    def check_zxid(self, zxid: int, seen: SeenOfCluster) -> None:
-        """Raise ``ForeignDirectoryError`` when ZooKeeper at ``zxid`` is behind what was seen."""
-        if zxid < seen.zxid:
+    def check_not_older(self, zxid: int, mark: int | None, seen: SeenOfCluster) -> None:
+        """Raise ``ForeignDirectoryError`` when ZooKeeper is behind what was seen.
+
+        See ``ClusterNotes.check_not_older``.
+        """
+        if zxid < seen.zxid or (mark is not None and mark < seen.mark):
             raise ForeignDirectoryError(
-                "the ZooKeeper data is older than what this broker has seen: an older snapshot was"
-                " put in its place, or a copy; put the newer data back, or accept what this one has"
-                f" forgotten; in either case remove {self.seen_file.name} from the log directories"
-                f" of every broker ({self.path}) and start again, the logs are as they were"
+                "the ZooKeeper data is older than what this broker has seen: it was set back to an"
+                " older copy, or its znodes were copied into a new ZooKeeper; put the newer data"
+                " back, or accept what these data do not have; in either case remove"
+                f" {self.seen_file.name} from the log directories of every broker ({self.path})"
+                " and start again, the logs are as they were"
             )
 
     @property
@@ -153,15 +158,15 @@ class LogDirectory:
     def read_seen(self) -> SeenOfCluster:
         """Return how far the cluster had come; nothing where there is no note of it."""
         noted = _read_properties(self.seen_file)
-        epoch, zxid = noted.get("controller.epoch", "0"), noted.get("zookeeper.zxid", "0")
-        if epoch.isdecimal() and zxid.isdecimal():
-            return SeenOfCluster(int(epoch), int(zxid))
+        numbers = [noted.get(key, "0") for key in _SEEN_KEYS]
+        if all(number.isdecimal() for number in numbers):
+            return SeenOfCluster(*map(int, numbers))
         _log.warning("%s is ignored: it has no numbers in it", self.seen_file)
         return SeenOfCluster()
 
     def note_seen(self, seen: SeenOfCluster) -> None:
         """Note durably how far the cluster has come. Raises ``StorageError``."""
-        text = f"controller.epoch={seen.controller_epoch}\nzookeeper.zxid={seen.zxid}\n"
+        text = "".join(f"{key}={number}\n" for key, number in zip(_SEEN_KEYS, seen, strict=True))
         write_atomically(self.seen_file, text.encode())
 
     def was_closed_cleanly(self) -> bool:

@@ -134,11 +134,11 @@ class LogManager:
         for logs in self._live():
             logs.directory.check_cluster(cluster_id)
 
-    def check_zxid(self, zxid: int) -> None:
+    def check_not_older(self, zxid: int, mark: int | None) -> None:
         """Check that ZooKeeper has not gone back."""
         for logs in self._live():
             try:
-                logs.directory.check_zxid(zxid, self._seen)
+                logs.directory.check_not_older(zxid, mark, self._seen)
             except ForeignDirectoryError:
                 self.note_seen(zxid=_NEVER)
                 raise
@@ -148,13 +148,11 @@ class LogManager:
         """How far this broker has seen the cluster come."""
         return self._seen
 
-    def note_seen(self, *, controller_epoch: int = 0, zxid: int = 0) -> None:
+    def note_seen(self, *, controller_epoch: int = 0, zxid: int = 0, mark: int = 0) -> None:
         """Note durably how far the cluster has come; what is less than is noted changes nothing."""
         with self._lock:
             known = self._seen
-            seen = SeenOfCluster(
-                max(controller_epoch, known.controller_epoch), max(zxid, known.zxid)
-            )
+            seen = SeenOfCluster(*map(max, zip(known, (controller_epoch, zxid, mark), strict=True)))
             if seen != known:
                 self._seen = seen
                 for logs in self._live():

@@ -22,9 +22,13 @@ from core.ports import ControllerFailure, TopicAssignment, WriteError
 from core.protocol.control import TopicId
 from zk import znodes
 from zk.admin_znodes import (
+    ConfigEntityChangeNotificationZNode,
     ConfigEntityZNode,
     DeleteTopicsTopicZNode,
     DeleteTopicsZNode,
+    IsrChangeNotificationZNode,
+    LogDirEventNotificationZNode,
+    PreferredReplicaElectionZNode,
     ReassignPartitionsZNode,
 )
 from zk.conflicts import MAX_ATTEMPTS, ConflictError
@@ -39,13 +43,30 @@ from zk.operations import (
     Delete,
     Operation,
     SetData,
+    UnreadableZnode,
     Znode,
 )
+from zk.progress_mark import read_mark
 from zk.requests import MAX_REQUEST_BYTES
 from zk.store import broker_registration, read_partition_states, topic_assignment
 from zk.topic_config_admin import TopicConfigAdmin
 
 _MAX_DATA_BYTES = MAX_REQUEST_BYTES - 4096  # beside paths and headers
+
+_LOOKED_AT = (
+    znodes.ClusterIdZNode.PATH,
+    znodes.ControllerZNode.PATH,
+    znodes.ControllerEpochZNode.PATH,
+    ControllerFailuresZNode.PATH,
+    znodes.BrokerIdsZNode.PATH,
+    znodes.TopicsZNode.PATH,
+    DeleteTopicsZNode.PATH,
+    ReassignPartitionsZNode.PATH,
+    PreferredReplicaElectionZNode.PATH,
+    IsrChangeNotificationZNode.PATH,
+    LogDirEventNotificationZNode.PATH,
+    ConfigEntityChangeNotificationZNode.PATH,
+)
 
 
 class NoClusterError(RegentError):
@@ -305,7 +326,12 @@ class ZkAdminStore(TopicConfigAdmin):
                 self._zookeeper.wait_connected()
         raise self._refused(topic)
 
-    # --- whose data these are ---
+    # --- whose data these are, and whether they can be read ---
+
+    def read_denied(self) -> list[str]:
+        """Return in a line each what brokers look at for orders and requests, but may not see."""
+        nodes = self._zookeeper.get_many(_LOOKED_AT)
+        return [node.reason for node in nodes if isinstance(node, UnreadableZnode)]
 
     def read_cluster_id(self) -> str | None:
         """Return the cluster id; None when there is none. Raises ``BadDataError``."""
@@ -315,6 +341,10 @@ class ZkAdminStore(TopicConfigAdmin):
     def latest_zxid(self) -> int:
         """Return the newest transaction."""
         return self._zookeeper.latest_zxid()
+
+    def read_mark(self) -> int | None:
+        """Return the transaction that wrote ``/regent/progress_mark`` last, as ``read_mark``."""
+        return read_mark(self._zookeeper)
 
     # --- inside ---
 

@@ -14,7 +14,7 @@ from typing import Protocol, TypeVar
 
 from core.errors import RegentError, UnreadableError
 from zk.connection import Reply
-from zk.operations import MultiResult, UnreadableZnode, Znode
+from zk.operations import MultiResult, UnreadableZnode, Znode, why_unreadable
 from zk.requests import (
     Answer,
     BulkRead,
@@ -148,7 +148,7 @@ class BulkOperations:
         on_answer = (lambda _: self._watches.add(child=[path])) if watch else None
         names = self._received(self._channel.send(request, on_answer), decode_children)
         if isinstance(names, ReadRefused):
-            raise UnreadableError(f"{path}: ZooKeeper refuses to list its children: {names.error}")
+            raise UnreadableError(why_unreadable(path, names.error))
         return names
 
     def commit(self, multis: Sequence[Multi], chroot: str) -> list[MultiResult]:
@@ -195,7 +195,7 @@ class BulkOperations:
         try:
             answer = self._channel.receive(reply)
         except RequestRefusedError as refused:
-            return ReadRefused(str(refused))
+            return ReadRefused(refused.error or str(refused))
         return None if answer is None else decode(*answer)[0]
 
     def _multi_read(
@@ -237,7 +237,7 @@ class BulkOperations:
 
 
 def _unreadable(path: str, refused: ReadRefused) -> Znode:
-    return UnreadableZnode.because(f"{path}: ZooKeeper refuses to show it: {refused.error}")
+    return UnreadableZnode.because(why_unreadable(path, refused.error))
 
 
 def set_watches_requests(zxid: int, watches: ArmedWatches) -> Iterator[SetWatches]:

@@ -28,8 +28,16 @@ from kazoo.retry import KazooRetry
 from core.errors import SessionExpiredError
 from zk.bulk import UnimplementedByServerError, set_watches_requests
 from zk.connection import Connection, PollHandler, Reply, SessionCredentials, kazoo_log
-from zk.operations import ConnectionLossError, WatchEvent
-from zk.requests import Answer, CloseSession, Exists, Request, RequestRefusedError, absolute
+from zk.operations import ConnectionLossError, WatchEvent, ZkError
+from zk.requests import (
+    Answer,
+    CloseSession,
+    Exists,
+    Request,
+    RequestRefusedError,
+    absolute,
+    error_name,
+)
 from zk.watch_registry import EventType, WatchRegistry
 
 logger = logging.getLogger(__name__)
@@ -218,7 +226,8 @@ class SessionChannel:
         except kazoo_errors.UnimplementedError as error:
             raise UnimplementedByServerError("not known to this ZooKeeper server") from error
         except kazoo_errors.KazooException as error:
-            raise RequestRefusedError(f"ZooKeeper refused a request: {error!r}") from error
+            name = error_name(getattr(error, "code", ZkError.OTHER))
+            raise RequestRefusedError(f"ZooKeeper refused a request: {name}", name) from error
 
     def latest_zxid(self) -> int:
         """Ask for a transaction id that every read sent from now on includes."""

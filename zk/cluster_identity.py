@@ -9,6 +9,7 @@ from core.model import BrokerInfo
 from core.replica_logs import ClusterNotes
 from zk.admin import ZkAdminStore
 from zk.operations import ConnectionLossError, Create, Refused, ZkError, ZooKeeper
+from zk.progress_mark import read_mark
 from zk.requests import RequestRefusedError
 from zk.znodes import ClusterIdZNode, encode_topic_id
 
@@ -46,8 +47,9 @@ def check_cluster(zookeeper: ZooKeeper, notes: ClusterNotes) -> None:
     another cluster or of another day, while the broker runs. Raises ``ForeignDirectoryError``, and
     ``BadDataError`` when ``/cluster/id`` cannot be understood.
     """
+    zookeeper.sync()  # a server of an ensemble may be behind, and its data are not set back
     notes.check_cluster(ZkAdminStore(zookeeper).read_cluster_id())
-    notes.check_zxid(zookeeper.latest_zxid())
+    notes.check_not_older(zookeeper.latest_zxid(), read_mark(zookeeper))
 
 
 def check_end_points(zookeeper: ZooKeeper, info: BrokerInfo) -> None:

@@ -65,6 +65,12 @@ class UnreadableZnode(Znode):
         return self[0].decode()
 
 
+def why_unreadable(path: str, error: str) -> str:
+    """Say that ZooKeeper refuses to show a znode, or its children, and what can be done."""
+    remedy = f"; to allow it: setAcl {path} world:anyone:cdrwa" if error == "NO_AUTH" else ""
+    return f"{path}: ZooKeeper refuses to show it: {error}{remedy}"
+
+
 @dataclass(frozen=True, slots=True)
 class Create:
     """Create a node; fails with NODE_EXISTS, or NO_NODE when the parent is missing.

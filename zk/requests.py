@@ -56,7 +56,14 @@ class RequestTooLargeError(RegentError):
 
 
 class RequestRefusedError(RegentError):
-    """The server answered a request with an error nobody here expects (access control, say)."""
+    """The server answered a request with an error nobody here expects (access control, say).
+
+    ``error`` is ZooKeeper's name of it, if the server gave one.
+    """
+
+    def __init__(self, message: str, error: str = "") -> None:
+        super().__init__(message)
+        self.error = error
 
 
 class ReadRefused(NamedTuple):
@@ -239,7 +246,8 @@ def zk_error(code: int) -> ZkError:
         return ZkError.OTHER
 
 
-def _error_name(code: int) -> str:
+def error_name(code: int) -> str:
+    """Return what messages call one of ZooKeeper's error codes."""
     error = zk_error(code)
     return f"error {code}" if error is ZkError.OTHER else error.name
 
@@ -279,7 +287,7 @@ def decode_multi_read(
         if kind == _ERROR_RESULT:
             (code,) = _INT.unpack_from(buffer, offset)
             offset += _INT.size
-            yield None if code == ZkError.NO_NODE else ReadRefused(_error_name(code))
+            yield None if code == ZkError.NO_NODE else ReadRefused(error_name(code))
         else:
             result, offset = decode(buffer, offset)
             yield result

@@ -14,6 +14,7 @@ from core.errors import (
     BadDataError,
     BrokerIdInUseError,
     ControllerMovedError,
+    UnreadableError,
 )
 from core.model import (
     INITIAL_CONTROLLER_EPOCH,
@@ -49,6 +50,7 @@ from zk.operations import (
     Operation,
     Refused,
     SetData,
+    UnreadableZnode,
     ZkError,
     Znode,
     ZnodeStat,
@@ -109,6 +111,13 @@ class ZkControllerStore(
         if node is None:
             return None
         return ControllerEpoch(znodes.ControllerEpochZNode.decode(node.data), node.stat.version)
+
+    def check_lists(self) -> None:
+        """Raise ``UnreadableError`` when brokers or topics cannot be listed."""
+        # Reading a node takes the same permission as listing its children, who may be many.
+        for node in self._zookeeper.get_many([znodes.BrokerIdsZNode.PATH, znodes.TopicsZNode.PATH]):
+            if isinstance(node, UnreadableZnode):
+                raise UnreadableError(node.reason)
 
     def create_controller_epoch(self) -> None:
         """Create ``/controller_epoch`` unless it exists."""

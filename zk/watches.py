@@ -56,10 +56,7 @@ _OF_NODES: dict[str, ControllerEvent] = {
 
 
 def controller_event(watch: WatchEvent, broker_id: BrokerId) -> ControllerEvent | None:
-    """Return the event that ``watch`` triggers at broker ``broker_id``, if it triggers one.
-
-    That another broker's registration is gone is told by the children of its parent.
-    """
+    """Return the event that ``watch`` triggers at broker ``broker_id``, if it triggers one."""
     kind, path = watch
     if path in _OF_CHILDREN:
         return None if kind is WatchKind.CHANGED else _OF_CHILDREN[path]
@@ -73,6 +70,9 @@ def controller_event(watch: WatchEvent, broker_id: BrokerId) -> ControllerEvent 
             return BrokerModifications(int(name))
         case WatchKind.DELETED, BrokerIdsZNode.PATH if path == BrokerIdZNode.path(broker_id):
             return RegistrationDeleted()
+        # The children of its parent say so as well, but only to those who may list them.
+        case WatchKind.DELETED, BrokerIdsZNode.PATH:
+            return BrokerChange()
         # A deletion too: the topic may be there again, and no list of names would tell.
         case WatchKind.CHANGED | WatchKind.DELETED, TopicsZNode.PATH:
             return PartitionModifications(name)

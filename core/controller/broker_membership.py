@@ -220,7 +220,7 @@ class BrokerMembership:
 
     def _read_brokers(self) -> dict[BrokerId, BrokerRegistration]:
         brokers: dict[BrokerId, BrokerRegistration] = {}
-        for broker_id, registration in self._term.store.read_brokers().items():
+        for broker_id, registration in self._read_registrations().items():
             known = self._context.registrations.get(broker_id)
             self._context.must_read_again |= isinstance(registration, UnreadableError)
             if not isinstance(registration, BadDataError):
@@ -231,3 +231,18 @@ class BrokerMembership:
             else:
                 log.error("broker %d is left out: %s", broker_id, registration)
         return brokers
+
+    def _read_registrations(self) -> dict[BrokerId, BrokerRegistration | BadDataError]:
+        """Read every registration; while they cannot be listed, those of the brokers we know.
+
+        Raises ``UnreadableError`` when we know none.
+        """
+        store, known = self._term.store, self._context.registrations
+        try:
+            return dict(store.read_brokers())
+        except UnreadableError as error:
+            if not known:
+                raise
+            log.error("no broker that is new is seen: %s", error)
+        read = {broker_id: store.read_broker(broker_id) for broker_id in sorted(known)}
+        return {broker_id: found for broker_id, found in read.items() if found is not None}

@@ -54,6 +54,7 @@ from core.controller.events import (
     LeaderAndIsrResponseReceived,
     ListPartitionReassignments,
     LogDirEventNotification,
+    LookAgain,
     PartitionModifications,
     PartitionReassignmentIsrChange,
     PreferredReplicaElection,
@@ -146,6 +147,7 @@ class Controller:
         self._elected_ms = 0
         self._loading: str | None = None  # the step of taking over that is under way
         self._reads_again_in = 0  # the epoch of the term that has armed a ReadAgain
+        self._will_reelect = False  # a Reelect is on its way
         self._stands_back_until_ms = 0
         self._complaint = ("", 0)  # the last one, and when it was logged
 
@@ -185,7 +187,7 @@ class Controller:
         except ControllerMovedError as moved:
             log.info("[Controller id=%d epoch=%d] %s", self._info.broker_id, epoch, moved)
             self._resign()
-            self._schedule(self._term.settings.election_retry_ms, Reelect())
+            self._reelect_later()
             self._refuse(event)
         except UnreadableError as unreadable:
             if self._loading is not None:
@@ -201,9 +203,17 @@ class Controller:
 
     def _dispatch(self, event: ControllerEvent, now_ms: int) -> None:  # noqa: C901, PLR0915 - every event
         match event:
-            case Startup() | ControllerChange() | Reelect():
+            case Startup() | ControllerChange():
+                self._reconsider(now_ms)
+            case Reelect():
+                self._will_reelect = False
+                self._reconsider(now_ms)
+            case LookAgain():
+                if self._is_active:
+                    self._read_again(everything=True)
                 self._reconsider(now_ms)
             case Expire():
+                self._will_reelect = False
                 self._elector.forget()
                 self._resign()
             case RegisterBrokerAndReelect():
@@ -375,7 +385,7 @@ class Controller:
             won = self._elector.elect(now_ms)
         except (BadDataError, ForeignDirectoryError) as error:  # until somebody mends it
             self._complain(f"cannot stand for election: {error}", now_ms)
-            self._schedule(self._term.settings.election_retry_ms, Reelect())
+            self._reelect_later()
             return
         if won is not None:
             self._elected_ms = now_ms
@@ -483,6 +493,7 @@ class Controller:
         for broker_id in self.context.live_or_shutting_down_broker_ids:
             self._term.outbox.add(RemoveBroker(broker_id))
         self._term.outbox.add(CancelScheduledEvents())
+        self._will_reelect = False
         self._term.outbox.add(
             ControllerRoleChanged(is_active=False, controller_epoch=self.context.epoch)
         )
@@ -538,6 +549,11 @@ class Controller:
         reply = refusal(event)
         if reply is not None and not self._term.outbox.has_answered(reply.request_id):
             self._term.outbox.add(reply)
+
+    def _reelect_later(self) -> None:
+        if not self._will_reelect:
+            self._will_reelect = True
+            self._schedule(self._term.settings.election_retry_ms, Reelect())
 
     def _schedule(self, after_ms: int, event: ControllerEvent) -> None:
         self._term.outbox.add(ScheduleEvent(after_ms, event))

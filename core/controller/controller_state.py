@@ -69,6 +69,7 @@ _STATES: dict[type[ControllerEvent], ControllerState] = {
     events.TopicChange: ControllerState.TOPIC_CHANGE,
     events.PartitionModifications: ControllerState.TOPIC_CHANGE,
     events.ReadAgain: ControllerState.TOPIC_CHANGE,
+    events.LookAgain: ControllerState.TOPIC_CHANGE,
     events.CheckBrokers: ControllerState.BROKER_CHANGE,
     events.EventsLost: ControllerState.CONTROLLER_CHANGE,
     events.ControllerFailuresChange: ControllerState.TOPIC_CHANGE,

@@ -58,9 +58,10 @@ class Elector:
         creation we never learnt of, or whose data somebody overwrote, and is deleted (KAFKA-13407;
         nobody else may free it, and it would block every election for as long as we live).
 
-        Raises ``BadDataError`` when ``/controller_epoch`` cannot be understood or be raised,
-        ``ForeignDirectoryError`` when ZooKeeper's data are not of our cluster, and
-        ``ControllerMovedError`` when others change what is read, again and again.
+        Raises ``BadDataError`` when ``/controller_epoch`` cannot be understood or be raised, or
+        when brokers or topics cannot be listed, ``ForeignDirectoryError`` when ZooKeeper's data are
+        not of our cluster, and ``ControllerMovedError`` when others change what is read, again and
+        again.
         """
         for _ in range(MAX_ATTEMPTS):
             controller = self._store.read_controller()
@@ -101,6 +102,7 @@ class Elector:
         self.active_controller_id = NO_CONTROLLER
 
     def _register(self, now_ms: int) -> ControllerEpoch | None:
+        self._store.check_lists()  # who cannot load would only use up epochs
         current = self._store.read_controller_epoch()
         if current is None:
             self._store.create_controller_epoch()

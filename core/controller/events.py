@@ -264,6 +264,14 @@ class TopicDeletionStopReplicaResponseReceived:
 
 
 @dataclass(frozen=True, slots=True)
+class LookAgain:
+    """Something may not be read, or could not be until now: nobody was told how it changed.
+
+    ZooKeeper sends no event about a znode to those who may not read it.
+    """
+
+
+@dataclass(frozen=True, slots=True)
 class CheckBrokers:
     """It is time to look which brokers answer; armed by the term of this epoch."""
 
@@ -346,6 +354,7 @@ ControllerEvent: TypeAlias = (
     | ControllerFailuresChange
     | EventsLost
     | CheckBrokers
+    | LookAgain
 )
 
 _EVENTS: tuple[type[ControllerEvent], ...] = get_args(ControllerEvent)
@@ -371,6 +380,7 @@ _IDEMPOTENT_TRIGGERS = (
     ControllerFailuresChange,
     EventsLost,
     CheckBrokers,
+    LookAgain,
 )
 
 _ABOUT_ONE_OF_MANY = (

@@ -142,6 +142,26 @@ def test_data_that_brokers_of_this_machine_refuse_are_named(
     assert said is None or said in status.stdout
 
 
+@pytest.mark.parametrize(
+    "path",
+    ["/cluster/id", "/brokers/ids", "/brokers/topics", "/controller_epoch", "/config/changes"],
+)
+def test_what_zookeeper_refuses_to_show_is_named_with_the_remedy_and_all_else_as_well(
+    healthy: FakeCluster, tmp_path: Path, path: str
+) -> None:
+    write_cluster_file(tmp_path, brokers={0: "tcp://127.0.0.1:1", 1: "tcp://127.0.0.1:2"})
+    healthy.zookeeper.put("/cluster/id", ClusterIdZNode.encode("ours"))
+    healthy.zookeeper.put("/config/changes")
+    healthy.zookeeper.remove("/controller")
+    healthy.zookeeper.deny(path)
+    told = [
+        f"{path}: ZooKeeper refuses to show it: NO_AUTH;"
+        f" to allow it: setAcl {path} world:anyone:cdrwa",
+        "there is no controller",
+    ]
+    assert reasons(healthy, "--data-dir", str(tmp_path)) == told
+
+
 def test_data_that_zookeeper_lost_are_named(cluster: FakeCluster, tmp_path: Path) -> None:
     write_cluster_file(tmp_path, brokers={0: "tcp://127.0.0.1:1"})
     logs = LogDirectory(tmp_path / "broker-0" / "log")
@@ -151,7 +171,7 @@ def test_data_that_zookeeper_lost_are_named(cluster: FakeCluster, tmp_path: Path
     cluster.zookeeper.remove("/brokers/ids")
     said = reasons(cluster, "--data-dir", str(tmp_path))
     assert "belongs to cluster ours, but ZooKeeper has no /cluster/id" in said[0]
-    assert "no /brokers/ids" in said[1]
+    assert "no /brokers/ids" in said[-1]
 
 
 def test_partitions_without_leaders_or_in_sync_replicas_are_named(healthy: FakeCluster) -> None:

@@ -145,12 +145,14 @@ def test_a_directory_says_when_zookeeper_is_not_of_its_cluster(
 def test_how_far_the_cluster_has_come_is_noted_where_kafka_does_not_look(
     directory: LogDirectory, path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    assert directory.read_seen() == SeenOfCluster(0, 0)
-    directory.note_seen(SeenOfCluster(controller_epoch=7, zxid=300))
-    assert directory.read_seen() == SeenOfCluster(7, 300)
+    assert directory.read_seen() == SeenOfCluster()
+    directory.note_seen(SeenOfCluster(controller_epoch=7, zxid=300, mark=200))
+    assert directory.read_seen() == SeenOfCluster(7, 300, 200)
+    (path / "control-plane.properties").write_text("controller.epoch=7\nzookeeper.zxid=300\n")
+    assert directory.read_seen() == SeenOfCluster(7, 300), "as noted by an earlier release"
     assert not caplog.messages
     (path / "control-plane.properties").write_text("controller.epoch=seven")
-    assert directory.read_seen() == SeenOfCluster(0, 0)
+    assert directory.read_seen() == SeenOfCluster()
     assert "is ignored" in caplog.text
 
 

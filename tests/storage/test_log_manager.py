@@ -116,28 +116,32 @@ def test_all_directories_join_the_cluster(two: Machine):
 
 def test_how_far_the_cluster_has_come_outlives_the_process_and_a_directory(two: Machine):
     logs = two.start()
-    assert logs.seen == SeenOfCluster(0, 0)
-    logs.note_seen(controller_epoch=7, zxid=300)
-    assert two.restart().seen == SeenOfCluster(7, 300)
+    assert logs.seen == SeenOfCluster()
+    logs.note_seen(controller_epoch=7, zxid=300, mark=200)
+    assert two.restart().seen == SeenOfCluster(7, 300, 200)
     two.end()
     (two.directories[0] / "control-plane.properties").unlink()
-    assert two.start().seen == SeenOfCluster(7, 300)
+    assert two.start().seen == SeenOfCluster(7, 300, 200)
 
 
-def test_a_zookeeper_that_went_back_is_refused_until_somebody_removes_the_note(two: Machine):
+@pytest.mark.parametrize("older", [(299, 200), (300, 199), (300, 0), (2**32, 199)])
+def test_a_zookeeper_that_went_back_is_refused_until_somebody_removes_the_note(
+    two: Machine, older: tuple[int, int]
+):
     logs = two.start()
-    logs.note_seen(controller_epoch=7, zxid=300)
-    logs.check_zxid(300)
+    logs.note_seen(controller_epoch=7, zxid=300, mark=200)
+    for mark in (200, 201, None):  # None: it is not shown
+        logs.check_not_older(300, mark)
     files = [directory / "control-plane.properties" for directory in two.directories]
-    for zxid in (299, 400):  # attempts to start make transactions, too
+    for zxid, mark in older, (400, 400):  # attempts to start make transactions, too
         with pytest.raises(
             ForeignDirectoryError, match=r"older than .* seen.*remove control-plane\.properties"
         ):
-            two.restart().check_zxid(zxid)
+            two.restart().check_not_older(zxid, mark)
     two.end()
     for file in files:
         file.unlink()
-    two.start().check_zxid(100)
+    two.start().check_not_older(100, 0)
 
 
 def test_a_log_that_is_in_two_directories_is_used_in_neither(two: Machine):

@@ -13,19 +13,17 @@ class NotesInMemory:
         self.cluster_id: str | None = None
         self.seen = SeenOfCluster()
 
-    def note_seen(self, *, controller_epoch: int = 0, zxid: int = 0) -> None:
+    def note_seen(self, *, controller_epoch: int = 0, zxid: int = 0, mark: int = 0) -> None:
         """Note how far the cluster has come."""
-        known = self.seen
-        self.seen = SeenOfCluster(
-            max(controller_epoch, known.controller_epoch), max(zxid, known.zxid)
-        )
+        noted = (controller_epoch, zxid, mark)
+        self.seen = SeenOfCluster(*map(max, zip(self.seen, noted, strict=True)))
 
     def check_cluster(self, cluster_id: str | None) -> None:
         """Refuse any other cluster than the one these logs belong to."""
         if self.cluster_id not in (None, cluster_id):
             raise ForeignDirectoryError(f"the logs are of {self.cluster_id}, not of {cluster_id}")
 
-    def check_zxid(self, zxid: int) -> None:
+    def check_not_older(self, zxid: int, mark: int | None) -> None:
         """Refuse a ZooKeeper that has gone back."""
-        if zxid < self.seen.zxid:
-            raise ForeignDirectoryError(f"zxid {self.seen.zxid} was seen, this is {zxid}")
+        if zxid < self.seen.zxid or (mark is not None and mark < self.seen.mark):
+            raise ForeignDirectoryError(f"{self.seen} was seen, this is {zxid} with mark {mark}")

@@ -33,6 +33,7 @@ from zk.operations import (
     UnreadableZnode,
     WatchEvent,
     Znode,
+    why_unreadable,
 )
 from zk.requests import MAX_REQUEST_BYTES, RequestTooLargeError
 
@@ -286,7 +287,7 @@ class FakeZooKeeperServer:
                 watches = self._sessions[session_id].server.watches
                 watches.arm_data(path, session_id, existed=node is not None)
             if node and path in self._denied:
-                return UnreadableZnode.because(f"{path}: ZooKeeper refuses to show it: NO_AUTH")
+                return UnreadableZnode.because(why_unreadable(path, "NO_AUTH"))
             return node.as_read() if node else None
 
     def read_children(self, session_id: int, path: str, *, watch: bool) -> list[str] | None:
@@ -294,7 +295,7 @@ class FakeZooKeeperServer:
         with self._changed:
             node = self._read(session_id, path)
             if node and path in self._denied:
-                raise UnreadableError(f"{path}: ZooKeeper refuses to list its children: NO_AUTH")
+                raise UnreadableError(why_unreadable(path, "NO_AUTH"))
             if node and watch:
                 self._sessions[session_id].server.watches.arm_children(path, session_id)
             return sorted(node.children) if node else None
@@ -389,7 +390,10 @@ class FakeZooKeeperServer:
     def _fire(self, server: Replica, transaction: Transaction) -> None:
         for operation in transaction.operations:
             for watcher, event in server.watches.fire(operation, self._is_connected):
-                self._events.append((self._sessions[watcher], event))
+                if event.path not in self._denied:  # nobody is told of what is not shown
+                    self._events.append((self._sessions[watcher], event))
+            if isinstance(operation, Delete):
+                self._denied.discard(operation.path)
 
     def _is_connected(self, session_id: int) -> bool:
         return self._sessions[session_id].connected

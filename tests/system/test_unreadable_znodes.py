@@ -1,25 +1,57 @@
-"""Znodes with an ACL that shows them to nobody: their topics wait, the cluster goes on."""
+"""Znodes with an ACL that shows them to nobody: what depends on them waits, all else goes on."""
 
 from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from kazoo.client import KazooClient
-from kazoo.security import make_digest_acl
+from kazoo.security import OPEN_ACL_UNSAFE, make_digest_acl
 
 from core.model import ReplicaAssignment
 from tests.support.running_cluster import RunningCluster, eventually
 from tests.support.zookeeper_sessions import deny_reading
 from zk.admin_znodes import ConfigEntityZNode
-from zk.operations import Create
-from zk.znodes import TopicZNode, encode_topic_id
+from zk.operations import ANY_VERSION, Create, Delete
+from zk.znodes import (
+    BrokerIdsZNode,
+    ControllerZNode,
+    TopicsZNode,
+    TopicZNode,
+    encode_topic_id,
+)
 
 pytestmark = [pytest.mark.system, pytest.mark.zookeeper]
 
 ALL = ((0, 1, 2), (1, 2, 0), (2, 0, 1))
+
+
+def refusal(path: str) -> str:
+    """Return how ``status`` says that nobody may read a znode."""
+    return (
+        f"{path}: ZooKeeper refuses to show it: NO_AUTH;"
+        f" to allow it: setAcl {path} world:anyone:cdrwa"
+    )
+
+
+@contextmanager
+def denied(cluster: RunningCluster, path: str) -> Iterator[None]:
+    """Let only those who know a password use a znode, for the block; no watch fires."""
+    client = KazooClient(cluster.description["zookeeper"])
+    client.start()
+    try:
+        client.add_auth("digest", "who:knows")
+        client.set_acls(path, [make_digest_acl("who", "knows", all=True)])
+        yield
+        if client.exists(path):
+            client.set_acls(path, OPEN_ACL_UNSAFE)
+    finally:
+        client.stop()
+        client.close()
 
 
 def test_a_poisoned_topic_and_a_poisoned_configuration_stop_nobody_else(tmp_path: Path) -> None:
@@ -45,8 +77,7 @@ def test_a_poisoned_topic_and_a_poisoned_configuration_stop_nobody_else(tmp_path
         assert leaders <= others
         status = cluster.status()
         reasons = [r for r in status["reasons"] if "evil" in r]
-        refused = "topic evil: /brokers/topics/evil: ZooKeeper refuses to show it: NO_AUTH"
-        assert reasons == [refused]
+        assert reasons == [f"topic evil: {refusal(TopicZNode.path('evil'))}"]
         assert any("the defaults hold for topic secret" in w for w in status["warnings"])
         # Who starts reads the configuration for every log, and is told what the others know.
         cluster.start_broker(killed)
@@ -60,3 +91,40 @@ def test_a_poisoned_topic_and_a_poisoned_configuration_stop_nobody_else(tmp_path
             cluster.await_isrs(topic, {0, 1, 2} - {controller})
         assert cluster.controller_epoch() == epoch + 1
         eventually(lambda: cluster.controller() not in (None, controller), "another controller")
+
+
+def test_lists_and_the_controller_s_znode_that_nobody_may_read_use_up_no_epochs(
+    tmp_path: Path,
+) -> None:
+    with RunningCluster(tmp_path, "--no-placement-service") as cluster:
+        cluster.create_topic_on("good", list(ALL))
+        cluster.await_isrs("good", {0, 1, 2})
+        epoch, controller = cluster.controller_epoch(), cluster.controller()
+        # Who rules already sees deaths: the registrations can be read, though not listed.
+        killed = next(b for b in (0, 1, 2) if b != controller)
+        with denied(cluster, BrokerIdsZNode.PATH):
+            cluster.signal(killed, signal.SIGKILL)
+            cluster.await_isrs("good", {0, 1, 2} - {killed})
+        cluster.start_broker(killed)
+        cluster.await_isrs("good", {0, 1, 2})
+        # Nobody is elected who could not load.
+        with denied(cluster, TopicsZNode.PATH):
+            cluster.zookeeper.multi([Delete(ControllerZNode.PATH, ANY_VERSION)])
+            said = f"cannot stand for election: {refusal(TopicsZNode.PATH)}"
+            log = tmp_path / f"broker-{controller}" / "broker.log"
+            eventually(lambda: said in log.read_text(), "it says why")
+            assert cluster.status()["reasons"] == [
+                refusal(TopicsZNode.PATH),
+                "there is no controller",
+            ]
+            assert (cluster.controller_epoch(), cluster.controller()) == (epoch, None)
+            assert log.read_text().count(said) == 1
+        eventually(lambda: cluster.controller() is not None, "somebody is elected", timeout_s=10)
+        assert cluster.controller_epoch() == epoch + 1
+        # ZooKeeper tells nobody that a node is gone which nobody may read.
+        controller = cluster.controller()
+        assert controller is not None
+        with denied(cluster, ControllerZNode.PATH):
+            cluster.signal(controller, signal.SIGKILL)
+            cluster.await_isrs("good", {0, 1, 2} - {controller})
+        assert cluster.controller_epoch() == epoch + 2

@@ -10,7 +10,13 @@ import pytest
 from core.errors import BadDataError, ForeignDirectoryError
 from core.model import BrokerInfo, EndPoint
 from tests.support.cluster_notes import NotesInMemory
-from tests.support.fake_zookeeper import Call, FakeZooKeeper, FakeZooKeeperServer, Moment
+from tests.support.fake_zookeeper import (
+    Call,
+    FakeZooKeeper,
+    FakeZooKeeperServer,
+    Moment,
+    SavedData,
+)
 from zk.cluster_identity import (
     EndPointInUseError,
     check_cluster,
@@ -18,6 +24,7 @@ from zk.cluster_identity import (
     join_cluster,
 )
 from zk.operations import ConnectionLossError, Create, Operation, Refused, WatchEvent, ZkError
+from zk.progress_mark import read_mark, write_mark
 from zk.requests import RequestRefusedError
 from zk.store import ZkControllerStore
 from zk.znodes import BrokerIdZNode, ClusterIdZNode
@@ -144,6 +151,27 @@ def test_older_data_of_ones_own_cluster_are_refused(logs: NotesInMemory) -> None
     older.put("/cluster/id", ClusterIdZNode.encode(logs.cluster_id))
     with pytest.raises(ForeignDirectoryError, match="was seen"):
         check_cluster(FakeZooKeeper(older), logs)
+
+
+def test_older_data_are_refused_although_their_transactions_continue_with_higher_ids(
+    server: FakeZooKeeperServer, logs: NotesInMemory
+) -> None:
+    zookeeper = FakeZooKeeper(server)
+    write_mark(zookeeper)
+    older = server.save()
+    write_mark(zookeeper)
+    noted = read_mark(zookeeper)
+    assert noted is not None
+    logs.note_seen(mark=noted)
+    server.put("/later")
+    check_cluster(zookeeper, logs)
+    server.deny("/regent/progress_mark")
+    check_cluster(zookeeper, logs)
+    server.allow("/regent/progress_mark")
+    server.expire_all()
+    server.replace(SavedData(older.tree, 2**32))
+    with pytest.raises(ForeignDirectoryError, match="was seen"):
+        check_cluster(FakeZooKeeper(server), logs)
 
 
 def test_an_id_that_cannot_be_understood_is_nobodys(

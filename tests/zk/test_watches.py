@@ -31,6 +31,7 @@ DELETED, CHILDREN = WatchKind.DELETED, WatchKind.CHILDREN
         (CHANGED, "/brokers/ids/0", BrokerModifications(0)),
         (CHANGED, "/brokers/ids/1001", BrokerModifications(1001)),
         (DELETED, "/brokers/ids/7", RegistrationDeleted()),
+        (DELETED, "/brokers/ids/1", BrokerChange()),
         (CHILDREN, "/brokers/topics", TopicChange()),
         (DELETED, "/brokers/topics", TopicChange()),
         (CREATED, "/brokers/topics", TopicChange()),
@@ -45,7 +46,6 @@ def test_events(kind: WatchKind, path: str, event: ControllerEvent) -> None:
 @pytest.mark.parametrize(
     ("kind", "path"),
     [
-        (DELETED, "/brokers/ids/1"),  # its parent's children say so
         (CREATED, "/brokers/ids/1"),
         (CREATED, "/brokers/topics/t"),
         (CHANGED, "/brokers/ids/one"),

@@ -429,7 +429,7 @@ def test_a_node_that_may_not_be_read_spoils_no_other(ensemble: Ensemble, zk: Zoo
                 with pytest.raises(UnreadableError, match="/secret: ZooKeeper refuses to show it"):
                     getattr(refused, field)
     assert zk.children_many(["/a", "/secret", "/secret/c"]) == [[], None, []]
-    with pytest.raises(UnreadableError, match="/secret: ZooKeeper refuses to list its children"):
+    with pytest.raises(UnreadableError, match="/secret: ZooKeeper refuses to show it"):
         zk.children("/secret", watch=True)
     with pytest.raises(UnreadableError, match="/secret"):
         zk.children("/secret")

@@ -53,11 +53,12 @@ class UnexpectedError(Exception):
     """What nobody thought of."""
 
 
-def lose_session_at(candidate: Candidate, path: str) -> None:
-    """Let the session expire just before a call that names ``path``."""
+def lose_session_at(candidate: Candidate, path: str, method: str | None = None) -> None:
+    """Let the session expire just before a call (of this method, if any) that names ``path``."""
 
     def hook(call: Call) -> None:
-        if path in call.paths and call.moment is Moment.BEFORE:
+        is_this_one = path in call.paths and method in (None, call.method)
+        if is_this_one and call.moment is Moment.BEFORE:
             candidate.session.hook = None
             candidate.session.expire()
 
@@ -200,13 +201,18 @@ def test_an_event_that_meets_the_end_of_the_session_waits_for_expire(
 
 
 @pytest.mark.parametrize(
-    "path", ["/brokers/ids", "/brokers/topics", "/brokers/topics/t/partitions/1/state"]
+    ("path", "method"),
+    [
+        ("/brokers/ids", "children"),
+        ("/brokers/topics", "children"),
+        ("/brokers/topics/t/partitions/1/state", None),
+    ],
 )
 def test_a_takeover_cut_short_by_the_end_of_the_session_leaves_nothing(
-    tree: Tree, path: str
+    tree: Tree, path: str, method: str | None
 ) -> None:
     candidate = Candidate(tree, 0)
-    lose_session_at(candidate, path)
+    lose_session_at(candidate, path, method)
     effects = candidate.handle(Startup())
     added = {e.registration.info.broker_id for e in of_type(effects, AddBroker)}
     ended = candidate.expire()

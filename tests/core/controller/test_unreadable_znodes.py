@@ -5,8 +5,14 @@ from __future__ import annotations
 import pytest
 
 from core.controller.effects import ScheduleEvent
-from core.controller.events import ReadAgain
-from core.errors import UnreadableError
+from core.controller.events import (
+    BrokerChange,
+    LookAgain,
+    PartitionModifications,
+    ReadAgain,
+    Reelect,
+    TopicChange,
+)
 from core.model import TopicPartition
 from tests.support.term import T0, Candidate, Tree, leader_and_isr_rows, of_type, topic_id
 from zk.admin_znodes import (
@@ -19,6 +25,8 @@ from zk.admin_znodes import (
 from zk.znodes import (
     BrokerIdsZNode,
     BrokerIdZNode,
+    ControllerEpochZNode,
+    ControllerZNode,
     TopicPartitionStateZNode,
     TopicsZNode,
     TopicZNode,
@@ -55,7 +63,8 @@ def test_an_unreadable_topic_is_set_aside_when_loading(tree: Tree, candidate: Ca
     effects = candidate.start()
     bad = candidate.controller.context.bad_topics
     assert bad["evil"] == (
-        "topic evil: /brokers/topics/evil: ZooKeeper refuses to show it: NO_AUTH"
+        "topic evil: /brokers/topics/evil: ZooKeeper refuses to show it: NO_AUTH;"
+        " to allow it: setAcl /brokers/topics/evil world:anyone:cdrwa"
     )
     assert ScheduleEvent(10_000, ReadAgain(1)) in effects
     assert_deaths_are_handled(tree, candidate)
@@ -78,8 +87,7 @@ def test_a_topic_that_cannot_be_read_any_more_stays_as_it_was(
 ) -> None:
     candidate.start()
     tree.server.deny(TopicZNode.path("evil"))
-    tree.put_topic("evil", {0: (1, 2), 1: (1, 2)}, topic_id(66))
-    candidate.catch_up()
+    candidate.handle(PartitionModifications("evil"))
     assert "evil" in candidate.controller.context.bad_topics
     assert_deaths_are_handled(tree, candidate)
     assert tree.leads(E0)[0] == 2, "its leaders are replaced as well"
@@ -165,7 +173,8 @@ def test_a_list_that_is_not_shown_any_more_is_not_an_empty_one(
     tree.server.deny(path)
     tree.register(3)
     tree.put_topic("late", {0: (1, 2)}, topic_id(67))
-    candidate.catch_up()
+    for event in (BrokerChange(), TopicChange()):
+        candidate.handle(event)
     context = candidate.controller.context
     assert {1, 2} < set(context.registrations)
     assert {"evil", "t"} <= set(context.all_topics)
@@ -176,7 +185,57 @@ def test_a_list_that_is_not_shown_any_more_is_not_an_empty_one(
 
 
 @pytest.mark.parametrize("path", [BrokerIdsZNode.PATH, TopicsZNode.PATH])
-def test_nobody_takes_over_without_the_lists(tree: Tree, candidate: Candidate, path: str) -> None:
+def test_who_cannot_read_the_lists_uses_up_no_epochs(
+    tree: Tree, candidate: Candidate, caplog: pytest.LogCaptureFixture, path: str
+) -> None:
     tree.server.deny(path)
-    with pytest.raises(UnreadableError, match="refuses to list"):
-        candidate.start()
+    effects = candidate.start()
+    assert of_type(effects, ScheduleEvent) == [ScheduleEvent(1000, Reelect())]
+    assert tree.server.node(ControllerZNode.PATH) is None
+    assert tree.server.node(ControllerEpochZNode.PATH) is None
+    assert f"cannot stand for election: {path}: ZooKeeper refuses to show it" in caplog.text
+    tree.server.allow(path)
+    candidate.handle(Reelect())
+    assert candidate.controller.is_active
+    assert candidate.controller.context.epoch == 1
+
+
+def test_deaths_are_seen_while_registrations_cannot_be_listed(
+    tree: Tree, candidate: Candidate
+) -> None:
+    candidate.start()
+    tree.server.deny(BrokerIdsZNode.PATH)
+    assert_deaths_are_handled(tree, candidate)
+    tree.register(1)
+    tree.server.allow(BrokerIdsZNode.PATH)
+    read_again(candidate)
+    assert tree.leads(T0)[0] == 2
+    assert sorted(candidate.controller.context.registrations) == [0, 1, 2]
+
+
+def test_the_end_of_a_controller_whose_znode_is_not_shown_is_noticed_by_looking(
+    tree: Tree, candidate: Candidate
+) -> None:
+    other = Candidate(tree, 5)
+    other.start()
+    candidate.start()
+    tree.server.deny(ControllerZNode.PATH)
+    assert of_type(candidate.handle(LookAgain()), ScheduleEvent) == [ScheduleEvent(1000, Reelect())]
+    assert candidate.handle(LookAgain()) == [], "one attempt a second, however often it looks"
+    other.expire()
+    assert candidate.catch_up() == [], "nobody is told"
+    candidate.handle(LookAgain())
+    assert candidate.controller.is_active
+
+
+def test_what_was_asked_for_while_it_was_not_shown_is_found_by_looking(
+    tree: Tree, candidate: Candidate
+) -> None:
+    candidate.start()
+    tree.server.deny(TopicsZNode.PATH)
+    tree.put_topic("late", {0: (1, 2)}, topic_id(67))
+    tree.server.allow(TopicsZNode.PATH)
+    assert candidate.catch_up() == [], "nobody is told"
+    candidate.handle(LookAgain())
+    assert tree.leads(TopicPartition("late", 0)) == (1, (1, 2), 0)
+    assert candidate.controller.context.epoch == 1
