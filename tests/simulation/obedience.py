@@ -251,6 +251,10 @@ class _Expected:
             situations.meet(Situation.OTHER_TOPIC_ID)
             assert error is not Errors.NONE, f"another topic's replica was stopped: {where}"
             return
+        if before is None and error is Errors.INCONSISTENT_TOPIC_ID:
+            has = self._broker.disk.hosted().get(name)
+            assert _are_different(has, topic_id), f"NotStopped: {where}, has {has}"
+            return
         now = self._broker.replica_manager.partitions.get(name)
         if before is not None and 0 <= stop.leader_epoch < before.leader_epoch:
             assert error is not Errors.NONE, f"OldLeaderEpochObeyed: {where}"
