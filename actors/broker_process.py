@@ -60,6 +60,7 @@ from core.protocol.controller import ControlledShutdownRequest
 from transport.codec import CONTROL_REQUESTS, max_request_bytes
 from transport.server import ControlServer, IncomingRequest
 from transport.sockets import new_context
+from zk import progress_mark
 from zk.admin_znodes import ConfigEntityChangeNotificationZNode
 from zk.channel import ConnectionState
 from zk.client import ZooKeeperClient
@@ -364,6 +365,7 @@ class BrokerProcess(ControllerListener):
         self._guardian.watch_session(client.credentials)
         try:
             check_cluster(client, self._storage.logs)
+            client.require_write(progress_mark.PATH, self._storage.logs.seen.mark)
         except SessionExpiredError:
             raise
         except RegentError as error:

@@ -18,7 +18,7 @@ from core.errors import SessionExpiredError
 from core.replica_logs import ClusterNotes
 from zk.admin import ZkAdminStore
 from zk.operations import ConnectionLossError
-from zk.progress_mark import read_mark, write_mark
+from zk.progress_mark import PATH, read_mark, write_mark
 from zk.session import SessionKeeper
 from zk.znodes import ControllerZNode
 
@@ -67,6 +67,7 @@ class ZooKeeperChecks:
             write_mark(self._keeper)
         mark = read_mark(self._keeper) or 0
         self._notes.note_seen(zxid=self._keeper.newest_zxid, mark=mark)
+        self._keeper.require_write(PATH, mark)
 
     def _look_for_denied(self) -> None:
         denied = ZkAdminStore(self._keeper).read_denied()

@@ -27,7 +27,14 @@ from kazoo.retry import KazooRetry
 
 from core.errors import SessionExpiredError
 from zk.bulk import UnimplementedByServerError, set_watches_requests
-from zk.connection import Connection, PollHandler, Reply, SessionCredentials, kazoo_log
+from zk.connection import (
+    Connection,
+    PollHandler,
+    Reply,
+    RequiredWrite,
+    SessionCredentials,
+    kazoo_log,
+)
 from zk.operations import ConnectionLossError, WatchEvent, ZkError
 from zk.requests import (
     Answer,
@@ -172,6 +179,10 @@ class SessionChannel:
         """The newest transaction that a server has told of; 0 when none has."""
         return self._connection.newest_zxid
 
+    def require(self, write: RequiredWrite) -> None:
+        """Continue the session only where this write has been made."""
+        self._connection.required_write = write
+
     def wait_connected(self) -> None:
         """Return when connected; raise ``SessionExpiredError`` when LOST."""
         with self._changed:
@@ -253,6 +264,10 @@ class SessionChannel:
     def session_refused(self) -> None:
         """The server said that the session is over."""
         self._lose("expired")
+
+    def data_set_back(self) -> None:
+        """ZooKeeper was given older data while the connection was away: these are another's."""
+        self._lose("ZooKeeper's data are older than what was seen in it")
 
     def requests_on_connect(self) -> Sequence[tuple[Request, Reply]]:
         """Return the requests that arm all watches again, as of when the connection dropped.

@@ -12,7 +12,7 @@ from typing import TypeVar
 from core.errors import SessionExpiredError
 from zk.bulk import BulkOperations
 from zk.channel import ConnectionState, SessionChannel
-from zk.connection import SessionCredentials
+from zk.connection import RequiredWrite, SessionCredentials
 from zk.operations import (
     Committed,
     ConnectionLossError,
@@ -132,6 +132,14 @@ class ZooKeeperClient:
     def max_request_bytes(self) -> int:
         """See ``ZooKeeper.max_request_bytes``."""
         return MAX_REQUEST_BYTES
+
+    def require_write(self, path: str, zxid: int) -> None:
+        """Give the session up rather than continue it in data that lack a write of a node.
+
+        ``zxid`` is that of the write, or an earlier one. It matters when the servers of an ensemble
+        are given older data and the session outlives that: it may be in those data as well.
+        """
+        self._channel.require(RequiredWrite(absolute(self._chroot, path), zxid))
 
     def wait_connected(self) -> None:
         """Return when connected; raise ``SessionExpiredError`` when that cannot happen any more."""

@@ -15,13 +15,14 @@ from concurrent.futures import Future, InvalidStateError
 from typing import Any, NamedTuple, Protocol
 
 from kazoo.client import KazooClient
-from kazoo.exceptions import ConnectionDropped
+from kazoo.exceptions import ConnectionDropped, SessionExpiredError
 from kazoo.handlers.threading import SequentialThreadingHandler
 from kazoo.protocol.connection import ConnectionHandler
 from kazoo.protocol.serialization import Connect, Watch
 from kazoo.retry import KazooRetry
 
-from zk.requests import Answer, Request
+from zk.operations import ZkError
+from zk.requests import Answer, Exists, Request, decode_stat
 
 # One line an attempt while a server is away would be all that is ever logged.
 kazoo_log = logging.getLogger("zk.kazoo")
@@ -70,6 +71,13 @@ class Reply(Future[Answer | None]):
             kazoo_log.debug("error of a request that was given up: %r", exception)
 
 
+class RequiredWrite(NamedTuple):
+    """A write that the data of every server must include: of ``path``, at ``zxid`` or later."""
+
+    path: str
+    zxid: int
+
+
 class ConnectionObserver(Protocol):
     """What the owner of a connection is told, always on the I/O thread."""
 
@@ -79,6 +87,10 @@ class ConnectionObserver(Protocol):
 
     def session_refused(self) -> None:
         """The server said that the session is over."""
+        ...
+
+    def data_set_back(self) -> None:
+        """The server has data in which the required write has not been made."""
         ...
 
     def requests_on_connect(self) -> Sequence[tuple[Request, Reply]]:
@@ -204,16 +216,32 @@ class Connection(ConnectionHandler):  # type: ignore[misc]  # kazoo is untyped
         """``time.monotonic()`` at which the session was certainly alive."""
         self.newest_zxid = 0
         """The newest transaction that a server has told of, in its answers to pings too."""
+        self.required_write: RequiredWrite | None = None
+        """Without it a server is not used: before any watch can fire."""
 
     def _connect(self, host: str, hostip: str, port: int) -> Any:
         self._timed = None
         timeouts = super()._connect(host, hostip, port)
+        if not self._has_required_write(timeouts[1] / 1000):
+            self._observer.data_set_back()
+            raise SessionExpiredError
         for request, reply in self._observer.requests_on_connect():
             self._xid += 1
             self._submit(request, timeouts[1] / 1000, self._xid)
             self.client._pending.append((request, reply, self._xid))
         self._observer.connected()
         return timeouts
+
+    def _has_required_write(self, timeout_s: float) -> bool:
+        required = self.required_write
+        if required is None:
+            return True
+        self._xid += 1
+        self._submit(Exists(required.path, watch=False), timeout_s, self._xid)
+        header, buffer, offset = self._read_header(timeout_s)
+        if header.err:
+            return bool(header.err != ZkError.NO_NODE)
+        return decode_stat(buffer, offset).mzxid >= required.zxid
 
     def _invoke(self, timeout: float, request: Any, xid: int | None = None) -> Any:
         answer = super()._invoke(timeout, request, xid)

@@ -224,7 +224,7 @@ class Multi(Request):
                     path, offset = _decode_string(buffer, offset)
                     results.append(path[len(chroot) :])
                 case SetData():
-                    results.append(_decode_stat(buffer, offset))
+                    results.append(decode_stat(buffer, offset))
                     offset += _STAT.size
                 case Delete() | Check():
                     results.append(None)
@@ -298,7 +298,7 @@ def decode_znode(buffer: bytes, offset: int) -> tuple[Znode, int]:
     (length,) = _INT.unpack_from(buffer, offset)
     offset += _INT.size
     end = offset + max(length, 0)
-    return Znode(buffer[offset:end], _decode_stat(buffer, end)), end + _STAT.size
+    return Znode(buffer[offset:end], decode_stat(buffer, end)), end + _STAT.size
 
 
 def decode_children(buffer: bytes, offset: int) -> tuple[list[str], int]:
@@ -320,6 +320,7 @@ def _decode_string(buffer: bytes, offset: int) -> tuple[str, int]:
     return buffer[offset:end].decode(), end
 
 
-def _decode_stat(buffer: bytes, offset: int) -> ZnodeStat:
+def decode_stat(buffer: bytes, offset: int) -> ZnodeStat:
+    """Decode the stat of a znode, as in the answer to Exists."""
     czxid, mzxid, ctime_ms, version, ephemeral_owner = _STAT.unpack_from(buffer, offset)
     return ZnodeStat(czxid, mzxid, version, ephemeral_owner, ctime_ms)

@@ -207,6 +207,10 @@ class SessionKeeper:
         with self.statistics.request():
             self.client.sync()
 
+    def require_write(self, path: str, zxid: int) -> None:
+        """See ``ZooKeeperClient.require_write``; for the present session."""
+        self.client.require_write(path, zxid)
+
     def wait_connected(self) -> None:
         """See ``ZooKeeper.wait_connected``."""
         self.client.wait_connected()

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import queue
+import shutil
 import signal
 import threading
 import time
@@ -17,6 +18,7 @@ from zk.channel import SessionChannel
 from zk.client import ConnectionState, ZooKeeperClient
 from zk.embedded import EmbeddedZooKeeper
 from zk.operations import (
+    ANY_VERSION,
     ConnectionLossError,
     Create,
     Delete,
@@ -108,6 +110,7 @@ def test_a_server_restart_keeps_the_session_and_its_watches(tmp_path: Path) -> N
         session.client.multi([Create("/a", b"kept"), Create("/e", ephemeral=True)])
         session.client.get("/a", watch=True)
         session_id = session.client.session_id
+        session.client.require_write("/a", read(session.client, "/a").stat.mzxid)
 
         server.stop()
         assert session.states.get(timeout=5.0) is SUSPENDED
@@ -118,6 +121,39 @@ def test_a_server_restart_keeps_the_session_and_its_watches(tmp_path: Path) -> N
         assert read(session.client, "/e").stat.ephemeral_owner == session_id
         session.client.multi([SetData("/a", b"", 0)])
         assert session.events.get(timeout=5.0) == WatchEvent(WatchKind.CHANGED, "/a")
+
+
+def test_a_session_does_not_go_on_in_older_data_although_they_know_it(tmp_path: Path) -> None:
+    data, copy = tmp_path / "server" / "version-2", tmp_path / "copy"
+    server = EmbeddedZooKeeper(data.parent)
+    server.start()
+    with ExitStack() as stack:
+        stack.callback(server.stop)
+        proxy = stack.enter_context(TcpProxy(server.address))
+        session = Session(proxy.address, timeout_ms=10_000)
+        stack.callback(session.client.close)
+        session.client.multi([Create("/mark"), Create("/watched")])
+        shutil.copytree(data, copy)
+        session.client.multi([SetData("/mark", b"", 0)])
+        session.client.get("/watched", watch=True)
+        session.client.require_write("/mark", read(session.client, "/mark").stat.mzxid)
+
+        proxy.cut()
+        assert session.states.get(timeout=5.0) is SUSPENDED
+        server.stop()
+        shutil.rmtree(data)
+        shutil.copytree(copy, data)
+        server.start()
+        other = Session(server.address).client
+        stack.callback(other.close)
+        while other.latest_zxid() <= session.client.newest_zxid:  # as in an ensemble's new epoch
+            other.multi([SetData("/watched", b"", ANY_VERSION)])
+        proxy.restore()
+
+        assert session.states.get(timeout=5.0) is LOST
+        with pytest.raises(SessionExpiredError, match="data are older than what was seen"):
+            session.client.get("/mark")
+        assert session.events.empty()
 
 
 def test_a_server_that_hangs_is_noticed_while_requests_are_sent(tmp_path: Path) -> None:
