@@ -16,12 +16,14 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from core.model import BrokerId, TopicPartition
 from storage.log_names import STRAY
+from tests.support.embedded_ensemble import EmbeddedEnsemble
 from tests.support.histories import Logs
 from tests.support.record_batches import Record, records_of
 from tests.support.running_cluster import RunningCluster, eventually
 from zk.embedded import EmbeddedZooKeeper
 
 BROKERS = (0, 1, 2)
+ALONE = "zookeeper-alone"
 TIMEOUT_S = 60.0
 SMALL_DISK = "small"
 SMALL_SEGMENTS = {"segment.bytes": "65536"}
@@ -42,16 +44,20 @@ log_segment_bytes = 1048576
 class BreakableCluster(RunningCluster):
     """Three brokers with two log directories each, on a ZooKeeper that can be stopped.
 
+    It is one server, whose data are in the directory ``ALONE``, or the ensemble ``server``.
+
     ``[SMALL_DISK]`` of a broker's directory is an ordinary one, unless a test mounts something
     there before the cluster starts.
     """
 
-    def __init__(self, directory: Path) -> None:
-        self.server = EmbeddedZooKeeper(directory / "zookeeper-alone")
+    def __init__(
+        self, directory: Path, *options: str, server: EmbeddedEnsemble | None = None
+    ) -> None:
+        self.server = server or EmbeddedZooKeeper(directory / ALONE)
         self.server.start()
         self._config = directory / "cluster.toml"
         self._config.write_text(_CONFIG)
-        arguments = ["--no-placement-service", "--config", str(self._config)]
+        arguments = ["--no-placement-service", "--config", str(self._config), *options]
         try:
             super().__init__(directory, *arguments, "--zookeeper", self.server.address)
         except BaseException:

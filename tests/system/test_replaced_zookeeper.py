@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import re
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
@@ -12,16 +14,22 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
-from core.model import BrokerId
-from tests.support.breakable_cluster import BROKERS, BreakableCluster
+from core.model import BrokerId, ReplicaAssignment
+from tests.support.breakable_cluster import ALONE, BROKERS, BreakableCluster
+from tests.support.embedded_ensemble import EmbeddedEnsemble
+from tests.support.running_cluster import eventually
 from zk.client import ZooKeeperClient
 from zk.cluster_identity import join_cluster
 from zk.embedded import EmbeddedZooKeeper
+from zk.operations import Create
+from zk.store import ZkControllerStore
+from zk.znodes import ControllerEpochZNode, TopicZNode, encode_topic_id
 
 pytestmark = [pytest.mark.system, pytest.mark.zookeeper]
 
 RECORDS = 60
 TIMEOUT_S = 60.0
+TREE = "version-2"  # of a server
 
 
 class ReplaceableData:
@@ -30,13 +38,13 @@ class ReplaceableData:
     ``newest`` is what the cluster left behind when its brokers ended for the first time.
     """
 
-    def __init__(self, cluster: BreakableCluster, directory: Path) -> None:
+    def __init__(self, cluster: BreakableCluster, directory: Path, servers: Sequence[Path]) -> None:
         self.cluster = cluster
         self.older, self.newest = directory / "older", directory / "newest"
-        self._tree = directory / "zookeeper-alone" / "version-2"
+        self._servers = servers
         self.partitions = cluster.create_safe_topic("early", 1)
         self._produce("early")
-        shutil.copytree(self._tree, self.older)  # while it is in use, and brokers are registered
+        self._copy_to(self.older)  # while it is in use, and brokers are registered
         self.partitions += cluster.create_safe_topic("late", 2)
         self._produce("late")
         cluster.agreed_logs(self.partitions)
@@ -46,12 +54,24 @@ class ReplaceableData:
         """Put other data, or none, in the place of ZooKeeper's."""
         self.cluster.server.stop()
         if not self.newest.exists():
-            shutil.copytree(self._tree, self.newest)
-        shutil.rmtree(self._tree)
-        if data is not None:
-            shutil.copytree(data, self._tree)
+            self._copy_to(self.newest)
+        for server in self._servers:
+            shutil.rmtree(server / TREE)
+            if data is not None:
+                shutil.copytree(data / server.name / TREE, server / TREE)
         self.cluster.server.start()
         self.cluster.renew_session()
+
+    def await_notes_of(self, zxid: int) -> None:
+        """Wait until every broker has noted a write of the progress mark after ``zxid``."""
+        for broker_id in BROKERS:
+            notes = self.cluster.log_directories(broker_id)[0] / "control-plane.properties"
+
+            def has_noted(notes: Path = notes) -> bool:
+                noted = re.search(r"^zookeeper\.mark=(\d+)$", notes.read_text(), re.MULTILINE)
+                return noted is not None and int(noted[1]) > zxid
+
+            eventually(has_noted, f"broker {broker_id} has noted a mark", TIMEOUT_S)
 
     def await_the_end_of_all(self) -> str:
         """Wait until every broker has ended by itself; return what one of them says of it."""
@@ -87,6 +107,10 @@ class ReplaceableData:
         if self.newest.exists():
             shutil.rmtree(self.newest)
 
+    def _copy_to(self, copy: Path) -> None:
+        for server in self._servers:
+            shutil.copytree(server / TREE, copy / server.name / TREE)
+
     def _produce(self, topic: str) -> None:
         producer = Producer({"bootstrap.servers": self.cluster.bootstrap, "acks": "all"})
         for number in range(RECORDS):
@@ -107,27 +131,41 @@ class ReplaceableData:
 def replaceable(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ReplaceableData]:
     directory = tmp_path_factory.mktemp("replaceable")
     with BreakableCluster(directory) as cluster:
-        yield ReplaceableData(cluster, directory)
+        yield ReplaceableData(cluster, directory, [directory / ALONE])
+
+
+def make_another_cluster(directory: Path) -> str:
+    """Make the data of a cluster that is not ours, with a topic of the same name; return its id."""
+    server = EmbeddedZooKeeper(directory / ALONE)
+    server.start()
+    client = ZooKeeperClient(server.address, 10_000, on_watch=lambda _: None)
+    with closing(client):
+        client.start(10)
+        cluster_id = join_cluster(client)
+        ZkControllerStore(client).create_persistent_paths()
+        assignment = {0: ReplicaAssignment((1,))}
+        data = TopicZNode.encode(encode_topic_id(os.urandom(16)), assignment)
+        client.multi([Create(TopicZNode.path("early"), data)])
+        client.multi([Create(ControllerEpochZNode.PATH, ControllerEpochZNode.encode(1000))])
+    server.stop()
+    return cluster_id
 
 
 def test_brokers_end_when_zookeeper_has_lost_its_data_or_has_those_of_another_cluster(
     replaceable: ReplaceableData, tmp_path: Path
 ) -> None:
+    other_id = make_another_cluster(tmp_path)
+    replaceable.replace(tmp_path)
+    said = f"but ZooKeeper says {other_id}: the ZooKeeper data was replaced"
+    assert said in replaceable.await_the_end_of_all()
+    replaceable.replace(replaceable.newest)
+    replaceable.start_all()
     replaceable.replace(None)
     said = "but ZooKeeper has no /cluster/id: the ZooKeeper data was deleted or replaced"
     assert said in replaceable.await_the_end_of_all()
     assert said in replaceable.start_in_vain(0)
     assert said in replaceable.cluster.status()["reasons"][0]
     assert replaceable.cluster.zookeeper.children("/") == ["zookeeper"], "nobody wrote anything"
-    server = EmbeddedZooKeeper(tmp_path)
-    server.start()
-    client = ZooKeeperClient(server.address, 10_000, on_watch=lambda _: None)
-    with closing(client):
-        client.start(10)
-        other_id = join_cluster(client)
-    server.stop()
-    replaceable.replace(tmp_path / "version-2")
-    assert f"but ZooKeeper says {other_id}: " in replaceable.start_in_vain(1)
     replaceable.replace(replaceable.newest)
     replaceable.start_all()
 
@@ -144,3 +182,17 @@ def test_brokers_end_when_zookeeper_was_set_back(replaceable: ReplaceableData) -
         for directory in replaceable.cluster.log_directories(broker_id):
             (directory / "control-plane.properties").unlink()
     replaceable.start_all()
+
+
+def test_brokers_end_when_the_servers_of_an_ensemble_were_set_back_within_their_sessions(
+    tmp_path: Path,
+) -> None:
+    ensemble = EmbeddedEnsemble(tmp_path)
+    with BreakableCluster(tmp_path, "--session-timeout-ms", "30000", server=ensemble) as cluster:
+        data = ReplaceableData(cluster, tmp_path, ensemble.data_dirs)
+        data.await_notes_of(cluster.zookeeper.latest_zxid())
+        newest = cluster.zookeeper.latest_zxid()
+        data.replace(data.older)
+        assert cluster.zookeeper.latest_zxid() > newest, "its transactions go on with higher ids"
+        said = "the ZooKeeper data is older than what this broker has seen"
+        assert said in data.await_the_end_of_all()
