@@ -80,6 +80,11 @@ class LeaderEpochs:
         """The newest epoch; -1 when there is none."""
         return self._epochs[-1] if self._epochs else NO_EPOCH
 
+    @property
+    def start_offset(self) -> int:
+        """Where the oldest epoch begins, and so the log; -1 when there is none."""
+        return self._starts[0] if self._starts else -1
+
     def end_offset_for(self, leader_epoch: int, log_end_offset: int) -> EpochEndOffset:
         """Return the newest epoch up to ``leader_epoch``, and the first offset after it.
 

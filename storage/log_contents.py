@@ -158,13 +158,16 @@ class LogContents:
         self.epochs.save()
 
     def drop_first(self, count: int, now_ms: int) -> list[Segment]:
-        """Drop the oldest segments; when these are all, the log goes on in a new one."""
+        """Drop the oldest segments; when these are all, the log goes on in a new one.
+
+        That the log begins later is noted first: a start does not take them for lost then.
+        """
         if count == len(self.segments):
             self.roll(self.log_end_offset, now_ms)
-        dropped = self._take(0, count)
-        first = self.segments[0].base_offset
+        first = self.segments[count].base_offset
         if first > self.log_start_offset:
             self.advance_log_start_offset(first)
+        dropped = self._take(0, count)
         self.producers.delete_snapshots_before(first)
         return dropped
 

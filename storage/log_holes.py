@@ -14,6 +14,16 @@ from storage.record_batch import INT32_MAX
 from storage.segment import Segment
 
 
+def check_first_segment(contents: LogContents) -> None:
+    """Raise ``CorruptSegmentError`` when the first segments are gone, and retention has not been.
+
+    Where the oldest epoch begins is noted before segments are dropped (``LogContents.drop_first``).
+    """
+    start, first = contents.epochs.start_offset, contents.segments[0].base_offset
+    if 0 <= start < first and not contents.is_compacted:
+        raise CorruptSegmentError(_missing(contents, start, first))
+
+
 def check_segments_meet(contents: LogContents) -> None:
     """Raise ``CorruptSegmentError`` at the first hole; note that a log is compacted if it is.
 
@@ -39,10 +49,14 @@ def check_meets(contents: LogContents, end: int, after: Segment) -> None:
     More offsets than one segment can hold are missing in compacted logs only.
     """
     if not contents.is_compacted and end < after.base_offset <= end + INT32_MAX:
-        raise CorruptSegmentError(
-            f"{contents.path}: offsets {end} to {after.base_offset - 1} are missing: the segment"
-            " file that held them is gone"
-        )
+        raise CorruptSegmentError(_missing(contents, end, after.base_offset))
+
+
+def _missing(contents: LogContents, start: int, end: int) -> str:
+    return (
+        f"{contents.path}: offsets {start} to {end - 1} are missing: the segment file that held"
+        " them is gone"
+    )
 
 
 def _end_in_order(segment: Segment, end_offset: int) -> int:

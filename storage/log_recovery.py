@@ -17,7 +17,7 @@ from core.model import NO_EPOCH
 from storage.leader_epochs import LeaderEpochs
 from storage.log_contents import LogContents, with_jitter
 from storage.log_file import CorruptSegmentError
-from storage.log_holes import check_segments_meet
+from storage.log_holes import check_first_segment, check_segments_meet
 from storage.log_leftovers import tidy_up
 from storage.producer_state import ProducerState
 from storage.record_batch import BatchHeader
@@ -76,6 +76,7 @@ def load_log(
         has_new_files=not was_closed_cleanly,  # the process that made them may not have waited
     )
     knows_epochs = contents.epochs.load()
+    check_first_segment(contents)
     cut, agrees = 0, True
     if not was_closed_cleanly:
         cut, agrees = _recover(contents, checkpointed)

@@ -162,12 +162,14 @@ def test_compaction_leaves_holes_too(machine: Machine, disk_log: Log):
 
 
 @pytest.mark.parametrize("is_clean", [True, False])
+@pytest.mark.parametrize("base_offset", [0, 3])
 def test_a_log_that_misses_a_segment_is_refused(
     machine: Machine,
     logs: LogManager,
     disk_log: Log,
     caplog: pytest.LogCaptureFixture,
     is_clean: bool,
+    base_offset: int,
 ):
     fill(disk_log, 8)
     disk_log.flush()
@@ -176,11 +178,11 @@ def test_a_log_that_misses_a_segment_is_refused(
         logs.close(is_clean=True)
     else:
         machine.copy()
-    segment_file(machine.directories[0] / "t-0", 3).unlink()
+    segment_file(machine.directories[0] / "t-0", base_offset).unlink()
     logs = machine.start()
     assert logs.get(T0) is None
     assert logs.is_damaged(T0)
-    assert "offsets 3 to 5 are missing" in caplog.text
+    assert f"offsets {base_offset} to {base_offset + 2} are missing" in caplog.text
     logs.set_aside(T0)
     assert create(logs).log_end_offset == 0
 
