@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, Message, Producer
@@ -12,8 +15,11 @@ from confluent_kafka import TopicPartition as Position
 
 import run
 from core.model import BrokerId, TopicPartition
+from storage.checkpoints import HIGH_WATERMARKS
+from storage.log_ends import LOG_ENDS
 from tests.support.breakable_cluster import BROKERS, BreakableCluster
-from tests.support.running_cluster import eventually
+from tests.support.running_cluster import eventually, guardian_of
+from zk.operations import ANY_VERSION, Delete
 
 pytestmark = [pytest.mark.system, pytest.mark.zookeeper]
 
@@ -133,3 +139,41 @@ def test_when_all_have_lost_records_who_has_most_leads(cluster: BreakableCluster
     assert cluster.await_another_leader(partition, -1) == 1
     cluster.await_isrs(partition.topic, set(BROKERS))
     assert all(values_on(cluster, partition, b) == VALUES[:-1] for b in BROKERS)
+
+
+def test_a_leader_that_is_back_before_anybody_rules_does_not_lead_with_what_it_has_left(
+    tmp_path: Path,
+) -> None:
+    """Its sessions' znodes are gone, it is registered again, and nobody has seen it away."""
+    with BreakableCluster(tmp_path, "--session-timeout-ms", "30000") as cluster:
+        partitions = cluster.create_safe_topic("ledger", 3)
+        controller = cluster.controller()
+        partition = next(p for p in partitions if cluster.leader_of(p) == controller)
+        assert controller is not None
+        produce_one_by_one(cluster, partition)
+        before = cluster.leaderships("ledger")[partition.partition].leader_and_isr
+        assert set(before.isr) == set(BROKERS)
+        survivors = set(BROKERS) - {controller}
+        for broker_id in survivors:
+            cluster.signal(broker_id, signal.SIGSTOP)
+        pid = cluster.pid(controller)
+        os.kill(guardian_of(pid), signal.SIGKILL)
+        cluster.signal(controller, signal.SIGKILL)
+        cluster.await_end(controller, pid)
+        halve(cluster, controller, partition)
+        for directory in cluster.log_directories(controller):
+            (directory / LOG_ENDS).unlink()  # nothing says that there were more
+            (directory / HIGH_WATERMARKS).unlink(missing_ok=True)
+        for path in ("/controller", f"/brokers/ids/{controller}"):  # as when its session ends
+            cluster.zookeeper.multi([Delete(path, ANY_VERSION)])
+        cluster.revive(controller)
+        eventually(lambda: cluster.controller() == controller, "it rules again")
+        for broker_id in survivors:
+            cluster.resume(broker_id)
+        cluster.await_isrs("ledger", set(BROKERS))
+        after = cluster.leaderships("ledger")[partition.partition].leader_and_isr
+        assert after.leader in survivors
+        assert after.leader_epoch > before.leader_epoch
+        assert consume(cluster, partition) == VALUES
+        cluster.agreed_logs([partition])
+        assert all(values_on(cluster, partition, b) == VALUES for b in BROKERS)

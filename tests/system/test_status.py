@@ -1,4 +1,4 @@
-"""What ``status`` says of a broker that is registered and answers nothing."""
+"""A broker that is registered and answers nothing: what ``status`` says, what a controller does."""
 
 from __future__ import annotations
 
@@ -28,3 +28,28 @@ def test_a_paused_broker_that_is_still_registered_makes_the_cluster_unhealthy(
             cluster.signal(paused, signal.SIGCONT)
         assert reasons[0].startswith(f"broker {paused} has left LeaderAndIsr unanswered for ")
         eventually(lambda: cluster.status()["healthy"], "the cluster is healthy again")
+
+
+def test_a_registered_broker_that_answers_nothing_loses_its_leaderships_until_it_answers(
+    tmp_path: Path,
+) -> None:
+    config = tmp_path / "cluster.toml"
+    config.write_text("[controller]\nbroker_answer_timeout_ms = 2000\n")
+    options = ("--no-placement-service", "--session-timeout-ms", "60000", "--config", str(config))
+    with RunningCluster(tmp_path, *options) as cluster:
+        cluster.create_topic("t", 3)
+        cluster.await_isrs("t", {0, 1, 2})
+        controller, epoch = cluster.controller(), cluster.controller_epoch()
+        paused = next(b for b in (0, 1, 2) if b != controller)
+        others = {0, 1, 2} - {paused}
+        registration = cluster.broker_epoch(paused)
+        cluster.signal(paused, signal.SIGSTOP)
+        try:
+            cluster.await_isrs("t", others)
+            assert {s.leader_and_isr.leader for s in cluster.leaderships("t").values()} <= others
+            assert cluster.broker_epoch(paused) == registration, "its session lives"
+        finally:
+            cluster.signal(paused, signal.SIGCONT)
+        cluster.await_isrs("t", {0, 1, 2})
+        assert cluster.broker_epoch(paused) == registration
+        assert (cluster.controller(), cluster.controller_epoch()) == (controller, epoch)

@@ -6,13 +6,12 @@ import os
 import signal
 from collections.abc import Callable, Iterator
 from functools import partial
-from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
 
 from core.model import BrokerId
-from tests.support.running_cluster import RunningCluster, eventually
+from tests.support.running_cluster import RunningCluster, eventually, guardian_of
 from zk.operations import ANY_VERSION, Delete, Operation, SetData
 
 pytestmark = [pytest.mark.system, pytest.mark.zookeeper]
@@ -117,15 +116,3 @@ def test_a_guardian_that_dies_is_replaced_and_its_successor_sees_a_crash_at_once
     assert metrics["regent_guardian_replacements_total"] == 1
     cluster.signal(broker_id, signal.SIGKILL)
     eventually(lambda: cluster.broker_epoch(broker_id) is None, "its session is closed")
-
-
-def guardian_of(pid: int) -> int:
-    """Return the process id of a broker's guardian; raises ``LookupError``."""
-    for path in Path("/proc").glob("[0-9]*"):
-        try:
-            words = (path / "cmdline").read_bytes().split(b"\0")
-        except OSError:
-            continue
-        if b"guardian" in words and str(pid).encode() in words:
-            return int(path.name)
-    raise LookupError(f"process {pid} has no guardian")
