@@ -78,6 +78,7 @@ def test_a_controller_epoch_that_was_tampered_with_heals(cluster: RunningCluster
         move_the_controller(cluster)
         await_greater(cluster.controller_epoch, epoch)
     epoch = cluster.controller_epoch()
+    cluster.await_agreement(sorted(BROKERS), "payments", epoch)  # all have obeyed it
     tampered = (
         SetData(EPOCH, b"1", ANY_VERSION) if way == "set back" else Delete(EPOCH, ANY_VERSION)
     )
