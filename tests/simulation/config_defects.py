@@ -35,3 +35,5 @@ CONFIG_DEFECTS: tuple[Defect, ...] = (
     throttles_read_without_a_sync,
     notifications_deleted_when_read,
 )
+
+SEARCH_CONFIG_FROM: dict[Defect, int] = {throttles_read_without_a_sync: 140}

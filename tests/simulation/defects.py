@@ -36,7 +36,7 @@ from core.replication.control_orders import ControlOrders
 from core.replication.request_parts import Named, RequestParts
 from tests.simulation.address_defects import ADDRESS_DEFECTS
 from tests.simulation.bounds_defects import BOUNDS_DEFECTS
-from tests.simulation.config_defects import CONFIG_DEFECTS
+from tests.simulation.config_defects import CONFIG_DEFECTS, SEARCH_CONFIG_FROM
 from tests.simulation.damage_defects import (
     DAMAGE_DEFECTS,
     SEARCH_DAMAGE_FROM,
@@ -437,6 +437,7 @@ DEFECTS: tuple[Defect, ...] = (
 )
 
 SEARCH_FROM: dict[Defect, int] = {
+    **SEARCH_CONFIG_FROM,
     **SEARCH_DAMAGE_FROM,
     **SEARCH_TAMPERING_FROM,
     **SEARCH_POWER_LOSS_FROM,
