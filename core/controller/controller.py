@@ -506,15 +506,16 @@ class Controller:
         """Give another broker a chance to do better, and stand back for a while.
 
         The while doubles from one failure to the next, unless the term in between went well for
-        longer than the longest. Mirrors ``KafkaController.triggerControllerMove``; the version that
-        fences the deletion is taken before the term is forgotten.
+        longer than the longest, or the next term sets aside what failed. Mirrors
+        ``KafkaController.triggerControllerMove``; the version that fences the deletion is taken
+        before the term is forgotten.
         """
         log.error("[Controller id=%d] stands back: %s", self._info.broker_id, failed.reason)
         was_active, epoch_zk_version = self._is_active, self.context.epoch_zk_version
-        if was_active and failed.event:
-            self._write_down(failed, now_ms - self._elected_ms)
+        term_ms = now_ms - self._elected_ms
+        is_set_aside_next = was_active and bool(failed.event) and self._write_down(failed, term_ms)
         self._resign()
-        if was_active and now_ms - self._elected_ms > MAX_RESIGNATION_BACKOFF_MS:
+        if is_set_aside_next or (was_active and term_ms > MAX_RESIGNATION_BACKOFF_MS):
             self._resignations = 0
         backoff_ms = self._term.settings.election_retry_ms * 2**self._resignations
         backoff_ms = min(backoff_ms, MAX_RESIGNATION_BACKOFF_MS)
@@ -524,13 +525,17 @@ class Controller:
         if was_active:
             self._term.store.delete_controller(epoch_zk_version)
 
-    def _write_down(self, failed: Resign, term_ms: int) -> None:
-        """Tell the controllers to come what ended this one, while nobody else rules."""
+    def _write_down(self, failed: Resign, term_ms: int) -> bool:
+        """Tell the controllers to come what ended this one, while nobody else rules.
+
+        Returns whether the next term is the first that sets it aside.
+        """
         event = self._loading or failed.event
         try:
-            self._aside.on_failure(event, failed.topic, failed.reason, term_ms=term_ms)
+            return self._aside.on_failure(event, failed.topic, failed.reason, term_ms=term_ms)
         except Exception as error:  # noqa: BLE001 - whatever it is, resigning matters more
             log.warning("[Controller id=%d] %r", self._info.broker_id, error)
+            return False
 
     def _leave_alone(self, event: ControllerEvent) -> None:
         """Refuse an event that is set aside; a request is answered with an error."""

@@ -147,13 +147,16 @@ class SetAside:
         """Whether an event, or a step of taking over, is left alone."""
         return name in self._context.set_aside
 
-    def on_failure(self, event: str, topic: str | None, error: str, *, term_ms: int) -> None:
+    def on_failure(self, event: str, topic: str | None, error: str, *, term_ms: int) -> bool:
         """Write down what ended this term after ``term_ms``; never raises but for the session.
 
-        Fenced: what a deposed controller met is no news.
+        Returns whether the next term is the first that sets it aside. Fenced: what a deposed
+        controller met is no news.
         """
+        is_set_aside_next = False
 
         def with_this_one(failures: Sequence[ControllerFailure]) -> Sequence[ControllerFailure]:
+            nonlocal is_set_aside_next
             what = self._to_blame(event, topic, failures)
             known = next((f for f in failures if f.what == what), None)
             is_written = known is not None and known.controller_epoch == self._context.epoch
@@ -162,6 +165,7 @@ class SetAside:
             controllers = 1
             if known is not None:
                 controllers = known.controllers + (term_ms < FIRST_MINUTE_MS)
+                is_set_aside_next = known.controllers < FAILURES_TO_SET_ASIDE <= controllers
             brief = error[:MAX_ERROR_CHARACTERS]
             failure = ControllerFailure(
                 what, event, brief, controllers, self._term.broker_id, self._context.epoch
@@ -170,6 +174,7 @@ class SetAside:
             return [*others, failure][-MAX_FAILURES:]
 
         self._change(with_this_one)
+        return is_set_aside_next
 
     def _to_blame(
         self, event: str, topic: str | None, failures: Collection[ControllerFailure]

@@ -277,6 +277,19 @@ def test_a_term_that_went_well_for_long_makes_the_next_pause_short(ruler: Candid
     assert pause.after_ms == 1000
 
 
+def test_the_pause_is_short_when_the_next_term_sets_aside_what_failed(ruler: Candidate) -> None:
+    for _ in range(3):
+        ruler.handle(Resign("a defect"))
+        ruler.handle(StandAgain())
+    pauses = []
+    for _ in range(4):
+        resign = Resign("TopicChange failed: a defect", "TopicChange")
+        (pause,) = of_type(ruler.handle(resign), ScheduleEvent)
+        pauses.append(pause.after_ms)
+        ruler.handle(StandAgain())
+    assert pauses == [8000, 1000, 2000, 4000], "setting it aside helps, or it does not"
+
+
 def test_who_gives_up_a_term_it_lost_already_leaves_the_other_alone(
     tree: Tree, ruler: Candidate
 ) -> None:
