@@ -49,6 +49,7 @@ from tests.simulation.decision_defects import (
     DECISION_DEFECTS,
     new_leaders_heard_in_an_earlier_life,
 )
+from tests.simulation.file_defects import FILE_DEFECTS, SEARCH_FILES_FROM
 from tests.simulation.leader_defects import LEADER_DEFECTS
 from tests.simulation.power_loss_defects import (
     POWER_LOSS_DEFECTS,
@@ -431,6 +432,7 @@ DEFECTS: tuple[Defect, ...] = (
     *DECISION_DEFECTS,
     *LEADER_DEFECTS,
     *TAMPERING_DEFECTS,
+    *FILE_DEFECTS,
     *CONFIG_DEFECTS,
     *ADDRESS_DEFECTS,
     *BOUNDS_DEFECTS,
@@ -440,6 +442,7 @@ SEARCH_FROM: dict[Defect, int] = {
     **SEARCH_CONFIG_FROM,
     **SEARCH_DAMAGE_FROM,
     **SEARCH_TAMPERING_FROM,
+    **SEARCH_FILES_FROM,
     **SEARCH_POWER_LOSS_FROM,
 }
 """Where the search for a rare one begins, to keep it short; any other seed will do in time."""

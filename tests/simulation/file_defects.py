@@ -1,0 +1,69 @@
+"""Defects of ``storage`` to put into it on purpose: they test the histories that have files.
+
+Each is a function that breaks one protection while the returned context lasts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any, TypeAlias
+from unittest.mock import patch
+
+from storage import directory_logs, log_recovery
+from storage.log import Log
+from storage.log_directory import LogDirectory
+from storage.log_recovery import LoadedLog
+from storage.suspect_logs import SuspectLogs
+
+Defect: TypeAlias = Callable[[], Any]
+
+
+def checkpoint_beyond_the_end_believed() -> Any:
+    """A log begins where a checkpoint says, be it behind all of its records."""
+    load = log_recovery.load_log
+
+    def and_begin(path: Any, config: Any, checkpointed: Any, **options: Any) -> LoadedLog:
+        loaded = load(path, config, checkpointed, **options)
+        start = checkpointed.log_start_offset
+        if start > loaded.contents.log_end_offset:
+            loaded.contents.begin_at(start, options["now_ms"])
+        return loaded
+
+    return patch.object(directory_logs, "load_log", and_begin)
+
+
+def recovery_point_raised_before_the_flush() -> Any:
+    """What was appended counts as being on the disk, and nobody waits for that."""
+    return patch.object(Log, "_flush_segment", lambda self, segment: None)
+
+
+def torn_ends_believed() -> Any:
+    """Nobody looks at what a loss of power left."""
+    stack = ExitStack()
+    stack.enter_context(patch.object(LogDirectory, "was_closed_cleanly", lambda self: True))
+    stack.enter_context(patch.object(SuspectLogs, "lost_power", False))
+    return stack
+
+
+def young_logs_forgotten() -> Any:
+    """A log that went with the power, and the note of it, is not missed."""
+    examine = SuspectLogs.examine
+
+    def and_know_all(self: SuspectLogs, found: Any) -> None:
+        knew_all = self.knows_all
+        examine(self, found)
+        self.knows_all = knew_all
+
+    return patch.object(SuspectLogs, "examine", and_know_all)
+
+
+FILE_DEFECTS: tuple[Defect, ...] = (
+    checkpoint_beyond_the_end_believed,
+    recovery_point_raised_before_the_flush,
+    torn_ends_believed,
+    young_logs_forgotten,
+)
+
+SEARCH_FILES_FROM: dict[Defect, int] = dict.fromkeys(FILE_DEFECTS, 46)
+"""Where the search begins: few histories have files."""
