@@ -317,10 +317,13 @@ class ReplicaLogs(ClusterNotes, Protocol):
         """Whether a replica is known to have lost records, or may have."""
         ...
 
-    def note_lost(self, topic_partitions: Collection[TopicPartition]) -> None:
-        """Take these for suspect: they had logs. Every other missing log held nothing that counts.
+    def note_lost(
+        self, topic_partitions: Collection[TopicPartition], *, are_all: bool = True
+    ) -> None:
+        """Take these for suspect: they had logs.
 
-        With a failed directory nothing more is known than before.
+        ``are_all``: every other missing log held nothing that counts. With a failed directory
+        nothing more is known than before.
         """
         ...
 

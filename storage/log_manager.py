@@ -328,13 +328,15 @@ class LogManager:
             for logs in self._live()
         )
 
-    def note_lost(self, topic_partitions: Collection[TopicPartition]) -> None:
-        """Take these for suspect: they had logs. Other missing logs held nothing that counts."""
+    def note_lost(
+        self, topic_partitions: Collection[TopicPartition], *, are_all: bool = True
+    ) -> None:
+        """Take these for suspect: they had logs, and if ``are_all`` no other log is missing."""
         with self._lock:
             if any(logs.is_offline for logs in self._directories):
                 return
             for logs in self._directories:
-                logs.suspects.knows_all = True
+                logs.suspects.knows_all |= are_all
             self._directories[0].suspects.names.update(topic_partitions)
             self._change_suspects(*self._directories)
 

@@ -222,6 +222,8 @@ class ControlOrders:
         self, header: ControlHeader, request: LeaderAndIsrRequest, now_ms: int
     ) -> Turns[LeaderAndIsrResponse]:
         is_present = self._is_of_this_life(header)
+        if not self._logs.knows_all:
+            self._suspects.note_missing(request)
         if request.type is LeaderAndIsrType.FULL:
             named = self._full.add(header, request)
             if named is not None:

@@ -50,6 +50,16 @@ class SuspectTracker:
             return False
         return not is_present or state.leader_epoch <= replica_log.latest_epoch
 
+    def note_missing(self, request: LeaderAndIsrRequest) -> None:
+        """Take those for suspect whose logs are gone, before they are created again.
+
+        All that is gone is known after a FULL, all parts of it: the broker may stop before, or the
+        controller not send one, and in the next life the empty logs would pass for sound.
+        """
+        missing = _missing(request, self._logs)
+        if missing:
+            self._logs.note_lost([name for name, _ in missing], are_all=False)
+
     def gather_lost(self, request: LeaderAndIsrRequest) -> LostReplicas:
         """Return what is gone of all that is hosted: of a request's parts up to this one.
 
@@ -58,11 +68,7 @@ class SuspectTracker:
         """
         if request.part == 0:
             self._lost = []
-        self._lost += (
-            (name, state)
-            for name, state in request.partitions()
-            if not state.is_new and self._logs.get(name) is None
-        )
+        self._lost += _missing(request, self._logs)
         return self._lost
 
     def on_lost(self, lost: LostReplicas) -> None:
@@ -108,3 +114,11 @@ class SuspectTracker:
         has_news = self._has_lost_leader or self._told != self._logs.suspect_changes
         self._has_lost_leader, self._told = False, self._logs.suspect_changes
         return has_news
+
+
+def _missing(request: LeaderAndIsrRequest, logs: ReplicaLogs) -> LostReplicas:
+    return [
+        (name, state)
+        for name, state in request.partitions()
+        if not state.is_new and logs.get(name) is None
+    ]

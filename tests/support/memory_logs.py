@@ -461,11 +461,13 @@ class MemoryLogs(NotesInMemory):
         """Whether a replica is suspect."""
         return topic_partition in self._all_suspect()
 
-    def note_lost(self, topic_partitions: Collection[TopicPartition]) -> None:
-        """Take these for suspect; now everything is known."""
+    def note_lost(
+        self, topic_partitions: Collection[TopicPartition], *, are_all: bool = True
+    ) -> None:
+        """Take these for suspect; if ``are_all``, everything is known now."""
         if not self.has_failed:
             self.suspect.update(topic_partitions)
-            self.is_new = False
+            self.is_new &= not are_all
             self.suspect_changes += 1
 
     def absolve(self, topic_partition: TopicPartition) -> None:

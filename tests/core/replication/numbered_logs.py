@@ -60,7 +60,9 @@ class NumberedLogs(NotesInMemory):
         """Whether a replica is suspect."""
         return topic_partition in self.suspect
 
-    def note_lost(self, topic_partitions: Collection[TopicPartition]) -> None:
+    def note_lost(
+        self, topic_partitions: Collection[TopicPartition], *, are_all: bool = True
+    ) -> None:
         """Raise."""
         raise NotImplementedError("it knows all")
 

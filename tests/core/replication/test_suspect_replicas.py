@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from core.model import NO_LEADER, TopicPartition
 from core.protocol.control import (
+    ControlHeader,
     LeaderAndIsrPartition,
     LeaderAndIsrRequest,
     LeaderAndIsrTopic,
     LeaderAndIsrType,
 )
+from core.replication.metadata_cache import MetadataCache
+from core.replication.replica_manager import ReplicaManager
 from core.replication.suspect_replicas import SuspectTracker
 from tests.support.memory_logs import MemoryLogs
 
@@ -47,6 +50,19 @@ def test_a_lost_log_is_suspect_outside_the_isr_too_where_it_may_be_eligible() ->
 def test_a_new_replica_has_lost_nothing() -> None:
     _, logs = found_lost(row(OTHER, (OTHER,), 2, is_new=True))
     assert not logs.suspect
+
+
+def test_what_is_created_again_before_all_is_named_is_suspect_already() -> None:
+    logs = MemoryLogs()
+    logs.is_new = True
+    manager = ReplicaManager(ME, logs, MetadataCache())
+    manager.broker_epoch = 7
+    topics = (LeaderAndIsrTopic("t", "id", (row(OTHER, BOTH, 2),)),)
+    request = LeaderAndIsrRequest(LeaderAndIsrType.INCREMENTAL, topics, ())
+    manager.handle(ControlHeader(OTHER, 1, 7), request, 0)
+    assert logs.get(NAME) is not None
+    assert logs.suspects().end_of(NAME) is not None
+    assert not logs.knows_all
 
 
 def test_what_was_lost_outside_the_isr_is_relied_on_when_it_is_in_it_again() -> None:
