@@ -41,6 +41,7 @@ class CommittedRecords:
     unclean_epochs: list[int] = field(default_factory=list)
     deleted_to: int = 0  # as somebody asked for
     committed: dict[int, StoredBatch] = field(default_factory=dict)  # by base offset
+    committed_in: dict[int, int] = field(default_factory=dict)  # the leader epoch of that moment
     holders: dict[int, int] = field(default_factory=dict)  # how many had it then
     _appenders: dict[int, BrokerId] = field(default_factory=dict)
     _written: dict[Position, tuple[StoredBatch, Position | None]] = field(default_factory=dict)
@@ -108,6 +109,7 @@ class CommittedRecords:
                 f" {broker_id} commits {_told(batch)} in epoch {leader_epoch}"
             )
         self.committed[batch.base_offset] = batch
+        self.committed_in[batch.base_offset] = leader_epoch
         self.holders[batch.base_offset] = holders
         self._check_sequence(batch)
 
@@ -140,8 +142,10 @@ class CommittedRecords:
         for base_offset, batch in self.committed.items():
             own = there.get(base_offset)
             is_there = own is not None and own.data == batch.data
-            if is_there or batch.last_offset < start or batch.leader_epoch > leader_epoch:
-                continue  # the last: it does not know yet that it was succeeded
+            if is_there or batch.last_offset < start:
+                continue
+            if self.committed_in[base_offset] > leader_epoch:
+                continue  # by a successor of a leader that obeys late
             assert self.is_covered(batch.leader_epoch, leader_epoch), (
                 f"LeaderCompleteness: {self.key.name}: broker {broker_id} may lead in epoch"
                 f" {leader_epoch} and has {own and _told(own)} for {_told(batch)}"
