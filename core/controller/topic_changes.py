@@ -99,9 +99,13 @@ class TopicChanges:
             self._term.outbox.record("%s: %d partitions added", topic, len(added))
             self._on_new_partition_creation(added)
 
-    def read_again(self) -> None:
-        """Look whether what could not be read can be now: a changed ACL fires no watch."""
-        for topic in sorted(self._context.bad_topics):
+    def read_again(self) -> list[TopicPartition]:
+        """Look whether what could not be read can be now: a changed ACL fires no watch.
+
+        Returns the partitions of which that is so.
+        """
+        unreadable_topics = sorted(self._context.bad_topics)
+        for topic in unreadable_topics:
             self.on_partition_modifications(topic)
         unreadable = sorted(self._context.unreadable_partitions)
         self._learn_leaderships(unreadable)
@@ -112,6 +116,9 @@ class TopicChanges:
         self._context.refused_states.clear()
         self._partitions.trigger_online_partition_state_change()
         self._take_dead_out_of_isrs(refused)
+        readable_topics = [t for t in unreadable_topics if t not in self._context.bad_topics]
+        of_topics = [p for topic in readable_topics for p in self._context.partitions_of(topic)]
+        return [*of_topics, *now_readable]
 
     # --- reading ---
 

@@ -13,7 +13,7 @@ from core.controller.events import (
     Reelect,
     TopicChange,
 )
-from core.model import TopicPartition
+from core.model import ReplicaAssignment, TopicPartition
 from tests.support.term import T0, Candidate, Tree, leader_and_isr_rows, of_type, topic_id
 from zk.admin_znodes import (
     DeleteTopicsZNode,
@@ -103,6 +103,21 @@ def test_an_unreadable_state_waits_and_all_else_goes_on(tree: Tree, candidate: C
     effects = candidate.handle(ReadAgain(1))
     assert tree.leads(E0) == (2, (2,), 1)
     assert E0 in leader_and_isr_rows(effects)[2]
+
+
+@pytest.mark.parametrize("path", [TopicZNode.path("evil"), TopicPartitionStateZNode.path(E0)])
+def test_a_move_that_could_not_be_read_is_finished_when_it_can_be(
+    tree: Tree, candidate: Candidate, path: str
+) -> None:
+    tree.put_topic("evil", {0: ReplicaAssignment((2, 1), (2,), (1,))}, topic_id(66))
+    tree.put_state(E0, 1, (1, 2))
+    tree.server.deny(path)
+    candidate.start()
+    assert tree.leads(E0) == (1, (1, 2), 0)
+    tree.server.allow(path)
+    read_again(candidate)
+    assert tree.leads(E0)[:2] == (2, (2,))
+    assert tree.topic("evil").partitions == {0: ReplicaAssignment((2,))}
 
 
 def test_a_state_that_became_unreadable_is_changed_when_it_can_be(
