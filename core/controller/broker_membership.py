@@ -89,8 +89,7 @@ class BrokerMembership:
             self._context.add_live_broker(current)
             self._record_suspects(current)
             self._partitions.trigger_online_partition_state_change()
-            # A move may have waited for one of its target that can lead.
-            self._reassignments.on_broker_startup([broker_id])
+            self._reassignments.on_suspects_change(broker_id)
         before, after = known.info, current.info
         if (before.endpoints, before.control_endpoint, before.replication_endpoint) == (
             after.endpoints,

@@ -11,7 +11,7 @@ inbox: an entry in it is started, or taken out when it cannot be, and is taken o
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Set
 
 from core.controller.partition_moves import PartitionMoves
 from core.controller.partition_state_machine import PartitionStateMachine
@@ -128,14 +128,21 @@ class Reassignments:
 
     def on_broker_startup(self, broker_ids: Collection[BrokerId]) -> None:
         """Go on with partitions that move to these brokers."""
-        started = set(broker_ids)
-        self._moves.go_on(
-            sorted(
-                partition
-                for partition in self._context.partitions_being_reassigned
-                if not started.isdisjoint(
-                    self._context.partition_full_replica_assignment(partition).target_replicas
-                )
+        self._moves.go_on(self._moving_to(set(broker_ids)))
+
+    def on_suspects_change(self, broker_id: BrokerId) -> None:
+        """Complete moves to a broker that waited for one of their target that can lead.
+
+        Nothing else begins, above all no leader epoch: the list changes often after a start.
+        """
+        self.on_isr_change(self._moving_to({broker_id}))
+
+    def _moving_to(self, broker_ids: Set[BrokerId]) -> list[TopicPartition]:
+        return sorted(
+            partition
+            for partition in self._context.partitions_being_reassigned
+            if not broker_ids.isdisjoint(
+                self._context.partition_full_replica_assignment(partition).target_replicas
             )
         )
 

@@ -123,6 +123,17 @@ def test_who_has_everything_is_not_deleted_while_only_suspect_replicas_would_be_
     moving.assert_at_rest()
 
 
+def test_news_of_suspect_replicas_begin_no_leader_epoch() -> None:
+    moving = cluster((1, 2))
+    moving.submit({T0: (3, 4)})
+    moving.settle()
+    copied_in = moving.leads(T0)
+    store = ZkControllerStore(moving.sessions[3])
+    store.publish_suspects(broker_info(3), SuspectReplicas({T0: LogEnd(0, 5)}))
+    moving.settle()
+    assert moving.leads(T0) == copied_in
+
+
 def test_news_of_what_is_not_moved_cost_nothing() -> None:
     moving = cluster((1, 2))
     calls: list[Call] = []
