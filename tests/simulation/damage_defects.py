@@ -194,9 +194,3 @@ DAMAGE_DEFECTS: tuple[Defect, ...] = (
     no_new_epoch_for_who_asks_for_one,
     damaged_replicas_not_asked_to_be_deleted,
 )
-
-SEARCH_DAMAGE_FROM: dict[Defect, int] = {
-    last_copies_go_out_of_service: 70,
-    whoever_was_stopped_asked_as_well: 110,
-}
-"""Where the search for a rare one begins."""

@@ -39,11 +39,7 @@ from tests.simulation.bounds_defects import BOUNDS_DEFECTS
 from tests.simulation.config_defects import CONFIG_DEFECTS, SEARCH_CONFIG_FROM
 from tests.simulation.damage_defects import (
     DAMAGE_DEFECTS,
-    SEARCH_DAMAGE_FROM,
-    damaged_replicas_not_asked_to_be_deleted,
-    logs_in_sync_replaced,
     logs_out_of_sight_taken_for_deleted,
-    logs_replaced_in_the_same_epoch,
 )
 from tests.simulation.decision_defects import (
     DECISION_DEFECTS,
@@ -53,9 +49,6 @@ from tests.simulation.file_defects import FILE_DEFECTS, SEARCH_FILES_FROM
 from tests.simulation.leader_defects import LEADER_DEFECTS
 from tests.simulation.power_loss_defects import (
     POWER_LOSS_DEFECTS,
-    SEARCH_POWER_LOSS_FROM,
-    losses_forgotten_at_the_first_order,
-    restarted_leaders_go_on,
 )
 from tests.simulation.record_defects import (
     RECORD_DEFECTS,
@@ -440,22 +433,15 @@ DEFECTS: tuple[Defect, ...] = (
 
 SEARCH_FROM: dict[Defect, int] = {
     **SEARCH_CONFIG_FROM,
-    **SEARCH_DAMAGE_FROM,
     **SEARCH_TAMPERING_FROM,
     **SEARCH_FILES_FROM,
-    **SEARCH_POWER_LOSS_FROM,
 }
 """Where the search for a rare one begins, to keep it short; any other seed will do in time."""
 
 RARE_DEFECTS: frozenset[Defect] = frozenset(
     {
-        damaged_replicas_not_asked_to_be_deleted,
-        logs_in_sync_replaced,
         logs_out_of_sight_taken_for_deleted,
-        logs_replaced_in_the_same_epoch,
-        losses_forgotten_at_the_first_order,
         new_leaders_heard_in_an_earlier_life,
-        restarted_leaders_go_on,
     }
 )
-"""No history of the first 400 meets these. The search takes minutes each: ``--rare-defects``."""
+"""No history of the first 200 meets these. The search takes minutes each: ``--rare-defects``."""

@@ -4,7 +4,7 @@ Each is a function that breaks one branch while the returned context lasts. Two 
 answers of an older version that a leader takes over, and conflicts that it does not. A leader has
 one proposal at a time and sends it again unchanged: only requests that no leader sends lead here
 to either. Unit tests have them. Fetches of an earlier life, and leaders that let others in before
-they have recovered, are left out as well: 130 histories did not meet what shows them.
+they have recovered, are left out as well: 190 histories and more did not meet what shows them.
 """
 
 from __future__ import annotations

@@ -48,9 +48,3 @@ POWER_LOSS_DEFECTS: tuple[Defect, ...] = (
     losses_not_told,
     losses_forgotten_at_the_first_order,
 )
-
-SEARCH_POWER_LOSS_FROM: dict[Defect, int] = {
-    who_lost_records_is_elected: 40,
-    losses_not_told: 40,
-}
-"""Where the search for a rare one begins."""
