@@ -443,7 +443,7 @@ class LeadershipHistory:
         )
         assert now.isr == (now.leader,), f"an unclean leader is alone, {where}"
         assert now.leader_recovery_state is LeaderRecoveryState.RECOVERING, where
-        if writer is not None:
+        if writer is not None and not is_known_as_such:
             count = self._unclean_elections.get(id(writer), 0) + 1
             self._unclean_elections[id(writer)] = count
             recorded = writer.controller.context.stats.unclean_leader_elections
