@@ -99,7 +99,7 @@ TAMPERING_DEFECTS: tuple[Defect, ...] = (
 )
 
 SEARCH_TAMPERING_FROM: dict[Defect, int] = {
-    terms_unchecked: 430,
+    terms_unchecked: 530,
     older_data_are_accepted: 190,
     registrations_deleted_for_good: 100,
     obeyed_epochs_forgotten: 90,
