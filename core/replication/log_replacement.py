@@ -35,12 +35,12 @@ class LogReplacement:
         self._logs = logs
         self._cache = cache
         self._hosted = hosted
-        self._named: dict[TopicPartition, tuple[BrokerId, int]] = {}  # leader, leader epoch
+        self._named: dict[TopicPartition, tuple[BrokerId, int, int]] = {}  # leader and both epochs
 
     def candidates(self) -> list[TopicPartition]:
         """Return what could be replaced if the controller gave the order now.
 
-        Each once for each leadership: who answers with an error has to be asked again.
+        Each once for each leadership and ISR: who answers with an error has to be asked again.
         """
         found = []
         partitions = self._cache.snapshot.partitions
@@ -48,7 +48,7 @@ class LogReplacement:
             row = partitions.get(name)
             if row is None or not self._is_dispensable(row) or not self._logs.is_damaged(name):
                 continue
-            leadership = row.leader, row.leader_epoch
+            leadership = row.leader, row.leader_epoch, row.partition_epoch
             if self._named.get(name) != leadership:
                 self._named[name] = leadership
                 found.append(name)

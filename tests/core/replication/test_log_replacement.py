@@ -29,9 +29,11 @@ def filled(broker_id: int = 1, *, isr: tuple[int, ...] = (1, 2, 3)) -> RecordBro
     return broker
 
 
-def learn(broker: RecordBroker, leader: int, leader_epoch: int, *isr: int) -> None:
+def learn(
+    broker: RecordBroker, leader: int, leader_epoch: int, *isr: int, partition_epoch: int = 4
+) -> None:
     """Tell a broker who leads t-0 and who is in sync."""
-    row = UpdateMetadataPartition(0, 7, leader, leader_epoch, isr, 4, (1, 2, 3), ())
+    row = UpdateMetadataPartition(0, 7, leader, leader_epoch, isr, partition_epoch, (1, 2, 3), ())
     topic = UpdateMetadataTopic("t", A, (row,))
     lives = tuple(live(b, 100) for b in (1, 2, 3))
     broker.manager.handle(HEADER, UpdateMetadataRequest((topic,), lives), broker.now_ms)
@@ -189,6 +191,8 @@ def test_the_controller_is_to_be_notified_once_others_do_without_the_log() -> No
     learn(broker, 2, 2, 2, 3)
     assert broker.manager.replaceable_logs() == [T0]
     assert broker.manager.replaceable_logs() == [], "it has been named"
+    learn(broker, 2, 2, 2, 3, partition_epoch=6)
+    assert broker.manager.replaceable_logs() == [T0], "it was in the ISR in between, and refused"
     learn(broker, 3, 3, 2, 3)
     assert broker.manager.replaceable_logs() == [T0], "that order may have been lost"
     broker.order(3, 3, isr=(2, 3), replicas=(1, 2, 3))
