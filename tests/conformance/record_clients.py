@@ -19,6 +19,7 @@ from tests.simulation.client_requests import (
     ProduceResponse,
 )
 from tests.simulation.cluster import Cluster
+from tests.simulation.configurations import set_config
 from tests.simulation.network import AnswerBody
 from tests.support.record_batches import batch, records_of
 
@@ -183,14 +184,10 @@ class StandingConsumer:
 
 def throttle(cluster: Cluster, replicas: dict[str, dict[str, str]], bytes_per_second: int) -> None:
     """Throttle replicas on all brokers: of each side ("leader", "follower") those of each topic."""
-    rates = {f"{side}.replication.throttled.rate": str(bytes_per_second) for side in replicas}
-    topics = {topic for side in replicas.values() for topic in side}
-    for broker in cluster.brokers.values():
-        broker.replica_manager.on_broker_config(rates)
-        for topic in topics:
-            named = {
-                f"{side}.replication.throttled.replicas": of[topic]
-                for side, of in replicas.items()
-                if topic in of
-            }
-            broker.replica_manager.on_topic_config(topic, named)
+    for side, named in replicas.items():
+        for broker_id in cluster.brokers:
+            rate = {f"{side}.replication.throttled.rate": str(bytes_per_second)}
+            set_config(cluster.zookeeper, f"brokers/{broker_id}", rate)
+        for topic, names in named.items():
+            throttled = {f"{side}.replication.throttled.replicas": names}
+            set_config(cluster.zookeeper, f"topics/{topic}", throttled)

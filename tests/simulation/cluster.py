@@ -265,9 +265,9 @@ class Cluster:
     @property
     def is_standing_back(self) -> bool:
         """Whether nobody rules because all who could stand back for a while."""
-        return not self.active_controllers and all(
-            StandAgain() in self.time.events_of(broker) for broker in self.brokers.values()
-        )
+        if self.active_controllers or not self.brokers:
+            return False
+        return all(StandAgain() in self.time.events_of(broker) for broker in self.brokers.values())
 
     def _what_is_pending(self) -> str:
         """Say how much of each kind could happen next, and some of it."""
