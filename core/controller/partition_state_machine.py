@@ -50,16 +50,19 @@ class PartitionStateMachine:
         self._context = term.context
 
     def settle_restarted_replicas(self) -> None:
-        """Treat as failed, at the start of a term, replicas restarted since the last decision.
-
-        Nobody ruled then, or did not live to hear of it. A leader that lost the end of its log
-        would go on in the same leader epoch. Nothing is announced: brokers have not been told
-        anything yet.
-        """
+        """Treat as failed, at the start of a term, replicas restarted since the last decision."""
         context = self._context
         has_suspects = any(r.suspects for r in context.registrations.values())
-        concerned = context.all_partitions() if has_suspects else context.restarted_replicas
-        changed = [p for p in concerned if self._is_overtaken(p)]
+        self.settle(context.all_partitions() if has_suspects else context.restarted_replicas)
+
+    def settle(self, partitions: Iterable[TopicPartition]) -> None:
+        """Treat as failed replicas of these that restarted since the last decision, or are suspect.
+
+        Nobody ruled then, did not live to hear of it, or could not read the partition. A leader
+        that lost the end of its log would go on in the same leader epoch. Nothing is announced:
+        brokers have not been told anything yet.
+        """
+        changed = [p for p in partitions if self._is_overtaken(p)]
 
         def propose(
             current: Leaderships, failures: Failures

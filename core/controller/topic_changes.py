@@ -279,7 +279,10 @@ class TopicChanges:
 
     def _bring_up(self, partitions: list[TopicPartition]) -> None:
         replicas = self._context.replicas_of(partitions)
-        self._partitions.handle_state_changes(partitions, PartitionState.ONLINE, OfflineElection())
+        unled = self._partitions.handle_state_changes(
+            partitions, PartitionState.ONLINE, OfflineElection()
+        )
+        self._partitions.settle(unled)  # else a suspect leader would be told to go on
         self._replicas.handle_state_changes(replicas, ReplicaState.ONLINE)
         self._take_dead_out_of_isrs(partitions)  # nobody else did while it was unreadable
 

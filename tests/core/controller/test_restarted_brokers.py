@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from core.controller.events import ReadAgain
 from core.model import LogEnd, SuspectReplicas, TopicPartition
+from core.protocol.control import LeaderAndIsrRequest, UpdateMetadataRequest
 from tests.support.fake_zookeeper import FakeZooKeeper
 from tests.support.term import (
     T0,
@@ -12,11 +14,16 @@ from tests.support.term import (
     Tree,
     broker_info,
     leader_and_isr_rows,
+    requests,
 )
 from zk.store import ZkControllerStore
+from zk.znodes import TopicPartitionStateZNode, TopicZNode
 
 U0 = TopicPartition("u", 0)
 LOST: dict[TopicPartition, LogEnd] = {T0: LogEnd(4, 7)}
+unreadable_at_first = pytest.mark.parametrize(
+    "path", [TopicZNode.path("t"), TopicPartitionStateZNode.path(T0)]
+)
 
 
 @pytest.fixture
@@ -59,6 +66,19 @@ def test_when_all_restarted_the_first_leads_again_at_once_in_a_new_epoch(tree: T
     assert tree.leads(T0) == (1, (1, 2), 6)
 
 
+@unreadable_at_first
+def test_a_leader_that_restarted_is_replaced_in_one_epoch_once_its_partition_can_be_read(
+    tree: Tree, path: str
+) -> None:
+    bounce(tree, 1)
+    tree.server.deny(path)
+    candidate = Candidate(tree, 3)
+    candidate.start()
+    tree.server.allow(path)
+    candidate.handle(ReadAgain(1))
+    assert tree.leads(T0) == (2, (2,), 6)
+
+
 def test_who_did_not_restart_leads_on_in_the_same_epoch(tree: Tree) -> None:
     Candidate(tree, 3).start()
     assert tree.leads(T0) == (1, (1, 2), 5)
@@ -77,6 +97,27 @@ def test_a_leader_that_lost_records_is_deposed_and_the_one_that_is_missing_waite
     assert bounce_back.suspects == SuspectReplicas()
     candidate.catch_up()
     assert tree.leads(T0)[:2] == (2, (2,))
+
+
+@unreadable_at_first
+def test_a_leader_that_lost_records_is_deposed_once_its_partition_can_be_read(
+    tree: Tree, path: str
+) -> None:
+    tree.unregister(2)
+    bounce(tree, 1, SuspectReplicas(LOST))
+    tree.server.deny(path)
+    candidate = Candidate(tree, 3)
+    candidate.start()
+    tree.server.allow(path)
+    told = requests(candidate.handle(ReadAgain(1)))
+    assert tree.leads(T0)[:2] == (-1, (1, 2))
+    leaders = {
+        row.leader
+        for sent in told
+        if isinstance(sent.request, LeaderAndIsrRequest | UpdateMetadataRequest)
+        for _, row in sent.request.partitions()
+    }
+    assert leaders == {-1}, "nobody hears of the former leader"
 
 
 def test_when_the_last_comes_back_suspect_too_who_has_most_leads(tree: Tree) -> None:
