@@ -31,9 +31,10 @@ def lead_and_follow(
     leader_epoch: int = 0,
     partition_epoch: int = 0,
 ) -> ControlRequestReceived:
-    """Return the order about ``PARTITION`` that all its replicas get."""
+    """Return the order about ``PARTITION`` that all its replicas get; in epoch 0 it is new."""
+    is_new = leader_epoch == 0
     row = LeaderAndIsrPartition(
-        0, 1, leader, leader_epoch, isr, partition_epoch, replicas, (), (), False, 0
+        0, 1, leader, leader_epoch, isr, partition_epoch, replicas, (), (), is_new, 0
     )
     topic = LeaderAndIsrTopic(PARTITION.topic, None, (row,))
     return ControlRequestReceived(
