@@ -306,7 +306,10 @@ class ReplicaLogs(ClusterNotes, Protocol):
 
     @property
     def suspect_changes(self) -> int:
-        """How often replicas have become suspect, or sound, or have gone being suspect."""
+        """How often replicas have become suspect, or sound, or have gone being suspect.
+
+        Unless it ``knows_all``, what is not listed as sound is suspect: a new log becomes sound.
+        """
         ...
 
     def suspects(self) -> SuspectReplicas:

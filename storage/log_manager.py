@@ -224,7 +224,9 @@ class LogManager:
             home = self._homes.get(topic_partition)
             if home is None:
                 taken_back = self._take_back(topic_partition, topic_id)
-                return taken_back or self._create(topic_partition, topic_id, is_new=is_new)
+                found = taken_back or self._create(topic_partition, topic_id, is_new=is_new)
+                self._suspect_changes += not self.knows_all  # then sound logs are listed
+                return found
             log = self.get(topic_partition)
             if log is None:
                 raise StorageError(f"{topic_partition}: {home.why_unusable(topic_partition)}")

@@ -46,12 +46,14 @@ class MovingLeaderships:
         for partition, written in accepted.items():
             assignment = self._context.partition_full_replica_assignment(partition)
             leadership = LeaderIsrAndControllerEpoch(written, self._context.epoch)
-            # A former attempt to finish may have deleted some of them already.
-            origin = [r for r in assignment.origin_replicas if self._exists(partition, r)]
-            adding = [r for r in assignment.adding_replicas if self._exists(partition, r)]
-            batch.add_leader_and_isr(origin, partition, leadership, assignment, is_new=False)
-            # As new: it may live in whatever directory still works (KAFKA-10314).
-            batch.add_leader_and_isr(adding, partition, leadership, assignment, is_new=True)
+            # Who is not in sync may live in whatever directory still works (KAFKA-10314).
+            new = [r for r in assignment.adding_replicas if r not in written.isr]
+            for replica in (*assignment.origin_replicas, *assignment.adding_replicas):
+                # A former attempt to finish may have deleted some of them already.
+                if self._exists(partition, replica):
+                    batch.add_leader_and_isr(
+                        (replica,), partition, leadership, assignment, is_new=replica in new
+                    )
         self._term.announce(batch)
         return failures
 

@@ -161,3 +161,20 @@ def test_a_log_that_was_removed_is_not_missed(machine: Machine) -> None:
     assert not machine.crash().suspects()
     fill(create(machine.logs, T1), 1)
     assert not machine.crash().suspects()
+
+
+def test_a_log_that_is_created_while_not_all_is_known_is_news_as_it_is_listed_as_sound(
+    tmp_path: Path,
+) -> None:
+    machine = Machine(tmp_path / "one")
+    logs = machine.start()
+    told = logs.suspect_changes
+    assert logs.suspects().end_of(T0) is not None
+    create(logs)
+    assert logs.suspects().end_of(T0) is None
+    assert logs.suspect_changes > told
+    logs.note_lost([T0])
+    told = logs.suspect_changes
+    create(logs, T1)
+    assert logs.suspect_changes == told
+    machine.end()

@@ -371,6 +371,7 @@ class MemoryLogs(NotesInMemory):
         if log is None:
             log = self._logs[topic_partition] = self.make_log(topic_partition, topic_id)
             self._removed.discard(topic_partition)
+            self.suspect_changes += not self.knows_all
         if log.topic_id is None:
             log.topic_id = topic_id
         return log

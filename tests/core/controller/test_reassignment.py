@@ -13,9 +13,18 @@ from core.model import (
     TopicPartition,
 )
 from core.ports import TopicAssignment
+from core.protocol.control import LeaderAndIsrRequest
 from tests.support.fake_zookeeper import Call, Moment
 from tests.support.moving_cluster import ADMIN, MovingCluster, cluster, topic_path
-from tests.support.term import T0, T1, broker_info, leader_and_isr_rows, stop_replica_rows, topic_id
+from tests.support.term import (
+    T0,
+    T1,
+    broker_info,
+    leader_and_isr_rows,
+    requests,
+    stop_replica_rows,
+    topic_id,
+)
 from zk.admin_znodes import ReassignPartitionsZNode
 from zk.store import ZkControllerStore, topic_assignment
 
@@ -310,6 +319,23 @@ def test_asking_again_for_the_same_tells_the_replicas_again() -> None:
     assert {b: rows[b][T0].is_new for b in rows} == {1: False, 2: False, 3: True, 4: True}
     moving.catch_up()
     moving.assert_at_rest()
+
+
+def test_a_replica_being_added_that_comes_back_as_the_last_in_sync_is_not_new() -> None:
+    moving = led_by_a_new_replica()
+    kill(moving, 2)
+    kill(moving, 3)
+    moving.effects.clear()
+    moving.register(3)
+    moving.settle()
+    told = [
+        row.is_new
+        for sent in requests(moving.effects)
+        if sent.broker_id == 3 and isinstance(sent.request, LeaderAndIsrRequest)
+        for _, row in sent.request.partitions()
+    ]
+    assert told
+    assert not any(told), "a log that is gone would count as one that never was"
 
 
 def led_by_a_new_replica() -> MovingCluster:
