@@ -13,11 +13,13 @@ from core.protocol.controller import (
     AlterPartitionReassignmentsResponse,
     ReassignablePartition,
 )
+from tests.simulation.bounds import Bounds
 from tests.simulation.cluster import Cluster
 from tests.simulation.convergence import assert_converged
 from tests.simulation.damage import Damage
 from tests.simulation.disk import Disk
 from tests.simulation.invariants import Invariants
+from tests.simulation.odds import MAX_LEADER_EPOCHS
 from tests.simulation.records import BrokenInvariantError, RecordObserver
 from tests.simulation.simulated_logs import NamedLog
 from zk.admin_znodes import DeleteTopicsTopicZNode
@@ -82,6 +84,30 @@ def test_a_partition_moves_and_its_topic_is_deleted(cluster: Cluster):
     cluster.run_until_quiet()
     assert_converged(cluster)
     assert TopicZNode.path("payments") not in cluster.zookeeper.snapshot()
+
+
+def test_every_move_that_is_asked_for_may_take_leader_epochs():
+    cluster = Cluster(4)
+    history = Invariants(cluster).history
+    cluster.run_until_quiet()
+    cluster.put_topic("payments", {0: (0, 1)})
+    cluster.run_until_quiet()
+    ruler = cluster.active_controllers[0].control_endpoint
+    for number, target in enumerate([(2, 3), (0, 1)] * 3):
+        row = ReassignablePartition("payments", 0, target)
+        asked = AlterPartitionReassignmentsRequest((row,))
+        cluster.network.ask(None, ruler, asked, lambda _: None)
+        cluster.network.hold(max(cluster.network.packets), 10_000 * number)
+    bounds = Bounds(cluster, history)
+    bounds.begin()
+    before = cluster.leadership(P0)
+    cluster.run_until_quiet()
+    now = cluster.leadership(P0)
+    assert before is not None
+    assert now is not None
+    used = now.leader_and_isr.leader_epoch - before.leader_and_isr.leader_epoch
+    assert used > MAX_LEADER_EPOCHS
+    bounds.check(MAX_LEADER_EPOCHS)
 
 
 def restart(cluster: Cluster, broker_id: int) -> None:
