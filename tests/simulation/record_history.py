@@ -222,8 +222,9 @@ class RecordHistory(RecordObserver):
             assert partition.high_watermark > before, f"HighWatermarkFalls: {before}: {partition}"
         if log.log_start_offset > known.deleted_to and not known.is_tainted:
             raise AssertionError(f"{name} starts at {log.log_start_offset}, and nobody asked")
+        first = max(checked, log.log_start_offset)  # what is before it nobody can read
         for batch in log.batches:
-            is_committed = checked <= batch.last_offset < partition.high_watermark
+            is_committed = first <= batch.last_offset < partition.high_watermark
             if is_committed and not known.has(batch):
                 holders = self._holders(name, log.topic_id, batch)
                 known.on_committed(broker.broker_id, batch, epoch, len(holders))
