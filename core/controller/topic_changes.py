@@ -161,7 +161,8 @@ class TopicChanges:
         Tools that know no topic ids rewrite the znode without it (KAFKA-12835): the id in memory
         is put back, with the moves they know nothing of either. A new controller has none in
         memory; then a znode that was written more than once gets the id its broker has heard of,
-        because logs carry it already.
+        because logs carry it already. Without a state nobody was told of the topic: what the
+        broker has heard of is an earlier one of that name.
         """
         known = self._context.topic_id(topic)
         if known is not None and not self._is_another(topic, read):
@@ -171,7 +172,13 @@ class TopicChanges:
             return read
         was_rewritten = known is None and read.zk_version > 0
         heard_of = self._term.topic_ids.last_known(topic) if was_rewritten else None
-        return replace(read, topic_id=heard_of or self._term.topic_ids.new_topic_id())
+        if heard_of is None or not self._has_states(topic, read):
+            return replace(read, topic_id=self._term.topic_ids.new_topic_id())
+        return replace(read, topic_id=heard_of)
+
+    def _has_states(self, topic: str, read: TopicAssignment) -> bool:
+        partitions = [TopicPartition(topic, partition) for partition in read.partitions]
+        return bool(self._term.store.read_partition_states(partitions))
 
     def _moves_lost_by(self, topic: str, read: TopicAssignment) -> dict[int, ReplicaAssignment]:
         """Return what is being moved, where a tool kept the replicas and dropped the rest."""

@@ -159,12 +159,23 @@ def test_a_tool_cannot_give_a_topic_another_id(grown: Office) -> None:
 
 def test_an_id_lost_before_this_term_is_the_one_the_broker_has_heard_of(office: Office) -> None:
     office.put_topic("t", {0: (1,)}, topic_id(77))
+    office.put_state(T0, 1, (1,))
     office.put_topic("t", {0: (1,), 1: (2,)})
     office.put_topic("u", {0: (1,)})
     office.topic_ids.heard_of = {"t": topic_id(77), "u": topic_id(78)}
     office.topics.load()
     assert office.topic("t").topic_id == topic_id(77)
     assert office.topic("u").topic_id == topic_id(1), "never rewritten: another topic of that name"
+
+
+def test_a_topic_that_grew_before_it_got_an_id_has_not_that_of_a_deleted_one(
+    office: Office,
+) -> None:
+    office.topic_ids.heard_of = {"t": topic_id(77)}  # its deletion has not reached the broker
+    office.put_topic("t", {0: (1,)})
+    office.put_topic("t", {0: (1,), 1: (2,)})
+    office.topics.on_topic_change()
+    assert office.topic("t").topic_id == topic_id(1)
 
 
 def test_an_id_is_given_again_when_somebody_writes_meanwhile(office: Office) -> None:
