@@ -31,6 +31,7 @@ from zk.admin_znodes import (
     PreferredReplicaElectionZNode,
     ReassignPartitionsZNode,
 )
+from zk.broker_store import broker_registration
 from zk.conflicts import MAX_ATTEMPTS, ConflictError
 from zk.failure_store import ControllerFailuresZNode
 from zk.fenced_writes import BYTES_BESIDE_DATA, Outcome, Write, WriteRefused, write_unfenced
@@ -48,7 +49,7 @@ from zk.operations import (
 )
 from zk.progress_mark import read_mark
 from zk.requests import MAX_REQUEST_BYTES
-from zk.store import broker_registration, read_partition_states, topic_assignment
+from zk.store import read_partition_states, topic_assignment
 from zk.topic_config_admin import TopicConfigAdmin
 
 _MAX_DATA_BYTES = MAX_REQUEST_BYTES - 4096  # beside paths and headers

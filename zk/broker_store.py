@@ -1,0 +1,214 @@
+"""Registrations of brokers below ``/brokers/ids``: made, kept, read."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+
+from core.errors import BadDataError, BrokerIdInUseError
+from core.model import NO_SUSPECTS, BrokerId, BrokerInfo, BrokerRegistration, SuspectReplicas
+from zk import suspect_replicas, znodes
+from zk.operations import (
+    ANY_VERSION,
+    Check,
+    Create,
+    Delete,
+    Operation,
+    Refused,
+    SetData,
+    ZkError,
+    Znode,
+    ZooKeeper,
+)
+from zk.requests import RequestRefusedError
+from zk.suspect_replicas import SuspectZnodes
+from zk.watching_store import WatchingStore
+
+log = logging.getLogger(__name__)
+
+MAX_REGISTRATION_ATTEMPTS = 5
+
+
+class ZkBrokerStore(WatchingStore):
+    """The part of ``core.ports.ControllerStore`` that is about brokers.
+
+    ``check_cluster`` raises ``ForeignDirectoryError`` when the id in ``/cluster/id`` (None: there
+    is none) is not our cluster's; None: any cluster will do.
+    """
+
+    def __init__(
+        self, zookeeper: ZooKeeper, check_cluster: Callable[[str | None], None] | None = None
+    ) -> None:
+        super().__init__(zookeeper)
+        self._check_cluster = check_cluster
+        self._registering_session = 0  # whose session our registration was created by
+
+    def create_persistent_paths(self) -> None:
+        """Create the paths every broker expects, parents first; ZooKeeper may be all new."""
+        wanted: dict[str, None] = {}
+        for path in znodes.PERSISTENT_PATHS:
+            parts = path.split("/")[1:]
+            wanted.update({"/" + "/".join(parts[: n + 1]): None for n in range(len(parts))})
+        paths = list(wanted)
+        for path, node in zip(paths, self._zookeeper.get_many(paths), strict=True):
+            if node is None:
+                self._apply([Create(path)])
+
+    def register_broker(self, info: BrokerInfo, suspects: SuspectReplicas = NO_SUSPECTS) -> int:
+        """Create ``/brokers/ids/N`` and watch it; its czxid is the broker epoch (KIP-380).
+
+        Mirrors ``KafkaZkClient.CheckedEphemeral``.
+        """
+        path = znodes.BrokerIdZNode.path(info.broker_id)
+        self._kept = {path}
+        owner = 0
+        for _ in range(MAX_REGISTRATION_ATTEMPTS):
+            fence = self._cluster_fence()
+            self.create_persistent_paths()
+            session = self._zookeeper.session_id
+            listed = self._list_before_registering(info.broker_id, session, suspects)
+            result = self._apply(
+                [
+                    *fence,
+                    Create(path, ephemeral=True),
+                    SetData(path, znodes.BrokerIdZNode.encode(info, listed), 0),
+                ]
+            )
+            if isinstance(result, Refused):
+                if result.index < len(fence):
+                    continue  # the cluster id changed just now
+                if result.error is not ZkError.NODE_EXISTS:
+                    raise RequestRefusedError(f"cannot create {path}: {result.error.name}")
+            existing = self._zookeeper.get(path, watch=True)
+            if existing is None:
+                continue
+            owner = existing.stat.ephemeral_owner
+            if owner == session:  # refused: our own first attempt, whose answer was lost
+                self._registering_session = session
+                return existing.stat.czxid
+            if owner not in (0, self._registering_session):
+                break
+            # Nobody's, or our own former session's, which outlived it (ZOOKEEPER-2985, KAFKA-7165).
+            self._apply([Delete(path, existing.stat.version)])
+        raise BrokerIdInUseError(
+            f"broker id {info.broker_id} is registered by another process (session {owner:#x}), or"
+            " by a former one whose session has not expired yet"
+        )
+
+    def _cluster_fence(self) -> list[Operation]:
+        """Return what makes a transaction fail in the data of another cluster.
+
+        Raises ``ForeignDirectoryError`` when these are.
+        """
+        if self._check_cluster is None:
+            return []
+        node = self._zookeeper.get(znodes.ClusterIdZNode.PATH)
+        self._check_cluster(None if node is None else znodes.ClusterIdZNode.decode(node.data))
+        return [] if node is None else [Check(znodes.ClusterIdZNode.PATH, node.stat.version)]
+
+    def publish_suspects(self, info: BrokerInfo, suspects: SuspectReplicas) -> None:
+        """List the suspect replicas anew, and have controllers look there."""
+        session, path = self._zookeeper.session_id, znodes.BrokerIdZNode.path(info.broker_id)
+        node = self._zookeeper.get(path)
+        if node is None or node.stat.ephemeral_owner != session:
+            return  # registering lists them
+        before, version = znodes.BrokerIdZNode.suspects(node.data), node.stat.version
+        if not suspects and not before.count:
+            return
+        listed = self._list_suspects(info.broker_id, session, suspects, generation=version)
+        written = self._apply([SetData(path, znodes.BrokerIdZNode.encode(info, listed), version)])
+        if isinstance(written, Refused):
+            now = self._zookeeper.get(path)
+            if now is None or znodes.BrokerIdZNode.suspects(now.data) != listed:
+                raise RequestRefusedError(f"cannot write {path}: {written.error.name}")
+        for former in before.paths(info.broker_id, session):
+            self._apply([Delete(former, ANY_VERSION)])
+
+    def _list_before_registering(
+        self, broker_id: BrokerId, session_id: int, suspects: SuspectReplicas
+    ) -> SuspectZnodes:
+        if not suspects:
+            return SuspectZnodes()
+        node = self._zookeeper.get(znodes.BrokerIdZNode.path(broker_id))
+        is_registered = node is not None and node.stat.ephemeral_owner == session_id
+        if is_registered:
+            return SuspectZnodes()  # it is not registered anew, and has listed them
+        return self._list_suspects(broker_id, session_id, suspects, generation=0)
+
+    def _list_suspects(
+        self, broker_id: BrokerId, session_id: int, suspects: SuspectReplicas, generation: int
+    ) -> SuspectZnodes:
+        """Create the znodes that list suspect replicas; return which they are."""
+        chunks = suspect_replicas.encode(suspects)
+        listed = SuspectZnodes(generation, len(chunks))
+        if chunks:
+            self._apply([Create(suspect_replicas.PARENT)])
+        for path, data in zip(listed.paths(broker_id, session_id), chunks, strict=True):
+            created = self._apply([Create(path, data, ephemeral=True)])
+            if isinstance(created, Refused):  # by an earlier attempt
+                written = self._apply([SetData(path, data, ANY_VERSION)])
+                if isinstance(written, Refused):
+                    raise RequestRefusedError(f"cannot write {path}: {written.error.name}")
+        return listed
+
+    def read_brokers(self) -> Mapping[BrokerId, BrokerRegistration | BadDataError]:
+        """Read every registration, ascending, and watch all of them."""
+        names = self._watch_children(znodes.BrokerIdsZNode.PATH)
+        broker_ids = sorted(_broker_ids(names))
+        nodes = self._read_and_watch([znodes.BrokerIdZNode.path(b) for b in broker_ids])
+        return {
+            broker_id: broker_registration(self._zookeeper, node, broker_id, watch=True)
+            for broker_id, node in zip(broker_ids, nodes, strict=True)
+            if node is not None
+        }
+
+    def read_broker(self, broker_id: BrokerId) -> BrokerRegistration | BadDataError | None:
+        """Read one registration and watch it."""
+        node = self._read_and_watch([znodes.BrokerIdZNode.path(broker_id)])[0]
+        return (
+            None
+            if node is None
+            else broker_registration(self._zookeeper, node, broker_id, watch=True)
+        )
+
+
+def _broker_ids(names: Iterable[str]) -> Iterator[BrokerId]:
+    for name in names:
+        with suppress(BadDataError):  # whatever somebody put there, it is no broker
+            yield znodes.BrokerIdsZNode.decode_child(name)
+
+
+def broker_registration(
+    zookeeper: ZooKeeper, node: Znode, broker_id: BrokerId, *, watch: bool = False
+) -> BrokerRegistration | BadDataError:
+    """Return what a broker's registration says, with the suspect replicas it lists elsewhere."""
+    while True:
+        try:
+            info = znodes.BrokerIdZNode.decode(node.data, broker_id)
+        except BadDataError as error:
+            return type(error)(f"broker {broker_id}: {error}")
+        try:
+            suspects = read_suspects(zookeeper, node, broker_id)
+        except BadDataError as error:
+            present = zookeeper.get(znodes.BrokerIdZNode.path(broker_id), watch=watch)
+            if present is not None and present.stat.mzxid != node.stat.mzxid:
+                node = present  # it lists others by now
+                continue
+            log.error("all replicas of broker %d count as suspect: %s", broker_id, error)
+            suspects = SuspectReplicas(sound=frozenset())
+        return BrokerRegistration(info, node.stat.czxid, suspects)
+
+
+def read_suspects(zookeeper: ZooKeeper, node: Znode, broker_id: BrokerId) -> SuspectReplicas:
+    """Return the suspect replicas of a registered broker.
+
+    Raises ``BadDataError`` when nobody can say which: a later registration may.
+    """
+    listed = znodes.BrokerIdZNode.suspects(node.data)
+    nodes = zookeeper.get_many(listed.paths(broker_id, node.stat.ephemeral_owner))
+    found = [each.data for each in nodes if each is not None]
+    if len(found) < listed.count:
+        missing = listed.count - len(found)
+        raise BadDataError(f"{missing} znodes below {suspect_replicas.PARENT} are gone")
+    return suspect_replicas.decode(found)
