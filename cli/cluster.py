@@ -120,10 +120,11 @@ def cluster(
         placement_service=placement_service,
         restart=restart,
     )
+    if not os.access(data_dir / LOCK_FILE, os.F_OK):
+        _check(plan)  # a cluster that is refused leaves no directory behind
     with _locked(data_dir):
         _await_predecessor(data_dir)
-        _check_zookeeper(plan)
-        _check_ports(plan)
+        _check(plan)
         sys.exit(ClusterSupervisor(plan, announce=_announce, say=_say).run())
 
 
@@ -177,6 +178,12 @@ def _await_predecessor(data_dir: Path) -> None:
                 select.select([pidfd], [], [], max(deadline - time.monotonic(), 0.0))
             finally:
                 os.close(pidfd)
+
+
+def _check(plan: ClusterPlan) -> None:
+    """Check that everything can be started; raises ``ClusterOptionsError``. Changes nothing."""
+    _check_zookeeper(plan)
+    _check_ports(plan)
 
 
 def _check_zookeeper(plan: ClusterPlan) -> None:

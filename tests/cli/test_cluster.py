@@ -24,10 +24,13 @@ def refusal(*arguments: object) -> str:
     return result.output if isinstance(result.exception, SystemExit) else str(result.exception)
 
 
-def test_a_taken_port_is_named_with_a_remedy(tmp_path: Path) -> None:
+def test_a_taken_port_is_named_with_a_remedy_and_no_directory_is_left(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         replication_port = taken.getsockname()[1]
-        message = refusal("--data-dir", tmp_path, "--base-port", replication_port - 2_000)
+        ports = ("--base-port", replication_port - 2_000)
+        message = refusal("--data-dir", tmp_path / "new" / "data", *ports)
+        refusal("--data-dir", tmp_path, *ports)
+    assert not list(tmp_path.iterdir())
     assert re.match(r"port \d+ on 127.0.0.1 cannot be used .*: stop what listens there", message)
 
 
@@ -55,7 +58,7 @@ def test_a_data_directory_in_use_is_refused(tmp_path: Path) -> None:
 def test_a_data_directory_that_cannot_be_one_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.touch()
-    assert refusal("--data-dir", file).startswith(f"{file} cannot be used")
+    assert refusal("--data-dir", file, "--base-port", 0).startswith(f"{file} cannot be used")
 
 
 def test_an_ensemble_cannot_be_grown_around_its_data(tmp_path: Path) -> None:
@@ -80,6 +83,7 @@ def test_what_a_killed_cluster_left_is_waited_for(tmp_path: Path) -> None:
         entry = {"pid": left_over.pid}
         content = {"zookeeper_nodes": [], "brokers": [entry], "placement": None}
         (tmp_path / "cluster.json").write_text(json.dumps(content))
+        (tmp_path / LOCK_FILE).touch()
         assert left_over.stdin is not None
         threading.Timer(0.1, left_over.stdin.close).start()
         refusal("--data-dir", tmp_path, "--base-port", 2181)
