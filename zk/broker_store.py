@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 
 from core.errors import BadDataError, BrokerIdInUseError
@@ -58,7 +58,8 @@ class ZkBrokerStore(WatchingStore):
     def register_broker(self, info: BrokerInfo, suspects: SuspectReplicas = NO_SUSPECTS) -> int:
         """Create ``/brokers/ids/N`` and watch it; its czxid is the broker epoch (KIP-380).
 
-        Mirrors ``KafkaZkClient.CheckedEphemeral``.
+        Mirrors ``KafkaZkClient.CheckedEphemeral``. Data that somebody else wrote into a
+        registration of this session are replaced; the broker epoch stays.
         """
         path = znodes.BrokerIdZNode.path(info.broker_id)
         self._kept = {path}
@@ -86,6 +87,8 @@ class ZkBrokerStore(WatchingStore):
             owner = existing.stat.ephemeral_owner
             if owner == session:  # refused: our own first attempt, whose answer was lost
                 self._registering_session = session
+                if self._update_registration(existing, info, suspects):
+                    log.warning("%s was changed by somebody else: it is written again", path)
                 return existing.stat.czxid
             if owner not in (0, self._registering_session):
                 break
@@ -109,21 +112,45 @@ class ZkBrokerStore(WatchingStore):
 
     def publish_suspects(self, info: BrokerInfo, suspects: SuspectReplicas) -> None:
         """List the suspect replicas anew, and have controllers look there."""
-        session, path = self._zookeeper.session_id, znodes.BrokerIdZNode.path(info.broker_id)
-        node = self._zookeeper.get(path)
-        if node is None or node.stat.ephemeral_owner != session:
+        node = self._zookeeper.get(znodes.BrokerIdZNode.path(info.broker_id))
+        if node is None or node.stat.ephemeral_owner != self._zookeeper.session_id:
             return  # registering lists them
-        before, version = znodes.BrokerIdZNode.suspects(node.data), node.stat.version
-        if not suspects and not before.count:
-            return
-        listed = self._list_suspects(info.broker_id, session, suspects, generation=version)
-        written = self._apply([SetData(path, znodes.BrokerIdZNode.encode(info, listed), version)])
+        self._update_registration(node, info, suspects)
+
+    def _update_registration(
+        self, node: Znode, info: BrokerInfo, suspects: SuspectReplicas
+    ) -> bool:
+        """Write our registration, unless it says all this; return whether it was written.
+
+        Raises ``RequestRefusedError`` when it has changed since it was read.
+        """
+        broker_id, session = info.broker_id, self._zookeeper.session_id
+        former: list[str] = []
+        with suppress(BadDataError):
+            before = znodes.BrokerIdZNode.suspects(node.data)
+            if node.data == znodes.BrokerIdZNode.encode(info, before):
+                former = before.paths(broker_id, session)
+                if self._lists(former, suspects):
+                    return False
+        path, version = znodes.BrokerIdZNode.path(broker_id), node.stat.version
+        listed = self._list_suspects(broker_id, session, suspects, generation=version)
+        data = znodes.BrokerIdZNode.encode(info, listed)
+        written = self._apply([SetData(path, data, version)])
         if isinstance(written, Refused):
             now = self._zookeeper.get(path)
-            if now is None or znodes.BrokerIdZNode.suspects(now.data) != listed:
+            if now is None or now.data != data:  # else it was written, and the answer was lost
                 raise RequestRefusedError(f"cannot write {path}: {written.error.name}")
-        for former in before.paths(info.broker_id, session):
-            self._apply([Delete(former, ANY_VERSION)])
+        for unlisted in sorted(set(former) - set(listed.paths(broker_id, session))):
+            self._apply([Delete(unlisted, ANY_VERSION)])
+        return True
+
+    def _lists(self, paths: Sequence[str], suspects: SuspectReplicas) -> bool:
+        """Whether these znodes list just these replicas; raises ``UnreadableError``."""
+        chunks = suspect_replicas.encode(suspects)
+        if len(paths) != len(chunks):
+            return False
+        nodes = self._zookeeper.get_many(paths) if paths else []
+        return [None if node is None else node.data for node in nodes] == chunks
 
     def _list_before_registering(
         self, broker_id: BrokerId, session_id: int, suspects: SuspectReplicas

@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable
 from dataclasses import replace
 
+from core.errors import BadDataError
 from core.model import EndPoint
 from tests.simulation.broker import SimulatedBroker
 from tests.simulation.cluster import Cluster
@@ -18,7 +19,7 @@ FIRST_PORT = 40_000
 
 
 class Addresses:
-    """Edits registrations; a broker can be reached where its registration says, and nowhere else.
+    """Moves brokers; a broker can be reached where its registration says, and nowhere else.
 
     Its dice are its own, so that histories without it are as they would be.
     """
@@ -51,21 +52,23 @@ class Addresses:
             node = self._cluster.zookeeper.node(BrokerIdZNode.path(broker.broker_id))
             if node is None or node.stat.ephemeral_owner != broker.session.session_id:
                 continue
-            info = BrokerIdZNode.decode(node.data, broker.broker_id)
+            try:
+                info = BrokerIdZNode.decode(node.data, broker.broker_id)
+            except BadDataError:
+                continue  # overwritten by somebody
             assert info.control_endpoint is not None
             assert info.replication_endpoint is not None
             broker.listen_at(info.control_endpoint, info.replication_endpoint)
 
     def _move(self, broker: SimulatedBroker) -> None:
-        broker_id, zookeeper = broker.broker_id, self._cluster.zookeeper
-        path = BrokerIdZNode.path(broker_id)
-        node = zookeeper.node(path)
+        broker_id = broker.broker_id
+        node = self._cluster.zookeeper.node(BrokerIdZNode.path(broker_id))
         if node is None or node.stat.ephemeral_owner != broker.session.session_id:
             return
         self._port += 1
         self._note("%d moves to port %d", broker_id, self._port)
         self._situations.meet(Situation.ADDRESS_CHANGED)
-        info = BrokerIdZNode.decode(node.data, broker_id)
+        info = broker.info
         control, replication = info.control_endpoint, info.replication_endpoint
         kind = self._random.randrange(3)
         if kind != 0:
@@ -78,4 +81,4 @@ class Addresses:
             control_endpoint=control,
             replication_endpoint=replication,
         )
-        zookeeper.put(path, BrokerIdZNode.encode(moved, BrokerIdZNode.suspects(node.data)))
+        broker.move(moved)

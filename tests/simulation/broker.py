@@ -148,7 +148,7 @@ class SimulatedBroker:
         )
         self.session = CurrentSession(world.zookeeper, self._on_watch)
         self.settings = world.controller_settings()
-        info = BrokerInfo(
+        self.info = BrokerInfo(
             broker_id,
             (EndPoint("PLAINTEXT", "127.0.0.1", port),),
             control_endpoint=self.control_endpoint,
@@ -157,7 +157,7 @@ class SimulatedBroker:
         topic_ids = CountedTopicIds(self.cache, world.topic_numbers)
         store = ZkControllerStore(self.session, disk.check_cluster)
         self.controller = Controller(
-            info,
+            self.info,
             store,
             topic_ids,
             self.settings,
@@ -188,6 +188,11 @@ class SimulatedBroker:
         self._log_care.verify_again_and_again()
         if self.settings.isr_changes_through_zookeeper:
             self._isr_writer.propagate_again_and_again()
+
+    def move(self, info: BrokerInfo) -> None:
+        """Register with other addresses from now on, in the same life."""
+        self.info = self.controller._info = info
+        self.tell(events.BrokerModifications(self.broker_id))
 
     def listen_at(self, control_endpoint: str, replication_endpoint: str) -> None:
         """Be reached by others there, and not where it was before."""

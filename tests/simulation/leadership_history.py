@@ -476,7 +476,11 @@ class LeadershipHistory:
             node = nodes.get(BrokerIdZNode.path(member))
             if node is None:
                 return False
-            listed = BrokerIdZNode.suspects(node.data).paths(member, node.stat.ephemeral_owner)
+            try:
+                where = BrokerIdZNode.suspects(node.data)
+            except BadDataError:  # overwritten by somebody
+                return False
+            listed = where.paths(member, node.stat.ephemeral_owner)
             suspects = decode_suspects([nodes[path].data for path in listed])
             if suspects.end_of(partition) is None:
                 return False

@@ -20,7 +20,7 @@ TRANSACTIONS_OF_SESSIONS = 10
 
 
 class Tampering:
-    """Deletes registrations, changes the controller epoch, puts other data in ZooKeeper's place.
+    """Changes registrations and the controller epoch, puts other data in ZooKeeper's place.
 
     Its dice are its own, so that histories without it are as they would be.
     """
@@ -45,7 +45,7 @@ class Tampering:
         self._epoch = 0  # when we looked last
         self._actions = self._random.choice(  # more of the same thing reaches further
             (
-                (self._delete_a_registration,),
+                (self._delete_a_registration, self._overwrite_a_registration),
                 (
                     self._change_the_controller_epoch,
                     self._delete_controller_and_epoch,
@@ -70,6 +70,16 @@ class Tampering:
             broker_id = int(self._random.choice(registered))
             self._note("delete the registration of %d", broker_id)
             self._zookeeper.remove(BrokerIdZNode.path(broker_id))
+
+    def _overwrite_a_registration(self) -> None:
+        """Have nobody understand a registration, and some controllers begin their terms so."""
+        registered = self._zookeeper.children_of(BrokerIdsZNode.PATH)
+        if registered:
+            broker_id = int(self._random.choice(registered))
+            self._note("overwrite the registration of %d", broker_id)
+            self._zookeeper.put(BrokerIdZNode.path(broker_id), b"garbage")
+            if self._random.random() < 0.5:
+                self._zookeeper.remove(ControllerZNode.PATH)
 
     def _change_the_controller_epoch(self) -> None:
         present = self._history.controller_epoch

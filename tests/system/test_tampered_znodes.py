@@ -71,6 +71,16 @@ def test_a_registration_deleted_by_hand_is_made_again_at_once(cluster: RunningCl
     cluster.await_agreement(sorted(BROKERS), "payments")
 
 
+def test_a_registration_overwritten_by_hand_is_written_again_in_the_same_life(
+    cluster: RunningCluster,
+) -> None:
+    before = {broker_id: cluster.broker_epoch(broker_id) for broker_id in BROKERS}
+    ids = [f"/brokers/ids/{broker_id}" for broker_id in sorted(BROKERS)]
+    move_the_controller(cluster, *[SetData(path, b"garbage", ANY_VERSION) for path in ids])
+    assert_obeyed(cluster, "after-they-were-overwritten")
+    assert {broker_id: cluster.broker_epoch(broker_id) for broker_id in BROKERS} == before
+
+
 @pytest.mark.parametrize("way", ["set back", "deleted"])
 def test_a_controller_epoch_that_was_tampered_with_heals(cluster: RunningCluster, way: str) -> None:
     for _ in range(2):

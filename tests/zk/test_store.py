@@ -24,6 +24,7 @@ from tests.support.term import KeptSession, broker_info, leadership, topic_id
 from zk import znodes
 from zk.cluster_identity import join_cluster
 from zk.operations import ConnectionLossError, WatchEvent, WatchKind
+from zk.requests import RequestRefusedError
 from zk.session import SessionKeeper
 from zk.store import ZkControllerStore
 from zk.znodes import (
@@ -311,6 +312,64 @@ def test_a_registration_somebody_deletes_is_heard_of_whoever_rules(
     broker.watches.clear()
     server.remove("/brokers/ids/3")
     assert broker.watches == [WatchEvent(WatchKind.DELETED, "/brokers/ids/3")]
+
+
+@pytest.mark.parametrize(
+    "data", [b"garbage", b"", BrokerIdZNode.encode(broker_info(3, life=2))], ids=len
+)
+def test_a_registration_somebody_overwrites_is_written_again_in_the_same_life(
+    server: FakeZooKeeperServer, broker: Broker, data: bytes
+) -> None:
+    epoch = broker.store.register_broker(broker_info(3))
+    written = server.snapshot()["/brokers/ids/3"].data
+    ruler = Broker(server)
+    server.put("/brokers/ids/3", data)
+    ruler.store.read_brokers()
+    assert WatchEvent(WatchKind.CHANGED, "/brokers/ids/3") in broker.watches
+    assert broker.store.register_broker(broker_info(3)) == epoch
+    assert server.snapshot()["/brokers/ids/3"].data == written
+    assert ruler.watches == [WatchEvent(WatchKind.CHANGED, "/brokers/ids/3")]
+    broker.watches.clear()
+    before = len(server.transactions)
+    assert broker.store.register_broker(broker_info(3)) == epoch, "its own change is told as well"
+    assert len(server.transactions) == before
+
+
+def test_a_registration_that_changes_while_it_is_written_again_is_tried_again(
+    server: FakeZooKeeperServer, broker: Broker
+) -> None:
+    broker.store.register_broker(broker_info(3))
+    server.put("/brokers/ids/3", b"garbage")
+
+    def hook(call: Call) -> None:
+        if call == Call(Moment.BEFORE, "multi", ("/brokers/ids/3",)):
+            server.put("/brokers/ids/3", b"more garbage")
+
+    broker.zookeeper.hook = hook
+    with pytest.raises(RequestRefusedError, match="BAD_VERSION"):
+        broker.store.register_broker(broker_info(3))
+    broker.zookeeper.hook = None
+    broker.store.register_broker(broker_info(3))
+    assert isinstance(broker.store.read_broker(3), BrokerRegistration)
+
+
+def test_a_registration_written_again_succeeds_although_the_answer_is_lost(
+    server: FakeZooKeeperServer, broker: Broker
+) -> None:
+    epoch = broker.store.register_broker(broker_info(3))
+    written = server.snapshot()["/brokers/ids/3"].data
+    server.put("/brokers/ids/3", b"garbage")
+    lost: list[Call] = []
+
+    def hook(call: Call) -> None:
+        if call == Call(Moment.AFTER, "multi", ("/brokers/ids/3",)) and not lost:
+            lost.append(call)
+            raise ConnectionLossError("lost")
+
+    broker.zookeeper.hook = hook
+    assert broker.store.register_broker(broker_info(3)) == epoch
+    assert lost
+    assert server.snapshot()["/brokers/ids/3"].data == written
 
 
 class OfACluster(Broker):
