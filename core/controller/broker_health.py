@@ -52,9 +52,7 @@ class BrokerHealth:
         missed = {b: self._missed.get(b, 0) + 1 for b in registered}
         if any(b not in self._missed for b in registered):
             self._missed = missed
-            for broker_id in sorted(missed):
-                if missed[broker_id] > LOOKS and self._is_in_use(broker_id):
-                    self._relieve(broker_id)
+            self._relieve([b for b in sorted(missed) if missed[b] > LOOKS and self._is_in_use(b)])
         self._probe()
 
     def heard(self, broker_id: BrokerId) -> bool:
@@ -71,19 +69,21 @@ class BrokerHealth:
     def _is_in_use(self, broker_id: BrokerId) -> bool:
         return broker_id not in self._context.shutting_down_broker_ids
 
-    def _relieve(self, broker_id: BrokerId) -> None:
-        timeout_ms = self._term.settings.broker_answer_timeout_ms
-        log.error(
-            "[Controller id=%d epoch=%d] broker %d has answered nothing for %d ms: others lead",
-            self._term.broker_id,
-            self._context.epoch,
-            broker_id,
-            timeout_ms,
-        )
-        self._term.outbox.record("broker %d: answers nothing", broker_id)
-        self._context.unresponsive_broker_ids.add(broker_id)
-        self._context.shutting_down_broker_ids.add(broker_id)
-        self._shutdowns.relieve(broker_id)
+    def _relieve(self, broker_ids: list[BrokerId]) -> None:
+        """Move everything off these brokers; none of them takes over from another one."""
+        for broker_id in broker_ids:
+            log.error(
+                "[Controller id=%d epoch=%d] broker %d has answered nothing for %d ms: others lead",
+                self._term.broker_id,
+                self._context.epoch,
+                broker_id,
+                self._term.settings.broker_answer_timeout_ms,
+            )
+            self._term.outbox.record("broker %d: answers nothing", broker_id)
+        self._context.unresponsive_broker_ids.update(broker_ids)
+        self._context.shutting_down_broker_ids.update(broker_ids)
+        for broker_id in broker_ids:
+            self._shutdowns.relieve(broker_id)
 
     def _probe(self) -> None:
         epoch = self._context.epoch

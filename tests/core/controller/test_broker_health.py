@@ -24,6 +24,7 @@ from core.protocol.controller import (
 from tests.support.term import T0, T1, Candidate, Tree, of_type, requests, topic_id
 
 ALONE = TopicPartition("t", 2)
+EVERYWHERE = TopicPartition("t", 3)
 TIMEOUT_MS = 4_000
 
 
@@ -32,7 +33,7 @@ class Watched:
 
     def __init__(self, tree: Tree, timeout_ms: int = TIMEOUT_MS) -> None:
         self.tree = tree
-        tree.put_topic("t", {0: (1, 2), 1: (2, 1), 2: (1,)}, topic_id(77))
+        tree.put_topic("t", {0: (1, 2), 1: (2, 1), 2: (1,), 3: (1, 2, 0)}, topic_id(77))
         settings = ControllerSettings(broker_answer_timeout_ms=timeout_ms)
         self.candidate = Candidate(tree, 0, settings)
         self.unanswered = requests(self.candidate.start())
@@ -107,6 +108,13 @@ def test_it_is_used_again_as_soon_as_it_answers(watched: Watched) -> None:
     epoch = context.registrations[2].broker_epoch
     watched.handle(AlterPartitionReceived(9, AlterPartitionRequest(2, epoch, (proposal,))))
     assert watched.tree.leads(T0) == (2, (2, 1), 2)
+
+
+def test_of_two_that_answer_nothing_none_takes_over_from_the_other(watched: Watched) -> None:
+    watched.silent = {1, 2}
+    watched.look(7)
+    assert watched.tree.leads(EVERYWHERE) == (0, (0,), 1), "nobody led in between"
+    assert watched.tree.leads(T0) == (1, (1,), 1), "nobody else can"
 
 
 def test_meanwhile_it_joins_no_isr(watched: Watched) -> None:
