@@ -129,6 +129,16 @@ class LeadershipHistory:
         stored = self._assignments.get(partition.topic, {}) if is_readable else {}
         return stored.get(partition.partition)
 
+    def is_proposed(self, broker_id: BrokerId, partition: TopicPartition) -> bool:
+        """Whether a request that was sent, of a dead leader too, can still put a broker in sync."""
+        now = self.current.get(partition)
+        return now is not None and any(
+            broker_id in row.new_isr
+            and row.topic_id == self.topic_id(partition.topic)
+            and (row.leader_epoch, row.partition_epoch) == (now.leader_epoch, now.partition_epoch)
+            for _, row in self._proposals.get(partition, ())
+        )
+
     def successors(
         self, broker_id: BrokerId
     ) -> list[tuple[TopicPartition, tuple[BrokerId, int, int]]]:

@@ -151,7 +151,9 @@ class RecordHistory(RecordObserver):
 
     def _is_proposed(self, broker_id: BrokerId, name: TopicPartition) -> bool:
         hosted = (b.replica_manager.partitions.get(name) for b in self._cluster.brokers.values())
-        return any(p is not None and broker_id in p.maximal_isr for p in hosted)
+        return self._leaderships.is_proposed(broker_id, name) or any(
+            p is not None and broker_id in p.maximal_isr for p in hosted
+        )
 
     # --- what is written ---
 
