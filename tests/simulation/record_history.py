@@ -217,7 +217,8 @@ class RecordHistory(RecordObserver):
         name, epoch = partition.topic_partition, partition.leader_epoch
         known = self.of(log)
         assert known is not None
-        checked = before or 0
+        # What is below the start of a log was deleted: replicas need not have the same there.
+        checked = log.log_start_offset if before is None else before
         if before is None:
             known.check_leader(broker.broker_id, log, epoch)
         else:
@@ -230,7 +231,7 @@ class RecordHistory(RecordObserver):
             if is_committed and not known.has(batch):
                 holders = self._holders(name, log.topic_id, batch)
                 known.on_committed(broker.broker_id, batch, epoch, len(holders))
-        if checked and not known.is_tainted:
+        if before and not known.is_tainted:
             self._check_isr_has(broker, partition, log, known)
 
     def _check_proposal(self, broker: SimulatedBroker, partition: Partition) -> None:
