@@ -109,7 +109,8 @@ class ControlResponses:
     def on_leader_and_isr(self, event: LeaderAndIsrResponseReceived) -> None:
         """Learn which replicas have logs that fail them, and which of them no longer.
 
-        CORRUPT_MESSAGE says that a log could be replaced in a later leader epoch.
+        CORRUPT_MESSAGE says that a log could be replaced in a later leader epoch. An answer about
+        an earlier topic of the same name says nothing of this one.
         """
         if self.is_stale(event.broker_id, event.header):
             return
@@ -118,10 +119,16 @@ class ControlResponses:
             self._on_refusal("LeaderAndIsr", event.broker_id, event.header, response.error_code)
             return
         answered: dict[Errors, list[PartitionAndReplica]] = {}
+        earlier = {
+            topic.topic_name
+            for topic in event.request.topic_states
+            if topic.topic_id != self._context.topic_id(topic.topic_name)
+        }
         for error in response.partition_errors:
             partition = error.topic_partition
             # It may have been deleted, or moved away, since it was asked.
-            if event.broker_id in self._context.partition_replica_assignment(partition):
+            is_assigned = event.broker_id in self._context.partition_replica_assignment(partition)
+            if is_assigned and partition.topic not in earlier:
                 replica = PartitionAndReplica(partition, event.broker_id)
                 answered.setdefault(error.error_code, []).append(replica)
         offline = self._context.replicas_on_offline_dirs.setdefault(event.broker_id, set())

@@ -44,6 +44,7 @@ from core.protocol.control import (
     ControlHeader,
     LeaderAndIsrRequest,
     LeaderAndIsrResponse,
+    LeaderAndIsrTopic,
     LeaderAndIsrType,
     PartitionError,
     UpdateMetadataRequest,
@@ -484,6 +485,17 @@ def test_an_answer_about_replicas_that_are_not_its_own_is_ignored(
     assert answer(ruler, 1, storage_error(gone, foreign)) == []
     assert not ruler.controller.context.replicas_on_offline_dirs.get(1)
     assert "gone" not in ruler.controller.context.all_topics
+
+
+def test_an_answer_about_an_earlier_topic_of_the_same_name_is_ignored(
+    tree: Tree, ruler: Candidate
+) -> None:
+    earlier = LeaderAndIsrRequest(
+        LeaderAndIsrType.INCREMENTAL, (LeaderAndIsrTopic("t", topic_id(9), ()),), ()
+    )
+    event = LeaderAndIsrResponseReceived(1, header(ruler, 1), earlier, storage_error(T0))
+    assert ruler.handle(event) == []
+    assert tree.leads(T0) == (1, (1, 2), 0)
 
 
 @pytest.mark.parametrize("error", [Errors.STALE_BROKER_EPOCH, Errors.STALE_CONTROLLER_EPOCH])
