@@ -250,7 +250,7 @@ def write_cluster_file(
     placement: str | None = None,
     placement_pid: int = 1,
 ) -> None:
-    """Write ``cluster.json``; ``brokers`` are control endpoints by id."""
+    """Write ``cluster.json``, as a whole or not at all; ``brokers`` are control endpoints by id."""
     entries = []
     for broker_id, endpoint in (brokers or {}).items():
         host, _, port = endpoint.removeprefix("tcp://").rpartition(":")
@@ -259,7 +259,9 @@ def write_cluster_file(
         )
     service = {"pid": placement_pid, "endpoint": placement} if placement else None
     content = {"zookeeper": zookeeper, "brokers": entries, "placement": service}
-    (data_dir / "cluster.json").write_text(json.dumps(content))
+    written = data_dir / "cluster.json.written"
+    written.write_text(json.dumps(content))
+    written.replace(data_dir / "cluster.json")
 
 
 def replicas(cluster: FakeCluster, topic: str) -> dict[int, tuple[int, ...]]:
