@@ -89,17 +89,21 @@ class Connection:
 
         sent.exchange = self._network.ask(None, self._endpoint, request, on_answer)
 
-    def close_if_overdue(self, now_ms: int) -> None:
-        """Give everything up when a request times out; what has not arrived never will."""
+    def close_if_overdue(self, now_ms: int) -> bool:
+        """Give everything up when a request times out; what has not arrived never will.
+
+        Return whether something of it had arrived, and may have been appended.
+        """
         exchanges = [r.exchange for r in self._requests if r.exchange is not None]
         if all(now_ms - exchange.sent_ms < REQUEST_TIMEOUT_MS for exchange in exchanges):
-            return
+            return False
         for exchange in exchanges:
             exchange.give_up()
             self._network.drop_request(exchange)
         while self._requests:
             given_up = self._requests.popleft().batch
             given_up.is_in_flight, given_up.is_retried = False, True
+        return any(exchange.has_arrived for exchange in exchanges)
 
     def _hand_over(self) -> None:
         while self._requests and self._requests[0].answer is not None:
@@ -128,7 +132,7 @@ class PipeliningProducer:
         self._taken = 0
         self._lost_its_place = False
         self._may_retry_from_ms = 0
-        self._appended_at = ""  # the endpoint of who took a batch last
+        self._appended_at: set[str] = set()  # who took a batch last, and who may have since
         self._connections: dict[str, Connection] = {}
         self._network = network
         self._now_ms = now_ms
@@ -150,15 +154,16 @@ class PipeliningProducer:
 
     def send(self, endpoint: str) -> None:
         """Send what is not in flight to whoever is believed to lead, in order."""
-        for known in self._connections.values():
-            known.close_if_overdue(self._now_ms())
+        for asked, known in self._connections.items():
+            if known.close_if_overdue(self._now_ms()):
+                self._appended_at.add(asked)
         if self._lost_its_place:
             self._begin_anew()
         if endpoint not in self._connections:
             on_answer = partial(self._on_answer, endpoint)
             made = Connection(self._network, endpoint, on_answer)
             self._connections[endpoint] = made
-        if self._is_waiting_to_retry and endpoint == self._appended_at:
+        if self._is_waiting_to_retry and endpoint in self._appended_at:
             return
         connection = self._connections[endpoint]
         if any(c.is_in_use for c in self._connections.values() if c is not connection):
@@ -199,7 +204,7 @@ class PipeliningProducer:
         error, offset = answer.outcome.error_code, answer.outcome.base_offset
         self._note("  %s: %d.. %s at %d", self, pending.sequence, error.name, offset)
         if error in APPENDED:
-            self._appended_at = endpoint
+            self._appended_at = {endpoint}
         if error in (Errors.NONE, Errors.DUPLICATE_SEQUENCE_NUMBER):
             self.pending.remove(pending)
             return
