@@ -52,6 +52,7 @@ from tests.simulation.power_loss_defects import (
 )
 from tests.simulation.record_defects import (
     RECORD_DEFECTS,
+    early_batches_told_out_of_order,
 )
 from tests.simulation.tampering_defects import (
     SEARCH_TAMPERING_FROM,
@@ -435,6 +436,7 @@ SEARCH_FROM: dict[Defect, int] = {
     **SEARCH_CONFIG_FROM,
     **SEARCH_TAMPERING_FROM,
     **SEARCH_FILES_FROM,
+    early_batches_told_out_of_order: 890,
 }
 """Where the search for a rare one begins, to keep it short; any other seed will do in time."""
 
