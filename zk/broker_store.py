@@ -58,8 +58,8 @@ class ZkBrokerStore(WatchingStore):
     def register_broker(self, info: BrokerInfo, suspects: SuspectReplicas = NO_SUSPECTS) -> int:
         """Create ``/brokers/ids/N`` and watch it; its czxid is the broker epoch (KIP-380).
 
-        Mirrors ``KafkaZkClient.CheckedEphemeral``. Data that somebody else wrote into a
-        registration of this session are replaced; the broker epoch stays.
+        Mirrors ``KafkaZkClient.CheckedEphemeral``: a registration of this session stays as it is.
+        Only data that cannot be decoded are replaced; the broker epoch stays.
         """
         path = znodes.BrokerIdZNode.path(info.broker_id)
         self._kept = {path}
@@ -87,8 +87,9 @@ class ZkBrokerStore(WatchingStore):
             owner = existing.stat.ephemeral_owner
             if owner == session:  # refused: our own first attempt, whose answer was lost
                 self._registering_session = session
-                if self._update_registration(existing, info, suspects):
-                    log.warning("%s was changed by somebody else: it is written again", path)
+                if _is_garbage(existing, info.broker_id):
+                    log.warning("%s cannot be decoded: it is written again", path)
+                    self._update_registration(existing, info, suspects)
                 return existing.stat.czxid
             if owner not in (0, self._registering_session):
                 break
@@ -119,8 +120,8 @@ class ZkBrokerStore(WatchingStore):
 
     def _update_registration(
         self, node: Znode, info: BrokerInfo, suspects: SuspectReplicas
-    ) -> bool:
-        """Write our registration, unless it says all this; return whether it was written.
+    ) -> None:
+        """Write our registration, unless it says all this.
 
         Raises ``RequestRefusedError`` when it has changed since it was read.
         """
@@ -131,7 +132,7 @@ class ZkBrokerStore(WatchingStore):
             if node.data == znodes.BrokerIdZNode.encode(info, before):
                 former = before.paths(broker_id, session)
                 if self._lists(former, suspects):
-                    return False
+                    return
         path, version = znodes.BrokerIdZNode.path(broker_id), node.stat.version
         listed = self._list_suspects(broker_id, session, suspects, generation=version)
         data = znodes.BrokerIdZNode.encode(info, listed)
@@ -142,7 +143,6 @@ class ZkBrokerStore(WatchingStore):
                 raise RequestRefusedError(f"cannot write {path}: {written.error.name}")
         for unlisted in sorted(set(former) - set(listed.paths(broker_id, session))):
             self._apply([Delete(unlisted, ANY_VERSION)])
-        return True
 
     def _lists(self, paths: Sequence[str], suspects: SuspectReplicas) -> bool:
         """Whether these znodes list just these replicas; raises ``UnreadableError``."""
@@ -204,6 +204,15 @@ def _broker_ids(names: Iterable[str]) -> Iterator[BrokerId]:
     for name in names:
         with suppress(BadDataError):  # whatever somebody put there, it is no broker
             yield znodes.BrokerIdsZNode.decode_child(name)
+
+
+def _is_garbage(node: Znode, broker_id: BrokerId) -> bool:
+    """Whether a registration has data that cannot be decoded."""
+    try:
+        znodes.BrokerIdZNode.decode(node.data, broker_id)
+    except BadDataError:
+        return True
+    return False
 
 
 def broker_registration(

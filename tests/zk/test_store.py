@@ -314,10 +314,8 @@ def test_a_registration_somebody_deletes_is_heard_of_whoever_rules(
     assert broker.watches == [WatchEvent(WatchKind.DELETED, "/brokers/ids/3")]
 
 
-@pytest.mark.parametrize(
-    "data", [b"garbage", b"", BrokerIdZNode.encode(broker_info(3, life=2))], ids=len
-)
-def test_a_registration_somebody_overwrites_is_written_again_in_the_same_life(
+@pytest.mark.parametrize("data", [b"garbage", b"", b"{}"])
+def test_a_registration_overwritten_with_garbage_is_written_again_in_the_same_life(
     server: FakeZooKeeperServer, broker: Broker, data: bytes
 ) -> None:
     epoch = broker.store.register_broker(broker_info(3))

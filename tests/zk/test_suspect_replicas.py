@@ -19,7 +19,6 @@ from tests.support.fake_zookeeper import FakeZooKeeper, FakeZooKeeperServer
 from zk import suspect_replicas
 from zk.operations import ANY_VERSION, Delete
 from zk.store import ZkControllerStore
-from zk.znodes import BrokerIdZNode
 
 INFO = BrokerInfo(3, (EndPoint("PLAINTEXT", "127.0.0.1", 9092),))
 T0, U7 = TopicPartition("t", 0), TopicPartition("u", 7)
@@ -99,10 +98,9 @@ def test_a_registration_written_again_lists_them_as_before(
     before = len(server.transactions)
     store.register_broker(INFO, SuspectReplicas({T0: LogEnd(5, 6)}))
     assert len(server.transactions) == before, "what was published is no change by somebody else"
-    for data in (b"garbage", BrokerIdZNode.encode(INFO)):
-        server.put("/brokers/ids/3", data)
-        store.register_broker(INFO, SuspectReplicas({T0: LogEnd(5, 6)}))
-        assert read(server) == SuspectReplicas({T0: LogEnd(5, 6)})
+    server.put("/brokers/ids/3", b"garbage")
+    store.register_broker(INFO, SuspectReplicas({T0: LogEnd(5, 6)}))
+    assert read(server) == SuspectReplicas({T0: LogEnd(5, 6)})
 
 
 def test_a_broker_that_is_not_registered_publishes_nothing(
