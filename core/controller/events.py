@@ -424,7 +424,7 @@ def collapse_key(event: object) -> Hashable | None:
 
 
 def outlives_term(event: ControllerEvent) -> bool:
-    """Whether a scheduled event is about the broker, so that it is due whoever rules by then."""
+    """Whether a scheduled event is about the broker, and is due whichever controller rules."""
     return isinstance(event, RegisterBrokerAndReelect | SuspectReplicasChanged | StandAgain)
 
 

@@ -140,7 +140,7 @@ class Field:
             self.records.delete_before(name, 1)
 
     def fill(self, rate: int) -> None:
-        """Write what takes some seconds to copy at ``rate`` bytes a second, whoever copies it."""
+        """Write what takes some seconds to copy at ``rate`` bytes a second."""
         record = "x" * max(1, rate // BATCHES_A_SECOND)
         for number in range(THROTTLED_S * BATCHES_A_SECOND * len(self.cluster.brokers)):
             name = self.names[number % len(self.names)]

@@ -61,7 +61,7 @@ _HERE_NUMBERS = {  # and elsewhere names
 }
 
 _CONTENT = frozenset({"features", "fields", "json", "raw"})
-"""Objects that are content of znodes: what is in them is for whoever decodes them."""
+"""Objects that are content of znodes: their decoders read what is in them."""
 
 # Groups of which a whole object maps names to numbers.
 _MAPS_OF_NUMBERS: Mapping[str, str] = {

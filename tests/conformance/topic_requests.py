@@ -230,7 +230,7 @@ def create_partitions_validation(case: Case) -> None:
         desk = Desk(given.take("brokers", [0, 1, 2]))
         for one in (currents, rows):
             if not set(one) <= set(wanted):
-                raise UnknownInCaseError(f"nobody asks for {sorted(set(one) - set(wanted))}")
+                raise UnknownInCaseError(f"not understood: {sorted(set(one) - set(wanted))}")
         for topic in wanted:
             _have(desk, topic, currents.get(topic))
         before = {topic: desk.replicas(topic) for topic in wanted}
@@ -242,7 +242,7 @@ def create_partitions_validation(case: Case) -> None:
         errors = dict(zip(wanted, desk.answer(request), strict=True))
         expected = expect.take("error", None)
         if isinstance(expected, Mapping) and not set(expected) <= set(errors):
-            raise UnknownInCaseError(f"nobody asks for {sorted(set(expected) - set(errors))}")
+            raise UnknownInCaseError(f"not understood: {sorted(set(expected) - set(errors))}")
         for topic, error in errors.items():
             one = expected.get(topic) if isinstance(expected, Mapping) else expected
             assert error is _named(one)

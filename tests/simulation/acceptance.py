@@ -104,7 +104,7 @@ class Acceptance:
             return "its sender lives in another epoch"
         name, now = row.topic_partition, _now(context, row)
         if now is None or row.topic_id not in (None, context.topic_id(row.topic)):
-            return "nobody knows the partition"
+            return "the partition is unknown"
         is_moved = name in context.partitions_being_reassigned
         if context.is_topic_queued_for_deletion(row.topic) and not is_moved:
             return "the topic is to be deleted"

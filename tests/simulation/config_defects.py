@@ -22,7 +22,7 @@ def throttles_read_without_a_sync() -> Any:
 
 
 def notifications_deleted_when_read() -> Any:
-    """Whoever reads a change of configuration first deletes its notification."""
+    """The first reader of a change of configuration deletes its notification."""
 
     def purge(self: ConfigChanges, changes: Sequence[ConfigChange]) -> None:
         if changes:

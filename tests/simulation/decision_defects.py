@@ -90,7 +90,7 @@ def members_of_any_life() -> Any:
 
 
 def proposals_of_anybody() -> Any:
-    """Whoever proposes is taken for the leader."""
+    """The sender of a proposal is taken for the leader."""
     decide = AlterPartitions._decide
 
     def as_leader(self: AlterPartitions, row: Any, sender: int) -> Any:

@@ -76,7 +76,7 @@ class Disk(MemoryLogs):
         return log
 
     def find(self, topic_partition: TopicPartition) -> MemoryLog | None:
-        """Return a log that is there, be it of no use."""
+        """Return a log that is there, usable or not."""
         return self._logs.get(topic_partition)
 
     @property
@@ -110,7 +110,7 @@ class Disk(MemoryLogs):
         return self
 
     def start_broken(self) -> Disk:
-        """Start with a directory that cannot be read: nobody knows which logs are in it."""
+        """Start with a directory that cannot be read: which logs are in it is unknown."""
         for name in self.fragile():
             if not self.is_offline(name):
                 self.observer.on_lost(self.broker_id, self.log(name))
@@ -124,7 +124,7 @@ class Disk(MemoryLogs):
         self.replace_failed()
         lost, self._out_of_sight = self._out_of_sight, {}
         for name, log in lost.items():
-            if has_its_data and name not in self._logs:  # else there would be two, of no use
+            if has_its_data and name not in self._logs:  # else there would be two, both unusable
                 log.is_offline = log.is_unwritable = False
                 self._logs[name] = log
         return self

@@ -79,7 +79,7 @@ class FileDisk(LogManager):
         return bool(self.failed_directories)
 
     def find(self, topic_partition: TopicPartition) -> ObservedFileLog | None:
-        """Return a log that is there, be it of no use."""
+        """Return a log that is there, usable or not."""
         return self._all_logs().get(topic_partition)
 
     @property
@@ -88,7 +88,7 @@ class FileDisk(LogManager):
         return sum(len(log.batches) for log in self._all_logs().values() if log.is_usable)
 
     def log(self, topic_partition: TopicPartition) -> ObservedFileLog:
-        """Return a log that must exist, be it of no use."""
+        """Return a log that must exist, usable or not."""
         return self._all_logs()[topic_partition]
 
     def get(self, topic_partition: TopicPartition) -> ObservedFileLog | None:
@@ -174,7 +174,7 @@ class FileDisk(LogManager):
         self._directories[directory].directory.fail(_SIMULATED)
 
     def start_broken(self) -> FileDisk:
-        """Start with a directory that cannot be read: nobody knows which logs are in it."""
+        """Start with a directory that cannot be read: which logs are in it is unknown."""
         names = self.fragile()
 
         def change() -> None:
@@ -197,7 +197,7 @@ class FileDisk(LogManager):
             path = machine.directories[directory]
             path.unlink()
             if has_its_data:
-                for name in self._homes:  # else there would be two, of no use
+                for name in self._homes:  # else there would be two, both unusable
                     shutil.rmtree(hidden / str(name), ignore_errors=True)
                 hidden.rename(path)
             else:
@@ -260,7 +260,7 @@ class FileDisk(LogManager):
     # --- damage ---
 
     def check_damaged_logs(self, is_refused: Callable[[], bool]) -> None:
-        """Do nothing: whoever opens the files looks at them."""
+        """Do nothing: the files are looked at when they are opened."""
 
     def find_damage(self) -> Mapping[TopicPartition, DamagedRecordsError]:
         """Read everything there is."""

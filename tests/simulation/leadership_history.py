@@ -169,7 +169,7 @@ class LeadershipHistory:
                     self._wished.add(name)
                     self._wishes_in_term[self.controller_epoch] += 1
                     is_second = self._wishes_in_term[self.controller_epoch] > 1
-                    self._situations.meet_if(is_second, Situation.WISH_IN_THE_SAME_TERM)
+                    self._situations.meet_if(is_second, Situation.DELETION_ASKED_AGAIN_IN_ONE_TERM)
                 else:
                     self._wished.discard(name)
             elif operation.path.startswith("/config/"):

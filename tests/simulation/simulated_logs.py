@@ -93,11 +93,11 @@ class SimulatedDisk(ReplicaLogs, Protocol):
         ...
 
     def log(self, topic_partition: TopicPartition) -> SimulatedLog:
-        """Return a log that must exist, be it of no use."""
+        """Return a log that must exist, usable or not."""
         ...
 
     def find(self, topic_partition: TopicPartition) -> SimulatedLog | None:
-        """Return a log that is there, be it of no use."""
+        """Return a log that is there, usable or not."""
         ...
 
     @property
@@ -132,7 +132,7 @@ class SimulatedDisk(ReplicaLogs, Protocol):
         ...
 
     def start_broken(self) -> SimulatedDisk:
-        """Start with a directory that cannot be read: nobody knows which logs are in it."""
+        """Start with a directory that cannot be read: which logs are in it is unknown."""
         ...
 
     def repair(self, *, has_its_data: bool = False) -> SimulatedDisk:

@@ -297,7 +297,7 @@ class Simulation:
         self._faults_are_on = False
         self.cluster.bound_inboxes()
         self.cluster.widen_channels()
-        self._broker_answer_timeout_ms = 0  # whoever asks for ever is never at rest
+        self._broker_answer_timeout_ms = 0  # a controller that probes for ever is never at rest
         for probing in self.cluster.brokers.values():
             probing.settings.broker_answer_timeout_ms = 0
         self._cut_off.clear()

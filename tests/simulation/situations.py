@@ -40,7 +40,7 @@ class Situation(Enum):
     STALE_READ = "a controller reads from a server of ZooKeeper that lags"
     ADDRESS_CHANGED = "a broker has other addresses while it runs"
     # Topics, moves, deletions.
-    WISH_IN_THE_SAME_TERM = "deletion watch needed again: a second wish in one term"
+    DELETION_ASKED_AGAIN_IN_ONE_TERM = "deletion watch needed again: a second request in one term"
     TOPIC_CHANGED_UNDER_WRITE = "topic znode changed between read and write"
     MOVE_FINISHED = "a move is finished: its former replicas are removed"
     COPIED_UNDER_THROTTLE = "records begin to be copied under a throttle"

@@ -309,7 +309,7 @@ class MemoryLogs(NotesInMemory):
         self.aside: list[TopicPartition] = []
         self.suspect: set[TopicPartition] = set()
         self.suspect_changes = 0
-        self.is_new = False  # some directory: what was in it nobody knows
+        self.is_new = False  # some directory: what was in it is unknown
         self.high_watermarks: dict[TopicPartition, int] = {}  # as checkpointed
         self._logs: dict[TopicPartition, MemoryLog] = {}
         self._removed: set[TopicPartition] = set()  # while a directory had failed

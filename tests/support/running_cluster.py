@@ -60,7 +60,7 @@ def eventually(look: Callable[[], T], what: str, timeout_s: float = TIMEOUT_S) -
 
 
 class ObservedCluster:
-    """What ZooKeeper says of a cluster, whoever started it."""
+    """What ZooKeeper says of a running cluster."""
 
     zookeeper: ZooKeeperClient
 

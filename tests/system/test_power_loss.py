@@ -1,4 +1,4 @@
-"""The power goes in the whole cluster: what was acknowledged is there, whoever comes back first."""
+"""The power goes in the whole cluster: what was acknowledged is there, in any order of return."""
 
 from __future__ import annotations
 

@@ -324,7 +324,7 @@ def test_states_of_a_higher_controller_epoch_are_changed_if_they_were_there_befo
     tree.put_state(T0, 2, (2, 1), controller_epoch=42)
     tree.unregister(2)
     candidate.catch_up()
-    assert tree.leads(T0)[0] == 2, "whoever wrote that was elected after us"
+    assert tree.leads(T0)[0] == 2, "a controller elected after us wrote that"
 
 
 def test_that_nobody_can_be_elected_is_said_once_a_minute(

@@ -103,7 +103,7 @@ class Cluster:
             self.deliver(*self.waiting.popleft())
 
     def tell_ruler(self, event: ControllerEvent) -> list[Effect]:
-        """Have whoever rules handle an event."""
+        """Have the ruling controller handle an event."""
         self.settle()
         ruler = self.ruler
         assert ruler is not None
