@@ -228,7 +228,8 @@ class FileDisk(LogManager):
             found = after.get(name)
             if found is not None:
                 found.check_epochs()
-            if found is not None and found.has(batches):
+            is_as_long = found is not None and found.log_end_offset >= log.log_end_offset
+            if found is not None and is_as_long and found.has(batches):
                 continue
             limit = kept.get(name, log.log_end_offset)
             promised = [b for b in batches if starts[name] <= b.last_offset < limit]
