@@ -384,10 +384,10 @@ class LeadershipHistory:
         assert len(set(now.isr)) == len(now.isr), f"IsrIsASet, {where}"
         assert now.leader == NO_LEADER or now.leader in now.isr, f"LeaderInIsr, {where}"
         replicas = self._assignments[partition.topic][partition.partition].replicas
-        # Those that a cancelled move leaves unassigned go one by one. A leader that writes itself
-        # may not have heard yet that a replica is not wanted any more.
-        shrinks = before is not None and set(now.isr) < set(before.isr)
-        is_subset = shrinks or self.leaders_write_isrs or set(now.isr) <= set(replicas)
+        # Those that a cancelled move leaves unassigned go one by one, and stay while nobody can
+        # lead. A leader that writes itself may not have heard that a replica is unwanted now.
+        adds_none = before is not None and set(now.isr) <= set(before.isr)
+        is_subset = adds_none or self.leaders_write_isrs or set(now.isr) <= set(replicas)
         assert is_subset, f"IsrSubsetOfReplicas, {where}, {replicas}"
 
     def _check_isr_change(

@@ -49,7 +49,7 @@ class RecordHistory(RecordObserver):
         # Logs of topics that somebody removed by hand: partition, topic id, broker.
         self._kept: set[tuple[TopicPartition, str | None, BrokerId]] = set()
         # What deleted logs held: a fetch that says so may still be on its way.
-        self._deleted: dict[tuple[TopicPartition, str | None, BrokerId], list[StoredBatch]] = {}
+        self._dropped: dict[tuple[TopicPartition, str | None, BrokerId], list[StoredBatch]] = {}
 
     def of(self, log: NamedLog) -> CommittedRecords | None:
         """Return what is known of a log; None for a topic without an id."""
@@ -93,8 +93,13 @@ class RecordHistory(RecordObserver):
         self._leaderships.check()
         kept = (log.topic_partition, log.topic_id, broker_id)
         assert kept not in self._kept, f"LostTopicsAreKept: {kept}"
+        self._note_dropped(broker_id, log)
+
+    def _note_dropped(self, broker_id: BrokerId, log: NamedLog) -> None:
+        """Remember what a replica had: an acknowledgement may be told later than it was earned."""
         found = self._cluster.disks[broker_id].find(log.topic_partition)
-        self._deleted[kept] = [] if found is None else list(found.batches)
+        dropped = [] if found is None else list(found.batches)
+        self._dropped[log.topic_partition, log.topic_id, broker_id] = dropped
 
     def on_claimed(self, log: NamedLog, topic_id: str) -> None:
         """A topic takes over a log of another one, whose id went with the power."""
@@ -151,6 +156,7 @@ class RecordHistory(RecordObserver):
     def on_replaced(self, broker_id: BrokerId, log: NamedLog) -> None:
         """A damaged log is dropped: nobody may rely on it."""
         self._leaderships.check()
+        self._note_dropped(broker_id, log)
         name, known = log.topic_partition, self.of(log)
         now = self._leaderships.current.get(name)
         if known is None or now is None:
@@ -338,11 +344,11 @@ class RecordHistory(RecordObserver):
     def _holders(
         self, name: TopicPartition, topic_id: str | None, batch: StoredBatch
     ) -> set[BrokerId]:
-        """Return who has a batch, had it in a log that was deleted, or may have lost it."""
+        """Return who has a batch, had it in a log that is gone, or may have lost it."""
         holders = {broker_id for broker_id, lost in self._lossy if lost == name}
         holders |= {b for b, disk in self._cluster.disks.items() if disk.has_failed}
         for broker_id, disk in self._cluster.disks.items():
-            if batch in self._deleted.get((name, topic_id, broker_id), ()):
+            if batch in self._dropped.get((name, topic_id, broker_id), ()):
                 holders.add(broker_id)
             log = disk.find(name)
             if log is None or log.topic_id != topic_id:
