@@ -329,7 +329,8 @@ class ReplicaStateMachine:
         is_online, suspect_end = self._context.is_replica_online, self._context.suspect_end
         online = [r for r in isr if is_online(r, partition)]
         is_any_suspect = bool(online) and all(suspect_end(r, partition) is not None for r in online)
-        return is_any_suspect and not is_online(leader, partition)
+        # A leader that asked to shut down leads until another can, or until it is gone.
+        return is_any_suspect and not is_online(leader, partition, include_shutting_down=True)
 
     def _forget(self, broker_id: BrokerId, partitions: list[TopicPartition]) -> None:
         for partition in partitions:

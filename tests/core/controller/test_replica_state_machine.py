@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from core.controller.states import VALID_PREVIOUS_REPLICA_STATES, PartitionState, ReplicaState
@@ -10,8 +12,10 @@ from core.model import (
     EPOCH_DURING_DELETE,
     NO_EPOCH,
     NO_LEADER,
+    LogEnd,
     PartitionAndReplica,
     ReplicaAssignment,
+    SuspectReplicas,
     TopicPartition,
 )
 from core.protocol.control import LeaderAndIsrRequest, LeaderAndIsrType, StopReplicaPartition
@@ -173,6 +177,20 @@ def test_an_offline_leader_leaves_the_partition_without_one(office: Office) -> N
     office.lead(T0, (5, 6), leader=5, isr=(5, 6))
     move(office, R.OFFLINE)
     assert office.leads(T0) == (NO_LEADER, (6,), 1)
+
+
+def test_a_leader_that_asked_to_shut_down_leads_on_while_only_suspect_replicas_could_follow(
+    office: Office,
+) -> None:
+    office.lead(T0, (5, 6, 7), leader=6, isr=(5, 6, 7))
+    lost = SuspectReplicas({T0: LogEnd(0, 3)})
+    office.context.add_live_broker(replace(office.context.registrations[7], suspects=lost))
+    office.context.shutting_down_broker_ids.add(6)
+    move(office, R.OFFLINE)
+    assert office.leads(T0) == (6, (6, 7), 1)
+    office.unregister(6)
+    office.brokers.on_broker_change()
+    assert office.leads(T0) == (NO_LEADER, (6, 7), 2), "6 may come back with everything"
 
 
 def test_the_last_member_stays_in_the_isr_and_alone_may_lead_again(office: Office) -> None:
