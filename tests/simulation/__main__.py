@@ -16,7 +16,8 @@ from tests.simulation.situations import Situation
 
 CHUNK = 10
 INTERRUPTED = 130
-SHOWN_EVERY_S = 0.2
+SHOWN_EVERY_S = 0.2  # on a terminal
+LOGGED_EVERY_S = 60  # elsewhere
 
 
 def main() -> int:
@@ -66,26 +67,27 @@ def _print_situations(met: Counter[Situation], histories: int) -> None:
 
 
 class _Progress:
-    """A line that is rewritten, on a terminal only; the sum at the end, everywhere."""
+    """A line that is rewritten on a terminal, and a line a minute elsewhere; the sum at the end."""
 
     def __init__(self, total: int) -> None:
         self._total = total
         self._done = 0
         self._started = self._shown = time.monotonic()
-        self._is_shown = sys.stderr.isatty()
+        self._is_terminal = sys.stderr.isatty()
 
     def step(self, failed: int) -> None:
         """Count a history."""
         self._done += 1
         now = time.monotonic()
-        if self._is_shown and now - self._shown >= SHOWN_EVERY_S:
+        if now - self._shown >= (SHOWN_EVERY_S if self._is_terminal else LOGGED_EVERY_S):
             self._shown = now
-            sys.stderr.write(f"\r\033[K{self._sum(failed)}")
+            line = self._sum(failed)
+            sys.stderr.write(f"\r\033[K{line}" if self._is_terminal else f"{line}\n")
             sys.stderr.flush()
 
     def clear(self) -> None:
         """Make room for something else to be printed."""
-        if self._is_shown:
+        if self._is_terminal:
             sys.stderr.write("\r\033[K")
             sys.stderr.flush()
 
