@@ -470,6 +470,7 @@ class Simulation:
         if fault == 0:
             self._note("  %d crashes %s %s", broker.broker_id, call.moment.value, call.method)
             self._forgotten_sessions.append(broker.session.session_id)
+            self.invariants.history.check()  # while it knows why it wrote what it wrote
             raise SimulatedCrashError
         if fault == 1:
             self._note("  %d loses %s %s", broker.broker_id, call.moment.value, call.method)
