@@ -103,7 +103,8 @@ class ControlledShutdowns:
     def on_leader_and_isr_response(self, event: LeaderAndIsrResponseReceived) -> None:
         """Note that a new leader has taken over; whatever it answered, it has heard.
 
-        In the life it lives now: a broker that has started again since knows nothing of it.
+        In the life it lives now: a broker that has started again since knows nothing of it. An
+        answer about an earlier topic of the same name says nothing of this one.
         """
         registration = self._context.registrations.get(event.broker_id)
         is_of_life = registration is not None and (
@@ -111,8 +112,14 @@ class ControlledShutdowns:
         )
         if event.header.controller_epoch != self._context.epoch or not is_of_life:
             return
+        told_of = [
+            (TopicPartition(topic.topic_name, told.partition_index), told)
+            for topic in event.request.topic_states
+            if topic.topic_id == self._context.topic_id(topic.topic_name)
+            for told in topic.partition_states
+        ]
         for request_id, waiting in list(self._waiting.items()):
-            for partition, told in event.request.partitions():
+            for partition, told in told_of:
                 awaited = waiting.unacknowledged.get(partition)
                 # An answer to an earlier order for the partition says nothing of this one.
                 if (

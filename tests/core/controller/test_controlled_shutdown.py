@@ -187,6 +187,28 @@ def test_a_broker_is_let_go_when_the_new_leader_has_heard_in_its_present_life(
     assert (5 in office.answers) is goes
 
 
+def test_an_answer_about_an_earlier_topic_of_that_name_does_not_let_a_broker_go(
+    office: Office,
+) -> None:
+    office.lead(T0, (2, 0, 1), leader=2, isr=(2, 0, 1))
+    office.context.add_topic_id(T0.topic, "later")
+    office.shutdowns.shut_down(ControlledShutdown(5, 2, epoch_of(office, 2)))
+    sent = of_type(office.effects(), SendControlRequest)
+    (told,) = (e for e in sent if e.broker_id == 0 and isinstance(e.request, LeaderAndIsrRequest))
+    assert isinstance(told.request, LeaderAndIsrRequest)
+    (topic,) = told.request.topic_states
+    (state,) = topic.partition_states
+    later = state._replace(leader_epoch=state.leader_epoch + 7)
+    former = replace(topic, topic_id="earlier", partition_states=(later,))
+    for states, goes in ((former, False), (topic, True)):
+        request = replace(told.request, topic_states=(states,))
+        response = LeaderAndIsrResponse(Errors.NONE)
+        office.shutdowns.on_leader_and_isr_response(
+            LeaderAndIsrResponseReceived(0, told.header, request, response)
+        )
+        assert (5 in office.answers) is goes
+
+
 def test_asking_again_does_not_let_a_broker_go_before_the_new_leaders_know(office: Office) -> None:
     office.lead(T0, (2, 0, 1), leader=2, isr=(2, 0, 1))
     for request_id in (5, 6):
