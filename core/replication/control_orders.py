@@ -303,6 +303,8 @@ class ControlOrders:
         error = self._replacement.make_room(name, state, is_registered=is_registered)
         if error is not Errors.NONE:
             self._hosted.mark_offline(name)
+        else:
+            self._suspects.forget(name)
         return error
 
     def _alone(self, name: TopicPartition, obey_row: Callable[[], Errors]) -> Errors:
@@ -361,7 +363,7 @@ class ControlOrders:
         )
         for name in strays:
             try:
-                self._hosted.forget(name)
+                self._forget(name)
                 self._logs.set_aside(name)
             except Exception as error:  # noqa: BLE001 - also unexpected ones: it is one of many
                 log.error("%s stays where it is: %r", name, error)
@@ -424,8 +426,14 @@ class ControlOrders:
                 self._logs.delete(name, deleted_topic=topic_id if is_topic_deleted else None)
         except StorageError as error:
             return self._hosted.fail(name, error)
-        self._hosted.forget(name)
+        self._forget(name)
         return Errors.NONE
+
+    def _forget(self, name: TopicPartition) -> None:
+        """Host a replica no longer; the next one of its name may be of another topic."""
+        self._hosted.forget(name)
+        self._suspects.forget(name)
+        self._replacement.forget(name)
 
     def _report(self, done: str, errors: Sequence[PartitionError]) -> None:
         """Log in one line what became of an order."""

@@ -54,6 +54,10 @@ class LogReplacement:
                 found.append(name)
         return found
 
+    def forget(self, name: TopicPartition) -> None:
+        """Forget a replica whose log is gone: epochs of another topic of its name begin anew."""
+        self._named.pop(name, None)
+
     def make_room(
         self, name: TopicPartition, state: LeaderAndIsrPartition, *, is_registered: bool
     ) -> Errors:

@@ -109,6 +109,10 @@ class SuspectTracker:
             self._out_of_sync_in.pop(name, None)
             self._logs.absolve(name)
 
+    def forget(self, name: TopicPartition) -> None:
+        """Forget a replica whose log is gone: epochs of another topic of its name begin anew."""
+        self._out_of_sync_in.pop(name, None)
+
     def take_news(self) -> bool:
         """Return whether controllers should be told what is suspect now."""
         has_news = self._has_lost_leader or self._told != self._logs.suspect_changes

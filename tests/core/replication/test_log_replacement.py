@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from core.errors import DamagedRecordsError, Errors
-from core.model import UNKNOWN_BROKER_EPOCH
+from core.model import EPOCH_DURING_DELETE, UNKNOWN_BROKER_EPOCH
 from core.protocol.control import (
     UpdateMetadataPartition,
     UpdateMetadataRequest,
@@ -13,7 +13,7 @@ from core.protocol.control import (
 )
 from core.replication.partition import Role
 from tests.core.replication.record_stage import RecordBroker, consumed, rows
-from tests.core.replication.stage import HEADER, T0, A, live
+from tests.core.replication.stage import HEADER, T0, A, live, stop_replica
 
 DAMAGE = DamagedRecordsError("t-0: at 1")
 
@@ -198,6 +198,18 @@ def test_the_controller_is_to_be_notified_once_others_do_without_the_log() -> No
     broker.order(3, 3, isr=(2, 3), replicas=(1, 2, 3))
     learn(broker, 2, 4, 2, 3)
     assert broker.manager.replaceable_logs() == []
+
+
+def test_that_a_log_was_named_says_nothing_of_one_of_a_later_topic_of_that_name() -> None:
+    broker = damaged()
+    learn(broker, 2, 2, 2, 3)
+    assert broker.manager.replaceable_logs() == [T0]
+    request = stop_replica(T0, EPOCH_DURING_DELETE, delete=True)
+    broker.manager.handle(HEADER, request, broker.now_ms)
+    assert T0 not in broker.manager.partitions
+    broker.order(2, 2, isr=(1, 2, 3), replicas=(1, 2, 3))
+    broker.manager.on_records_damaged(T0, DAMAGE)
+    assert broker.manager.replaceable_logs() == [T0]
 
 
 def test_a_replica_in_a_failed_directory_is_not_replaceable() -> None:

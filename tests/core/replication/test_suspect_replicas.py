@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from core.model import NO_LEADER, TopicPartition
+from core.model import EPOCH_DURING_DELETE, NO_LEADER, TopicPartition
 from core.protocol.control import (
     ControlHeader,
     LeaderAndIsrPartition,
     LeaderAndIsrRequest,
     LeaderAndIsrTopic,
     LeaderAndIsrType,
+    StopReplicaPartition,
+    StopReplicaRequest,
+    StopReplicaTopic,
 )
 from core.replication.metadata_cache import MetadataCache
 from core.replication.replica_manager import ReplicaManager
@@ -71,3 +74,27 @@ def test_what_was_lost_outside_the_isr_is_relied_on_when_it_is_in_it_again() -> 
     assert NAME in logs.suspect, "that was the state in which it was not"
     tracker.on_leadership(NAME, row(OTHER, BOTH, 3))
     assert logs.suspect == {TopicPartition("t", 1)}
+
+
+def test_what_was_known_of_a_deleted_topic_says_nothing_of_its_successor() -> None:
+    logs = MemoryLogs()
+    logs.is_new = True
+    manager = ReplicaManager(ME, logs, MetadataCache())
+    manager.broker_epoch = 7
+
+    def order(topic_id: str, state: LeaderAndIsrPartition) -> None:
+        topics = (LeaderAndIsrTopic("t", topic_id, (state,)),)
+        request = LeaderAndIsrRequest(LeaderAndIsrType.INCREMENTAL, topics, ())
+        manager.handle(ControlHeader(OTHER, 1, 7), request, 0)
+
+    order("former", row(OTHER, (OTHER,), 9))
+    assert logs.suspect == {NAME}
+    deletion = StopReplicaPartition(0, EPOCH_DURING_DELETE, delete_partition=True)
+    topics = (StopReplicaTopic("t", "former", (deletion,)),)
+    manager.handle(ControlHeader(OTHER, 1, 7), StopReplicaRequest(topics), 0)
+    assert not logs.suspect
+
+    order("present", row(OTHER, (OTHER,), 1))
+    assert logs.suspect == {NAME}, "a log that was not new is missing"
+    order("present", row(OTHER, BOTH, 2))
+    assert not logs.suspect, "it is in sync again"
