@@ -1,7 +1,9 @@
 """ISRs written by the leaders themselves, and how the controller hears of it.
 
 Mirrors ``kafka.server.ZkIsrManager`` and ``kafka.utils.ReplicationUtils``: the protocol before
-Kafka 2.7. The condition on the partition epoch is all that protects such a write.
+Kafka 2.7, in which the condition on the partition epoch is all that protects such a write. Here the
+members are compared with their registrations right before it, as a controller compares those of an
+AlterPartition request (KIP-903): what lets a follower in may be a fetch from before it lost records.
 """
 
 from __future__ import annotations
@@ -10,6 +12,8 @@ from collections.abc import Mapping, Sequence
 
 from core.errors import BadDataError, Errors
 from core.model import (
+    UNKNOWN_BROKER_EPOCH,
+    BrokerId,
     LeaderAndIsr,
     LeaderIsrAndControllerEpoch,
     LeaderRecoveryState,
@@ -24,10 +28,10 @@ from core.protocol.controller import (
 )
 from zk.admin_znodes import IsrChangeNotificationSequenceZNode
 from zk.fenced_writes import WriteRefused, write_unfenced
-from zk.operations import Create, SetData, ZnodeStat, ZooKeeper
+from zk.operations import Create, SetData, UnreadableZnode, Znode, ZnodeStat, ZooKeeper
 from zk.requests import RequestRefusedError
 from zk.store import read_partition_states
-from zk.znodes import TopicPartitionStateZNode
+from zk.znodes import BrokerIdZNode, TopicPartitionStateZNode
 
 MAX_PARTITIONS = 1000  # of one notification, so that the longest names fit into a znode
 
@@ -44,13 +48,16 @@ class ZkIsrStore:
         """Write the proposed ISRs, each on condition of its partition epoch, and tell the outcome.
 
         ``controller_epochs`` has the epoch each leadership was ordered with; a partition without
-        one is answered UNKNOWN_TOPIC_OR_PARTITION. A refused write may have been our own first
-        attempt whose answer was lost: what is stored tells. Raises ``SessionExpiredError``.
+        one is answered UNKNOWN_TOPIC_OR_PARTITION. One with a member that is not registered in the
+        life the leader saw it in is answered INELIGIBLE_REPLICA. A refused write may have been our
+        own first attempt whose answer was lost: what is stored tells. Raises
+        ``SessionExpiredError``.
         """
+        ineligible = self._with_members_of_other_lives(request)
         wanted = {
             row.topic_partition: _proposed(request, row, controller_epochs[row.topic_partition])
             for row in request.partitions
-            if row.topic_partition in controller_epochs
+            if row.topic_partition in controller_epochs and row.topic_partition not in ineligible
         }
         outcomes = self._write(wanted)
         contested = [p for p, outcome in outcomes.items() if outcome is WriteError.BAD_VERSION]
@@ -62,6 +69,8 @@ class ZkIsrStore:
             if isinstance(outcome, int):
                 leadership = wanted[partition].leader_and_isr.with_partition_epoch(outcome)
                 altered.append(_altered(partition, Errors.NONE, leadership))
+            elif partition in ineligible:
+                altered.append(AlteredPartition(*partition, Errors.INELIGIBLE_REPLICA))
             elif partition in stored:
                 altered.append(_contested(partition, wanted[partition], stored[partition]))
             else:
@@ -84,6 +93,24 @@ class ZkIsrStore:
         for outcome in write_unfenced(self._zookeeper, writes):
             if isinstance(outcome, WriteRefused):
                 raise RequestRefusedError(f"cannot create {path}…: {outcome.error.name}")
+
+    def _with_members_of_other_lives(self, request: AlterPartitionRequest) -> set[TopicPartition]:
+        """Return the partitions with a member that is not registered with its broker epoch."""
+        lives = sorted({life for row in request.partitions for life in _seen_lives(row)})
+        if not lives:
+            return set()
+        self._zookeeper.sync()  # a server that lags behind has registrations of earlier lives
+        nodes = self._zookeeper.get_many([BrokerIdZNode.path(broker_id) for broker_id, _ in lives])
+        others = {
+            life
+            for life, node in zip(lives, nodes, strict=True)
+            if not _may_be_registered_with(node, life[1])
+        }
+        return {
+            row.topic_partition
+            for row in request.partitions
+            if not others.isdisjoint(_seen_lives(row))
+        }
 
     def _write(
         self, states: Mapping[TopicPartition, LeaderIsrAndControllerEpoch]
@@ -121,6 +148,19 @@ def _proposed(
         LeaderRecoveryState(row.leader_recovery_state),
     )
     return LeaderIsrAndControllerEpoch(leadership, controller_epoch)
+
+
+def _seen_lives(row: AlterPartitionRow) -> list[tuple[BrokerId, int]]:
+    """Return the members of which the leader knows with which broker epoch they fetched last."""
+    members = zip(row.new_isr, row.isr_broker_epochs, strict=True)
+    return [life for life in members if life[1] != UNKNOWN_BROKER_EPOCH]
+
+
+def _may_be_registered_with(node: Znode | None, broker_epoch: int) -> bool:
+    """Whether a registration has that broker epoch; one that may not be read may have any."""
+    if isinstance(node, UnreadableZnode):
+        return True
+    return node is not None and node.stat.czxid == broker_epoch
 
 
 def _contested(

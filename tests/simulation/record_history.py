@@ -120,21 +120,12 @@ class RecordHistory(RecordObserver):
             is_member = broker_id in now.isr
             if not is_member and left_in is None:
                 self._lossy[broker_id, name] = now.leader_epoch
-            elif is_member and left_in is not None and not self._may_lack_it(broker_id, name):
+            elif is_member and left_in is not None:
                 del self._lossy[broker_id, name]  # it has come back, with everything
         for member, log in self._replicas(name, self._leaderships.topic_id(name.topic)):
             known = self.of(log)
             if member in now.isr and known is not None and (member, name) not in self._lossy:
                 known.check_member(member, log, now.leader_epoch)
-
-    def _may_lack_it(self, broker_id: BrokerId, name: TopicPartition) -> bool:
-        """Whether a fetch from before the loss may have let it in, and nobody is to elect it.
-
-        Leaders that write ISRs themselves may not have heard of its present life. A controller
-        compares broker epochs.
-        """
-        is_suspect = self._cluster.disks[broker_id].suspects().end_of(name) is not None
-        return self._leaderships.leaders_write_isrs and is_suspect
 
     def on_lost(self, broker_id: BrokerId, log: NamedLog) -> None:
         """A disk lost records, be it all of them."""

@@ -6,6 +6,7 @@ import pytest
 
 from core.errors import Errors, SessionExpiredError
 from core.model import (
+    UNKNOWN_BROKER_EPOCH,
     LeaderAndIsr,
     LeaderIsrAndControllerEpoch,
     LeaderRecoveryState,
@@ -22,7 +23,7 @@ from zk.admin_znodes import IsrChangeNotificationSequenceZNode, IsrChangeNotific
 from zk.isr_store import MAX_PARTITIONS, ZkIsrStore
 from zk.operations import ConnectionLossError
 from zk.requests import RequestRefusedError
-from zk.znodes import TopicPartitionStateZNode
+from zk.znodes import BrokerIdZNode, TopicPartitionStateZNode
 
 P0, P1 = TopicPartition("payments", 0), TopicPartition("payments", 1)
 LEADER, CONTROLLER_EPOCH = 1, 7
@@ -162,6 +163,65 @@ def test_a_partition_this_broker_has_given_up_is_not_written(
     (answer,) = ZkIsrStore(zookeeper).alter_partitions(request, {}).partitions
     assert answer.error_code is Errors.UNKNOWN_TOPIC_OR_PARTITION
     assert server.transactions == []
+
+
+def register(server: FakeZooKeeperServer, broker_id: int) -> int:
+    """Register a broker, again if it was registered before; return its broker epoch."""
+    path = BrokerIdZNode.path(broker_id)
+    server.remove(path)
+    server.put(path, b"{}")
+    return server.snapshot()[path].stat.czxid
+
+
+def with_lives(partition: TopicPartition, lives: dict[int, int]) -> AlterPartitionRow:
+    """Propose those, as the leader saw them, beside the leader."""
+    isr, epochs = (LEADER, *lives), (UNKNOWN_BROKER_EPOCH, *lives.values())
+    return AlterPartitionRow(*partition, None, 5, isr, epochs, 0, 0)
+
+
+def test_a_member_that_has_registered_again_since_it_fetched_is_not_let_in(
+    server: FakeZooKeeperServer, zookeeper: FakeZooKeeper
+):
+    """It may have lost what it had fetched."""
+    former, other = register(server, 2), register(server, 3)
+    present = register(server, 2)
+    assert former != present
+    refused, accepted = alter(
+        zookeeper, with_lives(P0, {2: former, 3: other}), with_lives(P1, {2: present, 3: other})
+    )
+    assert refused == AlteredPartition(*P0, Errors.INELIGIBLE_REPLICA)
+    assert stored(server, P0).leader_and_isr.partition_epoch == 0
+    assert (accepted.error_code, accepted.isr) == (Errors.NONE, (LEADER, 2, 3))
+
+
+def test_a_member_that_is_not_registered_is_not_let_in(
+    server: FakeZooKeeperServer, zookeeper: FakeZooKeeper
+):
+    former = register(server, 2)
+    server.remove(BrokerIdZNode.path(2))
+    (answer,) = alter(zookeeper, with_lives(P0, {2: former}))
+    assert answer.error_code is Errors.INELIGIBLE_REPLICA
+
+
+def test_a_server_that_lags_behind_is_not_believed_which_lives_there_are():
+    server = FakeZooKeeperServer()
+    put(server, P0, STORED)
+    former = register(server, 2)
+    behind = server.add_follower(lag=100)
+    server.connect_to = lambda: behind
+    zookeeper = FakeZooKeeper(server)
+    register(server, 2)
+    (answer,) = alter(zookeeper, with_lives(P0, {2: former}))
+    assert answer.error_code is Errors.INELIGIBLE_REPLICA
+
+
+def test_a_member_whose_registration_may_not_be_read_is_taken_for_what_the_leader_saw(
+    server: FakeZooKeeperServer, zookeeper: FakeZooKeeper
+):
+    seen = register(server, 2)
+    server.deny(BrokerIdZNode.path(2))
+    (answer,) = alter(zookeeper, with_lives(P0, {2: seen}))
+    assert answer.error_code is Errors.NONE
 
 
 def test_a_damaged_state_is_nobodys(server: FakeZooKeeperServer, zookeeper: FakeZooKeeper):
