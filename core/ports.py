@@ -316,6 +316,10 @@ class ControllerStore(
         """Read ``min.insync.replicas`` of each topic; missing where not overridden, or garbage."""
         ...
 
+    def read_noted_topic_id(self, topic: str) -> TopicId | None:
+        """Return the id a topic had when its first state was created; None: it was not noted."""
+        ...
+
     # --- partition states ---
 
     def read_partition_states(self, partitions: Collection[TopicPartition]) -> PartitionStates:
@@ -332,9 +336,11 @@ class ControllerStore(
         self,
         states: Mapping[TopicPartition, LeaderIsrAndControllerEpoch],
         epoch_zk_version: int,
+        topic_ids: Mapping[str, TopicId | None] | None = None,
     ) -> Mapping[TopicPartition, int | WriteError]:
         """Create ``state`` znodes and their parents (fenced).
 
+        ``topic_ids`` are noted where the partitions of a topic are, with its first state.
         The outcome of each is its partition epoch (0), or NODE_EXISTS, or NO_NODE when the topic
         znode is gone.
         """

@@ -3,7 +3,7 @@
 Mirrors ``kafka.server.ZkIsrManager`` and ``kafka.utils.ReplicationUtils``: the protocol before
 Kafka 2.7, in which the condition on the partition epoch is all that protects such a write. Here the
 members are compared with their registrations right before it, as a controller compares those of an
-AlterPartition request (KIP-903): what lets a follower in may be a fetch from before it lost records.
+AlterPartition request (KIP-903): what lets one in may be a fetch from before it lost records.
 """
 
 from __future__ import annotations

@@ -29,6 +29,7 @@ from core.ports import (
     TopicAssignment,
     WriteError,
 )
+from core.protocol.control import TopicId
 from core.topic_validation import topic_name_problem
 from zk import znodes
 from zk.admin_znodes import ConfigEntityZNode
@@ -257,6 +258,15 @@ class ZkControllerStore(
         outcomes = self._write_fenced(writes, epoch_zk_version)
         return dict(zip(topics, map(_version_or_error, outcomes), strict=True))
 
+    def read_noted_topic_id(self, topic: str) -> TopicId | None:
+        """Return the id that is noted where the partitions of a topic are; None: there is none."""
+        node = self._zookeeper.get(znodes.TopicPartitionsZNode.path(topic))
+        try:
+            return None if node is None else znodes.TopicPartitionsZNode.decode(node.data)
+        except BadDataError as error:
+            log.error("topic %s: what is noted of its id cannot be used: %s", topic, error)
+            return None
+
     def read_unclean_leader_election(
         self, topics: Collection[str]
     ) -> Mapping[str, bool | BadDataError]:
@@ -301,11 +311,18 @@ class ZkControllerStore(
         self,
         states: Mapping[TopicPartition, LeaderIsrAndControllerEpoch],
         epoch_zk_version: int,
+        topic_ids: Mapping[str, TopicId | None] | None = None,
     ) -> Mapping[TopicPartition, int | WriteError]:
         """Create the nodes of partitions and their states, parents first."""
         topics = dict.fromkeys(partition.topic for partition in states)
         parents: list[Write] = [
-            [Create(znodes.TopicPartitionsZNode.path(topic))] for topic in topics
+            [
+                Create(
+                    znodes.TopicPartitionsZNode.path(topic),
+                    znodes.TopicPartitionsZNode.encode((topic_ids or {}).get(topic)),
+                )
+            ]
+            for topic in topics
         ]
         self._write_fenced(parents, epoch_zk_version)
         state_nodes = {

@@ -261,7 +261,6 @@ class TopicZNode:
     """
 
     _NODE = f"{TopicsZNode.PATH}/<topic>"
-    _TOPIC_ID = re.compile(r"[0-9A-Za-z_-]{22}")
 
     @staticmethod
     def path(topic: str) -> str:
@@ -298,9 +297,7 @@ class TopicZNode:
         A partition without replicas is refused: no state of it could ever be reached.
         """
         json = decode_object(data, TopicZNode._NODE)
-        topic_id = json.optional_string("topic_id")
-        if topic_id is not None and TopicZNode._TOPIC_ID.fullmatch(topic_id) is None:
-            raise bad_field(json.node, "topic_id", "22 characters of base64url", topic_id)
+        topic_id = _decode_topic_id(json)
         replicas = _decode_replica_lists(json, "partitions")
         adding = _decode_replica_lists(json, "adding_replicas")
         removing = _decode_replica_lists(json, "removing_replicas")
@@ -317,6 +314,16 @@ class TopicZNode:
         )
 
 
+_TOPIC_ID = re.compile(r"[0-9A-Za-z_-]{22}")
+
+
+def _decode_topic_id(json: JsonObject) -> str | None:
+    topic_id = json.optional_string("topic_id")
+    if topic_id is not None and _TOPIC_ID.fullmatch(topic_id) is None:
+        raise bad_field(json.node, "topic_id", "22 characters of base64url", topic_id)
+    return topic_id
+
+
 def _decode_replica_lists(json: JsonObject, key: str) -> dict[int, tuple[BrokerId, ...]]:
     lists = json.optional_nested(key)
     return {
@@ -328,12 +335,30 @@ def _decode_replica_lists(json: JsonObject, key: str) -> dict[int, tuple[BrokerI
 
 
 class TopicPartitionsZNode:
-    """``/brokers/topics/T/partitions``: a child a partition."""
+    """``/brokers/topics/T/partitions``: a child a partition, and the id of the topic they are of.
+
+    Kafka's is empty. Tools that rewrite the topic's znode without its id leave this one alone, and
+    it goes when the topic goes.
+    """
+
+    _NODE = f"{TopicsZNode.PATH}/<topic>/partitions"
 
     @staticmethod
     def path(topic: str) -> str:
         """Return the path of the parent of a topic's partitions."""
         return f"{TopicsZNode.PATH}/{topic}/partitions"
+
+    @staticmethod
+    def encode(topic_id: str | None) -> bytes:
+        """Encode as version 1; empty when there is no id."""
+        return b"" if topic_id is None else orjson.dumps({"version": 1, "topic_id": topic_id})
+
+    @staticmethod
+    def decode(data: bytes) -> str | None:
+        """Return the topic's id; None when it is not noted. Raises ``BadDataError``."""
+        if not data:
+            return None
+        return _decode_topic_id(decode_object(data, TopicPartitionsZNode._NODE))
 
 
 class TopicPartitionZNode:

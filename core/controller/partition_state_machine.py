@@ -205,7 +205,9 @@ class PartitionStateMachine:
         if not proposals:
             return failures, []
         outcomes = self._term.store.create_partition_states(
-            proposals, self._context.epoch_zk_version
+            proposals,
+            self._context.epoch_zk_version,
+            {topic: self._context.topic_id(topic) for topic in {p.topic for p in proposals}},
         )
         exist = [p for p in proposals if outcomes[p] is WriteError.NODE_EXISTS]
         stored = self._term.store.read_partition_states(exist) if exist else {}

@@ -20,6 +20,7 @@ from core.controller.topic_deletion import TopicDeletions
 from core.errors import BadDataError, UnreadableError
 from core.model import PartitionAndReplica, ReplicaAssignment, TopicPartition
 from core.ports import TopicAssignment, WriteError
+from core.protocol.control import TopicId
 
 log = logging.getLogger(__name__)
 
@@ -160,9 +161,10 @@ class TopicChanges:
 
         Tools that know no topic ids rewrite the znode without it (KAFKA-12835): the id in memory
         is put back, with the moves they know nothing of either. A new controller has none in
-        memory; then a znode that was written more than once gets the id its broker has heard of,
-        because logs carry it already. Without a state nobody was told of the topic: what the
-        broker has heard of is an earlier one of that name.
+        memory; then a znode that was written more than once gets the id that was noted with its
+        first state. Where nothing is noted, because Kafka's controller created the states, it gets
+        the id its broker has heard of: logs carry it already. Without a state nobody was told of
+        the topic: what the broker has heard of is an earlier one of that name.
         """
         known = self._context.topic_id(topic)
         if known is not None and not self._is_another(topic, read):
@@ -171,10 +173,16 @@ class TopicChanges:
         if read.topic_id is not None:
             return read
         was_rewritten = known is None and read.zk_version > 0
-        heard_of = self._term.topic_ids.last_known(topic) if was_rewritten else None
-        if heard_of is None or not self._has_states(topic, read):
-            return replace(read, topic_id=self._term.topic_ids.new_topic_id())
-        return replace(read, topic_id=heard_of)
+        lost = self._lost_id(topic, read) if was_rewritten else None
+        return replace(read, topic_id=lost or self._term.topic_ids.new_topic_id())
+
+    def _lost_id(self, topic: str, read: TopicAssignment) -> TopicId | None:
+        """Return the id that a topic had before somebody dropped it; None: it had none."""
+        noted = self._term.store.read_noted_topic_id(topic)
+        if noted is not None:
+            return noted
+        heard_of = self._term.topic_ids.last_known(topic)
+        return heard_of if heard_of is not None and self._has_states(topic, read) else None
 
     def _has_states(self, topic: str, read: TopicAssignment) -> bool:
         partitions = [TopicPartition(topic, partition) for partition in read.partitions]

@@ -76,10 +76,13 @@ class ScriptedStore(ZkControllerStore):
         return {p: self.states[p] for p in partitions if p in self.states}
 
     def create_partition_states(
-        self, states: Mapping[TopicPartition, LeaderIsrAndControllerEpoch], epoch_zk_version: int
+        self,
+        states: Mapping[TopicPartition, LeaderIsrAndControllerEpoch],
+        epoch_zk_version: int,
+        topic_ids: Mapping[str, str | None] | None = None,
     ) -> Mapping[TopicPartition, int | WriteError]:
         """Note the states and answer with what was scripted."""
-        del epoch_zk_version
+        del epoch_zk_version, topic_ids
         _fail_on_exception(self.creations)
         refusal = one_of(self.creations, _WRITE_OUTCOMES, "the answer to a creation")
         if refusal is None:

@@ -51,8 +51,7 @@ class Bounds:
             return
         rulers = self._cluster.active_controllers
         assert any(map(self._history.is_ruling, rulers)), "ElectionIsBounded: nobody rules yet"
-        # Brokers take another id of a topic than theirs for its own when they start again.
-        unled = () if self._history.second_ids else self._unled()
+        unled = self._unled()
         assert not unled, f"ElectionIsBounded: nobody leads {unled}"
 
     def check(self, max_leader_epochs: int) -> None:

@@ -72,7 +72,6 @@ class LeadershipHistory:
         self.leaders_write_isrs = False
         self.is_epoch_tampered_with = False
         self.leave_requests: Counter[ControlledShutdownRequest] = Counter()
-        self.second_ids = 0  # topics whose id was lost, and who got another one
         self.on_wish: Callable[[str], None] = lambda topic: None  # to delete it
         self.on_topic_lost: Callable[[str, str, Mapping[int, ReplicaAssignment]], None] = (
             lambda topic, topic_id, assignment: None
@@ -254,11 +253,9 @@ class LeadershipHistory:
             self._assignments[topic] = dict(stored.partitions)
             if stored.topic_id is not None:
                 first = self._topic_ids.setdefault(topic, stored.topic_id)
-                if first != stored.topic_id:
-                    self.second_ids += 1
-                    self.on_given_up(topic)
-                    if topic in self._wished:  # with any id
-                        self.on_wish(topic)
+                is_led = any(partition.topic == topic for partition in self.current)
+                is_kept = first == stored.topic_id or not is_led  # before, nobody was told of it
+                assert is_kept, f"TopicKeepsItsId: {topic} had {first}: {stored}"
                 self._topic_ids[topic] = stored.topic_id
 
     def _check_moves(self, topic: str, now: Mapping[int, ReplicaAssignment]) -> None:

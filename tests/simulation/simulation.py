@@ -227,11 +227,7 @@ class Simulation:
                 self.cluster.expire(ruler.session.session_id)
 
     def _converge(self) -> None:
-        second_ids = self.invariants.history.second_ids
         self._rest()
-        if self.invariants.history.second_ids > second_ids:
-            self._restart(self.cluster.brokers)
-            self._rest()
         restored = self._damage.restore_what_nobody_has()
         if restored is not None:
             self._restart(restored)
@@ -323,17 +319,12 @@ class Simulation:
                 self.cluster.zookeeper.reconnect(broker.session.session_id)
         for session_id in self._forgotten_sessions:
             self.cluster.expire(session_id)
-        if self.invariants.history.second_ids:
-            self._restart(self.cluster.brokers)
         self._admins.mend_all()
         self._configurations.settle()
         self.cluster.zookeeper.remove(ControllerFailuresZNode.PATH)  # what is set aside: try again
 
     def _restart(self, broker_ids: Collection[BrokerId]) -> None:
-        """Make brokers accept what they do when they start: topics with a second id for one.
-
-        A tool that knows no ids dropped the first one, and the next controller had not heard of it.
-        """
+        """Make brokers accept what they accept only when they start."""
         for broker_id in sorted(broker_ids):
             session_id = self.cluster.brokers[broker_id].session.session_id
             self.cluster.kill(broker_id)

@@ -48,6 +48,11 @@ def registrations_deleted_for_good() -> Any:
     return patch.object(Controller, "_dispatch", deaf)
 
 
+def dropped_topic_ids_taken_from_hearsay() -> Any:
+    """A topic id that a tool dropped is not looked up where it was noted (KAFKA-12835)."""
+    return patch.object(ZkControllerStore, "read_noted_topic_id", lambda self, topic: None)
+
+
 def obeyed_epochs_forgotten() -> Any:
     """A broker that starts obeys any controller, also one that was deposed long ago."""
     init = ControlOrders.__init__
@@ -92,6 +97,7 @@ TAMPERING_DEFECTS: tuple[Defect, ...] = (
     any_data_are_taken_for_the_clusters,
     older_data_are_accepted,
     registrations_deleted_for_good,
+    dropped_topic_ids_taken_from_hearsay,
     obeyed_epochs_forgotten,
     epochs_set_back_for_good,
     epochs_shared_by_controllers,

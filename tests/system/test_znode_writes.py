@@ -19,6 +19,7 @@ import run
 from tests.support.operated_cluster import ELECT, REASSIGN, OperatedCluster
 from tests.support.running_cluster import eventually
 from tests.support.znode_writes import (
+    ID,
     MS,
     History,
     change,
@@ -85,7 +86,7 @@ def test_a_topic_of_a_tool_gets_its_id_then_its_partitions_then_their_states(
         create("/config/topics/created", {"version": 1, "config": {}}),
         create(topic, {"version": 1, "partitions": {"0": [0, 1, 2], "1": [1, 2, 0]}}),
         change(topic, topic_znode([[0, 1, 2], [1, 2, 0]])),
-        create(f"{topic}/partitions"),
+        create(f"{topic}/partitions", {"version": 1, "topic_id": ID}),  # empty in Kafka
         create(f"{topic}/partitions/0"),
         create(state_path("created", 0), state(0, [0, 1, 2], 0, epoch)),
         create(f"{topic}/partitions/1"),

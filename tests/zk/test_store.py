@@ -31,6 +31,7 @@ from zk.znodes import (
     PERSISTENT_PATHS,
     BrokerIdZNode,
     TopicPartitionStateZNode,
+    TopicPartitionsZNode,
     TopicPartitionZNode,
     TopicZNode,
 )
@@ -568,6 +569,21 @@ def test_states_are_created_with_all_above_them(
     assert store.read_partition_states(states) == {T0: STATE, U0: STATE, T1: STATE}
     partition = server.snapshot()[TopicPartitionZNode.path(T0)]
     assert partition.data == b""
+
+
+def test_the_id_of_a_topic_is_noted_with_its_first_state(
+    server: FakeZooKeeperServer, store: ZkControllerStore
+) -> None:
+    for topic in ("t", "u"):
+        put_topic(server, topic, 0)
+    assert store.read_noted_topic_id("t") is None
+    store.create_partition_states({T0: STATE, U0: STATE}, 0, {"t": topic_id(7), "u": None})
+    store.create_partition_states({T1: STATE}, 0, {"t": topic_id(8)})
+    assert store.read_noted_topic_id("t") == topic_id(7)
+    assert store.read_noted_topic_id("u") is None
+    for garbage in (b"garbage", b'{"topic_id":"short"}'):
+        server.put(TopicPartitionsZNode.path("u"), garbage)
+        assert store.read_noted_topic_id("u") is None
 
 
 def test_states_are_created_under_nodes_that_exist_already(

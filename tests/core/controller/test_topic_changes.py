@@ -168,6 +168,16 @@ def test_an_id_lost_before_this_term_is_the_one_the_broker_has_heard_of(office: 
     assert office.topic("u").topic_id == topic_id(1), "never rewritten: another topic of that name"
 
 
+def test_an_id_lost_before_this_term_is_not_that_of_an_earlier_topic_of_that_name(
+    grown: Office,
+) -> None:
+    grown.put_topic("t", {0: (1, 2), 1: (2, 3)})
+    grown.context.remove_topic("t")  # another controller, which has heard of no other topic yet
+    grown.topic_ids.heard_of = {"t": topic_id(66)}
+    grown.topics.load()
+    assert grown.topic("t").topic_id == grown.context.topic_id("t") == topic_id(77)
+
+
 def test_a_topic_that_grew_before_it_got_an_id_has_not_that_of_a_deleted_one(
     office: Office,
 ) -> None:
