@@ -58,11 +58,8 @@ class RealActions:
         self.cluster = cluster
         self.zookeeper = cluster.zookeeper
         self._prefix = case.replace("/", ".").replace("_", "-")
-        eventually(lambda: cluster.controller() is not None, "somebody rules")
-        rules = cluster.controller()
-        assert rules is not None
-        self._rules = rules
-        self._other = next(b for b in (0, 1, 2) if b != rules)
+        self._rules = cluster.ruler()
+        self._other = next(b for b in (0, 1, 2) if b != self._rules)
         self.by_op: Mapping[str, Callable[[Fields], None]] = {
             op.removeprefix("do_"): getattr(self, op) for op in dir(self) if op.startswith("do_")
         }

@@ -34,8 +34,7 @@ def kill_the_leader(cluster: BreakableCluster, load: Load, chance: random.Random
 
 def kill_the_controller(cluster: BreakableCluster, load: Load, chance: random.Random) -> None:
     """``kill -9`` of the controller; while nobody rules, nothing else can happen."""
-    victim = eventually(lambda: (cluster.controller(),), "a controller")[0]
-    assert victim is not None
+    victim = cluster.ruler()
     cluster.kill(victim)
     load.await_progress()
     cluster.revive(victim)

@@ -32,9 +32,7 @@ class OperatedCluster(RunningCluster):
 
     def roles(self) -> tuple[BrokerId, BrokerId, BrokerId]:
         """Return who rules and the two others."""
-        eventually(lambda: self.controller() is not None, "somebody rules")
-        rules = self.controller()
-        assert rules is not None
+        rules = self.ruler()
         first, second = sorted({0, 1, 2} - {rules})
         return rules, first, second
 

@@ -79,6 +79,13 @@ class ObservedCluster:
             return None if node is None else ControllerZNode.decode(node.data)
         return None
 
+    def ruler(self) -> BrokerId:
+        """Return the active controller, as soon as there is one."""
+        (rules,) = eventually(
+            lambda: [found for found in [self.controller()] if found is not None], "somebody rules"
+        )
+        return rules
+
     def controller_epoch(self) -> int:
         """Return the controller epoch."""
         node = self.zookeeper.get(ControllerEpochZNode.PATH)
