@@ -89,6 +89,11 @@ class Peers:
         poller.register(self._socket, zmq.POLLIN)
 
     @property
+    def is_closed(self) -> bool:
+        """Whether there is nothing any more to receive from."""
+        return self._socket.closed
+
+    @property
     def has_messages(self) -> bool:
         """Whether ``next_message`` would return one."""
         return self._waiting > 0
@@ -96,7 +101,8 @@ class Peers:
     def receive(self) -> bool:
         """Take the next chunk that came; return whether one did; never blocks.
 
-        None is taken while too many messages wait. Raises PeerError for a peer that was cut off.
+        None is taken while too many messages wait. Raises PeerError for a peer that was cut off; it
+        is cut off too when something unexpected is raised.
         """
         if self.unfinished_bytes > self._max_unfinished_bytes:
             self._cut_off(max(self._peers, key=lambda other: self._peers[other].zmtp.held_bytes))
@@ -113,7 +119,7 @@ class Peers:
         elif route in self._peers:
             try:
                 self._read(route, self._peers[route], data)
-            except PeerError:
+            except Exception:
                 self._cut_off(route)
                 raise
         return True
@@ -181,7 +187,7 @@ class Peers:
         elif route in self._peers:
             self._forget(route)
         else:
-            zmtp = ZmtpConnection(str(frame.get("Peer-Address")), self._max_message_bytes)
+            zmtp = ZmtpConnection(_address_of(frame), self._max_message_bytes)
             self._peers[route] = _Peer(zmtp)
             self._send_own(route, zmtp.take_to_send())
 
@@ -230,3 +236,11 @@ class Peers:
         except zmq.ZMQError as error:
             if error.errno != zmq.EHOSTUNREACH:
                 raise
+
+
+def _address_of(frame: zmq.Frame) -> str:
+    """Return where a peer is, for messages; ZeroMQ has no address of one that left at once."""
+    try:
+        return str(frame.get("Peer-Address"))
+    except zmq.ZMQError:
+        return "an unknown address"

@@ -41,6 +41,7 @@ _STOP_TIMEOUT_S: Final = 5.0
 # For the last answers to travel: closing drops what was not sent here and what was not read there.
 _LAST_WORDS_S: Final = 0.05
 _LOG_INTERVAL_S: Final = 10.0
+_PAUSE_S: Final = 0.1  # after an unexpected error, of which there may be many
 
 
 class PortInUseError(RegentError):
@@ -61,6 +62,7 @@ class Rejection(StrEnum):
     OVERLOADED = "too many unanswered requests"
     DISPATCH_FAILED = "dispatch failed"
     UNROUTABLE_ANSWER = "answer to a peer that is gone"
+    UNEXPECTED = "unexpected error"
 
 
 _REASONS_TO_CUT_OFF: Final[Mapping[type[PeerError], Rejection]] = {
@@ -71,7 +73,7 @@ _REASONS_TO_CUT_OFF: Final[Mapping[type[PeerError], Rejection]] = {
 
 
 class RejectedFrames:
-    """Counts rejections by reason; logs at most one line in ten seconds."""
+    """Counts rejections by reason; logs the first of each and at most one line in ten seconds."""
 
     def __init__(self) -> None:
         self._counts: Counter[Rejection] = Counter()
@@ -83,15 +85,22 @@ class RejectedFrames:
         return dict(self._counts)
 
     def add(self, reason: Rejection, detail: object) -> None:
-        """Count one."""
+        """Count one; an unexpected error is the one that is being handled."""
         self._counts[reason] += 1
         now = time.monotonic()
-        if now >= self._next_log_at:
+        if now >= self._next_log_at or self._counts[reason] == 1:
             self._next_log_at = now + _LOG_INTERVAL_S
             so_far = ", ".join(f"{count} {reason}" for reason, count in self._counts.items())
             # Whoever lets an answer be held may leave before it comes: nothing is wrong then.
             level = logging.INFO if reason is Rejection.UNROUTABLE_ANSWER else logging.WARNING
-            logger.log(level, "Rejected, %s: %s (so far: %s)", reason, detail, so_far)
+            logger.log(
+                level,
+                "Rejected, %s: %s (so far: %s)",
+                reason,
+                detail,
+                so_far,
+                exc_info=reason is Rejection.UNEXPECTED,
+            )
 
 
 class Reply:
@@ -200,6 +209,7 @@ class ControlServer:
         self._screen = screen
         self._outstanding = 0  # this and the next: read and written by the I/O thread alone
         self._last_answer_at = -_LAST_WORDS_S
+        self._sweep_at = 0.0
         self._outbox: deque[tuple[bytes, Frames]] = deque()  # route and frames
         self._stopping = threading.Event()
         self._wakeup = Wakeup()
@@ -239,17 +249,15 @@ class ControlServer:
         poller = zmq.Poller()
         peers.register(poller)
         poller.register(self._wakeup.fileno(), zmq.POLLIN)
-        sweep_at = 0.0
         try:
             while not self._stopping.is_set():
-                poller.poll(0 if peers.has_messages else int(SWEEP_S * 1000))
-                self._wakeup.clear()
-                self._send_answers(peers)
-                self._receive(peers)
-                self._send_answers(peers)  # what dispatch answered itself
-                if time.monotonic() >= sweep_at:
-                    sweep_at = time.monotonic() + SWEEP_S
-                    peers.sweep()
+                try:
+                    self._take_turn(poller, peers)
+                except Exception as error:
+                    if isinstance(error, zmq.ContextTerminated) or peers.is_closed:
+                        raise
+                    self.rejected.add(Rejection.UNEXPECTED, error)
+                    self._stopping.wait(_PAUSE_S)
             self._send_answers(peers)
             time.sleep(max(0.0, self._last_answer_at + _LAST_WORDS_S - time.monotonic()))
             if not peers.stop_listening():
@@ -258,6 +266,16 @@ class ControlServer:
             logger.warning("%s ends: the context was destroyed before it was stopped", self._name)
         finally:
             peers.close()
+
+    def _take_turn(self, poller: zmq.Poller, peers: Peers) -> None:
+        poller.poll(0 if peers.has_messages else int(SWEEP_S * 1000))
+        self._wakeup.clear()
+        self._send_answers(peers)
+        self._receive(peers)
+        self._send_answers(peers)  # what dispatch answered itself
+        if time.monotonic() >= self._sweep_at:
+            self._sweep_at = time.monotonic() + SWEEP_S
+            peers.sweep()
 
     def _send_answers(self, peers: Peers) -> None:
         while self._outbox:

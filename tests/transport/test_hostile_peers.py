@@ -119,6 +119,27 @@ def test_a_large_request_of_a_deposed_controller_is_answered_unread(
         socket.close()
 
 
+def test_an_unexpected_error_is_told_and_ends_nothing(
+    serve: Serve, context: Context, caplog: pytest.LogCaptureFixture
+) -> None:
+    def screen(api_key: ApiKey, header: ControlHeader) -> None:
+        raise LookupError("planted")
+
+    server = serve(answer_ready, screen=screen)
+    socket = open_socket(context, zmq.DEALER)
+    try:
+        peer = RawPeer(socket, server.endpoint)
+        for _ in range(2):
+            header = [1, ApiKey.UPDATE_METADATA, 0, 5, "c", 1, 6, 3]
+            peer.send_header(header, bytes(AT_ONCE_BYTES + 1))
+            assert peer.receive_own_answer() == ANSWER_999
+    finally:
+        socket.close()
+    assert server.rejected.counts == {Rejection.UNEXPECTED: 2}
+    (told,) = (record for record in caplog.records if record.exc_info)
+    assert "unexpected error: planted" in told.message
+
+
 def test_a_peer_that_sends_a_larger_request_than_there_are_is_cut_off(
     serve: Serve, context: Context, connect: Connect
 ) -> None:
@@ -172,6 +193,19 @@ def test_garbage_on_the_port_harms_nobody(
         assert client.request(STATUS, timeout_ms=5000) == READY
     assert client.request(STATUS, timeout_ms=5000) == READY
     assert server.rejected.counts.keys() <= {Rejection.BAD_HANDSHAKE}  # none became a message
+
+
+def test_peers_that_leave_before_they_are_accepted_harm_nobody(
+    server: ControlServer, connect: Connect
+) -> None:
+    client = connect(server.endpoint)
+    address = urlsplit(server.endpoint)
+    for _ in range(200):
+        peer = socket.create_connection((address.hostname, address.port or 0), timeout=5)
+        peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        peer.close()  # which resets the connection
+    assert client.request(STATUS, timeout_ms=5000) == READY
+    assert not server.rejected.counts
 
 
 def test_more_unanswered_requests_than_allowed_are_refused(
