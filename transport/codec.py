@@ -22,7 +22,7 @@ from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 import msgpack
 
 from core.errors import BadDataError, Errors
-from core.model import BrokerId
+from core.model import MAX_CONTROLLER_EPOCH, BrokerId
 from core.protocol import broker, control, controller, placement, topics
 from core.protocol.api import ActorRequest, ActorResponse, ApiKey
 from core.protocol.control import ControlHeader, ControlRequest, ControlResponse
@@ -267,6 +267,8 @@ def decode_request_header(data: RecordBytes) -> RequestHeader:
     control = (header.controller_id, header.controller_epoch, header.broker_epoch)
     if None in control and control != (None, None, None):
         raise BadDataError("RequestHeader: controller id and epochs come all three or not at all")
+    if header.controller_epoch is not None and header.controller_epoch > MAX_CONTROLLER_EPOCH:
+        raise BadDataError("RequestHeader: no controller can have an epoch so high")
     return header
 
 

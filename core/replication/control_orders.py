@@ -9,6 +9,9 @@ deposed. What protects whom:
 * ``sequence``: a late copy of an order that was followed by others changes nothing.
 * ``leader_epoch``: an order for a partition is obeyed once, and never after a newer one.
 
+A row that no controller would send (a name that is a path, a number that Kafka has no room for) is
+refused by itself: the name of a partition becomes that of a directory, and a line of a checkpoint.
+
 Mirrors ``becomeLeaderOrFollower``, ``stopReplicas`` and ``maybeUpdateMetadataCache`` of
 ``kafka.server.ReplicaManager``.
 """
@@ -17,6 +20,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 
 from core.errors import Errors, StorageError
@@ -56,10 +60,12 @@ from core.replication.replica_fetcher import ReplicaFetcher
 from core.replication.request_parts import Named, RequestParts
 from core.replication.suspect_replicas import SuspectTracker
 from core.replication.turns import Turns, portions_of_orders, take
+from core.topic_validation import topic_name_problem
 
 log = logging.getLogger("state.change")
 
 MAX_TRACEBACKS = 10
+_INT32_MAX = 2**31 - 1  # partitions and leader epochs are no larger in Kafka's formats
 
 
 class ControlOrders:
@@ -222,6 +228,7 @@ class ControlOrders:
         self, header: ControlHeader, request: LeaderAndIsrRequest, now_ms: int
     ) -> Turns[LeaderAndIsrResponse]:
         is_present = self._is_of_this_life(header)
+        request, errors = _without_impossible(request)
         if not self._logs.knows_all:
             self._suspects.note_missing(request)
         if request.type is LeaderAndIsrType.FULL:
@@ -229,7 +236,6 @@ class ControlOrders:
             if named is not None:
                 self._find_lost_logs(header, request, named)
                 self._set_strays_aside(named)
-        errors: list[PartitionError] = []
 
         def obey(portion: Sequence[tuple[LeaderAndIsrTopic, LeaderAndIsrPartition]]) -> None:
             for topic, state in portion:
@@ -461,6 +467,36 @@ def _why_not(replica_log: PartitionLog, topic_id: TopicId | None, leader_epoch: 
     if replica_log.taken_back_to >= 0 and leader_epoch <= replica_log.latest_epoch:
         return Errors.CORRUPT_MESSAGE
     return Errors.NONE
+
+
+def _without_impossible(
+    request: LeaderAndIsrRequest,
+) -> tuple[LeaderAndIsrRequest, list[PartitionError]]:
+    """Return a request without the rows that no controller would send, and the answers to those."""
+    impossible = {
+        (topic.topic_name, state.partition_index)
+        for topic in request.topic_states
+        for is_legal in [topic_name_problem(topic.topic_name) is None]
+        for state in topic.partition_states
+        if not is_legal
+        or not 0 <= state.partition_index <= _INT32_MAX
+        or state.leader_epoch > _INT32_MAX
+    }
+    if not impossible:
+        return request, []
+    possible = tuple(
+        replace(
+            topic,
+            partition_states=tuple(
+                state
+                for state in topic.partition_states
+                if (topic.topic_name, state.partition_index) not in impossible
+            ),
+        )
+        for topic in request.topic_states
+    )
+    errors = [PartitionError(*name, Errors.INVALID_TOPIC_EXCEPTION) for name in sorted(impossible)]
+    return replace(request, topic_states=possible), errors
 
 
 _EMPTY: Mapping[type[ControlRequest], ControlRequest] = {

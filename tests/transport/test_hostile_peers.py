@@ -44,6 +44,7 @@ def peer(context: Context, server: ControlServer) -> Iterator[RawPeer]:
         ([1, 99, 0, 5, "c", 1, 2, 3], b"\x80", Errors.INVALID_REQUEST, "unknown api"),
         ([1, 4, 0, 5], b"\x80", Errors.INVALID_REQUEST, "bad header"),
         ([1, 4, 0, 5, "c", 1, 2, None], b"\x80", Errors.INVALID_REQUEST, "bad header"),
+        ([1, 4, 0, 5, "c", 1, 2**31, 3], b"\x80", Errors.INVALID_REQUEST, "bad header"),
         ([1, 4, 0, 5, "c", 1, 2, 3], b"\x80", Errors.INVALID_REQUEST, "bad body"),
         ([1, 4, 0, 5, "c", 1, 2, 3], b"\xc1", Errors.INVALID_REQUEST, "bad body"),
         ([1, 4, 0, 5, "c", 1, 2, 3], b"\x91" * 1500, Errors.INVALID_REQUEST, "bad body"),

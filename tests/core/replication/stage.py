@@ -180,9 +180,12 @@ def leader_and_isr(
     id: TopicId | None = A,
     type: LeaderAndIsrType = INCREMENTAL,
 ) -> LeaderAndIsrRequest:
-    """Return orders for partitions of topic t."""
-    states = tuple(row._replace(partition_index=tp.partition) for tp, row in rows.items())
-    topics = (LeaderAndIsrTopic("t", id, states),) if rows else ()
+    """Return orders for partitions."""
+    states: dict[str, tuple[LeaderAndIsrPartition, ...]] = {}
+    for tp, row in rows.items():
+        orders = states.get(tp.topic, ())
+        states[tp.topic] = (*orders, row._replace(partition_index=tp.partition))
+    topics = tuple(LeaderAndIsrTopic(topic, id, orders) for topic, orders in states.items())
     return LeaderAndIsrRequest(type, topics, ())
 
 

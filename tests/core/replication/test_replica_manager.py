@@ -200,6 +200,31 @@ def test_what_is_not_assigned_to_it_is_not_hosted(broker: Broker) -> None:
 # --- topic ids ------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        TopicPartition("../../t", 0),
+        TopicPartition("", 0),
+        TopicPartition("t\0", 0),
+        TopicPartition("a 0 5\nt", 0),
+        TopicPartition("t", -1),
+        TopicPartition("t", 2**31),
+    ],
+)
+def test_a_partition_that_cannot_be_is_refused_and_the_others_are_hosted(
+    broker: Broker, name: TopicPartition
+) -> None:
+    errors = broker.order({name: state(), T0: state()}, type=FULL)
+    assert errors == {name: Errors.INVALID_TOPIC_EXCEPTION, T0: Errors.NONE}
+    assert list(broker.manager.partitions) == [T0]
+    assert list(broker.logs.hosted()) == [T0]
+
+
+def test_a_leader_epoch_that_no_log_has_room_for_is_refused(broker: Broker) -> None:
+    assert broker.order({T0: state(leader_epoch=2**31)}) == {T0: Errors.INVALID_TOPIC_EXCEPTION}
+    assert broker.order({T0: state(leader_epoch=2**31 - 1)}) == {T0: Errors.NONE}
+
+
 def test_an_order_for_another_topic_of_that_name_is_refused(broker: Broker) -> None:
     assert broker.order({T0: state(leader_epoch=0)}, id=A) == {T0: Errors.NONE}
     assert broker.order({T0: state(leader_epoch=1)}, id=A) == {T0: Errors.NONE}
