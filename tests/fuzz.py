@@ -1,8 +1,8 @@
 """``python -m tests.fuzz --requests 50000``: what strangers send to a real broker; prints JSON.
 
-Genuine requests of every kind and version are changed at random and sent, while another client
-produces. ``problems`` must be empty: no traceback in a log, nobody else kept waiting, no memory
-that stays. ``--seed`` repeats a run.
+Genuine requests of every kind and version are changed at random and sent to one port, ``--port``,
+while other clients produce and ask at that port. ``problems`` must be empty: no traceback in a log,
+nobody else kept waiting, no memory that stays, the same session. ``--seed`` repeats a run.
 """
 
 from __future__ import annotations
@@ -14,15 +14,22 @@ import random
 import sys
 import tempfile
 from collections import Counter
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager
+from functools import partial
+from itertools import islice
 from multiprocessing.connection import Connection
 from pathlib import Path
 from time import monotonic, sleep
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import click
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
+from core.errors import RegentError
+from core.protocol.broker import DescribeMetadataRequest, FetchRequest
+from core.protocol.control import ControlHeader
+from tests.support import fuzzed_frames
 from tests.support.fuzzed_requests import (
     TOPIC,
     Conversation,
@@ -33,13 +40,21 @@ from tests.support.fuzzed_requests import (
     talk,
 )
 from tests.support.running_cluster import RunningCluster
+from transport.remote_ref import RemoteActorRef
+from transport.sockets import new_context
 
 CONNECTIONS = 25
 REQUESTS_PER_CONNECTION = 2  # on average
 MAX_WAIT_S = 2.0
 MAX_GROWTH_MB = 64
+TIMEOUT_S = 10.0
 SETTINGS = "[broker]\nauto_create_topics_enable = false\n"
 PRODUCE = 0
+EXPIRIES = "kafka_server_SessionExpireListener_ZooKeeperExpiresPerSec_total"
+
+Address: TypeAlias = tuple[str, int]
+Use: TypeAlias = Callable[[], object]
+"""What a client that does nothing wrong does once; raises OSError or RegentError."""
 
 
 class Seen(NamedTuple):
@@ -50,18 +65,57 @@ class Seen(NamedTuple):
     failures: list[str]
 
 
-def produce_until_told(pipe: Connection, address: tuple[str, int], produce: bytes) -> None:
-    """Produce, on a connection a request, in a process of its own; tell what was seen."""
+# --- clients that do nothing wrong ---
+
+
+def producer(address: Address, produce: bytes) -> Iterator[Use]:
+    """Produce, on a connection a request."""
+    yield partial(ask, address, produce)
+
+
+def asker(port: str, address: Address) -> Iterator[Use]:
+    """Ask as brokers and tools do, on one connection."""
+    context = new_context()
+    endpoint = f"tcp://{address[0]}:{address[1]}"
+    request = DescribeMetadataRequest() if port == "control" else FetchRequest(replica_id=7)
+    try:
+        with RemoteActorRef(context, endpoint, client_id="innocent") as actor:
+            yield partial(actor.ask, request, timeout=TIMEOUT_S)
+    finally:
+        context.destroy(linger=0)
+
+
+def use_until_told(pipe: Connection, client: Callable[[], Iterator[Use]]) -> None:
+    """Use a broker again and again; tell what was seen."""
     answers, longest_s, failures = 0, 0.0, []
-    while not pipe.poll(0.01):
-        began = monotonic()
-        try:
-            ask(address, produce)
-            answers += 1
-        except OSError as error:
-            failures.append(repr(error))
-        longest_s = max(longest_s, monotonic() - began)
+    with contextmanager(client)() as use:
+        while not pipe.poll(0.01):
+            began = monotonic()
+            try:
+                use()
+                answers += 1
+            except (OSError, RegentError) as error:
+                failures.append(repr(error))
+            longest_s = max(longest_s, monotonic() - began)
     pipe.send(Seen(answers, round(longest_s, 3), failures))
+
+
+class Innocent:
+    """A client in a process of its own."""
+
+    def __init__(self, client: Callable[[], Iterator[Use]]) -> None:
+        self._pipe, other_end = multiprocessing.Pipe()
+        self._process = multiprocessing.get_context("spawn").Process(
+            target=use_until_told, args=(other_end, client), daemon=True
+        )
+        self._process.start()
+
+    def stop(self) -> Seen:
+        """Return what it saw."""
+        self._pipe.send(None)
+        seen: Seen = self._pipe.recv()
+        self._process.join()
+        return seen
 
 
 def process_facts(pid: int) -> dict[str, float]:
@@ -75,8 +129,11 @@ def process_facts(pid: int) -> dict[str, float]:
     }
 
 
-def fuzz(address: tuple[str, int], requests: int, chosen: int) -> Counter[str]:
-    """Send so many requests; return what became of them."""
+# --- those that do ---
+
+
+def fuzz_kafka(address: Address, requests: int, chosen: int) -> Counter[str]:
+    """Send so many requests of Kafka's protocol; return what became of them."""
     outcomes: Counter[str] = Counter()
     genuine = genuine_requests(ask_versions(address))
 
@@ -99,22 +156,91 @@ def fuzz(address: tuple[str, int], requests: int, chosen: int) -> Counter[str]:
     return outcomes
 
 
-def problems(result: dict[str, Any], innocent: Seen) -> list[str]:
+def fuzz_frames(
+    address: Address, commander: ControlHeader, requests: int, chosen: int
+) -> Counter[str]:
+    """Send so many requests as they are between brokers; return what became of them."""
+    outcomes: Counter[str] = Counter()
+    chance = random.Random(f"{chosen}, frames")
+    sent = fuzzed_frames.conversations(commander, requests, chance)
+    while some := list(islice(sent, CONNECTIONS)):
+        outcomes.update(fuzzed_frames.talk(address, some))
+    return outcomes
+
+
+def problems(result: dict[str, Any], innocent: list[Seen]) -> list[str]:
     """Return what must not be."""
     grown = result["after"]["resident_mb"] - result["before"]["resident_mb"]
     return [
-        *(f"an innocent client: {failure}" for failure in innocent.failures[:10]),
+        *(f"an innocent client: {failure}" for seen in innocent for failure in seen.failures[:10]),
         *([f"{result['tracebacks']} tracebacks"] if result["tracebacks"] else []),
         *([f"{grown:.0f} MB more"] if grown > MAX_GROWTH_MB else []),
-        *(["waited for too long"] if innocent.longest_s > MAX_WAIT_S else []),
+        *(["waited for too long"] if any(seen.longest_s > MAX_WAIT_S for seen in innocent) else []),
+        *(["its session expired"] if result["expiries"] else []),
     ]
 
 
+class Target:
+    """A cluster of one broker, one of whose ports is fuzzed."""
+
+    def __init__(self, cluster: RunningCluster, port: str) -> None:
+        self._cluster = cluster
+        self._port = port
+        cluster.create_topic(TOPIC, 1, brokers=1)
+        cluster.await_agreement([0], TOPIC)
+        host, kafka_port = cluster.bootstrap.rsplit(":", 1)
+        self._kafka = host, int(kafka_port)
+        (broker,) = cluster.description["brokers"]
+        self._address = self._kafka if port == "kafka" else (host, int(broker[f"{port}_port"]))
+
+    def innocent(self) -> list[Innocent]:
+        """Start clients that do nothing wrong."""
+        genuine = genuine_requests(ask_versions(self._kafka))
+        produce = next(r for r in genuine if r[:2] == PRODUCE.to_bytes(2, "big"))
+        clients = [Innocent(partial(producer, self._kafka, produce))]
+        if self._port != "kafka":
+            clients.append(Innocent(partial(asker, self._port, self._address)))
+        return clients
+
+    def fuzz(self, requests: int, chosen: int) -> Counter[str]:
+        """Send so many requests; return what became of them."""
+        if self._port == "kafka":
+            return fuzz_kafka(self._address, requests, chosen)
+        epoch = self._cluster.broker_epoch(0)
+        assert epoch is not None
+        commander = ControlHeader(0, self._cluster.controller_epoch(), epoch)
+        return fuzz_frames(self._address, commander, requests, chosen)
+
+    def run(self, requests: int, chosen: int) -> dict[str, Any]:
+        """Return what the broker and everybody else saw of it."""
+        clients = self.innocent()
+        result: dict[str, Any] = {"port": self._port, "seed": chosen}
+        result["before"] = process_facts(self._cluster.pid(0))
+        began = monotonic()
+        outcomes = self.fuzz(requests, chosen)
+        result["seconds"] = round(monotonic() - began, 1)
+        innocent = [client.stop() for client in clients]
+        sleep(1)  # what is held ends when its client has left
+        result["after"] = process_facts(self._cluster.pid(0))
+        result["outcomes"] = dict(outcomes)
+        result["innocent"] = [seen._asdict() for seen in innocent]
+        result["expiries"] = self._cluster.metrics(0)[EXPIRIES]
+        logs = [path.read_text("utf-8", "replace") for path in self._logs()]
+        result["log_bytes"] = sum(map(len, logs))
+        result["tracebacks"] = sum(text.count("Traceback") for text in logs)
+        result["problems"] = problems(result, innocent)
+        return result
+
+    def _logs(self) -> Iterator[Path]:
+        return self._cluster.data_dir.rglob("*broker*.log")
+
+
 @click.command()
+@click.option("--port", type=click.Choice(["kafka", *fuzzed_frames.PORTS]), default="kafka")
 @click.option("--requests", type=click.IntRange(1), default=50_000, show_default=True)
 @click.option("--seed", "chosen", type=int, help="What is sent; by chance when not given.")
 @click.option("--data-dir", type=click.Path(path_type=Path), help="Kept; temporary when not given.")
-def main(requests: int, chosen: int | None, data_dir: Path | None) -> None:
+def main(port: str, requests: int, chosen: int | None, data_dir: Path | None) -> None:
     """Send changed requests to a broker; exit with 1 when it did harm."""
     first = random.randrange(2**32) if chosen is None else chosen
     with ExitStack() as stack:
@@ -123,33 +249,8 @@ def main(requests: int, chosen: int | None, data_dir: Path | None) -> None:
         config = folder / "fuzz.toml"
         config.write_text(SETTINGS)
         options = ("--brokers", "1", "--no-placement-service", "--config", str(config))
-        cluster = stack.enter_context(RunningCluster(folder / "cluster", *options))
-        cluster.create_topic(TOPIC, 1, brokers=1)
-        host, port = cluster.bootstrap.rsplit(":", 1)
-        address = host, int(port)
-        genuine = genuine_requests(ask_versions(address))
-        produce = next(r for r in genuine if r[:2] == PRODUCE.to_bytes(2, "big"))
-        cluster.await_agreement([0], TOPIC)
-        pipe, other_end = multiprocessing.Pipe()
-        client = multiprocessing.get_context("spawn").Process(
-            target=produce_until_told, args=(other_end, address, produce), daemon=True
-        )
-        client.start()
-        result: dict[str, Any] = {"seed": first, "before": process_facts(cluster.pid(0))}
-        began = monotonic()
-        outcomes = fuzz(address, requests, first)
-        result["seconds"] = round(monotonic() - began, 1)
-        pipe.send(None)
-        innocent: Seen = pipe.recv()
-        client.join()
-        sleep(1)  # what is held ends when its client has left
-        result["after"] = process_facts(cluster.pid(0))
-        result["outcomes"] = dict(outcomes)
-        result["innocent"] = innocent._asdict()
-        logs = [path.read_text(errors="replace") for path in folder.rglob("*broker*.log")]
-        result["log_bytes"] = sum(map(len, logs))
-        result["tracebacks"] = sum(text.count("Traceback") for text in logs)
-        result["problems"] = problems(result, innocent)
+        cluster = stack.enter_context(closing(RunningCluster(folder / "cluster", *options)))
+        result = Target(cluster, port).run(requests, first)
     sys.stdout.write(json.dumps(result, indent=1) + "\n")
     sys.exit(bool(result["problems"]))
 

@@ -95,6 +95,7 @@ class ReplicaManager:
         self.broker_id = broker_id
         self._logs = logs
         self._cache = cache
+        self._max_answer_bytes = settings.replica_fetch_response_max_bytes
         self._lock = Turn(nullcontext() if lock is None else lock, self._end_turn)
         self._delayed = delayed = DelayedOperations()
         self._quotas = quotas = ReplicationQuotas(broker_id)
@@ -318,8 +319,11 @@ class ReplicaManager:
         """Note how far a follower got, give it what follows, and maybe propose it for the ISR.
 
         Waits, if it may (``max_wait_ms``), for records, for an error, or for a log that leaves the
-        leader's; what is committed it is told with that, or when time is up.
+        leader's; what is committed it is told with that, or when time is up. It gets no more at
+        once than this broker would ask for: a stranger may ask for all there is.
         """
+        if request.max_bytes > self._max_answer_bytes:
+            request = replace(request, max_bytes=self._max_answer_bytes)
         with self._lock:
             return self._fetches.fetch(request, now_ms, respond)
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import random
 import struct
 from collections.abc import Iterator
 from contextlib import ExitStack
+from itertools import islice
 from pathlib import Path
 
 import msgpack
@@ -12,6 +14,8 @@ import pytest
 import zmq
 
 from core.protocol.api import ApiKey
+from core.protocol.control import ControlHeader
+from tests.support import fuzzed_frames
 from tests.support.fuzzed_requests import ask, ask_versions, framed, genuine_requests, request
 from tests.support.record_batches import batch
 from tests.support.running_cluster import RunningCluster, eventually
@@ -23,6 +27,7 @@ TOPIC = "t"
 MAX_CONNECTIONS = 60
 SETTINGS = f"[broker]\nmax_connections = {MAX_CONNECTIONS}\n"
 MANY = 24
+CHANGED = 400
 EXPIRIES = "kafka_server_SessionExpireListener_ZooKeeperExpiresPerSec_total"
 
 
@@ -104,6 +109,24 @@ def test_hostile_bodies_between_brokers_take_neither_time_nor_memory(
         assert broker.metrics(0)[EXPIRIES] == 0
     finally:
         context.destroy(linger=0)
+
+
+@pytest.mark.parametrize("port", fuzzed_frames.PORTS)
+def test_changed_requests_between_brokers_do_no_harm(broker: Broker, port: str) -> None:
+    address = "127.0.0.1", broker.description["brokers"][0][f"{port}_port"]
+    epoch = broker.broker_epoch(0)
+    assert epoch is not None
+    commander = ControlHeader(0, broker.controller_epoch(), epoch)
+    before = broker.forget_peak()
+    sent = fuzzed_frames.conversations(commander, CHANGED, random.Random(port))
+    while some := list(islice(sent, MANY)):
+        fuzzed_frames.talk(address, some)
+    answered = fuzzed_frames.talk(address, [fuzzed_frames.genuine_conversation(port)])
+    assert answered == {"requests": 1, "answered": 1}
+    assert broker.produce(100)
+    assert "Traceback" not in broker.log()
+    assert broker.peak_mb() - before < 32
+    assert broker.metrics(0)[EXPIRIES] == 0
 
 
 def test_requests_that_end_too_early_leave_no_traceback(broker: Broker) -> None:

@@ -98,6 +98,14 @@ def test_an_answer_has_no_more_than_the_follower_takes(leader: RecordBroker) -> 
     assert {n: len(v) for n, v in fetched_values(follower.follow(leader)).items()} == {T0: 3, T1: 1}
 
 
+def test_an_answer_has_no_more_than_the_leader_would_take_itself(follower: RecordBroker) -> None:
+    settings = ReplicationSettings(replica_fetch_response_max_bytes=2 * SIZE)
+    leader = RecordBroker(1, settings=settings)
+    leader.order(1, 1, T0, T1, T2)
+    fill(leader, 5, T0)
+    assert [len(v) for v in fetched_values(follower.follow(leader)).values()] == [2]
+
+
 def test_a_batch_that_is_too_large_comes_all_the_same(leader: RecordBroker) -> None:
     follower = limited(1, partition_max_bytes=1)
     fill(leader, 1, T0, T1)

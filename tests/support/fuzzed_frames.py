@@ -1,0 +1,381 @@
+"""Requests between brokers, changed at random, and who sends them: ZMTP and msgpack by hand.
+
+A genuine request of every kind is made from the types of its class. It is changed as a tree (a
+wrong type or an absurd number in any field), as bytes, or on its way: greetings, frames, half of a
+message, writers that take their time.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+import selectors
+import socket
+import struct
+import time
+import types
+import typing
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from enum import Enum
+from typing import Any, Final, NamedTuple
+
+import msgpack
+
+from core.errors import BadDataError
+from core.protocol.api import ApiKey
+from core.protocol.control import ControlHeader, LeaderAndIsrRequest, LeaderAndIsrType
+from core.protocol.controller import ControlledShutdownRequest
+from transport import codec
+from transport.zmtp import GREETING
+
+TOPIC: Final = "fuzzed"  # it does not exist, and no change makes another name of it that does
+READY: Final = b"\x04\x1c\x05READY\x0bSocket-Type\0\0\0\x06DEALER"
+PORTS: Final = ("control", "replication")
+WAIT_S: Final = 10.0
+_HELD_S: Final = 0.05
+_PIECES: Final = 6  # of what a writer that takes its time sends
+
+_WHO_COMMANDS: Final = 3  # fields at the end of a header
+_API_KEY: Final = 1  # where it is in a header
+_ABSURD: Final[tuple[Any, ...]] = (
+    None,
+    True,
+    -1,
+    -(2**31) - 1,
+    -(2**63),
+    2**31,
+    2**63 - 1,
+    2**64 - 1,
+    1.5,
+    float("nan"),
+    "",
+    "../../fuzzed",
+    "\0",
+    "é" * 40_000,
+    b"bytes",
+    [],
+    [None],
+    [[]] * 1_000,
+    [0] * 20_000,
+    {},
+    {"a": {"b": {}}},
+    {str(number): number for number in range(100)},
+    msgpack.ExtType(5, b"x"),
+    msgpack.Timestamp(0, 0),
+)
+
+
+# --- genuine requests ---
+
+_BY_NAME: Final = {"controller_epoch": 1, "parts": 1, "replication_factor": 1, "config": []}
+
+
+def example(hint: Any) -> Any:
+    """Return a value of a type as msgpack has it."""
+    if isinstance(hint, types.UnionType):
+        (hint,) = (arg for arg in typing.get_args(hint) if arg is not types.NoneType)
+    if typing.get_origin(hint) is tuple:
+        return [example(typing.get_args(hint)[0])]
+    if hint is bool:
+        return False
+    if isinstance(hint, type) and issubclass(hint, Enum):
+        return next(iter(hint)).value
+    if hint is int:
+        return 0
+    if hint is str:
+        return TOPIC
+    hints = typing.get_type_hints(hint)
+    if dataclasses.is_dataclass(hint):
+        names = [field.name for field in dataclasses.fields(hint)]
+        return {name: _BY_NAME.get(name, example(hints[name])) for name in names}
+    return [_BY_NAME.get(name, example(hints[name])) for name in hint._fields]
+
+
+class Message(NamedTuple):
+    """A request: its header and its body, as trees."""
+
+    header: list[Any]
+    body: Any
+
+    @property
+    def frames(self) -> list[bytes]:
+        """The frames of it."""
+        return [b"", msgpack.packb(self.header), msgpack.packb(self.body)]
+
+
+def genuine_messages(commander: ControlHeader) -> list[Message]:
+    """One of every kind; those of a controller once in its name, and once of a deposed one."""
+    found = []
+    for key in ApiKey:
+        kind = codec.request_class(key)
+        body = example(kind)
+        if key in codec.CONTROL_REQUESTS:
+            stale = commander._replace(controller_epoch=0)
+            found += [Message(_header(key, c), body) for c in (commander, stale)]
+        else:
+            found.append(Message(_header(key, None), body))
+    return found
+
+
+def _header(key: ApiKey, commander: ControlHeader | None) -> list[Any]:
+    ends = [None] * _WHO_COMMANDS if commander is None else list(commander[:_WHO_COMMANDS])
+    return [codec.HEADER_VERSION, int(key), codec.API_VERSION, 1, "fuzz", *ends]
+
+
+def is_an_order(frames: Sequence[bytes], commander: ControlHeader) -> bool:
+    """Whether a broker would rightly obey, and serve nobody any more, or not what it did before."""
+    if len(frames) < 3:
+        return False
+    try:
+        header = codec.decode_request_header(frames[1])
+        request = codec.decode_request_body(ApiKey(header.api_key), *frames[2:])
+    except (BadDataError, ValueError, KeyError):
+        return False
+    control = header.control_header
+    if control is None:
+        broker = header.api_key == ApiKey.CONTROLLED_SHUTDOWN
+        if isinstance(request, ControlledShutdownRequest):
+            broker = request.broker_id == commander.controller_id and request.broker_epoch < 0
+        return broker or header.api_key == ApiKey.SHUTDOWN_BROKER
+    if control.controller_epoch < commander.controller_epoch:
+        return False
+    if control.controller_epoch > commander.controller_epoch:
+        return True
+    if isinstance(request, LeaderAndIsrRequest):
+        return request.type is LeaderAndIsrType.FULL
+    return header.api_key == ApiKey.UPDATE_METADATA
+
+
+# --- changes of trees ---
+
+
+def _places(tree: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    yield path
+    if isinstance(tree, dict):
+        for key, value in tree.items():
+            yield from _places(value, (*path, key))
+    elif isinstance(tree, list):
+        for number, value in enumerate(tree):
+            yield from _places(value, (*path, number))
+
+
+def _replaced(tree: Any, path: tuple[Any, ...], value: Any) -> Any:
+    if not path:
+        return value
+    copy = dict(tree) if isinstance(tree, dict) else list(tree)
+    copy[path[0]] = _replaced(tree[path[0]], path[1:], value)
+    return copy
+
+
+def every_field_absurd(message: Message) -> Iterator[list[bytes]]:
+    """Yield a request once for every field and absurd value, which takes the field's place."""
+    for path in _places(list(message)):
+        for value in _ABSURD if path else ():
+            header, body = _replaced(list(message), path, value)
+            yield Message(header, body).frames
+
+
+def _change_tree(frames: list[bytes], message: Message, chance: random.Random) -> list[bytes]:
+    changed = list(message)
+    for _ in range(chance.randint(1, 3)):
+        path = chance.choice([p for p in _places(changed) if p])
+        changed = _replaced(changed, path, chance.choice(_ABSURD))
+    return Message(*changed).frames
+
+
+# --- changes of bytes and of frames ---
+
+
+def _change_bytes(frames: list[bytes], _message: Message, chance: random.Random) -> list[bytes]:
+    """Change bytes of header or body."""
+    at = chance.choice([1, 2, 2])
+    data = bytearray(frames[at])
+    for _ in range(chance.randint(1, 4)):
+        place = chance.randrange(len(data) + 1)
+        match chance.randrange(5):
+            case 0:
+                data[place : place + 1] = chance.randbytes(1)
+            case 1:  # an array, a map, a string or an extension with a giant count
+                count = struct.pack(">I", chance.choice([2**32 - 1, 2**20, 300_000, 2**16]))
+                data[place : place + 1] = chance.choice([b"\xdd", b"\xdf", b"\xdb", b"\xc9"])
+                data[place + 1 : place + 1] = count
+            case 2:
+                del data[place:]
+            case 3:
+                nested = chance.choice([b"\x91", b"\x81\x00", b"\x81\xa1a"])
+                data[place:place] = nested * chance.choice([3, 600, 1_500, 100_000])
+            case _:
+                data[place:place] = data[: chance.randrange(64)]
+    return [*frames[:at], bytes(data), *frames[at + 1 :]]
+
+
+def _change_frames(frames: list[bytes], _message: Message, chance: random.Random) -> list[bytes]:
+    """Drop, repeat, exchange or add frames."""
+    changed = list(frames)
+    match chance.randrange(5):
+        case 0:
+            del changed[chance.randrange(3)]
+        case 1:
+            changed.insert(chance.randrange(4), chance.choice(frames))
+        case 2:
+            chance.shuffle(changed)
+        case 3:
+            changed += [chance.randbytes(10)] * chance.choice([1, 5, 40])
+        case _:
+            changed[0] = chance.randbytes(3)
+    return changed
+
+
+def _change_nothing(frames: list[bytes], _message: Message, _chance: random.Random) -> list[bytes]:
+    return frames
+
+
+_CHANGES: Final[Sequence[Callable[[list[bytes], Message, random.Random], list[bytes]]]] = (
+    _change_tree,
+    _change_tree,
+    _change_bytes,
+    _change_bytes,
+    _change_frames,
+    _change_nothing,
+)
+
+
+def on_the_wire(frames: Sequence[bytes]) -> bytes:
+    """The bytes of a message."""
+    data = b""
+    for number, frame in enumerate(frames, start=1):
+        more = number < len(frames)
+        data += bytes((more | 2,)) + struct.pack(">Q", len(frame)) + frame
+    return data
+
+
+def _change_stream(data: bytes, chance: random.Random) -> bytes:
+    """Change what is said around the frames: flags, sizes, commands, the greeting."""
+    changed = bytearray(data)
+    match chance.randrange(6):
+        case 0:
+            changed[chance.randrange(64)] = chance.randrange(256)
+        case 1:
+            at = chance.randrange(64, len(changed))
+            changed[at] = chance.randrange(256)
+        case 2:
+            at = chance.randrange(64, len(changed))
+            changed[at:at] = struct.pack(">Q", chance.choice([0, 2**63, 2**64 - 1, 2**24, 300]))
+        case 3:
+            ping = chance.choice([b"\4\7\4PING\0\0", b"\4\1\4", b"\4\0", b"\4\7\4PONG\0\0", READY])
+            changed += ping * chance.choice([1, 3, 500])
+        case 4:
+            changed += b"\1\0" * chance.choice([1, 15, 17, 3_000])
+        case _:
+            del changed[chance.randrange(len(changed)) :]
+    return bytes(changed)
+
+
+# --- conversations ---
+
+
+class Conversation(NamedTuple):
+    """What is sent on one connection, piece by piece; ``leaves``: with the last one it is cut."""
+
+    pieces: list[bytes]
+    requests: int
+    leaves: bool
+
+
+def _conversation(messages: Sequence[list[bytes]], chance: random.Random) -> Conversation:
+    data = GREETING + READY + b"".join(map(on_the_wire, messages))
+    if chance.randrange(6) == 0:
+        data = _change_stream(data, chance)
+    pieces = [data]
+    if chance.randrange(8) == 0:  # takes its time
+        cuts = sorted(chance.randrange(len(data) + 1) for _ in range(_PIECES))
+        pieces = [data[a:b] for a, b in zip([0, *cuts], [*cuts, len(data)], strict=True)]
+    return Conversation(pieces, len(messages), chance.randrange(5) == 0)
+
+
+def genuine_conversation(port: str) -> Conversation:
+    """What is answered at a port."""
+    key = ApiKey.FETCH if port == "replication" else ApiKey.DESCRIBE_METADATA
+    message = Message(_header(key, None), example(codec.request_class(key)))
+    return Conversation([GREETING + READY + on_the_wire(message.frames)], 1, leaves=False)
+
+
+def conversations(
+    commander: ControlHeader, requests: int, chance: random.Random
+) -> Iterator[Conversation]:
+    """Yield conversations with so many requests in all; every field is absurd in the first ones."""
+    genuine = genuine_messages(commander)
+    absurd = [frames for message in genuine for frames in every_field_absurd(message)]
+    chance.shuffle(absurd)
+    sent = 0
+    while sent < requests:
+        messages = []
+        for _ in range(min(chance.randint(1, 3), requests - sent)):
+            if absurd:
+                frames = absurd.pop()
+            else:
+                message = chance.choice(genuine)
+                frames = chance.choice(_CHANGES)(message.frames, message, chance)
+            if is_an_order(frames, commander):
+                frames = [b"", msgpack.packb(_header(ApiKey.DESCRIBE_CONTROLLER, None)), b"\xc0"]
+            messages.append(frames)
+        sent += len(messages)
+        yield _conversation(messages, chance)
+
+
+def talk(address: tuple[str, int], conversations: Sequence[Conversation]) -> Counter[str]:
+    """Have them all at once, a piece of each in turn; return what became of them.
+
+    ``held`` are those that are neither answered nor closed when all has been quiet for a while.
+    """
+    outcomes: Counter[str] = Counter(requests=sum(c.requests for c in conversations))
+    open_ones: dict[socket.socket, Conversation] = {}
+    for conversation in conversations:
+        sock = socket.create_connection(address, WAIT_S)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        open_ones[sock] = conversation
+    for turn in range(_PIECES + 1):
+        for sock, conversation in list(open_ones.items()):
+            if turn < len(conversation.pieces):
+                try:
+                    sock.sendall(conversation.pieces[turn])
+                except ConnectionError:
+                    outcomes["closed"] += 1
+                    open_ones.pop(sock).pieces.clear()
+                    sock.close()
+    for sock, conversation in list(open_ones.items()):
+        if conversation.leaves:
+            outcomes["left"] += 1
+            del open_ones[sock]
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            sock.close()
+    _await_outcomes(open_ones, outcomes)
+    return outcomes
+
+
+def _await_outcomes(open_ones: dict[socket.socket, Conversation], outcomes: Counter[str]) -> None:
+    """Read until each has been answered as often as it asked, or all is quiet."""
+    handshake = len(GREETING)
+    received = dict.fromkeys(open_ones, 0)
+    with selectors.DefaultSelector() as selector:
+        for sock in open_ones:
+            selector.register(sock, selectors.EVENT_READ)
+        quiet_at = time.monotonic() + _HELD_S
+        while selector.get_map() and time.monotonic() < quiet_at:
+            for key, _ in selector.select(_HELD_S):
+                sock = typing.cast("socket.socket", key.fileobj)
+                quiet_at = time.monotonic() + _HELD_S
+                try:
+                    data = sock.recv(65_536)
+                except ConnectionError:
+                    data = b""
+                received[sock] += len(data)
+                if not data:
+                    outcomes["closed"] += 1
+                    selector.unregister(sock)
+                    sock.close()
+    for sock in open_ones:
+        if sock.fileno() >= 0:
+            outcomes["answered" if received[sock] > handshake + len(READY) else "held"] += 1
+            sock.close()
