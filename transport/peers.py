@@ -16,6 +16,7 @@ import zmq
 
 from core.records import RecordBytes
 from transport.codec import Frames
+from transport.descriptors import OF_THIS_PROCESS, Descriptors
 from transport.record_frames import LARGE_BYTES
 from transport.sockets import Context, listen_at, open_monitor, open_socket
 from transport.zmtp import PING, MessageTooLargeError, PeerError, ZmtpConnection, message_pieces
@@ -27,6 +28,13 @@ MAX_WAITING: Final = 1000
 """How many messages of a peer may wait for their turn."""
 _MAX_WAITING_OF_ALL: Final = 10_000  # before more is received
 
+MAX_UNREAD_BYTES: Final = 16 * 1024 * 1024
+"""Who has not read so much of what it was sent is sent nothing more until it has."""
+_RESERVED_DESCRIPTORS: Final = 64  # for files; clients of the Kafka port leave some to brokers
+# ZeroMQ accepts without asking us, and who is to be cut off may have company by then: the rest is
+# for those, and for everything else.
+_SHARE_OF_DESCRIPTORS: Final = 0.25
+
 _OTHER_FRAMES_BYTES: Final = 8 * 1024  # of a message beside its largest frame
 _PATIENCE: Final = 4  # sweeps that a peer may be silent, or take to introduce itself
 _UNBIND_TIMEOUT_MS: Final = 1000
@@ -36,6 +44,10 @@ class TooManyMessagesError(PeerError):
     """More messages than may wait."""
 
 
+class TooManyPeersError(PeerError):
+    """There is no file descriptor for one more connection."""
+
+
 class Message(NamedTuple):
     """The frames of a message; ``route`` is where answers go."""
 
@@ -43,10 +55,39 @@ class Message(NamedTuple):
     frames: list[RecordBytes]
 
 
+class _Unread:
+    """How much of what was sent to a peer is still here: ZeroMQ has it, in the order of sending."""
+
+    def __init__(self) -> None:
+        self._tracked: deque[tuple[zmq.MessageTracker, int]] = deque()
+        self._tracked_bytes = 0
+        self._bytes_since = 0
+
+    @property
+    def size(self) -> int:
+        """So many bytes, more or less: what is small is only known to be gone with what follows."""
+        while self._tracked and self._tracked[0][0].done:
+            self._tracked_bytes -= self._tracked.popleft()[1]
+        return self._tracked_bytes + self._bytes_since
+
+    def frame(self, piece: RecordBytes) -> zmq.Frame:
+        """Return what is to be sent for a piece of a message."""
+        self._bytes_since += len(piece)
+        if self._bytes_since < LARGE_BYTES:
+            return zmq.Frame(piece, copy=True)
+        frame = zmq.Frame(piece, track=True, copy=False)
+        assert frame.tracker is not None
+        self._tracked.append((frame.tracker, self._bytes_since))
+        self._tracked_bytes += self._bytes_since
+        self._bytes_since = 0
+        return frame
+
+
 class _Peer:
     """One connection."""
 
     def __init__(self, zmtp: ZmtpConnection) -> None:
+        self.unread = _Unread()
         self.zmtp = zmtp
         self.waiting: deque[list[RecordBytes]] = deque()
         self.sweeps = 0  # since it was last heard of; or since it came, until it is ready
@@ -65,7 +106,9 @@ class Peers:
         endpoint: str,
         max_frame_bytes: int,
         max_unfinished_bytes: int = MAX_UNFINISHED_BYTES,
+        descriptors: Descriptors = OF_THIS_PROCESS,
     ) -> None:
+        self._descriptors = descriptors
         self._max_message_bytes = max_frame_bytes + _OTHER_FRAMES_BYTES
         self._max_unfinished_bytes = max_unfinished_bytes
         self._peers: dict[bytes, _Peer] = {}
@@ -145,8 +188,11 @@ class Peers:
         Raises zmq.ZMQError: it left, which may be known before all it sent was received, or it
         does not read. It is cut off if part of the message was sent.
         """
-        if route not in self._peers:
+        peer = self._peers.get(route)
+        if peer is None:
             raise zmq.ZMQError(zmq.EHOSTUNREACH)
+        if peer.unread.size > MAX_UNREAD_BYTES:
+            raise zmq.Again
         is_begun = False
         try:
             for piece in message_pieces(frames):
@@ -187,9 +233,27 @@ class Peers:
         elif route in self._peers:
             self._forget(route)
         else:
+            self._make_room(route)
             zmtp = ZmtpConnection(_address_of(frame), self._max_message_bytes)
             self._peers[route] = _Peer(zmtp)
             self._send_own(route, zmtp.take_to_send())
+
+    def _make_room(self, route: bytes) -> None:
+        """Cut off a peer that has not introduced itself when descriptors are short.
+
+        Raises TooManyPeersError when all have: then it is the one that comes.
+        """
+        shortage = self._descriptors.shortage(
+            self, len(self._peers), _RESERVED_DESCRIPTORS, _SHARE_OF_DESCRIPTORS
+        )
+        if shortage is None:
+            return
+        for other, peer in self._peers.items():
+            if not peer.zmtp.is_ready:
+                self._cut_off(other)
+                return
+        self._close(route)
+        raise TooManyPeersError(shortage)
 
     def _read(self, route: bytes, peer: _Peer, data: bytes) -> None:
         self.unfinished_bytes -= peer.zmtp.held_bytes
@@ -217,7 +281,11 @@ class Peers:
 
     def _send_piece(self, route: bytes, piece: RecordBytes) -> None:
         self._socket.send(route, zmq.NOBLOCK | zmq.SNDMORE)
-        self._socket.send(piece, zmq.NOBLOCK, copy=len(piece) < LARGE_BYTES)
+        peer = self._peers.get(route)
+        if peer is None:  # it is to be cut off
+            self._socket.send(piece, zmq.NOBLOCK)
+        else:
+            self._socket.send(peer.unread.frame(piece), zmq.NOBLOCK, copy=False)
 
     def _cut_off(self, route: bytes) -> None:
         self._forget(route)

@@ -27,7 +27,7 @@ from core.protocol.control import ControlHeader, ControlResponse
 from core.records import RecordBytes
 from transport import codec
 from transport.codec import Frames, Request, RequestHeader, Response
-from transport.peers import SWEEP_S, Message, Peers, TooManyMessagesError
+from transport.peers import SWEEP_S, Message, Peers, TooManyMessagesError, TooManyPeersError
 from transport.sockets import Context
 from transport.wakeup import Wakeup
 from transport.zmtp import MessageTooLargeError, NotZmtpError, PeerError
@@ -60,6 +60,7 @@ class Rejection(StrEnum):
     UNKNOWN_API = "unknown api"
     UNFENCED = "control request without epochs"
     OVERLOADED = "too many unanswered requests"
+    TOO_MANY_PEERS = "too few file descriptors"
     DISPATCH_FAILED = "dispatch failed"
     UNROUTABLE_ANSWER = "answer to a peer that is gone"
     UNEXPECTED = "unexpected error"
@@ -69,6 +70,7 @@ _REASONS_TO_CUT_OFF: Final[Mapping[type[PeerError], Rejection]] = {
     NotZmtpError: Rejection.BAD_HANDSHAKE,
     MessageTooLargeError: Rejection.TOO_LARGE,
     TooManyMessagesError: Rejection.OVERLOADED,
+    TooManyPeersError: Rejection.TOO_MANY_PEERS,
 }
 
 

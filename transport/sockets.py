@@ -55,7 +55,13 @@ _OPTIONS_OF_KIND: Final = {
     zmq.DEALER: {zmq.IMMEDIATE: 1},
     # What a peer sends comes in chunks of 8 KiB, and few of them wait here: the others wait at the
     # peer. There is room for an answer of the most frames. A peer that does not read is cut off.
-    zmq.STREAM: {zmq.RCVHWM: 32, zmq.SNDHWM: MAX_FRAMES, zmq.TCP_MAXRT: 5000},
+    # It accepts all that wait before we learn of one, and each takes a descriptor: few may wait.
+    zmq.STREAM: {
+        zmq.RCVHWM: 32,
+        zmq.SNDHWM: MAX_FRAMES,
+        zmq.TCP_MAXRT: 5000,
+        zmq.BACKLOG: 128,
+    },
 }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import struct
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from typing import Never
 from urllib.parse import urlsplit
 
@@ -13,7 +13,15 @@ import pytest
 import zmq
 
 from tests.transport.raw_peer import zmtp_dealer
-from transport.peers import MAX_WAITING, Message, Peers, TooManyMessagesError
+from transport.descriptors import Descriptors
+from transport.peers import (
+    MAX_UNREAD_BYTES,
+    MAX_WAITING,
+    Message,
+    Peers,
+    TooManyMessagesError,
+    TooManyPeersError,
+)
 from transport.record_frames import LARGE_BYTES
 from transport.sockets import Context
 from transport.zmtp import GREETING, PING, MessageTooLargeError, NotZmtpError
@@ -21,6 +29,7 @@ from transport.zmtp import GREETING, PING, MessageTooLargeError, NotZmtpError
 MAX_FRAME_BYTES = 1_000_000
 READY_OF_A_ROUTER = b"\x04\x1c\x05READY\x0bSocket-Type\0\0\0\x06ROUTER"
 PATIENCE = 5  # sweeps
+KERNEL_BYTES = 16 * 1024 * 1024  # what it may hold of a connection between two ends that wait
 
 
 @pytest.fixture
@@ -94,9 +103,17 @@ def is_closed(
     return False
 
 
-def send_without_end(peers: Peers, route: bytes) -> Never:
+def send_without_end(peers: Peers, route: bytes, answer: bytes = bytes(60_000)) -> Never:
     while True:
-        peers.send(route, (b"", bytes(60_000)))
+        peers.send(route, (b"", answer))
+
+
+def pieces_until_quiet(peer: socket.socket) -> Iterator[bytes]:
+    """Read what was sent."""
+    peer.settimeout(0.5)
+    with suppress(TimeoutError):
+        while piece := peer.recv(1_000_000):
+            yield piece
 
 
 def test_a_peer_that_does_not_introduce_itself_is_cut_off(peers: Peers) -> None:
@@ -234,3 +251,55 @@ def test_a_stranger_that_left_before_it_was_greeted_is_named(peers: Peers) -> No
         leave(stranger)
     with pytest.raises(NotZmtpError, match="no greeting"):
         receive_without_end(peers)
+
+
+@pytest.mark.parametrize("size", [MAX_UNREAD_BYTES // 4, LARGE_BYTES, LARGE_BYTES // 4, 1000])
+def test_who_does_not_read_has_a_bounded_amount_kept_for_it(peers: Peers, size: int) -> None:
+    with introduce(peers) as peer:
+        route = send_and_receive(peers, peer, b"ask").route
+        with pytest.raises(zmq.Again):
+            send_without_end(peers, route, bytes(size))
+        unread = sum(len(piece) for piece in pieces_until_quiet(peer))
+        assert unread <= MAX_UNREAD_BYTES + size + KERNEL_BYTES
+        peers.send(route, (b"now",))  # it has read
+
+
+def test_a_peer_that_reads_is_sent_as_much_as_it_likes(peers: Peers) -> None:
+    answer = bytes(MAX_UNREAD_BYTES // 4)
+    with introduce(peers) as peer:
+        for _ in range(20):
+            route = send_and_receive(peers, peer, b"again").route
+            peers.send(route, (answer,))
+            assert len(read(peer, 9 + len(answer))) == 9 + len(answer)
+
+
+def test_who_has_not_said_who_it_is_makes_room_when_descriptors_are_short(
+    context: Context,
+) -> None:
+    many = 25
+    descriptors = Descriptors(lambda: 0, lambda: 4 * many)
+    peers = Peers(context, "tcp://127.0.0.1:0", MAX_FRAME_BYTES, descriptors=descriptors)
+    address = urlsplit(peers.endpoint)
+    with ExitStack() as stack:
+        stack.callback(peers.close)
+        silent = []
+        for _ in range(many):
+            sock = socket.create_connection((address.hostname, address.port or 0), timeout=5)
+            silent.append(stack.enter_context(sock))
+            receive_chunk(peers)
+        with introduce(peers) as known:
+            assert is_closed(peers, silent[0])
+            send_and_receive(peers, known, b"still there")
+
+
+def test_when_all_have_said_who_they_are_nobody_else_gets_in(context: Context) -> None:
+    descriptors = Descriptors(lambda: 90, lambda: 100)
+    peers = Peers(context, "tcp://127.0.0.1:0", MAX_FRAME_BYTES, descriptors=descriptors)
+    address = urlsplit(peers.endpoint)
+    with ExitStack() as stack:
+        stack.callback(peers.close)
+        sock = socket.create_connection((address.hostname, address.port or 0), timeout=5)
+        stack.enter_context(sock)
+        with pytest.raises(TooManyPeersError, match="10 of 100 file descriptors are left"):
+            receive_chunk(peers)
+        assert is_closed(peers, sock)

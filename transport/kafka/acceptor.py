@@ -8,9 +8,10 @@ import socket
 from collections.abc import Sequence
 from typing import Final
 
+from transport.descriptors import Descriptors
 from transport.kafka.api import KafkaApi
 from transport.kafka.connection import Connection, KafkaLimits, ListenerParts
-from transport.kafka.connection_quotas import AddressQuotas, Descriptors
+from transport.kafka.connection_quotas import AddressQuotas
 from transport.kafka.metrics import Closed, ListenerMetrics
 from transport.kafka.request_memory import RequestMemory
 from transport.kafka.turns import Turns
@@ -110,7 +111,7 @@ class Acceptor:
             self._add(sock, address[0])
 
     def _add(self, sock: socket.socket, client_host: str) -> None:
-        shortage = self._descriptors.shortage(len(self._connections))
+        shortage = self._descriptors.shortage(self, len(self._connections))
         if shortage is not None:
             self._metrics.count_shortage(self._name, client_host, shortage)
             sock.close()

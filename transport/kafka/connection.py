@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
 from core.errors import StorageError
+from transport.descriptors import UNLIMITED
 from transport.kafka.api import (
     KafkaAnswer,
     KafkaApi,
@@ -27,7 +28,6 @@ from transport.kafka.api import (
     MalformedRequestError,
     UnansweredRequestError,
 )
-from transport.kafka.connection_quotas import UNLIMITED
 from transport.kafka.framing import CHUNK_BYTES, FrameBuffer
 from transport.kafka.metrics import Closed, ListenerMetrics
 from transport.kafka.outgoing import TURN_BYTES, Outgoing

@@ -18,11 +18,12 @@ from typing import Any, Final
 
 from config.addresses import bracketed, listening_socket
 from core.errors import RegentError
+from transport.descriptors import OF_THIS_PROCESS, Descriptors
 from transport.kafka.acceptor import Acceptor
 from transport.kafka.api import KafkaApi
 from transport.kafka.api_versions import api_versions_api
 from transport.kafka.connection import KafkaLimits
-from transport.kafka.connection_quotas import AddressQuotas, Descriptors
+from transport.kafka.connection_quotas import AddressQuotas
 from transport.kafka.metrics import ListenerMetrics
 from transport.server import PortInUseError
 
@@ -60,7 +61,7 @@ class KafkaListener:
         self._quotas = AddressQuotas(
             limits.max_connections_per_ip, limits.max_connections_per_ip_overrides
         )
-        self._descriptors = descriptors or Descriptors()
+        self._descriptors = descriptors or OF_THIS_PROCESS
         self._running: tuple[asyncio.AbstractEventLoop, Acceptor, threading.Thread] | None = None
 
     def start(self, listening: socket.socket | None = None) -> None:

@@ -12,9 +12,9 @@ from typing import Protocol
 
 import pytest
 
+from transport.descriptors import Descriptors
 from transport.kafka.api import KafkaApi
 from transport.kafka.connection import KafkaLimits
-from transport.kafka.connection_quotas import Descriptors
 from transport.kafka.listener import DEFAULT_LIMITS, KafkaListener
 
 with warnings.catch_warnings():

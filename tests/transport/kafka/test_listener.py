@@ -18,6 +18,7 @@ from core.errors import RegentError
 from tests.transport.kafka.conftest import Listen
 from tests.transport.kafka.raw_client import METADATA, WAIT_S, Desk, RawClient, request_bytes
 from tests.transport.kafka.wire import read
+from transport.descriptors import RESERVED_DESCRIPTORS, Descriptors
 from transport.kafka.api import (
     KafkaAnswer,
     KafkaApi,
@@ -26,7 +27,6 @@ from transport.kafka.api import (
     MalformedRequestError,
 )
 from transport.kafka.connection import MAX_BYTES_WITHOUT_RECORDS, KafkaLimits
-from transport.kafka.connection_quotas import RESERVED_DESCRIPTORS, Descriptors
 from transport.kafka.listener import KafkaListener
 from transport.kafka.metrics import Closed
 from transport.server import PortInUseError

@@ -1,0 +1,88 @@
+"""The file descriptors of this process, and whether there is one for one more connection.
+
+A log directory whose files cannot be opened for want of one is given up as if its disk had failed,
+and a broker that has no other ends. So connections leave some.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import time
+from collections.abc import Callable
+from typing import Final
+from weakref import WeakKeyDictionary
+
+UNLIMITED: Final = 2**31 - 1
+RESERVED_DESCRIPTORS: Final = 128
+"""So many are left for files and the other brokers."""
+_FEW_CONNECTIONS: Final = 16  # these may use what is reserved: an operator must be able to connect
+_MEASURE_INTERVAL_S: Final = 1.0
+_MEASURE_SHARE: Final = 0.01  # of the time, at most, is spent on counting descriptors
+
+
+class Descriptors:
+    """The file descriptors of this process, counted now and then."""
+
+    def __init__(
+        self,
+        count: Callable[[], int] | None = None,
+        limit: Callable[[], int] | None = None,
+    ) -> None:
+        self._count = count or _open_descriptors
+        self._limit = limit or _descriptor_limit
+        self._connections: WeakKeyDictionary[object, int] = WeakKeyDictionary()
+        self._of_others = 0
+        self._measure_at = 0.0
+
+    def shortage(
+        self,
+        acceptor: object,
+        connections: int,
+        reserved: int = RESERVED_DESCRIPTORS,
+        share: float = 1.0,
+    ) -> str | None:
+        """Return why ``acceptor`` may have no more connections than these; None: it may.
+
+        It may have ``share`` of all descriptors, and leaves ``reserved`` to others.
+        """
+        self._connections[acceptor] = connections
+        of_all = sum(self._connections.copy().values())
+        now = time.monotonic()
+        if now >= self._measure_at:
+            try:
+                self._of_others = self._count() - of_all
+            except OSError:  # there was none to count them with
+                self._of_others = self._limit() - of_all
+            took = time.monotonic() - now
+            self._measure_at = now + max(_MEASURE_INTERVAL_S, took / _MEASURE_SHARE)
+        limit = self._limit()
+        left = limit - self._of_others - of_all
+        if connections < _FEW_CONNECTIONS:
+            is_short = left <= _FEW_CONNECTIONS
+        else:
+            is_short = left <= reserved or connections >= limit * share
+        if not is_short:
+            return None
+        if left > reserved:
+            return (
+                f"{connections} of {limit} file descriptors are in use by connections to this port:"
+                " raise the limit (ulimit -n)"
+            )
+        return (
+            f"{left} of {limit} file descriptors are left, {self._of_others} are in use by logs"
+            " and other brokers: raise the limit (ulimit -n)"
+        )
+
+
+def _descriptor_limit() -> int:
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return UNLIMITED if limit == resource.RLIM_INFINITY else limit
+
+
+def _open_descriptors() -> int:
+    return len(os.listdir("/dev/fd")) - 1  # the one it is read with
+
+
+OF_THIS_PROCESS: Final = Descriptors()
+"""What everybody who accepts connections asks."""
