@@ -86,8 +86,8 @@ class ControllerContext:
         self.bad_topics: dict[str, str] = {}  # topic -> why its znode cannot be used
         self.unreadable_partitions: set[TopicPartition] = set()  # led once, nobody can say by whom
         self.set_aside: dict[str, str] = {}  # topics and events that ended controllers -> the error
-        self.must_read_again = False  # ZooKeeper refused a read; no watch fires when it would not
-        self.refused_states: set[TopicPartition] = set()  # which a refused read kept from changing
+        self.must_read_again = False  # an ACL refused something; no watch fires when it changes
+        self.refused_states: set[TopicPartition] = set()  # which an ACL kept from changing
         self.full_withheld_from: set[BrokerId] = set()  # brokers not told yet what is all they host
         self.topic_created_zxids: dict[str, int] = {}
         # In-sync replicas whose brokers have started again since the leadership was decided.
@@ -165,6 +165,19 @@ class ControllerContext:
         if registration is None or topic_partition in self._rejoined.get(broker_id, ()):
             return None
         return registration.suspects.end_of(topic_partition)
+
+    def must_not_lead(self, broker_id: BrokerId, topic_partition: TopicPartition) -> bool:
+        """Whether to lead on would be to go on with a log that may have lost committed records.
+
+        Its partition waits for an election that could not be written, so the state may name the
+        replica still. One that was elected although it is suspect leads a partition that is online.
+        Records of a topic that is to be deleted do not count.
+        """
+        if self.suspect_end(broker_id, topic_partition) is None or (
+            self.is_topic_queued_for_deletion(topic_partition.topic)
+        ):
+            return False
+        return self.partition_state(topic_partition) in _INDEXED_STATES
 
     def note_rejoined(self, broker_id: BrokerId, topic_partition: TopicPartition) -> None:
         """Suspect a replica no longer that got into the ISR, before its broker says so."""

@@ -124,8 +124,7 @@ def _usable(
             reason = "its state znode does not exist"
         elif isinstance(state, BadDataError):
             if isinstance(state, UnreadableError):
-                term.context.refused_states.add(partition)
-                term.context.must_read_again = True
+                _look_again(term.context, partition)
             reason = str(state)
         elif term.context.is_of_newer_controller(state):
             reason = f"written by a newer controller, epoch {state.controller_epoch}"
@@ -134,6 +133,12 @@ def _usable(
             continue
         failures[partition] = StateChangeFailedError(f"{partition}: {reason}")
     return current
+
+
+def _look_again(context: ControllerContext, partition: TopicPartition) -> None:
+    """Remember a state that an ACL keeps from changing: no watch fires when the ACL changes."""
+    context.refused_states.add(partition)
+    context.must_read_again = True
 
 
 def _write(
@@ -159,6 +164,8 @@ def _write(
         if outcome is WriteError.BAD_VERSION:
             conflicts.append(partition)
         elif isinstance(outcome, WriteError):
+            if outcome is WriteError.NOT_ALLOWED:
+                _look_again(context, partition)
             failures[partition] = StateChangeFailedError(f"{partition}: {outcome.value}")
         else:
             before = context.partition_leadership_info(partition)

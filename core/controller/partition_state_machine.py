@@ -33,10 +33,17 @@ from core.controller.leadership import (
     with_eligible_replicas,
 )
 from core.controller.request_batch import ControlRequestBatch
-from core.controller.states import VALID_PREVIOUS_PARTITION_STATES, PartitionState
+from core.controller.states import VALID_PREVIOUS_PARTITION_STATES, PartitionState, ReplicaState
 from core.controller.term import Term
 from core.errors import BadDataError, StateChangeFailedError
-from core.model import BrokerId, LeaderAndIsr, LeaderIsrAndControllerEpoch, TopicPartition
+from core.model import (
+    NO_LEADER,
+    BrokerId,
+    LeaderAndIsr,
+    LeaderIsrAndControllerEpoch,
+    PartitionAndReplica,
+    TopicPartition,
+)
 from core.ports import WriteError
 
 log = logging.getLogger("state.change")
@@ -55,12 +62,32 @@ class PartitionStateMachine:
         has_suspects = any(r.suspects for r in context.registrations.values())
         self.settle(context.all_partitions() if has_suspects else context.restarted_replicas)
 
-    def settle(self, partitions: Iterable[TopicPartition]) -> None:
+    def settle_late(self, partitions: Iterable[TopicPartition]) -> None:
+        """Settle partitions of which replicas have been told what could not be changed in time."""
+        batch = self._term.new_batch()
+        for partition, written in self.settle(partitions).items():
+            is_led = written.leader != NO_LEADER
+            state = PartitionState.ONLINE if is_led else PartitionState.OFFLINE
+            self._context.put_partition_state(partition, state)
+            leadership = LeaderIsrAndControllerEpoch(written, self._context.epoch)
+            assignment = self._context.partition_full_replica_assignment(partition)
+            for broker_id in assignment.replicas:
+                replica = PartitionAndReplica(partition, broker_id)
+                replica_state = self._context.replica_state(replica)
+                if replica_state in (ReplicaState.NEW, ReplicaState.ONLINE):
+                    is_new = replica_state is ReplicaState.NEW
+                    batch.add_leader_and_isr(
+                        (broker_id,), partition, leadership, assignment, is_new=is_new
+                    )
+        self._term.announce(batch)
+
+    def settle(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, LeaderAndIsr]:
         """Treat as failed replicas of these that restarted since the last decision, or are suspect.
 
         Nobody ruled then, did not live to hear of it, or could not read the partition. A leader
         that lost the end of its log would go on in the same leader epoch. Nothing is announced:
-        brokers have not been told anything yet.
+        brokers have not been told anything yet. Returns what was written; where nothing could be,
+        a suspect leader waits for an election like a dead one.
         """
         changed = [p for p in partitions if self._is_overtaken(p)]
 
@@ -80,7 +107,20 @@ class PartitionStateMachine:
                 proposals[partition] = now.new_leader_and_isr(now.leader, isr)
             return with_eligible_replicas(self._term, current, proposals)
 
-        change_leaderships(self._term, changed, propose)
+        accepted, failures = change_leaderships(self._term, changed, propose)
+        for partition in failures:
+            if self._context.partition_state(partition) is PartitionState.NON_EXISTENT:
+                self._context.put_partition_state(partition, PartitionState.OFFLINE)
+        if failures:
+            log.warning(
+                "[Controller id=%d epoch=%d] %d partitions keep replicas in sync that restarted, or"
+                " may have lost records, the first: %s",
+                self._term.broker_id,
+                self._context.epoch,
+                len(failures),
+                next(iter(failures.values())),
+            )
+        return accepted
 
     def _is_overtaken(self, partition: TopicPartition) -> bool:
         """Whether the leader is online, and an in-sync replica has restarted or is suspect."""
@@ -151,7 +191,9 @@ class PartitionStateMachine:
         leadership = self._context.partition_leadership_info(partition)
         if leadership is None:
             return PartitionState.NEW
-        is_led = self._context.is_replica_online(leadership.leader_and_isr.leader, partition)
+        leader = leadership.leader_and_isr.leader
+        is_led = self._context.is_replica_online(leader, partition)
+        is_led = is_led and not self._context.must_not_lead(leader, partition)
         return PartitionState.ONLINE if is_led else PartitionState.OFFLINE
 
     def _split_by_validity(
@@ -220,6 +262,7 @@ class PartitionStateMachine:
             elif outcome is WriteError.NODE_EXISTS:
                 found.append(partition)
             else:
+                self._context.must_read_again |= outcome is WriteError.NOT_ALLOWED
                 reason = "its topic is gone" if outcome is WriteError.NO_NODE else outcome.value
                 failures[partition] = StateChangeFailedError(f"{partition}: {reason}")
         return failures, found

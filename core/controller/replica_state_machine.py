@@ -117,7 +117,11 @@ class ReplicaStateMachine:
         accepted, _ = change_leaderships(
             self._term,
             sorted({r.topic_partition for r in replicas if self._was_led(r.topic_partition)}),
-            lambda current, _: {partition: now.new_epoch() for partition, now in current.items()},
+            lambda current, _: {
+                partition: now.new_epoch()
+                for partition, now in current.items()
+                if not self._context.must_not_lead(now.leader, partition)
+            },
         )
         batch = self._term.new_batch()
         for replica in self._valid(replicas, ReplicaState.ONLINE):
@@ -300,7 +304,11 @@ class ReplicaStateMachine:
                         news[partition] = as_read  # else every replica has been told already
                     continue
                 isr = self._isr_without(broker_id, partition, now.isr)
-                is_led = now.leader != broker_id and not self._is_lost(partition, now.leader, isr)
+                is_led = not (
+                    now.leader == broker_id
+                    or self._context.must_not_lead(now.leader, partition)
+                    or self._is_lost(partition, now.leader, isr)
+                )
                 leader = now.leader if is_led else NO_LEADER
                 proposals[partition] = now.new_leader_and_isr(leader, isr)
             return with_eligible_replicas(self._term, current, proposals)

@@ -5,6 +5,8 @@ effects, dropped. (Kafka keeps one and fails for ever when it was left dirty.)
 
 Orders to replicas are captured when they are added; metadata, liveness and epochs when the batch
 becomes effects, so that a partition added many times is looked up once.
+
+A leader that should be deposed, and cannot be yet, is not named: brokers hear that nobody leads.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from core.model import (
     EPOCH_OF_LOST_TOPIC,
     LEADER_DURING_DELETE,
     NO_EPOCH,
+    NO_LEADER,
     BrokerId,
     BrokerRegistration,
     LeaderIsrAndControllerEpoch,
@@ -114,6 +117,8 @@ class ControlRequestBatch:
     ) -> None:
         """Tell these replicas their leadership, and everybody the metadata that goes with it."""
         row = _leader_and_isr_row(topic_partition, leadership, assignment, is_new=is_new)
+        if self._context.must_not_lead(row.leader, topic_partition):
+            row = row._replace(leader=NO_LEADER)
         for broker_id in broker_ids:
             rows = self._leader_and_isr.get(broker_id)
             if rows is None:
@@ -191,6 +196,8 @@ class ControlRequestBatch:
             if leadership is None:
                 continue
             leader, isr, leader_epoch, partition_epoch, *_ = leadership.leader_and_isr
+            if context.must_not_lead(leader, topic_partition):
+                leader = NO_LEADER
             if topic_partition.topic in context.topics_to_be_deleted:
                 leader, leader_epoch, partition_epoch = LEADER_DURING_DELETE, 0, 0
             replicas = context.partition_replica_assignment(topic_partition)

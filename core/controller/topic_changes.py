@@ -115,11 +115,12 @@ class TopicChanges:
             self._bring_up(now_readable)
         refused = sorted(self._context.refused_states)
         self._context.refused_states.clear()
+        self._partitions.settle_late(refused)
         self._partitions.trigger_online_partition_state_change()
         self._take_dead_out_of_isrs(refused)
         readable_topics = [t for t in unreadable_topics if t not in self._context.bad_topics]
         of_topics = [p for topic in readable_topics for p in self._context.partitions_of(topic)]
-        return [*of_topics, *now_readable]
+        return [*of_topics, *now_readable, *refused]
 
     # --- reading ---
 

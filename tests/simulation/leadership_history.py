@@ -67,6 +67,7 @@ class LeadershipHistory:
         self.elections = 0  # of controllers, and epochs that they raised
         self.ever_held: dict[TopicPartition, set[Belief]] = {}
         self.ever_led: set[tuple[TopicPartition, BrokerId, int]] = set()
+        self._ever_deleted: set[TopicPartition] = set()  # partitions whose state was
         self.current: dict[TopicPartition, LeaderAndIsr] = {}
         self.allow_unclean_everywhere = False
         self.leaders_write_isrs = False
@@ -303,12 +304,23 @@ class LeadershipHistory:
 
     # --- leaderships ---
 
+    def may_be_withheld(self, partition: TopicPartition, leader_epoch: int) -> bool:
+        """Whether brokers may be told that nobody leads in an epoch in which somebody did.
+
+        The leader may have lost records, and nobody else can be elected any more: the state has
+        been deleted, by somebody's hand.
+        """
+        return partition in self._ever_deleted and any(
+            belief.leader_epoch == leader_epoch for belief in self.ever_held[partition]
+        )
+
     def _check_state(self, transaction: Transaction, operation: Operation) -> None:
         partition = TopicPartitionStateZNode.partition_of(operation.path)
         if partition is None:
             return
         if isinstance(operation, Delete):
             self.current.pop(partition, None)
+            self._ever_deleted.add(partition)
             return
         assert isinstance(operation, Create | SetData)
         before = self.current.get(partition)

@@ -6,7 +6,7 @@ from collections.abc import Hashable
 from typing import NamedTuple
 
 from core.errors import Errors
-from core.model import BrokerId, TopicPartition
+from core.model import NO_LEADER, BrokerId, TopicPartition
 from core.protocol.control import (
     ControlRequest,
     ControlResponse,
@@ -120,7 +120,11 @@ class Obedience:
             if partition.role is Role.LEADER:
                 assert partition.leader == broker.broker_id, f"LeadsForAnother, {where}"
             led = (name, partition.leader, partition.leader_epoch)
-            assert led in self._history.ever_led, f"an order ZooKeeper never held, {where}"
+            is_held = led in self._history.ever_led or (
+                partition.leader == NO_LEADER
+                and self._history.may_be_withheld(name, partition.leader_epoch)
+            )
+            assert is_held, f"an order ZooKeeper never held, {where}"
 
     def _check_fetched(self, broker: SimulatedBroker) -> None:
         """Who does not follow does not fetch."""
@@ -144,7 +148,10 @@ class Obedience:
             assert known <= epochs, f"broker {broker.broker_id} learns backwards, {name}: {row}"
             self._rows_known[key] = epochs
             belief = Belief(row.leader, row.leader_epoch, row.isr, row.partition_epoch)
-            assert belief in self._history.ever_held.get(name, ()), (
+            is_held = belief in self._history.ever_held.get(name, ()) or (
+                row.leader == NO_LEADER and self._history.may_be_withheld(name, row.leader_epoch)
+            )
+            assert is_held, (
                 f"broker {broker.broker_id} believes what ZooKeeper never held, {name}: {row}"
             )
 

@@ -6,7 +6,7 @@ operation gets, which condition is looked at first, how sequential nodes are num
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import NamedTuple, TypeAlias
@@ -76,13 +76,19 @@ class DataTree:
     def __init__(self) -> None:
         self.nodes = {"/": Node(b"", czxid=0, mzxid=0, pzxid=0)}
 
-    def apply(self, operations: Sequence[Operation], origin: Origin) -> Applied | Refused:
-        """Apply all operations or none."""
+    def apply(
+        self,
+        operations: Sequence[Operation],
+        origin: Origin,
+        read_only: Collection[str] = (),
+    ) -> Applied | Refused:
+        """Apply all operations or none; nodes that are ``read_only`` stay, with their children."""
         undo: Undo = []
         results: list[Result] = []
         applied: list[Operation] = []
         for index, operation in enumerate(operations):
             try:
+                self._check_rights(operation, read_only)
                 result, final = self._apply_one(operation, origin, undo)
             except _RefusedError as refused:
                 for step in reversed(undo):
@@ -91,6 +97,15 @@ class DataTree:
             results.append(result)
             applied.append(final)
         return Applied(tuple(results), tuple(applied))
+
+    def _check_rights(self, operation: Operation, read_only: Collection[str]) -> None:
+        if not read_only or isinstance(operation, Check):
+            return
+        path = operation.path
+        changed = path if isinstance(operation, SetData) else parent_of(path)
+        self._find(changed)
+        if changed in read_only:
+            raise _RefusedError(ZkError.NO_AUTH)
 
     def _apply_one(
         self, operation: Operation, origin: Origin, undo: Undo

@@ -122,6 +122,7 @@ class FakeZooKeeperServer:
         self._delivering = False
         self._changed = threading.Condition()
         self._denied: set[str] = set()
+        self._read_only: set[str] = set()
 
     @property
     def zxid(self) -> int:
@@ -220,10 +221,16 @@ class FakeZooKeeperServer:
         with self._changed:
             self._denied.add(path)
 
+    def deny_writing(self, path: str) -> None:
+        """Have no session change a node or its children, as by an ACL; fires no watch."""
+        with self._changed:
+            self._read_only.add(path)
+
     def allow(self, path: str) -> None:
-        """Let everybody read a node again; fires no watch."""
+        """Let everybody read and write a node again; fires no watch."""
         with self._changed:
             self._denied.discard(path)
+            self._read_only.discard(path)
 
     def expire_all(self) -> None:
         """End every session, as when the server was away for long."""
@@ -363,7 +370,8 @@ class FakeZooKeeperServer:
         self, session_id: int, operations: Sequence[Operation], *, ends_session: bool = False
     ) -> MultiResult:
         origin = Origin(self.zxid + 1, session_id, self._now_ms())
-        match self.leader.tree.apply(operations, origin):
+        read_only = self._read_only if session_id else ()  # an admin's tool has all rights
+        match self.leader.tree.apply(operations, origin, read_only):
             case Refused() as refused:
                 return refused
             case Applied(results, applied):

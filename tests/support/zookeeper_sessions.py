@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Protocol, TypeAlias
 
 from kazoo.client import KazooClient
-from kazoo.security import make_acl
+from kazoo.security import ACL, make_acl
 
 from tests.support.fake_zookeeper import FakeZooKeeper, FakeZooKeeperServer
 from zk.client import ZooKeeperClient
@@ -61,9 +61,13 @@ class WatchingSession:
 class Ensemble:
     """A ZooKeeper to open sessions with; ``close`` ends them all."""
 
-    def __init__(self, connect: Connect, deny: Callable[[str], None]) -> None:
+    def __init__(
+        self, connect: Connect, deny: Callable[[str], None], deny_writing: Callable[[str], None]
+    ) -> None:
         self.deny = deny
         """Have nobody read a node any more."""
+        self.deny_writing = deny_writing
+        """Have nobody set a node's data, or create or delete a child of it."""
         self._connect = connect
         self._sessions: list[WatchingSession] = []
         apply(self.open_session().zk, Create(FENCES))
@@ -83,7 +87,7 @@ class Ensemble:
 def fake_ensemble() -> Ensemble:
     """Return a fake ensemble."""
     server = FakeZooKeeperServer()
-    return Ensemble(lambda on_watch: FakeZooKeeper(server, on_watch), server.deny)
+    return _ensemble_of(server)
 
 
 def lagging_ensemble() -> Ensemble:
@@ -91,7 +95,13 @@ def lagging_ensemble() -> Ensemble:
     server = FakeZooKeeperServer()
     follower = server.add_follower(lag=1_000_000)
     server.connect_to = lambda: follower
-    return Ensemble(lambda on_watch: FakeZooKeeper(server, on_watch), server.deny)
+    return _ensemble_of(server)
+
+
+def _ensemble_of(server: FakeZooKeeperServer) -> Ensemble:
+    return Ensemble(
+        lambda on_watch: FakeZooKeeper(server, on_watch), server.deny, server.deny_writing
+    )
 
 
 def real_ensemble(address: str) -> Ensemble:
@@ -102,7 +112,11 @@ def real_ensemble(address: str) -> Ensemble:
         client.start(10.0)
         return client
 
-    return Ensemble(connect, lambda path: deny_reading(address, path))
+    return Ensemble(
+        connect,
+        lambda path: deny_reading(address, path),
+        lambda path: _set_acl(address, path, make_acl("world", "anyone", read=True, admin=True)),
+    )
 
 
 def deny_reading(address: str, path: str, *, allow: bool = False) -> None:
@@ -110,13 +124,17 @@ def deny_reading(address: str, path: str, *, allow: bool = False) -> None:
 
     The node can still be written and deleted.
     """
+    anyone = make_acl(
+        "world", "anyone", read=allow, write=True, create=True, delete=True, admin=True
+    )
+    _set_acl(address, path, anyone)
+
+
+def _set_acl(address: str, path: str, acl: ACL) -> None:
     client = KazooClient(address)
     client.start()
     try:
-        anyone = make_acl(
-            "world", "anyone", read=allow, write=True, create=True, delete=True, admin=True
-        )
-        client.set_acls(path, [anyone])
+        client.set_acls(path, [acl])
     finally:
         client.stop()
         client.close()

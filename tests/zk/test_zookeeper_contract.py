@@ -444,3 +444,20 @@ def test_a_node_that_may_not_be_read_is_watched_for_its_end(
     zk.get_many(["/secret"], watch=True)
     apply(zk, Delete("/secret", ANY_VERSION))
     assert session.told() in ([], [deleted("/secret")]), "newer servers tell only who may read it"
+
+
+def test_a_node_that_may_not_be_written_spoils_the_multi_it_is_in(
+    ensemble: Ensemble, zk: ZooKeeper
+) -> None:
+    apply(zk, Create("/a", b"a"), Create("/fixed", b"f"), Create("/fixed/c"))
+    ensemble.deny_writing("/fixed")
+    both = [SetData("/a", b"b", 0), SetData("/fixed", b"g", 0)]
+    assert zk.multi(both) == Refused(1, ZkError.NO_AUTH)
+    assert zk.multi([SetData("/a", b"b", 7), both[1]]) == Refused(0, ZkError.BAD_VERSION)
+    assert zk.multi([SetData("/fixed", b"g", 7)]) == Refused(0, ZkError.NO_AUTH)
+    children = Create("/fixed/c"), Create("/fixed/d"), Delete("/fixed/c", 7), Delete("/fixed/d", 7)
+    for refused in children:
+        assert zk.multi([refused]) == Refused(0, ZkError.NO_AUTH)
+    apply(zk, Create("/fixed/c/e"), SetData("/fixed/c", b"c", 0))
+    assert (read(zk, "/a").data, read(zk, "/fixed").data) == (b"a", b"f")
+    assert (zk.children("/fixed"), read(zk, "/fixed/c").data) == (["c"], b"c")

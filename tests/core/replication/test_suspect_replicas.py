@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
+
+from core.errors import Errors
 from core.model import EPOCH_DURING_DELETE, NO_LEADER, TopicPartition
 from core.protocol.control import (
     ControlHeader,
@@ -14,8 +17,11 @@ from core.protocol.control import (
     StopReplicaTopic,
 )
 from core.replication.metadata_cache import MetadataCache
+from core.replication.partition import Role
 from core.replication.replica_manager import ReplicaManager
 from core.replication.suspect_replicas import SuspectTracker
+from tests.core.replication.record_stage import RecordBroker
+from tests.core.replication.stage import T0
 from tests.support.memory_logs import MemoryLogs
 
 ME, OTHER = 2, 3
@@ -98,3 +104,40 @@ def test_what_was_known_of_a_deleted_topic_says_nothing_of_its_successor() -> No
     assert logs.suspect == {NAME}, "a log that was not new is missing"
     order("present", row(OTHER, BOTH, 2))
     assert not logs.suspect, "it is in sync again"
+
+
+def bounced(*values: bytes, last_epoch: int) -> RecordBroker:
+    """Return a broker that has these records of several epochs, knows it lost some, and started."""
+    before = RecordBroker()
+    for leader_epoch, value in enumerate(values, start=last_epoch + 1 - len(values)):
+        before.order(1, leader_epoch, isr=(1,))
+        before.produce(value, acks=1)
+    if not values:
+        before.order(2, last_epoch)
+    before.logs.suspect.add(T0)
+    return RecordBroker(logs=before.logs)
+
+
+def test_a_suspect_leader_does_not_go_on_in_an_epoch_of_its_log() -> None:
+    broker = bounced(b"0", b"1", last_epoch=5)
+    for leader_epoch in (4, 5):
+        assert broker.order(1, leader_epoch) == {T0: Errors.CORRUPT_MESSAGE}
+        assert T0 not in broker.manager.partitions
+    assert broker.logs.is_suspect(T0)
+    assert broker.order(1, 6) == {T0: Errors.NONE}
+    assert not broker.logs.is_suspect(T0)
+
+
+@pytest.mark.parametrize("values", [(), (b"0",)], ids=["empty", "short"])
+def test_a_log_does_not_tell_all_epochs_it_was_used_in_so_controllers_must(
+    values: tuple[bytes, ...],
+) -> None:
+    """What it lost may be all of an epoch: nobody leading is what it is told instead."""
+    broker = bounced(*values, last_epoch=4)
+    assert broker.order(NO_LEADER, 5) == {T0: Errors.NONE}
+    assert broker.hosted().role is Role.NONE
+    assert broker.logs.is_suspect(T0)
+    assert broker.order(1, 5) == {T0: Errors.STALE_CONTROLLER_EPOCH}
+    assert broker.order(2, 6) == {T0: Errors.NONE}
+    assert broker.hosted().role is Role.FOLLOWER
+    assert bounced(*values, last_epoch=4).order(1, 5) == {T0: Errors.NONE}, "it cannot know better"

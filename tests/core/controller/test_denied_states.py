@@ -1,0 +1,338 @@
+"""Partitions whose ``state`` znode may not be read, or not be written, while brokers start again.
+
+What happened meanwhile is made up for when it may be again; until then nobody is told to lead in a
+leader epoch of which its log may have lost records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from core.controller.effects import Effect, ScheduleEvent
+from core.controller.events import BrokerFailedToObey, LeaderAndIsrResponseReceived, ReadAgain
+from core.controller.states import PartitionState, ReplicaState
+from core.errors import Errors
+from core.model import NO_LEADER, NO_LOG_END, LogEnd, ReplicaAssignment, SuspectReplicas
+from core.protocol.control import (
+    ControlHeader,
+    LeaderAndIsrRequest,
+    LeaderAndIsrResponse,
+    PartitionError,
+)
+from tests.support.fake_zookeeper import FakeZooKeeper, FakeZooKeeperServer
+from tests.support.term import (
+    T0,
+    T1,
+    Candidate,
+    Office,
+    Tree,
+    broker_info,
+    leader_and_isr_rows,
+    of_type,
+    requests,
+    topic_id,
+)
+from zk.store import ZkControllerStore
+from zk.znodes import TopicPartitionStateZNode, TopicPartitionsZNode
+
+PATH = TopicPartitionStateZNode.path(T0)
+SHORT = SuspectReplicas({T0: LogEnd(4, 7)})
+EMPTY = SuspectReplicas({T0: NO_LOG_END})
+suspects = pytest.mark.parametrize("found", [SHORT, EMPTY], ids=["short", "empty"])
+denials = pytest.mark.parametrize(
+    "deny", [FakeZooKeeperServer.deny, FakeZooKeeperServer.deny_writing], ids=["read", "write"]
+)
+Deny = Callable[[FakeZooKeeperServer, str], None]
+
+
+@pytest.fixture
+def tree() -> Tree:
+    """Broker 1 leads, 2 follows in sync; broker 3 has nothing."""
+    tree = Tree()
+    for broker_id in (1, 2):
+        tree.register(broker_id)
+    tree.put_topic("t", {0: (1, 2)})
+    tree.put_state(T0, 1, (1, 2), leader_epoch=5)
+    return tree
+
+
+@pytest.fixture
+def candidate(tree: Tree) -> Candidate:
+    """Broker 3, which rules when it has started."""
+    return Candidate(tree, 3)
+
+
+def start_again(tree: Tree, broker_id: int, found: SuspectReplicas) -> None:
+    """Have a broker register with what it found in its logs."""
+    session = tree.sessions[broker_id] = FakeZooKeeper(tree.server)
+    ZkControllerStore(session).register_broker(broker_info(broker_id, 2), found)
+
+
+def bounce(tree: Tree, broker_id: int, found: SuspectReplicas) -> None:
+    """End the session of a broker and have it register again before anybody looks."""
+    tree.unregister(broker_id)
+    start_again(tree, broker_id, found)
+
+
+def allow(tree: Tree, candidate: Candidate) -> list[Effect]:
+    """Mend the ACL, and have the timer go off that looks again."""
+    tree.server.allow(PATH)
+    effects = candidate.handle(ReadAgain(candidate.controller.context.epoch))
+    return [*effects, *candidate.catch_up()]
+
+
+def told_leaders(effects: list[Effect], broker_id: int) -> set[int]:
+    """Return whom a broker was told to be the leader of t-0."""
+    return {
+        row.leader
+        for sent in requests(effects)
+        if sent.broker_id == broker_id and isinstance(sent.request, LeaderAndIsrRequest)
+        for _, row in sent.request.partitions()
+    }
+
+
+@denials
+@suspects
+def test_a_leader_that_comes_back_suspect_is_not_told_to_lead_on(
+    tree: Tree, candidate: Candidate, found: SuspectReplicas, deny: Deny
+) -> None:
+    candidate.start()
+    deny(tree.server, PATH)
+    bounce(tree, 1, found)
+    effects = candidate.catch_up()
+    assert tree.leads(T0) == (1, (1, 2), 5)
+    assert told_leaders(effects, 1) == {NO_LEADER}
+    assert ScheduleEvent(10_000, ReadAgain(1)) in effects
+    effects = allow(tree, candidate)
+    assert tree.leads(T0) == (2, (2,), 6)
+    for replica in (1, 2):
+        assert leader_and_isr_rows(effects)[replica][T0].leader_epoch == 6
+
+
+@denials
+def test_a_leader_that_died_and_comes_back_suspect_is_not_told_to_lead_on(
+    tree: Tree, candidate: Candidate, deny: Deny
+) -> None:
+    candidate.start()
+    deny(tree.server, PATH)
+    tree.unregister(1)
+    candidate.catch_up()
+    start_again(tree, 1, EMPTY)
+    assert told_leaders(candidate.catch_up(), 1) == {NO_LEADER}
+    allow(tree, candidate)
+    assert tree.leads(T0) == (2, (2,), 6)
+
+
+@suspects
+def test_a_suspect_leader_that_a_new_controller_cannot_depose_is_not_told_to_lead_on(
+    tree: Tree, candidate: Candidate, found: SuspectReplicas
+) -> None:
+    bounce(tree, 1, found)
+    tree.server.deny_writing(PATH)
+    effects = candidate.start()
+    assert told_leaders(effects, 1) == {NO_LEADER}
+    assert candidate.controller.context.offline_partition_count == 1
+    assert ScheduleEvent(10_000, ReadAgain(1)) in effects
+    allow(tree, candidate)
+    assert tree.leads(T0) == (2, (2,), 6)
+
+
+@denials
+def test_a_suspect_leader_whose_partition_waits_for_another_is_deposed_when_it_can_be(
+    tree: Tree, candidate: Candidate, deny: Deny
+) -> None:
+    candidate.start()
+    deny(tree.server, PATH)
+    tree.unregister(2)
+    candidate.catch_up()
+    bounce(tree, 1, SHORT)
+    candidate.catch_up()
+    assert told_leaders(allow(tree, candidate), 1) == {NO_LEADER}
+    assert tree.leads(T0)[:2] == (NO_LEADER, (1, 2))
+    tree.register(2)
+    candidate.catch_up()
+    assert tree.leads(T0)[:2] == (2, (2,))
+
+
+@denials
+def test_a_suspect_leader_stays_deposed_when_the_isr_shrinks_before_anybody_looks(
+    tree: Tree, candidate: Candidate, deny: Deny
+) -> None:
+    candidate.start()
+    deny(tree.server, PATH)
+    bounce(tree, 1, SHORT)
+    effects = candidate.catch_up()
+    tree.server.allow(PATH)
+    tree.unregister(2)
+    effects += candidate.catch_up()
+    assert told_leaders(effects, 1) == {NO_LEADER}
+    assert tree.leads(T0)[0] == NO_LEADER
+
+
+@denials
+def test_a_suspect_leader_that_asks_for_a_later_epoch_does_not_lead_it(
+    tree: Tree, candidate: Candidate, deny: Deny
+) -> None:
+    candidate.start()
+    deny(tree.server, PATH)
+    bounce(tree, 1, SHORT)
+    asked = next(
+        sent
+        for sent in requests(candidate.catch_up())
+        if sent.broker_id == 1 and isinstance(sent.request, LeaderAndIsrRequest)
+    )
+    assert isinstance(asked.request, LeaderAndIsrRequest)
+    tree.server.allow(PATH)
+    refusal = LeaderAndIsrResponse(Errors.NONE, (PartitionError(*T0, Errors.CORRUPT_MESSAGE),))
+    header = ControlHeader(3, 1, asked.header.broker_epoch)
+    effects = candidate.handle(LeaderAndIsrResponseReceived(1, header, asked.request, refusal))
+    assert told_leaders(effects, 1) <= {NO_LEADER, 2}
+    assert tree.leads(T0)[0] != 1 or tree.leads(T0)[2] == 5
+
+
+@denials
+def test_a_dead_leader_is_replaced_when_it_can_be(
+    tree: Tree, candidate: Candidate, deny: Deny
+) -> None:
+    candidate.start()
+    deny(tree.server, PATH)
+    tree.unregister(1)
+    assert ScheduleEvent(10_000, ReadAgain(1)) in candidate.catch_up()
+    assert tree.leads(T0) == (1, (1, 2), 5)
+    again = candidate.handle(ReadAgain(1))
+    assert of_type(again, ScheduleEvent) == [ScheduleEvent(10_000, ReadAgain(1))]
+    assert of_type(allow(tree, candidate), ScheduleEvent) == []
+    assert tree.leads(T0)[:2] == (2, (2,))
+
+
+@denials
+def test_a_dead_follower_leaves_the_isr_when_it_can(
+    tree: Tree, candidate: Candidate, deny: Deny
+) -> None:
+    candidate.start()
+    deny(tree.server, PATH)
+    tree.unregister(2)
+    candidate.catch_up()
+    assert tree.leads(T0) == (1, (1, 2), 5)
+    allow(tree, candidate)
+    assert tree.leads(T0) == (1, (1,), 6)
+
+
+@denials
+@suspects
+def test_a_follower_that_comes_back_suspect_leaves_the_isr_when_it_can(
+    tree: Tree, candidate: Candidate, found: SuspectReplicas, deny: Deny
+) -> None:
+    candidate.start()
+    deny(tree.server, PATH)
+    bounce(tree, 2, found)
+    candidate.catch_up()
+    assert tree.leads(T0) == (1, (1, 2), 5)
+    effects = allow(tree, candidate)
+    assert tree.leads(T0) == (1, (1,), 6)
+    for replica in (1, 2):
+        row = leader_and_isr_rows(effects)[replica][T0]
+        assert (row.leader, row.isr, row.leader_epoch) == (1, (1,), 6)
+
+
+def test_a_suspect_follower_that_a_new_controller_cannot_remove_leaves_the_isr_when_it_can(
+    tree: Tree, candidate: Candidate
+) -> None:
+    bounce(tree, 2, SHORT)
+    tree.server.deny_writing(PATH)
+    assert ScheduleEvent(10_000, ReadAgain(1)) in candidate.start()
+    assert tree.leads(T0) == (1, (1, 2), 5)
+    effects = allow(tree, candidate)
+    assert tree.leads(T0) == (1, (1,), 6)
+    assert leader_and_isr_rows(effects)[2][T0].isr == (1,)
+
+
+def test_a_suspect_leader_is_not_told_to_lead_on_when_its_state_can_be_read_but_not_written(
+    tree: Tree, candidate: Candidate
+) -> None:
+    bounce(tree, 1, EMPTY)
+    tree.server.deny(PATH)
+    candidate.start()
+    tree.server.allow(PATH)
+    tree.server.deny_writing(PATH)
+    assert told_leaders(candidate.handle(ReadAgain(1)), 1) == {NO_LEADER}
+    allow(tree, candidate)
+    assert tree.leads(T0) == (2, (2,), 6)
+
+
+def test_a_suspect_replica_that_was_elected_is_told_to_lead_whenever_it_is_told(
+    tree: Tree, candidate: Candidate
+) -> None:
+    tree.unregister(2)
+    bounce(tree, 1, SHORT)
+    start_again(tree, 2, EMPTY)
+    candidate.start()
+    assert tree.leads(T0) == (1, (1,), 6)
+    tree.server.deny(PATH)
+    epoch = candidate.controller.context.registrations[1].broker_epoch
+    again = candidate.handle(BrokerFailedToObey(1, ControlHeader(3, 1, epoch)))
+    assert told_leaders(again, 1) == {1}
+    assert tree.leads(T0) == (1, (1,), 6)
+
+
+@pytest.mark.parametrize(
+    ("state", "is_new"),
+    [
+        (ReplicaState.NEW, True),
+        (ReplicaState.ONLINE, False),
+        (ReplicaState.NON_EXISTENT, None),
+        (ReplicaState.OFFLINE, None),
+    ],
+)
+def test_a_replica_is_told_late_what_its_state_allows(
+    state: ReplicaState, is_new: bool | None
+) -> None:
+    office = Office((1, 2, 4))
+    office.lead(T0, (1, 2, 4), leader=1, isr=(1, 2))
+    office.put_replica_state(T0, 4, state)
+    suspect = replace(office.context.registrations[2], suspects=SHORT)
+    office.context.add_live_broker(suspect)
+    office.partitions.settle_late([T0])
+    assert office.leads(T0)[:2] == (1, (1,))
+    rows = leader_and_isr_rows(office.effects())
+    told = {replica: rows[replica][T0].is_new for replica in rows}
+    assert told == {1: False, 2: False} | ({} if is_new is None else {4: is_new})
+
+
+def test_a_move_whose_last_step_could_not_be_written_is_finished_when_it_can_be(
+    tree: Tree, candidate: Candidate
+) -> None:
+    tree.put_topic("t", {0: ReplicaAssignment((2, 1), (2,), (1,))})
+    tree.server.deny_writing(PATH)
+    candidate.start()
+    assert tree.leads(T0) == (1, (1, 2), 5)
+    allow(tree, candidate)
+    assert tree.leads(T0)[:2] == (2, (2,))
+    assert tree.topic("t").partitions == {0: ReplicaAssignment((2,))}
+
+
+def test_a_partition_whose_state_may_not_be_created_is_led_when_it_may(
+    tree: Tree, candidate: Candidate
+) -> None:
+    path = TopicPartitionsZNode.path("t")
+    tree.server.put(path)
+    tree.server.deny_writing(path)
+    tree.put_topic("t", {0: (1, 2), 1: (1, 2)}, topic_id(1))
+    assert ScheduleEvent(10_000, ReadAgain(1)) in candidate.start()
+    tree.server.allow(path)
+    candidate.handle(ReadAgain(1))
+    assert tree.leads(T1) == (1, (1, 2), 0)
+
+
+def test_a_leader_of_a_topic_that_is_being_deleted_is_told_to_lead_all_the_same() -> None:
+    """Else a move that the deletion waits for would not be finished."""
+    office = Office((1, 2))
+    office.lead(T0, (1, 2), leader=1, isr=(1, 2))
+    office.context.add_live_broker(replace(office.context.registrations[1], suspects=SHORT))
+    office.context.put_partition_state(T0, PartitionState.OFFLINE)
+    assert office.context.must_not_lead(1, T0)
+    office.context.queue_topic_deletion(["t"])
+    assert not office.context.must_not_lead(1, T0)
