@@ -37,6 +37,8 @@ from core.protocol.controller import (
 
 logger = logging.getLogger(__name__)
 
+_MAX_REFUSED_STATES = 100  # that are named in an answer
+
 
 class ControllerListener:
     """Learns what the controller did that concerns its own broker; does nothing by default."""
@@ -180,6 +182,7 @@ class ControllerEventManager(RegentActor):
             tuple(sorted(context.topics_ineligible_for_deletion)),
             len(context.partitions_being_reassigned),
             tuple(self.channels.unanswered()),
+            tuple(sorted(context.refused_states)[:_MAX_REFUSED_STATES]),
         )
 
     def _record(

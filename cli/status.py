@@ -25,6 +25,7 @@ from core.errors import BadDataError, UnreadableError
 from core.model import MAX_CONTROLLER_EPOCH, BrokerId, BrokerRegistration
 from core.protocol.controller import DescribeControllerRequest, DescribeControllerResponse
 from zk.admin import ZkAdminStore
+from zk.znodes import TopicPartitionStateZNode
 
 _ZOOKEEPER_LIMIT_S = 3.0
 _CONTROLLER_LIMIT_S = 3.0
@@ -213,6 +214,18 @@ def _examine_controller(admin: ZkAdminStore, health: Health) -> DescribeControll
     return answer
 
 
+def _why_states_stay(described: DescribeControllerResponse | None, health: Health) -> list[str]:
+    """Name the states that may not be changed, but for those that may not be read either."""
+    refused = () if described is None else described.refused_states
+    paths = {p: TopicPartitionStateZNode.path(p) for p in refused}
+    return [
+        f"{partition}: ZooKeeper refuses to let the controller change {path};"
+        f" to allow it: setAcl {path} world:anyone:cdrwa"
+        for partition, path in paths.items()
+        if not any(path in reason for reason in health.reasons)
+    ][:_NAMED_PARTITIONS]
+
+
 def _examine_failures(admin: ZkAdminStore, health: Health) -> None:
     """Tell what controllers leave alone; what ended only one of them may pass by itself."""
     for failure in admin.read_failures():
@@ -256,6 +269,7 @@ def _examine_partitions(
     health.leaderless_partitions = len(leaderless)
     health.under_replicated_partitions = len(behind)
     health.reasons += found.unreadable
+    health.reasons += _why_states_stay(described, health)
     health.warnings += [
         f"the defaults hold for topic {topic}: {config}"
         for topic, config in admin.read_topic_configs(names).items()

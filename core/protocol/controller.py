@@ -216,7 +216,10 @@ class UnansweredRequest(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DescribeControllerResponse:
-    """How the controller is; answered by every broker, NOT_CONTROLLER by those that do not rule."""
+    """How the controller is; answered by every broker, NOT_CONTROLLER by those that do not rule.
+
+    ``refused_states`` names some of the partitions whose state an ACL keeps it from changing.
+    """
 
     error_code: Errors
     controller_epoch: int = 0
@@ -225,6 +228,7 @@ class DescribeControllerResponse:
     topics_ineligible_for_deletion: tuple[str, ...] = ()
     reassigning_partitions: int = 0
     unanswered: tuple[UnansweredRequest, ...] = ()
+    refused_states: tuple[TopicPartition, ...] = ()
 
 
 ControllerRequest: TypeAlias = (

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from core.errors import Errors
-from core.model import LeaderAndIsr, ReplicaAssignment
+from core.model import LeaderAndIsr, ReplicaAssignment, TopicPartition
 from core.protocol.broker import DescribeMetadataRequest, DescribeMetadataResponse
 from core.protocol.controller import (
     DescribeControllerRequest,
@@ -18,8 +18,9 @@ from core.protocol.placement import PlacementStatusResponse
 from core.replica_logs import SeenOfCluster
 from storage.log_directory import LogDirectory
 from tests.support.fake_cluster import ADDRESS, FakeCluster, failing, write_cluster_file
-from zk.znodes import ClusterIdZNode
+from zk.znodes import ClusterIdZNode, TopicPartitionStateZNode
 
+T0 = TopicPartition("t", 0)
 ON_BOTH = {0: ReplicaAssignment((0, 1))}
 IN_SYNC = {0: LeaderAndIsr(0, (0, 1))}
 
@@ -235,6 +236,22 @@ def test_what_may_pass_by_itself_is_a_warning(healthy: FakeCluster) -> None:
     status = healthy.json("status")
     assert status["healthy"] is True
     assert status["event_queue_size"] == 12
+
+
+def test_states_that_the_controller_may_not_change_are_named_with_the_remedy(
+    healthy: FakeCluster,
+) -> None:
+    path = TopicPartitionStateZNode.path(T0)
+    healthy.answers[DescribeControllerRequest] = lambda _: DescribeControllerResponse(
+        Errors.NONE, refused_states=(T0,)
+    )
+    assert reasons(healthy) == [
+        f"t-0: ZooKeeper refuses to let the controller change {path};"
+        f" to allow it: setAcl {path} world:anyone:cdrwa"
+    ]
+    healthy.zookeeper.deny(path)
+    (said,) = (reason for reason in reasons(healthy) if path in reason)
+    assert f"{path}: ZooKeeper refuses to show it" in said
 
 
 def test_a_broker_that_leaves_requests_unanswered_is_a_reason(healthy: FakeCluster) -> None:
