@@ -115,7 +115,7 @@ def real_ensemble(address: str) -> Ensemble:
     return Ensemble(
         connect,
         lambda path: deny_reading(address, path),
-        lambda path: _set_acl(address, path, make_acl("world", "anyone", read=True, admin=True)),
+        lambda path: deny_writing(address, path),
     )
 
 
@@ -126,6 +126,14 @@ def deny_reading(address: str, path: str, *, allow: bool = False) -> None:
     """
     anyone = make_acl(
         "world", "anyone", read=allow, write=True, create=True, delete=True, admin=True
+    )
+    _set_acl(address, path, anyone)
+
+
+def deny_writing(address: str, path: str, *, allow: bool = False) -> None:
+    """Set an ACL that lets nobody change a node or its children, or all again; no watch fires."""
+    anyone = make_acl(
+        "world", "anyone", read=True, write=allow, create=allow, delete=allow, admin=True
     )
     _set_acl(address, path, anyone)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -19,7 +20,9 @@ from storage.checkpoints import HIGH_WATERMARKS
 from storage.log_ends import LOG_ENDS
 from tests.support.breakable_cluster import BROKERS, BreakableCluster
 from tests.support.running_cluster import eventually, guardian_of
+from tests.support.zookeeper_sessions import deny_writing
 from zk.operations import ANY_VERSION, Delete
+from zk.znodes import TopicPartitionStateZNode
 
 pytestmark = [pytest.mark.system, pytest.mark.zookeeper]
 
@@ -139,6 +142,29 @@ def test_when_all_have_lost_records_who_has_most_leads(cluster: BreakableCluster
     assert cluster.await_another_leader(partition, -1) == 1
     cluster.await_isrs(partition.topic, set(BROKERS))
     assert all(values_on(cluster, partition, b) == VALUES[:-1] for b in BROKERS)
+
+
+def test_a_leader_without_a_log_does_not_lead_on_while_nobody_may_change_that_it_leads(
+    cluster: BreakableCluster,
+) -> None:
+    (partition,) = cluster.create_safe_topic("sealed", 1)
+    produce_one_by_one(cluster, partition)
+    before = cluster.leaderships("sealed")[0].leader_and_isr
+    others = set(BROKERS) - {before.leader}
+    address, path = cluster.description["zookeeper"], TopicPartitionStateZNode.path(partition)
+    deny_writing(address, path)
+    cluster.kill(before.leader)
+    shutil.rmtree(cluster.log_of(partition, before.leader))  # its leader epochs as well
+    cluster.revive(before.leader)
+    why = f"{partition}: ZooKeeper refuses to let the controller change {path}"
+    eventually(lambda: why in regent(cluster, "status"), "status names what may not be changed")
+    assert cluster.leaderships("sealed")[0].leader_and_isr == before
+    assert all(values_on(cluster, partition, b) == VALUES for b in others)
+    deny_writing(address, path, allow=True)
+    assert cluster.await_another_leader(partition, before.leader) in others
+    cluster.await_isrs("sealed", set(BROKERS))
+    assert consume(cluster, partition) == VALUES
+    assert all(values_on(cluster, partition, b) == VALUES for b in BROKERS)
 
 
 def test_a_leader_that_is_back_before_anybody_rules_does_not_lead_with_what_it_has_left(

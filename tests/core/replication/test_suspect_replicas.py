@@ -132,7 +132,7 @@ def test_a_suspect_leader_does_not_go_on_in_an_epoch_of_its_log() -> None:
 def test_a_log_does_not_tell_all_epochs_it_was_used_in_so_controllers_must(
     values: tuple[bytes, ...],
 ) -> None:
-    """What it lost may be all of an epoch: nobody leading is what it is told instead."""
+    """What it lost may be all of an epoch, with the note of it: it hears that nobody leads."""
     broker = bounced(*values, last_epoch=4)
     assert broker.order(NO_LEADER, 5) == {T0: Errors.NONE}
     assert broker.hosted().role is Role.NONE
