@@ -175,6 +175,7 @@ class BrokerMembership:
         for broker_id in broker_ids:
             self._connect(current[broker_id])
             self._context.replicas_on_offline_dirs.pop(broker_id, None)
+            self._note_undeposed(broker_id)
         self._term.outbox.record("brokers %s: started", broker_ids)
         batch = self._term.new_batch()
         batch.add_update_metadata((), already_there)
@@ -212,6 +213,12 @@ class BrokerMembership:
         self._term.outbox.add(AddBroker(registration))
         if registration.suspects:
             self._record_suspects(registration)
+
+    def _note_undeposed(self, broker_id: BrokerId) -> None:
+        """Note what it leads still, because that could not be changed while it was away."""
+        if self._context.registrations[broker_id].suspects:
+            led = self._context.partitions_led_by(broker_id)
+            self._context.note_undeposed(led)
 
     def _disconnect(self, broker_id: BrokerId) -> None:
         self._context.remove_live_broker(broker_id)

@@ -96,6 +96,7 @@ class ControllerContext:
         self.preferred_replica_imbalance_count = 0
         self._registrations: dict[BrokerId, BrokerRegistration] = {}
         self._rejoined: dict[BrokerId, set[TopicPartition]] = {}  # suspect once
+        self._undeposed: dict[TopicPartition, BrokerId] = {}  # leaders that lost records since
         self._partitions: dict[TopicPartition, _Partition] = {}
         self._topics: dict[str, dict[int, _Partition]] = {}
         self._topic_ids: dict[str, TopicId] = {}
@@ -169,15 +170,28 @@ class ControllerContext:
     def must_not_lead(self, broker_id: BrokerId, topic_partition: TopicPartition) -> bool:
         """Whether to lead on would be to go on with a log that may have lost committed records.
 
-        Its partition waits for an election that could not be written, so the state may name the
-        replica still. One that was elected although it is suspect leads a partition that is online.
-        Records of a topic that is to be deleted do not count.
+        One that was elected although it is suspect may lead. Records of a topic that is to be
+        deleted do not count.
         """
-        if self.suspect_end(broker_id, topic_partition) is None or (
-            self.is_topic_queued_for_deletion(topic_partition.topic)
-        ):
-            return False
-        return self.partition_state(topic_partition) in _INDEXED_STATES
+        return (
+            self._undeposed.get(topic_partition) == broker_id
+            and self.suspect_end(broker_id, topic_partition) is not None
+            and not self.is_topic_queued_for_deletion(topic_partition.topic)
+        )
+
+    def note_undeposed(self, topic_partitions: Iterable[TopicPartition]) -> None:
+        """Note leaders that lost records since they were elected, until somebody is elected."""
+        for topic_partition in topic_partitions:
+            leadership = self.partition_leadership_info(topic_partition)
+            if leadership is not None:
+                leader = leadership.leader_and_isr.leader
+                if self.suspect_end(leader, topic_partition) is not None:
+                    self._undeposed[topic_partition] = leader
+
+    def note_elected(self, topic_partitions: Iterable[TopicPartition]) -> None:
+        """Note that the leaders of these were elected with what is known now."""
+        for topic_partition in topic_partitions:
+            self._undeposed.pop(topic_partition, None)
 
     def note_rejoined(self, broker_id: BrokerId, topic_partition: TopicPartition) -> None:
         """Suspect a replica no longer that got into the ISR, before its broker says so."""
@@ -227,6 +241,7 @@ class ControllerContext:
             self.partitions_being_reassigned.discard(record.topic_partition)
             self.unreadable_partitions.discard(record.topic_partition)
             self.refused_states.discard(record.topic_partition)
+            self._undeposed.pop(record.topic_partition, None)
             self.restarted_replicas.pop(record.topic_partition, None)
             for offline in self.replicas_on_offline_dirs.values():
                 offline.discard(record.topic_partition)
@@ -336,6 +351,10 @@ class ControllerContext:
     def partitions_with_leadership(self) -> list[TopicPartition]:
         """Return every partition whose leadership is known."""
         return [tp for partitions in self._by_leader.values() for tp in partitions]
+
+    def partitions_led_by(self, broker_id: BrokerId) -> list[TopicPartition]:
+        """Return every partition of which this broker is the leader, whatever its state."""
+        return list(self._by_leader.get(broker_id, ()))
 
     @property
     def partition_count(self) -> int:

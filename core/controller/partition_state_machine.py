@@ -108,9 +108,11 @@ class PartitionStateMachine:
             return with_eligible_replicas(self._term, current, proposals)
 
         accepted, failures = change_leaderships(self._term, changed, propose)
-        for partition in failures:
-            if self._context.partition_state(partition) is PartitionState.NON_EXISTENT:
-                self._context.put_partition_state(partition, PartitionState.OFFLINE)
+        self._context.note_elected(accepted)
+        not_led = PartitionState.NON_EXISTENT, PartitionState.NEW
+        self._context.note_undeposed(
+            p for p in failures if self._context.partition_state(p) in not_led
+        )
         if failures:
             log.warning(
                 "[Controller id=%d epoch=%d] %d partitions keep replicas in sync that restarted, or"
@@ -299,6 +301,7 @@ class PartitionStateMachine:
             return with_eligible_replicas(self._term, current, chosen)
 
         accepted, failures = change_leaderships(self._term, partitions, propose)
+        self._context.note_elected(accepted)
         for partition, written in accepted.items():
             self._context.put_partition_state(partition, PartitionState.ONLINE)
             batch.add_leader_and_isr(

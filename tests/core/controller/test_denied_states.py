@@ -15,7 +15,14 @@ from core.controller.effects import Effect, ScheduleEvent
 from core.controller.events import BrokerFailedToObey, LeaderAndIsrResponseReceived, ReadAgain
 from core.controller.states import PartitionState, ReplicaState
 from core.errors import Errors
-from core.model import NO_LEADER, NO_LOG_END, LogEnd, ReplicaAssignment, SuspectReplicas
+from core.model import (
+    NO_LEADER,
+    NO_LOG_END,
+    LogEnd,
+    PartitionAndReplica,
+    ReplicaAssignment,
+    SuspectReplicas,
+)
 from core.protocol.control import (
     ControlHeader,
     LeaderAndIsrRequest,
@@ -332,7 +339,18 @@ def test_a_leader_of_a_topic_that_is_being_deleted_is_told_to_lead_all_the_same(
     office = Office((1, 2))
     office.lead(T0, (1, 2), leader=1, isr=(1, 2))
     office.context.add_live_broker(replace(office.context.registrations[1], suspects=SHORT))
-    office.context.put_partition_state(T0, PartitionState.OFFLINE)
+    office.context.note_undeposed([T0])
     assert office.context.must_not_lead(1, T0)
     office.context.queue_topic_deletion(["t"])
     assert not office.context.must_not_lead(1, T0)
+
+
+def test_a_suspect_leader_that_was_elected_leads_on_while_it_waits_to_shut_down() -> None:
+    office = Office((1, 2))
+    office.lead(T0, (1, 2), leader=1, isr=(1,))
+    office.context.add_live_broker(replace(office.context.registrations[1], suspects=SHORT))
+    office.context.shutting_down_broker_ids.add(1)
+    office.brokers.on_replicas_become_offline([PartitionAndReplica(T0, 2)])
+    assert office.context.partition_state(T0) is PartitionState.OFFLINE
+    office.brokers.tell_everything(1)
+    assert told_leaders(office.effects(), 1) == {1}
