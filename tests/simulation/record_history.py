@@ -212,6 +212,28 @@ class RecordHistory(RecordObserver):
                 seen[name] = present
                 is_same = before is not None and before[:2] == present[:2]
                 self._on_leader(broker, partition, log, before[2] if before and is_same else None)
+            elif role is Role.FOLLOWER and seen.get(name) != present:
+                seen[name] = present
+                self._check_follower_knows(broker, partition, log)
+
+    def _check_follower_knows(
+        self, broker: SimulatedBroker, partition: Partition, log: SimulatedLog
+    ) -> None:
+        """What is below the high watermark of a follower some leader has committed."""
+        known = self.of(log)
+        if known is None or known.is_tainted:
+            return
+        self._leaderships.check()
+        now = self._leaderships.current.get(partition.topic_partition)
+        newest = max(partition.leader_epoch, -1 if now is None else now.leader_epoch)
+        start = max(log.log_start_offset, known.deleted_to)
+        for batch in log.batches:
+            is_followed = start <= batch.base_offset and batch.last_offset < partition.high_watermark
+            if is_followed and not known.has(batch):
+                assert known.is_covered(batch.leader_epoch, newest), (
+                    f"FollowerHighWatermark: broker {broker.broker_id} takes the batch at"
+                    f" {batch.base_offset} for committed: {partition}"
+                )
 
     def _on_leader(
         self,
@@ -393,7 +415,8 @@ class RecordHistory(RecordObserver):
         self._situations.meet(Situation.FOLLOWER_TRUNCATES)
 
     def on_fetched(self, broker: SimulatedBroker, answer: FetchResponse) -> None:
-        """What is copied is whole."""
+        """What is copied is whole, and what the follower is told to be committed is."""
+        self.on_acted(broker)
         for name, row in answer.partitions():
             if len(row.records) > 0:
                 _check_undamaged(broker, broker.disk.log(name), row.records)
