@@ -11,8 +11,10 @@ import pytest
 from core.errors import StorageError
 from core.log_config import LogConfig
 from core.replica_logs import MAX_TIMESTAMP
+from storage.leader_epochs import LeaderEpochs
 from storage.log import Log
 from storage.log_manager import LogManager
+from storage.segment import Segment
 from tests.support.disk_logs import (
     BATCH_BYTES,
     T0,
@@ -150,6 +152,32 @@ def test_a_log_that_begins_anew_has_one_segment(disk_log: Log):
     disk_log.delete_dropped_files()
     fill(disk_log, 2)
     assert values(disk_log) == numbered(3, 5)
+
+
+def test_epochs_of_dropped_records_are_dropped_on_the_disk_as_well(disk_log: Log):
+    fill(disk_log, 2)
+    fill(disk_log, 2, leader_epoch=7)
+    disk_log.truncate_to(2)
+    known = LeaderEpochs(disk_log.path)
+    assert known.load()
+    assert known.latest_epoch == 0
+
+
+def test_what_is_truncated_while_it_is_flushed_is_not_taken_for_flushed(
+    disk_log: Log, monkeypatch: pytest.MonkeyPatch
+):
+    fill(disk_log, 2)
+    flush = Segment.flush
+
+    def and_truncate(self: Segment) -> None:
+        flush(self)
+        disk_log.truncate_to(1)
+        fill(disk_log, 1)
+
+    with monkeypatch.context() as patches:
+        patches.setattr(Segment, "flush", and_truncate)
+        disk_log.flush()
+    assert disk_log.recovery_point == 0
 
 
 # --- what is on the disk --------------------------------------------------------------------------

@@ -59,6 +59,15 @@ def test_everything_written_is_there_after_a_crash(machine: Machine, disk_log: L
     assert values(log) == numbered(0, 9)
 
 
+def test_an_epoch_that_begins_behind_the_end_of_what_is_left_is_forgotten(
+    machine: Machine, disk_log: Log
+):
+    fill(disk_log, 7)
+    fill(disk_log, 1, leader_epoch=7)
+    os.truncate(segment_file(crashed(machine, disk_log), 6), 0)
+    assert restarted(machine).latest_epoch == 0
+
+
 @pytest.mark.parametrize("cut", [1, 30, BATCH_BYTES - 1])
 def test_half_a_batch_at_the_end_is_cut_off(machine: Machine, disk_log: Log, cut: int):
     fill(disk_log, 8)

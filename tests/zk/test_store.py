@@ -206,6 +206,24 @@ def test_the_epoch_is_raised_by_the_present_controller_alone(
     assert server.snapshot()[EPOCH].data == b"9"
 
 
+def test_the_epoch_is_not_raised_by_whom_somebody_overwrites_in_that_moment(
+    server: FakeZooKeeperServer, broker: Broker
+) -> None:
+    now = broker.store.register_controller(1, ControllerEpoch(7, 0), 5)
+    assert now is not None
+
+    def overwrite(call: Call) -> None:
+        if call.moment is Moment.BEFORE and EPOCH in call.paths and call.method == "multi":
+            broker.zookeeper.hook = None
+            server.put("/controller", b"garbage")
+
+    broker.zookeeper.hook = overwrite
+    with pytest.raises(ControllerMovedError):
+        broker.store.raise_controller_epoch(1, 42, now.zk_version)
+    assert broker.zookeeper.hook is None
+    assert server.snapshot()[EPOCH].data == b"8"
+
+
 def test_the_node_is_deleted_by_its_own_term_alone(
     server: FakeZooKeeperServer, store: ZkControllerStore
 ) -> None:

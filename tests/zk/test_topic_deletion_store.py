@@ -86,6 +86,13 @@ def lose() -> None:
 # --- wishes ---------------------------------------------------------------------------------------
 
 
+def test_a_list_that_is_not_there_yet_is_watched_as_well(stage: Stage) -> None:
+    stage.server.remove(WISHES)
+    assert stage.store.read_topics_to_delete() == {}
+    stage.server.put(WISHES)
+    assert [watch.path for watch in stage.watches] == [WISHES]
+
+
 def test_wishes_are_read_with_their_age_and_watched(stage: Stage) -> None:
     later, earlier = stage.wish("u"), stage.wish("t")
     assert stage.store.read_topics_to_delete() == {"t": earlier, "u": later}

@@ -209,6 +209,23 @@ def test_an_answer_about_an_earlier_topic_of_that_name_does_not_let_a_broker_go(
         assert (5 in office.answers) is goes
 
 
+def test_an_answer_to_an_earlier_order_does_not_let_a_broker_go(office: Office) -> None:
+    office.lead(T0, (2, 0, 1), leader=2, isr=(2, 0, 1))
+    office.shutdowns.shut_down(ControlledShutdown(5, 2, epoch_of(office, 2)))
+    sent = of_type(office.effects(), SendControlRequest)
+    (told,) = (e for e in sent if e.broker_id == 0 and isinstance(e.request, LeaderAndIsrRequest))
+    assert isinstance(told.request, LeaderAndIsrRequest)
+    (topic,) = told.request.topic_states
+    (row,) = topic.partition_states
+    earlier = replace(topic, partition_states=(row._replace(leader_epoch=row.leader_epoch - 1),))
+    request = replace(told.request, topic_states=(earlier,))
+    response = LeaderAndIsrResponse(Errors.NONE)
+    office.shutdowns.on_leader_and_isr_response(
+        LeaderAndIsrResponseReceived(0, told.header, request, response)
+    )
+    assert 5 not in office.answers
+
+
 def test_asking_again_does_not_let_a_broker_go_before_the_new_leaders_know(office: Office) -> None:
     office.lead(T0, (2, 0, 1), leader=2, isr=(2, 0, 1))
     for request_id in (5, 6):

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable
+from dataclasses import replace
 
 import pytest
 
 from core.controller.effects import ScheduleEvent, SendControlRequest
-from core.controller.events import TopicDeletion
+from core.controller.events import TopicDeletion, TopicDeletionStopReplicaResponseReceived
 from core.controller.states import PartitionState, ReplicaState
 from core.controller.term import ControllerSettings
 from core.errors import Errors
@@ -20,7 +21,7 @@ from core.model import (
     ReplicaAssignment,
     TopicPartition,
 )
-from core.protocol.control import StopReplicaRequest, UpdateMetadataRequest
+from core.protocol.control import StopReplicaRequest, StopReplicaResponse, UpdateMetadataRequest
 from tests.support.fake_zookeeper import Call, Moment
 from tests.support.term import (
     Office,
@@ -127,6 +128,18 @@ def test_tdm_02_every_replica_is_asked_and_everybody_told_once(office: Office) -
     assert deletes == [{False}] * 3 + [{True}] * 3
     epochs = {row.leader_epoch for row in stop_replica_rows(effects)[1].values()}
     assert epochs == {EPOCH_DURING_DELETE}
+
+
+def test_an_answer_about_an_earlier_topic_of_the_same_name_says_nothing(office: Office) -> None:
+    wish(office, "foo")
+    for told in requests(office.effects()):
+        if isinstance(told.request, StopReplicaRequest):
+            topics = tuple(replace(t, topic_id=topic_id(9)) for t in told.request.topic_states)
+            earlier, done = StopReplicaRequest(topics), StopReplicaResponse(Errors.NONE)
+            office.responses.on_stop_replica(
+                TopicDeletionStopReplicaResponseReceived(told.broker_id, told.header, earlier, done)
+            )
+    assert set(states(office, FOO).values()) == {STARTED}
 
 
 def test_tdm_03_when_every_replica_is_deleted_nothing_is_left(office: Office) -> None:
