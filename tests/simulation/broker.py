@@ -82,6 +82,7 @@ class World:
     obey: Callable[[SimulatedBroker, Exchange], ControlResponse]
     handle: Callable[[SimulatedBroker, ControllerEvent], list[fx.Effect]]
     observer: RecordObserver
+    on_order: Callable[[SimulatedBroker, fx.SendControlRequest], None]
     events_handled: int = 0  # by controllers
     inbox_limit: int = MAX_EVENTS  # of controllers
     channel_limit: int = FEW_REQUESTS  # that wait for one broker
@@ -135,6 +136,7 @@ class SimulatedBroker:
         self.is_dead = False
         self.is_leaving = False  # asked to hand over
         self.is_handling = False  # its controller an event
+        self.event: ControllerEvent | None = None  # the last one it began to handle
         self.broker_epoch = -1
         self.handled_events = 0
         self.shutdowns_begun: dict[Exchange, int] = {}  # by which of those events
@@ -244,7 +246,7 @@ class SimulatedBroker:
 
     def handle_next(self) -> None:
         """Process one event and perform its effects."""
-        event = self.inbox.popleft()
+        event = self.event = self.inbox.popleft()
         self.handled_events += 1
         self.world.events_handled += 1
         if isinstance(event, events.ControlledShutdown):
@@ -330,6 +332,7 @@ class SimulatedBroker:
             case fx.RemoveBroker(broker_id):
                 self._close_channel(broker_id)
             case fx.SendControlRequest(broker_id):
+                self.world.on_order(self, effect)
                 channel = self.channels.get(broker_id)
                 if channel is not None:
                     channel.put(effect)

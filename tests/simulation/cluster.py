@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TypeAlias
 
-from core.controller.effects import Effect
+from core.controller.effects import Effect, SendControlRequest
 from core.controller.events import ControllerEvent, StandAgain
 from core.controller.term import ControllerSettings
 from core.errors import ForeignDirectoryError
@@ -99,6 +99,8 @@ class Cluster:
         self.obey: Callable[[SimulatedBroker, Exchange], ControlResponse] = SimulatedBroker.obey
         self.handle: Callable[[SimulatedBroker, ControllerEvent], list[Effect]]
         self.handle = SimulatedBroker.handle
+        self.on_order: Callable[[SimulatedBroker, SendControlRequest], None]
+        self.on_order = lambda broker, order: None
         self._world = World(
             self.time,
             self.network,
@@ -110,6 +112,7 @@ class Cluster:
             obey=lambda broker, exchange: self.obey(broker, exchange),
             handle=lambda broker, event: self.handle(broker, event),
             observer=RecordObserver(),
+            on_order=lambda broker, order: self.on_order(broker, order),
         )
         self._ports = itertools.count(20_000)
         for broker_id in range(brokers) if isinstance(brokers, int) else brokers:

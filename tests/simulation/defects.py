@@ -59,6 +59,7 @@ from tests.simulation.tampering_defects import (
     TAMPERING_DEFECTS,
     terms_unchecked,
 )
+from tests.simulation.telling_defects import TELLING_DEFECTS
 from zk import fenced_writes
 from zk.store import ZkControllerStore
 from zk.watching_store import WatchingStore
@@ -430,6 +431,7 @@ DEFECTS: tuple[Defect, ...] = (
     *CONFIG_DEFECTS,
     *ADDRESS_DEFECTS,
     *BOUNDS_DEFECTS,
+    *TELLING_DEFECTS,
 )
 
 SEARCH_FROM: dict[Defect, int] = {

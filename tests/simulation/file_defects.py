@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from typing import Any, TypeAlias
 from unittest.mock import patch
 
-from storage import directory_logs, log_recovery
+from storage import directory_logs, log, log_recovery, verification
 from storage.log import Log
 from storage.log_directory import LogDirectory
 from storage.log_recovery import LoadedLog
@@ -58,12 +58,26 @@ def young_logs_forgotten() -> Any:
     return patch.object(SuspectLogs, "examine", and_know_all)
 
 
+def segments_need_not_meet() -> Any:
+    """A log is opened, and read, as if no segment of it could be missing."""
+    stack = ExitStack()
+    for check in ("check_segments_meet", "check_first_segment"):
+        stack.enter_context(patch.object(log_recovery, check, lambda contents: None))
+    for reader in (log, verification):
+        stack.enter_context(patch.object(reader, "check_meets", lambda *where: None))
+    return stack
+
+
 FILE_DEFECTS: tuple[Defect, ...] = (
+    segments_need_not_meet,
     checkpoint_beyond_the_end_believed,
     recovery_point_raised_before_the_flush,
     torn_ends_believed,
     young_logs_forgotten,
 )
 
-SEARCH_FILES_FROM: dict[Defect, int] = dict.fromkeys(FILE_DEFECTS, 46)
+SEARCH_FILES_FROM: dict[Defect, int] = {
+    **dict.fromkeys(FILE_DEFECTS, 46),
+    segments_need_not_meet: 895,
+}
 """Where the search begins: few histories have files."""

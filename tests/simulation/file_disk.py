@@ -228,6 +228,7 @@ class FileDisk(LogManager):
             found = after.get(name)
             if found is not None:
                 found.check_epochs()
+                found.check_whole()
             is_as_long = found is not None and found.log_end_offset >= log.log_end_offset
             if found is not None and is_as_long and found.has(batches):
                 continue

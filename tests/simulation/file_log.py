@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -84,6 +85,12 @@ class ObservedFileLog(Log):
             known = self.end_offset_for_epoch(epoch)
             if known != (epoch, end):
                 raise BrokenInvariantError(f"EpochsOfRecords: {self}: {known}, not {epoch, end}")
+
+    def check_whole(self) -> None:
+        """What can be read has no hole; raises ``BrokenInvariantError``."""
+        for before, after in pairwise(self.readable()):
+            if before.last_offset + 1 != after.base_offset:
+                raise BrokenInvariantError(f"SegmentsMeet: {self}: {before}, then {after}")
 
     def damage(self, base_offset: int) -> None:
         """Let the disk give back another bit of a batch; a second time: the right one again."""

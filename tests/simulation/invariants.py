@@ -7,6 +7,7 @@ from tests.simulation.answers import Answers
 from tests.simulation.cluster import Cluster
 from tests.simulation.leadership_history import LeadershipHistory
 from tests.simulation.obedience import Obedience
+from tests.simulation.orders_told import OrdersTold
 from tests.simulation.record_history import RecordHistory
 from tests.simulation.situations import Situations
 from tests.simulation.terms import Terms
@@ -33,6 +34,7 @@ class Invariants:
         cluster.network.on_answered = Answers(cluster, self.history).check
         cluster.obey = obedience.obey
         cluster.handle = Acceptance(cluster, self.history, self.situations).handle
+        cluster.on_order = OrdersTold().on_order
         cluster.after_step = self.check
 
     def check(self) -> None:

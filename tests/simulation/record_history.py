@@ -44,7 +44,7 @@ class RecordHistory(RecordObserver):
         self._full_at: int | None = None
         self._proposals: dict[tuple[SimulatedBroker, TopicPartition], object] = {}
         self._must_not_count = False
-        self._positions: dict[TopicPartition, int] = {}
+        self._positions: dict[TopicPartition, tuple[int, int]] = {}
         self._other_epochs: set[TopicPartition] = set()
         # Logs of topics that somebody removed by hand: partition, topic id, broker.
         self._kept: set[tuple[TopicPartition, str | None, BrokerId]] = set()
@@ -228,7 +228,9 @@ class RecordHistory(RecordObserver):
         newest = max(partition.leader_epoch, -1 if now is None else now.leader_epoch)
         start = max(log.log_start_offset, known.deleted_to)
         for batch in log.batches:
-            is_followed = start <= batch.base_offset and batch.last_offset < partition.high_watermark
+            is_followed = (
+                start <= batch.base_offset and batch.last_offset < partition.high_watermark
+            )
             if is_followed and not known.has(batch):
                 assert known.is_covered(batch.leader_epoch, newest), (
                     f"FollowerHighWatermark: broker {broker.broker_id} takes the batch at"
@@ -462,12 +464,14 @@ class RecordHistory(RecordObserver):
             known.deleted_to = max(known.deleted_to, log.log_end_offset if offset < 0 else offset)
 
 
-def _positions(broker: SimulatedBroker, follower: BrokerId) -> dict[TopicPartition, int]:
-    """Return where a follower is believed to be."""
+def _positions(
+    broker: SimulatedBroker, follower: BrokerId
+) -> dict[TopicPartition, tuple[int, int]]:
+    """Return where a follower is believed to be, and in which life it said so."""
     return {
-        name: partition.followers[follower].log_end_offset
+        name: (known.log_end_offset, known.broker_epoch)
         for name, partition in broker.replica_manager.partitions.items()
-        if follower in partition.followers
+        if (known := partition.followers.get(follower)) is not None
     }
 
 

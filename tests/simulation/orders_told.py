@@ -1,0 +1,61 @@
+"""What controllers tell brokers: each thing once an event, in requests that are small enough."""
+
+from __future__ import annotations
+
+from core.controller.effects import SendControlRequest
+from core.controller.events import BrokerChange, ControlledShutdown
+from core.controller.request_batch import REPLICA_BYTES, ROW_BYTES
+from core.model import BrokerId, TopicPartition
+from core.protocol.control import StopReplicaRequest
+from tests.simulation.broker import SimulatedBroker
+
+MOST_TOLD = 2  # a broker that bounced: with all others, and with all it must know
+
+
+class OrdersTold:
+    """Hears of every order that a controller gives; raises ``AssertionError``."""
+
+    def __init__(self) -> None:
+        self._event: tuple[SimulatedBroker, int] | None = None  # that is handled, and by whom
+        self._told: list[SendControlRequest] = []  # because of it
+        # Because of it as well: where, which, and whether to delete it.
+        self._stopped: set[tuple[BrokerId, TopicPartition, bool]] = set()
+
+    def on_order(self, sender: SimulatedBroker, order: SendControlRequest) -> None:
+        """Check an order before it is queued for its broker."""
+        event = sender, sender.handled_events
+        if event != self._event:
+            self._event, self._told, self._stopped = event, [], set()
+        where = f"broker {sender.broker_id} tells {order.broker_id} {order.request}"
+        self._check_once(order, where, has_work=_has_work(sender))
+        self._told.append(order)
+        self._check_size(sender, order, where)
+
+    def _check_once(self, order: SendControlRequest, where: str, *, has_work: bool) -> None:
+        """No replica is stopped twice; of who came or went a broker may hear twice, if it came."""
+        if isinstance(order.request, StopReplicaRequest):
+            stopped = {
+                (order.broker_id, name, row.delete_partition)
+                for name, row in order.request.partitions()
+            }
+            assert not stopped & self._stopped, f"StoppedOnce: {where}"
+            self._stopped |= stopped
+        elif not has_work and any(True for _ in order.request.partitions()):
+            assert self._told.count(order) < MOST_TOLD, f"ToldOnce: {where}"
+
+    def _check_size(self, sender: SimulatedBroker, order: SendControlRequest, where: str) -> None:
+        limit = sender.settings.max_request_bytes
+        sizes = [
+            ROW_BYTES + REPLICA_BYTES * len(getattr(row, "replicas", ()))
+            for _, row in order.request.partitions()
+        ]
+        assert len(sizes) <= 1 or sum(sizes) <= limit, f"RequestsFit: {len(sizes)} rows: {where}"
+
+
+def _has_work(sender: SimulatedBroker) -> bool:
+    """Whether more than brokers that come and go is seen to: a move, a deletion."""
+    context = sender.controller.context
+    is_of_brokers = isinstance(sender.event, BrokerChange | ControlledShutdown)
+    return not is_of_brokers or bool(
+        context.partitions_being_reassigned or context.topics_to_be_deleted
+    )

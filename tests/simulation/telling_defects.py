@@ -1,0 +1,56 @@
+"""Defects in how controllers tell brokers what is so: they test the simulation.
+
+Each is a function that breaks one rule while the returned context lasts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+from unittest.mock import patch
+
+from core.controller import request_batch
+from core.controller.broker_membership import BrokerMembership
+from core.controller.controlled_shutdown import ControlledShutdowns
+from core.controller.states import ReplicaState
+from core.model import PartitionAndReplica
+
+Defect: TypeAlias = Callable[[], Any]
+
+
+def crashes_told_again_and_again() -> Any:
+    """Every broker hears three times of a broker that died."""
+    on_offline = BrokerMembership.on_replicas_become_offline
+
+    def and_again(self: BrokerMembership, replicas: Any) -> None:
+        on_offline(self, replicas)
+        for _ in range(3):
+            self.announce_brokers([replica.topic_partition for replica in replicas])
+
+    return patch.object(BrokerMembership, "on_replicas_become_offline", and_again)
+
+
+def replicas_stopped_twice() -> Any:
+    """Who shuts down is told twice to stop what it follows."""
+    relieve = ControlledShutdowns.relieve
+
+    def and_stop(self: ControlledShutdowns, broker_id: int) -> Any:
+        _, followed = self._replicated_partitions(broker_id)
+        led = relieve(self, broker_id)
+        again = [PartitionAndReplica(partition, broker_id) for partition in followed]
+        self._replicas.handle_state_changes(again, ReplicaState.OFFLINE)
+        return led
+
+    return patch.object(ControlledShutdowns, "relieve", and_stop)
+
+
+def requests_of_any_size() -> Any:
+    """What does not fit into one request is sent in one all the same."""
+    return patch.object(request_batch, "split_by_size", lambda topics, max_bytes: [list(topics)])
+
+
+TELLING_DEFECTS: tuple[Defect, ...] = (
+    crashes_told_again_and_again,
+    replicas_stopped_twice,
+    requests_of_any_size,
+)
