@@ -214,13 +214,12 @@ def test_the_epoch_is_not_raised_by_whom_somebody_overwrites_in_that_moment(
 
     def overwrite(call: Call) -> None:
         if call.moment is Moment.BEFORE and EPOCH in call.paths and call.method == "multi":
-            broker.zookeeper.hook = None
             server.put("/controller", b"garbage")
 
     broker.zookeeper.hook = overwrite
     with pytest.raises(ControllerMovedError):
         broker.store.raise_controller_epoch(1, 42, now.zk_version)
-    assert broker.zookeeper.hook is None
+    assert server.snapshot()["/controller"].data == b"garbage"
     assert server.snapshot()[EPOCH].data == b"8"
 
 
