@@ -9,6 +9,7 @@ from unittest.mock import patch
 from core.controller import events
 from core.controller.controller import Controller
 from core.controller.reassignment import Reassignments
+from core.controller.set_aside import SetAside
 from core.model import TopicPartition
 
 Defect: TypeAlias = Callable[[], Any]
@@ -56,7 +57,17 @@ def moves_begin_again_and_again() -> Any:
     return patch.object(Reassignments, "on_isr_change", all_of_them)
 
 
+def nothing_is_set_aside() -> Any:
+    """What ended two controllers ends the third, too."""
+
+    def everything(self: SetAside) -> None:
+        self._context.set_aside = {}
+
+    return patch.object(SetAside, "_read", everything)
+
+
 BOUNDS_DEFECTS: tuple[Defect, ...] = (
+    nothing_is_set_aside,
     brokers_noticed_late,
     a_new_term_for_every_broker,
     moves_begin_again_and_again,

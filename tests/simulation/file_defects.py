@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 from unittest.mock import patch
 
 from storage import directory_logs, log, log_recovery, verification
+from storage.leader_epochs import LeaderEpochs
 from storage.log import Log
 from storage.log_directory import LogDirectory
 from storage.log_recovery import LoadedLog
@@ -68,7 +69,13 @@ def segments_need_not_meet() -> Any:
     return stack
 
 
+def epochs_outlive_their_records() -> Any:
+    """When the end of a log is dropped, the leader epochs that began there stay."""
+    return patch.object(LeaderEpochs, "truncate_from_end", lambda self, offset: None)
+
+
 FILE_DEFECTS: tuple[Defect, ...] = (
+    epochs_outlive_their_records,
     segments_need_not_meet,
     checkpoint_beyond_the_end_believed,
     recovery_point_raised_before_the_flush,
@@ -79,5 +86,6 @@ FILE_DEFECTS: tuple[Defect, ...] = (
 SEARCH_FILES_FROM: dict[Defect, int] = {
     **dict.fromkeys(FILE_DEFECTS, 46),
     segments_need_not_meet: 895,
+    epochs_outlive_their_records: 280,
 }
 """Where the search begins: few histories have files."""

@@ -9,6 +9,7 @@ from tests.simulation.leadership_history import LeadershipHistory
 from tests.simulation.obedience import Obedience
 from tests.simulation.orders_told import OrdersTold
 from tests.simulation.record_history import RecordHistory
+from tests.simulation.registrations import Registrations
 from tests.simulation.situations import Situations
 from tests.simulation.terms import Terms
 
@@ -22,6 +23,7 @@ class Invariants:
         self.situations = Situations()
         self.history = LeadershipHistory(cluster, self.situations)
         self._terms = Terms(cluster, self.history)
+        self._registrations = Registrations(cluster)
         obedience = Obedience(cluster, self.history, self.situations)
         self.records = RecordHistory(cluster, self.history, self.situations)
         self.history.on_wish = self.records.on_wish
@@ -41,3 +43,4 @@ class Invariants:
         """Check everything that happened since the last time."""
         self.history.check()
         self._terms.check()
+        self._registrations.check()

@@ -66,6 +66,7 @@ from tests.simulation.odds import (
     Menu,
     Odds,
 )
+from tests.simulation.poison import Poison
 from tests.simulation.records import past_all_guards
 from tests.simulation.situations import Situation
 from tests.simulation.tampering import Tampering
@@ -115,6 +116,7 @@ class Simulation:
             self.cluster, BROKERS, self.random, self.invariants.history, self._note
         )
         self._bounds = Bounds(self.cluster, self.invariants.history)
+        self._poison = Poison(self.cluster, seed, self.invariants.history, self._note)
         self._addresses = Addresses(self.cluster, seed, self.situations, self._note)
         self.cluster.before_rest = self._before_rest
         self._configurations = Configurations(self.cluster, BROKERS, seed, self._note)
@@ -201,6 +203,9 @@ class Simulation:
             self._go_on_in_peace()
             self._converge()
             peace.check(MAX_LEADER_EPOCHS_IN_PEACE)
+        if self._poison.is_due:
+            self._poison.act()
+            self._converge()
 
     def _settle(self) -> None:
         """Begin with a cluster that works: else most of a history goes by before there is one."""
@@ -443,6 +448,7 @@ class Simulation:
 
     @past_all_guards
     def _interrupt(self, broker: SimulatedBroker, call: Call) -> None:
+        self._poison.taste(broker)
         if not self._faults_are_on or self._tampering.is_replaced:
             return
         is_read = call.method in READS

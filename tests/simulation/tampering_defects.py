@@ -12,10 +12,12 @@ from core.controller.elector import Elector
 from core.controller.events import RegistrationDeleted
 from core.controller.responses import ControlResponses
 from core.replication.control_orders import ControlOrders
-from zk import cluster_identity
+from zk import broker_store, cluster_identity
 from zk.admin import ZkAdminStore
+from zk.operations import ANY_VERSION, Delete
 from zk.store import ZkControllerStore
 from zk.watching_store import WatchingStore
+from zk.znodes import BrokerIdZNode
 
 Defect: TypeAlias = Callable[[], Any]
 
@@ -93,7 +95,28 @@ def terms_unchecked() -> Any:
     return patch.object(WatchingStore, "_fence", lambda self, version: fence(self, version)[:1])
 
 
+def registrations_of_others_overwritten() -> Any:
+    """A broker registers in the place of another process that has its id."""
+    register = ZkControllerStore.register_broker
+
+    def whoever_is_there(self: ZkControllerStore, info: Any, suspects: Any) -> Any:
+        path = BrokerIdZNode.path(info.broker_id)
+        node = self._zookeeper.get(path)
+        if node is not None and node.stat.ephemeral_owner != self._zookeeper.session_id:
+            self._apply([Delete(path, ANY_VERSION)])
+        return register(self, info, suspects)
+
+    return patch.object(ZkControllerStore, "register_broker", whoever_is_there)
+
+
+def garbage_stays_in_registrations() -> Any:
+    """A broker does not look at what somebody made of its registration."""
+    return patch.object(broker_store, "_is_garbage", lambda node, broker_id: False)
+
+
 TAMPERING_DEFECTS: tuple[Defect, ...] = (
+    registrations_of_others_overwritten,
+    garbage_stays_in_registrations,
     any_data_are_taken_for_the_clusters,
     older_data_are_accepted,
     registrations_deleted_for_good,
@@ -106,6 +129,7 @@ TAMPERING_DEFECTS: tuple[Defect, ...] = (
 
 SEARCH_TAMPERING_FROM: dict[Defect, int] = {
     terms_unchecked: 530,
+    garbage_stays_in_registrations: 60,
     older_data_are_accepted: 190,
     registrations_deleted_for_good: 100,
     obeyed_epochs_forgotten: 90,

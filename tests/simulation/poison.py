@@ -1,0 +1,77 @@
+"""A request that ends any controller that handles it: the third one sets it aside, and rules on."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+from core.controller.events import ApiPartitionReassignment, ControllerEvent
+from core.model import TopicPartition
+from core.protocol.controller import AlterPartitionReassignmentsRequest, ReassignablePartition
+from tests.simulation.broker import PlantedError, SimulatedBroker
+from tests.simulation.cluster import Cluster
+from tests.simulation.leadership_history import LeadershipHistory
+from zk.admin_znodes import DeleteTopicsTopicZNode
+from zk.failure_store import ControllerFailuresZNode
+
+POISON_PROBABILITY = 0.1  # of a history
+REQUESTS = 4
+MAX_ENDED = 2
+PATIENCE_MS = 1_000
+ELECTION_ROUNDS = 60
+
+
+class Poison:
+    """Asks for something again and again; by dice of its own, when all else is over."""
+
+    def __init__(
+        self, cluster: Cluster, seed: int, history: LeadershipHistory, note: Callable[..., None]
+    ) -> None:
+        self._cluster = cluster
+        self._random = random.Random(f"{seed}, poison")
+        self._history = history
+        self._note = note
+        self._is_on = False
+        self._handled: ControllerEvent | None = None  # the last event that ended a controller
+        self._ended = 0
+        self.is_due = self._random.random() < POISON_PROBABILITY
+
+    def act(self) -> None:
+        """Have a few controllers end, and check that it is a few; then let it be tried again."""
+        names = [name for name in sorted(self._history.current) if self._is_kept(name)]
+        if not names:
+            return
+        name = self._random.choice(names)
+        assigned = self._history.assignment(name)
+        if assigned is None or assigned.is_being_reassigned:
+            return
+        row = ReassignablePartition(*name, assigned.replicas)
+        self._note("to move %s is poison", name)
+        self._is_on = True
+        for _ in range(REQUESTS):
+            self._await_ruler()
+            self._cluster.request(AlterPartitionReassignmentsRequest((row,)))
+        self._await_ruler()
+        self._is_on = False
+        self._cluster.zookeeper.remove(ControllerFailuresZNode.PATH)
+
+    def taste(self, broker: SimulatedBroker) -> None:
+        """End a controller that handles the request; once, so that it can say why it ends."""
+        event = broker.event
+        is_poison = isinstance(event, ApiPartitionReassignment) and event is not self._handled
+        if self._is_on and is_poison and broker.is_handling and broker.controller.is_active:
+            self._handled = event
+            self._ended += 1
+            assert self._ended <= MAX_ENDED, "SetAside: the same request ends a third controller"
+            self._note("  %d is poisoned", broker.broker_id)
+            raise PlantedError
+
+    def _is_kept(self, name: TopicPartition) -> bool:
+        return self._cluster.zookeeper.node(DeleteTopicsTopicZNode.path(name.topic)) is None
+
+    def _await_ruler(self) -> None:
+        for _ in range(ELECTION_ROUNDS):
+            if any(map(self._history.is_ruling, self._cluster.active_controllers)):
+                return
+            self._cluster.run_for(PATIENCE_MS)
+        raise AssertionError("ElectionIsBounded: nobody rules after a poisoned request")
