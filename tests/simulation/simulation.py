@@ -43,6 +43,8 @@ from tests.simulation.odds import (
     FAILOVER_PROBABILITY,
     FAILOVER_STEPS,
     FILES_PROBABILITY,
+    HIDING_HISTORIES,
+    HIDING_PROBABILITY,
     LEADERS_WRITE_PROBABILITY,
     MAX_DELAY_MS,
     MAX_FIRST_RECORDS,
@@ -71,8 +73,10 @@ from tests.simulation.records import past_all_guards
 from tests.simulation.situations import Situation
 from tests.simulation.tampering import Tampering
 from tests.support.fake_zookeeper import Call, Hook, Moment
+from zk.admin_znodes import DeleteTopicsTopicZNode, DeleteTopicsZNode
 from zk.failure_store import ControllerFailuresZNode
 from zk.operations import ConnectionLossError
+from zk.znodes import TopicsZNode
 
 READS = ("get", "get_many", "children", "children_many")
 
@@ -163,6 +167,8 @@ class Simulation:
     def _draw_surprises(self, seed: int) -> None:
         """Draw what controllers meet that most never do, by dice of its own."""
         self._surprises = random.Random(f"surprises of {seed}")
+        self._hiding_dice = random.Random(f"{seed}, hidden logs")
+        self._hides_logs = self._hiding_dice.random() < HIDING_HISTORIES
         self._are_surprised = self._surprises.random() < SURPRISES_PROBABILITY
         is_probing = self._surprises.random() < PROBING_PROBABILITY
         self._broker_answer_timeout_ms = 6_000 if is_probing else 0
@@ -267,6 +273,7 @@ class Simulation:
             self._tampering.act()
         self._ensemble.act()
         if self._faults_are_on:
+            self._hide_logs_to_be_deleted()
             self._configurations.act()
             self._addresses.act()
         self.invariants.check()
@@ -527,6 +534,30 @@ class Simulation:
             self._note("kill %d", broker.broker_id)
             self._add_to_the_trouble({name.topic for name in broker.disk.hosted()})
             self._end(broker, loses_power=self.random.random() < self._odds.power_loss)
+
+    def _hide_logs_to_be_deleted(self) -> None:
+        """Have a broker start, now and then, without a directory whose logs are to be deleted."""
+        if not self._hides_logs or self._hiding_dice.random() >= HIDING_PROBABILITY:
+            return
+        spared = self.cluster.active_controllers
+        names = set(self.cluster.zookeeper.children_of(TopicsZNode.PATH))
+        names -= set(self.cluster.zookeeper.children_of(DeleteTopicsZNode.PATH))
+        victims = [
+            (broker, topic)
+            for _, broker in sorted(self.cluster.brokers.items())
+            if broker not in spared and not self._is_in_call(broker) and not broker.disk.has_failed
+            for topic in sorted(names & {name.topic for name in broker.disk.fragile()})
+        ]
+        if victims:
+            broker, topic = self._hiding_dice.choice(victims)
+            self._note("%d starts without its logs of %s", broker.broker_id, topic)
+            self._end(broker)
+            self.cluster.expire(self._forgotten_sessions.pop())
+            self.cluster.zookeeper.put(DeleteTopicsTopicZNode.path(topic))
+            disk = self.cluster.disks[broker.broker_id]
+            self.cluster.disks[broker.broker_id] = disk.start_broken()
+            self._ports[broker.broker_id] = self.cluster.start(broker.broker_id).port
+            self.cluster.run_for(SETTLED_MS)
 
     def _cut_the_power(self) -> None:
         """Have all machines fail at the same time, or all but one; some are back at once."""
