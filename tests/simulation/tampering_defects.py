@@ -128,9 +128,9 @@ TAMPERING_DEFECTS: tuple[Defect, ...] = (
 )
 
 SEARCH_TAMPERING_FROM: dict[Defect, int] = {
-    terms_unchecked: 530,
+    terms_unchecked: 830,
     garbage_stays_in_registrations: 60,
-    older_data_are_accepted: 190,
+    older_data_are_accepted: 452,
     registrations_deleted_for_good: 100,
     obeyed_epochs_forgotten: 90,
 }
