@@ -11,7 +11,7 @@ that it lost it. What ``/controller`` says is another matter: the elector's.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import assert_never
 
 from core.controller import set_aside
@@ -309,8 +309,7 @@ class Controller:
                 self._hear_of(event.broker_id, event.header)
                 self._responses.on_stop_replica(event)
             case ControllerFailuresChange():
-                if self._aside.on_change():
-                    self._read_again(everything=True)
+                self._make_up_for(self._aside.on_change())
             case CheckBrokers(controller_epoch):
                 if controller_epoch == self.context.epoch:
                     self._health.look()
@@ -347,6 +346,15 @@ class Controller:
             self._balance.on_preferred_replica_election()
             self._notifications.on_isr_change_notification()
             self._notifications.on_log_dir_event_notification()
+
+    def _make_up_for(self, tried_again: Collection[str]) -> None:
+        """Do what was set aside until now, and when this term began."""
+        if tried_again:
+            self._read_again(everything=True)
+        if ZkPartitionReassignment.__name__ in tried_again:
+            self._reassignments.resume()
+        if CheckBrokers.__name__ in tried_again:
+            self._health.load()
 
     def _hear_of(self, broker_id: BrokerId, header: ControlHeader) -> None:
         """Use a broker again that answers after all."""

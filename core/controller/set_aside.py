@@ -117,14 +117,14 @@ class SetAside:
             )
             self._term.outbox.record("%s: set aside, %s", what, error)
 
-    def on_change(self) -> bool:
-        """Read the records again; True when something is to be tried again."""
+    def on_change(self) -> set[str]:
+        """Read the records again; return what is to be tried again."""
         before = set(self._context.set_aside)
         self._read()
         again = before - self._context.set_aside.keys()
         for what in sorted(again):
             self._term.outbox.record("%s: tried again", what)
-        return bool(again)
+        return again
 
     def try_again(self, topic: str) -> bool:
         """Forget what a topic did: it is another one by now. True if it was set aside."""

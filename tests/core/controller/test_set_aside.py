@@ -16,10 +16,11 @@ from core.controller.effects import BrokerRegistered, Effect, Reply, ScheduleEve
 from core.controller.events import ControllerEvent, TopicChange
 from core.controller.leader_balance import LeaderBalance
 from core.controller.partition_state_machine import PartitionStateMachine
+from core.controller.reassignment import Reassignments
 from core.controller.set_aside import FIRST_MINUTE_MS, MAX_FAILURES, resignation
 from core.controller.topic_changes import TopicChanges
 from core.errors import Errors
-from core.model import PartitionAndReplica, TopicPartition
+from core.model import PartitionAndReplica, ReplicaAssignment, TopicPartition
 from core.ports import ControllerFailure
 from core.protocol.control import (
     ControlHeader,
@@ -221,6 +222,11 @@ def test_whichever_handler_raises_the_rest_goes_on(
         assert cluster.failures == 0, "it is left alone"
 
 
+def raise_planted(*_: Any) -> None:
+    """Fail in a way that nobody thought of."""
+    raise PlantedError
+
+
 def raise_for_evil(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function that raises when it is about the topic ``evil``."""
 
@@ -292,6 +298,23 @@ def test_what_is_set_aside_is_tried_again_when_the_record_is_deleted(aside: Clus
     delete(FakeZooKeeper(aside.tree.server), RECORDS)
     aside.settle()
     assert aside.tree.leads(EVIL)[0] == 2
+
+
+def test_moves_that_were_set_aside_go_on_when_the_record_is_deleted(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was moved is in the topic's znode: the request itself asks for nothing new."""
+    moving = ReplicaAssignment((8, 1, 2), adding_replicas=(8,), removing_replicas=(1, 2))
+    with monkeypatch.context() as patched:
+        patched.setattr(Reassignments, "resume", raise_planted)
+        cluster.tree.put_topic("t", {0: moving}, topic_id(77))
+        delete(FakeZooKeeper(cluster.tree.server), "/controller")
+        cluster.settle()
+    assert "ZkPartitionReassignment" in cluster.records()
+    leader, isr, epoch = cluster.tree.leads(T0)
+    delete(FakeZooKeeper(cluster.tree.server), RECORDS)
+    cluster.settle()
+    assert cluster.tree.leads(T0) == (leader, isr, epoch + 1), "the epoch in which 8 copies"
 
 
 def test_a_new_topic_of_that_name_is_not_set_aside(aside: Cluster) -> None:
