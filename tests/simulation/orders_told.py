@@ -9,7 +9,8 @@ from core.model import LEADER_DURING_DELETE, BrokerId, TopicPartition
 from core.protocol.control import StopReplicaRequest
 from tests.simulation.broker import SimulatedBroker
 
-MOST_TOLD = 2  # a broker that bounced: with all others, and with all it must know
+# A broker that came: with all it must know, with all it hosts, and with all others of who went.
+MOST_TOLD = 3
 
 
 class OrdersTold:
@@ -32,7 +33,7 @@ class OrdersTold:
         self._check_size(sender, order, where)
 
     def _check_once(self, order: SendControlRequest, where: str, *, has_work: bool) -> None:
-        """No replica is stopped twice; of who came or went a broker may hear twice, if it came."""
+        """No replica is stopped twice; of who came or went a newcomer may hear again."""
         if isinstance(order.request, StopReplicaRequest):
             stopped = {
                 (order.broker_id, name, row.delete_partition)
