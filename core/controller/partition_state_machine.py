@@ -278,6 +278,9 @@ class PartitionStateMachine:
         first = leadership.leader_and_isr
         self._context.put_partition_leadership_info(partition, leadership)
         self._context.put_partition_state(partition, PartitionState.ONLINE)
+        for member in first.isr:
+            # A broker that does not know what it had in a new directory has not heard of this one.
+            self._context.note_rejoined(member, partition)
         self._term.outbox.record(
             "%s: created, leader %d, isr %s", partition, first.leader, list(first.isr)
         )

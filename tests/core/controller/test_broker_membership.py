@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from core.controller.effects import AddBroker, Effect, RemoveBroker
 from core.controller.states import PartitionState, ReplicaState
-from core.model import NO_LEADER, PartitionAndReplica, ReplicaAssignment, TopicPartition
+from core.model import (
+    NO_LEADER,
+    PartitionAndReplica,
+    ReplicaAssignment,
+    SuspectReplicas,
+    TopicPartition,
+)
 from core.protocol.control import (
     LeaderAndIsrRequest,
     LeaderAndIsrType,
@@ -28,6 +36,7 @@ from tests.support.term import (
 )
 from zk.znodes import BrokerIdZNode
 
+U0 = TopicPartition("u", 0)
 FULL, INCREMENTAL = LeaderAndIsrType.FULL, LeaderAndIsrType.INCREMENTAL
 
 
@@ -128,6 +137,24 @@ def test_a_dead_leader_is_replaced_and_leaves_every_isr(office: Office) -> None:
     assert isinstance(last, UpdateMetadataRequest)
     assert [b.broker_id for b in last.live_brokers] == [2, 3]
     assert metadata_rows(effects)[3][T1].offline_replicas == (1,)
+
+
+def test_a_broker_that_may_have_lost_all_it_had_has_all_of_a_partition_that_is_new(
+    office: Office,
+) -> None:
+    knows_nothing = replace(
+        office.context.registrations[1], suspects=SuspectReplicas(sound=frozenset())
+    )
+    office.context.add_live_broker(knows_nothing)
+    office.assign(U0, (1, 2))
+    office.context.put_partition_state(U0, PartitionState.NEW)
+    for replica in (1, 2):
+        office.put_replica_state(U0, replica, ReplicaState.ONLINE)
+    office.partitions.trigger_online_partition_state_change()
+    assert office.leads(U0) == (1, (1, 2), 0)
+    office.unregister(2)
+    office.brokers.on_broker_change()
+    assert office.leads(U0) == (1, (1,), 1), "the dead leave what is led by a sound replica"
 
 
 def test_the_last_in_sync_replica_is_waited_for(office: Office) -> None:
