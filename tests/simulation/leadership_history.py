@@ -67,7 +67,6 @@ class LeadershipHistory:
         self.elections = 0  # of controllers, and epochs that they raised
         self.ever_held: dict[TopicPartition, set[Belief]] = {}
         self.ever_led: set[tuple[TopicPartition, BrokerId, int]] = set()
-        self._ever_deleted: set[TopicPartition] = set()  # partitions whose state was
         self.current: dict[TopicPartition, LeaderAndIsr] = {}
         self.allow_unclean_everywhere = False
         self.leaders_write_isrs = False
@@ -307,12 +306,11 @@ class LeadershipHistory:
     def may_be_withheld(self, partition: TopicPartition, leader_epoch: int) -> bool:
         """Whether brokers may be told that nobody leads in an epoch in which somebody did.
 
-        The leader may have lost records, and nobody else can be elected any more: the state has
-        been deleted, by somebody's hand.
+        The leader may have lost records, and the controller cannot elect another one: somebody
+        has deleted the state, or it does not know yet that it is deposed.
         """
-        return partition in self._ever_deleted and any(
-            belief.leader_epoch == leader_epoch for belief in self.ever_held[partition]
-        )
+        held = self.ever_held.get(partition, ())
+        return any(belief.leader_epoch == leader_epoch for belief in held)
 
     def _check_state(self, transaction: Transaction, operation: Operation) -> None:
         partition = TopicPartitionStateZNode.partition_of(operation.path)
@@ -320,7 +318,6 @@ class LeadershipHistory:
             return
         if isinstance(operation, Delete):
             self.current.pop(partition, None)
-            self._ever_deleted.add(partition)
             return
         assert isinstance(operation, Create | SetData)
         before = self.current.get(partition)
