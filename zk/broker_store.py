@@ -68,19 +68,22 @@ class ZkBrokerStore(WatchingStore):
             fence = self._cluster_fence()
             self.create_persistent_paths()
             session = self._zookeeper.session_id
-            listed = self._list_before_registering(info.broker_id, session, suspects)
-            result = self._apply(
-                [
-                    *fence,
-                    Create(path, ephemeral=True),
-                    SetData(path, znodes.BrokerIdZNode.encode(info, listed), 0),
-                ]
-            )
-            if isinstance(result, Refused):
-                if result.index < len(fence):
-                    continue  # the cluster id changed just now
-                if result.error is not ZkError.NODE_EXISTS:
-                    raise RequestRefusedError(f"cannot create {path}: {result.error.name}")
+            # A registration of this session lists them already. It is not created again here: when
+            # it is deleted in this moment, a new one would lack the list.
+            if not suspects or not self._is_registered(info.broker_id, session):
+                listed = self._list_suspects(info.broker_id, session, suspects, generation=0)
+                result = self._apply(
+                    [
+                        *fence,
+                        Create(path, ephemeral=True),
+                        SetData(path, znodes.BrokerIdZNode.encode(info, listed), 0),
+                    ]
+                )
+                if isinstance(result, Refused):
+                    if result.index < len(fence):
+                        continue  # the cluster id changed just now
+                    if result.error is not ZkError.NODE_EXISTS:
+                        raise RequestRefusedError(f"cannot create {path}: {result.error.name}")
             existing = self._zookeeper.get(path, watch=True)
             if existing is None:
                 continue
@@ -152,16 +155,10 @@ class ZkBrokerStore(WatchingStore):
         nodes = self._zookeeper.get_many(paths) if paths else []
         return [None if node is None else node.data for node in nodes] == chunks
 
-    def _list_before_registering(
-        self, broker_id: BrokerId, session_id: int, suspects: SuspectReplicas
-    ) -> SuspectZnodes:
-        if not suspects:
-            return SuspectZnodes()
+    def _is_registered(self, broker_id: BrokerId, session_id: int) -> bool:
+        """Whether there is, or was a moment ago, a registration of this session."""
         node = self._zookeeper.get(znodes.BrokerIdZNode.path(broker_id))
-        is_registered = node is not None and node.stat.ephemeral_owner == session_id
-        if is_registered:
-            return SuspectZnodes()  # it is not registered anew, and has listed them
-        return self._list_suspects(broker_id, session_id, suspects, generation=0)
+        return node is not None and node.stat.ephemeral_owner == session_id
 
     def _list_suspects(
         self, broker_id: BrokerId, session_id: int, suspects: SuspectReplicas, generation: int

@@ -1,4 +1,4 @@
-"""Registrations of brokers: nobody touches that of another process."""
+"""Registrations of brokers: nobody touches that of another process, and suspects are listed."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from tests.simulation.broker import SimulatedBroker
 from tests.simulation.cluster import Cluster
 from tests.support.zookeeper_replica import Transaction
 from zk.operations import Create, Delete, SetData
-from zk.znodes import BrokerIdsZNode
+from zk.znodes import BrokerIdsZNode, BrokerIdZNode
 
 
 class Registrations:
@@ -16,12 +16,21 @@ class Registrations:
         self._cluster = cluster
         self._processes: dict[int, SimulatedBroker] = {}  # by their sessions, former ones as well
         self._owners: dict[str, int] = {}  # broker id -> the session that registered it
+        # Processes that have had suspect replicas from their start until now, so that they had some
+        # in whichever moment they looked, to register.
+        self._suspecting: set[SimulatedBroker] = set()
         self._read = 0
 
     def check(self) -> None:
         """Check the transactions since the last time."""
         for broker in self._cluster.brokers.values():
-            self._processes.setdefault(broker.session.session_id, broker)
+            if broker.session.session_id not in self._processes:
+                is_new = broker not in self._processes.values()
+                if is_new and broker.disk.suspects():
+                    self._suspecting.add(broker)
+                self._processes[broker.session.session_id] = broker
+            if broker in self._suspecting and not broker.disk.suspects():
+                self._suspecting.discard(broker)
         transactions = self._cluster.zookeeper.transactions
         while self._read < len(transactions):
             self._check_transaction(transactions[self._read])
@@ -35,6 +44,7 @@ class Registrations:
                 continue
             if isinstance(operation, Create):
                 self._owners[broker_id] = session_id
+                self._check_suspects(transaction, operation.path)
             elif isinstance(operation, Delete | SetData):
                 owner = self._owners.get(broker_id, session_id)
                 is_theirs = session_id == 0 or transaction.ends_session  # admins, ZooKeeper itself
@@ -43,6 +53,15 @@ class Registrations:
                 )
                 if isinstance(operation, Delete):
                     self._owners.pop(broker_id, None)
+
+    def _check_suspects(self, transaction: Transaction, path: str) -> None:
+        """A registration is not created without the suspect replicas: they would pass for sound."""
+        process = self._processes.get(transaction.session_id)
+        if process not in self._suspecting:
+            return
+        written = [o for o in transaction.operations if isinstance(o, SetData) and o.path == path]
+        is_listed = any(BrokerIdZNode.suspects(operation.data).count for operation in written)
+        assert is_listed, f"SuspectsAreListed: {transaction}"
 
     def _is_same_process(self, one: int, other: int) -> bool:
         first, second = self._processes.get(one), self._processes.get(other)

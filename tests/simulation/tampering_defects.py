@@ -11,6 +11,7 @@ from core.controller.controller import Controller
 from core.controller.elector import Elector
 from core.controller.events import RegistrationDeleted
 from core.controller.responses import ControlResponses
+from core.model import NO_SUSPECTS
 from core.replication.control_orders import ControlOrders
 from zk import broker_store, cluster_identity
 from zk.admin import ZkAdminStore
@@ -114,9 +115,28 @@ def garbage_stays_in_registrations() -> Any:
     return patch.object(broker_store, "_is_garbage", lambda node, broker_id: False)
 
 
+def registrations_made_again_without_suspects() -> Any:
+    """A broker that finds its registration lists nothing, and creates it if it has gone since."""
+    stack = ExitStack()
+    is_registered = ZkControllerStore._is_registered
+    list_suspects = ZkControllerStore._list_suspects
+
+    def unless_registered(
+        self: ZkControllerStore, broker_id: int, session_id: int, suspects: Any, generation: int
+    ) -> Any:
+        is_listed = generation == 0 and suspects and is_registered(self, broker_id, session_id)
+        listed = NO_SUSPECTS if is_listed else suspects
+        return list_suspects(self, broker_id, session_id, listed, generation)
+
+    stack.enter_context(patch.object(ZkControllerStore, "_is_registered", lambda *_: False))
+    stack.enter_context(patch.object(ZkControllerStore, "_list_suspects", unless_registered))
+    return stack
+
+
 TAMPERING_DEFECTS: tuple[Defect, ...] = (
     registrations_of_others_overwritten,
     garbage_stays_in_registrations,
+    registrations_made_again_without_suspects,
     any_data_are_taken_for_the_clusters,
     older_data_are_accepted,
     registrations_deleted_for_good,
@@ -130,6 +150,7 @@ TAMPERING_DEFECTS: tuple[Defect, ...] = (
 SEARCH_TAMPERING_FROM: dict[Defect, int] = {
     terms_unchecked: 830,
     garbage_stays_in_registrations: 60,
+    registrations_made_again_without_suspects: 2310,
     older_data_are_accepted: 452,
     registrations_deleted_for_good: 100,
     obeyed_epochs_forgotten: 90,

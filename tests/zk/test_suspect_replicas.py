@@ -15,13 +15,14 @@ from core.model import (
     SuspectReplicas,
     TopicPartition,
 )
-from tests.support.fake_zookeeper import FakeZooKeeper, FakeZooKeeperServer
+from tests.support.fake_zookeeper import Call, FakeZooKeeper, FakeZooKeeperServer, Moment
 from zk import suspect_replicas
-from zk.operations import ANY_VERSION, Delete
+from zk.operations import ANY_VERSION, Delete, WatchEvent, WatchKind
 from zk.store import ZkControllerStore
 
 INFO = BrokerInfo(3, (EndPoint("PLAINTEXT", "127.0.0.1", 9092),))
 T0, U7 = TopicPartition("t", 0), TopicPartition("u", 7)
+REGISTRATION = "/brokers/ids/3"
 SUSPECTS = SuspectReplicas({T0: LogEnd(4, 2**40), U7: NO_LOG_END})
 
 
@@ -101,6 +102,40 @@ def test_a_registration_written_again_lists_them_as_before(
     server.put("/brokers/ids/3", b"garbage")
     store.register_broker(INFO, SuspectReplicas({T0: LogEnd(5, 6)}))
     assert read(server) == SuspectReplicas({T0: LogEnd(5, 6)})
+
+
+def test_a_registration_deleted_while_it_is_looked_at_is_not_made_again_without_them(
+    server: FakeZooKeeperServer,
+) -> None:
+    zookeeper = FakeZooKeeper(server)
+    store = ZkControllerStore(zookeeper)
+    first = store.register_broker(INFO, SUSPECTS)
+
+    def hook(call: Call) -> None:
+        if call == Call(Moment.AFTER, "get", (REGISTRATION,)):
+            zookeeper.hook = None
+            server.remove(REGISTRATION)
+
+    zookeeper.hook = hook
+    assert store.register_broker(INFO, SUSPECTS) > first
+    assert read(server) == SUSPECTS
+
+
+def test_a_deleted_registration_that_a_server_still_shows_is_not_made_again_without_them(
+    server: FakeZooKeeperServer,
+) -> None:
+    follower = server.add_follower(lag=10)
+    server.connect_to = lambda: follower
+    watches: list[WatchEvent] = []
+    store = ZkControllerStore(FakeZooKeeper(server, watches.append))
+    server.connect_to = lambda: server.leader
+    store.register_broker(INFO, SUSPECTS)
+    server.remove(REGISTRATION)
+    store.register_broker(INFO, SUSPECTS)
+    server.catch_up()
+    assert watches == [WatchEvent(WatchKind.DELETED, REGISTRATION)]
+    store.register_broker(INFO, SUSPECTS)
+    assert read(server) == SUSPECTS
 
 
 def test_a_broker_that_is_not_registered_publishes_nothing(
