@@ -122,12 +122,17 @@ class RecordHistory(RecordObserver):
             is_member = broker_id in now.isr
             if not is_member and left_in is None:
                 self._lossy[broker_id, name] = now.leader_epoch
-            elif is_member and left_in is not None:
+            elif is_member and left_in is not None and self._has_started_again(broker_id):
                 del self._lossy[broker_id, name]  # it has come back, with everything
         for member, log in self._replicas(name, self._leaderships.topic_id(name.topic)):
             known = self.of(log)
             if member in now.isr and known is not None and (member, name) not in self._lossy:
                 known.check_member(member, log, now.leader_epoch)
+
+    def _has_started_again(self, broker_id: BrokerId) -> bool:
+        """Whether it has registered since its loss: else a fetch from before may have let it in."""
+        broker = self._cluster.brokers.get(broker_id)
+        return broker is not None and broker.broker_epoch >= 0
 
     def on_lost(self, broker_id: BrokerId, log: NamedLog) -> None:
         """A disk lost records, be it all of them."""
