@@ -384,6 +384,17 @@ def test_the_trigger_leaves_topics_to_be_deleted_alone(office: Office) -> None:
     assert office.context.partition_state(u0) is OFFLINE
 
 
+def test_the_trigger_finds_leaders_for_what_must_move_before_its_topic_is_deleted(
+    office: Office,
+) -> None:
+    moving = ReplicaAssignment((8, 5, 6), adding_replicas=(6,))
+    office.lead(T0, moving, leader=8, isr=(8, 5), state=OFFLINE)
+    office.context.partitions_being_reassigned.add(T0)
+    office.context.queue_topic_deletion(["t"])
+    assert office.partitions.trigger_online_partition_state_change() == {}
+    assert office.leads(T0) == (5, (5,), 1)
+
+
 def test_the_trigger_can_be_confined_to_a_topic(office: Office) -> None:
     u0 = TopicPartition("u", 0)
     for partition in (T0, u0):
