@@ -39,6 +39,7 @@ from tests.simulation.bounds_defects import BOUNDS_DEFECTS
 from tests.simulation.config_defects import CONFIG_DEFECTS, SEARCH_CONFIG_FROM
 from tests.simulation.damage_defects import (
     DAMAGE_DEFECTS,
+    damaged_replicas_not_asked_to_be_deleted,
     logs_out_of_sight_taken_for_deleted,
 )
 from tests.simulation.decision_defects import (
@@ -440,6 +441,7 @@ SEARCH_FROM: dict[Defect, int] = {
     **SEARCH_FILES_FROM,
     early_batches_told_out_of_order: 925,
     logs_out_of_sight_taken_for_deleted: 180,
+    damaged_replicas_not_asked_to_be_deleted: 2525,
 }
 """Where the search for a rare one begins, to keep it short; any other seed will do in time."""
 
