@@ -407,7 +407,8 @@ class DirectoryLogs:
     def close(self, *, is_clean: bool) -> None:
         """Flush everything, checkpoint, and unlock the directory. Raises ``StorageError``.
 
-        ``is_clean``, unless one of the logs cannot be closed: note that there is nothing to check.
+        ``is_clean``, unless one of the logs cannot be closed, or was taken out of use before it was
+        flushed: note that there is nothing to check.
         """
         try:
             outcomes = _each(list(self.usable()), _has_closed, threads=_FLUSHING_THREADS)
@@ -416,12 +417,16 @@ class DirectoryLogs:
             self.checkpoint_high_watermarks()
             with self.directory:
                 self.suspects.save()
-                if is_clean and all(outcomes):
+                if is_clean and all(outcomes) and self._is_flushed():
                     self.directory.mark_clean()
                     self.suspects.close()
         finally:
             self._ends.close()
             self.directory.close()
+
+    def _is_flushed(self) -> bool:
+        """Whether every log is on the disk up to its end."""
+        return all(log.recovery_point >= log.log_end_offset for log in self.logs.values())
 
     def usable(self) -> Iterator[Log]:
         """Yield the logs that can be used."""

@@ -164,6 +164,17 @@ def test_a_directory_that_fails_at_its_end_was_not_closed_cleanly(two: Machine, 
     assert (two.directories[1] / ".kafka_cleanshutdown").exists()
 
 
+def test_a_directory_with_a_damaged_log_that_was_not_flushed_was_not_closed_cleanly(
+    two: Machine, logs: LogManager
+):
+    log = log_of(logs)
+    assert log.recovery_point < log.log_end_offset
+    logs.condemn(T0, "damaged")
+    logs.close(is_clean=True)
+    assert not (two.directories[0] / ".kafka_cleanshutdown").exists()
+    assert (two.directories[1] / ".kafka_cleanshutdown").exists()
+
+
 def test_a_directory_that_goes_away_fails(two: Machine, logs: LogManager):
     two.directories[0].rename(two.directories[0].with_name("gone"))
     logs.checkpoint_high_watermarks({T0: 2})
