@@ -31,8 +31,8 @@ _MAX_WAITING_OF_ALL: Final = 10_000  # before more is received
 MAX_UNREAD_BYTES: Final = 16 * 1024 * 1024
 """Who has not read so much of what it was sent is sent nothing more until it has."""
 _RESERVED_DESCRIPTORS: Final = 64  # for files; clients of the Kafka port leave some to brokers
-# ZeroMQ accepts without asking us, and who is to be cut off may have company by then: the rest is
-# for those, and for everything else.
+# ZeroMQ accepts without asking us, so more peers may connect before we cut one off: the rest is for
+# those, and for everything else.
 _SHARE_OF_DESCRIPTORS: Final = 0.25
 
 _OTHER_FRAMES_BYTES: Final = 8 * 1024  # of a message beside its largest frame

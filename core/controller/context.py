@@ -424,6 +424,11 @@ class ControllerContext:
         """Whether the topic is to be deleted: it gets no leaders and no metadata any more."""
         return topic in self.topics_to_be_deleted
 
+    def is_to_be_led(self, topic_partition: TopicPartition) -> bool:
+        """Whether its topic stays, or is deleted only when the partition has moved."""
+        is_moving = topic_partition in self.partitions_being_reassigned
+        return is_moving or not self.is_topic_queued_for_deletion(topic_partition.topic)
+
     def queue_topic_deletion(self, topics: Iterable[str]) -> None:
         """Mark topics for deletion; repeating it changes nothing (KAFKA-13572)."""
         for topic in topics:

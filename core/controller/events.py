@@ -424,7 +424,7 @@ def collapse_key(event: object) -> Hashable | None:
 
 
 def outlives_term(event: ControllerEvent) -> bool:
-    """Whether a scheduled event is about the broker, and is due whichever controller rules."""
+    """Whether a scheduled event is about the broker: it is due after its controller's term too."""
     return isinstance(event, RegisterBrokerAndReelect | SuspectReplicasChanged | StandAgain)
 
 

@@ -146,11 +146,6 @@ class PartitionStateMachine:
             self._context.put_partition_state(partition, self._initial_state(partition))
         self.trigger_online_partition_state_change()
 
-    def _is_to_be_led(self, partition: TopicPartition) -> bool:
-        """Whether its topic stays, or is deleted when the partition has moved."""
-        is_moving = partition in self._context.partitions_being_reassigned
-        return is_moving or not self._context.is_topic_queued_for_deletion(partition.topic)
-
     def trigger_online_partition_state_change(self, topic: str | None = None) -> Failures:
         """Try to bring every New and Offline partition (of ``topic``) online."""
         waiting = [
@@ -158,7 +153,7 @@ class PartitionStateMachine:
             for partition in self._context.partitions_in_state(
                 PartitionState.NEW, PartitionState.OFFLINE
             )
-            if topic in (None, partition.topic) and self._is_to_be_led(partition)
+            if topic in (None, partition.topic) and self._context.is_to_be_led(partition)
         ]
         return self.handle_state_changes(waiting, PartitionState.ONLINE, OfflineElection())
 

@@ -255,7 +255,7 @@ class ReplicaStateMachine:
         led = [p for p in partitions if self._context.partition_leadership_info(p) is not None]
         removed, failures = self._remove_replica_from_isr(broker_id, led)
         for partition in led:
-            if partition in removed and self._is_kept(partition):
+            if partition in removed and self._context.is_to_be_led(partition):
                 others = [
                     r
                     for r in self._context.partition_replica_assignment(partition)
@@ -349,11 +349,6 @@ class ReplicaStateMachine:
 
     def _is_queued_for_deletion(self, partition: TopicPartition) -> bool:
         return self._context.is_topic_queued_for_deletion(partition.topic)
-
-    def _is_kept(self, partition: TopicPartition) -> bool:
-        """Whether it has leaders: a topic is deleted when its partitions have moved."""
-        is_moving = partition in self._context.partitions_being_reassigned
-        return is_moving or not self._is_queued_for_deletion(partition)
 
     def _add_leader_and_isr(
         self,

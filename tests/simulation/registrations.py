@@ -17,7 +17,7 @@ class Registrations:
         self._processes: dict[int, SimulatedBroker] = {}  # by their sessions, former ones as well
         self._owners: dict[str, int] = {}  # broker id -> the session that registered it
         # Processes that have had suspect replicas from their start until now, so that they had some
-        # in whichever moment they looked, to register.
+        # at any moment they looked, to register.
         self._suspecting: set[SimulatedBroker] = set()
         self._read = 0
 
