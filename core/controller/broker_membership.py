@@ -155,8 +155,8 @@ class BrokerMembership:
         self._term.outbox.add(RemoveBroker(broker_id))
         self._term.outbox.add(AddBroker(registration))
         self._tell_newcomers([broker_id])
+        self._deletions.repeat(broker_id)  # before a move completes, which may let one start
         self._reassignments.on_broker_startup([broker_id])
-        self._deletions.repeat(broker_id)
 
     def make_up_for_full(self) -> None:
         """Tell brokers what is all they host, now that all is readable that was not."""

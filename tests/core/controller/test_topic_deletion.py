@@ -374,6 +374,26 @@ def test_a_broker_whose_requests_were_dropped_is_asked_again(office: Office) -> 
     assert left_of(office, "foo") == []
 
 
+def test_a_broker_whose_fresh_channel_completes_a_move_is_asked_once(office: Office) -> None:
+    lone = TopicPartition("lone", 0)
+    office.put_topic("lone", {0: (1, 2)}, topic_id(2))
+    office.topics.on_topic_change()
+    moved = ReplicaAssignment((2, 1), removing_replicas=(1,))
+    office.context.update_partition_full_replica_assignment(lone, moved)
+    office.context.partitions_being_reassigned.add(lone)
+    wish(office, "lone")
+    office.effects()
+    office.brokers.tell_everything(2)
+    assert office.context.topics_with_deletion_started == {"lone"}
+    asked = [
+        row.delete_partition
+        for sent in of_type(office.effects(), SendControlRequest)
+        if isinstance(sent.request, StopReplicaRequest) and sent.broker_id == 2
+        for _, row in sent.request.partitions()
+    ]
+    assert asked == [False, True]
+
+
 # --- replicas that fail ---------------------------------------------------------------------------
 
 
