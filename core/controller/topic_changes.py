@@ -155,6 +155,9 @@ class TopicChanges:
             remaining = self._write_ids(without_id, usable)
             if not remaining:
                 break
+        for topic in remaining:  # its watch has fired; until then nobody may take it for unknown
+            error = f"its znode kept changing while {MAX_ROUNDS} attempts were made to give it an id"
+            self._set_aside(topic, BadDataError(f"topic {topic}: {error}"))
         return usable, absent
 
     def _with_topic_id(self, topic: str, read: TopicAssignment) -> TopicAssignment:
