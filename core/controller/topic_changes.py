@@ -156,8 +156,8 @@ class TopicChanges:
             if not remaining:
                 break
         for topic in remaining:  # its watch has fired; until then nobody may take it for unknown
-            error = f"its znode kept changing while {MAX_ROUNDS} attempts were made to give it an id"
-            self._set_aside(topic, BadDataError(f"topic {topic}: {error}"))
+            error = f"it got no id, its znode kept changing while {MAX_ROUNDS} attempts were made"
+            self._set_aside(topic, BadDataError(error))
         return usable, absent
 
     def _with_topic_id(self, topic: str, read: TopicAssignment) -> TopicAssignment:

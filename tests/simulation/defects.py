@@ -60,7 +60,7 @@ from tests.simulation.tampering_defects import (
     TAMPERING_DEFECTS,
     terms_unchecked,
 )
-from tests.simulation.telling_defects import TELLING_DEFECTS
+from tests.simulation.telling_defects import SEARCH_TELLING_FROM, TELLING_DEFECTS
 from zk import fenced_writes
 from zk.store import ZkControllerStore
 from zk.watching_store import WatchingStore
@@ -439,6 +439,7 @@ SEARCH_FROM: dict[Defect, int] = {
     **SEARCH_CONFIG_FROM,
     **SEARCH_TAMPERING_FROM,
     **SEARCH_FILES_FROM,
+    **SEARCH_TELLING_FROM,
     early_batches_told_out_of_order: 925,
     logs_out_of_sight_taken_for_deleted: 180,
     damaged_replicas_not_asked_to_be_deleted: 2525,

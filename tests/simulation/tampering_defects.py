@@ -11,6 +11,8 @@ from core.controller.controller import Controller
 from core.controller.elector import Elector
 from core.controller.events import RegistrationDeleted
 from core.controller.responses import ControlResponses
+from core.controller.topic_changes import TopicChanges
+from core.errors import BadDataError
 from core.model import NO_SUSPECTS
 from core.replication.control_orders import ControlOrders
 from zk import broker_store, cluster_identity
@@ -115,6 +117,17 @@ def garbage_stays_in_registrations() -> Any:
     return patch.object(broker_store, "_is_garbage", lambda node, broker_id: False)
 
 
+def contested_topics_left_out() -> Any:
+    """A topic that others wrote whenever it was to get its id counts as one that never was."""
+    set_aside = TopicChanges._set_aside
+
+    def unless_contested(self: TopicChanges, topic: str, error: BadDataError) -> None:
+        if not str(error).startswith("it got no id"):
+            set_aside(self, topic, error)
+
+    return patch.object(TopicChanges, "_set_aside", unless_contested)
+
+
 def registrations_made_again_without_suspects() -> Any:
     """A broker that finds its registration lists nothing, and creates it if it has gone since."""
     stack = ExitStack()
@@ -145,10 +158,12 @@ TAMPERING_DEFECTS: tuple[Defect, ...] = (
     epochs_set_back_for_good,
     epochs_shared_by_controllers,
     terms_unchecked,
+    contested_topics_left_out,
 )
 
 SEARCH_TAMPERING_FROM: dict[Defect, int] = {
     terms_unchecked: 830,
+    contested_topics_left_out: 6_009_810,
     garbage_stays_in_registrations: 60,
     registrations_made_again_without_suspects: 2310,
     older_data_are_accepted: 452,

@@ -13,7 +13,7 @@ from core.controller import request_batch
 from core.controller.broker_membership import BrokerMembership
 from core.controller.controlled_shutdown import ControlledShutdowns
 from core.controller.states import ReplicaState
-from core.model import PartitionAndReplica
+from core.model import BrokerId, PartitionAndReplica
 
 Defect: TypeAlias = Callable[[], Any]
 
@@ -49,8 +49,23 @@ def requests_of_any_size() -> Any:
     return patch.object(request_batch, "split_by_size", lambda topics, max_bytes: [list(topics)])
 
 
+def lost_deletions_repeated_last() -> Any:
+    """What a lost channel held is asked for again after its moves have let deletions start."""
+    tell_everything = BrokerMembership.tell_everything
+
+    def and_repeat(self: BrokerMembership, broker_id: BrokerId) -> None:
+        with patch.object(self._deletions, "repeat", lambda broker_id: None):
+            tell_everything(self, broker_id)
+        self._deletions.repeat(broker_id)
+
+    return patch.object(BrokerMembership, "tell_everything", and_repeat)
+
+
 TELLING_DEFECTS: tuple[Defect, ...] = (
     crashes_told_again_and_again,
     replicas_stopped_twice,
     requests_of_any_size,
+    lost_deletions_repeated_last,
 )
+
+SEARCH_TELLING_FROM: dict[Defect, int] = {lost_deletions_repeated_last: 6_015_060}
