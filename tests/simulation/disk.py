@@ -62,12 +62,14 @@ class Disk(MemoryLogs):
         self.wall_clock_ahead_ms = 0
         self.observer = RecordObserver()
         self.on_condemned: Callable[[], None] = lambda: None
-        self._out_of_sight: dict[
-            TopicPartition, MemoryLog
-        ] = {}  # of a process that found it broken
+        # Of a process that found their directory broken.
+        self._out_of_sight: dict[TopicPartition, MemoryLog] = {}
+        self._made_anew: set[TopicPartition] = set()  # as new replicas, since then
 
     def make_log(self, topic_partition: TopicPartition, topic_id: TopicId | None) -> MemoryLog:
         """Return a new log that tells what is written to it."""
+        if topic_partition in self._out_of_sight:
+            self._made_anew.add(topic_partition)
         topic = topic_partition.topic
         log = ObservedLog(
             topic_partition, topic_id, lambda: self.config_of(topic), self.wall_clock_ms
@@ -123,6 +125,7 @@ class Disk(MemoryLogs):
         """Put a directory in the place of the failed one, which is empty or the same."""
         self.replace_failed()
         lost, self._out_of_sight = self._out_of_sight, {}
+        self._made_anew.clear()
         for name, log in lost.items():
             if has_its_data and name not in self._logs:  # else there would be two, both unusable
                 log.is_offline = log.is_unwritable = False
@@ -130,8 +133,14 @@ class Disk(MemoryLogs):
         return self
 
     def kept_topic_id(self, name: TopicPartition) -> TopicId | str | None:
-        """Return the topic id of a log, be it out of sight; "none": there is no log."""
-        log = self._logs.get(name) or self._out_of_sight.get(name)
+        """Return the topic id of a log, be it out of sight; "none": there is no log.
+
+        What is left of a replica that was moved here, and moved again as a new one while that was
+        out of sight, is stray: its broker was told that it has none (KAFKA-10314).
+        """
+        log = self._logs.get(name)
+        if log is None and name not in self._made_anew:
+            log = self._out_of_sight.get(name)
         return "none" if log is None else log.topic_id
 
     @past_all_guards

@@ -122,6 +122,8 @@ class FileDisk(LogManager):
         former = self.machine.topic_ids.get(topic_partition, topic_id)
         if log is not None and is_claimed and topic_id is not None and topic_id != former:
             self.observer.on_claimed(log, topic_id)
+        if is_new and topic_partition not in self._homes:
+            self.machine.hidden_ids.pop(topic_partition, None)  # what is out of sight is stray
         return super().get_or_create(topic_partition, topic_id, is_new=is_new)
 
     @past_all_guards
