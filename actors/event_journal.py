@@ -32,7 +32,7 @@ _CAUSES: dict[type[object], str] = {
     events.Reelect: "/controller deleted",
     events.Expire: "session expired",
     events.RegisterBrokerAndReelect: "new session",
-    events.SuspectReplicasChanged: "suspect replicas of this broker are others",
+    events.SuspectReplicasChanged: "list of suspect replicas",
     events.Resign: "unexpected error",
     events.StandAgain: "timer",
     events.BrokerChange: "/brokers/ids",

@@ -7,10 +7,15 @@ choice of light or dark. The same report is the same file, byte by byte.
 
 from __future__ import annotations
 
+import atexit
 import html
 import io
+import os
 import re
+import shutil
+import tempfile
 from collections.abc import Callable, Iterable, Sequence
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -39,6 +44,7 @@ _COLOURS: Final = {
     _SERIES[5]: ("series-6", "#c93c6e", "#e97a9f"),
 }
 _WIDTH_IN: Final = 7.4
+_MATPLOTLIB_FOLDER: Final = "MPLCONFIGDIR"
 
 _STYLE: Final = """
 :root { color-scheme: light dark; --page: #fcfcfa; %(light)s }
@@ -176,9 +182,21 @@ def _row(tag: str, cells: Sequence[str], classes: Sequence[str]) -> str:
 # --- plots ----------------------------------------------------------------------------------------
 
 
+@cache
+def _matplotlib() -> Any:
+    """Import matplotlib; what it notes of fonts is in a directory that goes with this process."""
+    if _MATPLOTLIB_FOLDER not in os.environ:
+        directory = Path(tempfile.mkdtemp(prefix="regent-plots-"))
+        atexit.register(shutil.rmtree, directory, ignore_errors=True)
+        os.environ[_MATPLOTLIB_FOLDER] = str(directory)
+    import matplotlib
+
+    return matplotlib
+
+
 def _drawn(draw: Callable[[Axes], None], height_in: float, name: str) -> str:
     """Return the SVG element of a plot; what it has ids for begins with ``name``."""
-    import matplotlib
+    matplotlib = _matplotlib()
     from matplotlib.figure import Figure
 
     with matplotlib.rc_context(_settings()):

@@ -146,6 +146,7 @@ def test_a_disk_that_fails_costs_lines_and_is_reported_once(
         (events.Reelect(), "/controller deleted"),
         (events.Expire(), "session expired"),
         (events.RegisterBrokerAndReelect(), "new session"),
+        (events.SuspectReplicasChanged(), "list of suspect replicas"),
         (events.Resign("a defect"), "unexpected error"),
         (events.StandAgain(), "timer"),
         (events.BrokerChange(), "/brokers/ids"),

@@ -1,11 +1,15 @@
 """A page as a file: what is in it, and what it does not need."""
 
+import os
+import subprocess
+import sys
 import xml.etree.ElementTree as ET
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
 
+import run
 from jobs.reports.page import INK, MUTED, Axes, Page, shown
 
 
@@ -129,3 +133,26 @@ def test_a_page_that_cannot_be_written_leaves_nothing(tmp_path: Path):
 )
 def test_values_are_shown_for_people(value: object, text: str):
     assert shown(value) == text
+
+
+def test_plots_leave_nothing_in_the_user_s_folders_nor_in_the_temporary_one(tmp_path: Path):
+    """What matplotlib notes of fonts would stay in ~/.cache and ~/.config."""
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(("MPL", "XDG_"))}
+    folders = {name: str(tmp_path / name) for name in ("HOME", "TMPDIR")}
+    for folder in folders.values():
+        os.mkdir(folder)
+    program = """
+import sys
+from pathlib import Path
+from jobs.reports.page import Page
+page = Page("Plots")
+page.figure(lambda axes: axes.plot([1, 2], [1, 2]), "A line")
+page.write(Path(sys.argv[1]))
+"""
+    subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path / "page.html")],
+        env=environment | folders,
+        cwd=Path(run.__file__).parent,
+        check=True,
+    )
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["HOME", "TMPDIR", "page.html"]
