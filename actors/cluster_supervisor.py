@@ -7,6 +7,7 @@ first, one by one, so that each can hand over what it leads to those that are le
 
 from __future__ import annotations
 
+import shlex
 import signal
 import time
 from collections.abc import Callable, Collection
@@ -25,6 +26,7 @@ from actors.supervisor_socket import StartRequest, SupervisorSocket, start_comma
 from actors.zookeeper_node import ZooKeeperNode
 from config.addresses import tcp_endpoint
 from config.cluster_location import CLUSTER_FILE
+from config.command_line import program
 from core.errors import BadDataError, RegentError, SessionExpiredError, StorageError
 from core.model import BrokerId
 from core.protocol.broker import DescribeMetadataRequest, DescribeMetadataResponse
@@ -337,6 +339,17 @@ class ClusterSupervisor(SupervisionListener):
             self._say(f"{child.name} serves again as process {child.pid}")
         self._settle_starts()
 
+    def _start_command(self, child: Child) -> str | None:
+        """Return what a user types to have a child started again."""
+        broker_id = self._broker_id(child)
+        if broker_id is not None:
+            return start_command(self._plan.data_dir, broker_id)
+        for node, data_dir in zip(self._nodes, self._plan.zookeeper_dirs(), strict=False):
+            if node is child:
+                where = shlex.quote(str(data_dir))
+                return f"{program()} zookeeper --data-dir {where} --port {node.server.port}"
+        return None
+
     def _warn_of_metrics_port(self, name: str, broker_id: BrokerId) -> None:
         wanted = self._ports(broker_id).metrics_port
         port = self._file.brokers[broker_id].metrics_port
@@ -360,8 +373,8 @@ class ClusterSupervisor(SupervisionListener):
         elif not self._stopping:
             if restart_in_s is not None:
                 what += f"; starting it again in {restart_in_s:g} s"
-            elif broker_id is not None:
-                what += f"; to start it again: {start_command(self._plan.data_dir, broker_id)}"
+            elif command := self._start_command(child):
+                what += f"; to start it again: {command}"
             self._say(what)
         self._settle_starts()
 

@@ -172,7 +172,7 @@ class EmbeddedZooKeeper:
             status = self._process.poll() if self._process is not None else None
             if status is not None:
                 raise ZooKeeperStartError(
-                    f"ZooKeeper ended with status {status} while it started: {self._last_words()}"
+                    f"ZooKeeper ended with status {status} while it started: {self.last_words()}"
                 )
             if _serves(self._host, self._port):
                 return
@@ -180,13 +180,29 @@ class EmbeddedZooKeeper:
                 self.stop(0.0)
                 raise ZooKeeperStartError(
                     f"ZooKeeper did not serve {self.address} within {timeout_s:g} s: "
-                    f"{self._last_words()}"
+                    f"{self.last_words()}"
                 )
             time.sleep(_POLL_S)
 
     def poll(self) -> int | None:
         """Return the exit status once the server has ended (negative: the signal), else None."""
         return None if self._process is None else self._process.poll()
+
+    def last_words(self) -> str:
+        """Return the last line that tells something of what this run printed or logged."""
+        for path, start in ((self._output, 0), (self._log, self._log_start)):
+            try:
+                with path.open("rb") as file:
+                    size = file.seek(0, os.SEEK_END)
+                    file.seek(max(start if start <= size else 0, size - _MAX_LOG_TAIL_BYTES))
+                    lines = file.read().decode(errors="replace").split("\n")
+            except FileNotFoundError:
+                continue
+            causes = [line for line in lines if _EXCEPTION.match(line)]
+            said = causes or [line for line in lines if line.strip()]
+            if said:
+                return said[-1].strip()
+        return "it said nothing"
 
     def stop(self, timeout_s: float = 10.0) -> None:
         """Stop the server if it runs, by force after ``timeout_s``; its data stays."""
@@ -222,22 +238,6 @@ class EmbeddedZooKeeper:
             ),
         ]
         return "\n".join(lines) + "\n"
-
-    def _last_words(self) -> str:
-        """Return the last line that tells something of what this run printed or logged."""
-        for path, start in ((self._output, 0), (self._log, self._log_start)):
-            try:
-                with path.open("rb") as file:
-                    size = file.seek(0, os.SEEK_END)
-                    file.seek(max(start if start <= size else 0, size - _MAX_LOG_TAIL_BYTES))
-                    lines = file.read().decode(errors="replace").split("\n")
-            except FileNotFoundError:
-                continue
-            causes = [line for line in lines if _EXCEPTION.match(line)]
-            said = causes or [line for line in lines if line.strip()]
-            if said:
-                return said[-1].strip()
-        return "it said nothing"
 
 
 def start_ensemble(

@@ -360,6 +360,22 @@ def test_ports_lie_a_thousand_apart_and_below_those_that_linux_gives_away(a_run:
 
 
 @pytest.mark.zookeeper
+def test_a_zookeeper_that_dies_is_said_with_the_command_that_starts_it_again(a_run: Run) -> None:
+    a_run.plan = replace(a_run.plan, zookeeper=None)
+
+    def kill_zookeeper() -> None:
+        (node,) = a_run.file()["zookeeper_nodes"]
+        os.kill(node["pid"], signal.SIGKILL)
+
+    a_run.when_ready = [kill_zookeeper]
+    a_run.when_said["zookeeper 0 (process"] = [a_run.interrupt]
+    assert a_run.run() == 0
+    command = f"regent zookeeper --data-dir {a_run.plan.data_dir}/zookeeper-0 --port 99"
+    end = f"zookeeper 0 (process 99) ended by SIGKILL; to start it again: {command}"
+    assert re.sub(r"\d{2,}", "#", end) in a_run.said
+
+
+@pytest.mark.zookeeper
 def test_zookeeper_tells_who_the_controller_is(zookeeper_address: str) -> None:
     assert read_controller_id(zookeeper_address) is None
     client = ZooKeeperClient(zookeeper_address, 6_000, on_watch=lambda _: None)

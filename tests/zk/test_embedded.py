@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import select
 import signal
 import socket
@@ -13,13 +14,15 @@ from pathlib import Path
 import pytest
 
 from config.java import JavaNotFoundError
+from tests.support.running_cluster import eventually
 from zk.client import ZooKeeperClient
 from zk.embedded import EmbeddedZooKeeper, ZooKeeperStartError, start_ensemble
-from zk.operations import Create
+from zk.operations import ConnectionLossError, Create
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.usefixtures("zookeeper_server")]
 
 ROOT = Path(__file__).parents[2]
+FILE_BYTES = 64 * 1024
 
 
 @pytest.fixture
@@ -62,6 +65,21 @@ def test_a_server_that_dies_is_quoted(tmp_path: Path) -> None:
 
     with pytest.raises(ZooKeeperStartError, match=r"ended with status \d+ .*version-2"):
         EmbeddedZooKeeper(tmp_path).start()
+
+
+def test_a_server_whose_disk_takes_no_more_says_so(tmp_path: Path, stack: ExitStack) -> None:
+    server = EmbeddedZooKeeper(tmp_path)
+    stack.callback(server.stop)
+    server.start()
+    client = client_of(server.address, stack)
+    resource.prlimit(server.pid, resource.RLIMIT_FSIZE, (FILE_BYTES, FILE_BYTES))
+
+    with pytest.raises(ConnectionLossError):
+        for number in range(FILE_BYTES // 1024):
+            client.multi([Create(f"/large-{number}", bytes(2048))])
+
+    eventually(lambda: server.poll() is not None, "it has ended")
+    assert server.last_words() == "java.io.IOException: File too large"
 
 
 def test_without_java_the_server_is_not_started(
