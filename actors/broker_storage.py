@@ -114,6 +114,7 @@ class BrokerStorage:
                 settings.log_flush_start_offset_checkpoint_interval_ms,
                 logs.checkpoint_log_start_offsets,
             ),
+            (settings.log_flush_offset_checkpoint_interval_ms, logs.save_suspects),
             (settings.log_retention_check_interval_ms, logs.clean_up),
             (_PURGE_INTERVAL_MS, partial(logs.purge, replica_manager.is_known_topic)),
         ):

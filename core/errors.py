@@ -8,7 +8,8 @@
 ├── BrokerIdInUseError        another live process is registered under our broker id
 ├── BrokerNotFoundError       nobody who takes requests is registered there
 ├── StorageError              a log directory failed
-│   └── ForeignDirectoryError     it is in use, or of another broker or cluster: the disk is sound
+│   ├── ForeignDirectoryError     it is in use, or of another broker or cluster: the disk is sound
+│   └── ShortageError             no file descriptor, or no memory, was left: the disk is sound
 ├── DamagedRecordsError       records in the middle of a log are not what was written
 ├── RecordsRefusedError       record batches that cannot be appended
 └── BadDataError              a znode, frame or file that cannot be understood
@@ -114,6 +115,10 @@ class StorageError(RegentError):
 
 class ForeignDirectoryError(StorageError):
     """A log directory that is in use, or of another broker or cluster: the disk is sound."""
+
+
+class ShortageError(StorageError):
+    """This process has no file descriptor, or no memory, left: the next attempt may have one."""
 
 
 class DamagedRecordsError(RegentError):

@@ -2,7 +2,7 @@
 
 ``storage.log_manager`` implements this on disk. Offsets are of records; an offset range excludes
 its end. Every method of a log may raise ``StorageError``: its directory failed, and is offline from
-then on.
+then on; or, a ``ShortageError``, nothing failed, and the next attempt may do.
 """
 
 from __future__ import annotations

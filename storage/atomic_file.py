@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from core.errors import StorageError
+from storage.file_errors import storage_error, sync
 
 
 def write_atomically(path: Path, data: bytes, *, is_synced: bool = True) -> None:
@@ -20,17 +20,17 @@ def write_atomically(path: Path, data: bytes, *, is_synced: bool = True) -> None
             file.write(data)
             if is_synced:
                 file.flush()
-                os.fsync(file.fileno())
+                sync(file.fileno(), path)
         os.replace(temporary, path)
         if not is_synced:
             return
         directory = os.open(path.parent, os.O_RDONLY)
         try:
-            os.fsync(directory)
+            sync(directory, path)
         finally:
             os.close(directory)
     except OSError as error:
-        raise StorageError(f"{path}: {error.strerror}") from None
+        raise storage_error(path, error) from None
 
 
 def overwrite(path: Path, data: bytes) -> None:
@@ -46,4 +46,4 @@ def overwrite(path: Path, data: bytes) -> None:
             file.write(data)
             file.truncate()
     except OSError as error:
-        raise StorageError(f"{path}: {error.strerror}") from None
+        raise storage_error(path, error) from None

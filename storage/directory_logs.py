@@ -10,9 +10,10 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from core.errors import BadDataError, StorageError
+from core.errors import BadDataError, ShortageError, StorageError
 from core.log_config import LogConfig
 from core.model import TopicPartition
 from core.protocol.control import TopicId
@@ -34,7 +35,13 @@ from storage.log_names import STRAY, TO_DELETE, is_moved, log_of_directory, out_
 from storage.log_recovery import CheckpointedOffsets, LoadedLog, load_log
 from storage.removed_logs import purge, take_out
 from storage.segment import Segment
-from storage.stray_logs import Progress, StrayLogs, note_progress, take_progress
+from storage.stray_logs import (
+    Progress,
+    StrayLogs,
+    forget_progress,
+    note_progress,
+    read_progress,
+)
 from storage.suspect_logs import FoundLogs, SuspectLogs
 
 _CLEANED = "cleaner-offset-checkpoint"  # of Kafka's log cleaner
@@ -97,7 +104,10 @@ class DirectoryLogs:
     # --- opening ---
 
     def load(self) -> None:
-        """Open every log. A directory that cannot be read is offline then, and nothing raised."""
+        """Open every log. A directory that cannot be read is offline then, and nothing raised.
+
+        Raises ``ShortageError``.
+        """
         try:
             with self.directory:
                 self.suspects.load()
@@ -106,6 +116,8 @@ class DirectoryLogs:
                 self.suspects.begin()
                 self._ends.begin({name: log.log_end_offset for name, log in self.logs.items()})
                 self.directory.mark_in_use()
+        except ShortageError:
+            raise
         except StorageError:
             return  # the directory has said so
 
@@ -241,9 +253,13 @@ class DirectoryLogs:
         with self.directory:
             self._ends.add(name)
             path.mkdir()
-            if topic_id is not None:
-                write_topic_id(path, topic_id, is_synced=False)
-            contents = LogContents.create(path, config, self._settings.wall_clock_ms())
+            try:
+                if topic_id is not None:
+                    write_topic_id(path, topic_id, is_synced=False)
+                contents = LogContents.create(path, config, self._settings.wall_clock_ms())
+            except ShortageError:
+                take_out(self.directory.path, name, TO_DELETE, self._settings.wall_clock_ms())
+                raise
         log = self.logs[name] = self._add(name, contents, topic_id)
         return log
 
@@ -260,19 +276,18 @@ class DirectoryLogs:
         with self.directory:
             self._ends.add(name)
             stray.rename(path)
-            progress = take_progress(path)
             try:
-                contents, _ = load_log(
-                    path,
-                    self._settings.config_of(name.topic),
-                    CheckpointedOffsets(progress.log_start_offset, progress.recovery_point),
-                    was_closed_cleanly=False,
-                    now_ms=self._settings.wall_clock_ms(),
-                )
+                contents, progress = self._load_stray(path, name)
+            except ShortageError:
+                path.rename(stray)
+                self.strays.add(stray, topic_id)
+                raise
             except (BadDataError, CorruptSegmentError) as error:
+                forget_progress(path)
                 self.refused[name] = str(error)
                 _log.error("%s: a log that was set aside cannot be used again: %s", name, error)
                 return None
+            forget_progress(path)
         log = self.logs[name] = self._add(name, contents, topic_id)
         with self.directory:
             self._ends.note(name, contents.log_end_offset)
@@ -281,6 +296,18 @@ class DirectoryLogs:
         text = "%s: the log that was set aside is in use again, offsets %d to %d"
         _log.warning(text, name, log.log_start_offset, log.log_end_offset)
         return log
+
+    def _load_stray(self, path: Path, name: TopicPartition) -> tuple[LogContents, Progress]:
+        with self.directory:
+            progress = read_progress(path)
+            contents, _ = load_log(
+                path,
+                self._settings.config_of(name.topic),
+                CheckpointedOffsets(progress.log_start_offset, progress.recovery_point),
+                was_closed_cleanly=False,
+                now_ms=self._settings.wall_clock_ms(),
+            )
+            return contents, progress
 
     def delete_strays(self, name: TopicPartition, topic_id: TopicId | None) -> None:
         """Delete what was set aside of a topic that is deleted. Raises ``StorageError``."""
@@ -305,21 +332,28 @@ class DirectoryLogs:
     def remove(self, name: TopicPartition, suffix: str) -> None:
         """Take a log out of use; its directory gets another name. Raises ``StorageError``."""
         with self.directory:
-            log = self.logs.get(name)
+            log, topic_id = self.logs.get(name), self.topic_id(name)
             if log is not None:
                 if suffix == STRAY and log.is_usable:
-                    with suppress(StorageError):  # it is kept all the same
-                        progress = log.log_start_offset, log.recovery_point
-                        watermark = self.high_watermarks.get(name, 0)
-                        note_progress(log.path, Progress(*progress, watermark))
+                    self._note_progress(log)
                 log.retire()
             self._ends.remove(name)
             moved = take_out(self.directory.path, name, suffix, self._settings.wall_clock_ms())
             if moved is not None and suffix == STRAY:
-                self.strays.add(moved)
+                self.strays.add(moved, topic_id)
         self.logs.pop(name, None)
         self.refused.pop(name, None)
         self.high_watermarks.pop(name, None)
+
+    def _note_progress(self, log: Log) -> None:
+        watermark = self.high_watermarks.get(log.topic_partition, 0)
+        try:
+            progress = Progress(log.log_start_offset, log.recovery_point, watermark)
+            note_progress(log.path, progress)
+        except ShortageError:
+            raise
+        except StorageError:
+            return  # it is kept all the same
 
     def _add(self, name: TopicPartition, contents: LogContents, topic_id: TopicId | None) -> Log:
         return self._settings.make_log(

@@ -7,10 +7,11 @@ epoch ends. The file is ``leader-epoch-checkpoint``: whoever changes the epochs 
 from __future__ import annotations
 
 from bisect import bisect_right
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 
-from core.errors import BadDataError
+from core.errors import BadDataError, ShortageError
 from core.model import NO_EPOCH
 from core.replica_logs import NO_EPOCH_END_OFFSET, EpochEndOffset
 from storage.checkpoints import LEADER_EPOCHS, parse_numbers, read_rows, write_rows
@@ -58,6 +59,14 @@ class LeaderEpochs:
         """
         if not self._is_saved:
             self._write(is_synced=False)
+
+    def save_or_put_off(self) -> None:
+        """Save, or for want of a file descriptor let the next call, or ``flush``, do it.
+
+        A crash loses nothing by that either: a log is flushed before it is believed.
+        """
+        with suppress(ShortageError):
+            self.save()
 
     def flush(self) -> None:
         """Write the file if anything changed, and wait until it is on the disk.

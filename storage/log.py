@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from core.errors import DamagedRecordsError, StorageError
+from core.errors import DamagedRecordsError, ShortageError, StorageError
 from core.log_config import LogConfig
 from core.model import LogEnd, TopicPartition
 from core.protocol.control import TopicId
@@ -28,10 +28,12 @@ from core.replica_logs import (
 )
 from storage.batch_validation import batches_of_leader, batches_of_producer
 from storage.checkpoints import PARTITION_METADATA, write_topic_id
+from storage.file_errors import sync
 from storage.log_contents import LogContents
 from storage.log_directory import LogDirectory
 from storage.log_file import CorruptSegmentError, FileRecords
 from storage.log_holes import check_meets
+from storage.log_recovery import CheckpointedOffsets, load_log
 from storage.record_batch import place, writable
 from storage.retention import SegmentSpan, segments_to_delete
 from storage.segment import Segment
@@ -79,6 +81,7 @@ class Log:
         self._note_end = note_end
         self._lock = threading.RLock()
         self._unusable = ""  # why; while it is in use, nothing
+        self._is_half_cut = False  # a truncation did not get to its end
         self._truncations = 0  # flushing needs no lock: did what is flushed stay in the log?
         self._dropped: list[Segment] = []  # their files are still there, under other names
         self._flushed_at_ms = wall_clock_ms()
@@ -168,7 +171,7 @@ class Log:
         """Note that a leader epoch begins at the end of the log."""
         with self.exclusively() as contents:
             contents.epochs.assign(leader_epoch, contents.log_end_offset)
-            contents.epochs.save()
+            contents.epochs.save_or_put_off()
 
     # --- writing ---
 
@@ -309,12 +312,16 @@ class Log:
             segments = list(contents.segments_from(contents.recovery_point))
             if not is_active_too:
                 segments.remove(contents.active)
-            has_new_files, contents.has_new_files = contents.has_new_files, False
             contents.epochs.flush()
-        for segment in segments:
-            self._flush_segment(segment)
-        if has_new_files:
-            self._flush_names()
+            has_new_files, contents.has_new_files = contents.has_new_files, False
+        try:
+            for segment in segments:
+                self._flush_segment(segment)
+            if has_new_files:
+                self._flush_names()
+        except ShortageError:
+            contents.has_new_files |= has_new_files
+            raise
         with self._lock:
             self._flushed_at_ms = self._wall_clock_ms()
             if truncations == self._truncations:
@@ -354,6 +361,8 @@ class Log:
                 raise StorageError(f"{self.topic_partition}: the log is {self._unusable}")
             try:
                 with self.directory:
+                    if self._is_half_cut:
+                        self._open_again()
                     yield self._contents
             except CorruptSegmentError as error:
                 self.condemn(str(error))
@@ -388,18 +397,43 @@ class Log:
             self.flush()
 
     def _drop(self, cut: Callable[[], list[Segment]]) -> None:
-        """Let ``cut`` drop records; checkpoints must not speak of what is gone."""
+        """Let ``cut`` drop records; checkpoints must not speak of what is gone.
+
+        When it stops on the way, for want of a file descriptor, the log is opened again before it
+        is used.
+        """
         contents = self._contents
         recovery_point, start = contents.recovery_point, contents.log_start_offset
         self._note_end(0)  # whatever happens now, nothing is missing
+        self._is_half_cut = True
         dropped = cut()
-        self._note_end(contents.log_end_offset)
-        self._truncations += 1
         self._dropped += dropped
-        self.retention_limit = min(self.retention_limit, contents.log_end_offset)
         is_less_flushed = bool(dropped) and contents.recovery_point < recovery_point
-        if is_less_flushed or contents.log_start_offset < start:
+        self._on_cut(is_noted=is_less_flushed or contents.log_start_offset < start)
+
+    def _open_again(self) -> None:
+        """Find out, as after a crash, what a truncation left that did not get to its end."""
+        stopped = self._contents
+        self._contents, _ = load_log(
+            self.path,
+            stopped.config,
+            CheckpointedOffsets(
+                stopped.log_start_offset, stopped.recovery_point, stopped.is_compacted
+            ),
+            was_closed_cleanly=False,
+            now_ms=self._wall_clock_ms(),
+        )
+        self._on_cut(is_noted=True)
+
+    def _on_cut(self, *, is_noted: bool) -> None:
+        """Go on with what is left; ``is_noted``: the checkpoints speak of what is not."""
+        log_end_offset = self._contents.log_end_offset
+        self._note_end(log_end_offset)
+        self._truncations += 1
+        self.retention_limit = min(self.retention_limit, log_end_offset)
+        if is_noted:
             self._on_truncated(self)
+        self._is_half_cut = False
 
     def _flush_segment(self, segment: Segment) -> None:
         try:
@@ -411,7 +445,7 @@ class Log:
             if isinstance(error, CorruptSegmentError):
                 self.condemn(str(error))
             else:
-                self.directory.fail(str(error))
+                self.directory.judge(error)
             raise
 
     def _flush_names(self) -> None:
@@ -423,6 +457,6 @@ class Log:
                 except FileNotFoundError:
                     continue  # no topic id, or the log was deleted meanwhile
                 try:
-                    os.fsync(file)
+                    sync(file, path)
                 finally:
                     os.close(file)

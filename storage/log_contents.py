@@ -88,8 +88,8 @@ class LogContents:
         self.active.append(records, batches)
         for _, header in batches:
             self.note(header)
-        self.epochs.save()
         self.log_end_offset = last.next_offset
+        self.epochs.save_or_put_off()
 
     def note(self, header: BatchHeader) -> None:
         """Remember the epoch and the producer of a batch that is in the log."""
@@ -131,12 +131,12 @@ class LogContents:
 
     def restart_at(self, offset: int, now_ms: int) -> list[Segment]:
         """Drop everything and go on at ``offset``; the log start offset is not touched."""
+        self.epochs.clear()
+        self.epochs.save()  # first: a start would miss the segments that they speak of
+        self.producers.clear()
         dropped = self._take(0, len(self.segments))
         self.segments.append(Segment.create(self.path, offset, with_jitter(self.config), now_ms))
         self.has_new_files = True
-        self.epochs.clear()
-        self.epochs.save()
-        self.producers.clear()
         self.log_end_offset = self.trusted_from = offset
         self.recovery_point = min(self.recovery_point, offset)
         return dropped
@@ -155,7 +155,7 @@ class LogContents:
         """Hide the records before ``offset``."""
         self.log_start_offset = offset
         self.epochs.truncate_from_start(offset)
-        self.epochs.save()
+        self.epochs.save_or_put_off()
 
     def drop_first(self, count: int, now_ms: int) -> list[Segment]:
         """Drop the oldest segments; when these are all, the log goes on in a new one.
@@ -167,9 +167,9 @@ class LogContents:
         first = self.segments[count].base_offset
         if first > self.log_start_offset:
             self.advance_log_start_offset(first)
-        dropped = self._take(0, count)
+        self.epochs.save()
         self.producers.delete_snapshots_before(first)
-        return dropped
+        return self._take(0, count)
 
     def replay_producers(self, now_ms: int) -> None:
         """Find out what the producers of these records did, from a snapshot and what follows."""

@@ -10,21 +10,24 @@ from __future__ import annotations
 import fcntl
 import logging
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import IO
 
-from core.errors import ForeignDirectoryError, StorageError
+from core.errors import ForeignDirectoryError, ShortageError, StorageError
 from core.model import BrokerId
 from core.replica_logs import SeenOfCluster
 from storage.atomic_file import write_atomically
+from storage.file_errors import storage_error
 from storage.log_file import CorruptSegmentError
 
 _VERSION = "0"
 _SEEN = "control-plane.properties"
 _SEEN_KEYS = ("controller.epoch", "zookeeper.zxid", "zookeeper.mark")  # as in SeenOfCluster
 _CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
+_SHORTAGE_LOG_INTERVAL_S = 10.0
 _log = logging.getLogger(__name__)
 
 
@@ -38,7 +41,8 @@ class LogDirectory:
     Whatever touches its files does so inside ``with directory:``. The first ``OSError`` there takes
     it offline for good, as a disk that failed once cannot be trusted with what it said before, and
     is told to ``on_failed`` once, on the thread that met it; from then on ``with`` raises
-    ``StorageError``. A ``CorruptSegmentError`` passes: it is about one log.
+    ``StorageError``. A ``CorruptSegmentError`` passes: it is about one log. So does a
+    ``ShortageError``: it is about this process.
     """
 
     def __init__(self, path: Path, on_failed: Callable[[Path], None] = _ignore) -> None:
@@ -48,6 +52,7 @@ class LogDirectory:
         self.cluster_id: str | None = None  # it is bound to
         self.failure = ""  # one line; nothing: it works
         self._failure_lock = threading.Lock()
+        self._say_shortage_at = 0.0
 
     def __enter__(self) -> None:
         if self.failure:
@@ -60,9 +65,19 @@ class LogDirectory:
         trace: TracebackType | None,
     ) -> None:
         if isinstance(error, OSError):
-            self.fail(f"{error.filename}: {error.strerror}" if error.filename else str(error))
+            failure = storage_error(error.filename or self.path, error)
+            self.judge(failure)
+            if isinstance(failure, ShortageError):
+                raise failure from error
             raise StorageError(self.failure) from error
-        if isinstance(error, StorageError) and not isinstance(error, CorruptSegmentError):
+        if isinstance(error, StorageError):
+            self.judge(error)
+
+    def judge(self, error: StorageError) -> None:
+        """Take the directory offline, if it is the disk that an error tells of."""
+        if isinstance(error, ShortageError):
+            self._report_shortage(error)
+        elif not isinstance(error, CorruptSegmentError):
             self.fail(str(error))
 
     @property
@@ -79,6 +94,12 @@ class LogDirectory:
         _log.error("%s", self.failure)
         self._on_failed(self.path)
 
+    def _report_shortage(self, error: ShortageError) -> None:
+        now = time.monotonic()
+        if now >= self._say_shortage_at:
+            self._say_shortage_at = now + _SHORTAGE_LOG_INTERVAL_S
+            _log.error("%s; it is tried again: raise the limit (ulimit -n)", error)
+
     def open(self, broker_id: BrokerId) -> None:
         """Create the directory if need be and lock it.
 
@@ -89,7 +110,7 @@ class LogDirectory:
             self.path.mkdir(parents=True, exist_ok=True)
             lock = (self.path / ".lock").open("ab")
         except OSError as error:
-            raise StorageError(f"{error.filename}: {error.strerror}") from None
+            raise storage_error(error.filename, error) from None
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -209,7 +230,9 @@ def _read_properties(path: Path) -> dict[str, str]:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
         return {}
-    except (OSError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError as error:
         raise StorageError(f"{path}: {error}") from None
+    except OSError as error:
+        raise storage_error(path, error) from None
     pairs = (line.partition("=") for line in text.splitlines() if not line.startswith("#"))
     return {key.strip(): value.strip() for key, found, value in pairs if found}

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from core.errors import RecordsRefusedError, StorageError
 from core.records import FileRange, RecordBytes
-from storage.file_errors import storage_error
+from storage.file_errors import storage_error, sync
 from storage.record_batch import (
     HEADER_SIZE,
     PlacedBatch,
@@ -54,6 +54,9 @@ class LogFile:
                 raise storage_error(path, error) from None
             raise CorruptSegmentError(f"{path}: the file is gone") from None
         except OSError as error:
+            if is_new:  # a start would take it for the end of the log
+                with suppress(OSError):
+                    path.unlink(missing_ok=True)
             raise storage_error(path, error) from None
 
     def __del__(self) -> None:
@@ -89,8 +92,9 @@ class LogFile:
             while written < size:  # the disk is nearly full, most likely: let it say so
                 written += os.pwrite(self._fd, memoryview(data)[written:], position + written)
         except OSError as error:
-            self._cut(position)
-            raise storage_error(self.path, error) from None
+            if self._has_cut(position):
+                raise storage_error(self.path, error) from None
+            raise StorageError(f"{self.path}: {error.strerror}") from None
 
     def truncate(self, size: int) -> None:
         """Cut the file. Raises ``StorageError``."""
@@ -101,10 +105,7 @@ class LogFile:
 
     def flush(self) -> None:
         """Wait until the bytes are on the disk. Raises ``StorageError``."""
-        try:
-            os.fsync(self._fd)
-        except OSError as error:
-            raise storage_error(self.path, error) from None
+        sync(self._fd, self.path)
 
     def batches(
         self, position: int, end: int, *, is_checked: bool = False, at_once: int | None = None
@@ -148,12 +149,13 @@ class LogFile:
             yield piece
             position += len(piece)
 
-    def _cut(self, size: int) -> None:
+    def _has_cut(self, size: int) -> bool:
         """Drop what a failed write left. If that fails too, recovery will find it."""
         try:
             os.ftruncate(self._fd, size)
         except OSError:
-            return
+            return False
+        return True
 
 
 @dataclass(frozen=True, slots=True)

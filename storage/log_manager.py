@@ -9,7 +9,12 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from core.errors import DamagedRecordsError, ForeignDirectoryError, StorageError
+from core.errors import (
+    DamagedRecordsError,
+    ForeignDirectoryError,
+    ShortageError,
+    StorageError,
+)
 from core.log_config import DEFAULT_LOG_CONFIG, LogConfig
 from core.model import NO_LOG_END, BrokerId, SuspectReplicas, TopicPartition
 from core.protocol.control import TopicId
@@ -86,13 +91,20 @@ class LogManager:
         """Lock the directories and open every log, checking those that were not closed cleanly.
 
         Raises ``StorageError`` when no directory can be used, ``ForeignDirectoryError`` when one is
-        not ours.
+        not ours, ``ShortageError`` when there are too few file descriptors.
         """
+        try:
+            self._open()
+        except (ForeignDirectoryError, ShortageError):
+            self._unlock()
+            raise
+        self._is_open = True
+
+    def _open(self) -> None:
         for logs in self._directories:
             try:
                 logs.directory.open(self._broker_id)
-            except ForeignDirectoryError:
-                self._unlock()
+            except (ForeignDirectoryError, ShortageError):
                 raise
             except StorageError as error:
                 logs.directory.fail(str(error))
@@ -105,7 +117,6 @@ class LogManager:
                 if other is not logs:
                     self._refuse_twice(name, other, logs)
         self._seen = self._read_seen()
-        self._is_open = True
 
     def join_cluster(self, cluster_id: str) -> None:
         """Bind the directories to a cluster.
@@ -116,7 +127,7 @@ class LogManager:
         for logs in self._live():
             try:
                 logs.directory.join_cluster(self._broker_id, cluster_id)
-            except ForeignDirectoryError:
+            except (ForeignDirectoryError, ShortageError):
                 raise
             except StorageError as error:
                 logs.directory.fail(str(error))
@@ -162,8 +173,13 @@ class LogManager:
     def _read_seen(self) -> SeenOfCluster:
         notes = [SeenOfCluster()]
         for logs in self._live():
-            with suppress(StorageError), logs.directory:  # it has said so
-                notes.append(logs.directory.read_seen())
+            try:
+                with logs.directory:
+                    notes.append(logs.directory.read_seen())
+            except ShortageError:
+                raise
+            except StorageError:
+                continue  # it has said so
         return SeenOfCluster(*map(max, zip(*notes, strict=True)))
 
     @property

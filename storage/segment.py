@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import chain, islice
 from pathlib import Path
 
+from core.errors import ShortageError
 from core.log_config import LogConfig
 from core.records import NO_RECORDS, RecordBytes, Records
 from storage.batch_order import in_order
@@ -270,8 +271,12 @@ class Segment:
         self._open_file().flush()
         if not self._are_indexes_flushed:
             self._are_indexes_flushed = True
-            flush_index(self._path(_INDEX))
-            flush_index(self._path(_TIME_INDEX))
+            try:
+                flush_index(self._path(_INDEX))
+                flush_index(self._path(_TIME_INDEX))
+            except ShortageError:
+                self._are_indexes_flushed = False
+                raise
 
     def close(self) -> None:
         """Write the indexes and let go of everything."""

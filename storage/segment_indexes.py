@@ -12,7 +12,7 @@ from pathlib import Path
 
 from core.errors import BadDataError
 from storage.batch_order import in_order
-from storage.file_errors import storage_error
+from storage.file_errors import storage_error, sync
 from storage.log_file import CorruptSegmentError, LogFile
 from storage.offset_index import ENTRY_BYTES as OFFSET_ENTRY_BYTES
 from storage.offset_index import OffsetIndex
@@ -207,7 +207,7 @@ def flush_index(path: Path) -> None:
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
-            os.fsync(fd)
+            sync(fd, path)
         finally:
             os.close(fd)
     except FileNotFoundError:

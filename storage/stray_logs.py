@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from core.errors import BadDataError, StorageError
+from core.errors import BadDataError, ShortageError, StorageError
 from core.model import TopicPartition
 from core.protocol.control import TopicId
 from storage.checkpoints import parse_numbers, read_rows, read_topic_id, write_rows
@@ -43,18 +43,20 @@ class StrayLogs:
         self._topic_ids: dict[str, TopicId | None] = {}  # by the names of their directories
 
     def load(self) -> None:
-        """Find those that an earlier process set aside. Raises ``OSError``."""
+        """Find those that an earlier process set aside. Raises ``OSError``, ``ShortageError``."""
         with os.scandir(self._directory) as entries:
             names = [e.name for e in entries if e.name.endswith(STRAY) and is_moved(e.name)]
         for name in names:
-            self.add(self._directory / name)
+            try:
+                topic_id = read_topic_id(self._directory / name)
+            except ShortageError:
+                raise
+            except (BadDataError, StorageError):
+                topic_id = None
+            self.add(self._directory / name, topic_id)
 
-    def add(self, path: Path) -> None:
+    def add(self, path: Path, topic_id: TopicId | None) -> None:
         """Note one that has been set aside."""
-        try:
-            topic_id = read_topic_id(path)
-        except (BadDataError, StorageError):
-            topic_id = None
         with self._lock:
             self._topic_ids[path.name] = topic_id
 
@@ -112,16 +114,19 @@ def note_progress(path: Path, progress: Progress) -> None:
     write_rows(path / _CHECKPOINT, [" ".join(map(str, progress))])
 
 
-def take_progress(path: Path) -> Progress:
-    """Return what was noted, and forget it. Raises ``StorageError`` and ``OSError``."""
+def read_progress(path: Path) -> Progress:
+    """Return what was noted. Raises ``StorageError``."""
     checkpoint = path / _CHECKPOINT
     try:
         [row] = read_rows(checkpoint, columns=len(Progress._fields)) or [["0", "0", "0"]]
-        progress = Progress(*parse_numbers(checkpoint, row))
+        return Progress(*parse_numbers(checkpoint, row))
     except (BadDataError, ValueError):
-        progress = Progress()  # it costs time, never records
-    checkpoint.unlink(missing_ok=True)
-    return progress
+        return Progress()  # it costs time, never records
+
+
+def forget_progress(path: Path) -> None:
+    """Note nothing any more. Raises ``OSError``."""
+    (path / _CHECKPOINT).unlink(missing_ok=True)
 
 
 def _modified_ns(path: Path) -> int:

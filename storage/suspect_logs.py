@@ -28,10 +28,13 @@ _COLUMNS = 3
 
 
 def boot_id() -> str:
-    """Return what tells one boot of this machine from the next; empty where nothing does."""
+    """Return what tells one boot of this machine from the next; empty where nothing does.
+
+    Raises ``OSError``: where something does, nothing is not to be believed.
+    """
     try:
         return _BOOT_ID.read_text(encoding="ascii").strip()
-    except OSError:
+    except (FileNotFoundError, PermissionError):
         return ""
 
 

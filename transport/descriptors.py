@@ -1,7 +1,7 @@
 """The file descriptors of this process, and whether there is one for one more connection.
 
-A log directory whose files cannot be opened for want of one is given up as if its disk had failed,
-and a broker that has no other ends. So connections leave some.
+A log whose files cannot be opened for want of one can neither be written nor read, and nobody can
+reach the broker. So connections leave some.
 """
 
 from __future__ import annotations

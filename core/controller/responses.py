@@ -38,6 +38,7 @@ from core.protocol.control import (
 
 log = logging.getLogger(__name__)
 
+_SOME_OBEYED = (Errors.NONE, Errors.UNKNOWN_SERVER_ERROR)
 # The second: it has obeyed before, and that answer may be lost.
 _IN_SERVICE = (Errors.NONE, Errors.STALE_CONTROLLER_EPOCH)
 
@@ -117,6 +118,7 @@ class ControlResponses:
         response = event.response
         if response.error_code is not Errors.NONE:
             self._on_refusal("LeaderAndIsr", event.broker_id, event.header, response.error_code)
+        if response.error_code not in _SOME_OBEYED:
             return
         answered: dict[Errors, list[PartitionAndReplica]] = {}
         earlier = {

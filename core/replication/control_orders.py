@@ -50,7 +50,7 @@ from core.protocol.control import (
     UpdateMetadataResponse,
 )
 from core.replica_logs import PartitionLog, ReplicaLogs
-from core.replication.hosted_partitions import HostedPartitions
+from core.replication.hosted_partitions import FOR_NOW, HostedPartitions
 from core.replication.led_partitions import LedPartitions
 from core.replication.log_reads import differ
 from core.replication.log_replacement import LogReplacement
@@ -252,7 +252,9 @@ class ControlOrders:
         )
         yield from take(portions_of_orders(orders), obey)
         self._report(f"LeaderAndIsr {request.type.name}: obeyed", errors)
-        return LeaderAndIsrResponse(Errors.NONE, tuple(errors))
+        is_short = any(error.error_code is FOR_NOW for error in errors)  # then all comes again
+        outcome = Errors.UNKNOWN_SERVER_ERROR if is_short else Errors.NONE
+        return LeaderAndIsrResponse(outcome, tuple(errors))
 
     def _obey(  # noqa: C901 - every reason not to
         self,

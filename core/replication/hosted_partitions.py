@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from core.errors import DamagedRecordsError, Errors, StorageError
+from core.errors import DamagedRecordsError, Errors, ShortageError, StorageError
 from core.model import NO_EPOCH, BrokerId, TopicPartition
 from core.protocol.control import TopicId
 from core.replica_logs import ReplicaLogs
@@ -17,6 +17,9 @@ from core.replication.metadata_cache import MetadataCache
 from core.replication.partition import Partition, Role
 
 log = logging.getLogger("state.change")
+
+FOR_NOW = Errors.NOT_LEADER_OR_FOLLOWER
+"""What is answered for want of file descriptors. Every client and follower asks again after it."""
 
 
 class HostedPartitions:
@@ -86,7 +89,12 @@ class HostedPartitions:
         return Errors.KAFKA_STORAGE_ERROR
 
     def fail(self, name: TopicPartition, error: StorageError) -> Errors:
-        """Take a replica out of service because its log just said so."""
+        """Take a replica out of service because its log just said so; return what to answer.
+
+        It stays in service after a ``ShortageError``.
+        """
+        if isinstance(error, ShortageError):
+            return FOR_NOW
         self._failures.append((name, error))
         return self.mark_offline(name)
 

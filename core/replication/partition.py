@@ -111,6 +111,7 @@ class Partition:
 
     def make_leader(self, state: LeaderAndIsrPartition, now_ms: int) -> None:
         """Lead from the end of the log on; who led before keeps what it knows of followers."""
+        self.on_truncation()  # one may have stopped on the way
         log_end_offset = self.local_log.log_end_offset
         self._take(state)
         if self.role is not Role.LEADER:

@@ -134,7 +134,9 @@ class Produce:
                         refused.error_code, message=str(refused)
                     )
                 except StorageError as error:
-                    self._outcomes[name] = ProducedPartition(self._hosted.fail(name, error))
+                    sequence = ProducerSequence.of(self._records[name])
+                    refusal = self._hosted.fail(name, error)
+                    self._outcomes[name] = self._refuse(name, sequence, refusal)
 
     def _append(self, partition: Partition, batches: RecordBytes, now_ms: int) -> ProducedPartition:
         """Return what became of a partition's records; a duplicate's fate is its original's.

@@ -20,7 +20,7 @@ from core.protocol.broker import (
 )
 from core.replica_logs import NO_EPOCH_END_OFFSET, UNKNOWN_OFFSET, EpochEndOffset, PartitionLog
 from core.replication.fetch_session_handler import FetchSessionHandler
-from core.replication.hosted_partitions import HostedPartitions
+from core.replication.hosted_partitions import FOR_NOW, HostedPartitions
 from core.replication.metadata_cache import MetadataCache
 from core.replication.partition import Partition
 from core.replication.replication_quota import ReplicationQuota
@@ -183,8 +183,8 @@ class ReplicaFetcher:
         except RecordsRefusedError as refused:
             return refused.error_code
         except StorageError as failure:
-            self._hosted.fail(partition.topic_partition, failure)
-            return Errors.NONE
+            outcome = self._hosted.fail(partition.topic_partition, failure)
+            return FOR_NOW if outcome is FOR_NOW else Errors.NONE
         except DamagedRecordsError as error_here:
             self._hosted.on_damaged(partition.topic_partition, error_here)
             return Errors.NONE

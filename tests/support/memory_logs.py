@@ -11,7 +11,7 @@ import struct
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple
 
-from core.errors import DamagedRecordsError, StorageError
+from core.errors import DamagedRecordsError, ShortageError, StorageError
 from core.log_config import DEFAULT_LOG_CONFIG, LogConfig
 from core.model import NO_EPOCH, NO_LOG_END, LogEnd, SuspectReplicas, TopicPartition
 from core.protocol.control import TopicId
@@ -75,6 +75,7 @@ class MemoryLog:
         self.topic_partition = topic_partition
         self.topic_id = topic_id
         self.is_offline = False
+        self.is_short = False  # the process has no file descriptor left for it
         self.is_unwritable = False  # the next write finds that the directory has failed
         self.is_condemned = False
         self.damaged: set[int] = set()  # base offsets of batches with other bytes than were written
@@ -236,6 +237,7 @@ class MemoryLog:
     def read(self, offset: int, max_bytes: int, limit: int, *, at_least_one: bool) -> Records:
         """Return whole batches from the one that holds ``offset`` to before ``limit``."""
         self._check_readable()
+        self._check_has_descriptor()
         assert self._start <= offset <= self._end, f"{offset} is not in {self._start}..{self._end}"
         first = bisect.bisect_left(self.batches, offset, key=lambda batch: batch.last_offset)
         found: list[bytes] = []
@@ -289,6 +291,11 @@ class MemoryLog:
         if self.is_unwritable:
             self.is_offline = True
         self._check_readable()
+        self._check_has_descriptor()
+
+    def _check_has_descriptor(self) -> None:
+        if self.is_short:
+            raise ShortageError(f"{self.topic_partition}: Too many open files")
 
 
 class MemoryLogs(NotesInMemory):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from core.controller import events
@@ -553,6 +555,14 @@ def test_a_broker_that_failed_to_obey_is_told_everything_again(ruler: Candidate)
     assert again.event == BrokerFailedToObey(1, header(ruler, 1))
     effects = ruler.handle(again.event)
     assert sorted(leader_and_isr_rows(effects)[1]) == [T0, T1]
+
+
+def test_a_broker_that_obeyed_some_rows_is_believed_what_it_says_of_others(
+    tree: Tree, ruler: Candidate
+) -> None:
+    effects = answer(ruler, 1, replace(storage_error(T0), error_code=Errors.UNKNOWN_SERVER_ERROR))
+    assert of_type(effects, ScheduleEvent)
+    assert tree.leads(T0)[0] != 1
 
 
 def test_a_broker_that_heard_of_a_newer_controller_is_left_to_it(ruler: Candidate) -> None:

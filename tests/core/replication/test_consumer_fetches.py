@@ -233,3 +233,11 @@ def test_a_log_that_cannot_be_read_is_out_of_service(leader: RecordBroker) -> No
     }
     assert leader.hosted().role is Role.OFFLINE
     assert waiting.answer[T0].error_code is Errors.KAFKA_STORAGE_ERROR
+
+
+def test_a_log_without_a_file_descriptor_is_asked_for_again(leader: RecordBroker) -> None:
+    leader.log(T0).is_short = True
+    asked = leader.consume({T0: 0}).answer
+    assert asked[T0].error_code is Errors.NOT_LEADER_OR_FOLLOWER
+    leader.log(T0).is_short = False
+    assert leader.consume({T0: 0}).answer[T0].error_code is Errors.NONE

@@ -231,6 +231,32 @@ def test_a_disk_that_fails_takes_the_replica_out_of_service(leader: RecordBroker
     assert (leader.manager.leader_count, leader.manager.offline_replica_count) == (0, 1)
 
 
+def test_who_finds_no_file_descriptor_is_asked_to_come_again(leader: RecordBroker) -> None:
+    waiting = leader.produce(b"a")
+    leader.log().is_short = True
+    assert leader.produce(b"b").answer[T0].error_code is Errors.NOT_LEADER_OR_FOLLOWER
+    assert waiting.is_waiting
+    assert leader.hosted().role is Role.LEADER
+    leader.log().is_short = False
+    assert leader.produce(b"b", acks=1).answer == {T0: ProducedPartition(OK, 1, -1, 0)}
+
+
+def test_what_is_in_flight_behind_a_batch_that_found_no_file_descriptor_waits_for_it(
+    leader: RecordBroker,
+) -> None:
+    first, second = (
+        batch(value, producer_id=7, producer_epoch=0, base_sequence=sequence)
+        for sequence, value in enumerate((b"a", b"b"))
+    )
+    leader.log().is_short = True
+    assert leader.produce_to({T0: first}).answer[T0].error_code is Errors.NOT_LEADER_OR_FOLLOWER
+    leader.log().is_short = False
+    assert leader.produce_to({T0: second}).answer[T0].error_code is Errors.NOT_LEADER_OR_FOLLOWER
+    for records in (first, second):
+        assert leader.produce_to({T0: records}).is_waiting
+    assert leader.values() == [b"a", b"b"]
+
+
 # --- idempotent producers -------------------------------------------------------------------------
 
 

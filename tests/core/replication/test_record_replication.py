@@ -294,6 +294,21 @@ def test_a_follower_whose_disk_fails_is_out_of_service_and_the_others_go_on(
     assert (follower.hosted().role, follower.values(T1)) == (Role.OFFLINE, [b"b"])
 
 
+def test_a_follower_without_a_file_descriptor_asks_again_after_a_while(
+    leader: RecordBroker, follower: RecordBroker
+) -> None:
+    leader.produce_to({T0: batch(b"a"), T1: batch(b"b")}, acks=1)
+    follower.log().is_short = True
+    follower.follow(leader)
+    assert (follower.hosted().role, follower.values(T1)) == (Role.FOLLOWER, [b"b"])
+    request, _ = follower.fetch_from(leader)
+    assert T0 not in dict(request.partitions())
+    follower.log().is_short = False
+    follower.now_ms += LAG_MS
+    follower.follow(leader, times=2)
+    assert follower.values() == [b"a"]
+
+
 def test_a_follower_whose_disk_failed_unseen_asks_for_the_others(
     leader: RecordBroker, follower: RecordBroker
 ) -> None:

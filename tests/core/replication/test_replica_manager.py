@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from core.errors import Errors
+from core.errors import Errors, ShortageError
 from core.model import (
     EPOCH_DURING_DELETE,
     EPOCH_OF_LOST_TOPIC,
@@ -675,6 +675,35 @@ class PoisonedLogs(NumberedLogs):
         if topic_partition == self.poisoned:
             raise LookupError("nobody thought of this")
         super().delete(topic_partition, **options)
+
+
+class ShortOfDescriptors(NumberedLogs):
+    """Logs of which one finds no file descriptor."""
+
+    short: TopicPartition | None = T1
+
+    def get_or_create(self, topic_partition: TopicPartition, *args: Any, **kwargs: Any) -> Any:
+        """Return a log, or raise."""
+        if topic_partition == self.short:
+            raise ShortageError("Too many open files")
+        return super().get_or_create(topic_partition, *args, **kwargs)
+
+
+def test_an_order_that_finds_no_file_descriptor_has_everything_ordered_again() -> None:
+    broker, logs = Broker(), ShortOfDescriptors()
+    broker.manager = ReplicaManager(ME, logs, broker.cache, SETTINGS)
+    broker.manager.broker_epoch = 100
+    request = leader_and_isr({T0: state(), T1: state()}, A, INCREMENTAL)
+    response = broker.handle(request)
+    assert isinstance(response, LeaderAndIsrResponse)
+    assert response.error_code is Errors.UNKNOWN_SERVER_ERROR
+    assert broker.role(T0) is Role.LEADER
+    assert broker.manager.offline_replica_count == 0
+    logs.short = None
+    again = broker.handle(request)
+    assert isinstance(again, LeaderAndIsrResponse)
+    assert again.error_code is Errors.NONE
+    assert [broker.role(name) for name in (T0, T1)] == [Role.LEADER, Role.LEADER]
 
 
 @pytest.fixture

@@ -1,0 +1,255 @@
+"""No file descriptor is left: what was asked fails, nothing is lost, and the next attempt works."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import TypeAlias
+
+import pytest
+
+from core.errors import ShortageError
+from core.model import TopicPartition
+from storage.log_manager import LogManager
+from tests.support.descriptors import SHORTAGE, no_descriptor_left
+from tests.support.disk_logs import (
+    OTHER_ID,
+    T0,
+    T1,
+    TOPIC_ID,
+    U0,
+    Machine,
+    create,
+    fill,
+    log_of,
+    numbered,
+    values,
+)
+from tests.support.record_batches import batch
+
+_MOST_OPENS = 60
+Act: TypeAlias = Callable[[LogManager], None]
+
+HISTORY = 8  # batches, three in a segment
+
+
+def append(logs: LogManager) -> None:
+    """Roll, in a new leader epoch."""
+    log = log_of(logs)
+    fill(log, HISTORY + 2 - log.log_end_offset, leader_epoch=2)
+
+
+def follow(logs: LogManager) -> None:
+    """Append as a follower, in a new epoch and a new segment."""
+    log = log_of(logs)
+    while log.log_end_offset < HISTORY + 2:
+        end = log.log_end_offset
+        log.append_as_follower(batch(b"%04d" % end, base_offset=end, leader_epoch=2))
+
+
+def lead(logs: LogManager) -> None:
+    """Begin a leader epoch."""
+    log_of(logs).assign_epoch(3)
+
+
+def truncate(logs: LogManager) -> None:
+    """Drop what is in several segments."""
+    log_of(logs).truncate_to(2)
+
+
+def start_over(logs: LogManager) -> None:
+    """Drop everything."""
+    log_of(logs).truncate_fully_and_start_at(20)
+
+
+def begin_later(logs: LogManager) -> None:
+    """Drop the first records, and their segment."""
+    log_of(logs).advance_log_start_offset(4)
+    log_of(logs).delete_old_segments(0)
+    log_of(logs).delete_dropped_files()
+    logs.checkpoint_log_start_offsets()
+
+
+def read(logs: LogManager) -> None:
+    """Read everything."""
+    assert values(log_of(logs)) == numbered(0, HISTORY)
+
+
+ACTS: dict[str, tuple[Act, list[bytes]]] = {
+    "append": (append, numbered(0, HISTORY + 2)),
+    "follow": (follow, numbered(0, HISTORY + 2)),
+    "lead": (lead, numbered(0, HISTORY)),
+    "truncate": (truncate, numbered(0, 2)),
+    "start over": (start_over, []),
+    "begin later": (begin_later, numbered(4, HISTORY)),
+    "read": (read, numbered(0, HISTORY)),
+}
+
+
+@pytest.fixture(scope="module")
+def history(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with a log of two epochs, and one that was set aside."""
+    machine = Machine(tmp_path_factory.mktemp("history") / "logs")
+    logs = machine.start()
+    fill(create(logs), 5)
+    fill(log_of(logs), HISTORY - 5, leader_epoch=1)
+    fill(create(logs, T1, OTHER_ID), 4)
+    logs.set_aside(T1)
+    logs.checkpoint_high_watermarks({T0: HISTORY})
+    logs.close(is_clean=True)
+    return machine.directories[0]
+
+
+def copied(history: Path, directory: Path) -> Machine:
+    """Return another machine with the same history."""
+    return Machine(Path(shutil.copytree(history, directory)))
+
+
+def attempts(history: Path, directory: Path, act: Act) -> Iterator[Machine]:
+    """Do something with fewer descriptors than it takes: none, one, two … and then with enough.
+
+    Yield what is left each time, when there are as many as anybody wants.
+    """
+    for opened in range(_MOST_OPENS):
+        machine = copied(history, directory / f"{opened}")
+        logs = machine.start()
+        try:
+            with SHORTAGE.after(opened, machine.directories[0]), suppress(ShortageError):
+                act(logs)
+            was_met = SHORTAGE.is_met
+            assert not logs.failed_directories
+            assert not machine.damaged
+            yield machine
+        finally:
+            machine.end()
+        if not was_met:
+            assert opened > 0
+            return
+    pytest.fail("it opens more files than expected")
+
+
+@pytest.mark.parametrize("name", ACTS)
+def test_what_found_no_descriptor_is_done_by_the_next_attempt(
+    history: Path, tmp_path: Path, name: str
+):
+    act, expected = ACTS[name]
+    for machine in attempts(history, tmp_path, act):
+        act(machine.logs)
+        log = log_of(machine.logs)
+        assert values(log) == expected
+        epoch = log.latest_epoch
+        after = log_of(machine.crash())
+        assert values(after) == expected
+        # An epoch without records is nowhere but in the file that could not be written.
+        assert after.latest_epoch == epoch
+        assert not machine.damaged
+
+
+@pytest.mark.parametrize("name", ACTS)
+def test_a_crash_after_a_shortage_leaves_what_was_or_what_was_asked_for(
+    history: Path, tmp_path: Path, name: str
+):
+    act, expected = ACTS[name]
+    sizes = sorted((len(expected), HISTORY))
+    for machine in attempts(history, tmp_path, act):
+        appended = log_of(machine.logs).log_end_offset if sizes[0] == HISTORY else 0
+        log = log_of(machine.crash())
+        left = values(log)
+        assert left == numbered(log.log_start_offset, log.log_end_offset)
+        assert sizes[0] <= len(left) <= sizes[1]
+        assert len(left) >= appended
+        assert not machine.damaged
+
+
+@pytest.mark.parametrize(
+    ("name", "topic_id", "expected"),
+    [(U0, TOPIC_ID, []), (T1, OTHER_ID, numbered(0, 4))],
+    ids=["new", "taken back"],
+)
+def test_a_log_that_found_no_descriptor_is_there_after_the_next_attempt(
+    history: Path, tmp_path: Path, name: TopicPartition, topic_id: str, expected: list[bytes]
+):
+    def act(logs: LogManager) -> None:
+        logs.get_or_create(name, topic_id, is_new=True)
+
+    for machine in attempts(history, tmp_path, act):
+        act(machine.logs)
+        assert values(log_of(machine.logs, name)) == expected
+        after = log_of(machine.crash(), name)
+        assert values(after) == expected
+        assert after.topic_id == topic_id
+
+
+def test_a_log_that_cannot_be_set_aside_stays_in_use(history: Path, tmp_path: Path):
+    for machine in attempts(history, tmp_path, lambda logs: logs.set_aside(T0)):
+        if machine.logs.get(T0) is not None:
+            assert values(log_of(machine.logs)) == numbered(0, HISTORY)
+            machine.logs.set_aside(T0)
+        assert values(machine.logs.get_or_create(T0, TOPIC_ID, is_new=False)) == numbered(
+            0, HISTORY
+        )
+
+
+def test_what_could_not_be_flushed_is_flushed_by_the_next_attempt(history: Path, tmp_path: Path):
+    def act(logs: LogManager) -> None:
+        fill(log_of(logs), 1)
+        log_of(logs).flush()
+
+    for machine in attempts(history, tmp_path, act):
+        log = log_of(machine.logs)
+        log.flush()
+        assert log.recovery_point == log.log_end_offset
+
+
+def test_a_start_without_descriptors_ends_and_changes_nothing(history: Path, tmp_path: Path):
+    for opened in range(_MOST_OPENS):
+        machine = copied(history, tmp_path / f"{opened}")
+        with SHORTAGE.after(opened, machine.directories[0]), suppress(ShortageError):
+            machine.start()
+        was_met = SHORTAGE.is_met
+        if was_met:
+            assert values(log_of(machine.start())) == numbered(0, HISTORY)
+            assert not machine.logs.is_suspect(T0)
+            assert len(machine.logs.strays) == 1
+        machine.end()
+        if not was_met:
+            assert opened > 0
+            return
+    pytest.fail("it opens more files than expected")
+
+
+def test_nothing_fails_in_a_process_that_really_has_no_descriptor(
+    machine: Machine, caplog: pytest.LogCaptureFixture
+):
+    log = create(machine.start())
+    fill(log, 3)
+    with no_descriptor_left():
+        for _ in range(3):
+            with pytest.raises(ShortageError, match="Too many open files"):
+                fill(log, 1)
+        machine.logs.flush()
+        machine.logs.checkpoint_recovery_points()
+        machine.logs.checkpoint_high_watermarks({T0: 3})
+        machine.logs.clean_up()
+        machine.logs.purge(lambda _: True)
+    [line] = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+    assert "ulimit -n" in line
+    fill(log, 1)
+    assert values(log) == numbered(0, 4)
+    assert values(log_of(machine.crash())) == numbered(0, 4)
+
+
+@pytest.mark.parametrize("act", [truncate, start_over])
+def test_a_log_whose_truncation_stopped_on_the_way_is_used_as_it_is_then(
+    history: Path, tmp_path: Path, act: Act
+):
+    for machine in attempts(history, tmp_path, act):
+        log = log_of(machine.logs)
+        log.assign_epoch(5)
+        fill(log, 4, leader_epoch=5)
+        whole = numbered(log.log_start_offset, log.log_end_offset)
+        assert values(log) == whole
+        assert log.end.leader_epoch == 5
+        assert values(log_of(machine.crash())) == whole
