@@ -149,8 +149,8 @@ class Log:
 
     def assign_topic_id(self, topic_id: TopicId) -> None:
         """Note which topic a log is for that nobody noted it of. Raises ``StorageError``."""
-        with self.exclusively():
-            write_topic_id(self.path, topic_id, is_synced=False)
+        with self.exclusively() as contents:
+            write_topic_id(self.path, topic_id, is_synced=contents.log_end_offset > 0)
             self._topic_id = topic_id
             self._contents.has_new_files = True
 
@@ -193,6 +193,7 @@ class Log:
                     duplicate.first_offset, duplicate.last_offset, time_ms, is_duplicate=True
                 )
             first_offset = contents.log_end_offset
+            self._flush_topic_id()
             buffer = writable(records)
             time_ms = now_ms if config.stamps_append_time else NO_TIMESTAMP
             placed = place(buffer, batches, first_offset, leader_epoch, time_ms)
@@ -214,6 +215,7 @@ class Log:
             if batches[0][1].base_offset < end:
                 # The leader's log starts in a batch: Kafka's UnexpectedAppendOffsetException.
                 self._drop(lambda: contents.restart_at(batches[0][1].base_offset, now_ms))
+            self._flush_topic_id()
             contents.append(records, batches, now_ms)
             self._note_end(contents.log_end_offset)
         self._flush_if_many()
@@ -227,6 +229,7 @@ class Log:
     def truncate_fully_and_start_at(self, offset: int) -> None:
         """Drop everything; the next record will have ``offset``."""
         with self.exclusively() as contents:
+            self._flush_topic_id()
             self._drop(lambda: contents.begin_at(offset, self._wall_clock_ms()))
 
     def advance_log_start_offset(self, offset: int) -> None:
@@ -448,15 +451,28 @@ class Log:
                 self.directory.judge(error)
             raise
 
+    def _flush_topic_id(self) -> None:
+        """Make the disk know which topic an empty log is for, before there is anything in it.
+
+        Records that a loss of power left without it would pass for those of another topic of that
+        name.
+        """
+        if self._contents.log_end_offset == 0:
+            _flush_files(self.path / PARTITION_METADATA, self.path)
+
     def _flush_names(self) -> None:
         """Make the disk know of new files, of the log itself and which topic it is for."""
         with self.directory:
-            for path in (self.path / PARTITION_METADATA, self.path, self.path.parent):
-                try:
-                    file = os.open(path, os.O_RDONLY)
-                except FileNotFoundError:
-                    continue  # no topic id, or the log was deleted meanwhile
-                try:
-                    sync(file, path)
-                finally:
-                    os.close(file)
+            _flush_files(self.path / PARTITION_METADATA, self.path, self.path.parent)
+
+
+def _flush_files(*paths: Path) -> None:
+    for path in paths:
+        try:
+            file = os.open(path, os.O_RDONLY)
+        except FileNotFoundError:
+            continue  # no topic id, or the log was deleted meanwhile
+        try:
+            sync(file, path)
+        finally:
+            os.close(file)

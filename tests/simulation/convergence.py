@@ -44,12 +44,8 @@ CHILDLESS = (
 )
 
 
-def assert_converged(cluster: Cluster, claimed: Collection[TopicPartition] = ()) -> None:
-    """Check a cluster without faults in which nothing is left to do; raises ``AssertionError``.
-
-    ``claimed`` partitions took over logs whose topic ids were lost with the power. These may be of
-    an earlier topic, with other records in the same leader epoch, so they need not be in sync.
-    """
+def assert_converged(cluster: Cluster) -> None:
+    """Check a cluster without faults in which nothing is left to do; raises ``AssertionError``."""
     nodes = cluster.zookeeper.snapshot()
     _assert_registered(cluster, nodes)
     controller = _the_controller(cluster, nodes)
@@ -72,9 +68,7 @@ def assert_converged(cluster: Cluster, claimed: Collection[TopicPartition] = ())
         assert_obeys_configurations(cluster, broker)
     for topic, stored in topics.items():
         for number, assignment in stored.partitions.items():
-            partition = TopicPartition(topic, number)
-            if partition not in claimed:
-                _assert_partition_converged(cluster, partition, assignment)
+            _assert_partition_converged(cluster, TopicPartition(topic, number), assignment)
     if controller.settings.auto_leader_rebalance_enable:
         _assert_balanced(controller.controller.context)
 

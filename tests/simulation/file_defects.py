@@ -74,6 +74,11 @@ def epochs_outlive_their_records() -> Any:
     return patch.object(LeaderEpochs, "truncate_from_end", lambda self, offset: None)
 
 
+def topic_ids_gone_with_the_power() -> Any:
+    """A log has records before the disk knows which topic they are of."""
+    return patch.object(Log, "_flush_topic_id", lambda self: None)
+
+
 FILE_DEFECTS: tuple[Defect, ...] = (
     epochs_outlive_their_records,
     segments_need_not_meet,
@@ -81,11 +86,13 @@ FILE_DEFECTS: tuple[Defect, ...] = (
     recovery_point_raised_before_the_flush,
     torn_ends_believed,
     young_logs_forgotten,
+    topic_ids_gone_with_the_power,
 )
 
 SEARCH_FILES_FROM: dict[Defect, int] = {
     **dict.fromkeys(FILE_DEFECTS, 46),
     segments_need_not_meet: 2565,
     epochs_outlive_their_records: 405,
+    topic_ids_gone_with_the_power: 177,
 }
 """Where the search begins: few histories have files."""

@@ -116,14 +116,9 @@ class FileDisk(LogManager):
     def get_or_create(
         self, topic_partition: TopicPartition, topic_id: TopicId | None, *, is_new: bool
     ) -> Log:
-        """Return a log; tell if it is taken over from another topic: its id was lost."""
-        log = self.get(topic_partition)
-        is_claimed = log is not None and log.topic_id is None
-        former = self.machine.topic_ids.get(topic_partition, topic_id)
-        if log is not None and is_claimed and topic_id is not None and topic_id != former:
-            self.observer.on_claimed(log, topic_id)
+        """Return a log; one that is made anew takes the place of what is out of sight."""
         if is_new and topic_partition not in self._homes:
-            self.machine.hidden_ids.pop(topic_partition, None)  # what is out of sight is stray
+            self.machine.hidden_ids.pop(topic_partition, None)
         return super().get_or_create(topic_partition, topic_id, is_new=is_new)
 
     @past_all_guards
@@ -220,8 +215,6 @@ class FileDisk(LogManager):
         before = {name: (log, log.batches) for name, log in self._all_logs().items()}
         starts = {name: log.log_start_offset for name, (log, _) in before.items()}
         excused = {n for n, (log, _) in before.items() if log.damaged or not log.is_usable}
-        ids = {name: log.topic_id for name, (log, _) in before.items()}
-        self.machine.topic_ids.update({name: i for name, i in ids.items() if i is not None})
         self._end(is_clean=is_clean)
         change()
         after = FileDisk(self.machine, was_clean=is_clean)
@@ -231,6 +224,9 @@ class FileDisk(LogManager):
             if found is not None:
                 found.check_epochs()
                 found.check_whole()
+                is_nameless = found.topic_id is None and found.log_end_offset > 0
+                if is_nameless and log.topic_id is not None:
+                    raise BrokenInvariantError(f"IdsOutliveRecords: {log.topic_id}: {found}")
             is_as_long = found is not None and found.log_end_offset >= log.log_end_offset
             if found is not None and is_as_long and found.has(batches):
                 continue

@@ -20,9 +20,8 @@ WALL_CLOCK_SPEED = 20
 class Machine:
     """What outlives the processes of one broker: its files, which of them are durable, its clocks.
 
-    ``hidden`` are the directories that cannot be read, and where they are meanwhile. ``topic_ids``
-    are those that logs had at the end of a process. ``let_go`` closes
-    what the present one has open.
+    ``hidden`` are the directories that cannot be read, and where they are meanwhile. ``let_go``
+    closes what the present process has open.
     """
 
     def __init__(
@@ -40,7 +39,6 @@ class Machine:
         self.directories = [root / f"{broker_id}-{name}" for name in ("one", "two")]
         self.hidden: dict[int, Path] = {}
         self.hidden_ids: dict[TopicPartition, TopicId | None] = {}
-        self.topic_ids: dict[TopicPartition, TopicId] = {}
         self.let_go: Callable[[], None] = lambda: None
         self._durable = durable
         self._now_ms = now_ms

@@ -49,7 +49,6 @@ class RecordHistory(RecordObserver):
         # Logs of topics that somebody removed by hand: partition, topic id, broker.
         self._kept: set[tuple[TopicPartition, str | None, BrokerId]] = set()
         # What deleted logs held: a fetch that says so may still be on its way.
-        self.claimed: set[TopicPartition] = set()  # with logs that may be of an earlier topic
         self._dropped: dict[tuple[TopicPartition, str | None, BrokerId], list[StoredBatch]] = {}
 
     def of(self, log: NamedLog) -> CommittedRecords | None:
@@ -101,12 +100,6 @@ class RecordHistory(RecordObserver):
         found = self._cluster.disks[broker_id].find(log.topic_partition)
         dropped = [] if found is None else list(found.batches)
         self._dropped[log.topic_partition, log.topic_id, broker_id] = dropped
-
-    def on_claimed(self, log: NamedLog, topic_id: str) -> None:
-        """A topic takes over a log of another one, whose id went with the power."""
-        key = LogKey(log.topic_partition, topic_id)
-        self._known.setdefault(key, CommittedRecords(key)).is_tainted = True
-        self.claimed.add(log.topic_partition)
 
     def on_given_up(self, topic: str) -> None:
         """A topic is gone, or got another id: nobody looks after what was written to it."""

@@ -58,9 +58,6 @@ class RecordObserver:
     def on_replaced(self, broker_id: BrokerId, log: NamedLog) -> None:
         """A broker is about to drop a damaged log, to fetch it anew."""
 
-    def on_claimed(self, log: NamedLog, topic_id: str) -> None:
-        """A topic takes over a log of another one, whose id went with the power."""
-
     def on_deleted(self, broker_id: BrokerId, log: NamedLog) -> None:
         """A broker deletes a log, because it was told to."""
 

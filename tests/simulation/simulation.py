@@ -244,7 +244,7 @@ class Simulation:
             self._restart(restored)
             self._rest()
         self.clients.finish()
-        assert_converged(self.cluster, self.invariants.records.claimed)
+        assert_converged(self.cluster)
         assert_logs_converged(self.cluster, self.invariants.records)
 
     def _rest(self) -> None:

@@ -11,7 +11,7 @@ import pytest
 from storage.log import Log
 from storage.log_manager import LogManager
 from storage.record_batch import read_header
-from tests.support.disk_logs import T0, TOPIC_ID, Machine, fill, log_of, send, values
+from tests.support.disk_logs import T0, TOPIC_ID, Machine, create, fill, log_of, send, values
 from tests.support.durable_files import DurableFiles
 
 
@@ -69,12 +69,42 @@ def test_what_was_flushed_is_there_with_the_epochs_and_the_topic(
     assert (log.latest_epoch, log.end_offset_for_epoch(1).end_offset) == (2, 4)
 
 
-def test_a_new_log_that_nobody_waited_for_is_gone(
+def test_a_new_log_that_nobody_waited_for_is_empty_and_suspect(
     machine: Machine, disk: DurableFiles, disk_log: Log
 ):
     fill(disk_log, 4)
     machine.logs.checkpoint_high_watermarks({T0: 4})
-    assert lose_power(machine, disk).hosted() == {}
+    logs = lose_power(machine, disk)
+    assert values(log_of(logs)) == []
+    assert logs.is_suspect(T0)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_what_is_left_of_a_log_is_known_to_be_of_its_topic(
+    machine: Machine, disk: DurableFiles, disk_log: Log, seed: int
+):
+    fill(disk_log, 4)
+    logs = lose_power(machine, disk, random.Random(seed))
+    assert logs.hosted() == {T0: TOPIC_ID}
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_log_that_begins_where_its_leaders_does_is_known_to_be_of_its_topic(
+    machine: Machine, disk: DurableFiles, disk_log: Log, seed: int
+):
+    disk_log.truncate_fully_and_start_at(100)
+    logs = lose_power(machine, disk, random.Random(seed))
+    assert logs.hosted() == {T0: TOPIC_ID}
+
+
+def test_records_without_a_topic_id_are_given_it_once(
+    machine: Machine, disk: DurableFiles, logs: LogManager
+):
+    log = create(logs, topic_id=None)
+    fill(log, 4)
+    log.flush()
+    create(logs, topic_id=TOPIC_ID)
+    assert lose_power(machine, disk).hosted() == {T0: TOPIC_ID}
 
 
 def test_what_is_flushed_after_a_crash_is_there_with_the_names_of_its_files(
