@@ -425,7 +425,6 @@ class ControlOrders:
                 partition.stop(Role.NONE)
                 partition.stopped_in = self._ordered_in
             return Errors.NONE
-        self._hosted.retire(name)
         try:
             if stop.leader_epoch == EPOCH_OF_LOST_TOPIC:
                 self._logs.set_aside(name)

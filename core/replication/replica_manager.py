@@ -135,7 +135,7 @@ class ReplicaManager:
         self._lookups = OffsetLookups(hosted)
 
     def _retire(self, name: TopicPartition) -> None:
-        """End what a replica does; first of all, so that nothing is fetched into what changes."""
+        """End what a replica does, once nothing can fail that would leave it in service."""
         self._fetcher.unfollow(name)
         self._led.cede(name)
 

@@ -294,6 +294,19 @@ def test_a_follower_whose_disk_fails_is_out_of_service_and_the_others_go_on(
     assert (follower.hosted().role, follower.values(T1)) == (Role.OFFLINE, [b"b"])
 
 
+def test_a_leader_that_finds_no_file_descriptor_for_an_epoch_leads_on_in_the_one_before(
+    follower: RecordBroker,
+) -> None:
+    leader = RecordBroker(1)
+    leader.order(1, 1, isr=(1,))
+    leader.log().is_short = True
+    leader.order(1, 2, isr=(1,))
+    leader.log().is_short = False
+    follower.follow(leader)
+    leader.commit_isr()
+    assert (leader.hosted().leader_epoch, leader.hosted().isr) == (1, (1, 2))
+
+
 def test_a_follower_without_a_file_descriptor_asks_again_after_a_while(
     leader: RecordBroker, follower: RecordBroker
 ) -> None:

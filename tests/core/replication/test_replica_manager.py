@@ -49,6 +49,7 @@ from tests.core.replication.stage import (
     A,
     B,
     Broker,
+    accepted,
     leader_and_isr,
     state,
     stop_replica,
@@ -688,6 +689,12 @@ class ShortOfDescriptors(NumberedLogs):
             raise ShortageError("Too many open files")
         return super().get_or_create(topic_partition, *args, **kwargs)
 
+    def set_aside(self, topic_partition: TopicPartition) -> None:
+        """Set a log aside, or raise."""
+        if topic_partition == self.short:
+            raise ShortageError("Too many open files")
+        super().set_aside(topic_partition)
+
 
 def test_an_order_that_finds_no_file_descriptor_has_everything_ordered_again() -> None:
     broker, logs = Broker(), ShortOfDescriptors()
@@ -704,6 +711,22 @@ def test_an_order_that_finds_no_file_descriptor_has_everything_ordered_again() -
     assert isinstance(again, LeaderAndIsrResponse)
     assert again.error_code is Errors.NONE
     assert [broker.role(name) for name in (T0, T1)] == [Role.LEADER, Role.LEADER]
+
+
+def test_a_leader_whose_log_finds_no_file_descriptor_to_be_set_aside_leads_on() -> None:
+    broker, logs = Broker(), ShortOfDescriptors()
+    logs.short = None
+    broker.manager = ReplicaManager(ME, logs, broker.cache, SETTINGS)
+    broker.manager.broker_epoch = 100
+    broker.meet({1: 100, 2: 100})
+    broker.order({T0: state(leader_epoch=1, isr=(1,))})
+    logs.short = T0
+    broker.stop(T0, EPOCH_OF_LOST_TOPIC, delete=True)
+    assert broker.role(T0) is Role.LEADER
+    broker.fetched_by(2)
+    request = broker.send()
+    broker.answer(request, accepted(request.partitions[0]))
+    assert broker.hosted(T0).isr == (1, 2)
 
 
 @pytest.fixture
