@@ -8,18 +8,23 @@ have hundreds.
 
 from __future__ import annotations
 
+import socket
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 import zmq
 
 from core.records import RecordBytes
 from transport.codec import Frames
 from transport.descriptors import OF_THIS_PROCESS, Descriptors
-from transport.record_frames import LARGE_BYTES
 from transport.sockets import Context, listen_at, open_monitor, open_socket
+from transport.unread import MAX_UNREAD_BYTES, Unread, UnreadLimit
+from transport.unread import OF_THIS_PROCESS as OF_ALL_PORTS
 from transport.zmtp import PING, MessageTooLargeError, PeerError, ZmtpConnection, message_pieces
+
+T = TypeVar("T")
 
 SWEEP_S: Final = 1.0
 """How often ``sweep`` is to be called."""
@@ -28,8 +33,7 @@ MAX_WAITING: Final = 1000
 """How many messages of a peer may wait for their turn."""
 _MAX_WAITING_OF_ALL: Final = 10_000  # before more is received
 
-MAX_UNREAD_BYTES: Final = 16 * 1024 * 1024
-"""Who has not read so much of what it was sent is sent nothing more until it has."""
+_UNREAD_LOOK_BYTES: Final = 1024 * 1024  # that are sent before it is looked again who reads
 _RESERVED_DESCRIPTORS: Final = 64  # for files; clients of the Kafka port leave some to brokers
 # ZeroMQ accepts without asking us, so more peers may connect before we cut one off: the rest is for
 # those, and for everything else.
@@ -48,6 +52,10 @@ class TooManyPeersError(PeerError):
     """There is no file descriptor for one more connection."""
 
 
+class TooMuchUnreadError(PeerError):
+    """All peers together leave too much unread, and this one most."""
+
+
 class Message(NamedTuple):
     """The frames of a message; ``route`` is where answers go."""
 
@@ -55,48 +63,42 @@ class Message(NamedTuple):
     frames: list[RecordBytes]
 
 
-class _Unread:
-    """How much of what was sent to a peer is still here: ZeroMQ has it, in the order of sending."""
-
-    def __init__(self) -> None:
-        self._tracked: deque[tuple[zmq.MessageTracker, int]] = deque()
-        self._tracked_bytes = 0
-        self._bytes_since = 0
-
-    @property
-    def size(self) -> int:
-        """So many bytes, more or less: what is small is only known to be gone with what follows."""
-        while self._tracked and self._tracked[0][0].done:
-            self._tracked_bytes -= self._tracked.popleft()[1]
-        return self._tracked_bytes + self._bytes_since
-
-    def frame(self, piece: RecordBytes) -> zmq.Frame:
-        """Return what is to be sent for a piece of a message."""
-        self._bytes_since += len(piece)
-        if self._bytes_since < LARGE_BYTES:
-            return zmq.Frame(piece, copy=True)
-        frame = zmq.Frame(piece, track=True, copy=False)
-        assert frame.tracker is not None
-        self._tracked.append((frame.tracker, self._bytes_since))
-        self._tracked_bytes += self._bytes_since
-        self._bytes_since = 0
-        return frame
-
-
 class _Peer:
-    """One connection."""
+    """One connection; ``end`` is ours of it."""
 
-    def __init__(self, zmtp: ZmtpConnection) -> None:
-        self.unread = _Unread()
+    def __init__(self, zmtp: ZmtpConnection, end: _OurEnd | None) -> None:
+        self.unread = Unread()
         self.zmtp = zmtp
+        self.end = end
         self.waiting: deque[list[RecordBytes]] = deque()
         self.sweeps = 0  # since it was last heard of; or since it came, until it is ready
+
+
+class _OurEnd:
+    """The socket of a connection, which belongs to ZeroMQ. Raises ``OSError``: it is gone."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._name = self._ask(socket.socket.getpeername)
+
+    def break_off(self) -> None:
+        """End the connection; what was to be sent is forgotten."""
+        if self._ask(socket.socket.getpeername) == self._name:  # else it is another one's by now
+            self._ask(lambda connection: connection.shutdown(socket.SHUT_RDWR))
+
+    def _ask(self, question: Callable[[socket.socket], T]) -> T:
+        connection = socket.socket(fileno=self._descriptor)
+        try:
+            return question(connection)
+        finally:
+            connection.detach()
 
 
 class Peers:
     """Listens at ``endpoint``; a message may have a frame of ``max_frame_bytes``.
 
-    ``max_unfinished_bytes`` are kept of messages that have not ended, of all peers together.
+    ``max_unfinished_bytes`` are kept of messages that have not ended, of all peers together, and
+    as many of messages that have not been read as ``unread_limit`` has for all ports.
     Belongs to one thread at a time. Raises zmq.ZMQError, or OSError for an unknown name.
     """
 
@@ -107,8 +109,11 @@ class Peers:
         max_frame_bytes: int,
         max_unfinished_bytes: int = MAX_UNFINISHED_BYTES,
         descriptors: Descriptors = OF_THIS_PROCESS,
+        unread_limit: UnreadLimit = OF_ALL_PORTS,
     ) -> None:
         self._descriptors = descriptors
+        self._unread_limit = unread_limit
+        self._sent_bytes = 0  # since it was looked who reads
         self._max_message_bytes = max_frame_bytes + _OTHER_FRAMES_BYTES
         self._max_unfinished_bytes = max_unfinished_bytes
         self._peers: dict[bytes, _Peer] = {}
@@ -186,7 +191,8 @@ class Peers:
         """Send a message to a peer.
 
         Raises zmq.ZMQError: it left, which may be known before all it sent was received, or it
-        does not read. It is cut off if part of the message was sent.
+        does not read. It is cut off if part of the message was sent. Raises TooMuchUnreadError when
+        the message was sent, and another peer was cut off for what it has not read, or this one.
         """
         peer = self._peers.get(route)
         if peer is None:
@@ -202,9 +208,14 @@ class Peers:
             if is_begun:
                 self._cut_off(route)
             raise
+        if self._sent_bytes >= _UNREAD_LOOK_BYTES:
+            self._bound_unread()
 
     def sweep(self) -> None:
-        """Ask the peers that are silent for a sign, and cut off those that give none."""
+        """Ask the peers that are silent for a sign, and cut off those that give none.
+
+        Raises TooMuchUnreadError, after that, when one was cut off for what it has not read.
+        """
         for route in list(self._closing):
             self._close(route)
         for route, peer in list(self._peers.items()):
@@ -213,6 +224,7 @@ class Peers:
                 self._cut_off(route)
             elif peer.sweeps > 1 and peer.zmtp.is_ready:
                 self._send_own(route, PING)
+        self._bound_unread()
 
     def stop_listening(self) -> bool:
         """Cut every connection and give the port back; return whether it is free already."""
@@ -235,7 +247,7 @@ class Peers:
         else:
             self._make_room(route)
             zmtp = ZmtpConnection(_address_of(frame), self._max_message_bytes)
-            self._peers[route] = _Peer(zmtp)
+            self._peers[route] = _Peer(zmtp, _our_end(frame))
             self._send_own(route, zmtp.take_to_send())
 
     def _make_room(self, route: bytes) -> None:
@@ -286,8 +298,28 @@ class Peers:
             self._socket.send(piece, zmq.NOBLOCK)
         else:
             self._socket.send(peer.unread.frame(piece), zmq.NOBLOCK, copy=False)
+            self._sent_bytes += len(piece)
+
+    def _bound_unread(self) -> None:
+        """Cut off the peer that has read least, while all ports keep too much of what was sent."""
+        self._sent_bytes = 0
+        sizes = {route: peer.unread.known_size for route, peer in self._peers.items()}
+        cut: list[str] = []
+        while self._unread_limit.is_exceeded_by(
+            self, sum(sizes.values()), max(sizes.values(), default=0)
+        ):
+            route = max(sizes, key=lambda other: sizes[other])
+            cut.append(f"{self._peers[route].zmtp.peer}: {sizes.pop(route)} bytes")
+            self._cut_off(route)
+        if cut:
+            raise TooMuchUnreadError(f"{cut[0]} are not read, the most of all ({len(cut)} cut off)")
 
     def _cut_off(self, route: bytes) -> None:
+        peer = self._peers[route]
+        if peer.end is not None and peer.unread.known_size:
+            # ZeroMQ would first send all of it, however slowly the peer reads.
+            with suppress(OSError):
+                peer.end.break_off()
         self._forget(route)
         self._close(route)
 
@@ -312,3 +344,11 @@ def _address_of(frame: zmq.Frame) -> str:
         return str(frame.get("Peer-Address"))
     except zmq.ZMQError:
         return "an unknown address"
+
+
+def _our_end(frame: zmq.Frame) -> _OurEnd | None:
+    """Return the socket of a connection; None: it is gone already."""
+    try:
+        return _OurEnd(int(frame.get(zmq.SRCFD)))
+    except (OSError, zmq.ZMQError):
+        return None

@@ -27,7 +27,14 @@ from core.protocol.control import ControlHeader, ControlResponse
 from core.records import RecordBytes
 from transport import codec
 from transport.codec import Frames, Request, RequestHeader, Response
-from transport.peers import SWEEP_S, Message, Peers, TooManyMessagesError, TooManyPeersError
+from transport.peers import (
+    SWEEP_S,
+    Message,
+    Peers,
+    TooManyMessagesError,
+    TooManyPeersError,
+    TooMuchUnreadError,
+)
 from transport.sockets import Context
 from transport.wakeup import Wakeup
 from transport.zmtp import MessageTooLargeError, NotZmtpError, PeerError
@@ -61,6 +68,7 @@ class Rejection(StrEnum):
     UNFENCED = "control request without epochs"
     OVERLOADED = "too many unanswered requests"
     TOO_MANY_PEERS = "too few file descriptors"
+    UNREAD = "too many answers that nobody reads"
     DISPATCH_FAILED = "dispatch failed"
     UNROUTABLE_ANSWER = "answer to a peer that is gone"
     UNEXPECTED = "unexpected error"
@@ -71,6 +79,7 @@ _REASONS_TO_CUT_OFF: Final[Mapping[type[PeerError], Rejection]] = {
     MessageTooLargeError: Rejection.TOO_LARGE,
     TooManyMessagesError: Rejection.OVERLOADED,
     TooManyPeersError: Rejection.TOO_MANY_PEERS,
+    TooMuchUnreadError: Rejection.UNREAD,
 }
 
 
@@ -277,7 +286,10 @@ class ControlServer:
         self._send_answers(peers)  # what dispatch answered itself
         if time.monotonic() >= self._sweep_at:
             self._sweep_at = time.monotonic() + SWEEP_S
-            peers.sweep()
+            try:
+                peers.sweep()
+            except PeerError as error:
+                self.rejected.add(_REASONS_TO_CUT_OFF[type(error)], error)
 
     def _send_answers(self, peers: Peers) -> None:
         while self._outbox:
@@ -392,6 +404,8 @@ class ControlServer:
             peers.send(route, (b"", *frames))
         except zmq.ContextTerminated:
             raise
+        except PeerError as error:
+            self.rejected.add(_REASONS_TO_CUT_OFF[type(error)], error)
         except zmq.ZMQError as error:  # EHOSTUNREACH: the peer left; EAGAIN: it does not read
             self.rejected.add(Rejection.UNROUTABLE_ANSWER, error)
 

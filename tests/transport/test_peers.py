@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import socket
 import struct
 from collections.abc import Callable, Iterator
@@ -15,20 +16,22 @@ import zmq
 from tests.transport.raw_peer import zmtp_dealer
 from transport.descriptors import Descriptors
 from transport.peers import (
-    MAX_UNREAD_BYTES,
     MAX_WAITING,
     Message,
     Peers,
     TooManyMessagesError,
     TooManyPeersError,
+    TooMuchUnreadError,
 )
 from transport.record_frames import LARGE_BYTES
 from transport.sockets import Context
+from transport.unread import MAX_UNREAD_BYTES, UnreadLimit
 from transport.zmtp import GREETING, PING, MessageTooLargeError, NotZmtpError
 
 MAX_FRAME_BYTES = 1_000_000
 READY_OF_A_ROUTER = b"\x04\x1c\x05READY\x0bSocket-Type\0\0\0\x06ROUTER"
 PATIENCE = 5  # sweeps
+ANSWER_BYTES = 4 * 1024 * 1024
 KERNEL_BYTES = 16 * 1024 * 1024  # what it may hold of a connection between two ends that wait
 
 
@@ -262,6 +265,56 @@ def test_who_does_not_read_has_a_bounded_amount_kept_for_it(peers: Peers, size: 
         unread = sum(len(piece) for piece in pieces_until_quiet(peer))
         assert unread <= MAX_UNREAD_BYTES + size + KERNEL_BYTES
         peers.send(route, (b"now",))  # it has read
+
+
+def send_until(error: type[Exception], peers: Peers, route: bytes) -> int:
+    """Send answers until an error is raised; return how many bytes were sent before."""
+    for count in itertools.count():
+        try:
+            peers.send(route, (b"", bytes(ANSWER_BYTES)))
+        except error:
+            return count * ANSWER_BYTES
+    raise AssertionError
+
+
+def gets(peers: Peers, peer: socket.socket) -> int:
+    """Read until the connection ends; return how many bytes came."""
+    received = 0
+    with suppress(ConnectionError):
+        while piece := peer.recv(1_000_000):
+            received += len(piece)
+            peers.receive()
+    return received
+
+
+def test_when_all_peers_leave_too_much_unread_the_one_with_most_is_cut_off(
+    context: Context,
+) -> None:
+    limit = UnreadLimit(MAX_UNREAD_BYTES + 2 * ANSWER_BYTES)
+    with ExitStack() as stack:
+        peers = Peers(context, "tcp://127.0.0.1:0", MAX_FRAME_BYTES, unread_limit=limit)
+        stack.callback(peers.close)
+        most, other = (stack.enter_context(introduce(peers)) for _ in range(2))
+        to_most, to_other = (send_and_receive(peers, peer, b"ask").route for peer in (most, other))
+        sent = send_until(zmq.Again, peers, to_most)
+        send_until(TooMuchUnreadError, peers, to_other)
+        assert gets(peers, most) < sent, "nothing is kept for it any more, however slowly it reads"
+        send_and_receive(peers, other, b"still here")
+
+
+class Port:
+    """Who shares a limit."""
+
+
+def test_the_port_whose_peer_leaves_most_unread_is_to_cut_it_off() -> None:
+    limit, one, other = UnreadLimit(100), Port(), Port()
+    assert not limit.is_exceeded_by(one, 60, 50)
+    assert not limit.is_exceeded_by(other, 45, 45)
+    assert limit.is_exceeded_by(one, 60, 50)
+    assert not limit.is_exceeded_by(one, 10, 10)
+    assert not limit.is_exceeded_by(other, 45, 45)
+    del one
+    assert limit.is_exceeded_by(other, 101, 45)
 
 
 def test_a_peer_that_reads_is_sent_as_much_as_it_likes(peers: Peers) -> None:

@@ -103,7 +103,7 @@ class Acceptor:
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except OSError as error:  # no descriptor, or no memory, is left
-                logger.error("%s cannot accept connections: %s", self._name, error)
+                self._metrics.warn_of_none_left(self._name, error)
                 self._loop.remove_reader(self._listening)
                 self._loop.call_later(_ACCEPT_RETRY_S, self._listen)
                 return

@@ -90,6 +90,11 @@ class ListenerMetrics:
         self.closed[Closed.NO_DESCRIPTORS] += 1
         self._warn("descriptors", listener, f"clients are turned away, {client} last: {shortage}")
 
+    def warn_of_none_left(self, listener: str, error: OSError) -> None:
+        """Note that not even a descriptor to turn a client away is left."""
+        text = f"clients wait to be accepted: {error.strerror}: raise the limit (ulimit -n)"
+        self._warn("descriptors", listener, text)
+
     def count_error(self, listener: str, message: str, error: BaseException | None) -> None:
         """Count what nobody expected; the first of those in ten seconds is told in full."""
         self.errors += 1

@@ -15,6 +15,7 @@ import pytest
 from kafka.protocol.metadata import ApiVersionsRequest
 
 from core.errors import RegentError
+from tests.support.descriptors import no_descriptor_left
 from tests.transport.kafka.conftest import Listen
 from tests.transport.kafka.raw_client import METADATA, WAIT_S, Desk, RawClient, request_bytes
 from tests.transport.kafka.wire import read
@@ -287,6 +288,24 @@ def test_the_last_descriptors_are_not_for_clients(listen: Listen):
         with RawClient(listener) as later:
             assert later.ask(b"now") == b"now"
     assert +listener.metrics.closed == {Closed.NO_DESCRIPTORS: 1}
+
+
+def test_clients_wait_to_be_accepted_while_no_descriptor_is_left(
+    listen: Listen, caplog: pytest.LogCaptureFixture
+):
+    listener = listen(Desk().apis)
+    with RawClient(listener) as early, socket.socket() as late:
+        assert early.ask(b"now") == b"now"
+        with no_descriptor_left():
+            late.connect(("127.0.0.1", listener.port))
+            settle(early)
+        late.settimeout(5)
+        late.sendall(request_bytes(b"now", correlation_id=7))
+        assert late.recv(1)
+    [line] = [record.getMessage() for record in caplog.records]
+    assert line == "test-listener: clients wait to be accepted: Too many open files: " + (
+        "raise the limit (ulimit -n)"
+    )
 
 
 def test_descriptors_that_logs_use_keep_clients_out_only_when_few_are_left(

@@ -1,0 +1,81 @@
+"""What was sent to peers that have not read it: ZeroMQ keeps it, in the order of sending.
+
+Each peer has a limit, and all peers of all ports together have one.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Final, NamedTuple
+from weakref import WeakKeyDictionary
+
+import zmq
+
+from core.records import RecordBytes
+from transport.record_frames import LARGE_BYTES
+
+MAX_UNREAD_BYTES: Final = 16 * 1024 * 1024
+"""Who has not read so much of what it was sent is sent nothing more until it has."""
+MAX_UNREAD_BYTES_OF_ALL: Final = 256 * 1024 * 1024  # as all requests of clients may have
+
+
+class Unread:
+    """How much of what was sent to one peer is still here."""
+
+    def __init__(self) -> None:
+        self._tracked: deque[tuple[zmq.MessageTracker, int]] = deque()
+        self._tracked_bytes = 0
+        self._bytes_since = 0
+
+    @property
+    def size(self) -> int:
+        """So many bytes, more or less: what is small is only known to be gone with what follows."""
+        return self.known_size + self._bytes_since
+
+    @property
+    def known_size(self) -> int:
+        """So many bytes are surely here."""
+        while self._tracked and self._tracked[0][0].done:
+            self._tracked_bytes -= self._tracked.popleft()[1]
+        return self._tracked_bytes
+
+    def frame(self, piece: RecordBytes) -> zmq.Frame:
+        """Return what is to be sent for a piece of a message."""
+        self._bytes_since += len(piece)
+        if self._bytes_since < LARGE_BYTES:
+            return zmq.Frame(piece, copy=True)
+        frame = zmq.Frame(piece, track=True, copy=False)
+        assert frame.tracker is not None
+        self._tracked.append((frame.tracker, self._bytes_since))
+        self._tracked_bytes += self._bytes_since
+        self._bytes_since = 0
+        return frame
+
+
+class _OfPort(NamedTuple):
+    """What a port keeps: of all its peers, and of the one with most."""
+
+    size: int
+    largest: int
+
+
+class UnreadLimit:
+    """``limit`` bytes for the peers of all ports that share it. Any thread may ask."""
+
+    def __init__(self, limit: int = MAX_UNREAD_BYTES_OF_ALL) -> None:
+        self._limit = limit
+        self._ports: WeakKeyDictionary[object, _OfPort] = WeakKeyDictionary()
+
+    def is_exceeded_by(self, port: object, size: int, largest: int) -> bool:
+        """Note what ``port`` keeps; return whether its peer with most is to be cut off.
+
+        It is when all ports keep too much, and no peer of another port has more.
+        """
+        self._ports[port] = _OfPort(size, largest)
+        ports = list(self._ports.copy().values())
+        is_too_much = sum(of_port.size for of_port in ports) > self._limit
+        return is_too_much and largest == max(of_port.largest for of_port in ports)
+
+
+OF_THIS_PROCESS: Final = UnreadLimit()
+"""What all ports share."""
