@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import resource
 import struct
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -137,6 +138,21 @@ def test_requests_that_end_too_early_leave_no_traceback(broker: Broker) -> None:
             client.send(framed(data)[:-1])
     assert ask_versions(broker.address)
     assert "Traceback" not in broker.log()
+
+
+def test_a_broker_that_has_no_file_descriptor_left_for_a_while_goes_on(broker: Broker) -> None:
+    pid = broker.pid(0)
+    before, most = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+    used = {int(path.name) for path in Path(f"/proc/{pid}/fd").iterdir()}
+    none_left = min(set(range(len(used) + 1)) - used)
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, (none_left, most))
+    try:
+        eventually(lambda: "checkpoint: Too many open files" in broker.log(), "it has noticed")
+    finally:
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, (before, most))
+    assert b"\0\0" in broker.produce(100)
+    assert broker.pid(0) == pid
+    assert "is offline" not in broker.log()
 
 
 def test_as_many_connections_as_allowed_are_told_by_status(broker: Broker) -> None:
