@@ -183,6 +183,8 @@ class DirectoryLogs:
                 self._ends.read(),
                 is_clean=was_closed_cleanly,
                 is_new=self.directory.cluster_id is None and is_empty,
+                is_set_back=self.directory.cluster_id is not None
+                and not self.directory.seen_file.exists(),
             )
         )
 

@@ -5,6 +5,8 @@
 * So did one that ends before its checkpointed high watermark.
 * A directory that is new, or in which noted logs are missing, had unknown contents. So had one that
   was in use when its machine stopped: the names of young logs may be gone with the note of them.
+* Nothing says how far the cluster had come, though it used the directory: that was removed to have
+  older ZooKeeper data accepted, and the ISRs in those may be without who has newer records.
 
 What is suspect is written down, as it is so until the replica is in sync again, however often the
 broker starts meanwhile. Kafka ignores the file ``suspect-logs``.
@@ -41,7 +43,8 @@ def boot_id() -> str:
 class FoundLogs(NamedTuple):
     """What there is in a directory when it is opened.
 
-    ``ends`` of the logs that can be used, ``unusable`` ones; ``is_new``: nobody used it before.
+    ``ends`` of the logs that can be used, ``unusable`` ones; ``is_new``: nobody used it before;
+    ``is_set_back``: what ZooKeeper says of the cluster may be older than what is here.
     """
 
     ends: Mapping[TopicPartition, int]
@@ -50,6 +53,7 @@ class FoundLogs(NamedTuple):
     noted: NotedEnds | None
     is_clean: bool
     is_new: bool
+    is_set_back: bool
 
 
 class SuspectLogs:
@@ -90,11 +94,12 @@ class SuspectLogs:
         boot = boot_id()
         is_same_boot = bool(boot) and self._used_in == boot
         is_new = found.is_new and not self._used_in
+        is_set_back = found.is_set_back and bool(self._used_in)  # Kafka notes nothing of the kind
         for name, end in found.ends.items():
             noted = None if found.noted is None else found.noted.of(name)
             is_proven = found.is_clean or (is_same_boot and noted is not None)
             least = max(noted or 0, found.high_watermarks.get(name, 0))
-            if not is_proven or end < least:
+            if is_set_back or not is_proven or end < least:
                 self.names.add(name)
         is_any_gone = found.noted is not None and found.noted.has_others(
             {*found.ends, *found.unusable}

@@ -285,9 +285,12 @@ def _go_where_leader_is(partition: Partition, answer: FetchedPartition) -> bool:
     """Move a log that ends where its leader's is not; False: nobody knows what is wrong."""
     replica_log = partition.local_log
     end = replica_log.log_end_offset
+    is_of_later_epoch = replica_log.latest_epoch > partition.leader_epoch
     if answer.log_start_offset > end:
         replica_log.truncate_fully_and_start_at(answer.log_start_offset)
-    elif UNKNOWN_OFFSET != answer.log_end_offset < end:
+    elif answer.log_end_offset != UNKNOWN_OFFSET and (
+        is_of_later_epoch or answer.log_end_offset < end
+    ):
         # No epoch of ours is known to the leader: we have none, or they are of another history.
         own = replica_log.end_offset_for_epoch(partition.leader_epoch)
         ours = end if own == NO_EPOCH_END_OFFSET else own.end_offset

@@ -95,6 +95,20 @@ def test_after_an_orderly_end_another_boot_means_nothing(
     assert not machine.start().suspects()
 
 
+def test_all_logs_are_suspect_once_it_is_accepted_that_the_cluster_was_set_back(
+    machine: Machine,
+) -> None:
+    machine.logs.join_cluster("a-cluster")
+    machine.logs.note_seen(zxid=1)
+    fill(create(machine.logs), 2)
+    assert not machine.restart().suspects()
+    (machine.directories[0] / "control-plane.properties").unlink()
+    machine.restart()
+    assert set(machine.logs.suspects().ends) == {T0}
+    machine.logs.note_seen(zxid=1)
+    assert set(machine.restart().suspects().ends) == {T0}
+
+
 def test_truncating_leaves_a_log_sound(machine: Machine) -> None:
     log = create(machine.logs)
     fill(log, 5)

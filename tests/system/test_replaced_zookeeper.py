@@ -43,10 +43,10 @@ class ReplaceableData:
         self.older, self.newest = directory / "older", directory / "newest"
         self._servers = servers
         self.partitions = cluster.create_safe_topic("early", 1)
-        self._produce("early")
+        produce(self.cluster, "early")
         self._copy_to(self.older)  # while it is in use, and brokers are registered
         self.partitions += cluster.create_safe_topic("late", 2)
-        self._produce("late")
+        produce(self.cluster, "late")
         cluster.agreed_logs(self.partitions)
         self._files = self._read_files()
 
@@ -101,7 +101,7 @@ class ReplaceableData:
         for topic in ("early", "late"):
             self.cluster.await_isrs(topic, set(BROKERS))
         self.assert_untouched()
-        self._produce("late")
+        produce(self.cluster, "late")
         self.cluster.agreed_logs(self.partitions)
         self._files = self._read_files()
         if self.newest.exists():
@@ -111,12 +111,6 @@ class ReplaceableData:
         for server in self._servers:
             shutil.copytree(server / TREE, copy / server.name / TREE)
 
-    def _produce(self, topic: str) -> None:
-        producer = Producer({"bootstrap.servers": self.cluster.bootstrap, "acks": "all"})
-        for number in range(RECORDS):
-            producer.produce(topic, b"%d" % number)
-        assert producer.flush(TIMEOUT_S) == 0
-
     def _read_files(self) -> dict[Path, bytes]:
         """Return every file of records there is."""
         return {
@@ -125,6 +119,14 @@ class ReplaceableData:
             for directory in self.cluster.log_directories(broker_id)
             for path in directory.glob("*/*.log")
         }
+
+
+def produce(cluster: BreakableCluster, topic: str) -> None:
+    """Write records that are acknowledged."""
+    producer = Producer({"bootstrap.servers": cluster.bootstrap, "acks": "all"})
+    for number in range(RECORDS):
+        producer.produce(topic, b"%d" % number)
+    assert producer.flush(TIMEOUT_S) == 0
 
 
 @pytest.fixture(scope="module")
@@ -196,3 +198,32 @@ def test_brokers_end_when_the_servers_of_an_ensemble_were_set_back_within_their_
         assert cluster.zookeeper.latest_zxid() > newest, "its transactions go on with higher ids"
         said = "the ZooKeeper data is older than what this broker has seen"
         assert said in data.await_the_end_of_all()
+
+
+def test_records_that_are_younger_than_the_data_are_kept_when_older_data_are_accepted(
+    tmp_path: Path,
+) -> None:
+    """In the older data somebody leads, and is in sync, who was dead when the records came."""
+    with BreakableCluster(tmp_path) as cluster:
+        (partition,) = cluster.create_safe_topic("payments", 1)
+        tree, older = tmp_path / ALONE / TREE, tmp_path / "older"
+        shutil.copytree(tree, older)
+        first = cluster.leader_of(partition)
+        cluster.kill(first)
+        cluster.await_another_leader(partition, first)
+        produce(cluster, "payments")
+        others = [broker for broker in BROKERS if broker != first]
+        cluster.kill(*others)
+        cluster.server.stop()
+        shutil.rmtree(tree)
+        shutil.copytree(older, tree)
+        cluster.server.start()
+        cluster.renew_session()
+        for broker in BROKERS:
+            for directory in cluster.log_directories(broker):
+                (directory / "control-plane.properties").unlink()
+        for broker in (first, *others):
+            cluster.revive(broker)
+        cluster.await_isrs("payments", set(BROKERS))
+        logs = cluster.agreed_logs([partition])[partition]
+        assert [len(logs[broker]) for broker in BROKERS] == [RECORDS] * 3

@@ -443,16 +443,19 @@ def test_a_follower_whose_log_begins_beyond_the_leaders_end_gets_all_of_it(
     assert follower.values() == leader.values() == [b"a", b"b", b"c"]
 
 
+@pytest.mark.parametrize("lost", [2, 1, 0])
 def test_records_of_epochs_that_come_after_the_leaders_are_cut_off(
-    leader: RecordBroker, follower: RecordBroker
+    leader: RecordBroker, follower: RecordBroker, lost: int
 ) -> None:
+    """ZooKeeper was set back. An epoch may have begun without a record."""
     for value in (b"a", b"b"):
         leader.produce(value, acks=1)
     follower.follow(leader)
-    for offset in (2, 3):
+    follower.log().assign_epoch(7)
+    for offset in range(2, 2 + lost):
         follower.log().append_as_follower(batch(b"lost", base_offset=offset, leader_epoch=7))
     leader.produce(b"c", acks=1)
-    follower.follow(leader, times=2)
+    follower.follow(leader, times=3)
     assert follower.values() == leader.values() == [b"a", b"b", b"c"]
 
 
