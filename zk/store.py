@@ -91,11 +91,20 @@ class ZkControllerStore(
         return ControllerZNode(broker_id, owner == self._zookeeper.session_id, owner != 0)
 
     def read_controller_epoch(self) -> ControllerEpoch | None:
-        """Read ``/controller_epoch``."""
+        """Read ``/controller_epoch``. Garbage counts as the epoch of a new cluster, as it does when
+        the znode was deleted: who is elected goes above what it has obeyed.
+        """
         node = self._zookeeper.get(znodes.ControllerEpochZNode.PATH)
         if node is None:
             return None
-        return ControllerEpoch(znodes.ControllerEpochZNode.decode(node.data), node.stat.version)
+        try:
+            epoch = znodes.ControllerEpochZNode.decode(node.data)
+        except UnreadableError:
+            raise
+        except BadDataError as error:
+            log.error("%s; it is written anew", error)
+            epoch = INITIAL_CONTROLLER_EPOCH
+        return ControllerEpoch(epoch, node.stat.version)
 
     def check_lists(self) -> None:
         """Raise ``UnreadableError`` when brokers or topics cannot be listed."""

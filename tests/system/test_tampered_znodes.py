@@ -81,7 +81,7 @@ def test_a_registration_overwritten_by_hand_is_written_again_in_the_same_life(
     assert {broker_id: cluster.broker_epoch(broker_id) for broker_id in BROKERS} == before
 
 
-@pytest.mark.parametrize("way", ["set back", "deleted"])
+@pytest.mark.parametrize("way", ["set back", "deleted", "overwritten"])
 def test_a_controller_epoch_that_was_tampered_with_heals(cluster: RunningCluster, way: str) -> None:
     for _ in range(2):
         epoch = cluster.controller_epoch()
@@ -89,10 +89,12 @@ def test_a_controller_epoch_that_was_tampered_with_heals(cluster: RunningCluster
         await_greater(cluster.controller_epoch, epoch)
     epoch = cluster.controller_epoch()
     cluster.await_agreement(sorted(BROKERS), "payments", epoch)  # all have obeyed it
-    tampered = (
-        SetData(EPOCH, b"1", ANY_VERSION) if way == "set back" else Delete(EPOCH, ANY_VERSION)
-    )
-    move_the_controller(cluster, tampered)
+    tampered: dict[str, Operation] = {
+        "set back": SetData(EPOCH, b"1", ANY_VERSION),
+        "deleted": Delete(EPOCH, ANY_VERSION),
+        "overwritten": SetData(EPOCH, b"garbage", ANY_VERSION),
+    }
+    move_the_controller(cluster, tampered[way])
     await_greater(cluster.controller_epoch, epoch)
     assert_obeyed(cluster, f"after-it-was-{way.replace(' ', '-')}")
 
