@@ -317,7 +317,10 @@ class ControllerStore(
         ...
 
     def read_noted_topic_id(self, topic: str) -> TopicId | None:
-        """Return the id a topic had when its first state was created; None: it was not noted."""
+        """Return the id a topic had when its first state was created; None: it was not noted.
+
+        Raises ``UnreadableError``.
+        """
         ...
 
     # --- partition states ---

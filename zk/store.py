@@ -268,10 +268,15 @@ class ZkControllerStore(
         return dict(zip(topics, map(_version_or_error, outcomes), strict=True))
 
     def read_noted_topic_id(self, topic: str) -> TopicId | None:
-        """Return the id that is noted where the partitions of a topic are; None: there is none."""
+        """Return the id that is noted where the partitions of a topic are; None: there is none.
+
+        Raises ``UnreadableError``.
+        """
         node = self._zookeeper.get(znodes.TopicPartitionsZNode.path(topic))
         try:
             return None if node is None else znodes.TopicPartitionsZNode.decode(node.data)
+        except UnreadableError:
+            raise
         except BadDataError as error:
             log.error("topic %s: what is noted of its id cannot be used: %s", topic, error)
             return None

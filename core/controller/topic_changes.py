@@ -146,8 +146,11 @@ class TopicChanges:
                     error = self._context.set_aside[f"topic {topic}"]
                     self._set_aside(topic, BadDataError(f"it ended controllers: {error}"))
                     continue
-                self._context.bad_topics.pop(topic, None)
-                with_id = self._with_topic_id(topic, read)
+                try:
+                    with_id = self._with_topic_id(topic, read)
+                except UnreadableError as error:  # its logs are of the id it has, if it has one
+                    self._set_aside(topic, error)
+                    continue
                 if with_id == read:
                     usable[topic] = read
                 else:
@@ -158,6 +161,8 @@ class TopicChanges:
         for topic in remaining:  # its watch has fired; until then nobody may take it for unknown
             error = f"it got no id, its znode kept changing while {MAX_ROUNDS} attempts were made"
             self._set_aside(topic, BadDataError(error))
+        for topic in usable:
+            self._context.bad_topics.pop(topic, None)
         return usable, absent
 
     def _with_topic_id(self, topic: str, read: TopicAssignment) -> TopicAssignment:
@@ -221,6 +226,9 @@ class TopicChanges:
             elif isinstance(outcome, int):
                 usable[topic] = replace(assignment, zk_version=outcome)
                 self._term.outbox.record("%s: topic id %s", topic, assignment.topic_id)
+            elif outcome is WriteError.NOT_ALLOWED:  # until it is: logs without an id get none
+                self._set_aside(topic, BadDataError(f"it got no id: {outcome.value}"))
+                self._context.must_read_again = True
             elif outcome is not WriteError.NO_NODE:  # better none than no topic
                 log.error("topic %s gets no id: %s", topic, outcome.value)
                 usable[topic] = replace(assignment, topic_id=self._context.topic_id(topic))
