@@ -73,8 +73,10 @@ class ZkIsrStore:
                 altered.append(AlteredPartition(*partition, Errors.INELIGIBLE_REPLICA))
             elif partition in stored:
                 altered.append(_contested(partition, wanted[partition], stored[partition]))
-            else:
+            elif outcome is WriteError.NO_NODE:
                 altered.append(AlteredPartition(*partition, Errors.UNKNOWN_TOPIC_OR_PARTITION))
+            else:  # by its ACL: to be tried again
+                altered.append(AlteredPartition(*partition, Errors.UNKNOWN_SERVER_ERROR))
         return AlterPartitionResponse(Errors.NONE, tuple(altered))
 
     def announce(self, partitions: Sequence[TopicPartition]) -> None:

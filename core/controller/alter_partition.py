@@ -186,8 +186,11 @@ class AlterPartitions:
             outcome = written[partition]
             if outcome is WriteError.BAD_VERSION:
                 outcomes[partition] = self._reconcile(partition, state, found.get(partition))
-            elif isinstance(outcome, WriteError):
+            elif outcome is WriteError.NO_NODE:
                 outcomes[partition] = Errors.UNKNOWN_TOPIC_OR_PARTITION
+            elif isinstance(outcome, WriteError):  # no LeaderAndIsr follows: it is to ask again
+                log.error("%s: its ISR cannot change: %s", partition, outcome.value)
+                outcomes[partition] = Errors.UNKNOWN_SERVER_ERROR
             else:
                 self._apply(partition, _stored(state, outcome))
                 outcomes[partition] = Errors.NONE

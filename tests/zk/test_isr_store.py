@@ -261,3 +261,11 @@ def test_more_changes_than_a_znode_holds_take_several(
 def test_without_the_parent_there_is_an_error(zookeeper: FakeZooKeeper):
     with pytest.raises(RequestRefusedError, match="isr_change_"):
         ZkIsrStore(FakeZooKeeper(FakeZooKeeperServer())).announce([P0])
+
+
+def test_a_state_that_may_not_be_written_is_to_be_tried_again(
+    server: FakeZooKeeperServer, zookeeper: FakeZooKeeper
+):
+    server.deny_writing(TopicPartitionStateZNode.path(P0))
+    answers = alter(zookeeper, proposal(P0), proposal(P1))
+    assert [a.error_code for a in answers] == [Errors.UNKNOWN_SERVER_ERROR, Errors.NONE]

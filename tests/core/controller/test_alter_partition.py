@@ -30,6 +30,7 @@ from tests.support.term import (
     topic_id,
 )
 from zk.operations import ConnectionLossError
+from zk.znodes import TopicPartitionStateZNode
 
 STATE = "/brokers/topics/t/partitions/%d/state"
 RECOVERING = LeaderRecoveryState.RECOVERING
@@ -343,6 +344,11 @@ def test_a_conflict_with_garbage_fails_alone(office: Office) -> None:
     answers = propose(office, row(1, 2, 3), other)
     assert [a.error_code for a in answers] == [Errors.UNKNOWN_SERVER_ERROR, Errors.NONE]
     assert office.leads(T1) == (1, (1,), 0)
+
+
+def test_a_state_that_may_not_be_written_is_asked_for_again(office: Office) -> None:
+    office.server.deny_writing(TopicPartitionStateZNode.path(T0))
+    assert propose(office, row(1, 2, 3))[0].error_code is Errors.UNKNOWN_SERVER_ERROR
 
 
 def test_a_partition_that_vanishes_is_unknown(office: Office) -> None:
