@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from core.controller.leadership import Failures
 from core.controller.term import Term
-from core.errors import BadDataError, StateChangeFailedError
+from core.errors import BadDataError, StateChangeFailedError, UnreadableError
 from core.model import ReplicaAssignment, TopicPartition
 from core.ports import TopicAssignment, WriteError
 
@@ -38,6 +38,7 @@ def write_assignments(
         proposals = _merge(term, remaining, refused)
         outcomes = term.store.write_topics(proposals, term.context.epoch_zk_version)
         remaining = {t: wanted[t] for t, o in outcomes.items() if o is WriteError.BAD_VERSION}
+        term.context.must_read_again |= WriteError.NOT_ALLOWED in outcomes.values()
         refused.update(
             {
                 topic: f"its topic cannot be written: {outcome.value}"
@@ -65,6 +66,7 @@ def _merge(
         if read is None:
             refused[topic] = "its topic is gone"
         elif isinstance(read, BadDataError):
+            term.context.must_read_again |= isinstance(read, UnreadableError)
             refused[topic] = str(read)
         elif term.context.topic_created_zxids.get(topic) not in (None, read.created_zxid):
             refused[topic] = "its topic was deleted and created again"

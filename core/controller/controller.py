@@ -338,7 +338,7 @@ class Controller:
         self.context.must_read_again = False
         has_missed_requests = everything or bool(self._term.store.unreadable)
         self._brokers.on_broker_change()
-        self._reassignments.on_isr_change(self._topics.read_again())
+        self._reassignments.try_again(self._topics.read_again())
         if has_missed_requests:
             self._topics.on_topic_change()
             self._deletions.on_topic_deletion()

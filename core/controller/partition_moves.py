@@ -65,6 +65,7 @@ class PartitionMoves:
         self._leaderships = MovingLeaderships(term, partitions)
         # What could not be finished, and the leadership our attempt left behind.
         self._unfinished: dict[TopicPartition, LeaderIsrAndControllerEpoch | None] = {}
+        self._left_over: list[PartitionAndReplica] = []  # of superseded moves, not stopped yet
 
     def start(self, requested: Mapping[TopicPartition, ReplicaAssignment]) -> Refusals:
         """Begin moves, or replace those under way; return which were refused, unchanged.
@@ -92,6 +93,7 @@ class PartitionMoves:
     def clean_up(self) -> None:
         """Finish what a former controller began when it stopped unneeded replicas."""
         self._unfinished.clear()
+        self._left_over.clear()
         self._warn("keep strangers in the ISR", self._leaderships.evict_strangers())
 
     def go_on(self, partitions: Collection[TopicPartition]) -> None:
@@ -134,6 +136,14 @@ class PartitionMoves:
         self._warn("cannot be kept moving", write_assignments(self._term, assignments))
         self.finish_caught_up(partitions)
 
+    def try_again(self, partitions: Collection[TopicPartition]) -> None:
+        """Go on after an ACL was changed, maybe that of the states of these partitions."""
+        moving = sorted(self._context.partitions_being_reassigned)
+        self._stop_left_over(self._left_over)
+        self.go_on([p for p in moving if p in set(partitions)])
+        if moving:
+            self.keep(moving)
+
     # --- start ---
 
     def _apply(self, accepted: Mapping[TopicPartition, ReplicaAssignment]) -> None:
@@ -153,7 +163,18 @@ class PartitionMoves:
                 list(before.target_replicas),
                 list(assignment.target_replicas),
             )
+        self._stop_left_over([*self._left_over, *unneeded])
+
+    def _stop_left_over(self, replicas: Collection[PartitionAndReplica]) -> None:
+        """Stop replicas that no move needs any more; what is refused is tried again."""
+        unneeded = [
+            r
+            for r in replicas
+            if r.replica not in self._context.partition_replica_assignment(r.topic_partition)
+        ]
         self._stop(unneeded)
+        states = {r: self._context.replica_state(r) for r in unneeded}
+        self._left_over = [r for r in unneeded if states[r] is not ReplicaState.NON_EXISTENT]
 
     # --- wait ---
 

@@ -126,6 +126,10 @@ class Reassignments:
         if of_topic:
             self._moves.keep(of_topic)
 
+    def try_again(self, partitions: Collection[TopicPartition]) -> None:
+        """Do what ZooKeeper refused: it may show, or take, the states of these partitions now."""
+        self._moves.try_again(partitions)
+
     def on_broker_startup(self, broker_ids: Collection[BrokerId]) -> None:
         """Go on with partitions that move to these brokers."""
         self._moves.go_on(self._moving_to(set(broker_ids)))

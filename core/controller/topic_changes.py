@@ -103,10 +103,9 @@ class TopicChanges:
     def read_again(self) -> list[TopicPartition]:
         """Look whether what could not be read can be now: a changed ACL fires no watch.
 
-        Returns the partitions of which that is so.
+        Returns partitions of whose states that is so, or which could not be written.
         """
-        unreadable_topics = sorted(self._context.bad_topics)
-        for topic in unreadable_topics:
+        for topic in sorted(self._context.bad_topics):
             self.on_partition_modifications(topic)
         unreadable = sorted(self._context.unreadable_partitions)
         self._learn_leaderships(unreadable)
@@ -118,9 +117,7 @@ class TopicChanges:
         self._partitions.settle_late(refused)
         self._partitions.trigger_online_partition_state_change()
         self._take_dead_out_of_isrs(refused)
-        readable_topics = [t for t in unreadable_topics if t not in self._context.bad_topics]
-        of_topics = [p for topic in readable_topics for p in self._context.partitions_of(topic)]
-        return [*of_topics, *now_readable, *refused]
+        return [*now_readable, *refused]
 
     # --- reading ---
 

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from core.controller.effects import ScheduleEvent
-from core.controller.events import ReadAgain
-from tests.support.term import T0, T1, Candidate, Tree, leader_and_isr_rows, topic_id
-from zk.znodes import TopicPartitionsZNode, TopicZNode
+from core.controller.events import ApiPartitionReassignment, ReadAgain
+from core.model import ReplicaAssignment, TopicPartition
+from core.protocol.control import StopReplicaRequest
+from core.protocol.controller import AlterPartitionReassignmentsRequest, ReassignablePartition
+from tests.support.fake_zookeeper import FakeZooKeeperServer
+from tests.support.term import T0, T1, Candidate, Tree, leader_and_isr_rows, requests, topic_id
+from zk.admin_znodes import IsrChangeNotificationSequenceZNode
+from zk.znodes import TopicPartitionStateZNode, TopicPartitionsZNode, TopicZNode
 
+ISR_CHANGE = IsrChangeNotificationSequenceZNode.encode([T0])
+STATE = TopicPartitionStateZNode.path(T0)
 TOPIC = TopicZNode.path("t")
 NOTED = TopicPartitionsZNode.path("t")
 
@@ -26,6 +35,12 @@ def tree() -> Tree:
 def candidate(tree: Tree) -> Candidate:
     """Broker 3, which rules when it has started."""
     return Candidate(tree, 3)
+
+
+def move(partition: TopicPartition, *target: int) -> ApiPartitionReassignment:
+    """Return a request to move a partition."""
+    row = ReassignablePartition(*partition, target)
+    return ApiPartitionReassignment(1, AlterPartitionReassignmentsRequest((row,)))
 
 
 def test_a_topic_that_gets_its_id_late_is_led_with_it(tree: Tree, candidate: Candidate) -> None:
@@ -69,3 +84,58 @@ def test_a_topic_gets_no_other_id_while_the_one_it_had_cannot_be_read(
     tree.server.allow(NOTED)
     candidate.handle(ReadAgain(1))
     assert tree.topic("t").topic_id == topic_id(7)
+
+
+@pytest.mark.parametrize(
+    "deny", [FakeZooKeeperServer.deny, FakeZooKeeperServer.deny_writing], ids=["read", "write"]
+)
+def test_a_move_whose_topic_could_not_be_written_is_finished_when_it_can_be(
+    tree: Tree, candidate: Candidate, deny: Callable[[FakeZooKeeperServer, str], None]
+) -> None:
+    tree.put_topic("t", {0: ReplicaAssignment((2, 1), (2,), (1,))}, topic_id(7))
+    tree.put_state(T0, 1, (1,), leader_epoch=5)
+    candidate.start()
+    deny(tree.server, TOPIC)
+    state = tree.state(T0)
+    assert state is not None
+    tree.put_state(T0, 1, (1, 2), leader_epoch=state.leader_and_isr.leader_epoch)
+    tree.server.put("/isr_change_notification/isr_change_0", ISR_CHANGE)
+    assert ScheduleEvent(10_000, ReadAgain(1)) in candidate.catch_up()
+    assert tree.leads(T0)[:2] == (2, (2,))
+    assert tree.topic("t").partitions[0].is_being_reassigned
+    tree.server.allow(TOPIC)
+    candidate.handle(ReadAgain(1))
+    assert tree.topic("t").partitions == {0: ReplicaAssignment((2,))}
+
+
+def test_a_move_whose_first_leader_epoch_could_not_be_written_begins_when_it_can_be(
+    tree: Tree, candidate: Candidate
+) -> None:
+    tree.put_topic("t", {0: (1, 2)}, topic_id(7))
+    tree.put_state(T0, 1, (1, 2), leader_epoch=5)
+    candidate.start()
+    tree.server.deny_writing(STATE)
+    candidate.handle(move(T0, 1, 3))
+    assert tree.leads(T0) == (1, (1, 2), 5)
+    tree.server.allow(STATE)
+    told = leader_and_isr_rows(candidate.handle(ReadAgain(1)))
+    assert tree.leads(T0) == (1, (1, 2), 6)
+    assert told[1][T0].adding_replicas == told[3][T0].adding_replicas == (3,)
+
+
+def test_a_replica_that_no_move_needs_any_more_is_stopped_when_it_can_leave_the_isr(
+    tree: Tree, candidate: Candidate
+) -> None:
+    tree.put_topic("t", {0: ReplicaAssignment((1, 2, 3), (3,), (2,))}, topic_id(7))
+    tree.put_state(T0, 1, (1, 3), leader_epoch=5)
+    tree.server.deny_writing(STATE)
+    candidate.start()
+    candidate.handle(move(T0, 1, 2))
+    assert tree.leads(T0) == (1, (1, 3), 5)
+    tree.server.allow(STATE)
+    effects = candidate.handle(ReadAgain(1))
+    assert tree.leads(T0)[:2] == (1, (1,))
+    stopped = [
+        sent.broker_id for sent in requests(effects) if isinstance(sent.request, StopReplicaRequest)
+    ]
+    assert 3 in stopped
