@@ -338,13 +338,13 @@ class Controller:
         self.context.must_read_again = False
         has_missed_requests = everything or bool(self._term.store.unreadable)
         self._brokers.on_broker_change()
+        self._notifications.on_isr_change_notification()
         self._reassignments.try_again(self._topics.read_again())
         if has_missed_requests:
             self._topics.on_topic_change()
             self._deletions.on_topic_deletion()
             self._reassignments.on_zk_reassignment()
             self._balance.on_preferred_replica_election()
-            self._notifications.on_isr_change_notification()
             self._notifications.on_log_dir_event_notification()
 
     def _make_up_for(self, tried_again: Collection[str]) -> None:

@@ -15,7 +15,7 @@ from core.controller.reassignment import Reassignments
 from core.controller.replica_state_machine import ReplicaStateMachine
 from core.controller.states import VALID_PREVIOUS_REPLICA_STATES, ReplicaState
 from core.controller.term import Term
-from core.errors import BadDataError
+from core.errors import BadDataError, UnreadableError
 from core.model import PartitionAndReplica, TopicPartition
 
 log = logging.getLogger(__name__)
@@ -31,9 +31,11 @@ class Notifications:
         self._context = term.context
         self._replicas = replicas
         self._reassignments = reassignments
+        self._unread: set[TopicPartition] = set()  # changed, and an ACL hid how
 
     def load(self) -> None:
         """Watch, and drop what is there: everything is read afresh at the start of a term."""
+        self._unread.clear()
         store, epoch_zk_version = self._term.store, self._context.epoch_zk_version
         store.delete_log_dir_events(store.read_log_dir_events().keys(), epoch_zk_version)
         store.delete_isr_changes(store.read_isr_changes().keys(), epoch_zk_version)
@@ -41,7 +43,9 @@ class Notifications:
     def on_isr_change_notification(self) -> None:
         """Learn the ISRs that leaders wrote themselves, and tell every broker."""
         notifications = self._term.store.read_isr_changes()
-        named = dict.fromkeys(partition for named in notifications.values() for partition in named)
+        named = dict.fromkeys(sorted(self._unread))
+        named.update(dict.fromkeys(p for named in notifications.values() for p in named))
+        self._unread.clear()
         learnt = self._learn_leaderships(
             p for p in named if self._context.partition_replica_assignment(p)
         )
@@ -81,6 +85,9 @@ class Notifications:
         learnt: list[TopicPartition] = []
         unusable: list[str] = []
         for partition, state in self._term.store.read_partition_states(list(partitions)).items():
+            if isinstance(state, UnreadableError):
+                self._unread.add(partition)
+                self._context.must_read_again = True
             if isinstance(state, BadDataError):
                 unusable.append(f"{partition}: {state}")
             elif self._context.is_of_newer_controller(state):

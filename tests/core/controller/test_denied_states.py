@@ -42,6 +42,7 @@ from tests.support.term import (
     requests,
     topic_id,
 )
+from zk.admin_znodes import IsrChangeNotificationSequenceZNode
 from zk.store import ZkControllerStore
 from zk.znodes import TopicPartitionStateZNode, TopicPartitionsZNode
 
@@ -354,3 +355,18 @@ def test_a_suspect_leader_that_was_elected_leads_on_while_it_waits_to_shut_down(
     assert office.context.partition_state(T0) is PartitionState.OFFLINE
     office.brokers.tell_everything(1)
     assert told_leaders(office.effects(), 1) == {1}
+
+
+def test_an_isr_that_a_leader_wrote_is_learnt_when_it_can_be_read(
+    tree: Tree, candidate: Candidate
+) -> None:
+    candidate.start()
+    tree.server.deny(PATH)
+    tree.put_state(T0, 1, (1,), leader_epoch=5)
+    change = IsrChangeNotificationSequenceZNode.encode([T0])
+    tree.server.put("/isr_change_notification/isr_change_0", change)
+    assert ScheduleEvent(10_000, ReadAgain(1)) in candidate.catch_up()
+    allow(tree, candidate)
+    known = candidate.controller.context.partition_leadership_info(T0)
+    assert known is not None
+    assert known.leader_and_isr.isr == (1,)
