@@ -145,8 +145,8 @@ class TopicChanges:
                     continue
                 try:
                     with_id = self._with_topic_id(topic, read)
-                except UnreadableError as error:  # its logs are of the id it has, if it has one
-                    self._set_aside(topic, error)
+                except UnreadableError as refused:  # its logs are of the id it has, if it has one
+                    self._set_aside(topic, refused)
                     continue
                 if with_id == read:
                     usable[topic] = read

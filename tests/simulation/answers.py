@@ -103,6 +103,7 @@ class Answers:
             partition
             for partition, now in self._history.current.items()
             if now.leader == leaver
+            and partition not in context.unreadable_partitions
             and len(context.partition_replica_assignment(partition)) > 1
             and not context.is_topic_queued_for_deletion(partition.topic)
         }

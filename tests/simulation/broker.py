@@ -15,7 +15,7 @@ from core.controller.controller import Controller
 from core.controller.events import ControllerEvent, RequestId
 from core.controller.set_aside import resignation
 from core.controller.term import ControllerSettings
-from core.errors import Errors, SessionExpiredError
+from core.errors import Errors, SessionExpiredError, UnreadableError
 from core.model import BrokerId, BrokerInfo, EndPoint
 from core.protocol.broker import FetchRequest
 from core.protocol.control import (
@@ -254,17 +254,17 @@ class SimulatedBroker:
         self.is_handling = True
         try:
             self._perform(self.world.handle(self, event))
-        except PlantedError as error:
+        except (PlantedError, UnreadableError) as error:  # which may be denied while a term begins
             self._resign_because(event, error)
         finally:
             self.is_handling = False
 
-    def _resign_because(self, event: ControllerEvent, error: PlantedError) -> None:
+    def _resign_because(self, event: ControllerEvent, error: Exception) -> None:
         """Do what the shell does when a handler raises what nobody thought of."""
         now_ms = self.now_ms
         try:
             self._perform(self.controller.handle(resignation(event, error), now_ms))
-        except PlantedError:
+        except (PlantedError, UnreadableError):
             self._perform(self.controller.handle(events.Expire(), now_ms))
             self.tell(events.Reelect())
         refused = refusal(event, Errors.UNKNOWN_SERVER_ERROR)

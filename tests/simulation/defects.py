@@ -46,8 +46,9 @@ from tests.simulation.decision_defects import (
     DECISION_DEFECTS,
     new_leaders_heard_in_an_earlier_life,
 )
+from tests.simulation.denial_defects import DENIAL_DEFECTS, SEARCH_DENIALS_FROM
 from tests.simulation.file_defects import FILE_DEFECTS, SEARCH_FILES_FROM
-from tests.simulation.leader_defects import LEADER_DEFECTS
+from tests.simulation.leader_defects import LEADER_DEFECTS, SEARCH_LEADERS_FROM
 from tests.simulation.power_loss_defects import (
     POWER_LOSS_DEFECTS,
 )
@@ -433,6 +434,7 @@ DEFECTS: tuple[Defect, ...] = (
     *ADDRESS_DEFECTS,
     *BOUNDS_DEFECTS,
     *TELLING_DEFECTS,
+    *DENIAL_DEFECTS,
 )
 
 SEARCH_FROM: dict[Defect, int] = {
@@ -440,6 +442,8 @@ SEARCH_FROM: dict[Defect, int] = {
     **SEARCH_TAMPERING_FROM,
     **SEARCH_FILES_FROM,
     **SEARCH_TELLING_FROM,
+    **SEARCH_DENIALS_FROM,
+    **SEARCH_LEADERS_FROM,
     early_batches_told_out_of_order: 925,
     logs_out_of_sight_taken_for_deleted: 180,
     damaged_replicas_not_asked_to_be_deleted: 2525,

@@ -36,7 +36,7 @@ class Invariants:
         cluster.network.on_answered = Answers(cluster, self.history).check
         cluster.obey = obedience.obey
         cluster.handle = Acceptance(cluster, self.history, self.situations).handle
-        cluster.on_order = OrdersTold().on_order
+        cluster.on_order = OrdersTold(self.history).on_order
         cluster.after_step = self.check
 
     def check(self) -> None:

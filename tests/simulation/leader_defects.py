@@ -3,17 +3,20 @@
 Each is a function that breaks one branch while the returned context lasts. Two are left out:
 answers of an older version that a leader takes over, and conflicts that it does not. A leader has
 one proposal at a time and sends it again unchanged: only requests that no leader sends lead here
-to either. Unit tests have them. Fetches of an earlier life, and leaders that let others in before
-they have recovered, are left out as well: 190 histories and more did not meet what shows them.
+to either. Unit tests have them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any, TypeAlias
 from unittest.mock import patch
 
+from core.controller.alter_partition import AlterPartitions
 from core.errors import Errors
+from core.model import LeaderRecoveryState
+from core.replication.follower_fetches import FollowerFetches
 from core.replication.led_partitions import LedPartitions
 from core.replication.partition import Partition
 from core.replication.produces import DelayedProduce, Produce
@@ -84,6 +87,38 @@ def deposed_leaders_acknowledge() -> Any:
     return patch.object(DelayedProduce, "_outcome", all_the_same)
 
 
+def fetches_of_earlier_lives_count() -> Any:
+    """A leader does not ask which life of a follower fetches (KIP-903)."""
+    return patch.object(FollowerFetches, "_is_of_earlier_life", lambda self, request: False)
+
+
+def leaders_let_others_in_before_they_recover() -> Any:
+    """A leader that nobody in sync stands behind lets followers in before it has said so."""
+    expand = LedPartitions._expand_isr
+
+    def whether_or_not(self: LedPartitions, partition: Partition, replica: int) -> None:
+        state = partition.leader_recovery_state
+        partition.leader_recovery_state = LeaderRecoveryState.RECOVERED
+        expand(self, partition, replica)
+        partition.leader_recovery_state = state
+
+    stack = ExitStack()
+    stack.enter_context(patch.object(LedPartitions, "_propose_recovered", lambda *_: None))
+    stack.enter_context(patch.object(LedPartitions, "_expand_isr", whether_or_not))
+    return stack
+
+
+def recovering_leaders_believed() -> Any:
+    """A controller accepts any recovery state that a leader proposes (KIP-704)."""
+    is_valid = AlterPartitions._is_valid
+
+    def in_any_state(self: AlterPartitions, row: Any, now: Any) -> bool:
+        recovered = row._replace(leader_recovery_state=LeaderRecoveryState.RECOVERED)
+        return is_valid(self, recovered, now)
+
+    return patch.object(AlterPartitions, "_is_valid", in_any_state)
+
+
 LEADER_DEFECTS: tuple[Defect, ...] = (
     positions_kept_by_who_leads_again,
     epochs_begin_unnoted,
@@ -91,4 +126,12 @@ LEADER_DEFECTS: tuple[Defect, ...] = (
     members_proposed_without_their_lives,
     too_few_in_sync_append_all_the_same,
     deposed_leaders_acknowledge,
+    fetches_of_earlier_lives_count,
+    leaders_let_others_in_before_they_recover,
+    recovering_leaders_believed,
 )
+
+SEARCH_LEADERS_FROM: dict[Defect, int] = {
+    fetches_of_earlier_lives_count: 112,
+    recovering_leaders_believed: 139,
+}

@@ -68,6 +68,7 @@ class LeadershipHistory:
         self.ever_held: dict[TopicPartition, set[Belief]] = {}
         self.ever_led: set[tuple[TopicPartition, BrokerId, int]] = set()
         self.current: dict[TopicPartition, LeaderAndIsr] = {}
+        self.elected_zxids: dict[TopicPartition, int] = {}  # which began the present leader epoch
         self.allow_unclean_everywhere = False
         self.leaders_write_isrs = False
         self.is_epoch_tampered_with = False
@@ -325,10 +326,7 @@ class LeadershipHistory:
         state = TopicPartitionStateZNode.decode(operation.data, version)
         now = state.leader_and_isr
         where = f"{partition} at zxid {transaction.zxid}: {before} → {now}"
-        self.current[partition] = now
-        belief = Belief(now.leader, now.leader_epoch, now.isr, now.partition_epoch)
-        self.ever_held.setdefault(partition, set()).add(belief)
-        self.ever_led.add((partition, now.leader, now.leader_epoch))
+        self._note_state(partition, now, transaction.zxid)
         self._check_leadership(partition, before, now, where)
         if self._is_of_leader(transaction):
             assert isinstance(operation, SetData), where
@@ -371,6 +369,15 @@ class LeadershipHistory:
             assert is_allowed, f"nobody lost any, {where}"
             assert now.isr == (now.leader,), f"an unclean leader is alone, {where}"
             self.on_unclean_election(partition, self.topic_id(partition.topic), now.leader_epoch)
+
+    def _note_state(self, partition: TopicPartition, now: LeaderAndIsr, zxid: int) -> None:
+        before = self.current.get(partition)
+        if before is None or before.leader_epoch != now.leader_epoch:
+            self.elected_zxids[partition] = zxid
+        self.current[partition] = now
+        belief = Belief(now.leader, now.leader_epoch, now.isr, now.partition_epoch)
+        self.ever_held.setdefault(partition, set()).add(belief)
+        self.ever_led.add((partition, now.leader, now.leader_epoch))
 
     def _is_of_leader(self, transaction: Transaction) -> bool:
         """Whether leaders write ISRs themselves, and this is such a write: nothing fences it."""

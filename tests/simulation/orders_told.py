@@ -6,8 +6,9 @@ from core.controller.effects import SendControlRequest
 from core.controller.events import BrokerChange, ControlledShutdown
 from core.controller.request_batch import REPLICA_BYTES, ROW_BYTES
 from core.model import LEADER_DURING_DELETE, BrokerId, TopicPartition
-from core.protocol.control import StopReplicaRequest
+from core.protocol.control import LeaderAndIsrRequest, StopReplicaRequest
 from tests.simulation.broker import SimulatedBroker
+from tests.simulation.leadership_history import LeadershipHistory
 
 # A broker that came: with all it must know, with all it hosts, and with all others of who went.
 MOST_TOLD = 3
@@ -16,7 +17,8 @@ MOST_TOLD = 3
 class OrdersTold:
     """Hears of every order that a controller gives; raises ``AssertionError``."""
 
-    def __init__(self) -> None:
+    def __init__(self, history: LeadershipHistory) -> None:
+        self._history = history
         self._event: tuple[SimulatedBroker, int] | None = None  # that is handled, and by whom
         self._told: list[SendControlRequest] = []  # because of it
         # Because of it as well: where, which, and whether to delete it.
@@ -31,6 +33,7 @@ class OrdersTold:
         self._check_once(order, where, has_work=_has_work(sender))
         self._told.append(order)
         self._check_size(sender, order, where)
+        self._check_leader(sender, order, where)
 
     def _check_once(self, order: SendControlRequest, where: str, *, has_work: bool) -> None:
         """No replica is stopped twice; of who came or went a newcomer may hear again."""
@@ -51,6 +54,23 @@ class OrdersTold:
             for _, row in order.request.partitions()
         ]
         assert len(sizes) <= 1 or sum(sizes) <= limit, f"RequestsFit: {len(sizes)} rows: {where}"
+
+    def _check_leader(self, sender: SimulatedBroker, order: SendControlRequest, where: str) -> None:
+        """Who may have lost records since it was elected is not told to lead on."""
+        if not isinstance(order.request, LeaderAndIsrRequest):
+            return
+        context, receiver = sender.controller.context, order.broker_id
+        registration = context.registrations.get(receiver)
+        life = -1 if registration is None else registration.broker_epoch
+        self._history.check()
+        for name, row in order.request.partitions():
+            now = self._history.current.get(name)
+            if row.leader != receiver or now is None or now.leader_epoch != row.leader_epoch:
+                continue
+            is_elected = self._history.elected_zxids[name] > life
+            is_sound = context.suspect_end(receiver, name) is None
+            is_kept = not context.is_topic_queued_for_deletion(name.topic)
+            assert is_elected or is_sound or not is_kept, f"LeadsOnThoughSuspect: {name}: {where}"
 
 
 def _has_work(sender: SimulatedBroker) -> bool:

@@ -28,6 +28,7 @@ from tests.simulation.cluster import Cluster, SimulatedCrashError, short_setting
 from tests.simulation.configurations import Configurations
 from tests.simulation.convergence import assert_converged
 from tests.simulation.damage import Damage
+from tests.simulation.denials import Denials
 from tests.simulation.disk import Disk
 from tests.simulation.ensemble import Ensemble
 from tests.simulation.file_disk import FileDisks
@@ -132,6 +133,15 @@ class Simulation:
         self._add_faults_of_the_world()
         self._tampering = Tampering(
             self.cluster, seed, self.invariants.history, self._note, self._step
+        )
+        self._denials = Denials(
+            self.cluster,
+            seed,
+            self.invariants.history,
+            self.situations,
+            self._note,
+            self._bounce_unnoticed,
+            is_sparing=self._is_sparing,
         )
         if not self._is_calm:
             self._add_faults_of_processes()
@@ -271,6 +281,8 @@ class Simulation:
             self._step()
         if self._faults_are_on and not self._is_sparing:
             self._tampering.act()
+        if self._faults_are_on and not self._tampering.is_replaced:
+            self._denials.act()
         self._ensemble.act()
         if self._faults_are_on:
             self._hide_logs_to_be_deleted()
@@ -331,6 +343,7 @@ class Simulation:
                 self.cluster.zookeeper.reconnect(broker.session.session_id)
         for session_id in self._forgotten_sessions:
             self.cluster.expire(session_id)
+        self._denials.allow_all()
         self._admins.mend_all()
         self._configurations.settle()
         self.cluster.zookeeper.remove(ControllerFailuresZNode.PATH)  # what is set aside: try again
@@ -582,10 +595,19 @@ class Simulation:
         if victim is not None:
             self._bounce(victim)
 
-    def _bounce(self, broker: SimulatedBroker) -> None:
+    def _bounce_unnoticed(self, broker_id: BrokerId) -> None:
+        """Have a machine lose its power, and be there again before anybody has seen it gone."""
+        broker = self.cluster.brokers.get(broker_id)
+        if broker is None or self._is_calm or self._is_in_call(broker):
+            return
+        if not (self._is_sparing and broker.controller.is_active):
+            self._bounce(broker, power_loss=1.0)
+
+    def _bounce(self, broker: SimulatedBroker, power_loss: float | None = None) -> None:
         self._hold(broker)
         self._note("bounce %d", broker.broker_id)
-        self._end(broker, loses_power=self.random.random() < self._odds.power_loss)
+        probability = self._odds.power_loss if power_loss is None else power_loss
+        self._end(broker, loses_power=self.random.random() < probability)
         self.cluster.expire(self._forgotten_sessions.pop())
         started = self._boot(broker.broker_id)
         self._ports[broker.broker_id] = started.port

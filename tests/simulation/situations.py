@@ -38,6 +38,8 @@ class Situation(Enum):
     ANSWER_OF_EARLIER_LIFE = "an answer of an earlier life of a broker is handled"
     # ZooKeeper.
     STALE_READ = "a controller reads from a server of ZooKeeper that lags"
+    READING_DENIED = "nobody may read a znode of a topic"
+    WRITING_DENIED = "nobody may write a znode of a topic"
     ADDRESS_CHANGED = "a broker has other addresses while it runs"
     # Topics, moves, deletions.
     DELETION_ASKED_AGAIN_IN_ONE_TERM = "deletion watch needed again: a second request in one term"

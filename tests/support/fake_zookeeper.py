@@ -121,6 +121,7 @@ class FakeZooKeeperServer:
         self._events: deque[tuple[_Session, WatchEvent]] = deque()
         self._delivering = False
         self._changed = threading.Condition()
+        self.untold: set[str] = set()  # paths denied, of which an event was lost
         self._denied: set[str] = set()
         self._read_only: set[str] = set()
 
@@ -226,11 +227,15 @@ class FakeZooKeeperServer:
         with self._changed:
             self._read_only.add(path)
 
+    def is_denied(self, path: str) -> bool:
+        """Whether a node may not be read, or not be written."""
+        with self._changed:
+            return path in self._denied or path in self._read_only
+
     def allow(self, path: str) -> None:
         """Let everybody read and write a node again; fires no watch."""
         with self._changed:
-            self._denied.discard(path)
-            self._read_only.discard(path)
+            self._allow(path)
 
     def expire_all(self) -> None:
         """End every session, as when the server was away for long."""
@@ -398,10 +403,16 @@ class FakeZooKeeperServer:
     def _fire(self, server: Replica, transaction: Transaction) -> None:
         for operation in transaction.operations:
             for watcher, event in server.watches.fire(operation, self._is_connected):
-                if event.path not in self._denied:  # nobody is told of what is not shown
+                if event.path not in self._denied:
                     self._events.append((self._sessions[watcher], event))
+                else:  # nobody is told of what is not shown
+                    self.untold.add(event.path)
             if isinstance(operation, Delete):
-                self._denied.discard(operation.path)
+                self._allow(operation.path)
+
+    def _allow(self, path: str) -> None:
+        for denied in (self._denied, self._read_only, self.untold):
+            denied.discard(path)
 
     def _is_connected(self, session_id: int) -> bool:
         return self._sessions[session_id].connected

@@ -1,0 +1,70 @@
+"""Defects in what a controller does while ZooKeeper refuses it something: they test the simulation.
+
+Each is a function that breaks one rule while the returned context lasts. States that are not looked
+at again are left out: brokers that start when a history is healed make up for them. Unit tests have
+them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+from unittest.mock import patch
+
+from core.controller.context import ControllerContext
+from core.controller.reassignment import Reassignments
+from core.controller.topic_changes import TopicChanges
+from core.errors import Errors
+from core.replication import led_partitions
+
+Defect: TypeAlias = Callable[[], Any]
+
+
+def suspect_leaders_told_to_lead_on() -> Any:
+    """A leader that may have lost records, and cannot be deposed, is told to lead all the same."""
+    return patch.object(
+        ControllerContext, "must_not_lead", lambda self, broker_id, partition: False
+    )
+
+
+def refused_proposals_final() -> Any:
+    """A leader whose ISR could not be written waits until somebody tells it more."""
+    final = led_partitions._SUPERSEDED | {Errors.UNKNOWN_SERVER_ERROR}
+    return patch.object(led_partitions, "_SUPERSEDED", final)
+
+
+def refused_moves_forgotten() -> Any:
+    """A move that could not be written is not tried again in the same term."""
+    return patch.object(Reassignments, "try_again", lambda self, partitions: None)
+
+
+def topics_led_without_ids() -> Any:
+    """A topic whose id could not be written is led without one."""
+    set_aside = TopicChanges._set_aside
+    write_ids = TopicChanges._write_ids
+
+    def and_lead(self: TopicChanges, topics: Any, usable: Any) -> Any:
+        def lead(self: TopicChanges, topic: str, error: Any) -> None:
+            if topic in topics:
+                usable[topic] = topics[topic]
+            else:
+                set_aside(self, topic, error)
+
+        with patch.object(TopicChanges, "_set_aside", lead):
+            return write_ids(self, topics, usable)
+
+    return patch.object(TopicChanges, "_write_ids", and_lead)
+
+
+DENIAL_DEFECTS: tuple[Defect, ...] = (
+    suspect_leaders_told_to_lead_on,
+    refused_proposals_final,
+    refused_moves_forgotten,
+    topics_led_without_ids,
+)
+
+SEARCH_DENIALS_FROM: dict[Defect, int] = {
+    refused_proposals_final: 10_152,
+    refused_moves_forgotten: 10_477,
+    topics_led_without_ids: 552,
+}
