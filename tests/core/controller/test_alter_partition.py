@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
 from core.controller.effects import Reply
 from core.controller.events import AlterPartitionReceived
 from core.errors import ControllerMovedError, Errors
-from core.model import LeaderRecoveryState, ReplicaAssignment, TopicPartition
+from core.model import (
+    LeaderRecoveryState,
+    LogEnd,
+    ReplicaAssignment,
+    SuspectReplicas,
+    TopicPartition,
+)
 from core.protocol.controller import (
     AlteredPartition,
     AlterPartitionRequest,
@@ -145,6 +152,13 @@ def test_a_member_named_in_its_present_life_is_eligible(office: Office) -> None:
     epochs = office.context.live_broker_epochs
     lives = tuple(epochs[broker_id] for broker_id in (1, 2, 3))
     assert propose(office, row(1, 2, 3, isr_broker_epochs=lives))[0].error_code is Errors.NONE
+
+
+def test_a_member_of_an_unknown_life_stays_suspect(office: Office) -> None:
+    lost = SuspectReplicas({T0: LogEnd(0, 1)})
+    office.context.add_live_broker(replace(office.context.registrations[3], suspects=lost))
+    assert propose(office, row(1, 2, 3))[0].error_code is Errors.NONE
+    assert office.context.suspect_end(3, T0) is not None
 
 
 def test_a_leader_a_broken_move_left_over_may_let_its_successors_join(office: Office) -> None:

@@ -405,3 +405,12 @@ def test_new_leaders_are_told_before_the_dead_leave_the_other_isrs(crowd: Candid
     assert before < writes[0] < len(crowd.session.server.transactions)
     shrunk = leader_and_isr_rows(rest)
     assert len(shrunk[0]) == len(shrunk[2]) == 20
+
+
+def test_who_comes_while_a_leader_goes_is_elected_in_one_epoch() -> None:
+    office = Office(brokers=(1,))
+    office.lead(T0, (1, 2), leader=1, isr=(1, 2))
+    office.unregister(1)
+    office.register(2)
+    change(office)
+    assert office.leads(T0) == (2, (2,), 1)

@@ -211,6 +211,7 @@ def test_an_answer_about_an_earlier_topic_of_that_name_does_not_let_a_broker_go(
 
 def test_an_answer_to_an_earlier_order_does_not_let_a_broker_go(office: Office) -> None:
     office.lead(T0, (2, 0, 1), leader=2, isr=(2, 0, 1))
+    office.put_state(T0, 2, (2, 0, 1), leader_epoch=4)
     office.shutdowns.shut_down(ControlledShutdown(5, 2, epoch_of(office, 2)))
     sent = of_type(office.effects(), SendControlRequest)
     (told,) = (e for e in sent if e.broker_id == 0 and isinstance(e.request, LeaderAndIsrRequest))
@@ -222,6 +223,20 @@ def test_an_answer_to_an_earlier_order_does_not_let_a_broker_go(office: Office) 
     response = LeaderAndIsrResponse(Errors.NONE)
     office.shutdowns.on_leader_and_isr_response(
         LeaderAndIsrResponseReceived(0, told.header, request, response)
+    )
+    assert 5 not in office.answers
+
+
+def test_an_answer_to_an_earlier_controller_does_not_let_a_broker_go(office: Office) -> None:
+    office.lead(T0, (2, 0, 1), leader=2, isr=(2, 0, 1))
+    office.shutdowns.shut_down(ControlledShutdown(5, 2, epoch_of(office, 2)))
+    sent = of_type(office.effects(), SendControlRequest)
+    (told,) = (e for e in sent if e.broker_id == 0 and isinstance(e.request, LeaderAndIsrRequest))
+    assert isinstance(told.request, LeaderAndIsrRequest)
+    header = told.header._replace(controller_epoch=told.header.controller_epoch - 1)
+    response = LeaderAndIsrResponse(Errors.NONE)
+    office.shutdowns.on_leader_and_isr_response(
+        LeaderAndIsrResponseReceived(0, header, told.request, response)
     )
     assert 5 not in office.answers
 

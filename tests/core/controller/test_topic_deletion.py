@@ -591,3 +591,10 @@ def test_one_request_of_each_kind_reaches_each_broker_in_order(office: Office) -
     to_1: list[SendControlRequest] = [s for s in office.sent() if s.broker_id == 1]
     assert isinstance(to_1[0].request, UpdateMetadataRequest), "nobody is served any more, first"
     assert len(to_1) == 3
+
+
+def test_an_answer_of_who_was_given_up_counts_for_nothing(office: Office) -> None:
+    wish(office, "foo")
+    office.deletions.fail([PartitionAndReplica(partition, 2) for partition in FOO])
+    answer(office, FOO, 1, 2, 3)
+    assert left_of(office, "foo") != []

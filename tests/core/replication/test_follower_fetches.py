@@ -155,6 +155,14 @@ def test_an_earlier_life_is_refused_once_a_newer_one_fetched(leader: Broker) -> 
     assert leader.hosted().followers[2].broker_epoch == 150
 
 
+def test_an_earlier_life_is_refused_as_often_as_it_fetches(leader: Broker) -> None:
+    leader.fetched_by(2, 3, replica_epoch=150, leader_epoch=5)
+    late = fetch(2, position(5, 12), replica_epoch=120)
+    for _ in range(2):
+        assert no_answer(leader.fetched(late)) is Errors.STALE_BROKER_EPOCH
+    assert leo(leader) == 3
+
+
 def test_an_earlier_life_is_refused_once_a_newer_one_is_registered(leader: Broker) -> None:
     leader.meet({2: 200})
     late = fetch(2, position(5, 12), replica_epoch=100)

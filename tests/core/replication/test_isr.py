@@ -50,6 +50,12 @@ def test_who_has_everything_may_be_idle() -> None:  # ISR-04, ISR-09
     assert not is_out_of_sync(replica, 20, 10**9, LAG_MS)
 
 
+def test_who_stands_beyond_the_end_and_is_silent_is_out_of_sync() -> None:
+    replica = follower()
+    fetch(replica, 25, 0)
+    assert is_out_of_sync(replica, 20, 101, LAG_MS)
+
+
 def test_reaching_the_end_of_the_fetch_before_counts_as_of_then() -> None:  # ISR-08
     replica = follower(leader_end=5)
     fetch(replica, 5, 5_000, leader_end=10)
