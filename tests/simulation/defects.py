@@ -444,6 +444,7 @@ SEARCH_FROM: dict[Defect, int] = {
     **SEARCH_TELLING_FROM,
     **SEARCH_DENIALS_FROM,
     **SEARCH_LEADERS_FROM,
+    shutdowns_forgotten_by_who_resigns: 355,
     early_batches_told_out_of_order: 925,
     logs_out_of_sight_taken_for_deleted: 180,
     damaged_replicas_not_asked_to_be_deleted: 2525,
