@@ -130,7 +130,7 @@ class PartitionStateMachine:
         if leadership is None or self._context.is_topic_queued_for_deletion(partition.topic):
             return False
         leader, isr = leadership.leader_and_isr.leader, leadership.leader_and_isr.isr
-        if not self._context.is_replica_online(leader, partition):
+        if not self._context.is_replica_online(leader, partition, include_shutting_down=True):
             return False  # it gets a leader anyway
         return not all(self._can_stay(partition, r) for r in isr)
 

@@ -370,3 +370,12 @@ def test_an_isr_that_a_leader_wrote_is_learnt_when_it_can_be_read(
     known = candidate.controller.context.partition_leadership_info(T0)
     assert known is not None
     assert known.leader_and_isr.isr == (1,)
+
+
+def test_a_suspect_leader_that_shuts_down_is_deposed_when_its_partition_is_known_at_last() -> None:
+    office = Office((1,))
+    office.lead(T0, (1, 2), leader=1, isr=(1, 2), state=PartitionState.NEW)
+    office.context.add_live_broker(replace(office.context.registrations[1], suspects=EMPTY))
+    office.context.shutting_down_broker_ids.add(1)
+    office.partitions.settle([T0])
+    assert office.leads(T0)[0] == NO_LEADER
