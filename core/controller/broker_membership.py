@@ -72,6 +72,10 @@ class BrokerMembership:
         if failed:
             self._on_broker_failure(failed)
         self._start(bounced, current)
+        for broker_id, before in list(self._context.registrations.items()):
+            after = current[broker_id]
+            if before != after and before.broker_epoch == after.broker_epoch:
+                self._take_over(before, after)  # nobody told, or what was told was set aside
 
     def on_broker_modifications(self, broker_id: BrokerId) -> None:
         """Take over a broker's new addresses."""
@@ -85,6 +89,11 @@ class BrokerMembership:
             # It came, went or bounced, or could not be read when it came.
             self.on_broker_change()
             return
+        self._take_over(known, current)
+
+    def _take_over(self, known: BrokerRegistration, current: BrokerRegistration) -> None:
+        """Go by what a broker says of itself now, in the life that is known."""
+        broker_id = current.info.broker_id
         if known.suspects != current.suspects:
             self._context.add_live_broker(current)
             self._record_suspects(current)

@@ -15,28 +15,25 @@ Defect: TypeAlias = Callable[[], Any]
 
 def changed_addresses_overlooked() -> Any:
     """Only another life of a broker has other addresses."""
-    modified = BrokerMembership.on_broker_modifications
+    take_over = BrokerMembership._take_over
 
-    def by_epoch(self: BrokerMembership, broker_id: BrokerId) -> None:
-        known = self._context.registrations.get(broker_id)
-        current = self._term.store.read_broker(broker_id)
-        if known is not None and isinstance(current, BrokerRegistration):
-            current = replace(current, info=known.info)
-        if current != known:
-            modified(self, broker_id)
+    def but_addresses(
+        self: BrokerMembership, known: BrokerRegistration, current: BrokerRegistration
+    ) -> None:
+        take_over(self, known, replace(current, info=known.info))
 
-    return patch.object(BrokerMembership, "on_broker_modifications", by_epoch)
+    return patch.object(BrokerMembership, "_take_over", but_addresses)
 
 
 def channels_stay_at_former_addresses() -> Any:
     """Others are told where a broker is now, and the controller goes on where it was."""
-    modified = BrokerMembership.on_broker_modifications
+    take_over = BrokerMembership._take_over
 
-    def told_only(self: BrokerMembership, broker_id: BrokerId) -> None:
+    def told_only(self: BrokerMembership, *registrations: BrokerRegistration) -> None:
         with patch.object(self, "tell_everything", lambda broker_id: None):
-            modified(self, broker_id)
+            take_over(self, *registrations)
 
-    return patch.object(BrokerMembership, "on_broker_modifications", told_only)
+    return patch.object(BrokerMembership, "_take_over", told_only)
 
 
 def addresses_of_earlier_lives_kept() -> Any:

@@ -269,6 +269,18 @@ def test_a_new_control_address_gets_a_new_channel_and_all_that_the_old_one_may_h
     assert sorted(metadata_rows(after)[2]) == [T0, T1]
 
 
+def test_an_address_that_nobody_told_of_is_learnt_with_the_next_change_of_brokers(
+    office: Office,
+) -> None:
+    scribble(office, 2, BrokerIdZNode.encode(broker_info(2, life=2)))
+    office.register(4)
+    channels = [e.registration.info for e in change(office) if isinstance(e, AddBroker)]
+    assert [(info.broker_id, info.control_endpoint) for info in channels] == [
+        (4, broker_info(4).control_endpoint),
+        (2, "tcp://host-2:19002"),
+    ]
+
+
 def test_a_registration_written_again_unchanged_is_no_news(office: Office) -> None:
     scribble(office, 2, BrokerIdZNode.encode(broker_info(2)))
     office.brokers.on_broker_modifications(2)

@@ -28,6 +28,7 @@ from tests.support.term import (
     metadata_rows,
     stop_replica_rows,
 )
+from zk.store import ZkControllerStore
 
 R = ReplicaState
 REPLICA = PartitionAndReplica(T0, 5)
@@ -183,8 +184,9 @@ def test_a_leader_that_asked_to_shut_down_leads_on_while_only_suspect_replicas_c
     office: Office,
 ) -> None:
     office.lead(T0, (5, 6, 7), leader=6, isr=(5, 6, 7))
-    lost = SuspectReplicas({T0: LogEnd(0, 3)})
-    office.context.add_live_broker(replace(office.context.registrations[7], suspects=lost))
+    lost, known = SuspectReplicas({T0: LogEnd(0, 3)}), office.context.registrations[7]
+    ZkControllerStore(office.sessions[7]).publish_suspects(known.info, lost)
+    office.context.add_live_broker(replace(known, suspects=lost))
     office.context.shutting_down_broker_ids.add(6)
     move(office, R.OFFLINE)
     assert office.leads(T0) == (6, (6, 7), 1)
