@@ -94,5 +94,6 @@ SEARCH_FILES_FROM: dict[Defect, int] = {
     segments_need_not_meet: 2565,
     epochs_outlive_their_records: 405,
     topic_ids_gone_with_the_power: 177,
+    young_logs_forgotten: 385,
 }
 """Where the search begins: few histories have files."""
