@@ -93,6 +93,9 @@ class RecordHistory(RecordObserver):
         self._leaderships.check()
         kept = (log.topic_partition, log.topic_id, broker_id)
         assert kept not in self._kept, f"LostTopicsAreKept: {kept}"
+        broker = self._cluster.brokers.get(broker_id)
+        if broker is not None:  # what is there later begins anew, be it in the same epoch
+            self._seen.get(broker, {}).pop(log.topic_partition, None)
         self._note_dropped(broker_id, log)
 
     def _note_dropped(self, broker_id: BrokerId, log: NamedLog) -> None:
