@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
 import resource
 import socket
 import struct
@@ -10,6 +11,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
+from itertools import count, islice
 
 import pytest
 from kafka.protocol.metadata import ApiVersionsRequest
@@ -35,11 +37,11 @@ from transport.server import PortInUseError
 
 @contextmanager
 def few_descriptors() -> Iterator[None]:
-    """Leave this process two, one for each side of a connection, and some for other threads."""
+    """Leave this process eight: one for each side of a connection, the others for its threads."""
     before, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with socket.socket() as lowest:
-        free = 2 + lowest.fileno() // 20
-        resource.setrlimit(resource.RLIMIT_NOFILE, (lowest.fileno() + free, most))
+    used = {int(name) for name in os.listdir("/dev/fd")}
+    eighth = next(islice((number for number in count() if number not in used), 7, None))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (eighth + 1, most))
     try:
         yield
     finally:
