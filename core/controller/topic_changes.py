@@ -105,7 +105,7 @@ class TopicChanges:
 
         Returns partitions of whose states that is so, or which could not be written.
         """
-        for topic in sorted(self._context.bad_topics):
+        for topic in sorted(self._deletions.grown.union(self._context.bad_topics)):
             self.on_partition_modifications(topic)
         unreadable = sorted(self._context.unreadable_partitions)
         self._learn_leaderships(unreadable)

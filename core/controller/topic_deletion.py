@@ -31,7 +31,7 @@ from core.controller.states import PartitionState, ReplicaState
 from core.controller.term import Term
 from core.errors import BadDataError, Errors
 from core.model import BrokerId, PartitionAndReplica, TopicPartition
-from core.ports import TopicAssignment
+from core.ports import TopicAssignment, WriteError
 
 log = logging.getLogger(__name__)
 
@@ -62,6 +62,7 @@ class TopicDeletions:
         self._replicas = replicas
         self._deletions: dict[str, _Deletion] = {}
         self._failed: set[str] = set()  # to be tried again by the scheduled TopicDeletion
+        self.grown: set[str] = set()  # partitions were added that an ACL forbids to take back
 
     # --- what is to be deleted ---
 
@@ -69,6 +70,7 @@ class TopicDeletions:
         """Learn at the start of a term what is to be deleted; nothing is sent yet."""
         self._deletions.clear()
         self._failed.clear()
+        self.grown.clear()
         queued = self._read_requests()
         self._context.queue_topic_deletion(queued)
         self.mark_ineligible(self._being_reassigned(queued), "partitions are being reassigned")
@@ -148,6 +150,7 @@ class TopicDeletions:
         known = self._context.partition_assignments(topic)
         wanted = {tp.partition: replicas for tp, replicas in sorted(known.items())}
         read: TopicAssignment | BadDataError | None = assignment
+        self.grown.discard(topic)
         for _ in range(MAX_ROUNDS):
             if (
                 not isinstance(read, TopicAssignment)
@@ -162,6 +165,10 @@ class TopicDeletions:
             if isinstance(outcome, int):
                 added = len(read.partitions.keys() - wanted.keys())
                 self._term.outbox.record("%s: %d added partitions taken back", topic, added)
+                return
+            if outcome is WriteError.NOT_ALLOWED:
+                self.grown.add(topic)
+                self._context.must_read_again = True
                 return
             read = self._term.store.read_topics([topic]).get(topic)
 

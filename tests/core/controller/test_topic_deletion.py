@@ -536,6 +536,20 @@ def test_partitions_are_taken_back_from_what_is_written_meanwhile(office: Office
     assert sorted(office.topic("foo").partitions) == [0, 1]
 
 
+def test_partitions_are_taken_back_once_an_acl_allows_it(office: Office) -> None:
+    wish(office, "foo")
+    office.server.deny_writing("/brokers/topics/foo")
+    office.put_topic("foo", dict.fromkeys(range(3), (1, 2, 3)), topic_id(0))
+    office.topics.on_partition_modifications("foo")
+    assert office.context.must_read_again
+    office.server.allow("/brokers/topics/foo")
+    office.topics.read_again()
+    assert sorted(office.topic("foo").partitions) == [0, 1]
+    office.context.must_read_again = False
+    office.topics.read_again()
+    assert not office.context.must_read_again
+
+
 def test_a_topic_that_vanishes_while_it_is_restored_is_left_alone(office: Office) -> None:
     def remove(call: Call) -> None:
         if call.method == "multi_many" and call.moment is Moment.BEFORE:
