@@ -65,7 +65,7 @@ class PartitionMoves:
         self._leaderships = MovingLeaderships(term, partitions)
         # What could not be finished, and the leadership our attempt left behind.
         self._unfinished: dict[TopicPartition, LeaderIsrAndControllerEpoch | None] = {}
-        self._left_over: list[PartitionAndReplica] = []  # of superseded moves, not stopped yet
+        self._left_over: set[PartitionAndReplica] = set()  # of superseded moves, not stopped yet
 
     def start(self, requested: Mapping[TopicPartition, ReplicaAssignment]) -> Refusals:
         """Begin moves, or replace those under way; return which were refused, unchanged.
@@ -139,7 +139,9 @@ class PartitionMoves:
     def try_again(self, partitions: Collection[TopicPartition]) -> None:
         """Go on after an ACL was changed, maybe that of the states of these partitions."""
         moving = sorted(self._context.partitions_being_reassigned)
-        self._stop_left_over(self._left_over)
+        self._left_over = self._unneeded(self._left_over)
+        self._stop(sorted(self._left_over))
+        self._left_over = self._unneeded(self._left_over)
         self.go_on([p for p in moving if p in set(partitions)])
         if moving:
             self.keep(moving)
@@ -163,18 +165,17 @@ class PartitionMoves:
                 list(before.target_replicas),
                 list(assignment.target_replicas),
             )
-        self._stop_left_over([*self._left_over, *unneeded])
+        self._stop(unneeded)
+        self._left_over = self._unneeded(self._left_over.union(unneeded))
 
-    def _stop_left_over(self, replicas: Collection[PartitionAndReplica]) -> None:
-        """Stop replicas that no move needs any more; what is refused is tried again."""
-        unneeded = [
+    def _unneeded(self, replicas: Iterable[PartitionAndReplica]) -> set[PartitionAndReplica]:
+        """Return those that are there still although no move needs them."""
+        return {
             r
             for r in replicas
             if r.replica not in self._context.partition_replica_assignment(r.topic_partition)
-        ]
-        self._stop(unneeded)
-        states = {r: self._context.replica_state(r) for r in unneeded}
-        self._left_over = [r for r in unneeded if states[r] is not ReplicaState.NON_EXISTENT]
+            and self._context.replica_state(r) is not ReplicaState.NON_EXISTENT
+        }
 
     # --- wait ---
 

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import pytest
 
-from core.controller.effects import ScheduleEvent
-from core.controller.events import ApiPartitionReassignment, ReadAgain
-from core.model import ReplicaAssignment, TopicPartition
+from core.controller.effects import Effect, ScheduleEvent
+from core.controller.events import ApiPartitionReassignment, LookAgain, ReadAgain
+from core.model import BrokerId, ReplicaAssignment, TopicPartition
 from core.protocol.control import StopReplicaRequest
 from core.protocol.controller import AlterPartitionReassignmentsRequest, ReassignablePartition
 from tests.support.fake_zookeeper import FakeZooKeeperServer
 from tests.support.term import T0, T1, Candidate, Tree, leader_and_isr_rows, requests, topic_id
-from zk.admin_znodes import IsrChangeNotificationSequenceZNode
+from zk.admin_znodes import IsrChangeNotificationSequenceZNode, ReassignPartitionsZNode
 from zk.znodes import TopicPartitionStateZNode, TopicPartitionsZNode, TopicZNode
 
 ISR_CHANGE = IsrChangeNotificationSequenceZNode.encode([T0])
@@ -41,6 +41,13 @@ def move(partition: TopicPartition, *target: int) -> ApiPartitionReassignment:
     """Return a request to move a partition."""
     row = ReassignablePartition(*partition, target)
     return ApiPartitionReassignment(1, AlterPartitionReassignmentsRequest((row,)))
+
+
+def stopped(effects: Iterable[Effect]) -> list[BrokerId]:
+    """Return whom requests tell to stop replicas."""
+    return [
+        sent.broker_id for sent in requests(effects) if isinstance(sent.request, StopReplicaRequest)
+    ]
 
 
 def test_a_topic_that_gets_its_id_late_is_led_with_it(tree: Tree, candidate: Candidate) -> None:
@@ -135,7 +142,19 @@ def test_a_replica_that_no_move_needs_any_more_is_stopped_when_it_can_leave_the_
     tree.server.allow(STATE)
     effects = candidate.handle(ReadAgain(1))
     assert tree.leads(T0)[:2] == (1, (1,))
-    stopped = [
-        sent.broker_id for sent in requests(effects) if isinstance(sent.request, StopReplicaRequest)
-    ]
-    assert 3 in stopped
+    assert 3 in stopped(effects)
+
+
+def test_a_replica_that_no_move_needs_any_more_is_stopped_once_though_another_move_begins(
+    tree: Tree, candidate: Candidate
+) -> None:
+    moving = ReplicaAssignment((1, 2, 3), (3,), (2,))
+    tree.put_topic("t", {0: moving, 1: ReplicaAssignment((1, 2))}, topic_id(7))
+    tree.put_state(T0, 1, (1, 3), leader_epoch=5)
+    tree.put_state(T1, 1, (1, 2), leader_epoch=5)
+    tree.server.deny_writing(STATE)
+    candidate.start()
+    candidate.handle(move(T0, 1, 2))
+    tree.server.put(ReassignPartitionsZNode.PATH, ReassignPartitionsZNode.encode({T1: (1,)}))
+    assert stopped(candidate.handle(LookAgain())).count(3) == 1
+    assert tree.leads(T1)[:2] == (1, (1,))
