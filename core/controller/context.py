@@ -88,6 +88,8 @@ class ControllerContext:
         self.set_aside: dict[str, str] = {}  # topics and events that ended controllers -> the error
         self.must_read_again = False  # an ACL refused something; no watch fires when it changes
         self.refused_states: set[TopicPartition] = set()  # which an ACL kept from changing
+        # Replicas whose logs were, or can be, replaced, but not in the present leader epoch.
+        self.waiting_to_restart: set[PartitionAndReplica] = set()
         self.full_withheld_from: set[BrokerId] = set()  # brokers not told yet what is all they host
         self.topic_created_zxids: dict[str, int] = {}
         # In-sync replicas whose brokers have started again since the leadership was decided.
@@ -245,6 +247,9 @@ class ControllerContext:
             self.restarted_replicas.pop(record.topic_partition, None)
             for offline in self.replicas_on_offline_dirs.values():
                 offline.discard(record.topic_partition)
+        self.waiting_to_restart = {
+            r for r in self.waiting_to_restart if r.topic_partition.topic != topic
+        }
         self.bad_topics.pop(topic, None)
         self.topic_created_zxids.pop(topic, None)
         topic_id = self._topic_ids.pop(topic, None)

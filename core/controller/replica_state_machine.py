@@ -112,11 +112,12 @@ class ReplicaStateMachine:
         """Use replicas whose logs failed, in a leader epoch in which their former ones never were.
 
         In the present one they may have been told to stop, and how far they got in it may still
-        count. Raises ``ControllerMovedError``.
+        count. Those wait whose partition cannot be changed now. Raises ``ControllerMovedError``.
         """
+        kept = [r for r in replicas if self._is_kept(r)]
         accepted, _ = change_leaderships(
             self._term,
-            sorted({r.topic_partition for r in replicas if self._was_led(r.topic_partition)}),
+            sorted({r.topic_partition for r in kept if self._was_led(r.topic_partition)}),
             lambda current, _: {
                 partition: now.new_epoch()
                 for partition, now in current.items()
@@ -124,7 +125,7 @@ class ReplicaStateMachine:
             },
         )
         batch = self._term.new_batch()
-        for replica in self._valid(replicas, ReplicaState.ONLINE):
+        for replica in self._valid(kept, ReplicaState.ONLINE):
             partition = replica.topic_partition
             if partition in accepted:
                 assigned = self._context.partition_replica_assignment(partition)
@@ -132,7 +133,25 @@ class ReplicaStateMachine:
                 self._add_leader_and_isr(assigned, partition, leadership, batch, is_new=False)
                 if self._context.replica_state(replica) is not ReplicaState.NEW:
                     self._context.put_replica_state(replica, ReplicaState.ONLINE)
+            else:
+                self._context.waiting_to_restart.add(replica)
         self._term.announce(batch)
+
+    def restart_waiting(self) -> None:
+        """Use those that wait for it, as far as they are still there."""
+        waiting = sorted(self._context.waiting_to_restart)
+        self._context.waiting_to_restart.clear()
+        self.restart(
+            [
+                r
+                for r in waiting
+                if r.replica in self._context.registrations
+                and r.replica in self._context.partition_replica_assignment(r.topic_partition)
+            ]
+        )
+
+    def _is_kept(self, replica: PartitionAndReplica) -> bool:
+        return replica.topic_partition.topic not in self._context.topics_with_deletion_started
 
     def _was_led(self, partition: TopicPartition) -> bool:
         return self._context.partition_leadership_info(partition) is not None

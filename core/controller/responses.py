@@ -161,7 +161,7 @@ class ControlResponses:
         batch.add_update_metadata(replica.topic_partition for replica in replicas)
         self._term.announce(batch)
         # They were told to stop, because of an earlier answer, and may have to obey that still.
-        self._replicas.restart([r for r in replicas if self._is_kept(r)])
+        self._replicas.restart(replicas)
         topics = {replica.topic_partition.topic for replica in replicas}
         self._deletions.resume(topics & self._context.topics_to_be_deleted)
 
@@ -175,12 +175,9 @@ class ControlResponses:
             partition = replica.topic_partition
             known = self._context.partition_leadership_info(partition)
             is_present = known and known.leader_and_isr.leader_epoch == asked_in.get(partition)
-            if is_present and self._is_kept(replica):
+            if is_present:
                 waiting.append(replica)
         self._replicas.restart(waiting)
-
-    def _is_kept(self, replica: PartitionAndReplica) -> bool:
-        return replica.topic_partition.topic not in self._context.topics_with_deletion_started
 
     def on_stop_replica(self, event: TopicDeletionStopReplicaResponseReceived) -> None:
         """Learn which replicas are deleted.

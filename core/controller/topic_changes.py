@@ -116,6 +116,7 @@ class TopicChanges:
         self._context.refused_states.clear()
         self._partitions.settle_late(refused)
         self._partitions.trigger_online_partition_state_change()
+        self._replicas.restart_waiting()
         self._take_dead_out_of_isrs(refused)
         return [*now_readable, *refused]
 

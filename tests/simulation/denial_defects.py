@@ -13,6 +13,7 @@ from unittest.mock import patch
 
 from core.controller.context import ControllerContext
 from core.controller.reassignment import Reassignments
+from core.controller.replica_state_machine import ReplicaStateMachine
 from core.controller.topic_changes import TopicChanges
 from core.errors import Errors
 from core.replication import led_partitions
@@ -38,6 +39,11 @@ def refused_moves_forgotten() -> Any:
     return patch.object(Reassignments, "try_again", lambda self, partitions: None)
 
 
+def replaced_logs_forgotten() -> Any:
+    """A replica whose log was replaced while no leader epoch could be begun is not used again."""
+    return patch.object(ReplicaStateMachine, "restart_waiting", lambda self: None)
+
+
 def topics_led_without_ids() -> Any:
     """A topic whose id could not be written is led without one."""
     set_aside = TopicChanges._set_aside
@@ -60,11 +66,13 @@ DENIAL_DEFECTS: tuple[Defect, ...] = (
     suspect_leaders_told_to_lead_on,
     refused_proposals_final,
     refused_moves_forgotten,
+    replaced_logs_forgotten,
     topics_led_without_ids,
 )
 
 SEARCH_DENIALS_FROM: dict[Defect, int] = {
     refused_proposals_final: 10_152,
     refused_moves_forgotten: 10_477,
+    replaced_logs_forgotten: 6_011_204,
     topics_led_without_ids: 552,
 }

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import pytest
 
-from core.controller.effects import Effect, ScheduleEvent
+from core.controller.effects import Effect, ScheduleEvent, SendControlRequest
 from core.controller.events import BrokerFailedToObey, LeaderAndIsrResponseReceived, ReadAgain
 from core.controller.states import PartitionState, ReplicaState
 from core.errors import Errors
@@ -90,6 +90,24 @@ def allow(tree: Tree, candidate: Candidate) -> list[Effect]:
     tree.server.allow(PATH)
     effects = candidate.handle(ReadAgain(candidate.controller.context.epoch))
     return [*effects, *candidate.catch_up()]
+
+
+def answer(candidate: Candidate, asked: SendControlRequest, error: Errors) -> list[Effect]:
+    """Have a broker answer for t-0 what it was asked."""
+    assert isinstance(asked.request, LeaderAndIsrRequest)
+    response = LeaderAndIsrResponse(Errors.NONE, (PartitionError(*T0, error),))
+    return candidate.handle(
+        LeaderAndIsrResponseReceived(asked.broker_id, asked.header, asked.request, response)
+    )
+
+
+def first_order(effects: list[Effect], broker_id: int) -> SendControlRequest:
+    """Return what a broker is told first to lead or follow."""
+    return next(
+        sent
+        for sent in requests(effects)
+        if sent.broker_id == broker_id and isinstance(sent.request, LeaderAndIsrRequest)
+    )
 
 
 def told_leaders(effects: list[Effect], broker_id: int) -> set[int]:
@@ -187,16 +205,9 @@ def test_a_suspect_leader_that_asks_for_a_later_epoch_does_not_lead_it(
     candidate.start()
     deny(tree.server, PATH)
     bounce(tree, 1, SHORT)
-    asked = next(
-        sent
-        for sent in requests(candidate.catch_up())
-        if sent.broker_id == 1 and isinstance(sent.request, LeaderAndIsrRequest)
-    )
-    assert isinstance(asked.request, LeaderAndIsrRequest)
+    asked = first_order(candidate.catch_up(), 1)
     tree.server.allow(PATH)
-    refusal = LeaderAndIsrResponse(Errors.NONE, (PartitionError(*T0, Errors.CORRUPT_MESSAGE),))
-    header = ControlHeader(3, 1, asked.header.broker_epoch)
-    effects = candidate.handle(LeaderAndIsrResponseReceived(1, header, asked.request, refusal))
+    effects = answer(candidate, asked, Errors.CORRUPT_MESSAGE)
     assert told_leaders(effects, 1) <= {NO_LEADER, 2}
     assert tree.leads(T0)[0] != 1 or tree.leads(T0)[2] == 5
 
@@ -379,3 +390,84 @@ def test_a_suspect_leader_that_shuts_down_is_deposed_when_its_partition_is_known
     office.context.shutting_down_broker_ids.add(1)
     office.partitions.settle([T0])
     assert office.leads(T0)[0] == NO_LEADER
+
+
+@denials
+def test_a_replica_that_is_back_is_used_when_a_leader_epoch_can_be_begun(
+    tree: Tree, candidate: Candidate, deny: Deny
+) -> None:
+    asked = first_order(candidate.start(), 2)
+    answer(candidate, asked, Errors.KAFKA_STORAGE_ERROR)
+    deny(tree.server, PATH)
+    answer(candidate, asked, Errors.NONE)
+    assert tree.leads(T0) == (1, (1,), 6)
+    effects = allow(tree, candidate)
+    assert {b: rows[T0].leader_epoch for b, rows in leader_and_isr_rows(effects).items()} == {
+        1: 7,
+        2: 7,
+    }
+    state = candidate.controller.context.replica_state(PartitionAndReplica(T0, 2))
+    assert state is ReplicaState.ONLINE
+    candidate.handle(ReadAgain(1))
+    assert tree.leads(T0) == (1, (1,), 7), "once is enough"
+
+
+@denials
+def test_a_log_is_given_a_later_epoch_to_be_replaced_in_when_that_can_be_begun(
+    tree: Tree, candidate: Candidate, deny: Deny
+) -> None:
+    asked = first_order(candidate.start(), 2)
+    deny(tree.server, PATH)
+    answer(candidate, asked, Errors.CORRUPT_MESSAGE)
+    assert leader_and_isr_rows(allow(tree, candidate))[2][T0].leader_epoch == 6
+
+
+@denials
+def test_a_replica_that_was_to_be_used_again_and_died_meanwhile_is_not(
+    tree: Tree, candidate: Candidate, deny: Deny
+) -> None:
+    asked = first_order(candidate.start(), 2)
+    answer(candidate, asked, Errors.KAFKA_STORAGE_ERROR)
+    deny(tree.server, PATH)
+    answer(candidate, asked, Errors.NONE)
+    tree.unregister(2)
+    candidate.catch_up()
+    allow(tree, candidate)
+    state = candidate.controller.context.replica_state(PartitionAndReplica(T0, 2))
+    assert state is ReplicaState.OFFLINE
+    assert tree.leads(T0) == (1, (1,), 6)
+
+
+def test_a_replica_of_a_topic_that_is_gone_does_not_wait_to_be_used_again(
+    tree: Tree, candidate: Candidate
+) -> None:
+    asked = first_order(candidate.start(), 2)
+    tree.server.deny(PATH)
+    answer(candidate, asked, Errors.CORRUPT_MESSAGE)
+    assert candidate.controller.context.waiting_to_restart == {PartitionAndReplica(T0, 2)}
+    candidate.controller.context.remove_topic("t")
+    assert not candidate.controller.context.waiting_to_restart
+
+
+def test_a_replica_that_is_back_is_used_when_another_leader_has_been_sought(
+    tree: Tree, candidate: Candidate
+) -> None:
+    asked = first_order(candidate.start(), 2)
+    answer(candidate, asked, Errors.KAFKA_STORAGE_ERROR)
+    tree.server.deny(PATH)
+    bounce(tree, 1, SHORT)
+    candidate.catch_up()
+    tree.server.allow(PATH)
+    assert told_leaders(answer(candidate, asked, Errors.NONE), 2) == set(), "1 must not lead"
+    candidate.handle(ReadAgain(1))
+    state = candidate.controller.context.replica_state(PartitionAndReplica(T0, 2))
+    assert state is ReplicaState.ONLINE
+
+
+def test_a_replica_that_was_to_be_used_again_and_moved_away_is_not() -> None:
+    office = Office((1, 2, 4))
+    office.lead(T0, (1, 2), leader=1, isr=(1, 2))
+    office.context.waiting_to_restart.add(PartitionAndReplica(T0, 4))
+    office.replicas.restart_waiting()
+    assert office.leads(T0) == (1, (1, 2), 0)
+    assert not office.context.waiting_to_restart
