@@ -12,8 +12,8 @@ topic somebody wants to be deleted is
 * gone, when every replica has answered: its znodes, its configuration, at last the request.
 
 A topic the brokers were never told of in this term has no replicas to ask: one that is not known
-yet, and one whose znode cannot be read. Its znodes are deleted at once. What brokers still hold of
-an unreadable topic is stray and goes with the next FULL LeaderAndIsr.
+yet, and one whose znode has garbage. Its znodes are deleted at once; what brokers still hold of it
+is stray. One that an ACL hides waits until it may be read.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from core.controller.partition_state_machine import PartitionStateMachine
 from core.controller.replica_state_machine import ReplicaStateMachine
 from core.controller.states import PartitionState, ReplicaState
 from core.controller.term import Term
-from core.errors import BadDataError, Errors
+from core.errors import BadDataError, Errors, UnreadableError
 from core.model import BrokerId, PartitionAndReplica, TopicPartition
 from core.ports import TopicAssignment, WriteError
 
@@ -119,13 +119,12 @@ class TopicDeletions:
     def _delete_untold(self, requests: Mapping[str, int]) -> None:
         """Delete what exists of topics that no broker was told of; it may be only the request.
 
-        Of a topic whose znode was broken, and has been mended since, brokers have logs: its watch
-        has fired, and when it is known its replicas are asked.
+        A topic that will be known soon is not: brokers have logs of it, and are asked then.
         """
-        mended = self._mended_since(requests)
-        if mended:
-            self._try_again_later(mended)
-        requests = {topic: zxid for topic, zxid in requests.items() if topic not in mended}
+        waiting = self._to_be_known(requests)
+        if waiting:
+            self._try_again_later(waiting)
+        requests = {topic: zxid for topic, zxid in requests.items() if topic not in waiting}
         gone = self._term.store.delete_topics(requests, self._context.epoch_zk_version)
         for topic in sorted(gone):
             if topic not in self._context.all_topics:
@@ -134,16 +133,19 @@ class TopicDeletions:
         if len(gone) < len(requests):
             self._try_again_later(requests.keys() - gone)
 
-    def _mended_since(self, topics: Iterable[str]) -> set[str]:
-        """Return the topics that could not be used when they were read, and can be now."""
+    def _to_be_known(self, topics: Iterable[str]) -> set[str]:
+        """Return the topics that could not be used when they were read, and can be now or soon.
+
+        Those whose znode was mended (its watch has fired), and those that an ACL hides for now.
+        """
         broken = [topic for topic in topics if topic in self._context.bad_topics]
         found = self._term.store.read_topics(broken) if broken else {}
-        return {
-            topic
-            for topic, read in found.items()
-            if not isinstance(read, BadDataError)
-            and (read.topic_id is None or self._context.topic_name(read.topic_id) in (None, topic))
-        }
+        return {topic for topic, read in found.items() if self._will_be_known(topic, read)}
+
+    def _will_be_known(self, topic: str, read: TopicAssignment | BadDataError) -> bool:
+        if isinstance(read, BadDataError):
+            return isinstance(read, UnreadableError)
+        return read.topic_id is None or self._context.topic_name(read.topic_id) in (None, topic)
 
     def on_grown(self, topic: str, assignment: TopicAssignment) -> None:
         """Take partitions back that were added to a topic queued for deletion (KAFKA-6612)."""

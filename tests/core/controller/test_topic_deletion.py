@@ -269,6 +269,22 @@ def test_an_unreadable_topic_can_be_deleted(office: Office) -> None:
     assert office.context.bad_topics == {}, "what is left of it is stray now"
 
 
+def test_a_topic_that_an_acl_hides_is_deleted_with_its_replicas_when_it_may_be_read() -> None:
+    office = Office(brokers=(1, 2, 3))
+    office.put_topic("foo", {0: (1, 2, 3)}, topic_id(0))
+    office.server.deny("/brokers/topics/foo")
+    office.topics.on_topic_change()
+    wish(office, "foo")
+    assert left_of(office, "foo") != []
+    assert of_type(office.effects(), ScheduleEvent) == [RETRY]
+    office.server.allow("/brokers/topics/foo")
+    office.topics.read_again()
+    office.deletions.on_topic_deletion()
+    assert states(office, FOO[:1]) == {1: STARTED, 2: STARTED, 3: STARTED}
+    answer(office, FOO[:1], 1, 2, 3)
+    assert left_of(office, "foo") == []
+
+
 def test_a_topic_that_was_mended_since_it_was_read_is_deleted_when_it_is_known(
     office: Office,
 ) -> None:
