@@ -43,6 +43,7 @@ class CommittedRecords:
     committed: dict[int, StoredBatch] = field(default_factory=dict)  # by base offset
     committed_in: dict[int, int] = field(default_factory=dict)  # the leader epoch of that moment
     holders: dict[int, int] = field(default_factory=dict)  # how many had it then
+    _newest_led: int = -1  # the highest leader epoch in which somebody led
     _appenders: dict[int, BrokerId] = field(default_factory=dict)
     _written: dict[Position, tuple[StoredBatch, Position | None]] = field(default_factory=dict)
     # The last sequence number of a producer in one of its epochs, and where that is.
@@ -128,8 +129,15 @@ class CommittedRecords:
             assert place == batch.base_offset, f"OnceAndInOrder: {where}: {value!r} is at {place}"
 
     def check_leader(self, broker_id: BrokerId, log: SimulatedLog, leader_epoch: int) -> None:
-        """A new leader has everything that was committed; what it lacks with an excuse is gone."""
-        for batch in self.check_member(broker_id, log, leader_epoch):
+        """A new leader has everything that was committed; what it lacks with an excuse is gone.
+
+        It is not when a successor of it has led already: this one obeys late.
+        """
+        lacking = self.check_member(broker_id, log, leader_epoch)
+        if leader_epoch < self._newest_led:
+            return
+        self._newest_led = leader_epoch
+        for batch in lacking:
             del self.committed[batch.base_offset]
 
     def check_member(
