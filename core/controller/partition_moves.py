@@ -3,7 +3,7 @@
 Mirrors ``KafkaController.onPartitionReassignment`` and what it calls:
 
 1. *Start*: the topic znode gets the union of old and new replicas. Replicas that a former target
-   was adding and the new one does not want are stopped.
+   was adding and the new one does not want are stopped, in a leader epoch that they do not know.
 2. *Wait* (Kafka's phase A): in a new leader epoch old and new replicas are told, and the new ones
    copy. It is repeated whenever a new replica returns.
 3. *Finish* (phase B), when all of the target is in sync and some of it alive: one of the target
@@ -139,9 +139,7 @@ class PartitionMoves:
     def try_again(self, partitions: Collection[TopicPartition]) -> None:
         """Go on after an ACL was changed, maybe that of the states of these partitions."""
         moving = sorted(self._context.partitions_being_reassigned)
-        self._left_over = self._unneeded(self._left_over)
-        self._stop(sorted(self._left_over))
-        self._left_over = self._unneeded(self._left_over)
+        self._stop_left_over(self._left_over)
         self.go_on([p for p in moving if p in set(partitions)])
         if moving:
             self.keep(moving)
@@ -165,8 +163,19 @@ class PartitionMoves:
                 list(before.target_replicas),
                 list(assignment.target_replicas),
             )
-        self._stop(unneeded)
-        self._left_over = self._unneeded(self._left_over.union(unneeded))
+        self._stop_left_over(unneeded)
+
+    def _stop_left_over(self, replicas: Iterable[PartitionAndReplica]) -> None:
+        """Stop those that no move needs any more; what is refused is tried again.
+
+        First a leader epoch begins that none of them knows. Else their leader could let them in by
+        what they had, when another move wants them again and they are empty.
+        """
+        unneeded = self._unneeded(replicas)
+        failures = self._leaderships.begin_epoch(sorted({r.topic_partition for r in unneeded}))
+        self._warn("keep replicas that are not needed any more", failures)
+        self._stop(sorted(r for r in unneeded if r.topic_partition not in failures))
+        self._left_over = self._unneeded(self._left_over | unneeded)
 
     def _unneeded(self, replicas: Iterable[PartitionAndReplica]) -> set[PartitionAndReplica]:
         """Return those that are there still although no move needs them."""

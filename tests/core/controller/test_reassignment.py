@@ -282,7 +282,7 @@ def test_a_cancelled_move_leaves_nothing_behind() -> None:
     assert moving.hosts(T0) == [1, 2, 3]
     assert moving.submit({T0: None}) == {T0: Errors.NONE}
     assert moving.replicas(T0) == ((2, 1), (), ()), "the origin's order is lost where it overlaps"
-    assert moving.leads(T0) == (1, (1, 2), 2)
+    assert moving.leads(T0) == (1, (1, 2), 3)
     moving.assert_at_rest()
     assert moving.submit({T0: None}) == {T0: Errors.NO_REASSIGNMENT_IN_PROGRESS}
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
 from core.controller.assignments import MAX_ROUNDS
@@ -96,14 +98,18 @@ def test_who_a_leader_let_in_while_its_move_was_cancelled_is_not_in_sync() -> No
     moving = cluster((1, 2))
     moving.submit({T0: (3, 4)})
 
+    writes = itertools.count(1)
+
     def let_in(call: Call) -> None:
-        if call.moment is Moment.BEFORE and call.method == "multi_many" and STATE in call.paths:
+        is_write = call.moment is Moment.BEFORE and call.method == "multi_many"
+        # The first one begins the epoch in which they are deleted.
+        if is_write and STATE in call.paths and next(writes) == 2:
             moving.ruler.session.hook = None
-            moving.put_state(T0, 1, (1, 2, 3, 4), leader_epoch=1)
+            moving.put_state(T0, 1, (1, 2, 3, 4), leader_epoch=2)
 
     moving.ruler.session.hook = let_in
     moving.submit({T0: None})
-    assert moving.leads(T0) == (1, (1, 2), 2)
+    assert moving.leads(T0) == (1, (1, 2), 3)
     moving.submit({T0: (3, 4)})
     assert moving.replicas(T0) == ((3, 4, 1, 2), (3, 4), (1, 2)), "they have to copy anew"
     moving.succeed()
