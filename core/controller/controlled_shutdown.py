@@ -18,7 +18,6 @@ from core.controller.events import (
     LeaderAndIsrResponseReceived,
     RequestId,
 )
-from core.controller.leadership import change_leaderships
 from core.controller.partition_state_machine import PartitionStateMachine
 from core.controller.replica_state_machine import ReplicaStateMachine
 from core.controller.states import PartitionState, ReplicaState
@@ -29,7 +28,6 @@ from core.model import (
     UNKNOWN_BROKER_EPOCH,
     BrokerId,
     LeaderAndIsr,
-    LeaderIsrAndControllerEpoch,
     PartitionAndReplica,
     TopicPartition,
 )
@@ -162,10 +160,14 @@ class ControlledShutdowns:
     def use_again(self, broker_id: BrokerId) -> None:
         """Let a broker lead and follow again that was relieved and is still there."""
         self._context.shutting_down_broker_ids.discard(broker_id)
-        self._let_follow_again(broker_id)
-        self._replicas.handle_state_changes(
-            self._context.replicas_on_brokers([broker_id]), ReplicaState.ONLINE
-        )
+        hosted = self._context.replicas_on_brokers([broker_id])
+        stopped: list[PartitionAndReplica] = []
+        others: list[PartitionAndReplica] = []
+        for replica in hosted:
+            is_stopped = self._is_led_by_another(replica.topic_partition, broker_id)
+            (stopped if is_stopped else others).append(replica)
+        self._replicas.restart(stopped)  # in a new leader epoch: it has obeyed the present one
+        self._replicas.handle_state_changes(others, ReplicaState.ONLINE)
         self._partitions.trigger_online_partition_state_change()
 
     def refuse_all(self) -> None:
@@ -184,26 +186,6 @@ class ControlledShutdowns:
         if broker_epoch != UNKNOWN_BROKER_EPOCH and broker_epoch < registration.broker_epoch:
             return Errors.STALE_BROKER_EPOCH
         return Errors.NONE
-
-    def _let_follow_again(self, broker_id: BrokerId) -> None:
-        """Begin a leader epoch where the broker was stopped: it has obeyed the present one."""
-        stopped = [
-            partition
-            for partition in self._context.partitions_on_broker(broker_id)
-            if self._is_led_by_another(partition, broker_id)
-        ]
-        accepted, _ = change_leaderships(
-            self._term,
-            stopped,
-            lambda current, _: {partition: now.new_epoch() for partition, now in current.items()},
-        )
-        batch = self._term.new_batch()
-        for partition, written in accepted.items():
-            assignment = self._context.partition_full_replica_assignment(partition)
-            others = [r for r in assignment.replicas if r != broker_id]
-            leadership = LeaderIsrAndControllerEpoch(written, self._context.epoch)
-            batch.add_leader_and_isr(others, partition, leadership, assignment, is_new=False)
-        self._term.announce(batch)
 
     def _is_led_by_another(self, partition: TopicPartition, broker_id: BrokerId) -> bool:
         leadership = self._context.partition_leadership_info(partition)

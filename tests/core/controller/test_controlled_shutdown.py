@@ -28,6 +28,7 @@ from tests.support.term import (
     of_type,
     stop_replica_rows,
 )
+from zk.znodes import TopicPartitionStateZNode
 
 DONE = ControlledShutdownResponse(Errors.NONE)
 
@@ -287,3 +288,16 @@ def test_a_broker_that_stays_follows_again_in_a_new_leader_epoch(office: Office)
     assert office.leads(T0) == (0, (0, 1), 1)
     orders = leader_and_isr_rows(office.effects())
     assert {broker: rows[T0].leader_epoch for broker, rows in orders.items()} == {0: 1, 1: 1, 2: 1}
+
+
+def test_a_broker_that_stays_follows_again_once_the_state_may_be_written(office: Office) -> None:
+    office.lead(T0, (0, 1, 2), leader=0, isr=(0, 1))
+    shut_down(office, 2)
+    abandoned = abandonment(office)
+    office.server.deny_writing(TopicPartitionStateZNode.path(T0))
+    office.shutdowns.on_abandoned(abandoned)
+    assert office.context.must_read_again
+    office.effects()
+    office.server.allow(TopicPartitionStateZNode.path(T0))
+    office.topics.read_again()
+    assert leader_and_isr_rows(office.effects())[2][T0].leader_epoch == 1
