@@ -152,6 +152,11 @@ class BrokerMembership:
             # Who leads what is to be deleted brokers do not know, and when to notify us.
             self._replicas.ask(moving)
 
+    def on_replicas_back(self, replicas: list[PartitionAndReplica]) -> None:
+        """Use replicas again whose logs were replaced; they lead what only they can lead."""
+        self._replicas.restart(replicas)
+        self._partitions.trigger_online_partition_state_change()
+
     def announce_brokers(self, partitions: list[TopicPartition] | None = None) -> None:
         """Tell every broker who is alive, and the present state of ``partitions``."""
         batch = self._term.new_batch()

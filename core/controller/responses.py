@@ -154,14 +154,14 @@ class ControlResponses:
             )
             self._brokers.on_replicas_become_offline(newly_offline)
 
-    def _on_back(self, broker_id: BrokerId, replicas: Collection[PartitionAndReplica]) -> None:
+    def _on_back(self, broker_id: BrokerId, replicas: list[PartitionAndReplica]) -> None:
         """Use replicas again whose logs were replaced; their topics may wait for being deleted."""
         self._term.outbox.record("broker %d: %d replicas are back", broker_id, len(replicas))
         batch = self._term.new_batch()
         batch.add_update_metadata(replica.topic_partition for replica in replicas)
         self._term.announce(batch)
         # They were told to stop, because of an earlier answer, and may have to obey that still.
-        self._replicas.restart(replicas)
+        self._brokers.on_replicas_back(replicas)
         topics = {replica.topic_partition.topic for replica in replicas}
         self._deletions.resume(topics & self._context.topics_to_be_deleted)
 

@@ -10,6 +10,7 @@ from core.controller.events import LeaderAndIsrResponseReceived
 from core.controller.states import ReplicaState
 from core.errors import ControllerMovedError, Errors
 from core.model import (
+    NO_LEADER,
     BrokerId,
     LogEnd,
     PartitionAndReplica,
@@ -253,6 +254,16 @@ def test_what_is_replaced_is_back_and_everybody_is_told(office: Office) -> None:
     )
     told = metadata_rows(effects)
     assert {b: rows[T0].offline_replicas for b, rows in told.items()} == {1: (), 2: (), 3: ()}
+
+
+def test_what_is_replaced_leads_when_nobody_else_can(office: Office) -> None:
+    office.lead(T0, (1, 2), leader=1, isr=(1,))
+    lose_t0(office)
+    assert office.leads(T0)[:2] == (NO_LEADER, (1,))
+    notify_log_dir_failure(office, 1, 1)
+    office.notifications.on_log_dir_event_notification()
+    answer_probe(office, 1, Errors.NONE, Errors.STALE_CONTROLLER_EPOCH)
+    assert office.leads(T0)[:2] == (1, (1,))
 
 
 def test_a_log_that_can_be_replaced_in_a_later_epoch_is_given_one(office: Office) -> None:
