@@ -13,6 +13,7 @@ import logging
 from collections.abc import Iterable, Mapping
 
 from core.controller.leadership import with_eligible_replicas
+from core.controller.states import ReplicaState
 from core.controller.term import Term
 from core.errors import BadDataError, Errors
 from core.model import (
@@ -21,6 +22,7 @@ from core.model import (
     LeaderAndIsr,
     LeaderIsrAndControllerEpoch,
     LeaderRecoveryState,
+    PartitionAndReplica,
     TopicPartition,
 )
 from core.ports import WriteError
@@ -122,7 +124,7 @@ class AlterPartitions:
             return Errors.INVALID_UPDATE_VERSION
         if not self._is_valid(row, now):
             return Errors.INVALID_REQUEST
-        if not self._are_eligible(row, sender):
+        if not self._are_eligible(row, now):
             return Errors.INELIGIBLE_REPLICA
         return now._replace(
             isr=row.new_isr, leader_recovery_state=LeaderRecoveryState(row.leader_recovery_state)
@@ -149,9 +151,11 @@ class AlterPartitions:
             )
         )
 
-    def _are_eligible(self, row: AlterPartitionRow, leader: BrokerId) -> bool:
+    def _are_eligible(self, row: AlterPartitionRow, now: LeaderAndIsr) -> bool:
         """Whether all members can be relied on, each in the life the leader saw it in.
 
+        Who joins has been told that it is a replica: a move that could not begin a leader epoch
+        has told nobody, and what the leader knows of a replica it adds may have been deleted.
         A broker that is shutting down must not come back (KIP-841). The leader alone may be: nobody
         could replace it yet, and whom it lets in can. A follower that lost its data since it
         fetched has another broker epoch (KIP-903).
@@ -159,11 +163,16 @@ class AlterPartitions:
         registrations = self._context.registrations
         return all(
             self._context.is_replica_online(
-                replica, row.topic_partition, include_shutting_down=replica == leader
+                replica, row.topic_partition, include_shutting_down=replica == now.leader
             )
             and broker_epoch in (UNKNOWN_BROKER_EPOCH, registrations[replica].broker_epoch)
+            and (replica in now.isr or self._exists(replica, row.topic_partition))
             for replica, broker_epoch in zip(row.new_isr, row.isr_broker_epochs, strict=True)
         )
+
+    def _exists(self, replica: BrokerId, partition: TopicPartition) -> bool:
+        state = self._context.replica_state(PartitionAndReplica(partition, replica))
+        return state is not ReplicaState.NON_EXISTENT
 
     # --- writing ---
 

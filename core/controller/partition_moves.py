@@ -105,8 +105,10 @@ class PartitionMoves:
         self._bring_online_never_led(partitions)
         caught_up = set(self.finish_caught_up(partitions))
         waiting = [p for p in partitions if p not in caught_up]
-        self._warn("do not begin to move", self._leaderships.begin_epoch(waiting))
-        self._make_new(waiting)
+        failures = self._leaderships.begin_epoch(waiting)
+        self._warn("do not begin to move", failures)
+        refused = self._context.refused_states.intersection(failures)  # ``try_again`` begins them
+        self._make_new([p for p in waiting if p not in refused])
 
     def finish_caught_up(self, partitions: Collection[TopicPartition]) -> list[TopicPartition]:
         """Finish those whose target is in sync and return them."""

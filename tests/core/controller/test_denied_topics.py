@@ -7,10 +7,20 @@ from collections.abc import Callable, Iterable
 import pytest
 
 from core.controller.effects import Effect, ScheduleEvent
-from core.controller.events import ApiPartitionReassignment, LookAgain, ReadAgain
-from core.model import BrokerId, ReplicaAssignment, TopicPartition
+from core.controller.events import (
+    AlterPartitionReceived,
+    ApiPartitionReassignment,
+    LookAgain,
+    ReadAgain,
+)
+from core.model import UNKNOWN_BROKER_EPOCH, BrokerId, ReplicaAssignment, TopicPartition
 from core.protocol.control import StopReplicaRequest
-from core.protocol.controller import AlterPartitionReassignmentsRequest, ReassignablePartition
+from core.protocol.controller import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionRequest,
+    AlterPartitionRow,
+    ReassignablePartition,
+)
 from tests.support.fake_zookeeper import FakeZooKeeperServer
 from tests.support.term import T0, T1, Candidate, Tree, leader_and_isr_rows, requests, topic_id
 from zk.admin_znodes import IsrChangeNotificationSequenceZNode, ReassignPartitionsZNode
@@ -41,6 +51,18 @@ def move(partition: TopicPartition, *target: int) -> ApiPartitionReassignment:
     """Return a request to move a partition."""
     row = ReassignablePartition(*partition, target)
     return ApiPartitionReassignment(1, AlterPartitionReassignmentsRequest((row,)))
+
+
+def proposal(candidate: Candidate, *isr: BrokerId) -> AlterPartitionReceived:
+    """Return a request of broker 1, which leads t-0, for an ISR."""
+    context = candidate.controller.context
+    state = context.partition_leadership_info(T0)
+    assert state is not None
+    now = state.leader_and_isr
+    unknown = (UNKNOWN_BROKER_EPOCH,) * len(isr)
+    row = AlterPartitionRow(*T0, None, now.leader_epoch, isr, unknown, 0, now.partition_epoch)
+    life = context.live_broker_epochs[1]
+    return AlterPartitionReceived(1, AlterPartitionRequest(1, life, (row,)))
 
 
 def stopped(effects: Iterable[Effect]) -> list[BrokerId]:
@@ -140,6 +162,24 @@ def test_a_move_whose_first_leader_epoch_could_not_be_written_begins_when_it_can
     told = leader_and_isr_rows(candidate.handle(ReadAgain(1)))
     assert tree.leads(T0) == (1, (1, 2), 6)
     assert told[1][T0].adding_replicas == told[3][T0].adding_replicas == (3,)
+
+
+def test_nobody_joins_by_a_move_whose_first_leader_epoch_could_not_be_written(
+    tree: Tree, candidate: Candidate
+) -> None:
+    """What the leader has seen of a replica in an earlier epoch may be deleted since."""
+    tree.put_topic("t", {0: (1, 2)}, topic_id(7))
+    tree.put_state(T0, 1, (1, 2), leader_epoch=5)
+    candidate.start()
+    tree.server.deny_writing(STATE)
+    assert 3 not in leader_and_isr_rows(candidate.handle(move(T0, 1, 2, 3)))
+    tree.server.allow(STATE)
+    candidate.handle(proposal(candidate, 1, 2, 3))
+    assert tree.leads(T0) == (1, (1, 2), 5)
+    told = leader_and_isr_rows(candidate.handle(ReadAgain(1)))
+    assert told[3][T0].is_new
+    candidate.handle(proposal(candidate, 1, 2, 3))
+    assert tree.leads(T0)[:2] == (1, (1, 2, 3))
 
 
 def test_a_replica_that_no_move_needs_any_more_is_stopped_when_it_can_leave_the_isr(
