@@ -71,7 +71,7 @@ DENIAL_DEFECTS: tuple[Defect, ...] = (
 )
 
 SEARCH_DENIALS_FROM: dict[Defect, int] = {
-    refused_proposals_final: 10_152,
+    refused_proposals_final: 23_311,
     refused_moves_forgotten: 10_477,
     replaced_logs_forgotten: 6_011_204,
     topics_led_without_ids: 552,
