@@ -83,8 +83,8 @@ def members_of_any_life() -> Any:
     """A follower that lost its data since it fetched is let in (KIP-903)."""
     are_eligible = AlterPartitions._are_eligible
 
-    def of_any_life(self: AlterPartitions, row: Any, leader: int) -> bool:
-        return are_eligible(self, row._replace(isr_broker_epochs=(-1,) * len(row.new_isr)), leader)
+    def of_any_life(self: AlterPartitions, row: Any, now: LeaderAndIsr) -> bool:
+        return are_eligible(self, row._replace(isr_broker_epochs=(-1,) * len(row.new_isr)), now)
 
     return patch.object(AlterPartitions, "_are_eligible", of_any_life)
 

@@ -154,7 +154,7 @@ def proposals_of_any_version() -> Any:
 
 def anybody_may_join_the_isr() -> Any:
     """Dead, leaving and reborn replicas are let into the ISR (KIP-841, KIP-903)."""
-    return patch.object(AlterPartitions, "_are_eligible", lambda self, row, sender: True)
+    return patch.object(AlterPartitions, "_are_eligible", lambda self, row, now: True)
 
 
 def final_replica_set_written_first() -> Any:
