@@ -119,6 +119,11 @@ class PartitionMoves:
             self._finish(caught_up)
         return caught_up
 
+    def on_isr_change(self, partitions: Collection[TopicPartition]) -> None:
+        """Finish those whose target is in sync; who left an ISR may replace a damaged log now."""
+        caught_up = self.finish_caught_up(partitions)
+        self._deletions.ask_damaged([p for p in partitions if p not in caught_up])
+
     def on_state_written(self, partition: TopicPartition) -> None:
         """Finish a move whose target is in sync now, unless all that was written is our attempt to.
 

@@ -112,7 +112,7 @@ class Reassignments:
         """Complete those of these partitions whose target replicas are in sync now."""
         moving = [p for p in partitions if p in self._context.partitions_being_reassigned]
         if moving:
-            self._moves.finish_caught_up(moving)
+            self._moves.on_isr_change(moving)
 
     def on_state_written(self, partition: TopicPartition) -> None:
         """Complete a move whose target is in sync now; somebody wrote the partition's state."""

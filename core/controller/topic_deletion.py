@@ -231,12 +231,21 @@ class TopicDeletions:
         leaderless = sorted(tp for tp in moving if tp.topic in waiting and self._lost_leader(tp))
         self._partitions.handle_state_changes(leaderless, PartitionState.OFFLINE)
         self._partitions.handle_state_changes(leaderless, PartitionState.ONLINE, OfflineElection())
-        # They do not know when damaged logs can be replaced: brokers are not told who leads these.
-        offline = self._context.replicas_on_offline_dirs
+        self.ask_damaged(leaderless)
+
+    def ask_damaged(self, moving: Collection[TopicPartition]) -> None:
+        """Ask whether damaged logs of queued topics, which a move waits for, can be replaced now.
+
+        Brokers are not told who leads these partitions, so they cannot know when to notify us.
+        """
+        queued = [p for p in moving if p.topic in self._context.topics_to_be_deleted]
+        if not queued:
+            return
         self._replicas.ask(
             PartitionAndReplica(partition, broker_id)
-            for broker_id, lost in sorted(offline.items())
-            for partition in lost.intersection(leaderless)
+            for broker_id, lost in sorted(self._context.replicas_on_offline_dirs.items())
+            for partition in queued
+            if partition in lost
         )
 
     def _lost_leader(self, partition: TopicPartition) -> bool:

@@ -276,6 +276,21 @@ def test_a_log_that_can_be_replaced_in_a_later_epoch_is_given_one(office: Office
     assert {b: rows[T0].leader_epoch for b, rows in orders.items()} == {1: 1, 2: 1, 3: 1}
 
 
+def test_a_damaged_log_that_a_move_of_a_topic_to_be_deleted_waits_for_is_asked_about_again(
+    office: Office,
+) -> None:
+    office.context.queue_topic_deletion([T0.topic])
+    office.deletions.mark_ineligible([T0.topic], "being moved")
+    moving = ReplicaAssignment((1, 2, 3), adding_replicas=(3,))
+    office.context.update_partition_full_replica_assignment(T0, moving)
+    office.context.partitions_being_reassigned.add(T0)
+    lose_t0(office)
+    office.effects()
+    office.reassignments.on_isr_change([T0, T1])
+    asked = leader_and_isr_rows(office.effects())
+    assert {broker: set(rows) for broker, rows in asked.items()} == {1: {T0}}
+
+
 def test_a_move_of_a_topic_to_be_deleted_goes_on_without_what_is_lost(office: Office) -> None:
     office.context.queue_topic_deletion([T0.topic])
     office.deletions.mark_ineligible([T0.topic], "being moved")
