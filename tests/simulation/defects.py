@@ -61,7 +61,7 @@ from tests.simulation.tampering_defects import (
     TAMPERING_DEFECTS,
     terms_unchecked,
 )
-from tests.simulation.telling_defects import SEARCH_TELLING_FROM, TELLING_DEFECTS
+from tests.simulation.telling_defects import TELLING_DEFECTS, lost_deletions_repeated_last
 from zk import fenced_writes
 from zk.store import ZkControllerStore
 from zk.watching_store import WatchingStore
@@ -441,7 +441,6 @@ SEARCH_FROM: dict[Defect, int] = {
     **SEARCH_CONFIG_FROM,
     **SEARCH_TAMPERING_FROM,
     **SEARCH_FILES_FROM,
-    **SEARCH_TELLING_FROM,
     **SEARCH_DENIALS_FROM,
     **SEARCH_LEADERS_FROM,
     shutdowns_forgotten_by_who_resigns: 355,
@@ -454,6 +453,7 @@ SEARCH_FROM: dict[Defect, int] = {
 RARE_DEFECTS: frozenset[Defect] = frozenset(
     {
         new_leaders_heard_in_an_earlier_life,
+        lost_deletions_repeated_last,
     }
 )
 """No history of the first 200 meets it. The search takes minutes: ``--rare-defects``."""

@@ -67,5 +67,3 @@ TELLING_DEFECTS: tuple[Defect, ...] = (
     requests_of_any_size,
     lost_deletions_repeated_last,
 )
-
-SEARCH_TELLING_FROM: dict[Defect, int] = {lost_deletions_repeated_last: 6_015_060}
