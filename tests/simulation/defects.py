@@ -44,13 +44,16 @@ from tests.simulation.damage_defects import (
 )
 from tests.simulation.decision_defects import (
     DECISION_DEFECTS,
+    deposed_controllers_stop_replicas,
     new_leaders_heard_in_an_earlier_life,
+    state_that_exists_is_a_failure,
 )
 from tests.simulation.denial_defects import DENIAL_DEFECTS, SEARCH_DENIALS_FROM
 from tests.simulation.file_defects import FILE_DEFECTS, SEARCH_FILES_FROM
 from tests.simulation.leader_defects import LEADER_DEFECTS, SEARCH_LEADERS_FROM
 from tests.simulation.power_loss_defects import (
     POWER_LOSS_DEFECTS,
+    losses_forgotten_at_the_first_order,
 )
 from tests.simulation.record_defects import (
     RECORD_DEFECTS,
@@ -444,7 +447,13 @@ SEARCH_FROM: dict[Defect, int] = {
     **SEARCH_DENIALS_FROM,
     **SEARCH_LEADERS_FROM,
     shutdowns_forgotten_by_who_resigns: 355,
-    early_batches_told_out_of_order: 925,
+    early_batches_told_out_of_order: 1070,
+    watches_armed_after_the_read: 140,
+    brokers_let_go_at_once: 95,
+    state_that_exists_is_a_failure: 215,
+    stale_answers_accepted: 50,
+    losses_forgotten_at_the_first_order: 185,
+    deposed_controllers_stop_replicas: 112,
     logs_out_of_sight_taken_for_deleted: 180,
     damaged_replicas_not_asked_to_be_deleted: 2525,
 }
