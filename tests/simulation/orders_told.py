@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 from core.controller.effects import SendControlRequest
-from core.controller.events import BrokerChange, ControlledShutdown
+from core.controller.events import (
+    BrokerChange,
+    ControlledShutdown,
+    EventsLost,
+    LookAgain,
+    ReadAgain,
+)
 from core.controller.request_batch import REPLICA_BYTES, ROW_BYTES
 from core.model import LEADER_DURING_DELETE, BrokerId, TopicPartition
 from core.protocol.control import LeaderAndIsrRequest, StopReplicaRequest
@@ -30,14 +36,24 @@ class OrdersTold:
         if event != self._event:
             self._event, self._told, self._stopped = event, [], set()
         where = f"broker {sender.broker_id} tells {order.broker_id} {order.request}"
-        self._check_once(order, where, has_work=_has_work(sender))
+        reads_everything = isinstance(sender.event, LookAgain | EventsLost | ReadAgain)
+        self._check_once(
+            order, where, has_work=_has_work(sender), reads_everything=reads_everything
+        )
         self._told.append(order)
         self._check_size(sender, order, where)
         self._check_leader(sender, order, where)
 
-    def _check_once(self, order: SendControlRequest, where: str, *, has_work: bool) -> None:
-        """No replica is stopped twice; of who came or went a newcomer may hear again."""
+    def _check_once(
+        self, order: SendControlRequest, where: str, *, has_work: bool, reads_everything: bool
+    ) -> None:
+        """No replica is stopped twice; of who came or went a newcomer may hear again.
+
+        When everything is read again, a broker and a topic that went may both be a reason.
+        """
         if isinstance(order.request, StopReplicaRequest):
+            if reads_everything:
+                return
             stopped = {
                 (order.broker_id, name, row.delete_partition)
                 for name, row in order.request.partitions()
