@@ -11,8 +11,9 @@ from typing import TypeAlias
 from core.controller import effects as fx
 from core.controller import events
 from core.controller.context import ControllerContext
+from core.controller.states import ReplicaState
 from core.errors import Errors
-from core.model import LeaderAndIsr
+from core.model import LeaderAndIsr, PartitionAndReplica
 from core.protocol.controller import (
     AlterPartitionRequest,
     AlterPartitionResponse,
@@ -160,6 +161,10 @@ class Acceptance:
             offline = context.replicas_on_offline_dirs.get(member, ())
             if life is None or is_leaving or is_another or row.topic_partition in offline:
                 return f"member {member} is dead, leaving, another or offline"
+            replica = PartitionAndReplica(row.topic_partition, member)
+            is_unknown = context.replica_state(replica) is ReplicaState.NON_EXISTENT
+            if is_unknown and member not in now.isr:
+                return f"member {member} was never told that it is a replica"
         return ""
 
 
