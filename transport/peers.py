@@ -20,8 +20,7 @@ from core.records import RecordBytes
 from transport.codec import Frames
 from transport.descriptors import OF_THIS_PROCESS, Descriptors
 from transport.sockets import Context, listen_at, open_monitor, open_socket
-from transport.unread import MAX_UNREAD_BYTES, Unread, UnreadLimit
-from transport.unread import OF_THIS_PROCESS as OF_ALL_PORTS
+from transport.unread import MAX_UNREAD_BYTES, OF_ALL_PORTS, Unread, UnreadLimit
 from transport.zmtp import PING, MessageTooLargeError, PeerError, ZmtpConnection, message_pieces
 
 T = TypeVar("T")

@@ -77,5 +77,5 @@ class UnreadLimit:
         return is_too_much and largest == max(of_port.largest for of_port in ports)
 
 
-OF_THIS_PROCESS: Final = UnreadLimit()
+OF_ALL_PORTS: Final = UnreadLimit()
 """What all ports share."""
