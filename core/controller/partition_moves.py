@@ -147,7 +147,7 @@ class PartitionMoves:
         """Go on after an ACL was changed, maybe that of the states of these partitions."""
         moving = sorted(self._context.partitions_being_reassigned)
         self._stop_left_over(self._left_over)
-        self.go_on([p for p in moving if p in set(partitions)])
+        self.go_on(sorted(self._context.partitions_being_reassigned.intersection(partitions)))
         if moving:
             self.keep(moving)
 

@@ -149,13 +149,18 @@ def test_a_move_whose_topic_could_not_be_written_is_finished_when_it_can_be(
     assert tree.topic("t").partitions == {0: ReplicaAssignment((2,))}
 
 
-def test_a_move_whose_first_leader_epoch_could_not_be_written_begins_when_it_can_be(
-    tree: Tree, candidate: Candidate
-) -> None:
+def elect_and_deny_the_state(tree: Tree, candidate: Candidate) -> None:
+    """Have the candidate elected, and then deny it the state of t-0, led by 1 in epoch 5."""
     tree.put_topic("t", {0: (1, 2)}, topic_id(7))
     tree.put_state(T0, 1, (1, 2), leader_epoch=5)
     candidate.start()
     tree.server.deny_writing(STATE)
+
+
+def test_a_move_whose_first_leader_epoch_could_not_be_written_begins_when_it_can_be(
+    tree: Tree, candidate: Candidate
+) -> None:
+    elect_and_deny_the_state(tree, candidate)
     candidate.handle(move(T0, 1, 3))
     assert tree.leads(T0) == (1, (1, 2), 5)
     tree.server.allow(STATE)
@@ -168,10 +173,7 @@ def test_nobody_joins_by_a_move_whose_first_leader_epoch_could_not_be_written(
     tree: Tree, candidate: Candidate
 ) -> None:
     """What the leader has seen of a replica in an earlier epoch may be deleted since."""
-    tree.put_topic("t", {0: (1, 2)}, topic_id(7))
-    tree.put_state(T0, 1, (1, 2), leader_epoch=5)
-    candidate.start()
-    tree.server.deny_writing(STATE)
+    elect_and_deny_the_state(tree, candidate)
     assert 3 not in leader_and_isr_rows(candidate.handle(move(T0, 1, 2, 3)))
     tree.server.allow(STATE)
     candidate.handle(proposal(candidate, 1, 2, 3))
