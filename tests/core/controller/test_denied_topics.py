@@ -13,6 +13,7 @@ from core.controller.events import (
     LookAgain,
     ReadAgain,
 )
+from core.controller.term import ControllerSettings
 from core.model import UNKNOWN_BROKER_EPOCH, BrokerId, ReplicaAssignment, TopicPartition
 from core.protocol.control import StopReplicaRequest
 from core.protocol.controller import (
@@ -226,3 +227,20 @@ def test_a_replica_that_no_move_needs_any_more_is_deleted_after_the_leader_epoch
     assert not stopped(candidate.handle(move(T0, 1, 2)))
     tree.server.allow(STATE)
     assert deleted_in(candidate.handle(ReadAgain(1))) == {(3, epoch + 1)}
+
+
+def test_a_replica_elected_before_its_move_could_begin_is_told_of_the_move(tree: Tree) -> None:
+    """An unclean election chose it while an ACL kept the leader epoch of the move away."""
+    candidate = Candidate(tree, 3, ControllerSettings(unclean_leader_election_enable=True))
+    tree.put_topic("t", {0: (1,)}, topic_id(7))
+    tree.put_state(T0, 1, (1,), leader_epoch=5)
+    candidate.start()
+    tree.server.deny_writing(STATE)
+    candidate.handle(move(T0, 1, 2))
+    tree.server.allow(STATE)
+    tree.unregister(1)
+    candidate.catch_up()
+    leader, isr, epoch = tree.leads(T0)
+    assert (leader, isr) == (2, (2,))
+    told = leader_and_isr_rows(candidate.handle(ReadAgain(1)))
+    assert told[2][T0].leader_epoch == tree.leads(T0)[2] == epoch + 1
