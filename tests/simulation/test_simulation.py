@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import multiprocessing
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ProcessPoolExecutor
+
 import pytest
 
 from core.controller import events
@@ -11,6 +15,7 @@ from tests.simulation.records import BrokenInvariantError
 from tests.simulation.simulation import Simulation
 from tests.simulation.situations import RARE, Situation
 
+HISTORIES_A_CALL = 10  # of another process
 SEEDS_FOR_DEFECTS = 2000
 SEEDS_FOR_SITUATIONS = 300
 
@@ -21,10 +26,34 @@ def seeds(request: pytest.FixtureRequest) -> range:
     return range(count) if first is None else range(first, first + 1)
 
 
-def test_random_histories_keep_every_invariant_and_converge(seeds: range):
+@pytest.fixture(scope="module")
+def all_cores() -> Iterator[ProcessPoolExecutor]:
+    """Processes that live through histories: one process cannot use a second core."""
+    cores = ProcessPoolExecutor(mp_context=multiprocessing.get_context("spawn"))
+    yield cores
+    cores.shutdown(cancel_futures=True)
+
+
+@pytest.fixture(scope="module")
+def searches(
+    all_cores: ProcessPoolExecutor, request: pytest.FixtureRequest
+) -> Mapping[Defect, Future[bool]]:
+    """The searches of the selected tests, begun in the order of the tests."""
+    own = [item for item in request.session.items if item.path == request.path]
+    selected = [item.callspec.params.get("defect") for item in own if hasattr(item, "callspec")]
+    are_rare_wanted = request.config.getoption("--rare-defects")
+    return {
+        defect: all_cores.submit(_is_found, defect)
+        for defect in DEFECTS
+        if defect in selected and (are_rare_wanted or defect not in RARE_DEFECTS)
+    }
+
+
+def test_random_histories_keep_every_invariant_and_converge(
+    seeds: range, all_cores: ProcessPoolExecutor
+):
     met: set[Situation] = set()
-    for seed in seeds:
-        _, failure, situations = live(seed)
+    for _, failure, situations in all_cores.map(live, seeds, chunksize=HISTORIES_A_CALL):
         met.update(situations)
         if failure is not None:
             pytest.fail(failure, pytrace=False)
@@ -44,12 +73,18 @@ def test_the_same_seed_makes_the_same_history(seed: int):
 
 
 @pytest.mark.parametrize("defect", DEFECTS, ids=lambda defect: defect.__name__)
-def test_a_core_with_a_defect_is_caught(defect: Defect, request: pytest.FixtureRequest):
+def test_a_core_with_a_defect_is_caught(
+    defect: Defect, searches: Mapping[Defect, Future[bool]], request: pytest.FixtureRequest
+):
     if defect in RARE_DEFECTS and not request.config.getoption("--rare-defects"):
         pytest.skip("rare: the search takes minutes, --rare-defects")
+    assert searches[defect].result(), f"{defect.__name__} passes {SEEDS_FOR_DEFECTS} histories"
+
+
+def _is_found(defect: Defect) -> bool:
+    """Whether one of the histories from where the search begins fails by the defect."""
     first = SEARCH_FROM.get(defect, 0)
-    caught = any(_is_caught(defect, seed) for seed in range(first, first + SEEDS_FOR_DEFECTS))
-    assert caught, f"{defect.__name__} passes {SEEDS_FOR_DEFECTS} histories"
+    return any(_is_caught(defect, seed) for seed in range(first, first + SEEDS_FOR_DEFECTS))
 
 
 def _is_caught(defect: Defect, seed: int) -> bool:
