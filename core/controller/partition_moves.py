@@ -91,9 +91,12 @@ class PartitionMoves:
         return refusals
 
     def clean_up(self) -> None:
-        """Finish what a former controller began when it stopped unneeded replicas."""
+        """Finish what a former controller began when it stopped unneeded replicas.
+
+        Moves that were set aside are resumed within a term: what it left over stays known.
+        """
         self._unfinished.clear()
-        self._left_over.clear()
+        self._left_over = self._unneeded(self._left_over)
         self._warn("keep strangers in the ISR", self._leaderships.evict_strangers())
 
     def go_on(self, partitions: Collection[TopicPartition]) -> None:

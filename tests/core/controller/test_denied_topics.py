@@ -12,9 +12,12 @@ from core.controller.events import (
     ApiPartitionReassignment,
     LookAgain,
     ReadAgain,
+    ZkPartitionReassignment,
 )
+from core.controller.set_aside import FAILURES_TO_SET_ASIDE
 from core.controller.term import ControllerSettings
 from core.model import UNKNOWN_BROKER_EPOCH, BrokerId, ReplicaAssignment, TopicPartition
+from core.ports import ControllerFailure
 from core.protocol.control import StopReplicaRequest
 from core.protocol.controller import (
     AlterPartitionReassignmentsRequest,
@@ -23,8 +26,18 @@ from core.protocol.controller import (
     ReassignablePartition,
 )
 from tests.support.fake_zookeeper import FakeZooKeeperServer
-from tests.support.term import T0, T1, Candidate, Tree, leader_and_isr_rows, requests, topic_id
+from tests.support.term import (
+    T0,
+    T1,
+    Candidate,
+    Tree,
+    delete,
+    leader_and_isr_rows,
+    requests,
+    topic_id,
+)
 from zk.admin_znodes import IsrChangeNotificationSequenceZNode, ReassignPartitionsZNode
+from zk.failure_store import ControllerFailuresZNode
 from zk.znodes import TopicPartitionStateZNode, TopicPartitionsZNode, TopicZNode
 
 ISR_CHANGE = IsrChangeNotificationSequenceZNode.encode([T0])
@@ -244,3 +257,21 @@ def test_a_replica_elected_before_its_move_could_begin_is_told_of_the_move(tree:
     assert (leader, isr) == (2, (2,))
     told = leader_and_isr_rows(candidate.handle(ReadAgain(1)))
     assert told[2][T0].leader_epoch == tree.leads(T0)[2] == epoch + 1
+
+
+def test_a_replica_that_no_move_needs_is_stopped_though_moves_were_set_aside(
+    tree: Tree, candidate: Candidate
+) -> None:
+    """To go on with them is also how a term begins: what this term found is not forgotten."""
+    moves = ZkPartitionReassignment.__name__
+    record = ControllerFailure(moves, moves, "planted", FAILURES_TO_SET_ASIDE, 9, 1)
+    tree.server.put(ControllerFailuresZNode.PATH, ControllerFailuresZNode.encode([record]))
+    tree.put_topic("t", {0: ReplicaAssignment((1, 2, 3), (3,))}, topic_id(7))
+    tree.put_state(T0, 1, (1, 2), leader_epoch=5)
+    candidate.start()
+    tree.server.deny_writing(STATE)
+    candidate.handle(move(T0, 1, 2))
+    delete(tree.sessions[1], ControllerFailuresZNode.PATH)
+    assert not stopped(candidate.catch_up())
+    tree.server.allow(STATE)
+    assert 3 in stopped(candidate.handle(ReadAgain(1)))
