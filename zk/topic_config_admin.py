@@ -1,14 +1,19 @@
-"""What topics override, as administrators read and change it.
+"""What topics and brokers override, as administrators read and change it.
 
 Mirrors ``kafka.zk.AdminZkClient.changeTopicConfig``, except that nobody else's change is undone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from core.errors import BadDataError, RegentError
-from zk.admin_znodes import ConfigEntityChangeNotificationSequenceZNode, ConfigEntityZNode
+from core.model import BrokerId
+from zk.admin_znodes import (
+    DEFAULT_ENTITY_NAME,
+    ConfigEntityChangeNotificationSequenceZNode,
+    ConfigEntityZNode,
+)
 from zk.conflicts import MAX_ATTEMPTS, ConflictError
 from zk.operations import (
     ANY_VERSION,
@@ -22,6 +27,7 @@ from zk.operations import (
 )
 from zk.znodes import TopicZNode
 
+BROKERS = "brokers"
 TOPICS = "topics"
 
 
@@ -30,7 +36,7 @@ class UnknownTopicError(RegentError):
 
 
 class TopicConfigAdmin:
-    """``/config/topics`` over one ZooKeeper session."""
+    """``/config/topics`` and ``/config/brokers`` over one ZooKeeper session."""
 
     def __init__(self, zookeeper: ZooKeeper) -> None:
         self._zookeeper = zookeeper
@@ -39,13 +45,24 @@ class TopicConfigAdmin:
         self, topics: Collection[str]
     ) -> dict[str, dict[str, str] | BadDataError]:
         """Read what each topic overrides; empty where nothing was ever set."""
-        paths = [ConfigEntityZNode.path(TOPICS, topic) for topic in topics]
+        return self._read_configs(TOPICS, topics)
+
+    def read_broker_configs(
+        self, broker_ids: Iterable[BrokerId]
+    ) -> dict[str, dict[str, str] | BadDataError]:
+        """Read the dynamic settings of brokers by id, and of all brokers by ``<default>``."""
+        return self._read_configs(BROKERS, [DEFAULT_ENTITY_NAME, *map(str, broker_ids)])
+
+    def _read_configs(
+        self, entity_type: str, names: Collection[str]
+    ) -> dict[str, dict[str, str] | BadDataError]:
+        paths = [ConfigEntityZNode.path(entity_type, name) for name in names]
         configs: dict[str, dict[str, str] | BadDataError] = {}
-        for topic, node in zip(topics, self._zookeeper.get_many(paths), strict=True):
+        for name, node in zip(names, self._zookeeper.get_many(paths), strict=True):
             try:
-                configs[topic] = {} if node is None else ConfigEntityZNode.decode(node.data)
+                configs[name] = {} if node is None else ConfigEntityZNode.decode(node.data)
             except BadDataError as error:
-                configs[topic] = error
+                configs[name] = error
         return configs
 
     def alter_topic_config(self, topic: str, changes: Mapping[str, str | None]) -> dict[str, str]:

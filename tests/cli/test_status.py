@@ -333,6 +333,19 @@ def test_nodes_that_cannot_be_understood_are_ill(healthy: FakeCluster) -> None:
     assert found[1].startswith("topic bad: ")
 
 
+def test_dynamic_settings_that_brokers_cannot_understand_are_named_and_not_ill(
+    healthy: FakeCluster,
+) -> None:
+    for name in ("1", "<default>"):
+        healthy.zookeeper.put(f"/config/brokers/{name}", b"garbage")
+    warnings = healthy.json("status")["warnings"]
+    assert isinstance(warnings, list)
+    assert [warning.split(" is ignored: ")[0] for warning in warnings] == [
+        "what /config/brokers/<default> sets",
+        "what /config/brokers/1 sets",
+    ]
+
+
 def test_what_brokers_warn_of_is_shown_and_not_ill(cluster: FakeCluster) -> None:
     full = DescribeMetadataResponse(
         Errors.NONE, 0, "RunningAsBroker", 0, 1, warnings=("clients are turned away",)
