@@ -25,7 +25,7 @@ from core.protocol.controller import (
     AlterPartitionRow,
     ReassignablePartition,
 )
-from tests.support.fake_zookeeper import FakeZooKeeperServer
+from tests.support.fake_zookeeper import Call, FakeZooKeeperServer
 from tests.support.term import (
     T0,
     T1,
@@ -161,6 +161,30 @@ def test_a_move_whose_topic_could_not_be_written_is_finished_when_it_can_be(
     tree.server.allow(TOPIC)
     candidate.handle(ReadAgain(1))
     assert tree.topic("t").partitions == {0: ReplicaAssignment((2,))}
+
+
+def test_a_move_is_not_over_while_a_removed_replica_cannot_leave_the_isr(
+    tree: Tree, candidate: Candidate
+) -> None:
+    """Else the next controller knows of no move, and nobody deletes the replica's log."""
+    moving = ReplicaAssignment((2, 1), (2,), (1,))
+    tree.put_topic("t", {0: moving}, topic_id(7))
+    tree.put_state(T0, 1, (1, 2), leader_epoch=5)
+
+    def deny_when_another_leads(call: Call) -> None:
+        if tree.leads(T0)[0] == 2:
+            tree.server.deny_writing(STATE)
+
+    candidate.session.hook = deny_when_another_leads
+    assert not deleted_in(candidate.start())
+    assert (tree.leads(T0)[:2], tree.topic("t").partitions[0]) == ((2, (1, 2)), moving)
+    candidate.session.hook = None
+    tree.server.allow(STATE)
+    assert 1 in dict(deleted_in(candidate.handle(ReadAgain(1))))
+    assert (tree.leads(T0)[:2], tree.topic("t").partitions[0]) == (
+        (2, (2,)),
+        ReplicaAssignment((2,)),
+    )
 
 
 def elect_and_deny_the_state(tree: Tree, candidate: Candidate) -> None:
