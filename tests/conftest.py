@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import uuid
 from collections.abc import Iterator
 
@@ -20,6 +21,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--seed", type=int, default=None, help="simulate this one history")
     parser.addoption("--rare-defects", action="store_true", help="search for rare defects, too")
     parser.addoption("--cases", default=None, help="run the conformance cases of this file")
+
+
+def pytest_configure() -> None:
+    """Have commands that tests start end at Ctrl-C, also where ``make test &`` ignores it."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
