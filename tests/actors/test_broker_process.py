@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -24,7 +25,6 @@ from core.protocol.control import (
 )
 from tests.support.connected_sessions import Session
 from tests.support.running_cluster import eventually
-from tests.support.standalone_spark import free_port
 from tests.support.term import topic_id
 from transport.client import RequestClient, RequestFailedError
 from transport.sockets import new_context
@@ -51,7 +51,9 @@ def test_orders_that_come_before_the_broker_is_registered_are_refused(
     former_life = Session(zookeeper_address).client
     path = BrokerIdZNode.path(BROKER)
     former_life.multi([Create("/brokers"), Create("/brokers/ids"), Create(path, ephemeral=True)])
-    settings, port = Settings(), free_port()
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    settings = Settings()
     broker_config = dataclasses.replace(settings.broker, control_port=port)
     process = BrokerProcess(
         BrokerOptions(BROKER, zookeeper_address, tmp_path, run.__file__),

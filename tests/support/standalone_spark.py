@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import socket
+import re
 import subprocess
 import sys
 import urllib.request
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -20,6 +20,7 @@ from tests.support.running_cluster import eventually
 
 _SPARK_HOME = Path(pyspark.__file__).parent
 _START_S = 120.0
+_MASTER = "master.Master"
 
 
 class StandaloneSpark:
@@ -28,11 +29,10 @@ class StandaloneSpark:
     def __init__(self, directory: Path, workers: int = 2) -> None:
         self._directory = directory
         self._open = ExitStack()
-        port, self._web_port = free_port(), free_port()
-        self.master = f"spark://127.0.0.1:{port}"
         try:
-            self._start("master.Master", "--port", str(port), "--webui-port", str(self._web_port))
-            eventually(self._is_up, "the master is up", _START_S)
+            self._start(_MASTER, "--port", "0", "--webui-port", "0")
+            self.master = self._logged(r"Starting Spark master at (spark://\S+)")
+            self._web_port = self._logged(r"Successfully started service 'MasterUI' on port (\d+)")
             self._workers = [self._start_worker(number) for number in range(workers)]
             eventually(lambda: self.live_workers == workers, f"{workers} workers", _START_S)
         except BaseException:
@@ -60,10 +60,11 @@ class StandaloneSpark:
         self._workers[number].kill()
         self._workers[number].wait()
 
-    def _is_up(self) -> bool:
-        with suppress(OSError):
-            return bool(self._state())
-        return False
+    def _logged(self, pattern: str) -> str:
+        """Wait for a line of the master's log and return what the group of the pattern matches."""
+        log = self._directory / f"{_MASTER}.log"
+        found = eventually(lambda: re.findall(pattern, log.read_text()), pattern, _START_S)
+        return str(found[0])
 
     def _state(self) -> dict[str, Any]:
         address = f"http://127.0.0.1:{self._web_port}/json/"
@@ -104,11 +105,3 @@ class StandaloneSpark:
         self._open.callback(process.wait)
         self._open.callback(process.kill)
         return process
-
-
-def free_port() -> int:
-    """Return a port that nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-    return port
