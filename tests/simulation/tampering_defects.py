@@ -164,7 +164,7 @@ TAMPERING_DEFECTS: tuple[Defect, ...] = (
 SEARCH_TAMPERING_FROM: dict[Defect, int] = {
     terms_unchecked: 830,
     contested_topics_left_out: 6_009_810,
-    garbage_stays_in_registrations: 60,
+    garbage_stays_in_registrations: 670,
     registrations_made_again_without_suspects: 2310,
     older_data_are_accepted: 452,
     registrations_deleted_for_good: 100,
