@@ -25,8 +25,6 @@ from core.errors import BadDataError, UnreadableError
 from core.model import MAX_CONTROLLER_EPOCH, BrokerId, BrokerRegistration
 from core.protocol.controller import DescribeControllerRequest, DescribeControllerResponse
 from zk.admin import ZkAdminStore
-from zk.admin_znodes import ConfigEntityZNode
-from zk.topic_config_admin import BROKERS
 from zk.znodes import TopicPartitionStateZNode
 
 _ZOOKEEPER_LIMIT_S = 3.0
@@ -186,8 +184,8 @@ def _examine_brokers(
         else:
             health.reasons.append(str(registration))
     health.warnings += [
-        f"what {ConfigEntityZNode.path(BROKERS, name)} sets is ignored: {config}"
-        for name, config in admin.read_broker_configs(sorted(registrations)).items()
+        f"dynamic settings are ignored: {config}"
+        for config in admin.read_broker_configs(sorted(registrations)).values()
         if isinstance(config, BadDataError)
     ]
     expected = [] if file is None else [broker.broker_id for broker in file.brokers]

@@ -160,11 +160,14 @@ class ConfigEntityZNode:
         return orjson.dumps({"version": 1, "config": dict(config)})
 
     @staticmethod
-    def decode(data: bytes) -> dict[str, str]:
-        """Return the overrides, none for empty data. The version may be missing."""
+    def decode(data: bytes, path: str = "/config/<type>/<name>") -> dict[str, str]:
+        """Return the overrides, none for empty data. The version may be missing.
+
+        Raises ``BadDataError``, which names ``path``.
+        """
         if not data:
             return {}
-        config = decode_object(data, "/config/<type>/<name>").optional_nested("config")
+        config = decode_object(data, path).optional_nested("config")
         return {key: config.string(key) for key in config.values}
 
 

@@ -43,12 +43,13 @@ class ZkConfigStore(WatchingStore):
     def read_configs(self, entities: Collection[str]) -> Mapping[str, Mapping[str, str]]:
         """Read what entities override; an entity that has nothing, or garbage, is missing."""
         paths = [ConfigEntityZNode.path(*entity.split("/", 1)) for entity in entities]
+        nodes = self._zookeeper.get_many(paths)
         configs: dict[str, Mapping[str, str]] = {}
-        for entity, node in zip(entities, self._zookeeper.get_many(paths), strict=True):
+        for entity, path, node in zip(entities, paths, nodes, strict=True):
             if node is None:
                 continue
             try:
-                configs[entity] = ConfigEntityZNode.decode(node.data)
+                configs[entity] = ConfigEntityZNode.decode(node.data, path)
             except BadDataError as error:
                 log.error("the configuration of %s is ignored: %s", entity, error)
         return configs

@@ -286,10 +286,11 @@ class ZkControllerStore(
     ) -> Mapping[str, bool | BadDataError]:
         """Read whether each topic allows unclean elections; missing where it does not say."""
         paths = [ConfigEntityZNode.path("topics", topic) for topic in topics]
+        nodes = self._zookeeper.get_many(paths)
         settings: dict[str, bool | BadDataError] = {}
-        for topic, node in zip(topics, self._zookeeper.get_many(paths), strict=True):
+        for topic, path, node in zip(topics, paths, nodes, strict=True):
             try:
-                config = {} if node is None else ConfigEntityZNode.decode(node.data)
+                config = {} if node is None else ConfigEntityZNode.decode(node.data, path)
             except BadDataError as error:
                 settings[topic] = error
                 continue

@@ -57,10 +57,11 @@ class TopicConfigAdmin:
         self, entity_type: str, names: Collection[str]
     ) -> dict[str, dict[str, str] | BadDataError]:
         paths = [ConfigEntityZNode.path(entity_type, name) for name in names]
+        nodes = self._zookeeper.get_many(paths)
         configs: dict[str, dict[str, str] | BadDataError] = {}
-        for name, node in zip(names, self._zookeeper.get_many(paths), strict=True):
+        for name, path, node in zip(names, paths, nodes, strict=True):
             try:
-                configs[name] = {} if node is None else ConfigEntityZNode.decode(node.data)
+                configs[name] = {} if node is None else ConfigEntityZNode.decode(node.data, path)
             except BadDataError as error:
                 configs[name] = error
         return configs
@@ -78,7 +79,7 @@ class TopicConfigAdmin:
             topic_node, node = self._zookeeper.get_many([TopicZNode.path(topic), path])
             if topic_node is None:
                 raise UnknownTopicError(f"topic {topic} does not exist")
-            old = {} if node is None else ConfigEntityZNode.decode(node.data)
+            old = {} if node is None else ConfigEntityZNode.decode(node.data, path)
             merged: dict[str, str | None] = {**old, **changes}
             config = {name: value for name, value in merged.items() if value is not None}
             data = ConfigEntityZNode.encode(config)
