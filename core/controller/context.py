@@ -19,6 +19,7 @@ from core.model import (
     BrokerId,
     BrokerInfo,
     BrokerRegistration,
+    LeaderAndIsr,
     LeaderIsrAndControllerEpoch,
     LogEnd,
     PartitionAndReplica,
@@ -190,10 +191,20 @@ class ControllerContext:
                 if self.suspect_end(leader, topic_partition) is not None:
                     self._undeposed[topic_partition] = leader
 
-    def note_elected(self, topic_partitions: Iterable[TopicPartition]) -> None:
-        """Note that the leaders of these were elected with what is known now."""
-        for topic_partition in topic_partitions:
+    def note_elected(self, leaderships: Mapping[TopicPartition, LeaderAndIsr]) -> None:
+        """Note that these leaders were elected with what is known now.
+
+        An unclean election may choose a replica that a move could not create yet. It is told to
+        lead, so it exists.
+        """
+        for topic_partition, elected in leaderships.items():
             self._undeposed.pop(topic_partition, None)
+            leader = PartitionAndReplica(topic_partition, elected.leader)
+            if (
+                elected.leader != NO_LEADER
+                and self.replica_state(leader) is ReplicaState.NON_EXISTENT
+            ):
+                self.put_replica_state(leader, ReplicaState.ONLINE)
 
     def note_rejoined(self, broker_id: BrokerId, topic_partition: TopicPartition) -> None:
         """Suspect a replica no longer that got into the ISR, before its broker says so."""

@@ -306,10 +306,6 @@ class PartitionStateMachine:
         self._context.note_elected(accepted)
         for partition, written in accepted.items():
             self._context.put_partition_state(partition, PartitionState.ONLINE)
-            leader = PartitionAndReplica(partition, written.leader)
-            if self._context.replica_state(leader) is ReplicaState.NON_EXISTENT:
-                # A move could not create it yet. It is told to lead, so it exists.
-                self._context.put_replica_state(leader, ReplicaState.ONLINE)
             batch.add_leader_and_isr(
                 elected[partition].recipients,
                 partition,

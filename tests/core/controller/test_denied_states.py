@@ -392,6 +392,20 @@ def test_a_suspect_leader_that_shuts_down_is_deposed_when_its_partition_is_known
     assert office.leads(T0)[0] == NO_LEADER
 
 
+def test_a_replica_elected_before_its_move_could_begin_is_told_that_it_leads() -> None:
+    """A suspect leader shuts down: the election is unclean."""
+    office = Office((1, 2))
+    office.lead(T0, (1,), leader=1, isr=(1,))
+    assignment = ReplicaAssignment((1, 2), (2,))
+    office.context.update_partition_full_replica_assignment(T0, assignment)
+    office.context.add_live_broker(replace(office.context.registrations[1], suspects=EMPTY))
+    office.context.shutting_down_broker_ids.add(1)
+    office.term.settings.unclean_leader_election_enable = True
+    office.partitions.settle_late([T0])
+    assert office.leads(T0)[0] == 2
+    assert told_leaders(office.effects(), 2) == {2}
+
+
 @denials
 def test_a_replica_that_is_back_is_used_when_a_leader_epoch_can_be_begun(
     tree: Tree, candidate: Candidate, deny: Deny
