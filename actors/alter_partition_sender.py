@@ -17,17 +17,17 @@ from typing import TypeAlias
 from pykka import ActorDeadError, ActorRef
 from pykka import Timeout as AskTimeout
 
-from actors.controller_event_manager import ControllerEventManager
-from actors.inbox import Reply
-from actors.request_channel import ChannelToCurrent, RequestChannel
-from actors.runtime import RegentActor, Supervisor
-from actors.scheduler import Scheduler
-from actors.timer import Timer, monotonic_ms
-from core.errors import Errors, RegentError
-from core.protocol.controller import AlterPartitionRequest, AlterPartitionResponse
-from core.replication.metadata_cache import MetadataCache
-from core.replication.replica_manager import ReplicaManager
-from transport.client import RequestAbandonedError
+from regent.actors.controller_event_manager import ControllerEventManager
+from regent.actors.inbox import Reply
+from regent.actors.request_channel import ChannelToCurrent, RequestChannel
+from regent.actors.runtime import RegentActor, Supervisor
+from regent.actors.scheduler import Scheduler
+from regent.actors.timer import Timer, monotonic_ms
+from regent.core.errors import Errors, RegentError
+from regent.core.protocol.controller import AlterPartitionRequest, AlterPartitionResponse
+from regent.core.replication.metadata_cache import MetadataCache
+from regent.core.replication.replica_manager import ReplicaManager
+from regent.transport.client import RequestAbandonedError
 
 logger = logging.getLogger(__name__)
 

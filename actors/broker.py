@@ -13,31 +13,31 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TypeAlias
 
-from actors.fair_lock import FairLock
-from actors.inbox import Overflow, Reply
-from actors.replica_fetcher_manager import ReplicaFetcherManager
-from actors.replica_fetcher_thread import OpenFetchChannel
-from actors.runtime import RegentActor, Supervisor
-from actors.scheduler import Scheduler
-from actors.timer import monotonic_ms
-from core.errors import Errors, SessionExpiredError
-from core.model import BrokerId, TopicPartition
-from core.protocol.broker import (
+from regent.actors.fair_lock import FairLock
+from regent.actors.inbox import Overflow, Reply
+from regent.actors.replica_fetcher_manager import ReplicaFetcherManager
+from regent.actors.replica_fetcher_thread import OpenFetchChannel
+from regent.actors.runtime import RegentActor, Supervisor
+from regent.actors.scheduler import Scheduler
+from regent.actors.timer import monotonic_ms
+from regent.core.errors import Errors, SessionExpiredError
+from regent.core.model import BrokerId, TopicPartition
+from regent.core.protocol.broker import (
     DescribeMetadataRequest,
     DescribeMetadataResponse,
     MetadataPartition,
     ShutdownBrokerRequest,
 )
-from core.protocol.control import (
+from regent.core.protocol.control import (
     ControlHeader,
     ControlRequest,
     LeaderAndIsrRequest,
     UpdateMetadataRequest,
 )
-from core.replica_logs import ReplicaLogs
-from core.replication.control_orders import refusal
-from core.replication.metadata_cache import MetadataCache
-from core.replication.replica_manager import ReplicaManager, ReplicationSettings
+from regent.core.replica_logs import ReplicaLogs
+from regent.core.replication.control_orders import refusal
+from regent.core.replication.metadata_cache import MetadataCache
+from regent.core.replication.replica_manager import ReplicaManager, ReplicationSettings
 
 logger = logging.getLogger(__name__)
 

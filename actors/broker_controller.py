@@ -10,21 +10,21 @@ from pathlib import Path
 
 from pykka import ActorDeadError, ActorRef
 
-from actors.controller_event_manager import ControllerEventManager, ControllerListener
-from actors.event_journal import EventJournalFile
-from actors.inbox import Asked, ClearAndPut, Reply
-from actors.request_router import controller_client_id
-from actors.request_send_thread import DeliverySettings
-from actors.runtime import start_actor, stop_actor
-from actors.scheduler import Scheduler
-from config.settings import Settings
-from core.controller.controller import Controller
-from core.controller.events import ControllerEvent, Expire
-from core.errors import SessionExpiredError
-from core.model import BrokerId
-from transport.client import RequestClient
-from transport.sockets import Context
-from zk.session import SessionKeeper
+from regent.actors.controller_event_manager import ControllerEventManager, ControllerListener
+from regent.actors.event_journal import EventJournalFile
+from regent.actors.inbox import Asked, ClearAndPut, Reply
+from regent.actors.request_router import controller_client_id
+from regent.actors.request_send_thread import DeliverySettings
+from regent.actors.runtime import start_actor, stop_actor
+from regent.actors.scheduler import Scheduler
+from regent.config.settings import Settings
+from regent.core.controller.controller import Controller
+from regent.core.controller.events import ControllerEvent, Expire
+from regent.core.errors import SessionExpiredError
+from regent.core.model import BrokerId
+from regent.transport.client import RequestClient
+from regent.transport.sockets import Context
+from regent.zk.session import SessionKeeper
 
 logger = logging.getLogger(__name__)
 

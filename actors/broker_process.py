@@ -17,7 +17,7 @@ from typing import TypedDict
 from pykka import ActorDeadError, ActorRef
 from pykka import Timeout as AskTimeout
 
-from actors.broker import (
+from regent.actors.broker import (
     Broker,
     BrokerCallbacks,
     BrokerState,
@@ -25,51 +25,52 @@ from actors.broker import (
     LogDirectoryFailed,
     Registered,
 )
-from actors.broker_controller import BrokerController
-from actors.broker_registration import AdvertisedListeners, register
-from actors.broker_storage import BrokerStorage
-from actors.config_listener import CatchUp, ConfigsChanged, start_config_listener
-from actors.controlled_shutdown import hand_over
-from actors.controller_event_manager import ControllerListener
-from actors.guardian import Guardian
-from actors.guardian_metrics import GuardianMetrics
-from actors.inbox import InboxFullError, Reply
-from actors.kafka_endpoint import KafkaEndpoint, Served
-from actors.listener_metrics import KafkaClientMetrics
-from actors.machine_settings import controller_settings, replication_settings
-from actors.metrics import BrokerMetrics, MetricsServer
-from actors.replication import Replication
-from actors.request_router import RequestRouter
-from actors.runtime import start_actor, stop_actor
-from actors.scheduler import Scheduler
-from actors.topic_administration import TopicAdministration
-from actors.topic_ids import RandomTopicIds
-from actors.topic_metrics import TopicMetrics
-from actors.watchdog import Watchdog
-from actors.zookeeper_checks import ZooKeeperChecks
-from config.addresses import port_of, tcp_endpoint
-from config.settings import Settings
-from core.controller.controller import Controller
-from core.controller.events import RegisterBrokerAndReelect, Startup, SuspectReplicasChanged
-from core.errors import Errors, RegentError, SessionExpiredError, StorageError
-from core.model import UNKNOWN_BROKER_EPOCH, BrokerId, BrokerInfo, TopicPartition
-from core.protocol.api import ApiKey
-from core.protocol.broker import ShutdownBrokerResponse
-from core.protocol.control import ControlHeader, ControlResponse
-from core.protocol.controller import ControlledShutdownRequest
-from transport.codec import CONTROL_REQUESTS, max_request_bytes
-from transport.server import ControlServer, IncomingRequest
-from transport.sockets import new_context
-from zk import progress_mark
-from zk.admin_znodes import ConfigEntityChangeNotificationZNode
-from zk.channel import ConnectionState
-from zk.client import ZooKeeperClient
-from zk.cluster_identity import check_cluster, check_end_points, join_cluster
-from zk.operations import WatchEvent
-from zk.session import SessionKeeper
-from zk.store import ZkControllerStore
-from zk.watches import controller_event
-from zk.znodes import TopicsZNode
+from regent.actors.broker_controller import BrokerController
+from regent.actors.broker_registration import AdvertisedListeners, register
+from regent.actors.broker_storage import BrokerStorage
+from regent.actors.config_listener import CatchUp, ConfigsChanged, start_config_listener
+from regent.actors.controlled_shutdown import hand_over
+from regent.actors.controller_event_manager import ControllerListener
+from regent.actors.guardian import Guardian
+from regent.actors.guardian_metrics import GuardianMetrics
+from regent.actors.inbox import InboxFullError, Reply
+from regent.actors.kafka_endpoint import KafkaEndpoint, Served
+from regent.actors.listener_metrics import KafkaClientMetrics
+from regent.actors.machine_settings import controller_settings, replication_settings
+from regent.actors.metrics import BrokerMetrics, MetricsServer
+from regent.actors.replication import Replication
+from regent.actors.request_router import RequestRouter
+from regent.actors.runtime import start_actor, stop_actor
+from regent.actors.scheduler import Scheduler
+from regent.actors.topic_administration import TopicAdministration
+from regent.actors.topic_ids import RandomTopicIds
+from regent.actors.topic_metrics import TopicMetrics
+from regent.actors.watchdog import Watchdog
+from regent.actors.zookeeper_checks import ZooKeeperChecks
+from regent.config.addresses import port_of, tcp_endpoint
+from regent.config.command_line import COMMAND
+from regent.config.settings import Settings
+from regent.core.controller.controller import Controller
+from regent.core.controller.events import RegisterBrokerAndReelect, Startup, SuspectReplicasChanged
+from regent.core.errors import Errors, RegentError, SessionExpiredError, StorageError
+from regent.core.model import UNKNOWN_BROKER_EPOCH, BrokerId, BrokerInfo, TopicPartition
+from regent.core.protocol.api import ApiKey
+from regent.core.protocol.broker import ShutdownBrokerResponse
+from regent.core.protocol.control import ControlHeader, ControlResponse
+from regent.core.protocol.controller import ControlledShutdownRequest
+from regent.transport.codec import CONTROL_REQUESTS, max_request_bytes
+from regent.transport.server import ControlServer, IncomingRequest
+from regent.transport.sockets import new_context
+from regent.zk import progress_mark
+from regent.zk.admin_znodes import ConfigEntityChangeNotificationZNode
+from regent.zk.channel import ConnectionState
+from regent.zk.client import ZooKeeperClient
+from regent.zk.cluster_identity import check_cluster, check_end_points, join_cluster
+from regent.zk.operations import WatchEvent
+from regent.zk.session import SessionKeeper
+from regent.zk.store import ZkControllerStore
+from regent.zk.watches import controller_event
+from regent.zk.znodes import TopicsZNode
 
 _ACTOR_TIMEOUT_S = 10.0
 _SESSION_CLOSE_TIMEOUT_S = 3.0
@@ -89,12 +90,11 @@ class BrokerAddress(TypedDict):
 
 @dataclass(frozen=True, slots=True)
 class BrokerOptions:
-    """Which broker this is, and where its things are; ``run_path`` is the program's own file."""
+    """Which broker this is, and where its things are."""
 
     broker_id: BrokerId
     zookeeper: str
     data_dir: Path
-    run_path: str
 
 
 class BrokerProcess(ControllerListener):
@@ -248,7 +248,7 @@ class BrokerProcess(ControllerListener):
 
     def _join(self, info: BrokerInfo) -> None:
         """Open the session, register, and stand for election."""
-        self._guardian = Guardian(self._options.run_path, self._options.zookeeper)
+        self._guardian = Guardian(COMMAND, self._options.zookeeper)
         self._guardian.start()
         self._undo.callback(self._guardian.dismiss)
         self._keeper = SessionKeeper(

@@ -8,12 +8,12 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
-from config.addresses import tcp_endpoint
-from config.settings import BrokerConfig
-from core.errors import BrokerIdInUseError, SessionExpiredError
-from core.model import BrokerId, BrokerInfo, EndPoint, SuspectReplicas
-from zk.operations import ZooKeeper
-from zk.store import ZkControllerStore
+from regent.config.addresses import tcp_endpoint
+from regent.config.settings import BrokerConfig
+from regent.core.errors import BrokerIdInUseError, SessionExpiredError
+from regent.core.model import BrokerId, BrokerInfo, EndPoint, SuspectReplicas
+from regent.zk.operations import ZooKeeper
+from regent.zk.store import ZkControllerStore
 
 logger = logging.getLogger(__name__)
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import fields
 
-from config.settings import Settings
-from core.config_descriptions import BrokerSetting, ConfigType
-from core.model import BrokerId
+from regent.config.settings import Settings
+from regent.core.config_descriptions import BrokerSetting, ConfigType
+from regent.core.model import BrokerId
 
 _PREFIXES = {"zookeeper": "zookeeper."}  # tables whose name is part of Kafka's
 _INT_MAX = 2**31 - 1

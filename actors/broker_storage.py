@@ -15,19 +15,19 @@ from typing import TypeAlias
 
 from pykka import ActorDeadError, ActorRef
 
-from actors.log_dir_event_notifier import DirectoryFailed, LogDirEventNotifier, SessionBegun
-from actors.machine_settings import log_defaults, log_directories
-from actors.runtime import start_actor, stop_actor
-from actors.scheduler import Scheduler
-from actors.timer import RepeatingTimer
-from actors.topic_configs import ThrottledReplication, TopicConfigs
-from config.settings import Settings
-from core.errors import DamagedRecordsError, StorageError
-from core.model import BrokerId, TopicPartition
-from core.replication.replica_manager import ReplicaManager
-from storage.log_manager import LogManager
-from zk.config_store import ZkConfigStore
-from zk.operations import ZooKeeper
+from regent.actors.log_dir_event_notifier import DirectoryFailed, LogDirEventNotifier, SessionBegun
+from regent.actors.machine_settings import log_defaults, log_directories
+from regent.actors.runtime import start_actor, stop_actor
+from regent.actors.scheduler import Scheduler
+from regent.actors.timer import RepeatingTimer
+from regent.actors.topic_configs import ThrottledReplication, TopicConfigs
+from regent.config.settings import Settings
+from regent.core.errors import DamagedRecordsError, StorageError
+from regent.core.model import BrokerId, TopicPartition
+from regent.core.replication.replica_manager import ReplicaManager
+from regent.storage.log_manager import LogManager
+from regent.zk.config_store import ZkConfigStore
+from regent.zk.operations import ZooKeeper
 
 logger = logging.getLogger(__name__)
 

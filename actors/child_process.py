@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Protocol
 
-from core.errors import RegentError
+from regent.core.errors import RegentError
 
 READY = b"ready: "
 _ERROR_PREFIX = "regent: "

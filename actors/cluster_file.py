@@ -8,10 +8,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, get_type_hints
 
-from config.cluster_location import CLUSTER_FILE
-from core.errors import BadDataError
-from core.model import BrokerId
-from storage.atomic_file import write_atomically
+from regent.config.cluster_location import CLUSTER_FILE
+from regent.core.errors import BadDataError
+from regent.core.model import BrokerId
+from regent.storage.atomic_file import write_atomically
 
 
 @dataclass(frozen=True, slots=True)

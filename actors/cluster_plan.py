@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from config.cluster_location import CLUSTER_FILE
-from core.model import BrokerId
+from regent.config.cluster_location import CLUSTER_FILE
+from regent.core.model import BrokerId
 
 HOST = "127.0.0.1"
 PORT_SPACING = 1_000

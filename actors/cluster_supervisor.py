@@ -13,29 +13,34 @@ import time
 from collections.abc import Callable, Collection
 from dataclasses import asdict, dataclass
 
-from actors.child_process import Child, ChildProcess, DeathPipe, describe_exit
-from actors.cluster_file import (
+from regent.actors.child_process import Child, ChildProcess, DeathPipe, describe_exit
+from regent.actors.cluster_file import (
     BrokerEntry,
     ClusterFile,
     PlacementEntry,
     ZooKeeperEntry,
 )
-from actors.cluster_plan import HOST, BrokerPorts, ClusterPlan
-from actors.process_supervisor import Backoff, ProcessSupervisor, Restart, SupervisionListener
-from actors.supervisor_socket import StartRequest, SupervisorSocket, start_command
-from actors.zookeeper_node import ZooKeeperNode
-from config.addresses import tcp_endpoint
-from config.cluster_location import CLUSTER_FILE
-from config.command_line import program
-from core.errors import BadDataError, RegentError, SessionExpiredError, StorageError
-from core.model import BrokerId
-from core.protocol.broker import DescribeMetadataRequest, DescribeMetadataResponse
-from transport.client import RequestError
-from transport.controller_ref import actor_at, ask
-from zk.client import ZooKeeperClient
-from zk.embedded import EmbeddedZooKeeper, start_ensemble
-from zk.operations import ConnectionLossError
-from zk.znodes import ControllerZNode
+from regent.actors.cluster_plan import HOST, BrokerPorts, ClusterPlan
+from regent.actors.process_supervisor import (
+    Backoff,
+    ProcessSupervisor,
+    Restart,
+    SupervisionListener,
+)
+from regent.actors.supervisor_socket import StartRequest, SupervisorSocket, start_command
+from regent.actors.zookeeper_node import ZooKeeperNode
+from regent.config.addresses import tcp_endpoint
+from regent.config.cluster_location import CLUSTER_FILE
+from regent.config.command_line import program
+from regent.core.errors import BadDataError, RegentError, SessionExpiredError, StorageError
+from regent.core.model import BrokerId
+from regent.core.protocol.broker import DescribeMetadataRequest, DescribeMetadataResponse
+from regent.transport.client import RequestError
+from regent.transport.controller_ref import actor_at, ask
+from regent.zk.client import ZooKeeperClient
+from regent.zk.embedded import EmbeddedZooKeeper, start_ensemble
+from regent.zk.operations import ConnectionLossError
+from regent.zk.znodes import ControllerZNode
 
 EXIT_UNCLEAN = 1
 EXIT_INTERRUPTED = 130

@@ -11,16 +11,16 @@ from dataclasses import dataclass
 
 from pykka import ActorRef
 
-from actors.inbox import Reply
-from actors.runtime import RegentActor, Supervisor, start_actor
-from actors.topic_configs import TopicConfigs
-from config.settings import ControllerConfig
-from core.config_changes import ConfigChanges
-from core.controller.events import ControllerEvent
-from core.errors import SessionExpiredError
-from core.model import BrokerId
-from zk.config_store import ZkConfigStore
-from zk.operations import ZooKeeper
+from regent.actors.inbox import Reply
+from regent.actors.runtime import RegentActor, Supervisor, start_actor
+from regent.actors.topic_configs import TopicConfigs
+from regent.config.settings import ControllerConfig
+from regent.core.config_changes import ConfigChanges
+from regent.core.controller.events import ControllerEvent
+from regent.core.errors import SessionExpiredError
+from regent.core.model import BrokerId
+from regent.zk.config_store import ZkConfigStore
+from regent.zk.operations import ZooKeeper
 
 logger = logging.getLogger(__name__)
 

@@ -16,13 +16,13 @@ from typing import Any, Protocol
 from pykka import ActorDeadError
 from pykka import Timeout as AskTimeout
 
-from config.settings import BrokerConfig
-from core.errors import Errors, RegentError
-from core.model import BrokerId, TopicPartition
-from core.protocol.controller import ControlledShutdownRequest, ControlledShutdownResponse
-from core.replication.metadata_cache import MetadataSnapshot
-from transport.remote_ref import RemoteActorRef
-from transport.sockets import Context
+from regent.config.settings import BrokerConfig
+from regent.core.errors import Errors, RegentError
+from regent.core.model import BrokerId, TopicPartition
+from regent.core.protocol.controller import ControlledShutdownRequest, ControlledShutdownResponse
+from regent.core.replication.metadata_cache import MetadataSnapshot
+from regent.transport.remote_ref import RemoteActorRef
+from regent.transport.sockets import Context
 
 logger = logging.getLogger(__name__)
 

@@ -11,23 +11,23 @@ from functools import partial
 
 from pykka import ActorDeadError, ActorRef
 
-from actors.inbox import InboxFullError
-from actors.request_send_thread import (
+from regent.actors.inbox import InboxFullError
+from regent.actors.request_send_thread import (
     UNANSWERED_WARNING_S,
     DeliverySettings,
     OpenChannel,
     QueuedRequest,
     RequestSendThread,
 )
-from actors.runtime import Supervisor, start_actor, stop_actor
-from core.controller.effects import SendControlRequest
-from core.controller.events import ChannelOverflowed, ControllerEvent
-from core.controller.responses import response_event
-from core.errors import BadDataError
-from core.model import BrokerId, BrokerRegistration
-from core.protocol.control import ControlHeader, ControlRequest, ControlResponse
-from core.protocol.controller import UnansweredRequest
-from transport.codec import EncodedBody, encode_request
+from regent.actors.runtime import Supervisor, start_actor, stop_actor
+from regent.core.controller.effects import SendControlRequest
+from regent.core.controller.events import ChannelOverflowed, ControllerEvent
+from regent.core.controller.responses import response_event
+from regent.core.errors import BadDataError
+from regent.core.model import BrokerId, BrokerRegistration
+from regent.core.protocol.control import ControlHeader, ControlRequest, ControlResponse
+from regent.core.protocol.controller import UnansweredRequest
+from regent.transport.codec import EncodedBody, encode_request
 
 logger = logging.getLogger(__name__)
 

@@ -13,23 +13,23 @@ from itertools import count
 
 from pykka import ActorDeadError
 
-from actors.controller_channel_manager import ControllerChannelManager
-from actors.event_journal import EventJournal, HandledEvent
-from actors.event_manager_stats import EventManagerStats
-from actors.inbox import Overflow, Reply
-from actors.request_send_thread import DeliverySettings, OpenChannel
-from actors.runtime import RegentActor, Supervisor
-from actors.scheduler import Scheduler
-from core.controller import effects as fx
-from core.controller import events
-from core.controller.answers import refusal
-from core.controller.controller import Controller
-from core.controller.events import ControllerEvent, RequestId
-from core.controller.gauges import ControllerGauges, take_gauges
-from core.controller.set_aside import resignation
-from core.errors import Errors, RegentError
-from core.model import BrokerId
-from core.protocol.controller import (
+from regent.actors.controller_channel_manager import ControllerChannelManager
+from regent.actors.event_journal import EventJournal, HandledEvent
+from regent.actors.event_manager_stats import EventManagerStats
+from regent.actors.inbox import Overflow, Reply
+from regent.actors.request_send_thread import DeliverySettings, OpenChannel
+from regent.actors.runtime import RegentActor, Supervisor
+from regent.actors.scheduler import Scheduler
+from regent.core.controller import effects as fx
+from regent.core.controller import events
+from regent.core.controller.answers import refusal
+from regent.core.controller.controller import Controller
+from regent.core.controller.events import ControllerEvent, RequestId
+from regent.core.controller.gauges import ControllerGauges, take_gauges
+from regent.core.controller.set_aside import resignation
+from regent.core.errors import Errors, RegentError
+from regent.core.model import BrokerId
+from regent.core.protocol.controller import (
     ControllerRequest,
     DescribeControllerRequest,
     DescribeControllerResponse,

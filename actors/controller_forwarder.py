@@ -8,17 +8,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeAlias
 
-from actors.alter_partition_sender import ControllerUnknownError
-from actors.inbox import Reply
-from actors.request_channel import ChannelToCurrent, RequestChannel
-from actors.runtime import RegentActor, Supervisor
-from actors.topic_decisions import DECISION_TIMEOUT_MS
-from core.admin_requests import refuse
-from core.errors import BadDataError, Errors
-from core.model import BrokerId
-from core.protocol.topics import TopicsRequest
-from core.replication.metadata_cache import MetadataCache
-from transport.client import RequestError
+from regent.actors.alter_partition_sender import ControllerUnknownError
+from regent.actors.inbox import Reply
+from regent.actors.request_channel import ChannelToCurrent, RequestChannel
+from regent.actors.runtime import RegentActor, Supervisor
+from regent.actors.topic_decisions import DECISION_TIMEOUT_MS
+from regent.core.admin_requests import refuse
+from regent.core.errors import BadDataError, Errors
+from regent.core.model import BrokerId
+from regent.core.protocol.topics import TopicsRequest
+from regent.core.replication.metadata_cache import MetadataCache
+from regent.transport.client import RequestError
 
 OpenForwardChannel: TypeAlias = Callable[[str], RequestChannel[TopicsRequest]]
 

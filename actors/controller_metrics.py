@@ -16,8 +16,8 @@ from prometheus_client.core import (
     Metric,
 )
 
-from actors.controller_event_manager import ControllerEventManager
-from core.timers import Timer
+from regent.actors.controller_event_manager import ControllerEventManager
+from regent.core.timers import Timer
 
 _CONTROLLER = "kafka_controller_KafkaController_"
 _STATS = "kafka_controller_ControllerStats_"

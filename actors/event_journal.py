@@ -17,10 +17,10 @@ from typing import IO, Protocol
 
 import orjson
 
-from core.controller import events
-from core.controller.effects import RecordChanges
-from core.controller.events import ControllerEvent
-from core.model import BrokerId
+from regent.core.controller import events
+from regent.core.controller.effects import RecordChanges
+from regent.core.controller.events import ControllerEvent
+from regent.core.model import BrokerId
 
 logger = logging.getLogger(__name__)
 

@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from time import monotonic
 
-from core.controller.controller_state import ControllerState, state_of
-from core.controller.events import ControllerEvent
-from core.controller.gauges import ControllerGauges
-from core.timers import Timer
+from regent.core.controller.controller_state import ControllerState, state_of
+from regent.core.controller.events import ControllerEvent
+from regent.core.controller.gauges import ControllerGauges
+from regent.core.timers import Timer
 
 IDLE_RESET_MS = 300_000  # then the queue times are old news
 

@@ -13,15 +13,14 @@ import logging
 import os
 import select
 import subprocess
-import sys
 import threading
 import time
 from contextlib import suppress
 from typing import BinaryIO
 
-from zk.client import SessionCredentials
-from zk.operations import ConnectionLossError
-from zk.session import close_session
+from regent.zk.client import SessionCredentials
+from regent.zk.operations import ConnectionLossError
+from regent.zk.session import close_session
 
 logger = logging.getLogger(__name__)
 
@@ -42,10 +41,9 @@ class Guardian:
     found dead later.
     """
 
-    def __init__(self, run_path: str, hosts: str) -> None:
+    def __init__(self, program: tuple[str, ...], hosts: str) -> None:
         self._command = [
-            sys.executable,
-            run_path,
+            *program,
             "guardian",
             "--zookeeper",
             hosts,

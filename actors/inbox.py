@@ -25,7 +25,7 @@ from pykka import ActorDeadError, Future
 from pykka._envelope import Envelope
 from pykka.messages import _ActorStop
 
-from core.errors import RegentError
+from regent.core.errors import RegentError
 
 logger = logging.getLogger(__name__)
 

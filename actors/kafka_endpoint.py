@@ -10,29 +10,29 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from actors.broker_settings import broker_settings
-from actors.machine_settings import kafka_limits
-from actors.topic_administration import TopicAdministration
-from config.settings import Settings
-from core.model import BrokerId
-from core.replication.metadata_cache import MetadataCache
-from core.replication.replica_manager import ReplicaManager
-from transport.kafka.api import KafkaApi
-from transport.kafka.config_changes import config_change_apis
-from transport.kafka.configs import ConfigView, config_apis
-from transport.kafka.delete_records import delete_records_apis
-from transport.kafka.fetch import fetch_apis
-from transport.kafka.listener import KafkaListener, listen
-from transport.kafka.metadata import metadata_apis
-from transport.kafka.metrics import ListenerMetrics
-from transport.kafka.offsets import offset_apis
-from transport.kafka.produce import produce_apis
-from transport.kafka.producer_ids import producer_id_apis
-from transport.kafka.topics import topic_apis
-from zk.config_store import ZkConfigStore
-from zk.operations import ZooKeeper
-from zk.producer_ids import ZkProducerIds
-from zk.topic_config_admin import TopicConfigAdmin
+from regent.actors.broker_settings import broker_settings
+from regent.actors.machine_settings import kafka_limits
+from regent.actors.topic_administration import TopicAdministration
+from regent.config.settings import Settings
+from regent.core.model import BrokerId
+from regent.core.replication.metadata_cache import MetadataCache
+from regent.core.replication.replica_manager import ReplicaManager
+from regent.transport.kafka.api import KafkaApi
+from regent.transport.kafka.config_changes import config_change_apis
+from regent.transport.kafka.configs import ConfigView, config_apis
+from regent.transport.kafka.delete_records import delete_records_apis
+from regent.transport.kafka.fetch import fetch_apis
+from regent.transport.kafka.listener import KafkaListener, listen
+from regent.transport.kafka.metadata import metadata_apis
+from regent.transport.kafka.metrics import ListenerMetrics
+from regent.transport.kafka.offsets import offset_apis
+from regent.transport.kafka.produce import produce_apis
+from regent.transport.kafka.producer_ids import producer_id_apis
+from regent.transport.kafka.topics import topic_apis
+from regent.zk.config_store import ZkConfigStore
+from regent.zk.operations import ZooKeeper
+from regent.zk.producer_ids import ZkProducerIds
+from regent.zk.topic_config_admin import TopicConfigAdmin
 
 LISTENER = "PLAINTEXT"
 _ZOOKEEPER_CALLS = 2  # at a time; the event loop must not wait for any

@@ -9,12 +9,12 @@ import logging
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from actors.inbox import Reply
-from actors.runtime import RegentActor, Supervisor
-from core.errors import RegentError
-from core.model import BrokerId
-from zk.notification_store import notify_log_dir_failure
-from zk.operations import ZooKeeper
+from regent.actors.inbox import Reply
+from regent.actors.runtime import RegentActor, Supervisor
+from regent.core.errors import RegentError
+from regent.core.model import BrokerId
+from regent.zk.notification_store import notify_log_dir_failure
+from regent.zk.operations import ZooKeeper
 
 logger = logging.getLogger(__name__)
 

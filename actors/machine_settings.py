@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from config.settings import (
+from regent.config.settings import (
     ISR_CHANGES_THROUGH_ZOOKEEPER,
     Settings,
     connections_per_ip_overrides,
 )
-from core.controller.term import ControllerSettings
-from core.log_config import BROKER_NAMES, LogConfig
-from core.replication.replica_manager import ReplicationSettings
-from transport.kafka.connection import KafkaLimits
+from regent.core.controller.term import ControllerSettings
+from regent.core.log_config import BROKER_NAMES, LogConfig
+from regent.core.replication.replica_manager import ReplicationSettings
+from regent.transport.kafka.connection import KafkaLimits
 
 
 def controller_settings(settings: Settings) -> ControllerSettings:

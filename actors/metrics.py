@@ -17,17 +17,17 @@ from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from actors.broker import Broker, BrokerStatus
-from actors.controller_event_manager import ControllerEventManager
-from actors.controller_metrics import controller_metrics, timer_metric
-from actors.replication_metrics import fetcher_metrics, replication_metrics
-from actors.watchdog import Watchdog
-from core.errors import RegentError
+from regent.actors.broker import Broker, BrokerStatus
+from regent.actors.controller_event_manager import ControllerEventManager
+from regent.actors.controller_metrics import controller_metrics, timer_metric
+from regent.actors.replication_metrics import fetcher_metrics, replication_metrics
+from regent.actors.watchdog import Watchdog
+from regent.core.errors import RegentError
 
 if TYPE_CHECKING:
-    from storage.log_manager import LogManager
-    from transport.server import ControlServer
-    from zk.session import SessionKeeper
+    from regent.storage.log_manager import LogManager
+    from regent.transport.server import ControlServer
+    from regent.zk.session import SessionKeeper
 
 _REQUEST_TIMEOUT_S = 10.0
 

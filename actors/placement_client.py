@@ -11,19 +11,19 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from time import monotonic
 
-from actors.cluster_file import placement_endpoint
-from core.errors import Errors, RegentError
-from core.placement import place
-from core.protocol.placement import (
+from regent.actors.cluster_file import placement_endpoint
+from regent.core.errors import Errors, RegentError
+from regent.core.placement import place
+from regent.core.protocol.placement import (
     PlacedPartition,
     PlacementStatusRequest,
     PlacementStatusResponse,
     PlaceTopicsRequest,
     PlaceTopicsResponse,
 )
-from transport.client import RequestError
-from transport.remote_ref import RemoteActorRef
-from transport.sockets import Context
+from regent.transport.client import RequestError
+from regent.transport.remote_ref import RemoteActorRef
+from regent.transport.sockets import Context
 
 logger = logging.getLogger(__name__)
 

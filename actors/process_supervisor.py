@@ -17,8 +17,8 @@ from enum import Enum, auto
 from types import FrameType, TracebackType
 from typing import Any, Self
 
-from actors.child_process import Child
-from core.errors import RegentError
+from regent.actors.child_process import Child
+from regent.core.errors import RegentError
 
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _SAME_REQUEST_S = 0.25  # timeout(1) and some terminals send the signal twice

@@ -10,11 +10,11 @@ from contextlib import suppress
 
 from pykka import ActorDeadError, ActorRef
 
-from actors.replica_fetcher_thread import DoWork, OpenFetchChannel, ReplicaFetcherThread
-from actors.runtime import Supervisor, start_actor, stop_actor
-from actors.scheduler import Scheduler
-from core.model import BrokerId
-from core.replication.replica_manager import ReplicaManager
+from regent.actors.replica_fetcher_thread import DoWork, OpenFetchChannel, ReplicaFetcherThread
+from regent.actors.runtime import Supervisor, start_actor, stop_actor
+from regent.actors.scheduler import Scheduler
+from regent.core.model import BrokerId
+from regent.core.replication.replica_manager import ReplicaManager
 
 _START_TIMEOUT_S = 10.0
 _STOP_TIMEOUT_S = 5.0

@@ -14,16 +14,16 @@ from typing import TypeAlias
 
 from pykka import ActorDeadError
 
-from actors.inbox import Reply
-from actors.request_channel import RequestChannel
-from actors.runtime import RegentActor, Supervisor
-from actors.scheduler import Scheduler
-from actors.timer import Timer, monotonic_ms
-from core.errors import Errors
-from core.model import BrokerId
-from core.protocol.broker import SESSION_ERRORS, FetchRequest, FetchResponse
-from core.replication.replica_manager import ReplicaManager
-from transport.client import RequestAbandonedError, RequestError
+from regent.actors.inbox import Reply
+from regent.actors.request_channel import RequestChannel
+from regent.actors.runtime import RegentActor, Supervisor
+from regent.actors.scheduler import Scheduler
+from regent.actors.timer import Timer, monotonic_ms
+from regent.core.errors import Errors
+from regent.core.model import BrokerId
+from regent.core.protocol.broker import SESSION_ERRORS, FetchRequest, FetchResponse
+from regent.core.replication.replica_manager import ReplicaManager
+from regent.transport.client import RequestAbandonedError, RequestError
 
 logger = logging.getLogger(__name__)
 

@@ -13,27 +13,27 @@ from typing import Any
 from pykka import ActorDeadError, ActorRef
 from pykka import Timeout as AskTimeout
 
-from actors.alter_partition_sender import ControllerAlterPartitionSender, SendPending
-from actors.broker import Broker, ShrinkIsrs, StopFetching
-from actors.controller_event_manager import ControllerEventManager
-from actors.inbox import InboxFullError
-from actors.machine_settings import isr_changes_through_zookeeper
-from actors.replication_server import ReplicationServer
-from actors.runtime import start_actor, stop_actor
-from actors.scheduler import Scheduler
-from actors.timer import RepeatingTimer
-from actors.zk_isr_manager import PropagateIsrChanges, ZkIsrManager
-from config.addresses import tcp_endpoint
-from config.settings import Settings
-from core.model import BrokerId
-from core.protocol.api import ApiKey
-from core.replication.isr_change_propagation import CHECK_INTERVAL_MS
-from transport import codec
-from transport.client import RequestClient
-from transport.server import ControlServer
-from transport.sockets import Context
-from zk.isr_store import ZkIsrStore
-from zk.operations import ZooKeeper
+from regent.actors.alter_partition_sender import ControllerAlterPartitionSender, SendPending
+from regent.actors.broker import Broker, ShrinkIsrs, StopFetching
+from regent.actors.controller_event_manager import ControllerEventManager
+from regent.actors.inbox import InboxFullError
+from regent.actors.machine_settings import isr_changes_through_zookeeper
+from regent.actors.replication_server import ReplicationServer
+from regent.actors.runtime import start_actor, stop_actor
+from regent.actors.scheduler import Scheduler
+from regent.actors.timer import RepeatingTimer
+from regent.actors.zk_isr_manager import PropagateIsrChanges, ZkIsrManager
+from regent.config.addresses import tcp_endpoint
+from regent.config.settings import Settings
+from regent.core.model import BrokerId
+from regent.core.protocol.api import ApiKey
+from regent.core.replication.isr_change_propagation import CHECK_INTERVAL_MS
+from regent.transport import codec
+from regent.transport.client import RequestClient
+from regent.transport.server import ControlServer
+from regent.transport.sockets import Context
+from regent.zk.isr_store import ZkIsrStore
+from regent.zk.operations import ZooKeeper
 
 _START_TIMEOUT_S = 10.0
 _STOP_TIMEOUT_S = 2.0

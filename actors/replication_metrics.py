@@ -7,11 +7,11 @@ from contextlib import suppress
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from actors.replica_fetcher_manager import ReplicaFetcherManager
-from core.errors import StorageError
-from core.replica_logs import PartitionLog
-from core.replication.partition import Partition, Role
-from core.replication.replica_manager import ReplicaManager
+from regent.actors.replica_fetcher_manager import ReplicaFetcherManager
+from regent.core.errors import StorageError
+from regent.core.replica_logs import PartitionLog
+from regent.core.replication.partition import Partition, Role
+from regent.core.replication.replica_manager import ReplicaManager
 
 _MANAGER = "kafka_server_ReplicaManager_"
 _PARTITION = "kafka_cluster_Partition_"

@@ -10,13 +10,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from actors.scheduler import Handle, Scheduler, SchedulerFullError
-from actors.timer import monotonic_ms
-from core.errors import Errors
-from core.protocol.broker import FetchRequest, FetchResponse
-from core.replication.delayed_operations import DelayedOperation
-from core.replication.replica_manager import ReplicaManager
-from transport.server import IncomingRequest, Reply
+from regent.actors.scheduler import Handle, Scheduler, SchedulerFullError
+from regent.actors.timer import monotonic_ms
+from regent.core.errors import Errors
+from regent.core.protocol.broker import FetchRequest, FetchResponse
+from regent.core.replication.delayed_operations import DelayedOperation
+from regent.core.replication.replica_manager import ReplicaManager
+from regent.transport.server import IncomingRequest, Reply
 
 logger = logging.getLogger(__name__)
 

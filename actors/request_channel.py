@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 from typing import Generic, Protocol, TypeVar
 
-from transport.codec import Response
+from regent.transport.codec import Response
 
 R_contra = TypeVar("R_contra", contravariant=True)
 

@@ -7,22 +7,22 @@ from typing import Any
 
 from pykka import ActorDeadError, ActorRef
 
-from actors.broker import Broker, ControlRequestReceived
-from actors.controller_event_manager import ControllerEventManager
-from actors.inbox import Asked, InboxFullError, Reply
-from actors.topic_decisions import TopicDecisions
-from core.errors import Errors, SessionExpiredError
-from core.model import BrokerId
-from core.protocol.broker import DescribeMetadataRequest, ShutdownBrokerRequest
-from core.protocol.control import (
+from regent.actors.broker import Broker, ControlRequestReceived
+from regent.actors.controller_event_manager import ControllerEventManager
+from regent.actors.inbox import Asked, InboxFullError, Reply
+from regent.actors.topic_decisions import TopicDecisions
+from regent.core.errors import Errors, SessionExpiredError
+from regent.core.model import BrokerId
+from regent.core.protocol.broker import DescribeMetadataRequest, ShutdownBrokerRequest
+from regent.core.protocol.control import (
     ControlHeader,
     LeaderAndIsrRequest,
     StopReplicaRequest,
     UpdateMetadataRequest,
 )
-from core.protocol.controller import ControllerRequest
-from core.protocol.topics import TopicsRequest
-from transport.server import IncomingRequest
+from regent.core.protocol.controller import ControllerRequest
+from regent.core.protocol.topics import TopicsRequest
+from regent.transport.server import IncomingRequest
 
 logger = logging.getLogger(__name__)
 

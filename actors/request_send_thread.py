@@ -14,15 +14,15 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import Protocol, TypeAlias
 
-from actors.inbox import Reply
-from actors.runtime import RegentActor, Supervisor
-from core.errors import Errors
-from core.model import BrokerRegistration
-from core.protocol.control import ControlHeader, ControlRequest, ControlResponse
-from core.replication.control_orders import refusal
-from core.timers import Timer
-from transport.client import RequestAbandonedError, RequestError, RequestFailedError
-from transport.codec import EncodedBody, Response
+from regent.actors.inbox import Reply
+from regent.actors.runtime import RegentActor, Supervisor
+from regent.core.errors import Errors
+from regent.core.model import BrokerRegistration
+from regent.core.protocol.control import ControlHeader, ControlRequest, ControlResponse
+from regent.core.replication.control_orders import refusal
+from regent.core.timers import Timer
+from regent.transport.client import RequestAbandonedError, RequestError, RequestFailedError
+from regent.transport.codec import EncodedBody, Response
 
 logger = logging.getLogger(__name__)
 

@@ -21,7 +21,7 @@ from typing import Any, ClassVar, ParamSpec, TypeAlias, TypeVar
 from pykka import ActorDeadError, ActorRef, ActorRegistry, ThreadingActor
 from pykka.messages import _ActorStop
 
-from actors.inbox import Delivery, Inbox, Overflow, Reply
+from regent.actors.inbox import Delivery, Inbox, Overflow, Reply
 
 logger = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import count
 from time import monotonic
 
-from core.errors import RegentError
+from regent.core.errors import RegentError
 
 logger = logging.getLogger(__name__)
 

@@ -18,11 +18,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from actors.process_supervisor import ProcessSupervisor
-from config.cluster_location import DATA_DIR
-from config.command_line import program
-from core.errors import RegentError
-from core.model import BrokerId
+from regent.actors.process_supervisor import ProcessSupervisor
+from regent.config.cluster_location import DATA_DIR
+from regent.config.command_line import program
+from regent.core.errors import RegentError
+from regent.core.model import BrokerId
 
 SOCKET_FILE = ".cluster.socket"
 

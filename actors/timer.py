@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from time import monotonic, monotonic_ns
 
-from actors.scheduler import Handle, Scheduler
+from regent.actors.scheduler import Handle, Scheduler
 
 
 def monotonic_ms() -> int:

@@ -17,17 +17,17 @@ from typing import Any, TypeAlias
 
 from pykka import ActorDeadError, ActorRef
 
-from actors.alter_partition_sender import ControllerUnknownError
-from actors.controller_forwarder import ControllerForwarder
-from actors.inbox import Asked, InboxFullError, Reply
-from actors.runtime import RegentActor, Supervisor
-from actors.scheduler import Scheduler
-from actors.timer import Timer, monotonic_ms
-from core.admin_requests import PendingAnswer, refuse
-from core.errors import Errors
-from core.model import BrokerId, TopicPartition
-from core.ports import TopicIds
-from core.protocol.topics import (
+from regent.actors.alter_partition_sender import ControllerUnknownError
+from regent.actors.controller_forwarder import ControllerForwarder
+from regent.actors.inbox import Asked, InboxFullError, Reply
+from regent.actors.runtime import RegentActor, Supervisor
+from regent.actors.scheduler import Scheduler
+from regent.actors.timer import Timer, monotonic_ms
+from regent.core.admin_requests import PendingAnswer, refuse
+from regent.core.errors import Errors
+from regent.core.model import BrokerId, TopicPartition
+from regent.core.ports import TopicIds
+from regent.core.protocol.topics import (
     CreatableTopic,
     CreatePartitionsRequest,
     CreateTopicsRequest,
@@ -36,8 +36,8 @@ from core.protocol.topics import (
     TopicsRequest,
     TopicsResponse,
 )
-from core.replication.metadata_cache import MetadataCache, MetadataSnapshot
-from transport.client import PeerUnreachableError
+from regent.core.replication.metadata_cache import MetadataCache, MetadataSnapshot
+from regent.transport.client import PeerUnreachableError
 
 logger = logging.getLogger(__name__)
 

@@ -16,25 +16,25 @@ from typing import Any
 
 from pykka import ActorDeadError, ActorRef
 
-from actors.controller_forwarder import ControllerForwarder
-from actors.inbox import Asked, InboxFullError, Reply
-from actors.placement_client import PlacementClient, placement_finder
-from actors.runtime import start_actor, stop_actor
-from actors.scheduler import Scheduler
-from actors.topic_admin import CreateMissing, MetadataChanged, TopicAdmin
-from actors.topic_decisions import TopicDecisions
-from actors.topic_ids import RandomTopicIds
-from config.settings import Settings
-from core.admin_manager import AdminManager, AdminSettings
-from core.admin_requests import RespondToClient, refuse
-from core.errors import Errors
-from core.model import BrokerId
-from core.protocol.topics import TopicsRequest, TopicsResponse
-from core.replication.metadata_cache import MetadataCache
-from transport.client import RequestClient
-from transport.sockets import Context
-from zk.operations import ZooKeeper
-from zk.topic_store import ZkTopicStore
+from regent.actors.controller_forwarder import ControllerForwarder
+from regent.actors.inbox import Asked, InboxFullError, Reply
+from regent.actors.placement_client import PlacementClient, placement_finder
+from regent.actors.runtime import start_actor, stop_actor
+from regent.actors.scheduler import Scheduler
+from regent.actors.topic_admin import CreateMissing, MetadataChanged, TopicAdmin
+from regent.actors.topic_decisions import TopicDecisions
+from regent.actors.topic_ids import RandomTopicIds
+from regent.config.settings import Settings
+from regent.core.admin_manager import AdminManager, AdminSettings
+from regent.core.admin_requests import RespondToClient, refuse
+from regent.core.errors import Errors
+from regent.core.model import BrokerId
+from regent.core.protocol.topics import TopicsRequest, TopicsResponse
+from regent.core.replication.metadata_cache import MetadataCache
+from regent.transport.client import RequestClient
+from regent.transport.sockets import Context
+from regent.zk.operations import ZooKeeper
+from regent.zk.topic_store import ZkTopicStore
 
 _START_TIMEOUT_S = 10.0
 _STOP_TIMEOUT_S = 2.0

@@ -6,8 +6,8 @@ import threading
 from collections.abc import Collection, Mapping
 from typing import Protocol
 
-from core.config_changes import ConfigStore
-from core.log_config import LogConfig
+from regent.core.config_changes import ConfigStore
+from regent.core.log_config import LogConfig
 
 
 class ConfigurableLogs(Protocol):

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import logging
 
-from actors.inbox import Reply
-from actors.runtime import RegentActor, Supervisor
-from core.admin_manager import AdminManager
-from core.errors import RegentError
-from core.model import BrokerId
-from core.protocol.topics import TopicsRequest, TopicsResponse
+from regent.actors.inbox import Reply
+from regent.actors.runtime import RegentActor, Supervisor
+from regent.core.admin_manager import AdminManager
+from regent.core.errors import RegentError
+from regent.core.model import BrokerId
+from regent.core.protocol.topics import TopicsRequest, TopicsResponse
 
 logger = logging.getLogger(__name__)
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import uuid
 
-from core.protocol.control import TopicId
-from core.replica_logs import ReplicaLogs
-from core.replication.metadata_cache import MetadataCache
-from zk.znodes import encode_topic_id
+from regent.core.protocol.control import TopicId
+from regent.core.replica_logs import ReplicaLogs
+from regent.core.replication.metadata_cache import MetadataCache
+from regent.zk.znodes import encode_topic_id
 
 
 class RandomTopicIds:

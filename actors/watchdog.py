@@ -10,7 +10,7 @@ from time import monotonic
 
 from pykka import ActorRegistry
 
-from actors.runtime import RegentActor
+from regent.actors.runtime import RegentActor
 
 logger = logging.getLogger(__name__)
 

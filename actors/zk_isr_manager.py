@@ -9,16 +9,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from actors.alter_partition_sender import AlterPartitionSender, SendPending
-from actors.inbox import Reply
-from actors.runtime import Supervisor
-from actors.scheduler import Scheduler
-from actors.timer import monotonic_ms
-from core.errors import Errors, RegentError
-from core.protocol.controller import AlterPartitionRequest, AlterPartitionResponse
-from core.replication.isr_change_propagation import IsrChangePropagation
-from core.replication.replica_manager import ReplicaManager
-from zk.isr_store import ZkIsrStore
+from regent.actors.alter_partition_sender import AlterPartitionSender, SendPending
+from regent.actors.inbox import Reply
+from regent.actors.runtime import Supervisor
+from regent.actors.scheduler import Scheduler
+from regent.actors.timer import monotonic_ms
+from regent.core.errors import Errors, RegentError
+from regent.core.protocol.controller import AlterPartitionRequest, AlterPartitionResponse
+from regent.core.replication.isr_change_propagation import IsrChangePropagation
+from regent.core.replication.replica_manager import ReplicaManager
+from regent.zk.isr_store import ZkIsrStore
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,16 +11,16 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from actors.scheduler import Scheduler
-from actors.timer import RepeatingTimer
-from core.controller.events import ControllerEvent, LookAgain, Reelect
-from core.errors import SessionExpiredError
-from core.replica_logs import ClusterNotes
-from zk.admin import ZkAdminStore
-from zk.operations import ConnectionLossError
-from zk.progress_mark import PATH, read_mark, write_mark
-from zk.session import SessionKeeper
-from zk.znodes import ControllerZNode
+from regent.actors.scheduler import Scheduler
+from regent.actors.timer import RepeatingTimer
+from regent.core.controller.events import ControllerEvent, LookAgain, Reelect
+from regent.core.errors import SessionExpiredError
+from regent.core.replica_logs import ClusterNotes
+from regent.zk.admin import ZkAdminStore
+from regent.zk.operations import ConnectionLossError
+from regent.zk.progress_mark import PATH, read_mark, write_mark
+from regent.zk.session import SessionKeeper
+from regent.zk.znodes import ControllerZNode
 
 logger = logging.getLogger(__name__)
 

@@ -6,7 +6,7 @@ import os
 import signal
 from typing import IO
 
-from zk.embedded import EmbeddedZooKeeper
+from regent.zk.embedded import EmbeddedZooKeeper
 
 
 class ZooKeeperNode:

@@ -31,16 +31,16 @@ from typing import Any, TypeAlias
 import click
 
 from bench.produce import TIMEOUT_S, new_producer, send, topic_of
-from core.model import BrokerId, TopicPartition
-from core.protocol.broker import DescribeMetadataRequest, DescribeMetadataResponse
-from core.protocol.control import (
+from regent.core.model import BrokerId, TopicPartition
+from regent.core.protocol.broker import DescribeMetadataRequest, DescribeMetadataResponse
+from regent.core.protocol.control import (
     ControlHeader,
     LeaderAndIsrPartition,
     LeaderAndIsrRequest,
     LeaderAndIsrTopic,
     LeaderAndIsrType,
 )
-from core.protocol.controller import (
+from regent.core.protocol.controller import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionRequest,
     AlterPartitionRow,
@@ -48,9 +48,9 @@ from core.protocol.controller import (
     ElectLeadersRequest,
     ReassignablePartition,
 )
+from regent.transport.client import RequestClient
+from regent.transport.sockets import Context, new_context
 from tests.support.running_cluster import RunningCluster
-from transport.client import RequestClient
-from transport.sockets import Context, new_context
 
 BROKERS: tuple[BrokerId, ...] = (0, 1, 2)
 ELECTED = "elected"

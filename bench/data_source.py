@@ -31,8 +31,8 @@ from confluent_kafka import Consumer, TopicPartition, libversion
 from pyspark.sql import DataFrame, SparkSession
 
 from bench.produce import TIMEOUT_S, log_end_offsets, new_producer, send, topic_of
-from jobs.session import spark_session
-from jobs.source import RegentDataSource
+from regent.jobs.session import spark_session
+from regent.jobs.source import RegentDataSource
 from tests.support.running_cluster import RunningCluster
 
 Result: TypeAlias = dict[str, Any]

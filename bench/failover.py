@@ -23,10 +23,10 @@ from typing import Any
 
 import click
 
-from core.model import ReplicaAssignment
+from regent.core.model import ReplicaAssignment
+from regent.zk.operations import Create
+from regent.zk.znodes import TopicZNode, encode_topic_id
 from tests.support.running_cluster import RunningCluster, eventually
-from zk.operations import Create
-from zk.znodes import TopicZNode, encode_topic_id
 
 TIMEOUT_S = 300.0
 TOPICS_AT_ONCE = 20

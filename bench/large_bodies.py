@@ -12,9 +12,9 @@ import resource
 import sys
 import time
 
-from core.controller.context import ControllerContext
-from core.controller.request_batch import ControlRequestBatch
-from core.model import (
+from regent.core.controller.context import ControllerContext
+from regent.core.controller.request_batch import ControlRequestBatch
+from regent.core.model import (
     BrokerInfo,
     BrokerRegistration,
     EndPoint,
@@ -23,8 +23,8 @@ from core.model import (
     ReplicaAssignment,
     TopicPartition,
 )
-from core.protocol.api import ApiKey
-from transport.codec import encode_request, max_request_bytes
+from regent.core.protocol.api import ApiKey
+from regent.transport.codec import encode_request, max_request_bytes
 
 
 def main() -> None:

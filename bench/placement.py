@@ -22,7 +22,7 @@ from typing import Any, TypeAlias
 
 import click
 
-from core.placement import Strategy
+from regent.core.placement import Strategy
 
 RACKS = 5
 ID_LIMIT = 1_000_000
@@ -56,7 +56,7 @@ def measure(directory: Path, files: list[str], strategy: str, master: str) -> Re
     options = ["--strategy", strategy, "--master", master, "--format", "parquet"]
     before, started = processor_seconds(), monotonic()
     done = subprocess.run(
-        [sys.executable, "-m", "jobs.place", *files, *options, "--out", str(out)],
+        [sys.executable, "-m", "regent.jobs.place", *files, *options, "--out", str(out)],
         stdout=subprocess.PIPE,
         check=True,
     )

@@ -20,9 +20,9 @@ from typing import Any
 import click
 import orjson
 
-from core.protocol.placement import PlacementBroker, PlacementSpec, PlaceTopicsRequest
-from jobs.placement_job import placement_frame
-from jobs.session import spark_session
+from regent.core.protocol.placement import PlacementBroker, PlacementSpec, PlaceTopicsRequest
+from regent.jobs.placement_job import placement_frame
+from regent.jobs.session import spark_session
 
 PARTITIONS_OF_A_TOPIC = 100
 LEAVING = 10
@@ -56,7 +56,7 @@ def measure(
     started, before = time.monotonic(), os.times()
     done = subprocess.run(
         [
-            *(sys.executable, "-m", "jobs.plan", goal, *arguments),
+            *(sys.executable, "-m", "regent.jobs.plan", goal, *arguments),
             *("--assignment", directory / "now", "--brokers", directory / f"{brokers}.json"),
             *("--out", directory / goal, "--max-moves", "100000", "--max-moves-per-broker", "50"),
         ],

@@ -6,11 +6,11 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
-from cli.remote_actors import controller_of
-from config.command_line import program
-from core.errors import RegentError
-from core.protocol.controller import DescribeTopicsRequest, DescribeTopicsResponse
-from zk.admin import ZkAdminStore
+from regent.cli.remote_actors import controller_of
+from regent.config.command_line import program
+from regent.core.errors import RegentError
+from regent.core.protocol.controller import DescribeTopicsRequest, DescribeTopicsResponse
+from regent.zk.admin import ZkAdminStore
 
 _FIRST_PAUSE_S = 0.02
 _MAX_PAUSE_S = 0.2

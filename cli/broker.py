@@ -17,15 +17,14 @@ from typing import Any
 
 import click
 
-import run
-from actors.broker_process import BrokerOptions, BrokerProcess
-from actors.guardian import watch_over
-from actors.supervisor_socket import start_command
-from cli.local_brokers import bring_back, print_started
-from cli.output import note
-from config.cluster_location import CLUSTER_FILE
-from config.settings import Settings, load_settings
-from core.errors import RegentError
+from regent.actors.broker_process import BrokerOptions, BrokerProcess
+from regent.actors.guardian import watch_over
+from regent.actors.supervisor_socket import start_command
+from regent.cli.local_brokers import bring_back, print_started
+from regent.cli.output import note
+from regent.config.cluster_location import CLUSTER_FILE
+from regent.config.settings import Settings, load_settings
+from regent.core.errors import RegentError
 
 logger = logging.getLogger(__name__)
 
@@ -95,7 +94,7 @@ def broker(
         overrides["zookeeper"] = {"session_timeout_ms": session_timeout_ms}
     settings = load_settings(config, overrides)
     _log_to(data_dir)
-    options = BrokerOptions(broker_id, zookeeper, data_dir, str(Path(run.__file__).resolve()))
+    options = BrokerOptions(broker_id, zookeeper, data_dir)
     sys.exit(_run(options, settings, death_pipe_fd))
 
 

@@ -6,12 +6,12 @@ from collections.abc import Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
-from core.errors import RegentError
-from core.model import BrokerRegistration
-from core.protocol.broker import DescribeMetadataRequest, DescribeMetadataResponse
+from regent.core.errors import RegentError
+from regent.core.model import BrokerRegistration
+from regent.core.protocol.broker import DescribeMetadataRequest, DescribeMetadataResponse
 
 if TYPE_CHECKING:
-    from transport.sockets import Context
+    from regent.transport.sockets import Context
 
 _AT_ONCE = 32
 _ASK_TIMEOUT_S = 0.5
@@ -20,7 +20,7 @@ _MAX_BROKERS = 200  # of a cluster as large as that, the metrics tell more
 
 def broker_warnings(registrations: Collection[BrokerRegistration]) -> Iterator[str]:
     """Yield one line a warning; a broker that does not answer has none."""
-    from transport.sockets import new_context
+    from regent.transport.sockets import new_context
 
     context = new_context()
     try:
@@ -38,9 +38,9 @@ def broker_warnings(registrations: Collection[BrokerRegistration]) -> Iterator[s
 
 
 def _ask(context: Context, endpoint: str) -> tuple[str, ...]:
-    from cli.remote_actors import CLIENT_ID
-    from transport.controller_ref import ask
-    from transport.remote_ref import RemoteActorRef
+    from regent.cli.remote_actors import CLIENT_ID
+    from regent.transport.controller_ref import ask
+    from regent.transport.remote_ref import RemoteActorRef
 
     request = DescribeMetadataRequest(topics=())
     try:

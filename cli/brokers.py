@@ -8,9 +8,9 @@ from collections.abc import Mapping
 
 import click
 
-from cli.find_cluster import Cluster, pass_cluster
-from cli.local_brokers import pid, start
-from cli.output import (
+from regent.cli.find_cluster import Cluster, pass_cluster
+from regent.cli.local_brokers import pid, start
+from regent.cli.output import (
     Output,
     counted,
     examples,
@@ -20,11 +20,11 @@ from cli.output import (
     print_json,
     print_table,
 )
-from config.addresses import bracketed
-from core.errors import BadDataError, Errors, RegentError
-from core.model import BrokerId, BrokerRegistration
-from core.protocol.broker import ShutdownBrokerRequest, ShutdownBrokerResponse
-from zk.admin import ZkAdminStore, control_endpoint
+from regent.config.addresses import bracketed
+from regent.core.errors import BadDataError, Errors, RegentError
+from regent.core.model import BrokerId, BrokerRegistration
+from regent.core.protocol.broker import ShutdownBrokerRequest, ShutdownBrokerResponse
+from regent.zk.admin import ZkAdminStore, control_endpoint
 
 _POLL_S = 0.1
 _COLUMNS = (
@@ -157,9 +157,9 @@ def _ask_to_shut_down(
     registration: BrokerRegistration, *, timeout_s: float
 ) -> ShutdownBrokerResponse | None:
     """Return what the broker could not hand over; None when it ended before it could say."""
-    from cli.remote_actors import actor_at
-    from transport.client import PeerDisconnectedError, RequestError
-    from transport.controller_ref import ask
+    from regent.cli.remote_actors import actor_at
+    from regent.transport.client import PeerDisconnectedError, RequestError
+    from regent.transport.controller_ref import ask
 
     broker_id = registration.info.broker_id
     endpoint = control_endpoint(broker_id, registration)

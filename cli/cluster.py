@@ -15,15 +15,15 @@ from pathlib import Path
 
 import click
 
-import run
-from actors.cluster_file import listed_processes
-from actors.cluster_plan import HOST, PORT_SPACING, ClusterPlan
-from actors.cluster_supervisor import ClusterSupervisor
-from config.cluster_location import DATA_DIR
-from config.settings import Settings, load_settings
-from core.errors import RegentError
-from zk.client import ZooKeeperClient
-from zk.operations import ConnectionLossError
+from regent.actors.cluster_file import listed_processes
+from regent.actors.cluster_plan import HOST, PORT_SPACING, ClusterPlan
+from regent.actors.cluster_supervisor import ClusterSupervisor
+from regent.config.cluster_location import DATA_DIR
+from regent.config.command_line import COMMAND
+from regent.config.settings import Settings, load_settings
+from regent.core.errors import RegentError
+from regent.zk.client import ZooKeeperClient
+from regent.zk.operations import ConnectionLossError
 
 LOCK_FILE = ".cluster.lock"
 MAX_BROKERS = 100
@@ -108,7 +108,7 @@ def cluster(
     """
     settings = _load(config, session_timeout_ms)
     plan = ClusterPlan(
-        program=(sys.executable, str(Path(run.__file__).resolve())),
+        program=COMMAND,
         data_dir=data_dir,
         broker_count=broker_count,
         base_port=base_port,

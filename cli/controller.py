@@ -6,10 +6,10 @@ import time
 
 import click
 
-from cli.find_cluster import Cluster, pass_cluster
-from cli.output import Output, listed, output_option, print_facts, print_json
-from core.errors import RegentError
-from zk.admin import RulingController, ZkAdminStore
+from regent.cli.find_cluster import Cluster, pass_cluster
+from regent.cli.output import Output, listed, output_option, print_facts, print_json
+from regent.core.errors import RegentError
+from regent.zk.admin import RulingController, ZkAdminStore
 
 _POLL_S = 0.02
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from cli.output import listed
-from cli.topic_options import read_live_brokers
-from core.errors import BadDataError
-from core.protocol.controller import DescribeControllerResponse
-from zk.admin import ZkAdminStore
+from regent.cli.output import listed
+from regent.cli.topic_options import read_live_brokers
+from regent.core.errors import BadDataError
+from regent.core.protocol.controller import DescribeControllerResponse
+from regent.zk.admin import ZkAdminStore
 
 
 def deletion_obstacles(

@@ -8,22 +8,22 @@ from typing import BinaryIO
 
 import click
 
-from cli.find_cluster import Cluster, pass_cluster
-from cli.output import Output, counted, examples, listed, note, output_option, print_json
-from cli.partition_files import read_partitions_file
-from cli.remote_actors import controller_of
-from cli.waiting import timeout_option
-from core.errors import Errors, RegentError
-from core.model import BrokerId, TopicPartition
-from core.protocol.broker import DescribeMetadataRequest, DescribeMetadataResponse
-from core.protocol.controller import (
+from regent.cli.find_cluster import Cluster, pass_cluster
+from regent.cli.output import Output, counted, examples, listed, note, output_option, print_json
+from regent.cli.partition_files import read_partitions_file
+from regent.cli.remote_actors import controller_of
+from regent.cli.waiting import timeout_option
+from regent.core.errors import Errors, RegentError
+from regent.core.model import BrokerId, TopicPartition
+from regent.core.protocol.broker import DescribeMetadataRequest, DescribeMetadataResponse
+from regent.core.protocol.controller import (
     ElectedPartition,
     ElectionType,
     ElectLeadersRequest,
     ElectLeadersResponse,
 )
-from transport.controller_ref import ControllerRef, batches, refusal
-from transport.pauses import pauses
+from regent.transport.controller_ref import ControllerRef, batches, refusal
+from regent.transport.pauses import pauses
 
 _NAMED_PARTITIONS = 20
 

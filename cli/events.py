@@ -16,11 +16,11 @@ from typing import IO, Any, Final, NamedTuple
 import click
 import orjson
 
-from cli.find_cluster import data_dir_option
-from cli.output import Output, counted, examples, note, output_option
-from config.moments import parse_moment
-from core.errors import RegentError
-from core.model import BrokerId
+from regent.cli.find_cluster import data_dir_option
+from regent.cli.output import Output, counted, examples, note, output_option
+from regent.config.moments import parse_moment
+from regent.core.errors import RegentError
+from regent.core.model import BrokerId
 
 JOURNAL: Final = "events.jsonl"
 _PREVIOUS: Final = "events.jsonl.1"

@@ -19,14 +19,19 @@ from typing import Concatenate, NamedTuple, ParamSpec, TypeAlias, TypeVar
 import click
 from click.core import ParameterSource
 
-from config.addresses import tcp_endpoint
-from config.cluster_location import CLUSTER_FILE, DATA_DIR, DATA_DIR_VARIABLE, ZOOKEEPER_VARIABLE
-from config.command_line import program
-from core.errors import RegentError, SessionExpiredError
-from core.model import BrokerId
-from zk.admin import NoClusterError, ZkAdminStore
-from zk.json_fields import JsonObject, decode_object
-from zk.operations import ConnectionLossError, ZooKeeper
+from regent.config.addresses import tcp_endpoint
+from regent.config.cluster_location import (
+    CLUSTER_FILE,
+    DATA_DIR,
+    DATA_DIR_VARIABLE,
+    ZOOKEEPER_VARIABLE,
+)
+from regent.config.command_line import program
+from regent.core.errors import RegentError, SessionExpiredError
+from regent.core.model import BrokerId
+from regent.zk.admin import NoClusterError, ZkAdminStore
+from regent.zk.json_fields import JsonObject, decode_object
+from regent.zk.operations import ConnectionLossError, ZooKeeper
 
 CONNECT_TIMEOUT_S = 5.0
 
@@ -156,7 +161,7 @@ class Cluster:
 @contextmanager
 def open_session(address: str, limit_s: float | None) -> Iterator[ZooKeeper]:
     """Open a session with a real ZooKeeper; see ``OpenZooKeeper``."""
-    from zk.client import ZooKeeperClient
+    from regent.zk.client import ZooKeeperClient
 
     try:
         client = ZooKeeperClient(address, _SESSION_TIMEOUT_MS, on_watch=lambda _: None)

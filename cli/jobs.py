@@ -26,24 +26,32 @@ jobs = click.Group(
     "jobs",
     help="Run Spark jobs: on this machine, or on any cluster named by --master.",
     commands=[
-        _job("place", "jobs.place", "Place the partitions of many topics in one job."),
-        _job("plan", "jobs.plan", "Plan which replicas to move, and move them."),
+        _job("place", "regent.jobs.place", "Place the partitions of many topics in one job."),
+        _job("plan", "regent.jobs.plan", "Plan which replicas to move, and move them."),
         click.Group(
             "report",
             help="Show how a cluster is balanced, and what its controllers did.",
             commands=[
                 _job(
-                    "balance", "jobs.report_balance", "Replicas, leaders, bytes; what may be lost."
+                    "balance",
+                    "regent.jobs.report_balance",
+                    "Replicas, leaders, bytes; what may be lost.",
                 ),
-                _job("leaders", "jobs.report_leaders", "Who leads what others should."),
-                _job("events", "jobs.report_events", "Latencies, failovers, churn, flapping."),
+                _job("leaders", "regent.jobs.report_leaders", "Who leads what others should."),
+                _job(
+                    "events", "regent.jobs.report_events", "Latencies, failovers, churn, flapping."
+                ),
             ],
         ),
         click.Group(
             "simulate",
             help="Try on paper what no cluster is large enough for.",
             commands=[
-                _job("placement", "jobs.simulate_placement", "A placement scheme at any scale."),
+                _job(
+                    "placement",
+                    "regent.jobs.simulate_placement",
+                    "A placement scheme at any scale.",
+                ),
             ],
         ),
     ],

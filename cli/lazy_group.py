@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import click
 
-from core.errors import RegentError
+from regent.core.errors import RegentError
 
 
 class LazyCommand(NamedTuple):

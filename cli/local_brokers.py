@@ -8,12 +8,12 @@ from typing import Any, Final
 
 import click
 
-from actors.supervisor_socket import start_brokers
-from cli.find_cluster import Cluster, data_dir_option, known_cluster, pass_cluster
-from cli.output import Output, examples, listed, note, output_option, print_json
-from cli.waiting import Waiting
-from core.errors import RegentError
-from core.model import BrokerId
+from regent.actors.supervisor_socket import start_brokers
+from regent.cli.find_cluster import Cluster, data_dir_option, known_cluster, pass_cluster
+from regent.cli.output import Output, examples, listed, note, output_option, print_json
+from regent.cli.waiting import Waiting
+from regent.core.errors import RegentError
+from regent.core.model import BrokerId
 
 CONTROLLER: Final = "controller"
 _START_TIMEOUT_S: Final = 600.0  # a broker may have to recover its logs first

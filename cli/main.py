@@ -15,10 +15,10 @@ from typing import Any
 
 import click
 
-from cli.lazy_group import LazyCommand, LazyGroup
-from cli.output import examples
-from config.command_line import program
-from core.errors import RegentError
+from regent.cli.lazy_group import LazyCommand, LazyGroup
+from regent.cli.output import examples
+from regent.config.command_line import program
+from regent.core.errors import RegentError
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
@@ -26,22 +26,28 @@ EXIT_INTERRUPTED = 130
 
 
 COMMANDS: Mapping[str, LazyCommand] = {
-    "cluster": LazyCommand("cli.cluster", "cluster", "Start a whole cluster on this machine."),
-    "broker": LazyCommand("cli.broker", "broker", "Run one broker."),
-    "zookeeper": LazyCommand("cli.zookeeper", "zookeeper", "Run the embedded ZooKeeper alone."),
-    "topics": LazyCommand("cli.topics", "topics", "Create, describe, change, delete topics."),
-    "produce": LazyCommand("cli.records", "produce", "Write lines as records."),
-    "consume": LazyCommand("cli.records", "consume", "Print the records of a topic."),
-    "brokers": LazyCommand("cli.brokers", "brokers", "List, stop and start brokers."),
-    "controller": LazyCommand("cli.controller", "controller", "Show who rules, or move it."),
-    "reassign": LazyCommand("cli.reassign", "reassign", "Move replicas to other brokers."),
-    "elect-leaders": LazyCommand("cli.elect_leaders", "elect_leaders", "Elect leaders now."),
-    "metadata": LazyCommand("cli.metadata", "metadata", "Show what one broker believes."),
-    "status": LazyCommand("cli.status", "status", "Tell on one screen whether all is well."),
-    "events": LazyCommand("cli.events", "events", "Read the journal of the controllers."),
-    "jobs": LazyCommand("cli.jobs", "jobs", "Run Spark jobs."),
-    "guardian": LazyCommand("cli.broker", "guardian", None),
-    "placement-service": LazyCommand("cli.placement_service", "placement_service", None),
+    "cluster": LazyCommand(
+        "regent.cli.cluster", "cluster", "Start a whole cluster on this machine."
+    ),
+    "broker": LazyCommand("regent.cli.broker", "broker", "Run one broker."),
+    "zookeeper": LazyCommand(
+        "regent.cli.zookeeper", "zookeeper", "Run the embedded ZooKeeper alone."
+    ),
+    "topics": LazyCommand(
+        "regent.cli.topics", "topics", "Create, describe, change, delete topics."
+    ),
+    "produce": LazyCommand("regent.cli.records", "produce", "Write lines as records."),
+    "consume": LazyCommand("regent.cli.records", "consume", "Print the records of a topic."),
+    "brokers": LazyCommand("regent.cli.brokers", "brokers", "List, stop and start brokers."),
+    "controller": LazyCommand("regent.cli.controller", "controller", "Show who rules, or move it."),
+    "reassign": LazyCommand("regent.cli.reassign", "reassign", "Move replicas to other brokers."),
+    "elect-leaders": LazyCommand("regent.cli.elect_leaders", "elect_leaders", "Elect leaders now."),
+    "metadata": LazyCommand("regent.cli.metadata", "metadata", "Show what one broker believes."),
+    "status": LazyCommand("regent.cli.status", "status", "Tell on one screen whether all is well."),
+    "events": LazyCommand("regent.cli.events", "events", "Read the journal of the controllers."),
+    "jobs": LazyCommand("regent.cli.jobs", "jobs", "Run Spark jobs."),
+    "guardian": LazyCommand("regent.cli.broker", "guardian", None),
+    "placement-service": LazyCommand("regent.cli.placement_service", "placement_service", None),
 }
 
 

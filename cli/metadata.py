@@ -6,18 +6,18 @@ from operator import itemgetter
 
 import click
 
-from cli.brokers import broker_json
-from cli.find_cluster import Cluster, ClusterNotFoundError, pass_cluster
-from cli.output import Output, examples, listed, output_option, print_json, print_table
-from core.errors import BrokerNotFoundError, Errors, RegentError
-from core.model import BrokerId, BrokerInfo, BrokerRegistration, EndPoint
-from core.protocol.broker import (
+from regent.cli.brokers import broker_json
+from regent.cli.find_cluster import Cluster, ClusterNotFoundError, pass_cluster
+from regent.cli.output import Output, examples, listed, output_option, print_json, print_table
+from regent.core.errors import BrokerNotFoundError, Errors, RegentError
+from regent.core.model import BrokerId, BrokerInfo, BrokerRegistration, EndPoint
+from regent.core.protocol.broker import (
     DescribeMetadataRequest,
     DescribeMetadataResponse,
     MetadataPartition,
 )
-from core.protocol.control import UpdateMetadataBroker
-from zk.admin import control_endpoint
+from regent.core.protocol.control import UpdateMetadataBroker
+from regent.zk.admin import control_endpoint
 
 _ASK_TIMEOUT_S = 10.0
 _COLUMNS = ("topic", "partition", "leader", "leader_epoch", "isr", "replicas", "offline_replicas")
@@ -36,9 +36,9 @@ def metadata(cluster: Cluster, /, broker_id: BrokerId, output: str) -> None:
 
     A broker that ZooKeeper has lost is asked all the same, if it is one of the data directory's.
     """
-    from cli.remote_actors import actor_at
-    from transport.client import RequestError
-    from transport.controller_ref import ask
+    from regent.cli.remote_actors import actor_at
+    from regent.transport.client import RequestError
+    from regent.transport.controller_ref import ask
 
     try:
         with actor_at(_endpoint(cluster, broker_id)) as actor:

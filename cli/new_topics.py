@@ -11,9 +11,9 @@ from typing import Any, Final, NamedTuple
 
 import orjson
 
-from core.errors import RegentError
-from core.model import BrokerId
-from core.topic_validation import (
+from regent.core.errors import RegentError
+from regent.core.model import BrokerId
+from regent.core.topic_validation import (
     TopicNames,
     assignment_problem,
     topic_config_problem,

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import click
 import orjson
 
-from config.command_line import program
+from regent.config.command_line import program
 
 F = TypeVar("F", bound=Callable[..., Any])
 

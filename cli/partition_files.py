@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, BinaryIO, Final, TypeVar
 
-from core.errors import BadDataError
-from core.model import BrokerId, TopicPartition
-from zk.json_fields import JsonObject, decode_object
+from regent.core.errors import BadDataError
+from regent.core.model import BrokerId, TopicPartition
+from regent.zk.json_fields import JsonObject, decode_object
 
 T = TypeVar("T")
 

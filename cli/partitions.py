@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from core.controller.election import Candidates, waiting_reason
-from core.errors import BadDataError
-from core.model import (
+from regent.core.controller.election import Candidates, waiting_reason
+from regent.core.errors import BadDataError
+from regent.core.model import (
     NO_EPOCH,
     NO_LEADER,
     NO_SUSPECTS,
@@ -19,8 +19,8 @@ from core.model import (
     ReplicaAssignment,
     TopicPartition,
 )
-from core.ports import TopicAssignment
-from zk.admin import ZkAdminStore
+from regent.core.ports import TopicAssignment
+from regent.zk.admin import ZkAdminStore
 
 _NO_STATE = LeaderIsrAndControllerEpoch(
     LeaderAndIsr(NO_LEADER, (), leader_epoch=NO_EPOCH, partition_epoch=-1), controller_epoch=-1

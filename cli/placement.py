@@ -17,13 +17,13 @@ from typing import Any, Final, NamedTuple, TypeVar, cast
 
 import click
 
-from cli.find_cluster import Cluster, LocalPlacement
-from cli.output import note
-from cli.waiting import Waiting
-from core.errors import Errors, RegentError
-from core.model import BrokerId, BrokerRegistration
-from core.placement import LEAST_LOADED, IndexScope, Strategy, check, place
-from core.protocol.placement import (
+from regent.cli.find_cluster import Cluster, LocalPlacement
+from regent.cli.output import note
+from regent.cli.waiting import Waiting
+from regent.core.errors import Errors, RegentError
+from regent.core.model import BrokerId, BrokerRegistration
+from regent.core.placement import LEAST_LOADED, IndexScope, Strategy, check, place
+from regent.core.protocol.placement import (
     PlacedPartition,
     PlacementBroker,
     PlacementSpec,
@@ -32,7 +32,7 @@ from core.protocol.placement import (
     PlaceTopicsRequest,
     PlaceTopicsResponse,
 )
-from zk.admin import ZkAdminStore
+from regent.zk.admin import ZkAdminStore
 
 PLACEMENT_TIMEOUT_MS: Final = 60_000
 _STATUS_TIMEOUT_S: Final = 2.0
@@ -174,7 +174,7 @@ def _replica_counts(admin: ZkAdminStore) -> Counter[BrokerId]:
 
 
 def _place_in_own_session(request: PlaceTopicsRequest) -> Sequence[PlacedPartition]:
-    from jobs.placement_job import place_in_own_session
+    from regent.jobs.placement_job import place_in_own_session
 
     return place_in_own_session(request)
 
@@ -186,7 +186,7 @@ def _ask_service(
 
     Raises ``ServiceUnavailableError`` when it is not able to, or not within ``timeout_s``.
     """
-    from transport.client import (
+    from regent.transport.client import (
         PeerDisconnectedError,
         PeerUnreachableError,
         RequestError,
@@ -230,8 +230,8 @@ class _Limit(NamedTuple):
 def _ask_once(
     cluster: Cluster, request: PlaceTopicsRequest, limit: _Limit, waiting: Waiting
 ) -> PlaceTopicsResponse:
-    from cli.remote_actors import actor_at
-    from transport.controller_ref import ask
+    from regent.cli.remote_actors import actor_at
+    from regent.transport.controller_ref import ask
 
     service = _await_warm(cluster, limit, waiting)
     with actor_at(service.endpoint) as actor:
@@ -276,9 +276,9 @@ def placement_status(
     service: LocalPlacement, *, timeout_s: float
 ) -> PlacementStatusResponse | None:
     """Ask the service how it is; None when it does not answer."""
-    from cli.remote_actors import actor_at
-    from transport.client import RequestError
-    from transport.controller_ref import ask
+    from regent.cli.remote_actors import actor_at
+    from regent.transport.client import RequestError
+    from regent.transport.controller_ref import ask
 
     try:
         with actor_at(service.endpoint) as actor:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from jobs.service import serve
+from regent.jobs.service import serve
 
 
 @click.command("placement-service", hidden=True)

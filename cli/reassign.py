@@ -8,17 +8,17 @@ from typing import Any, BinaryIO
 import click
 import orjson
 
-from cli.find_cluster import Cluster, pass_cluster
-from cli.output import Output, examples, output_option, print_json
-from cli.partition_files import (
+from regent.cli.find_cluster import Cluster, pass_cluster
+from regent.cli.output import Output, examples, output_option, print_json
+from regent.cli.partition_files import (
     read_reassignment_file,
     read_topics_to_move_file,
     reassignment_json,
 )
-from cli.reassign_progress import ReassignmentError, read_moves
-from cli.topic_options import not_registered, read_live_brokers
-from core.model import BrokerId, BrokerRegistration, TopicPartition
-from zk.admin import ZkAdminStore
+from regent.cli.reassign_progress import ReassignmentError, read_moves
+from regent.cli.topic_options import not_registered, read_live_brokers
+from regent.core.model import BrokerId, BrokerRegistration, TopicPartition
+from regent.zk.admin import ZkAdminStore
 
 _ANSWER_TIMEOUT_MS = 30_000
 _WAIT_TIMEOUT_MS = 3_600_000
@@ -77,7 +77,7 @@ def reassign(cluster: Cluster, /, timeout_ms: int | None, output: str, **options
         if action == "verify":
             _verify(admin, targets, output)
             return
-        from cli import reassign_execute
+        from regent.cli import reassign_execute
 
         if action == "list":
             reassign_execute.print_ongoing(admin, timeout_ms=timeout_ms, output=output)
@@ -118,7 +118,7 @@ def _generate(
     broker_list: str,
     disable_rack_aware: bool,
 ) -> None:
-    from cli.reassign_generate import propose
+    from regent.cli.reassign_generate import propose
 
     topics, broker_ids = read_topics_to_move_file(topics_to_move_json_file), _ids(broker_list)
     with cluster.admin() as admin:

@@ -12,14 +12,14 @@ from typing import TypeAlias
 import click
 import orjson
 
-from cli.output import Output, listed, note, print_json
-from cli.partition_files import reassignment_json
-from cli.reassign_progress import ReassignmentError, await_moves
-from cli.remote_actors import controller_of
-from cli.topic_options import not_registered, read_live_brokers
-from core.errors import BadDataError, Errors
-from core.model import BrokerId, TopicPartition
-from core.protocol.controller import (
+from regent.cli.output import Output, listed, note, print_json
+from regent.cli.partition_files import reassignment_json
+from regent.cli.reassign_progress import ReassignmentError, await_moves
+from regent.cli.remote_actors import controller_of
+from regent.cli.topic_options import not_registered, read_live_brokers
+from regent.core.errors import BadDataError, Errors
+from regent.core.model import BrokerId, TopicPartition
+from regent.core.protocol.controller import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
     ListPartitionReassignmentsRequest,
@@ -27,8 +27,8 @@ from core.protocol.controller import (
     OngoingReassignment,
     ReassignablePartition,
 )
-from transport.controller_ref import ControllerRef, batches, refusal
-from zk.admin import ZkAdminStore
+from regent.transport.controller_ref import ControllerRef, batches, refusal
+from regent.zk.admin import ZkAdminStore
 
 _NAMED_PARTITIONS = 20
 

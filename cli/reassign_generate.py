@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
-from cli.placement import PlacementOptions, placement_request
-from cli.reassign_progress import ReassignmentError
-from core.errors import BadDataError
-from core.model import NO_ASSIGNMENT, BrokerId, BrokerRegistration, TopicPartition
-from core.placement import Strategy, place
-from core.ports import TopicAssignment
-from core.protocol.placement import PlacementSpec
-from zk.admin import ZkAdminStore
+from regent.cli.placement import PlacementOptions, placement_request
+from regent.cli.reassign_progress import ReassignmentError
+from regent.core.errors import BadDataError
+from regent.core.model import NO_ASSIGNMENT, BrokerId, BrokerRegistration, TopicPartition
+from regent.core.placement import Strategy, place
+from regent.core.ports import TopicAssignment
+from regent.core.protocol.placement import PlacementSpec
+from regent.zk.admin import ZkAdminStore
 
 
 class Proposal(NamedTuple):

@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from enum import Enum
 from typing import NamedTuple
 
-from cli.output import listed, note
-from cli.waiting import Progress
-from core.errors import BadDataError, RegentError
-from core.model import BrokerId, TopicPartition
-from transport.pauses import pauses
-from zk.admin import ZkAdminStore
+from regent.cli.output import listed, note
+from regent.cli.waiting import Progress
+from regent.core.errors import BadDataError, RegentError
+from regent.core.model import BrokerId, TopicPartition
+from regent.transport.pauses import pauses
+from regent.zk.admin import ZkAdminStore
 
 
 class ReassignmentError(RegentError):

@@ -22,11 +22,11 @@ from confluent_kafka import (
     TopicPartition,
 )
 
-from cli.find_cluster import Cluster, pass_cluster
-from cli.output import Output, counted, examples, output_option
-from cli.waiting import timeout_option
-from config.addresses import bracketed
-from core.errors import BadDataError, RegentError
+from regent.cli.find_cluster import Cluster, pass_cluster
+from regent.cli.output import Output, counted, examples, output_option
+from regent.cli.waiting import timeout_option
+from regent.config.addresses import bracketed
+from regent.core.errors import BadDataError, RegentError
 
 _CLIENT: Final = {"client.id": "regent-cli", "log_level": 0}  # what matters is in our own words
 _POLL_S: Final = 0.2

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager
 
-from transport import controller_ref
-from transport.controller_ref import ControllerRef
-from transport.remote_ref import RemoteActorRef
-from zk.admin import ZkAdminStore
+from regent.transport import controller_ref
+from regent.transport.controller_ref import ControllerRef
+from regent.transport.remote_ref import RemoteActorRef
+from regent.zk.admin import ZkAdminStore
 
 CLIENT_ID = "regent-cli"
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from core.errors import ForeignDirectoryError, StorageError
-from storage.log_directory import LogDirectory
-from zk.admin import ZkAdminStore
+from regent.core.errors import ForeignDirectoryError, StorageError
+from regent.storage.log_directory import LogDirectory
+from regent.zk.admin import ZkAdminStore
 
 
 def replaced_data(admin: ZkAdminStore, data_dir: Path) -> list[str]:

@@ -10,22 +10,22 @@ from pathlib import Path
 
 import click
 
-from cli.broker_warnings import broker_warnings
-from cli.brokers import broker_json
-from cli.controller import controller_json
-from cli.deletion_obstacles import deletion_obstacles
-from cli.find_cluster import Cluster, ClusterNotFoundError, LocalCluster, pass_cluster
-from cli.output import Output, counted, listed, output_option, print_facts, print_json
-from cli.partitions import read_partitions
-from cli.placement import placement_status
-from cli.replaced_data import replaced_data
-from core.controller.elector import NO_CONTROLLER
-from core.controller.set_aside import FAILURES_TO_SET_ASIDE
-from core.errors import BadDataError, UnreadableError
-from core.model import MAX_CONTROLLER_EPOCH, BrokerId, BrokerRegistration
-from core.protocol.controller import DescribeControllerRequest, DescribeControllerResponse
-from zk.admin import ZkAdminStore
-from zk.znodes import TopicPartitionStateZNode
+from regent.cli.broker_warnings import broker_warnings
+from regent.cli.brokers import broker_json
+from regent.cli.controller import controller_json
+from regent.cli.deletion_obstacles import deletion_obstacles
+from regent.cli.find_cluster import Cluster, ClusterNotFoundError, LocalCluster, pass_cluster
+from regent.cli.output import Output, counted, listed, output_option, print_facts, print_json
+from regent.cli.partitions import read_partitions
+from regent.cli.placement import placement_status
+from regent.cli.replaced_data import replaced_data
+from regent.core.controller.elector import NO_CONTROLLER
+from regent.core.controller.set_aside import FAILURES_TO_SET_ASIDE
+from regent.core.errors import BadDataError, UnreadableError
+from regent.core.model import MAX_CONTROLLER_EPOCH, BrokerId, BrokerRegistration
+from regent.core.protocol.controller import DescribeControllerRequest, DescribeControllerResponse
+from regent.zk.admin import ZkAdminStore
+from regent.zk.znodes import TopicPartitionStateZNode
 
 _ZOOKEEPER_LIMIT_S = 3.0
 _CONTROLLER_LIMIT_S = 3.0
@@ -199,7 +199,7 @@ def _examine_controller(admin: ZkAdminStore, health: Health) -> DescribeControll
     """Ask the controller how it is; None when it does not answer."""
     if health.controller is None:
         return None
-    from cli.remote_actors import controller_of
+    from regent.cli.remote_actors import controller_of
 
     deadline = time.monotonic() + _CONTROLLER_LIMIT_S
     with controller_of(admin) as controller:

@@ -8,11 +8,11 @@ from typing import Any, TypeVar, cast
 
 import click
 
-from cli.output import listed
-from core.errors import BadDataError, RegentError
-from core.model import BrokerId, BrokerRegistration
-from core.topic_validation import topic_name_problem
-from zk.admin import ZkAdminStore
+from regent.cli.output import listed
+from regent.core.errors import BadDataError, RegentError
+from regent.core.model import BrokerId, BrokerRegistration
+from regent.core.topic_validation import topic_name_problem
+from regent.zk.admin import ZkAdminStore
 
 F = TypeVar("F", bound=Callable[..., Any])
 

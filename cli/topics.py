@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import click
 
-from cli.find_cluster import Cluster, pass_cluster
-from cli.lazy_group import LazyCommand, LazyGroup
-from cli.output import Output, output_option, print_json
+from regent.cli.find_cluster import Cluster, pass_cluster
+from regent.cli.lazy_group import LazyCommand, LazyGroup
+from regent.cli.output import Output, output_option, print_json
 
 COMMANDS = {
-    "create": LazyCommand("cli.topics_create", "create", "Create one topic or many."),
-    "list": LazyCommand("cli.topics", "list_topics", "List the topics."),
-    "describe": LazyCommand("cli.topics_describe", "describe", "Show leaders, replicas and ISRs."),
-    "alter": LazyCommand("cli.topics_alter", "alter", "Give a topic more partitions."),
-    "config": LazyCommand("cli.topics_config", "config", "Show or change settings of a topic."),
-    "delete": LazyCommand("cli.topics_delete", "delete", "Delete topics."),
+    "create": LazyCommand("regent.cli.topics_create", "create", "Create one topic or many."),
+    "list": LazyCommand("regent.cli.topics", "list_topics", "List the topics."),
+    "describe": LazyCommand(
+        "regent.cli.topics_describe", "describe", "Show leaders, replicas and ISRs."
+    ),
+    "alter": LazyCommand("regent.cli.topics_alter", "alter", "Give a topic more partitions."),
+    "config": LazyCommand(
+        "regent.cli.topics_config", "config", "Show or change settings of a topic."
+    ),
+    "delete": LazyCommand("regent.cli.topics_delete", "delete", "Delete topics."),
 }
 
 

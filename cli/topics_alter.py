@@ -6,15 +6,15 @@ from typing import NoReturn
 
 import click
 
-from cli.find_cluster import Cluster, pass_cluster
-from cli.output import Output, counted, examples, output_option, print_json
-from cli.placement import PlacementOptions, place_topics, placement_request, service_options
-from cli.topic_options import TopicError, named, read_live_brokers, topic_argument
-from cli.waiting import timeout_option
-from core.errors import BadDataError
-from core.model import ReplicaAssignment
-from core.protocol.placement import PlacementSpec
-from zk.admin import AddPartitionsOutcome, ZkAdminStore
+from regent.cli.find_cluster import Cluster, pass_cluster
+from regent.cli.output import Output, counted, examples, output_option, print_json
+from regent.cli.placement import PlacementOptions, place_topics, placement_request, service_options
+from regent.cli.topic_options import TopicError, named, read_live_brokers, topic_argument
+from regent.cli.waiting import timeout_option
+from regent.core.errors import BadDataError
+from regent.core.model import ReplicaAssignment
+from regent.core.protocol.placement import PlacementSpec
+from regent.zk.admin import AddPartitionsOutcome, ZkAdminStore
 
 
 @click.command(epilog=examples("topics alter payments --partitions 24"))
@@ -37,7 +37,7 @@ def alter(
     """Give a topic more partitions; it cannot have fewer."""
     if name is None:
         raise click.UsageError("which topic? Give a name")
-    from cli.await_leaders import await_leaders
+    from regent.cli.await_leaders import await_leaders
 
     with cluster.admin() as admin:
         old, replication_factor = _growing(admin, name, partitions)

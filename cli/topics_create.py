@@ -8,8 +8,8 @@ from typing import Any, BinaryIO
 
 import click
 
-from cli.find_cluster import Cluster, pass_cluster
-from cli.new_topics import (
+from regent.cli.find_cluster import Cluster, pass_cluster
+from regent.cli.new_topics import (
     ClusterContent,
     WantedTopic,
     check_topics,
@@ -17,14 +17,19 @@ from cli.new_topics import (
     parse_replica_assignment,
     parse_topics_file,
 )
-from cli.output import Output, counted, examples, listed, note, output_option, print_json
-from cli.placement import PlacementOptions, place_topics, placement_options, placement_request
-from cli.topic_options import TopicError, read_live_brokers, topic_argument
-from cli.waiting import timeout_option
-from core.model import BrokerId, BrokerRegistration, ReplicaAssignment
-from core.protocol.placement import PlacementSpec
-from zk.admin import CreateTopicOutcome, NewTopic, ZkAdminStore
-from zk.znodes import encode_topic_id
+from regent.cli.output import Output, counted, examples, listed, note, output_option, print_json
+from regent.cli.placement import (
+    PlacementOptions,
+    place_topics,
+    placement_options,
+    placement_request,
+)
+from regent.cli.topic_options import TopicError, read_live_brokers, topic_argument
+from regent.cli.waiting import timeout_option
+from regent.core.model import BrokerId, BrokerRegistration, ReplicaAssignment
+from regent.core.protocol.placement import PlacementSpec
+from regent.zk.admin import CreateTopicOutcome, NewTopic, ZkAdminStore
+from regent.zk.znodes import encode_topic_id
 
 
 @click.command(
@@ -66,7 +71,7 @@ def create(
     The file is a list of {"topic", "partitions", "replication_factor", "config"?}. Everything is
     checked before anything is written.
     """
-    from cli.await_leaders import await_leaders
+    from regent.cli.await_leaders import await_leaders
 
     wanted = _wanted_topics(name, file, **shape)
     with cluster.admin() as admin:

@@ -7,16 +7,16 @@ from collections.abc import Collection, Mapping, Sequence
 
 import click
 
-from cli.deletion_obstacles import deletion_obstacles
-from cli.find_cluster import Cluster, pass_cluster
-from cli.output import Output, examples, note, output_option, print_json
-from cli.topic_options import TopicError, named
-from cli.waiting import Progress, timeout_option
-from core.errors import BadDataError
-from core.protocol.controller import DescribeControllerRequest, DescribeControllerResponse
-from core.topic_validation import INTERNAL_TOPICS
-from transport.pauses import pauses
-from zk.admin import DeleteTopicOutcome, ZkAdminStore
+from regent.cli.deletion_obstacles import deletion_obstacles
+from regent.cli.find_cluster import Cluster, pass_cluster
+from regent.cli.output import Output, examples, note, output_option, print_json
+from regent.cli.topic_options import TopicError, named
+from regent.cli.waiting import Progress, timeout_option
+from regent.core.errors import BadDataError
+from regent.core.protocol.controller import DescribeControllerRequest, DescribeControllerResponse
+from regent.core.topic_validation import INTERNAL_TOPICS
+from regent.transport.pauses import pauses
+from regent.zk.admin import DeleteTopicOutcome, ZkAdminStore
 
 _REASON_TIMEOUT_S = 2.0
 
@@ -118,7 +118,7 @@ def _await_deletion(
 def _obstacles(admin: ZkAdminStore, topics: Sequence[str]) -> dict[str, str]:
     if not topics:
         return {}
-    from cli.remote_actors import controller_of
+    from regent.cli.remote_actors import controller_of
 
     deadline = time.monotonic() + _REASON_TIMEOUT_S
     with controller_of(admin) as controller:

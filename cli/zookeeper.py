@@ -7,11 +7,11 @@ from pathlib import Path
 
 import click
 
-from actors.child_process import describe_exit
-from actors.process_supervisor import ProcessSupervisor
-from actors.zookeeper_node import ZooKeeperNode
-from core.errors import RegentError
-from zk.embedded import LOOPBACK, EmbeddedZooKeeper, server_of
+from regent.actors.child_process import describe_exit
+from regent.actors.process_supervisor import ProcessSupervisor
+from regent.actors.zookeeper_node import ZooKeeperNode
+from regent.core.errors import RegentError
+from regent.zk.embedded import LOOPBACK, EmbeddedZooKeeper, server_of
 
 _STOP_TIMEOUT_S = 10.0
 

@@ -11,18 +11,28 @@ import shlex
 import shutil
 import sys
 from pathlib import Path
+from typing import Final
+
+COMMAND: Final = (sys.executable, "-P", "-m", "regent")
+"""The start of a command line that runs this program as a child, from wherever it is called.
+
+``-P`` keeps the current directory from Python's module path: a file ``click.py`` there must not be
+taken for the library.
+"""
 
 DISTRIBUTION = "regent-cluster"
 """Our name for pip: on PyPI, ``regent`` is somebody else's package."""
 
 _NAME = "regent"
+_STARTERS = ("run.py", "__main__.py")
 
 
 def program() -> str:
     """Return how to call this program again: ``regent`` or ``.venv/bin/python run.py``."""
     called = Path(sys.argv[0])
-    if called.name == "run.py" and _typed(_script(_NAME)) != _NAME:
-        return f"{_typed(Path(sys.executable))} {_typed(called)}"
+    if called.name in _STARTERS and _typed(_script(_NAME)) != _NAME:
+        starter = "-m regent" if called.name == "__main__.py" else _typed(called)
+        return f"{_typed(Path(sys.executable))} {starter}"
     return _typed(called) if called.name == _NAME else _NAME
 
 

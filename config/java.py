@@ -20,8 +20,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from config.command_line import DISTRIBUTION, pip_install
-from core.errors import RegentError
+from regent.config.command_line import DISTRIBUTION, pip_install
+from regent.core.errors import RegentError
 
 MINIMUM_VERSION = 17
 OPTION_VARIABLES = frozenset({"JAVA_TOOL_OPTIONS", "_JAVA_OPTIONS", "JDK_JAVA_OPTIONS"})

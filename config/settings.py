@@ -14,8 +14,8 @@ from os.path import normpath
 from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
 
-from config.addresses import is_every_address
-from core.errors import RegentError
+from regent.config.addresses import is_every_address
+from regent.core.errors import RegentError
 
 T = TypeVar("T")
 

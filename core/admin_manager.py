@@ -12,13 +12,13 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias, TypeVar
 
-from core.admin_requests import NewTopic, TopicPlacer, TopicStore
-from core.errors import BadDataError, Errors
-from core.model import BrokerId, ReplicaAssignment
-from core.placement import IndexScope, PlacementError, Strategy, check, place
-from core.ports import TopicAssignment, TopicIds
-from core.protocol.placement import PlacementBroker, PlacementSpec, PlaceTopicsRequest
-from core.protocol.topics import (
+from regent.core.admin_requests import NewTopic, TopicPlacer, TopicStore
+from regent.core.errors import BadDataError, Errors
+from regent.core.model import BrokerId, ReplicaAssignment
+from regent.core.placement import IndexScope, PlacementError, Strategy, check, place
+from regent.core.ports import TopicAssignment, TopicIds
+from regent.core.protocol.placement import PlacementBroker, PlacementSpec, PlaceTopicsRequest
+from regent.core.protocol.topics import (
     UNSET,
     AssignedPartition,
     ConfigEntry,
@@ -30,8 +30,8 @@ from core.protocol.topics import (
     TopicOutcome,
     TopicsRequest,
 )
-from core.replication.metadata_cache import MetadataCache
-from core.topic_validation import (
+from regent.core.replication.metadata_cache import MetadataCache
+from regent.core.topic_validation import (
     TopicNames,
     assignment_problem,
     topic_config_problem,

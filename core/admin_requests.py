@@ -10,18 +10,18 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple, Protocol, TypeAlias
 
-from core.errors import BadDataError, Errors
-from core.model import NO_LEADER, ReplicaAssignment, TopicPartition
-from core.ports import TopicAssignment
-from core.protocol.control import TopicId
-from core.protocol.placement import PlacedPartition, PlaceTopicsRequest
-from core.protocol.topics import (
+from regent.core.errors import BadDataError, Errors
+from regent.core.model import NO_LEADER, ReplicaAssignment, TopicPartition
+from regent.core.ports import TopicAssignment
+from regent.core.protocol.control import TopicId
+from regent.core.protocol.placement import PlacedPartition, PlaceTopicsRequest
+from regent.core.protocol.topics import (
     DeleteTopicsRequest,
     TopicOutcome,
     TopicsRequest,
     TopicsResponse,
 )
-from core.replication.metadata_cache import MetadataSnapshot
+from regent.core.replication.metadata_cache import MetadataSnapshot
 
 TopicPlacer: TypeAlias = Callable[[PlaceTopicsRequest], Sequence[PlacedPartition]]
 """Places every partition of a request that ``core.placement.check`` accepts."""

@@ -11,12 +11,12 @@ import logging
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
-from core.controller.events import (
+from regent.core.controller.events import (
     ControllerEvent,
     TopicUncleanLeaderElectionEnable,
     UncleanLeaderElectionEnable,
 )
-from core.model import BrokerId
+from regent.core.model import BrokerId
 
 log = logging.getLogger(__name__)
 

@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from enum import IntEnum
 from typing import NamedTuple
 
-from core.config_changes import UNCLEAN_LEADER_ELECTION
-from core.log_config import BROKER_NAMES
-from core.topic_validation import TOPIC_CONFIGS
+from regent.core.config_changes import UNCLEAN_LEADER_ELECTION
+from regent.core.log_config import BROKER_NAMES
+from regent.core.topic_validation import TOPIC_CONFIGS
 
 
 class ConfigSource(IntEnum):

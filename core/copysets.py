@@ -32,8 +32,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import zip_longest
 from typing import Final, TypeAlias
 
-from core.model import BrokerId
-from core.splitmix64 import splitmix64
+from regent.core.model import BrokerId
+from regent.core.splitmix64 import splitmix64
 
 Copyset: TypeAlias = tuple[BrokerId, ...]
 

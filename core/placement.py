@@ -38,11 +38,11 @@ from enum import StrEnum
 from itertools import zip_longest
 from typing import NamedTuple
 
-from core.copysets import DEFAULT_SCATTER_WIDTH, MAX_ENTRIES, Copyset, rota, rota_length
-from core.errors import Errors, RegentError
-from core.model import BrokerId
-from core.protocol.placement import PlacedPartition, PlacementSpec, PlaceTopicsRequest
-from core.splitmix64 import splitmix64
+from regent.core.copysets import DEFAULT_SCATTER_WIDTH, MAX_ENTRIES, Copyset, rota, rota_length
+from regent.core.errors import Errors, RegentError
+from regent.core.model import BrokerId
+from regent.core.protocol.placement import PlacedPartition, PlacementSpec, PlaceTopicsRequest
+from regent.core.splitmix64 import splitmix64
 
 RANDOM = "random"
 LEAST_LOADED = "least-loaded"

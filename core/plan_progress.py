@@ -10,7 +10,7 @@ from collections.abc import Collection
 from enum import Enum
 from typing import NamedTuple
 
-from core.model import BrokerId, LeaderAndIsr, ReplicaAssignment, TopicPartition
+from regent.core.model import BrokerId, LeaderAndIsr, ReplicaAssignment, TopicPartition
 
 
 class PlannedMove(NamedTuple):

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple, Protocol, TypeAlias
 
-from core.errors import BadDataError
-from core.model import (
+from regent.core.errors import BadDataError
+from regent.core.model import (
     BrokerId,
     BrokerInfo,
     BrokerRegistration,
@@ -21,7 +21,7 @@ from core.model import (
     SuspectReplicas,
     TopicPartition,
 )
-from core.protocol.control import TopicId
+from regent.core.protocol.control import TopicId
 
 
 @dataclass(frozen=True, slots=True)

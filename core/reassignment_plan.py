@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
-from core.model import BrokerId, ReplicaAssignment, TopicPartition
+from regent.core.model import BrokerId, ReplicaAssignment, TopicPartition
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import NamedTuple, Protocol
 
-from core.log_config import LogConfig
-from core.model import SuspectReplicas, TopicPartition
-from core.protocol.control import TopicId
-from core.records import RecordBytes, Records
+from regent.core.log_config import LogConfig
+from regent.core.model import SuspectReplicas, TopicPartition
+from regent.core.protocol.control import TopicId
+from regent.core.records import RecordBytes, Records
 
 UNKNOWN_OFFSET = -1
 NO_TIMESTAMP = -1

@@ -11,7 +11,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 
-from core.model import BrokerId
+from regent.core.model import BrokerId
 
 MAX_NAME_LENGTH = 249
 

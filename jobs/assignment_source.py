@@ -25,12 +25,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from core.errors import BadDataError, RegentError
-from core.model import LeaderIsrAndControllerEpoch, ReplicaAssignment, TopicPartition
-from jobs.cluster_connection import cluster_admin
-from jobs.command import InputError
-from jobs.local_files import path_to_read
-from zk.admin import ZkAdminStore
+from regent.core.errors import BadDataError, RegentError
+from regent.core.model import LeaderIsrAndControllerEpoch, ReplicaAssignment, TopicPartition
+from regent.jobs.cluster_connection import cluster_admin
+from regent.jobs.command import InputError
+from regent.jobs.local_files import path_to_read
+from regent.zk.admin import ZkAdminStore
 
 ZOOKEEPER: Final = "zookeeper"
 

@@ -1,4 +1,4 @@
-"""``python -m jobs.class_archive``: halve the time Spark takes to start, once for an environment.
+"""``python -m regent.jobs.class_archive``: Spark starts in half the time. Run it once.
 
 A JVM that starts Spark loads and verifies some 19,000 classes from jars. It can dump them as it
 ends (AppCDS, JEP 350) into a file of 160 MB that later JVMs map instead. The archive belongs to one
@@ -18,15 +18,15 @@ from typing import Final
 
 from pyspark.sql import SparkSession
 
-from config.java import JavaRuntime, find_java
-from core.errors import RegentError
-from core.placement import Strategy
-from core.protocol.placement import PlacementBroker, PlacementSpec, PlaceTopicsRequest
-from jobs import place, plan, report_balance
-from jobs.placement_job import place_with_spark
-from jobs.placement_output import FORMATS
-from jobs.session import QUICK_START, SparkJvm
-from jobs.spark_home import class_archives
+from regent.config.java import JavaRuntime, find_java
+from regent.core.errors import RegentError
+from regent.core.placement import Strategy
+from regent.core.protocol.placement import PlacementBroker, PlacementSpec, PlaceTopicsRequest
+from regent.jobs import place, plan, report_balance
+from regent.jobs.placement_job import place_with_spark
+from regent.jobs.placement_output import FORMATS
+from regent.jobs.session import QUICK_START, SparkJvm
+from regent.jobs.spark_home import class_archives
 
 _DUMP_TIMEOUT_S: Final = 300.0
 

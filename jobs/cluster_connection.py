@@ -9,13 +9,13 @@ from typing import Any, Final, TypeVar
 
 import click
 
-from config.cluster_location import CLUSTER_FILE, DATA_DIR_VARIABLE, ZOOKEEPER_VARIABLE
-from core.errors import SessionExpiredError
-from jobs.command import InputError
-from zk.admin import NoClusterError, ZkAdminStore
-from zk.client import ZooKeeperClient
-from zk.json_fields import decode_object
-from zk.operations import ConnectionLossError
+from regent.config.cluster_location import CLUSTER_FILE, DATA_DIR_VARIABLE, ZOOKEEPER_VARIABLE
+from regent.core.errors import SessionExpiredError
+from regent.jobs.command import InputError
+from regent.zk.admin import NoClusterError, ZkAdminStore
+from regent.zk.client import ZooKeeperClient
+from regent.zk.json_fields import decode_object
+from regent.zk.operations import ConnectionLossError
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -24,12 +24,12 @@ from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from config.command_line import program
-from core.errors import RegentError
-from core.placement import PlacementError
-from jobs.java_errors import innermost_cause
-from jobs.progress_line import ProgressLine
-from jobs.session import QUICK_START, spark_session
+from regent.config.command_line import program
+from regent.core.errors import RegentError
+from regent.core.placement import PlacementError
+from regent.jobs.java_errors import innermost_cause
+from regent.jobs.progress_line import ProgressLine
+from regent.jobs.session import QUICK_START, spark_session
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import orjson
 
-from jobs.command import InputError
+from regent.jobs.command import InputError
 
 
 def read_json_list(path: Path, entry: str) -> list[Any]:

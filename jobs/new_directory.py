@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from jobs.command import InputError
+from regent.jobs.command import InputError
 
 
 def check_is_new(out: Path) -> None:

@@ -22,14 +22,14 @@ from typing import Any, Final
 import click
 from pyspark.sql import SparkSession
 
-from core.errors import RegentError
-from core.placement import RANDOM, IndexScope, Strategy, scatter_width
-from jobs.cluster_connection import cluster_admin, cluster_options
-from jobs.command import job_session, master_option, print_summary, progress, run_job
-from jobs.new_directory import new_directory
-from jobs.placement_input import PlacementOrder, read_order
-from jobs.placement_job import placement_frame
-from jobs.placement_output import (
+from regent.core.errors import RegentError
+from regent.core.placement import RANDOM, IndexScope, Strategy, scatter_width
+from regent.jobs.cluster_connection import cluster_admin, cluster_options
+from regent.jobs.command import job_session, master_option, print_summary, progress, run_job
+from regent.jobs.new_directory import new_directory
+from regent.jobs.placement_input import PlacementOrder, read_order
+from regent.jobs.placement_job import placement_frame
+from regent.jobs.placement_output import (
     FORMATS,
     Loads,
     count_placed,
@@ -37,8 +37,8 @@ from jobs.placement_output import (
     read_placement,
     write_placement,
 )
-from jobs.progress_line import ProgressLine
-from jobs.topic_writer import Written, placed_topics, write_topics
+from regent.jobs.progress_line import ProgressLine
+from regent.jobs.topic_writer import Written, placed_topics, write_topics
 
 _SMALL: Final = 1_000_000
 

@@ -11,17 +11,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from core.errors import BadDataError
-from core.model import BrokerId
-from core.placement import LEAST_LOADED, RANDOM, check
-from core.protocol.placement import PlacementBroker, PlacementSpec, PlaceTopicsRequest
-from core.topic_validation import topic_name_problem
-from jobs.brokers_file import Broker, read_brokers_file, read_registered_brokers
-from jobs.cluster_connection import cluster_admin, zookeeper_address
-from jobs.command import InputError
-from jobs.json_list import read_json_list
-from jobs.topic_writer import check_new_topics
-from zk.admin import ZkAdminStore
+from regent.core.errors import BadDataError
+from regent.core.model import BrokerId
+from regent.core.placement import LEAST_LOADED, RANDOM, check
+from regent.core.protocol.placement import PlacementBroker, PlacementSpec, PlaceTopicsRequest
+from regent.core.topic_validation import topic_name_problem
+from regent.jobs.brokers_file import Broker, read_brokers_file, read_registered_brokers
+from regent.jobs.cluster_connection import cluster_admin, zookeeper_address
+from regent.jobs.command import InputError
+from regent.jobs.json_list import read_json_list
+from regent.jobs.topic_writer import check_new_topics
+from regent.zk.admin import ZkAdminStore
 
 MAX_PARTITIONS: Final = 100_000_000
 REGISTERED: Final = "zookeeper"

@@ -23,9 +23,9 @@ import orjson
 import pyarrow
 from pyspark.sql import DataFrame, SparkSession
 
-from core.copysets import Copyset
-from core.model import BrokerId
-from core.placement import (
+from regent.core.copysets import Copyset
+from regent.core.model import BrokerId
+from regent.core.placement import (
     Strategy,
     broker_order,
     check,
@@ -34,8 +34,8 @@ from core.placement import (
     racks_in_use,
     runs,
 )
-from core.protocol.placement import PlacedPartition, PlaceTopicsRequest
-from jobs.session import QUICK_START, spark_session
+from regent.core.protocol.placement import PlacedPartition, PlaceTopicsRequest
+from regent.jobs.session import QUICK_START, spark_session
 
 _SLICE: Final = 4096  # partitions exploded from one row: bounds the array they are exploded from
 _ONE_TASK: Final = 200_000  # partitions up to which a second task costs more than it saves

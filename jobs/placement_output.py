@@ -16,10 +16,10 @@ from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
-from core.errors import RegentError
-from core.model import BrokerId
-from jobs.java_errors import innermost_cause
-from jobs.local_files import path_to_write
+from regent.core.errors import RegentError
+from regent.core.model import BrokerId
+from regent.jobs.java_errors import innermost_cause
+from regent.jobs.local_files import path_to_write
 
 FORMATS: Final = ("json", "jsonl", "parquet")
 JSON_DOCUMENT: Final = "placement.json"

@@ -20,11 +20,11 @@ from typing import Any, Final, TypeVar
 import click
 from pyspark.sql import SparkSession
 
-from core.model import BrokerId
-from jobs.assignment_source import ZOOKEEPER, AssignmentSource
-from jobs.brokers_file import Broker, read_brokers_file, read_registered_brokers
-from jobs.cluster_connection import cluster_admin, cluster_options, zookeeper_address
-from jobs.command import (
+from regent.core.model import BrokerId
+from regent.jobs.assignment_source import ZOOKEEPER, AssignmentSource
+from regent.jobs.brokers_file import Broker, read_brokers_file, read_registered_brokers
+from regent.jobs.cluster_connection import cluster_admin, cluster_options, zookeeper_address
+from regent.jobs.command import (
     InputError,
     job_session,
     master_option,
@@ -32,9 +32,9 @@ from jobs.command import (
     progress,
     run_job,
 )
-from jobs.new_directory import check_is_new
-from jobs.planning.goals import Decommission, Goal, Rebalance, Replace, ReplicationFactor
-from jobs.planning.planner import Plan, Request, make_plan
+from regent.jobs.new_directory import check_is_new
+from regent.jobs.planning.goals import Decommission, Goal, Rebalance, Replace, ReplicationFactor
+from regent.jobs.planning.planner import Plan, Request, make_plan
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -57,7 +57,7 @@ class _Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name != "execute":
             return super().get_command(ctx, cmd_name)
-        from jobs.execution.plan_execution import execute_command
+        from regent.jobs.execution.plan_execution import execute_command
 
         return execute_command
 
@@ -215,7 +215,7 @@ def _run(spark: SparkSession | None, goal: Goal, name: str, options: dict[str, A
 
 def _execute(target: Path, address: str, summary: dict[str, Any]) -> None:
     """Carry out the plan that was written; what became of it joins the summary."""
-    from jobs.execution.plan_execution import PlanIncompleteError, execute_plan
+    from regent.jobs.execution.plan_execution import PlanIncompleteError, execute_plan
 
     try:
         summary["execution"] = execute_plan(target, address)

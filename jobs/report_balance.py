@@ -18,9 +18,9 @@ import numpy as np
 import pyarrow
 from pyspark.sql import SparkSession
 
-from jobs.assignment_source import AssignmentSource, assignment_frame, check_assignment
-from jobs.command import job_session, master_option, progress, run_job
-from jobs.reports.balance import (
+from regent.jobs.assignment_source import AssignmentSource, assignment_frame, check_assignment
+from regent.jobs.command import job_session, master_option, progress, run_job
+from regent.jobs.reports.balance import (
     Balance,
     LossOptions,
     check_failures,
@@ -29,14 +29,14 @@ from jobs.reports.balance import (
     summary,
     tables,
 )
-from jobs.reports.inputs import (
+from regent.jobs.reports.inputs import (
     assignment_options,
     bytes_per_broker,
     log_directories,
     read_inputs,
 )
-from jobs.reports.output import Table, print_report, report_options
-from jobs.reports.replica_arrays import Counts, ReplicaArrays, positions, replica_arrays
+from regent.jobs.reports.output import Table, print_report, report_options
+from regent.jobs.reports.replica_arrays import Counts, ReplicaArrays, positions, replica_arrays
 
 DEFAULT_TRIALS: Final = 2000
 
@@ -121,8 +121,8 @@ def _bytes(arrays: ReplicaArrays, sizes: Mapping[int, int]) -> dict[str, Counts]
 
 
 def _write_page(balance: Balance, where: str, facts: Mapping[str, object], path: Path) -> None:
-    from jobs.reports.balance_page import add_balance
-    from jobs.reports.page import Page
+    from regent.jobs.reports.balance_page import add_balance
+    from regent.jobs.reports.page import Page
 
     page = Page("Balance of an assignment")
     page.text(f"Read from {where}.")

@@ -18,15 +18,15 @@ from typing import Any, Final
 import click
 from pyspark.sql import SparkSession
 
-from config.moments import parse_moment
-from core.errors import RegentError
-from jobs.cluster_connection import data_dir_option
-from jobs.command import InputError, job_session, master_option, progress, run_job
-from jobs.new_directory import check_is_new, new_directory
-from jobs.reports.event_analysis import analyse_events
-from jobs.reports.event_journals import Period, find_journals, read_events, write_events
-from jobs.reports.event_tables import event_tables
-from jobs.reports.output import print_report, report_options
+from regent.config.moments import parse_moment
+from regent.core.errors import RegentError
+from regent.jobs.cluster_connection import data_dir_option
+from regent.jobs.command import InputError, job_session, master_option, progress, run_job
+from regent.jobs.new_directory import check_is_new, new_directory
+from regent.jobs.reports.event_analysis import analyse_events
+from regent.jobs.reports.event_journals import Period, find_journals, read_events, write_events
+from regent.jobs.reports.event_tables import event_tables
+from regent.jobs.reports.output import print_report, report_options
 
 _SMALL_BYTES: Final = 50_000_000
 
@@ -93,7 +93,7 @@ def _command(spark: SparkSession | None, /, **options: Any) -> None:
         "html": options["html"] and str(options["html"]),
     }
     if options["html"]:
-        from jobs.reports.event_page import write_page
+        from regent.jobs.reports.event_page import write_page
 
         write_page(summary, options["html"])
     summary["seconds"] = round(time.monotonic() - started, 3)

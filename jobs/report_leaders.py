@@ -19,12 +19,12 @@ import pyarrow
 import pyarrow.compute
 from pyspark.sql import DataFrame, SparkSession
 
-from jobs.assignment_source import assignment_frame, check_assignment
-from jobs.command import InputError, job_session, master_option, progress, run_job
-from jobs.reports.balance import percent, spread_fields
-from jobs.reports.inputs import assignment_options, read_inputs
-from jobs.reports.output import Table, print_report, report_options
-from jobs.reports.replica_arrays import Counts, positions
+from regent.jobs.assignment_source import assignment_frame, check_assignment
+from regent.jobs.command import InputError, job_session, master_option, progress, run_job
+from regent.jobs.reports.balance import percent, spread_fields
+from regent.jobs.reports.inputs import assignment_options, read_inputs
+from regent.jobs.reports.output import Table, print_report, report_options
+from regent.jobs.reports.replica_arrays import Counts, positions
 
 _NAMED: Final = 10  # leaderless partitions that are called by their names
 _ROWS: Final = 40  # brokers in a table; programs get all
@@ -208,8 +208,8 @@ def _tables(found: Leaders, names: list[str], threshold: float) -> list[Table]:
 
 
 def _write_page(found: Leaders, where: str, tables: list[Table], path: Path) -> None:
-    from jobs.reports.balance_page import sorted_curves
-    from jobs.reports.page import Page
+    from regent.jobs.reports.balance_page import sorted_curves
+    from regent.jobs.reports.page import Page
 
     page = Page("Leaders of partitions")
     page.text(f"Read from {where}.")

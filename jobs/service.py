@@ -31,10 +31,10 @@ from typing import Final, NamedTuple, TypeAlias
 import pykka
 from pyspark.sql import SparkSession
 
-from config.command_line import program
-from core.errors import Errors
-from core.placement import IndexScope, PlacementError, Strategy, check
-from core.protocol.placement import (
+from regent.config.command_line import program
+from regent.core.errors import Errors
+from regent.core.placement import IndexScope, PlacementError, Strategy, check
+from regent.core.protocol.placement import (
     PlacedPartition,
     PlacementBroker,
     PlacementSpec,
@@ -43,16 +43,16 @@ from core.protocol.placement import (
     PlaceTopicsRequest,
     PlaceTopicsResponse,
 )
-from jobs.placement_job import place_with_spark
-from jobs.session import (
+from regent.jobs.placement_job import place_with_spark
+from regent.jobs.session import (
     DIRECTORY_PREFIX,
     QUICK_START,
     START_TIMEOUT_S,
     KillSwitch,
     SparkJvm,
 )
-from transport.server import ControlServer, IncomingRequest
-from transport.sockets import Context, new_context
+from regent.transport.server import ControlServer, IncomingRequest
+from regent.transport.sockets import Context, new_context
 
 MAX_WAITING: Final = 100
 MAX_PARTITIONS: Final = 200_000

@@ -30,9 +30,9 @@ from pyspark.errors import PySparkException
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
-from config.java import OPTION_VARIABLES, find_java
-from core.errors import RegentError
-from jobs.spark_home import class_archives, spark_home
+from regent.config.java import OPTION_VARIABLES, find_java
+from regent.core.errors import RegentError
+from regent.jobs.spark_home import class_archives, spark_home
 
 DIRECTORY_PREFIX: Final = "regent-spark-"
 START_TIMEOUT_S: Final = 120.0

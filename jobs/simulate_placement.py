@@ -18,10 +18,10 @@ from typing import Any, Final, NamedTuple
 import click
 from pyspark.sql import SparkSession
 
-from core.placement import Strategy, check
-from jobs.command import InputError, job_session, master_option, progress, run_job
-from jobs.report_balance import DEFAULT_TRIALS
-from jobs.reports.balance import (
+from regent.core.placement import Strategy, check
+from regent.jobs.command import InputError, job_session, master_option, progress, run_job
+from regent.jobs.report_balance import DEFAULT_TRIALS
+from regent.jobs.reports.balance import (
     Balance,
     LossOptions,
     check_failures,
@@ -32,8 +32,8 @@ from jobs.reports.balance import (
     spread_fields,
     summary,
 )
-from jobs.reports.output import Table, print_report, report_options
-from jobs.reports.placement_trial import (
+from regent.jobs.reports.output import Table, print_report, report_options
+from regent.jobs.reports.placement_trial import (
     BLOCKS,
     INTERLEAVED,
     UNIFORM,
@@ -108,7 +108,7 @@ def _command(spark: SparkSession | None, /, master: str, html: Path | None, **op
         trials = {str(name): _try(session, setting, name, added, loss) for name in names}
     tables = [_comparison(trials), *_loss_tables(trials)]
     if html is not None:
-        from jobs.reports.simulation_page import write_page
+        from regent.jobs.reports.simulation_page import write_page
 
         write_page(setting, trials, tables, html)
     result = {"job": "simulate placement", **setting._asdict(), "growth": added}

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 import pyspark
 
-from config.java import JavaRuntime, derived_directory, java_cache
+from regent.config.java import JavaRuntime, derived_directory, java_cache
 
 INSTALLED: Final = Path(pyspark.__file__).parent
 _JARS: Final = "jars"

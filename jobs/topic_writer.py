@@ -13,13 +13,13 @@ from typing import Final, NamedTuple
 
 import pyarrow
 
-from core.errors import RegentError
-from core.model import BrokerId, ReplicaAssignment
-from core.protocol.placement import PlaceTopicsRequest
-from core.topic_validation import TopicNames, topic_config_problem
-from jobs.command import InputError
-from zk.admin import CreateTopicOutcome, NewTopic, ZkAdminStore
-from zk.znodes import encode_topic_id
+from regent.core.errors import RegentError
+from regent.core.model import BrokerId, ReplicaAssignment
+from regent.core.protocol.placement import PlaceTopicsRequest
+from regent.core.topic_validation import TopicNames, topic_config_problem
+from regent.jobs.command import InputError
+from regent.zk.admin import CreateTopicOutcome, NewTopic, ZkAdminStore
+from regent.zk.znodes import encode_topic_id
 
 MAX_NAMED: Final = 3
 _PARTITIONS_AT_ONCE: Final = 20_000

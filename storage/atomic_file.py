@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from storage.file_errors import storage_error, sync
+from regent.storage.file_errors import storage_error, sync
 
 
 def write_atomically(path: Path, data: bytes, *, is_synced: bool = True) -> None:

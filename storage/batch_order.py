@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from core.model import NO_EPOCH
-from storage.log_file import CorruptSegmentError
-from storage.record_batch import BatchHeader, PlacedBatch
+from regent.core.model import NO_EPOCH
+from regent.storage.log_file import CorruptSegmentError
+from regent.storage.record_batch import BatchHeader, PlacedBatch
 
 
 def in_order(

@@ -7,10 +7,10 @@ about its records was checked before (``transport.kafka.record_validation``).
 
 from __future__ import annotations
 
-from core.errors import Errors, RecordsRefusedError
-from core.log_config import LogConfig
-from core.records import RecordBytes
-from storage.record_batch import BatchHeader, PlacedBatch, batches, check_crc
+from regent.core.errors import Errors, RecordsRefusedError
+from regent.core.log_config import LogConfig
+from regent.core.records import RecordBytes
+from regent.storage.record_batch import BatchHeader, PlacedBatch, batches, check_crc
 
 _NO_TIMESTAMP = -1
 _COMPRESSIONS = 4

@@ -10,11 +10,11 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from core.errors import BadDataError
-from core.model import TopicPartition
-from core.protocol.control import TopicId
-from storage.atomic_file import overwrite, write_atomically
-from storage.file_errors import storage_error
+from regent.core.errors import BadDataError
+from regent.core.model import TopicPartition
+from regent.core.protocol.control import TopicId
+from regent.storage.atomic_file import overwrite, write_atomically
+from regent.storage.file_errors import storage_error
 
 RECOVERY_POINTS = "recovery-point-offset-checkpoint"
 HIGH_WATERMARKS = "replication-offset-checkpoint"

@@ -13,11 +13,11 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from core.errors import BadDataError, ShortageError, StorageError
-from core.log_config import LogConfig
-from core.model import TopicPartition
-from core.protocol.control import TopicId
-from storage.checkpoints import (
+from regent.core.errors import BadDataError, ShortageError, StorageError
+from regent.core.log_config import LogConfig
+from regent.core.model import TopicPartition
+from regent.core.protocol.control import TopicId
+from regent.storage.checkpoints import (
     HIGH_WATERMARKS,
     LOG_START_OFFSETS,
     RECOVERY_POINTS,
@@ -26,23 +26,23 @@ from storage.checkpoints import (
     write_offsets,
     write_topic_id,
 )
-from storage.log import Log
-from storage.log_contents import LogContents
-from storage.log_directory import LogDirectory
-from storage.log_ends import LogEnds
-from storage.log_file import CorruptSegmentError
-from storage.log_names import STRAY, TO_DELETE, is_moved, log_of_directory, out_of_use
-from storage.log_recovery import CheckpointedOffsets, LoadedLog, load_log
-from storage.removed_logs import purge, take_out
-from storage.segment import Segment
-from storage.stray_logs import (
+from regent.storage.log import Log
+from regent.storage.log_contents import LogContents
+from regent.storage.log_directory import LogDirectory
+from regent.storage.log_ends import LogEnds
+from regent.storage.log_file import CorruptSegmentError
+from regent.storage.log_names import STRAY, TO_DELETE, is_moved, log_of_directory, out_of_use
+from regent.storage.log_recovery import CheckpointedOffsets, LoadedLog, load_log
+from regent.storage.removed_logs import purge, take_out
+from regent.storage.segment import Segment
+from regent.storage.stray_logs import (
     Progress,
     StrayLogs,
     forget_progress,
     note_progress,
     read_progress,
 )
-from storage.suspect_logs import FoundLogs, SuspectLogs
+from regent.storage.suspect_logs import FoundLogs, SuspectLogs
 
 _CLEANED = "cleaner-offset-checkpoint"  # of Kafka's log cleaner
 _FLUSHING_THREADS = 8  # they wait: the file system makes one write of what several ask for

@@ -6,7 +6,7 @@ import errno
 import os
 from pathlib import Path
 
-from core.errors import ShortageError, StorageError
+from regent.core.errors import ShortageError, StorageError
 
 _SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 

@@ -11,10 +11,10 @@ from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 
-from core.errors import BadDataError, ShortageError
-from core.model import NO_EPOCH
-from core.replica_logs import NO_EPOCH_END_OFFSET, EpochEndOffset
-from storage.checkpoints import LEADER_EPOCHS, parse_numbers, read_rows, write_rows
+from regent.core.errors import BadDataError, ShortageError
+from regent.core.model import NO_EPOCH
+from regent.core.replica_logs import NO_EPOCH_END_OFFSET, EpochEndOffset
+from regent.storage.checkpoints import LEADER_EPOCHS, parse_numbers, read_rows, write_rows
 
 
 class LeaderEpochs:

@@ -13,12 +13,12 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from core.errors import DamagedRecordsError, ShortageError, StorageError
-from core.log_config import LogConfig
-from core.model import LogEnd, TopicPartition
-from core.protocol.control import TopicId
-from core.records import NO_RECORDS, RecordBytes, Records
-from core.replica_logs import (
+from regent.core.errors import DamagedRecordsError, ShortageError, StorageError
+from regent.core.log_config import LogConfig
+from regent.core.model import LogEnd, TopicPartition
+from regent.core.protocol.control import TopicId
+from regent.core.records import NO_RECORDS, RecordBytes, Records
+from regent.core.replica_logs import (
     MAX_TIMESTAMP,
     NO_TIMESTAMP,
     AppendedRecords,
@@ -26,18 +26,18 @@ from core.replica_logs import (
     LastOfProducer,
     OffsetOfTimestamp,
 )
-from storage.batch_validation import batches_of_leader, batches_of_producer
-from storage.checkpoints import PARTITION_METADATA, write_topic_id
-from storage.file_errors import sync
-from storage.log_contents import LogContents
-from storage.log_directory import LogDirectory
-from storage.log_file import CorruptSegmentError, FileRecords
-from storage.log_holes import check_meets
-from storage.log_recovery import CheckpointedOffsets, load_log
-from storage.record_batch import place, writable
-from storage.retention import SegmentSpan, segments_to_delete
-from storage.segment import Segment
-from storage.timestamps import first_at_or_after, greatest
+from regent.storage.batch_validation import batches_of_leader, batches_of_producer
+from regent.storage.checkpoints import PARTITION_METADATA, write_topic_id
+from regent.storage.file_errors import sync
+from regent.storage.log_contents import LogContents
+from regent.storage.log_directory import LogDirectory
+from regent.storage.log_file import CorruptSegmentError, FileRecords
+from regent.storage.log_holes import check_meets
+from regent.storage.log_recovery import CheckpointedOffsets, load_log
+from regent.storage.record_batch import place, writable
+from regent.storage.retention import SegmentSpan, segments_to_delete
+from regent.storage.segment import Segment
+from regent.storage.timestamps import first_at_or_after, greatest
 
 NOT_TAKEN_BACK = -1
 

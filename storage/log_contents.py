@@ -13,13 +13,13 @@ from dataclasses import dataclass, replace
 from itertools import zip_longest
 from pathlib import Path
 
-from core.log_config import LogConfig
-from core.records import RecordBytes
-from storage.leader_epochs import LeaderEpochs
-from storage.log_names import DELETED_SUFFIX
-from storage.producer_state import ProducerState
-from storage.record_batch import INT32_MAX, BatchHeader, PlacedBatch
-from storage.segment import Segment
+from regent.core.log_config import LogConfig
+from regent.core.records import RecordBytes
+from regent.storage.leader_epochs import LeaderEpochs
+from regent.storage.log_names import DELETED_SUFFIX
+from regent.storage.producer_state import ProducerState
+from regent.storage.record_batch import INT32_MAX, BatchHeader, PlacedBatch
+from regent.storage.segment import Segment
 
 
 @dataclass(slots=True)

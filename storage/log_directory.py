@@ -16,12 +16,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO
 
-from core.errors import ForeignDirectoryError, ShortageError, StorageError
-from core.model import BrokerId
-from core.replica_logs import SeenOfCluster
-from storage.atomic_file import write_atomically
-from storage.file_errors import storage_error
-from storage.log_file import CorruptSegmentError
+from regent.core.errors import ForeignDirectoryError, ShortageError, StorageError
+from regent.core.model import BrokerId
+from regent.core.replica_logs import SeenOfCluster
+from regent.storage.atomic_file import write_atomically
+from regent.storage.file_errors import storage_error
+from regent.storage.log_file import CorruptSegmentError
 
 _VERSION = "0"
 _SEEN = "control-plane.properties"

@@ -15,9 +15,9 @@ import struct
 from collections.abc import Mapping
 from pathlib import Path
 
-from core.model import TopicPartition
-from storage.atomic_file import write_atomically
-from storage.file_errors import storage_error
+from regent.core.model import TopicPartition
+from regent.storage.atomic_file import write_atomically
+from regent.storage.file_errors import storage_error
 
 LOG_ENDS = "log-end-offsets"
 _ENTRY = struct.Struct(">16sq")

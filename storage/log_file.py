@@ -11,10 +11,10 @@ from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from core.errors import RecordsRefusedError, StorageError
-from core.records import FileRange, RecordBytes
-from storage.file_errors import storage_error, sync
-from storage.record_batch import (
+from regent.core.errors import RecordsRefusedError, StorageError
+from regent.core.records import FileRange, RecordBytes
+from regent.storage.file_errors import storage_error, sync
+from regent.storage.record_batch import (
     HEADER_SIZE,
     PlacedBatch,
     check_crc,

@@ -7,11 +7,11 @@ others. Only compaction leaves gaps between segments that are no holes.
 
 from __future__ import annotations
 
-from storage.batch_order import in_order
-from storage.log_contents import LogContents
-from storage.log_file import CorruptSegmentError, LogFile
-from storage.record_batch import INT32_MAX
-from storage.segment import Segment
+from regent.storage.batch_order import in_order
+from regent.storage.log_contents import LogContents
+from regent.storage.log_file import CorruptSegmentError, LogFile
+from regent.storage.record_batch import INT32_MAX
+from regent.storage.segment import Segment
 
 
 def check_first_segment(contents: LogContents) -> None:

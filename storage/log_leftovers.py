@@ -9,8 +9,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from storage.log_file import LogFile
-from storage.log_names import (
+from regent.storage.log_file import LogFile
+from regent.storage.log_names import (
     CLEANED_SUFFIX,
     DELETED_SUFFIX,
     INDEX_SUFFIXES,

@@ -9,21 +9,21 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from core.errors import (
+from regent.core.errors import (
     DamagedRecordsError,
     ForeignDirectoryError,
     ShortageError,
     StorageError,
 )
-from core.log_config import DEFAULT_LOG_CONFIG, LogConfig
-from core.model import NO_LOG_END, BrokerId, SuspectReplicas, TopicPartition
-from core.protocol.control import TopicId
-from core.replica_logs import SeenOfCluster
-from storage.directory_logs import DirectoryLogs, LogSettings
-from storage.log import Log
-from storage.log_directory import LogDirectory
-from storage.log_names import STRAY, TO_DELETE
-from storage.verification import Verification
+from regent.core.log_config import DEFAULT_LOG_CONFIG, LogConfig
+from regent.core.model import NO_LOG_END, BrokerId, SuspectReplicas, TopicPartition
+from regent.core.protocol.control import TopicId
+from regent.core.replica_logs import SeenOfCluster
+from regent.storage.directory_logs import DirectoryLogs, LogSettings
+from regent.storage.log import Log
+from regent.storage.log_directory import LogDirectory
+from regent.storage.log_names import STRAY, TO_DELETE
+from regent.storage.verification import Verification
 
 _NEVER = 2**63 - 1  # a zxid that ZooKeeper does not come to
 _REMOVED = 100_000  # so many are remembered; others may still be on a failed disk

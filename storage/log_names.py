@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from uuid import uuid4
 
-from core.model import TopicPartition
+from regent.core.model import TopicPartition
 
 LOG_SUFFIX = ".log"
 INDEX_SUFFIXES = (".index", ".timeindex", ".txnindex")

@@ -11,17 +11,17 @@ import zlib
 from pathlib import Path
 from typing import NamedTuple
 
-from core.errors import BadDataError
-from core.log_config import LogConfig
-from core.model import NO_EPOCH
-from storage.leader_epochs import LeaderEpochs
-from storage.log_contents import LogContents, with_jitter
-from storage.log_file import CorruptSegmentError
-from storage.log_holes import check_first_segment, check_segments_meet
-from storage.log_leftovers import tidy_up
-from storage.producer_state import ProducerState
-from storage.record_batch import BatchHeader
-from storage.segment import Segment
+from regent.core.errors import BadDataError
+from regent.core.log_config import LogConfig
+from regent.core.model import NO_EPOCH
+from regent.storage.leader_epochs import LeaderEpochs
+from regent.storage.log_contents import LogContents, with_jitter
+from regent.storage.log_file import CorruptSegmentError
+from regent.storage.log_holes import check_first_segment, check_segments_meet
+from regent.storage.log_leftovers import tidy_up
+from regent.storage.producer_state import ProducerState
+from regent.storage.record_batch import BatchHeader
+from regent.storage.segment import Segment
 
 _OLD_MESSAGE = struct.Struct(">qiIb")  # offset, size, CRC-32, magic: formats 0 and 1
 _OLD_CHECKED_FROM = 16

@@ -13,7 +13,7 @@ from itertools import islice
 from operator import lt
 from typing import NamedTuple
 
-from core.errors import BadDataError
+from regent.core.errors import BadDataError
 
 ENTRY_BYTES = 8
 

@@ -16,11 +16,11 @@ from typing import NamedTuple
 
 from crc32c import crc32c
 
-from core.errors import BadDataError, Errors, RecordsRefusedError
-from core.replica_logs import LastOfProducer
-from storage.atomic_file import write_atomically
-from storage.file_errors import storage_error
-from storage.record_batch import INT32_MAX, NO_PRODUCER_EPOCH, NO_SEQUENCE, BatchHeader
+from regent.core.errors import BadDataError, Errors, RecordsRefusedError
+from regent.core.replica_logs import LastOfProducer
+from regent.storage.atomic_file import write_atomically
+from regent.storage.file_errors import storage_error
+from regent.storage.record_batch import INT32_MAX, NO_PRODUCER_EPOCH, NO_SEQUENCE, BatchHeader
 
 SNAPSHOT_SUFFIX = ".snapshot"
 PRODUCER_EXPIRATION_MS = 7 * 24 * 60 * 60 * 1000

@@ -13,9 +13,9 @@ from typing import NamedTuple, TypeAlias
 
 from crc32c import crc32c
 
-from core.errors import Errors, RecordsRefusedError
-from core.records import RecordBytes
-from core.replica_logs import NO_TIMESTAMP
+from regent.core.errors import Errors, RecordsRefusedError
+from regent.core.records import RecordBytes
+from regent.core.replica_logs import NO_TIMESTAMP
 
 HEADER_SIZE = 61
 MAGIC = 2

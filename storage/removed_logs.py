@@ -11,8 +11,8 @@ import os
 import shutil
 from pathlib import Path
 
-from core.model import TopicPartition
-from storage.log_names import TO_DELETE, is_moved, out_of_use
+from regent.core.model import TopicPartition
+from regent.storage.log_names import TO_DELETE, is_moved, out_of_use
 
 
 def take_out(

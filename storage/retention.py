@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from core.log_config import LogConfig
+from regent.core.log_config import LogConfig
 
 
 class SegmentSpan(NamedTuple):

@@ -12,20 +12,20 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import chain, islice
 from pathlib import Path
 
-from core.errors import ShortageError
-from core.log_config import LogConfig
-from core.records import NO_RECORDS, RecordBytes, Records
-from storage.batch_order import in_order
-from storage.file_errors import storage_error
-from storage.log_file import CorruptSegmentError, FileRecords, LogFile
-from storage.log_names import INDEX_SUFFIXES, LOG_SUFFIX
-from storage.offset_index import ENTRY_BYTES as OFFSET_ENTRY_BYTES
-from storage.offset_index import OffsetIndex, OffsetPosition
-from storage.record_batch import INT32_MAX, BatchHeader, PlacedBatch
-from storage.segment_indexes import SegmentIndexes, find_end, flush_index, last_entry
-from storage.time_index import ENTRY_BYTES as TIME_ENTRY_BYTES
-from storage.time_index import NO_TIMESTAMP_OFFSET, TimestampOffset
-from storage.verified import Verified
+from regent.core.errors import ShortageError
+from regent.core.log_config import LogConfig
+from regent.core.records import NO_RECORDS, RecordBytes, Records
+from regent.storage.batch_order import in_order
+from regent.storage.file_errors import storage_error
+from regent.storage.log_file import CorruptSegmentError, FileRecords, LogFile
+from regent.storage.log_names import INDEX_SUFFIXES, LOG_SUFFIX
+from regent.storage.offset_index import ENTRY_BYTES as OFFSET_ENTRY_BYTES
+from regent.storage.offset_index import OffsetIndex, OffsetPosition
+from regent.storage.record_batch import INT32_MAX, BatchHeader, PlacedBatch
+from regent.storage.segment_indexes import SegmentIndexes, find_end, flush_index, last_entry
+from regent.storage.time_index import ENTRY_BYTES as TIME_ENTRY_BYTES
+from regent.storage.time_index import NO_TIMESTAMP_OFFSET, TimestampOffset
+from regent.storage.verified import Verified
 
 _INDEX, _TIME_INDEX, _ = INDEX_SUFFIXES  # the third, of aborted transactions, Kafka may have left
 _BOUNDARIES = 8  # one for each follower and a few consumers

@@ -10,14 +10,14 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from core.errors import BadDataError
-from storage.batch_order import in_order
-from storage.file_errors import storage_error, sync
-from storage.log_file import CorruptSegmentError, LogFile
-from storage.offset_index import ENTRY_BYTES as OFFSET_ENTRY_BYTES
-from storage.offset_index import OffsetIndex
-from storage.record_batch import INT32_MAX, BatchHeader
-from storage.time_index import ENTRY_BYTES, NO_TIMESTAMP_OFFSET, TimeIndex, TimestampOffset
+from regent.core.errors import BadDataError
+from regent.storage.batch_order import in_order
+from regent.storage.file_errors import storage_error, sync
+from regent.storage.log_file import CorruptSegmentError, LogFile
+from regent.storage.offset_index import ENTRY_BYTES as OFFSET_ENTRY_BYTES
+from regent.storage.offset_index import OffsetIndex
+from regent.storage.record_batch import INT32_MAX, BatchHeader
+from regent.storage.time_index import ENTRY_BYTES, NO_TIMESTAMP_OFFSET, TimeIndex, TimestampOffset
 
 
 class SegmentIndexes:

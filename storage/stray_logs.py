@@ -14,11 +14,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from core.errors import BadDataError, ShortageError, StorageError
-from core.model import TopicPartition
-from core.protocol.control import TopicId
-from storage.checkpoints import parse_numbers, read_rows, read_topic_id, write_rows
-from storage.log_names import STRAY, is_moved, is_name_of
+from regent.core.errors import BadDataError, ShortageError, StorageError
+from regent.core.model import TopicPartition
+from regent.core.protocol.control import TopicId
+from regent.storage.checkpoints import parse_numbers, read_rows, read_topic_id, write_rows
+from regent.storage.log_names import STRAY, is_moved, is_name_of
 
 STRAY_KEPT_MS = 24 * 60 * 60 * 1000
 """How long a log is kept that other brokers have: time for a person to wonder."""

@@ -18,10 +18,10 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from core.errors import BadDataError
-from core.model import TopicPartition
-from storage.checkpoints import parse_numbers, read_rows, write_rows
-from storage.log_ends import NotedEnds
+from regent.core.errors import BadDataError
+from regent.core.model import TopicPartition
+from regent.storage.checkpoints import parse_numbers, read_rows, write_rows
+from regent.storage.log_ends import NotedEnds
 
 SUSPECT_LOGS = "suspect-logs"
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")

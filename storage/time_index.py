@@ -13,9 +13,9 @@ from itertools import islice
 from operator import le, lt
 from typing import NamedTuple
 
-from core.errors import BadDataError
-from core.replica_logs import NO_TIMESTAMP, UNKNOWN_OFFSET
-from storage.offset_index import to_or_from_big_endian
+from regent.core.errors import BadDataError
+from regent.core.replica_logs import NO_TIMESTAMP, UNKNOWN_OFFSET
+from regent.storage.offset_index import to_or_from_big_endian
 
 _ENTRY = struct.Struct(">qi")
 ENTRY_BYTES = _ENTRY.size

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from core.replica_logs import OffsetOfTimestamp
-from storage.record_batch import BatchHeader
-from storage.segment import Segment
+from regent.core.replica_logs import OffsetOfTimestamp
+from regent.storage.record_batch import BatchHeader
+from regent.storage.segment import Segment
 
 
 def first_at_or_after(

@@ -13,14 +13,14 @@ from contextlib import suppress
 from itertools import islice
 from weakref import WeakSet
 
-from core.errors import DamagedRecordsError, StorageError
-from core.model import TopicPartition
-from storage.batch_order import in_order
-from storage.log import Log
-from storage.log_contents import LogContents
-from storage.log_file import CorruptSegmentError, LogFile
-from storage.log_holes import check_meets
-from storage.segment import Segment
+from regent.core.errors import DamagedRecordsError, StorageError
+from regent.core.model import TopicPartition
+from regent.storage.batch_order import in_order
+from regent.storage.log import Log
+from regent.storage.log_contents import LogContents
+from regent.storage.log_file import CorruptSegmentError, LogFile
+from regent.storage.log_holes import check_meets
+from regent.storage.segment import Segment
 
 _VERIFIED_FOR_MS = 7 * 24 * 60 * 60 * 1000
 _DAMAGED_FOR_MS = 60 * 1000  # until a damaged segment is looked at again

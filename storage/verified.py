@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from storage.log_file import LogFile
+from regent.storage.log_file import LogFile
 
 
 class Verified:

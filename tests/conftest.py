@@ -9,9 +9,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from config.java import JavaNotFoundError
-from zk.client import ZooKeeperClient
-from zk.embedded import EmbeddedZooKeeper
+from regent.config.java import JavaNotFoundError
+from regent.zk.client import ZooKeeperClient
+from regent.zk.embedded import EmbeddedZooKeeper
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

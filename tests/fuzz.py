@@ -26,9 +26,11 @@ from typing import Any, NamedTuple, TypeAlias
 import click
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
-from core.errors import RegentError
-from core.protocol.broker import DescribeMetadataRequest, FetchRequest
-from core.protocol.control import ControlHeader
+from regent.core.errors import RegentError
+from regent.core.protocol.broker import DescribeMetadataRequest, FetchRequest
+from regent.core.protocol.control import ControlHeader
+from regent.transport.remote_ref import RemoteActorRef
+from regent.transport.sockets import new_context
 from tests.support import fuzzed_frames
 from tests.support.fuzzed_requests import (
     TOPIC,
@@ -40,8 +42,6 @@ from tests.support.fuzzed_requests import (
     talk,
 )
 from tests.support.running_cluster import RunningCluster
-from transport.remote_ref import RemoteActorRef
-from transport.sockets import new_context
 
 CONNECTIONS = 25
 REQUESTS_PER_CONNECTION = 2  # on average

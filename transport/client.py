@@ -25,12 +25,12 @@ from typing import Final, NamedTuple
 
 import zmq
 
-from core.errors import BadDataError, Errors, RegentError
-from core.protocol.control import ControlHeader
-from core.records import RecordBytes
-from transport import codec
-from transport.codec import EncodedBody, Request, RequestHeader, Response
-from transport.sockets import (
+from regent.core.errors import BadDataError, Errors, RegentError
+from regent.core.protocol.control import ControlHeader
+from regent.core.records import RecordBytes
+from regent.transport import codec
+from regent.transport.codec import EncodedBody, Request, RequestHeader, Response
+from regent.transport.sockets import (
     FLUSH_MS,
     QUEUED_MESSAGES,
     Context,

@@ -21,15 +21,15 @@ from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 import msgpack
 
-from core.errors import BadDataError, Errors
-from core.model import MAX_CONTROLLER_EPOCH, BrokerId
-from core.protocol import broker, control, controller, placement, topics
-from core.protocol.api import ActorRequest, ActorResponse, ApiKey
-from core.protocol.control import ControlHeader, ControlRequest, ControlResponse
-from core.records import RecordBytes
-from transport.large_bodies import decode_in_pieces, form_of
-from transport.record_frames import Detach, detacher, join_small
-from transport.schema import Decoder, decoder
+from regent.core.errors import BadDataError, Errors
+from regent.core.model import MAX_CONTROLLER_EPOCH, BrokerId
+from regent.core.protocol import broker, control, controller, placement, topics
+from regent.core.protocol.api import ActorRequest, ActorResponse, ApiKey
+from regent.core.protocol.control import ControlHeader, ControlRequest, ControlResponse
+from regent.core.records import RecordBytes
+from regent.transport.large_bodies import decode_in_pieces, form_of
+from regent.transport.record_frames import Detach, detacher, join_small
+from regent.transport.schema import Decoder, decoder
 
 Request: TypeAlias = ControlRequest | ActorRequest
 Response: TypeAlias = ControlResponse | ActorResponse

@@ -8,13 +8,17 @@ from contextlib import ExitStack, contextmanager
 from types import TracebackType
 from typing import Final, Self, TypeVar
 
-from core.errors import BadDataError, BrokerNotFoundError, Errors, RegentError
-from core.protocol.broker import DescribeMetadataResponse
-from core.protocol.controller import ControllerResponse, ElectedPartition, ReassignedPartition
-from transport.client import RequestError, RequestFailedError
-from transport.codec import Request
-from transport.remote_ref import RemoteActorRef
-from transport.sockets import new_context
+from regent.core.errors import BadDataError, BrokerNotFoundError, Errors, RegentError
+from regent.core.protocol.broker import DescribeMetadataResponse
+from regent.core.protocol.controller import (
+    ControllerResponse,
+    ElectedPartition,
+    ReassignedPartition,
+)
+from regent.transport.client import RequestError, RequestFailedError
+from regent.transport.codec import Request
+from regent.transport.remote_ref import RemoteActorRef
+from regent.transport.sockets import new_context
 
 _MAX_ASK_S: Final = 5.0  # then the controller may have moved: look for it again
 _MAX_COMMAND_S: Final = 10.0  # the same for what takes a controller longer than a question

@@ -18,10 +18,10 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 import msgpack
 
-from core.errors import BadDataError
-from core.records import RecordBytes
-from transport.record_frames import RecordFrames
-from transport.schema import ColumnDecoder, column_decoder
+from regent.core.errors import BadDataError
+from regent.core.records import RecordBytes
+from regent.transport.record_frames import RecordFrames
+from regent.transport.schema import ColumnDecoder, column_decoder
 
 PIECE_BYTES: Final = 64 * 1024
 _NIL: Final = 0xC0

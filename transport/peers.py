@@ -16,12 +16,18 @@ from typing import Final, NamedTuple, TypeVar
 
 import zmq
 
-from core.records import RecordBytes
-from transport.codec import Frames
-from transport.descriptors import OF_THIS_PROCESS, Descriptors
-from transport.sockets import Context, listen_at, open_monitor, open_socket
-from transport.unread import MAX_UNREAD_BYTES, OF_ALL_PORTS, Unread, UnreadLimit
-from transport.zmtp import PING, MessageTooLargeError, PeerError, ZmtpConnection, message_pieces
+from regent.core.records import RecordBytes
+from regent.transport.codec import Frames
+from regent.transport.descriptors import OF_THIS_PROCESS, Descriptors
+from regent.transport.sockets import Context, listen_at, open_monitor, open_socket
+from regent.transport.unread import MAX_UNREAD_BYTES, OF_ALL_PORTS, Unread, UnreadLimit
+from regent.transport.zmtp import (
+    PING,
+    MessageTooLargeError,
+    PeerError,
+    ZmtpConnection,
+    message_pieces,
+)
 
 T = TypeVar("T")
 

@@ -14,8 +14,8 @@ import typing
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final, TypeAlias
 
-from core.errors import BadDataError
-from core.records import RecordBytes
+from regent.core.errors import BadDataError
+from regent.core.records import RecordBytes
 
 LARGE_BYTES: Final = 64 * 1024  # from here ZeroMQ sends without copying (``zmq.COPY_THRESHOLD``)
 

@@ -8,9 +8,9 @@ import time
 from types import TracebackType
 from typing import Final, Self
 
-from transport.client import RequestClient, RequestError, RequestTimeoutError
-from transport.codec import Request, Response
-from transport.sockets import Context
+from regent.transport.client import RequestClient, RequestError, RequestTimeoutError
+from regent.transport.codec import Request, Response
+from regent.transport.sockets import Context
 
 logger = logging.getLogger(__name__)
 

@@ -27,9 +27,9 @@ from itertools import chain, islice
 from operator import itemgetter
 from typing import Any, Final, Protocol, TypeAlias, TypeVar, cast
 
-from core.errors import BadDataError, Errors
-from core.records import RecordBytes
-from transport.record_frames import RecordFrames
+from regent.core.errors import BadDataError, Errors
+from regent.core.records import RecordBytes
+from regent.transport.record_frames import RecordFrames
 
 Column: TypeAlias = Sequence[Any]
 ColumnDecoder: TypeAlias = Callable[[Column, RecordFrames], Column]

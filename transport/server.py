@@ -21,13 +21,13 @@ from typing import Final, TypeAlias
 
 import zmq
 
-from core.errors import BadDataError, Errors, RegentError
-from core.protocol.api import ApiKey
-from core.protocol.control import ControlHeader, ControlResponse
-from core.records import RecordBytes
-from transport import codec
-from transport.codec import Frames, Request, RequestHeader, Response
-from transport.peers import (
+from regent.core.errors import BadDataError, Errors, RegentError
+from regent.core.protocol.api import ApiKey
+from regent.core.protocol.control import ControlHeader, ControlResponse
+from regent.core.records import RecordBytes
+from regent.transport import codec
+from regent.transport.codec import Frames, Request, RequestHeader, Response
+from regent.transport.peers import (
     SWEEP_S,
     Message,
     Peers,
@@ -35,9 +35,9 @@ from transport.peers import (
     TooManyPeersError,
     TooMuchUnreadError,
 )
-from transport.sockets import Context
-from transport.wakeup import Wakeup
-from transport.zmtp import MessageTooLargeError, NotZmtpError, PeerError
+from regent.transport.sockets import Context
+from regent.transport.wakeup import Wakeup
+from regent.transport.zmtp import MessageTooLargeError, NotZmtpError, PeerError
 
 logger = logging.getLogger(__name__)
 

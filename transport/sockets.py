@@ -13,9 +13,9 @@ from typing import Final, NamedTuple, TypeAlias
 
 import zmq
 
-from config.addresses import host_of, port_of, resolve, tcp_endpoint
-from core.records import RecordBytes
-from transport.record_frames import LARGE_BYTES
+from regent.config.addresses import host_of, port_of, resolve, tcp_endpoint
+from regent.core.records import RecordBytes
+from regent.transport.record_frames import LARGE_BYTES
 
 Context: TypeAlias = zmq.Context[zmq.Socket[bytes]]
 Socket: TypeAlias = zmq.Socket[bytes]

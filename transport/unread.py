@@ -11,8 +11,8 @@ from weakref import WeakKeyDictionary
 
 import zmq
 
-from core.records import RecordBytes
-from transport.record_frames import LARGE_BYTES
+from regent.core.records import RecordBytes
+from regent.transport.record_frames import LARGE_BYTES
 
 MAX_UNREAD_BYTES: Final = 16 * 1024 * 1024
 """Who has not read so much of what it was sent is sent nothing more until it has."""

@@ -13,9 +13,9 @@ import struct
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from core.errors import RegentError
-from core.records import RecordBytes
-from transport.record_frames import LARGE_BYTES
+from regent.core.errors import RegentError
+from regent.core.records import RecordBytes
+from regent.transport.record_frames import LARGE_BYTES
 
 MAX_FRAMES: Final = 16
 """How many frames a message of a peer may have."""

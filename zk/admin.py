@@ -10,18 +10,18 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
-from core.errors import BadDataError, BrokerNotFoundError, RegentError
-from core.model import (
+from regent.core.errors import BadDataError, BrokerNotFoundError, RegentError
+from regent.core.model import (
     BrokerId,
     BrokerRegistration,
     LeaderIsrAndControllerEpoch,
     ReplicaAssignment,
     TopicPartition,
 )
-from core.ports import ControllerFailure, TopicAssignment, WriteError
-from core.protocol.control import TopicId
-from zk import znodes
-from zk.admin_znodes import (
+from regent.core.ports import ControllerFailure, TopicAssignment, WriteError
+from regent.core.protocol.control import TopicId
+from regent.zk import znodes
+from regent.zk.admin_znodes import (
     ConfigEntityChangeNotificationZNode,
     ConfigEntityZNode,
     DeleteTopicsTopicZNode,
@@ -31,11 +31,11 @@ from zk.admin_znodes import (
     PreferredReplicaElectionZNode,
     ReassignPartitionsZNode,
 )
-from zk.broker_store import broker_registration
-from zk.conflicts import MAX_ATTEMPTS, ConflictError
-from zk.failure_store import ControllerFailuresZNode
-from zk.fenced_writes import BYTES_BESIDE_DATA, Outcome, Write, WriteRefused, write_unfenced
-from zk.operations import (
+from regent.zk.broker_store import broker_registration
+from regent.zk.conflicts import MAX_ATTEMPTS, ConflictError
+from regent.zk.failure_store import ControllerFailuresZNode
+from regent.zk.fenced_writes import BYTES_BESIDE_DATA, Outcome, Write, WriteRefused, write_unfenced
+from regent.zk.operations import (
     ANY_VERSION,
     Check,
     Committed,
@@ -47,10 +47,10 @@ from zk.operations import (
     UnreadableZnode,
     Znode,
 )
-from zk.progress_mark import read_mark
-from zk.requests import MAX_REQUEST_BYTES
-from zk.store import read_partition_states, topic_assignment
-from zk.topic_config_admin import TopicConfigAdmin
+from regent.zk.progress_mark import read_mark
+from regent.zk.requests import MAX_REQUEST_BYTES
+from regent.zk.store import read_partition_states, topic_assignment
+from regent.zk.topic_config_admin import TopicConfigAdmin
 
 _MAX_DATA_BYTES = MAX_REQUEST_BYTES - 4096  # beside paths and headers
 

@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 import orjson
 
-from core.errors import BadDataError
-from core.model import BrokerId, TopicPartition
-from zk.json_fields import (
+from regent.core.errors import BadDataError
+from regent.core.model import BrokerId, TopicPartition
+from regent.zk.json_fields import (
     MAX_INT16,
     MAX_INT64,
     JsonObject,

@@ -6,10 +6,10 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 
-from core.errors import BadDataError, BrokerIdInUseError
-from core.model import NO_SUSPECTS, BrokerId, BrokerInfo, BrokerRegistration, SuspectReplicas
-from zk import suspect_replicas, znodes
-from zk.operations import (
+from regent.core.errors import BadDataError, BrokerIdInUseError
+from regent.core.model import NO_SUSPECTS, BrokerId, BrokerInfo, BrokerRegistration, SuspectReplicas
+from regent.zk import suspect_replicas, znodes
+from regent.zk.operations import (
     ANY_VERSION,
     Check,
     Create,
@@ -21,9 +21,9 @@ from zk.operations import (
     Znode,
     ZooKeeper,
 )
-from zk.requests import RequestRefusedError
-from zk.suspect_replicas import SuspectZnodes
-from zk.watching_store import WatchingStore
+from regent.zk.requests import RequestRefusedError
+from regent.zk.suspect_replicas import SuspectZnodes
+from regent.zk.watching_store import WatchingStore
 
 log = logging.getLogger(__name__)
 

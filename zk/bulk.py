@@ -12,10 +12,10 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Protocol, TypeVar
 
-from core.errors import RegentError, UnreadableError
-from zk.connection import Reply
-from zk.operations import MultiResult, UnreadableZnode, Znode, why_unreadable
-from zk.requests import (
+from regent.core.errors import RegentError, UnreadableError
+from regent.zk.connection import Reply
+from regent.zk.operations import MultiResult, UnreadableZnode, Znode, why_unreadable
+from regent.zk.requests import (
     Answer,
     BulkRead,
     Exists,
@@ -31,7 +31,7 @@ from zk.requests import (
     decode_multi_read,
     decode_znode,
 )
-from zk.watch_registry import ArmedWatches, WatchRegistry
+from regent.zk.watch_registry import ArmedWatches, WatchRegistry
 
 MAX_BULK_REQUEST_BYTES = 512 * 1024
 MAX_READS = 2_000  # paths a multiRead

@@ -25,9 +25,9 @@ from kazoo.hosts import collect_hosts
 from kazoo.protocol.states import KazooState
 from kazoo.retry import KazooRetry
 
-from core.errors import SessionExpiredError
-from zk.bulk import UnimplementedByServerError, set_watches_requests
-from zk.connection import (
+from regent.core.errors import SessionExpiredError
+from regent.zk.bulk import UnimplementedByServerError, set_watches_requests
+from regent.zk.connection import (
     Connection,
     PollHandler,
     Reply,
@@ -35,8 +35,8 @@ from zk.connection import (
     SessionCredentials,
     kazoo_log,
 )
-from zk.operations import ConnectionLossError, WatchEvent, ZkError
-from zk.requests import (
+from regent.zk.operations import ConnectionLossError, WatchEvent, ZkError
+from regent.zk.requests import (
     Answer,
     CloseSession,
     Exists,
@@ -45,7 +45,7 @@ from zk.requests import (
     absolute,
     error_name,
 )
-from zk.watch_registry import EventType, WatchRegistry
+from regent.zk.watch_registry import EventType, WatchRegistry
 
 logger = logging.getLogger(__name__)
 

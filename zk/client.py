@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from core.errors import SessionExpiredError
-from zk.bulk import BulkOperations
-from zk.channel import ConnectionState, SessionChannel
-from zk.connection import RequiredWrite, SessionCredentials
-from zk.operations import (
+from regent.core.errors import SessionExpiredError
+from regent.zk.bulk import BulkOperations
+from regent.zk.channel import ConnectionState, SessionChannel
+from regent.zk.connection import RequiredWrite, SessionCredentials
+from regent.zk.operations import (
     Committed,
     ConnectionLossError,
     Create,
@@ -24,7 +24,7 @@ from zk.operations import (
     ZkError,
     Znode,
 )
-from zk.requests import MAX_REQUEST_BYTES, Multi, RequestRefusedError, Sync, absolute
+from regent.zk.requests import MAX_REQUEST_BYTES, Multi, RequestRefusedError, Sync, absolute
 
 __all__ = ["ConnectionState", "SessionCredentials", "ZooKeeperClient"]
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import uuid
 
-from core.errors import RegentError
-from core.model import BrokerInfo
-from core.replica_logs import ClusterNotes
-from zk.admin import ZkAdminStore
-from zk.operations import ConnectionLossError, Create, Refused, ZkError, ZooKeeper
-from zk.progress_mark import read_mark
-from zk.requests import RequestRefusedError
-from zk.znodes import ClusterIdZNode, encode_topic_id
+from regent.core.errors import RegentError
+from regent.core.model import BrokerInfo
+from regent.core.replica_logs import ClusterNotes
+from regent.zk.admin import ZkAdminStore
+from regent.zk.operations import ConnectionLossError, Create, Refused, ZkError, ZooKeeper
+from regent.zk.progress_mark import read_mark
+from regent.zk.requests import RequestRefusedError
+from regent.zk.znodes import ClusterIdZNode, encode_topic_id
 
 
 class EndPointInUseError(RegentError):

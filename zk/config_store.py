@@ -5,17 +5,17 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Mapping, Sequence
 
-from core.config_changes import ConfigChange
-from core.errors import BadDataError
-from zk.admin_znodes import (
+from regent.core.config_changes import ConfigChange
+from regent.core.errors import BadDataError
+from regent.zk.admin_znodes import (
     ConfigEntityChangeNotificationSequenceZNode,
     ConfigEntityChangeNotificationZNode,
     ConfigEntityZNode,
     sequence_number,
 )
-from zk.fenced_writes import write_unfenced
-from zk.operations import ANY_VERSION, Delete, UnreadableZnode, Znode
-from zk.watching_store import WatchingStore
+from regent.zk.fenced_writes import write_unfenced
+from regent.zk.operations import ANY_VERSION, Delete, UnreadableZnode, Znode
+from regent.zk.watching_store import WatchingStore
 
 log = logging.getLogger(__name__)
 

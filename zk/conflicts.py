@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from core.errors import RegentError
+from regent.core.errors import RegentError
 
 MAX_ATTEMPTS = 10
 

@@ -21,11 +21,11 @@ from kazoo.protocol.connection import ConnectionHandler
 from kazoo.protocol.serialization import Connect, Watch
 from kazoo.retry import KazooRetry
 
-from zk.operations import ZkError
-from zk.requests import Answer, Exists, Request, decode_stat
+from regent.zk.operations import ZkError
+from regent.zk.requests import Answer, Exists, Request, decode_stat
 
 # One line an attempt while a server is away would be all that is ever logged.
-kazoo_log = logging.getLogger("zk.kazoo")
+kazoo_log = logging.getLogger("regent.zk.kazoo")
 kazoo_log.setLevel(logging.ERROR)
 
 # The peer closed its side: Linux only, elsewhere the read that follows tells.

@@ -22,10 +22,10 @@ from contextlib import closing
 from pathlib import Path
 from typing import NamedTuple
 
-from config.addresses import bracketed, listening_socket
-from config.command_line import pip_install
-from config.java import OPTION_VARIABLES, find_java
-from core.errors import RegentError
+from regent.config.addresses import bracketed, listening_socket
+from regent.config.command_line import pip_install
+from regent.config.java import OPTION_VARIABLES, find_java
+from regent.core.errors import RegentError
 
 PEER_FILE = "peer.json"
 LOOPBACK = "127.0.0.1"

@@ -7,12 +7,12 @@ from collections.abc import Callable, Sequence
 
 import orjson
 
-from core.errors import BadDataError
-from core.ports import ControllerFailure
-from zk.fenced_writes import WriteRefused
-from zk.json_fields import decode_object
-from zk.operations import Create, Operation, SetData, Znode
-from zk.watching_store import WatchingStore
+from regent.core.errors import BadDataError
+from regent.core.ports import ControllerFailure
+from regent.zk.fenced_writes import WriteRefused
+from regent.zk.json_fields import decode_object
+from regent.zk.operations import Create, Operation, SetData, Znode
+from regent.zk.watching_store import WatchingStore
 
 log = logging.getLogger(__name__)
 

@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from core.errors import ControllerMovedError
-from core.ports import WriteError
-from zk.operations import (
+from regent.core.errors import ControllerMovedError
+from regent.core.ports import WriteError
+from regent.zk.operations import (
     Check,
     Committed,
     ConnectionLossError,
@@ -26,7 +26,7 @@ from zk.operations import (
     ZnodeStat,
     ZooKeeper,
 )
-from zk.requests import RequestRefusedError
+from regent.zk.requests import RequestRefusedError
 
 MAX_OPERATIONS = 1000
 BYTES_BESIDE_DATA = 80  # of an operation on the wire: headers, version, ACL

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from core.errors import BadDataError, Errors
-from core.model import (
+from regent.core.errors import BadDataError, Errors
+from regent.core.model import (
     UNKNOWN_BROKER_EPOCH,
     BrokerId,
     LeaderAndIsr,
@@ -19,19 +19,19 @@ from core.model import (
     LeaderRecoveryState,
     TopicPartition,
 )
-from core.ports import WriteError
-from core.protocol.controller import (
+from regent.core.ports import WriteError
+from regent.core.protocol.controller import (
     AlteredPartition,
     AlterPartitionRequest,
     AlterPartitionResponse,
     AlterPartitionRow,
 )
-from zk.admin_znodes import IsrChangeNotificationSequenceZNode
-from zk.fenced_writes import WriteRefused, write_unfenced
-from zk.operations import Create, SetData, UnreadableZnode, Znode, ZnodeStat, ZooKeeper
-from zk.requests import RequestRefusedError
-from zk.store import read_partition_states
-from zk.znodes import BrokerIdZNode, TopicPartitionStateZNode
+from regent.zk.admin_znodes import IsrChangeNotificationSequenceZNode
+from regent.zk.fenced_writes import WriteRefused, write_unfenced
+from regent.zk.operations import Create, SetData, UnreadableZnode, Znode, ZnodeStat, ZooKeeper
+from regent.zk.requests import RequestRefusedError
+from regent.zk.store import read_partition_states
+from regent.zk.znodes import BrokerIdZNode, TopicPartitionStateZNode
 
 MAX_PARTITIONS = 1000  # of one notification, so that the longest names fit into a znode
 

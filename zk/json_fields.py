@@ -12,8 +12,8 @@ from typing import Any
 
 import orjson
 
-from core.errors import BadDataError
-from core.model import BrokerId
+from regent.core.errors import BadDataError
+from regent.core.model import BrokerId
 
 MAX_INT16 = 2**15 - 1
 MAX_INT32 = 2**31 - 1

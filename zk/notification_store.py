@@ -6,18 +6,18 @@ import logging
 from collections.abc import Callable, Collection, Mapping
 from typing import TypeVar
 
-from core.errors import BadDataError
-from core.model import BrokerId, TopicPartition
-from zk.admin_znodes import (
+from regent.core.errors import BadDataError
+from regent.core.model import BrokerId, TopicPartition
+from regent.zk.admin_znodes import (
     IsrChangeNotificationSequenceZNode,
     IsrChangeNotificationZNode,
     LogDirEventNotificationSequenceZNode,
     LogDirEventNotificationZNode,
 )
-from zk.fenced_writes import WriteRefused, write_unfenced
-from zk.operations import ANY_VERSION, Create, Delete, ZooKeeper
-from zk.requests import RequestRefusedError
-from zk.watching_store import WatchingStore
+from regent.zk.fenced_writes import WriteRefused, write_unfenced
+from regent.zk.operations import ANY_VERSION, Create, Delete, ZooKeeper
+from regent.zk.requests import RequestRefusedError
+from regent.zk.watching_store import WatchingStore
 
 log = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import Enum, IntEnum
 from typing import NamedTuple, Protocol, TypeAlias
 
-from core.errors import RegentError, UnreadableError
+from regent.core.errors import RegentError, UnreadableError
 
 ANY_VERSION = -1
 

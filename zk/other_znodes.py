@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 import orjson
 
-from core.errors import BadDataError
-from core.model import TopicPartition
-from zk.json_fields import MAX_INT64, bad_field, decode_decimal, decode_object
+from regent.core.errors import BadDataError
+from regent.core.model import TopicPartition
+from regent.zk.json_fields import MAX_INT64, bad_field, decode_decimal, decode_object
 
 
 class AccessControlEntry(NamedTuple):

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from core.errors import BadDataError
-from core.model import TopicPartition
-from zk.admin_znodes import PreferredReplicaElectionZNode
-from zk.operations import ANY_VERSION, Delete
-from zk.watching_store import WatchingStore
+from regent.core.errors import BadDataError
+from regent.core.model import TopicPartition
+from regent.zk.admin_znodes import PreferredReplicaElectionZNode
+from regent.zk.operations import ANY_VERSION, Delete
+from regent.zk.watching_store import WatchingStore
 
 
 class ZkPreferredElectionStore(WatchingStore):

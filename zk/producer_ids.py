@@ -5,12 +5,12 @@ Mirrors ``kafka.coordinator.transaction.ZkProducerIdManager``.
 
 from __future__ import annotations
 
-from core.errors import BadDataError
-from core.model import BrokerId
-from zk.admin_znodes import ProducerIdBlock, ProducerIdBlockZNode
-from zk.conflicts import MAX_ATTEMPTS, ConflictError
-from zk.json_fields import MAX_INT64
-from zk.operations import Committed, ConnectionLossError, Create, SetData, ZooKeeper
+from regent.core.errors import BadDataError
+from regent.core.model import BrokerId
+from regent.zk.admin_znodes import ProducerIdBlock, ProducerIdBlockZNode
+from regent.zk.conflicts import MAX_ATTEMPTS, ConflictError
+from regent.zk.json_fields import MAX_INT64
+from regent.zk.operations import Committed, ConnectionLossError, Create, SetData, ZooKeeper
 
 BLOCK_SIZE = 1_000
 

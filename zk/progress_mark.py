@@ -8,8 +8,8 @@ older data continue with higher ones.
 
 from __future__ import annotations
 
-from core.errors import UnreadableError
-from zk.operations import ANY_VERSION, Create, Refused, SetData, ZkError, ZooKeeper
+from regent.core.errors import UnreadableError
+from regent.zk.operations import ANY_VERSION, Create, Refused, SetData, ZkError, ZooKeeper
 
 PATH = "/regent/progress_mark"
 

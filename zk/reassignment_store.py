@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from core.errors import BadDataError
-from core.model import BrokerId, TopicPartition
-from zk.admin_znodes import ReassignPartitionsZNode
-from zk.fenced_writes import WriteRefused
-from zk.operations import Delete, Operation, SetData, Znode
-from zk.watching_store import WatchingStore
-from zk.znodes import TopicPartitionStateZNode
+from regent.core.errors import BadDataError
+from regent.core.model import BrokerId, TopicPartition
+from regent.zk.admin_znodes import ReassignPartitionsZNode
+from regent.zk.fenced_writes import WriteRefused
+from regent.zk.operations import Delete, Operation, SetData, Znode
+from regent.zk.watching_store import WatchingStore
+from regent.zk.znodes import TopicPartitionStateZNode
 
 # Tools write the node too. Should one never stop, its last word fires our watch: nothing is lost.
 MAX_ROUNDS = 10

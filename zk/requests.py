@@ -15,8 +15,8 @@ from typing import ClassVar, NamedTuple, TypeAlias, TypeVar, assert_never
 
 from kazoo.protocol.serialization import Close
 
-from core.errors import RegentError
-from zk.operations import (
+from regent.core.errors import RegentError
+from regent.zk.operations import (
     Check,
     Committed,
     Create,

@@ -15,12 +15,12 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 
-from core.errors import RegentError, SessionExpiredError
-from core.timers import Timer
-from zk.channel import check_address
-from zk.client import ConnectionState, SessionCredentials, ZooKeeperClient
-from zk.operations import ConnectionLossError, MultiResult, Operation, WatchEvent, Znode
-from zk.requests import MAX_REQUEST_BYTES
+from regent.core.errors import RegentError, SessionExpiredError
+from regent.core.timers import Timer
+from regent.zk.channel import check_address
+from regent.zk.client import ConnectionState, SessionCredentials, ZooKeeperClient
+from regent.zk.operations import ConnectionLossError, MultiResult, Operation, WatchEvent, Znode
+from regent.zk.requests import MAX_REQUEST_BYTES
 
 logger = logging.getLogger(__name__)
 

@@ -9,36 +9,36 @@ import logging
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 
-from core.config_changes import UNCLEAN_LEADER_ELECTION
-from core.errors import (
+from regent.core.config_changes import UNCLEAN_LEADER_ELECTION
+from regent.core.errors import (
     BadDataError,
     ControllerMovedError,
     UnreadableError,
 )
-from core.model import (
+from regent.core.model import (
     INITIAL_CONTROLLER_EPOCH,
     INITIAL_PARTITION_EPOCH,
     BrokerId,
     LeaderIsrAndControllerEpoch,
     TopicPartition,
 )
-from core.ports import (
+from regent.core.ports import (
     ControllerEpoch,
     ControllerZNode,
     PartitionStates,
     TopicAssignment,
     WriteError,
 )
-from core.protocol.control import TopicId
-from core.topic_validation import topic_name_problem
-from zk import znodes
-from zk.admin_znodes import ConfigEntityZNode
-from zk.broker_store import ZkBrokerStore
-from zk.controller_term import TERMS, ControllerTermZNode
-from zk.failure_store import ZkFailureStore
-from zk.fenced_writes import Outcome, Write, WriteRefused
-from zk.notification_store import ZkNotificationStore
-from zk.operations import (
+from regent.core.protocol.control import TopicId
+from regent.core.topic_validation import topic_name_problem
+from regent.zk import znodes
+from regent.zk.admin_znodes import ConfigEntityZNode
+from regent.zk.broker_store import ZkBrokerStore
+from regent.zk.controller_term import TERMS, ControllerTermZNode
+from regent.zk.failure_store import ZkFailureStore
+from regent.zk.fenced_writes import Outcome, Write, WriteRefused
+from regent.zk.notification_store import ZkNotificationStore
+from regent.zk.operations import (
     ANY_VERSION,
     Check,
     Committed,
@@ -53,10 +53,10 @@ from zk.operations import (
     ZnodeStat,
     ZooKeeper,
 )
-from zk.preferred_election_store import ZkPreferredElectionStore
-from zk.reassignment_store import ZkReassignmentStore
-from zk.requests import RequestRefusedError
-from zk.topic_deletion_store import ZkTopicDeletionStore
+from regent.zk.preferred_election_store import ZkPreferredElectionStore
+from regent.zk.reassignment_store import ZkReassignmentStore
+from regent.zk.requests import RequestRefusedError
+from regent.zk.topic_deletion_store import ZkTopicDeletionStore
 
 log = logging.getLogger(__name__)
 

@@ -7,15 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 
-from core.errors import BadDataError, RegentError
-from core.model import BrokerId
-from zk.admin_znodes import (
+from regent.core.errors import BadDataError, RegentError
+from regent.core.model import BrokerId
+from regent.zk.admin_znodes import (
     DEFAULT_ENTITY_NAME,
     ConfigEntityChangeNotificationSequenceZNode,
     ConfigEntityZNode,
 )
-from zk.conflicts import MAX_ATTEMPTS, ConflictError
-from zk.operations import (
+from regent.zk.conflicts import MAX_ATTEMPTS, ConflictError
+from regent.zk.operations import (
     ANY_VERSION,
     Check,
     Committed,
@@ -25,7 +25,7 @@ from zk.operations import (
     SetData,
     ZooKeeper,
 )
-from zk.znodes import TopicZNode
+from regent.zk.znodes import TopicZNode
 
 BROKERS = "brokers"
 TOPICS = "topics"

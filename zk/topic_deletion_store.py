@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
-from zk.admin_znodes import ConfigEntityZNode, DeleteTopicsTopicZNode, DeleteTopicsZNode
-from zk.fenced_writes import Write, WriteRefused
-from zk.operations import ANY_VERSION, ConnectionLossError, Delete, UnreadableZnode, Znode
-from zk.watching_store import WatchingStore
-from zk.znodes import TopicZNode
+from regent.zk.admin_znodes import ConfigEntityZNode, DeleteTopicsTopicZNode, DeleteTopicsZNode
+from regent.zk.fenced_writes import Write, WriteRefused
+from regent.zk.operations import ANY_VERSION, ConnectionLossError, Delete, UnreadableZnode, Znode
+from regent.zk.watching_store import WatchingStore
+from regent.zk.znodes import TopicZNode
 
 # Somebody may create nodes below a topic while it is deleted; more than a few times in a row means
 # that it will not stop.

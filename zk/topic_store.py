@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from core.admin_requests import NewTopic
-from core.errors import BadDataError, Errors, RegentError
-from core.model import ReplicaAssignment
-from core.ports import TopicAssignment
-from zk import admin
-from zk.admin import AddPartitionsOutcome, CreateTopicOutcome, DeleteTopicOutcome, ZkAdminStore
-from zk.conflicts import ConflictError
-from zk.operations import ZooKeeper
+from regent.core.admin_requests import NewTopic
+from regent.core.errors import BadDataError, Errors, RegentError
+from regent.core.model import ReplicaAssignment
+from regent.core.ports import TopicAssignment
+from regent.zk import admin
+from regent.zk.admin import (
+    AddPartitionsOutcome,
+    CreateTopicOutcome,
+    DeleteTopicOutcome,
+    ZkAdminStore,
+)
+from regent.zk.conflicts import ConflictError
+from regent.zk.operations import ZooKeeper
 
 _CREATED = {
     CreateTopicOutcome.CREATED: Errors.NONE,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from core.controller.events import (
+from regent.core.controller.events import (
     BrokerChange,
     BrokerModifications,
     ControllerChange,
@@ -19,17 +19,17 @@ from core.controller.events import (
     TopicDeletion,
     ZkPartitionReassignment,
 )
-from core.model import BrokerId
-from zk.admin_znodes import (
+from regent.core.model import BrokerId
+from regent.zk.admin_znodes import (
     DeleteTopicsZNode,
     IsrChangeNotificationZNode,
     LogDirEventNotificationZNode,
     PreferredReplicaElectionZNode,
     ReassignPartitionsZNode,
 )
-from zk.failure_store import ControllerFailuresZNode
-from zk.operations import WatchEvent, WatchKind
-from zk.znodes import (
+from regent.zk.failure_store import ControllerFailuresZNode
+from regent.zk.operations import WatchEvent, WatchKind
+from regent.zk.znodes import (
     BrokerIdsZNode,
     BrokerIdZNode,
     ControllerZNode,

@@ -6,9 +6,9 @@ import logging
 from collections.abc import Sequence
 from contextlib import suppress
 
-from core.errors import SessionExpiredError, UnreadableError
-from zk.fenced_writes import Outcome, Write, write_fenced
-from zk.operations import (
+from regent.core.errors import SessionExpiredError, UnreadableError
+from regent.zk.fenced_writes import Outcome, Write, write_fenced
+from regent.zk.operations import (
     ANY_VERSION,
     Check,
     ConnectionLossError,
@@ -18,7 +18,7 @@ from zk.operations import (
     Znode,
     ZooKeeper,
 )
-from zk.znodes import ControllerEpochZNode
+from regent.zk.znodes import ControllerEpochZNode
 
 log = logging.getLogger(__name__)
 

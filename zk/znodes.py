@@ -16,8 +16,8 @@ from functools import lru_cache
 
 import orjson
 
-from core.errors import BadDataError
-from core.model import (
+from regent.core.errors import BadDataError
+from regent.core.model import (
     NO_LEADER,
     BrokerId,
     BrokerInfo,
@@ -28,7 +28,7 @@ from core.model import (
     ReplicaAssignment,
     TopicPartition,
 )
-from zk.json_fields import (
+from regent.zk.json_fields import (
     MAX_INT16,
     MAX_INT64,
     JsonObject,
@@ -37,7 +37,7 @@ from zk.json_fields import (
     decode_decimal,
     decode_object,
 )
-from zk.suspect_replicas import SuspectZnodes
+from regent.zk.suspect_replicas import SuspectZnodes
 
 PERSISTENT_PATHS = (
     "/consumers",

@@ -12,11 +12,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping
 
-from core.controller.leadership import with_eligible_replicas
-from core.controller.states import ReplicaState
-from core.controller.term import Term
-from core.errors import BadDataError, Errors
-from core.model import (
+from regent.core.controller.leadership import with_eligible_replicas
+from regent.core.controller.states import ReplicaState
+from regent.core.controller.term import Term
+from regent.core.errors import BadDataError, Errors
+from regent.core.model import (
     UNKNOWN_BROKER_EPOCH,
     BrokerId,
     LeaderAndIsr,
@@ -25,8 +25,8 @@ from core.model import (
     PartitionAndReplica,
     TopicPartition,
 )
-from core.ports import WriteError
-from core.protocol.controller import (
+from regent.core.ports import WriteError
+from regent.core.protocol.controller import (
     AlteredPartition,
     AlterPartitionRequest,
     AlterPartitionResponse,

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from core.controller import events
-from core.controller.context import ControllerContext
-from core.controller.effects import Reply
-from core.controller.events import ControllerEvent
-from core.errors import Errors
-from core.model import NO_EPOCH, NO_LEADER
-from core.protocol.controller import (
+from regent.core.controller import events
+from regent.core.controller.context import ControllerContext
+from regent.core.controller.effects import Reply
+from regent.core.controller.events import ControllerEvent
+from regent.core.errors import Errors
+from regent.core.model import NO_EPOCH, NO_LEADER
+from regent.core.protocol.controller import (
     AlterPartitionReassignmentsResponse,
     AlterPartitionResponse,
     ControlledShutdownResponse,

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from core.controller.leadership import Failures
-from core.controller.term import Term
-from core.errors import BadDataError, StateChangeFailedError, UnreadableError
-from core.model import ReplicaAssignment, TopicPartition
-from core.ports import TopicAssignment, WriteError
+from regent.core.controller.leadership import Failures
+from regent.core.controller.term import Term
+from regent.core.errors import BadDataError, StateChangeFailedError, UnreadableError
+from regent.core.model import ReplicaAssignment, TopicPartition
+from regent.core.ports import TopicAssignment, WriteError
 
 MAX_ROUNDS = 10
 

@@ -16,12 +16,12 @@ from __future__ import annotations
 
 import logging
 
-from core.controller.controlled_shutdown import ControlledShutdowns
-from core.controller.effects import ScheduleEvent, SendControlRequest
-from core.controller.events import CheckBrokers
-from core.controller.term import Term
-from core.model import BrokerId
-from core.protocol.control import ControlHeader, LeaderAndIsrRequest, LeaderAndIsrType
+from regent.core.controller.controlled_shutdown import ControlledShutdowns
+from regent.core.controller.effects import ScheduleEvent, SendControlRequest
+from regent.core.controller.events import CheckBrokers
+from regent.core.controller.term import Term
+from regent.core.model import BrokerId
+from regent.core.protocol.control import ControlHeader, LeaderAndIsrRequest, LeaderAndIsrType
 
 log = logging.getLogger(__name__)
 

@@ -9,15 +9,15 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 
-from core.controller.effects import AddBroker, RemoveBroker
-from core.controller.partition_state_machine import PartitionStateMachine
-from core.controller.reassignment import Reassignments
-from core.controller.replica_state_machine import ReplicaStateMachine
-from core.controller.states import PartitionState, ReplicaState
-from core.controller.term import Term
-from core.controller.topic_deletion import TopicDeletions
-from core.errors import BadDataError, UnreadableError
-from core.model import BrokerId, BrokerRegistration, PartitionAndReplica, TopicPartition
+from regent.core.controller.effects import AddBroker, RemoveBroker
+from regent.core.controller.partition_state_machine import PartitionStateMachine
+from regent.core.controller.reassignment import Reassignments
+from regent.core.controller.replica_state_machine import ReplicaStateMachine
+from regent.core.controller.states import PartitionState, ReplicaState
+from regent.core.controller.term import Term
+from regent.core.controller.topic_deletion import TopicDeletions
+from regent.core.errors import BadDataError, UnreadableError
+from regent.core.model import BrokerId, BrokerRegistration, PartitionAndReplica, TopicPartition
 
 log = logging.getLogger(__name__)
 

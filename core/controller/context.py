@@ -11,9 +11,9 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from core.controller.states import PartitionState, ReplicaState
-from core.errors import RegentError
-from core.model import (
+from regent.core.controller.states import PartitionState, ReplicaState
+from regent.core.errors import RegentError
+from regent.core.model import (
     NO_ASSIGNMENT,
     NO_LEADER,
     BrokerId,
@@ -26,7 +26,7 @@ from core.model import (
     ReplicaAssignment,
     TopicPartition,
 )
-from core.protocol.control import TopicId
+from regent.core.protocol.control import TopicId
 
 
 class IllegalStateError(RegentError):

@@ -9,21 +9,21 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass, field
 
-from core.controller.effects import Reply, ScheduleEvent
-from core.controller.election import ControlledShutdownElection
-from core.controller.events import (
+from regent.core.controller.effects import Reply, ScheduleEvent
+from regent.core.controller.election import ControlledShutdownElection
+from regent.core.controller.events import (
     ControlledShutdown,
     ControlledShutdownAbandoned,
     ControlledShutdownTimeout,
     LeaderAndIsrResponseReceived,
     RequestId,
 )
-from core.controller.partition_state_machine import PartitionStateMachine
-from core.controller.replica_state_machine import ReplicaStateMachine
-from core.controller.states import PartitionState, ReplicaState
-from core.controller.term import Term
-from core.errors import Errors
-from core.model import (
+from regent.core.controller.partition_state_machine import PartitionStateMachine
+from regent.core.controller.replica_state_machine import ReplicaStateMachine
+from regent.core.controller.states import PartitionState, ReplicaState
+from regent.core.controller.term import Term
+from regent.core.errors import Errors
+from regent.core.model import (
     NO_LEADER,
     UNKNOWN_BROKER_EPOCH,
     BrokerId,
@@ -31,7 +31,7 @@ from core.model import (
     PartitionAndReplica,
     TopicPartition,
 )
-from core.protocol.controller import ControlledShutdownResponse
+from regent.core.protocol.controller import ControlledShutdownResponse
 
 log = logging.getLogger(__name__)
 

@@ -14,14 +14,14 @@ import logging
 from collections.abc import Callable, Collection
 from typing import assert_never
 
-from core.controller import set_aside
-from core.controller.alter_partition import AlterPartitions
-from core.controller.answers import describe_topics, refusal
-from core.controller.broker_health import BrokerHealth
-from core.controller.broker_membership import BrokerMembership
-from core.controller.context import ControllerContext
-from core.controller.controlled_shutdown import ControlledShutdowns
-from core.controller.effects import (
+from regent.core.controller import set_aside
+from regent.core.controller.alter_partition import AlterPartitions
+from regent.core.controller.answers import describe_topics, refusal
+from regent.core.controller.broker_health import BrokerHealth
+from regent.core.controller.broker_membership import BrokerMembership
+from regent.core.controller.context import ControllerContext
+from regent.core.controller.controlled_shutdown import ControlledShutdowns
+from regent.core.controller.effects import (
     BrokerMustEnd,
     BrokerRegistered,
     CancelScheduledEvents,
@@ -31,8 +31,8 @@ from core.controller.effects import (
     Reply,
     ScheduleEvent,
 )
-from core.controller.elector import Elector
-from core.controller.events import (
+from regent.core.controller.elector import Elector
+from regent.core.controller.events import (
     AlterPartitionReceived,
     ApiPartitionReassignment,
     AutoPreferredReplicaLeaderElection,
@@ -76,17 +76,17 @@ from core.controller.events import (
     UpdateMetadataResponseReceived,
     ZkPartitionReassignment,
 )
-from core.controller.leader_balance import LeaderBalance
-from core.controller.notifications import Notifications
-from core.controller.partition_state_machine import PartitionStateMachine
-from core.controller.reassignment import Reassignments
-from core.controller.replica_state_machine import ReplicaStateMachine
-from core.controller.responses import ControlResponses
-from core.controller.set_aside import SetAside, event_name
-from core.controller.term import ControllerSettings, Term
-from core.controller.topic_changes import TopicChanges
-from core.controller.topic_deletion import TopicDeletions
-from core.errors import (
+from regent.core.controller.leader_balance import LeaderBalance
+from regent.core.controller.notifications import Notifications
+from regent.core.controller.partition_state_machine import PartitionStateMachine
+from regent.core.controller.reassignment import Reassignments
+from regent.core.controller.replica_state_machine import ReplicaStateMachine
+from regent.core.controller.responses import ControlResponses
+from regent.core.controller.set_aside import SetAside, event_name
+from regent.core.controller.term import ControllerSettings, Term
+from regent.core.controller.topic_changes import TopicChanges
+from regent.core.controller.topic_deletion import TopicDeletions
+from regent.core.errors import (
     BadDataError,
     ControllerMovedError,
     Errors,
@@ -95,10 +95,10 @@ from core.errors import (
     SessionExpiredError,
     UnreadableError,
 )
-from core.model import NO_SUSPECTS, BrokerId, BrokerInfo, SuspectReplicas
-from core.ports import ControllerEpoch, ControllerStore, TopicIds
-from core.protocol.control import ControlHeader
-from core.protocol.controller import ControllerResponse
+from regent.core.model import NO_SUSPECTS, BrokerId, BrokerInfo, SuspectReplicas
+from regent.core.ports import ControllerEpoch, ControllerStore, TopicIds
+from regent.core.protocol.control import ControlHeader
+from regent.core.protocol.controller import ControllerResponse
 
 log = logging.getLogger(__name__)
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-from core.controller import events
-from core.controller.events import ControllerEvent
+from regent.core.controller import events
+from regent.core.controller.events import ControllerEvent
 
 
 class ControllerState(IntEnum):

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from core.controller.events import ControllerEvent, RequestId
-from core.errors import RegentError
-from core.model import BrokerId, BrokerRegistration
-from core.protocol.api import ActorResponse
-from core.protocol.control import ControlHeader, ControlRequest
+from regent.core.controller.events import ControllerEvent, RequestId
+from regent.core.errors import RegentError
+from regent.core.model import BrokerId, BrokerRegistration
+from regent.core.protocol.api import ActorResponse
+from regent.core.protocol.control import ControlHeader, ControlRequest
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from core.model import (
+from regent.core.model import (
     NO_LEADER,
     BrokerId,
     LeaderAndIsr,

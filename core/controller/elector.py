@@ -9,9 +9,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from core.errors import BadDataError, ControllerMovedError
-from core.model import MAX_CONTROLLER_EPOCH, BrokerId
-from core.ports import ControllerEpoch, ControllerStore, ControllerZNode
+from regent.core.errors import BadDataError, ControllerMovedError
+from regent.core.model import MAX_CONTROLLER_EPOCH, BrokerId
+from regent.core.ports import ControllerEpoch, ControllerStore, ControllerZNode
 
 log = logging.getLogger(__name__)
 

@@ -10,8 +10,8 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import TypeAlias, get_args
 
-from core.model import BrokerId, TopicPartition
-from core.protocol.control import (
+from regent.core.model import BrokerId, TopicPartition
+from regent.core.protocol.control import (
     ControlHeader,
     LeaderAndIsrRequest,
     LeaderAndIsrResponse,
@@ -19,7 +19,7 @@ from core.protocol.control import (
     StopReplicaResponse,
     UpdateMetadataResponse,
 )
-from core.protocol.controller import (
+from regent.core.protocol.controller import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionRequest,
     ControlledShutdownRequest,

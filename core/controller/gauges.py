@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from core.controller.context import ControllerContext
-from core.controller.elector import NO_CONTROLLER
-from core.controller.states import ReplicaState
-from core.model import BrokerId
+from regent.core.controller.context import ControllerContext
+from regent.core.controller.elector import NO_CONTROLLER
+from regent.core.controller.states import ReplicaState
+from regent.core.model import BrokerId
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,20 +10,20 @@ import logging
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-from core.controller.effects import ScheduleEvent
-from core.controller.election import (
+from regent.core.controller.effects import ScheduleEvent
+from regent.core.controller.election import (
     ElectionStrategy,
     OfflineElection,
     PreferredElection,
     preferred_leader,
 )
-from core.controller.events import AutoPreferredReplicaLeaderElection
-from core.controller.partition_state_machine import PartitionStateMachine
-from core.controller.states import PartitionState
-from core.controller.term import Term
-from core.errors import BadDataError, Errors
-from core.model import NO_LEADER, BrokerId, TopicPartition
-from core.protocol.controller import (
+from regent.core.controller.events import AutoPreferredReplicaLeaderElection
+from regent.core.controller.partition_state_machine import PartitionStateMachine
+from regent.core.controller.states import PartitionState
+from regent.core.controller.term import Term
+from regent.core.errors import BadDataError, Errors
+from regent.core.model import NO_LEADER, BrokerId, TopicPartition
+from regent.core.protocol.controller import (
     ElectedPartition,
     ElectionType,
     ElectLeadersRequest,

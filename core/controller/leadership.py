@@ -10,19 +10,19 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from typing import TypeAlias, TypeVar
 
-from core.controller.context import ControllerContext
-from core.controller.election import remember_eligible
-from core.controller.outbox import Outbox
-from core.controller.term import Term
-from core.errors import BadDataError, StateChangeFailedError, UnreadableError
-from core.model import (
+from regent.core.controller.context import ControllerContext
+from regent.core.controller.election import remember_eligible
+from regent.core.controller.outbox import Outbox
+from regent.core.controller.term import Term
+from regent.core.errors import BadDataError, StateChangeFailedError, UnreadableError
+from regent.core.model import (
     NO_LEADER,
     LeaderAndIsr,
     LeaderIsrAndControllerEpoch,
     LeaderRecoveryState,
     TopicPartition,
 )
-from core.ports import PartitionStates, WriteError
+from regent.core.ports import PartitionStates, WriteError
 
 Proposal = TypeVar("Proposal")
 Failures: TypeAlias = dict[TopicPartition, StateChangeFailedError]

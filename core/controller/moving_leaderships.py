@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 
-from core.controller.election import ReassignElection, offline_leader
-from core.controller.leadership import Failures, Leaderships, change_leaderships
-from core.controller.partition_state_machine import PartitionStateMachine
-from core.controller.states import PartitionState, ReplicaState
-from core.controller.term import Term
-from core.errors import BadDataError, StateChangeFailedError
-from core.model import (
+from regent.core.controller.election import ReassignElection, offline_leader
+from regent.core.controller.leadership import Failures, Leaderships, change_leaderships
+from regent.core.controller.partition_state_machine import PartitionStateMachine
+from regent.core.controller.states import PartitionState, ReplicaState
+from regent.core.controller.term import Term
+from regent.core.errors import BadDataError, StateChangeFailedError
+from regent.core.model import (
     NO_LEADER,
     BrokerId,
     LeaderAndIsr,

@@ -11,12 +11,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 
-from core.controller.reassignment import Reassignments
-from core.controller.replica_state_machine import ReplicaStateMachine
-from core.controller.states import VALID_PREVIOUS_REPLICA_STATES, ReplicaState
-from core.controller.term import Term
-from core.errors import BadDataError, UnreadableError
-from core.model import PartitionAndReplica, TopicPartition
+from regent.core.controller.reassignment import Reassignments
+from regent.core.controller.replica_state_machine import ReplicaStateMachine
+from regent.core.controller.states import VALID_PREVIOUS_REPLICA_STATES, ReplicaState
+from regent.core.controller.term import Term
+from regent.core.errors import BadDataError, UnreadableError
+from regent.core.model import PartitionAndReplica, TopicPartition
 
 log = logging.getLogger(__name__)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from core.controller.effects import Effect, RecordChanges, Reply
-from core.controller.events import RequestId
+from regent.core.controller.effects import Effect, RecordChanges, Reply
+from regent.core.controller.events import RequestId
 
 MAX_CHANGE_LINES = 20  # an event may move 100,000 leaders; the journal names the first few
 

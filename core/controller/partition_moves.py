@@ -19,18 +19,18 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Iterable, Mapping
 
-from core.controller.assignments import write_assignments
-from core.controller.election import OfflineElection
-from core.controller.leadership import Failures
-from core.controller.moving_leaderships import MovingLeaderships
-from core.controller.partition_state_machine import PartitionStateMachine
-from core.controller.reassignment_requests import Refusal, Refusals
-from core.controller.replica_state_machine import ReplicaStateMachine
-from core.controller.states import PartitionState, ReplicaState
-from core.controller.term import Term
-from core.controller.topic_deletion import TopicDeletions
-from core.errors import Errors
-from core.model import (
+from regent.core.controller.assignments import write_assignments
+from regent.core.controller.election import OfflineElection
+from regent.core.controller.leadership import Failures
+from regent.core.controller.moving_leaderships import MovingLeaderships
+from regent.core.controller.partition_state_machine import PartitionStateMachine
+from regent.core.controller.reassignment_requests import Refusal, Refusals
+from regent.core.controller.replica_state_machine import ReplicaStateMachine
+from regent.core.controller.states import PartitionState, ReplicaState
+from regent.core.controller.term import Term
+from regent.core.controller.topic_deletion import TopicDeletions
+from regent.core.errors import Errors
+from regent.core.model import (
     LeaderIsrAndControllerEpoch,
     PartitionAndReplica,
     ReplicaAssignment,

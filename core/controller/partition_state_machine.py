@@ -16,7 +16,7 @@ import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from core.controller.election import (
+from regent.core.controller.election import (
     Candidates,
     Elected,
     ElectionStrategy,
@@ -26,17 +26,21 @@ from core.controller.election import (
     elect,
     why_nobody,
 )
-from core.controller.leadership import (
+from regent.core.controller.leadership import (
     Failures,
     Leaderships,
     change_leaderships,
     with_eligible_replicas,
 )
-from core.controller.request_batch import ControlRequestBatch
-from core.controller.states import VALID_PREVIOUS_PARTITION_STATES, PartitionState, ReplicaState
-from core.controller.term import Term
-from core.errors import BadDataError, StateChangeFailedError
-from core.model import (
+from regent.core.controller.request_batch import ControlRequestBatch
+from regent.core.controller.states import (
+    VALID_PREVIOUS_PARTITION_STATES,
+    PartitionState,
+    ReplicaState,
+)
+from regent.core.controller.term import Term
+from regent.core.errors import BadDataError, StateChangeFailedError
+from regent.core.model import (
     NO_LEADER,
     BrokerId,
     LeaderAndIsr,
@@ -44,7 +48,7 @@ from core.model import (
     PartitionAndReplica,
     TopicPartition,
 )
-from core.ports import WriteError
+from regent.core.ports import WriteError
 
 log = logging.getLogger("state.change")
 

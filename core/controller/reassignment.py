@@ -13,15 +13,15 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Mapping, Set
 
-from core.controller.partition_moves import PartitionMoves
-from core.controller.partition_state_machine import PartitionStateMachine
-from core.controller.reassignment_requests import Refusal, Refusals, requested_assignment
-from core.controller.replica_state_machine import ReplicaStateMachine
-from core.controller.term import Term
-from core.controller.topic_deletion import TopicDeletions
-from core.errors import BadDataError, Errors
-from core.model import BrokerId, ReplicaAssignment, TopicPartition
-from core.protocol.controller import (
+from regent.core.controller.partition_moves import PartitionMoves
+from regent.core.controller.partition_state_machine import PartitionStateMachine
+from regent.core.controller.reassignment_requests import Refusal, Refusals, requested_assignment
+from regent.core.controller.replica_state_machine import ReplicaStateMachine
+from regent.core.controller.term import Term
+from regent.core.controller.topic_deletion import TopicDeletions
+from regent.core.errors import BadDataError, Errors
+from regent.core.model import BrokerId, ReplicaAssignment, TopicPartition
+from regent.core.protocol.controller import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
     ListPartitionReassignmentsRequest,

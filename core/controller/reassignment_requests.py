@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import NamedTuple, TypeAlias
 
-from core.controller.context import ControllerContext
-from core.errors import Errors
-from core.model import BrokerId, ReplicaAssignment, TopicPartition
+from regent.core.controller.context import ControllerContext
+from regent.core.errors import Errors
+from regent.core.model import BrokerId, ReplicaAssignment, TopicPartition
 
 
 class Refusal(NamedTuple):

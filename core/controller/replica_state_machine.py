@@ -18,16 +18,16 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Iterable, Mapping
 
-from core.controller.leadership import (
+from regent.core.controller.leadership import (
     Failures,
     Leaderships,
     change_leaderships,
     with_eligible_replicas,
 )
-from core.controller.request_batch import ControlRequestBatch
-from core.controller.states import VALID_PREVIOUS_REPLICA_STATES, ReplicaState
-from core.controller.term import Term
-from core.model import (
+from regent.core.controller.request_batch import ControlRequestBatch
+from regent.core.controller.states import VALID_PREVIOUS_REPLICA_STATES, ReplicaState
+from regent.core.controller.term import Term
+from regent.core.model import (
     NO_LEADER,
     BrokerId,
     LeaderAndIsr,

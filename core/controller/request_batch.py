@@ -17,9 +17,9 @@ from itertools import groupby
 from operator import itemgetter
 from typing import NamedTuple, TypeVar
 
-from core.controller.context import ControllerContext
-from core.controller.effects import SendControlRequest
-from core.model import (
+from regent.core.controller.context import ControllerContext
+from regent.core.controller.effects import SendControlRequest
+from regent.core.model import (
     EPOCH_DURING_DELETE,
     EPOCH_OF_LOST_TOPIC,
     LEADER_DURING_DELETE,
@@ -31,7 +31,7 @@ from core.model import (
     ReplicaAssignment,
     TopicPartition,
 )
-from core.protocol.control import (
+from regent.core.protocol.control import (
     ControlHeader,
     ControlRequest,
     LeaderAndIsrPartition,

@@ -9,22 +9,22 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection
 
-from core.controller.broker_membership import BrokerMembership
-from core.controller.effects import ScheduleEvent
-from core.controller.events import (
+from regent.core.controller.broker_membership import BrokerMembership
+from regent.core.controller.effects import ScheduleEvent
+from regent.core.controller.events import (
     BrokerFailedToObey,
     ControllerEvent,
     LeaderAndIsrResponseReceived,
     TopicDeletionStopReplicaResponseReceived,
     UpdateMetadataResponseReceived,
 )
-from core.controller.replica_state_machine import ReplicaStateMachine
-from core.controller.states import ReplicaState
-from core.controller.term import Term
-from core.controller.topic_deletion import TopicDeletions
-from core.errors import Errors
-from core.model import EPOCH_DURING_DELETE, BrokerId, PartitionAndReplica, TopicPartition
-from core.protocol.control import (
+from regent.core.controller.replica_state_machine import ReplicaStateMachine
+from regent.core.controller.states import ReplicaState
+from regent.core.controller.term import Term
+from regent.core.controller.topic_deletion import TopicDeletions
+from regent.core.errors import Errors
+from regent.core.model import EPOCH_DURING_DELETE, BrokerId, PartitionAndReplica, TopicPartition
+from regent.core.protocol.control import (
     ControlHeader,
     ControlRequest,
     ControlResponse,

@@ -15,12 +15,12 @@ import logging
 from collections.abc import Callable, Collection, Sequence
 from types import TracebackType
 
-from core.controller.events import Resign, event_of
-from core.controller.term import Term
-from core.errors import RegentError
-from core.model import PartitionAndReplica, TopicPartition
-from core.ports import ControllerFailure
-from core.protocol.controller import ControllerRequest, DescribeControllerRequest
+from regent.core.controller.events import Resign, event_of
+from regent.core.controller.term import Term
+from regent.core.errors import RegentError
+from regent.core.model import PartitionAndReplica, TopicPartition
+from regent.core.ports import ControllerFailure
+from regent.core.protocol.controller import ControllerRequest, DescribeControllerRequest
 
 log = logging.getLogger(__name__)
 

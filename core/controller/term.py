@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from core.controller.context import ControllerContext
-from core.controller.outbox import Outbox
-from core.controller.request_batch import MAX_REQUEST_BYTES, ControlRequestBatch
-from core.model import BrokerId
-from core.ports import ControllerStore, TopicIds
+from regent.core.controller.context import ControllerContext
+from regent.core.controller.outbox import Outbox
+from regent.core.controller.request_batch import MAX_REQUEST_BYTES, ControlRequestBatch
+from regent.core.model import BrokerId
+from regent.core.ports import ControllerStore, TopicIds
 
 
 @dataclass(slots=True)

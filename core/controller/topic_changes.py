@@ -10,17 +10,17 @@ import logging
 from collections.abc import Iterable
 from dataclasses import replace
 
-from core.controller.election import OfflineElection
-from core.controller.partition_state_machine import PartitionStateMachine
-from core.controller.replica_state_machine import ReplicaStateMachine
-from core.controller.set_aside import SetAside
-from core.controller.states import PartitionState, ReplicaState
-from core.controller.term import Term
-from core.controller.topic_deletion import TopicDeletions
-from core.errors import BadDataError, UnreadableError
-from core.model import PartitionAndReplica, ReplicaAssignment, TopicPartition
-from core.ports import TopicAssignment, WriteError
-from core.protocol.control import TopicId
+from regent.core.controller.election import OfflineElection
+from regent.core.controller.partition_state_machine import PartitionStateMachine
+from regent.core.controller.replica_state_machine import ReplicaStateMachine
+from regent.core.controller.set_aside import SetAside
+from regent.core.controller.states import PartitionState, ReplicaState
+from regent.core.controller.term import Term
+from regent.core.controller.topic_deletion import TopicDeletions
+from regent.core.errors import BadDataError, UnreadableError
+from regent.core.model import PartitionAndReplica, ReplicaAssignment, TopicPartition
+from regent.core.ports import TopicAssignment, WriteError
+from regent.core.protocol.control import TopicId
 
 log = logging.getLogger(__name__)
 

@@ -22,16 +22,16 @@ import logging
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from core.controller.effects import ScheduleEvent
-from core.controller.election import OfflineElection
-from core.controller.events import TopicDeletion
-from core.controller.partition_state_machine import PartitionStateMachine
-from core.controller.replica_state_machine import ReplicaStateMachine
-from core.controller.states import PartitionState, ReplicaState
-from core.controller.term import Term
-from core.errors import BadDataError, Errors, UnreadableError
-from core.model import BrokerId, PartitionAndReplica, TopicPartition
-from core.ports import TopicAssignment, WriteError
+from regent.core.controller.effects import ScheduleEvent
+from regent.core.controller.election import OfflineElection
+from regent.core.controller.events import TopicDeletion
+from regent.core.controller.partition_state_machine import PartitionStateMachine
+from regent.core.controller.replica_state_machine import ReplicaStateMachine
+from regent.core.controller.states import PartitionState, ReplicaState
+from regent.core.controller.term import Term
+from regent.core.errors import BadDataError, Errors, UnreadableError
+from regent.core.model import BrokerId, PartitionAndReplica, TopicPartition
+from regent.core.ports import TopicAssignment, WriteError
 
 log = logging.getLogger(__name__)
 

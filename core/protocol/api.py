@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import TypeAlias
 
-from core.protocol.broker import (
+from regent.core.protocol.broker import (
     DescribeMetadataRequest,
     DescribeMetadataResponse,
     FetchRequest,
@@ -13,14 +13,14 @@ from core.protocol.broker import (
     ShutdownBrokerRequest,
     ShutdownBrokerResponse,
 )
-from core.protocol.controller import ControllerRequest, ControllerResponse
-from core.protocol.placement import (
+from regent.core.protocol.controller import ControllerRequest, ControllerResponse
+from regent.core.protocol.placement import (
     PlacementStatusRequest,
     PlacementStatusResponse,
     PlaceTopicsRequest,
     PlaceTopicsResponse,
 )
-from core.protocol.topics import TopicsRequest, TopicsResponse
+from regent.core.protocol.topics import TopicsRequest, TopicsResponse
 
 
 class ApiKey(IntEnum):

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from core.errors import Errors
-from core.model import NO_EPOCH, UNKNOWN_BROKER_EPOCH, BrokerId, TopicPartition
-from core.protocol.control import TopicId, UpdateMetadataBroker
-from core.records import RecordBytes
+from regent.core.errors import Errors
+from regent.core.model import NO_EPOCH, UNKNOWN_BROKER_EPOCH, BrokerId, TopicPartition
+from regent.core.protocol.control import TopicId, UpdateMetadataBroker
+from regent.core.records import RecordBytes
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from core.errors import Errors
-from core.model import NO_EPOCH, TopicPartition
-from core.records import NO_RECORDS, Records
+from regent.core.errors import Errors
+from regent.core.model import NO_EPOCH, TopicPartition
+from regent.core.records import NO_RECORDS, Records
 
 ACKS_NONE = 0
 ACKS_LEADER = 1

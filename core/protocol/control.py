@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple, TypeAlias
 
-from core.errors import Errors
-from core.model import BrokerId, TopicPartition
+from regent.core.errors import Errors
+from regent.core.model import BrokerId, TopicPartition
 
 TopicId: TypeAlias = str
 

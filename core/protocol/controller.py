@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple, TypeAlias
 
-from core.errors import Errors
-from core.model import NO_EPOCH, NO_LEADER, BrokerId, TopicPartition
-from core.protocol.control import TopicId
+from regent.core.errors import Errors
+from regent.core.model import NO_EPOCH, NO_LEADER, BrokerId, TopicPartition
+from regent.core.protocol.control import TopicId
 
 
 @dataclass(frozen=True, slots=True)

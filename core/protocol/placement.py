@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from core.errors import Errors
-from core.model import BrokerId
+from regent.core.errors import Errors
+from regent.core.model import BrokerId
 
 
 class PlacementSpec(NamedTuple):

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
-from core.errors import Errors
-from core.model import BrokerId
-from core.protocol.control import TopicId
+from regent.core.errors import Errors
+from regent.core.model import BrokerId
+from regent.core.protocol.control import TopicId
 
 UNSET = -1
 """A number of partitions or replicas that is left to the controller's broker, or not known."""

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from itertools import islice
 
-from core.errors import Errors
-from core.model import BrokerId, TopicPartition
-from core.protocol.controller import (
+from regent.core.errors import Errors
+from regent.core.model import BrokerId, TopicPartition
+from regent.core.protocol.controller import (
     AlteredPartition,
     AlterPartitionRequest,
     AlterPartitionResponse,

@@ -10,14 +10,14 @@ from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from typing import TypeAlias
 
-from core.errors import DamagedRecordsError, Errors, StorageError
-from core.model import NO_EPOCH, TopicPartition
-from core.protocol.client import ConsumedPartition, ConsumerFetch, ConsumerPosition
-from core.records import NO_RECORDS, Records
-from core.replication.delayed_operations import Answer, DelayedOperation, DelayedOperations
-from core.replication.hosted_partitions import HostedPartitions
-from core.replication.log_reads import check_position
-from core.replication.partition import Partition
+from regent.core.errors import DamagedRecordsError, Errors, StorageError
+from regent.core.model import NO_EPOCH, TopicPartition
+from regent.core.protocol.client import ConsumedPartition, ConsumerFetch, ConsumerPosition
+from regent.core.records import NO_RECORDS, Records
+from regent.core.replication.delayed_operations import Answer, DelayedOperation, DelayedOperations
+from regent.core.replication.hosted_partitions import HostedPartitions
+from regent.core.replication.log_reads import check_position
+from regent.core.replication.partition import Partition
 
 RespondToConsumer: TypeAlias = Callable[[Mapping[TopicPartition, ConsumedPartition]], None]
 

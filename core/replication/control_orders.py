@@ -23,15 +23,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
-from core.errors import Errors, StorageError
-from core.model import (
+from regent.core.errors import Errors, StorageError
+from regent.core.model import (
     EPOCH_DURING_DELETE,
     EPOCH_OF_LOST_TOPIC,
     UNKNOWN_BROKER_EPOCH,
     BrokerId,
     TopicPartition,
 )
-from core.protocol.control import (
+from regent.core.protocol.control import (
     ControlHeader,
     ControlRequest,
     ControlResponse,
@@ -49,18 +49,18 @@ from core.protocol.control import (
     UpdateMetadataRequest,
     UpdateMetadataResponse,
 )
-from core.replica_logs import PartitionLog, ReplicaLogs
-from core.replication.hosted_partitions import FOR_NOW, HostedPartitions
-from core.replication.led_partitions import LedPartitions
-from core.replication.log_reads import differ
-from core.replication.log_replacement import LogReplacement
-from core.replication.metadata_cache import MetadataCache
-from core.replication.partition import Partition, Role
-from core.replication.replica_fetcher import ReplicaFetcher
-from core.replication.request_parts import Named, RequestParts
-from core.replication.suspect_replicas import SuspectTracker
-from core.replication.turns import Turns, portions_of_orders, take
-from core.topic_validation import topic_name_problem
+from regent.core.replica_logs import PartitionLog, ReplicaLogs
+from regent.core.replication.hosted_partitions import FOR_NOW, HostedPartitions
+from regent.core.replication.led_partitions import LedPartitions
+from regent.core.replication.log_reads import differ
+from regent.core.replication.log_replacement import LogReplacement
+from regent.core.replication.metadata_cache import MetadataCache
+from regent.core.replication.partition import Partition, Role
+from regent.core.replication.replica_fetcher import ReplicaFetcher
+from regent.core.replication.request_parts import Named, RequestParts
+from regent.core.replication.suspect_replicas import SuspectTracker
+from regent.core.replication.turns import Turns, portions_of_orders, take
+from regent.core.topic_validation import topic_name_problem
 
 log = logging.getLogger("state.change")
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager, ExitStack
 from typing import TypeAlias
 
-from core.model import TopicPartition
+from regent.core.model import TopicPartition
 
 MAX_DELAYED = 100_000
 """What waits beyond that is answered as if its time were up."""

@@ -23,10 +23,10 @@ import struct
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from core.errors import Errors
-from core.model import TopicPartition
-from core.records import RecordBytes
-from core.replication.partition import Partition
+from regent.core.errors import Errors
+from regent.core.model import TopicPartition
+from regent.core.records import RecordBytes
+from regent.core.replication.partition import Partition
 
 MAX_PRODUCERS = 10_000  # remembered, over all partitions
 _IN_FLIGHT = 5  # requests of an idempotent producer, at most

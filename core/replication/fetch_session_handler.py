@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
-from core.errors import Errors
-from core.model import TopicPartition
-from core.protocol.broker import (
+from regent.core.errors import Errors
+from regent.core.model import TopicPartition
+from regent.core.protocol.broker import (
     INITIAL_SESSION_EPOCH,
     NO_SESSION_ID,
     FetchPartition,
@@ -21,7 +21,7 @@ from core.protocol.broker import (
     FetchTopic,
     ForgottenTopic,
 )
-from core.replication.partition import Partition
+from regent.core.replication.partition import Partition
 
 FIRST_BACKOFF_MS = 20
 MAX_LISTED = 10_000

@@ -10,18 +10,18 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from core.errors import Errors
-from core.model import NO_EPOCH, BrokerId, TopicPartition
-from core.protocol.broker import (
+from regent.core.errors import Errors
+from regent.core.model import NO_EPOCH, BrokerId, TopicPartition
+from regent.core.protocol.broker import (
     INITIAL_SESSION_EPOCH,
     NO_SESSION_ID,
     FetchedPartition,
     FetchPartition,
     FetchRequest,
 )
-from core.protocol.control import TopicId
-from core.replication.delayed_operations import DelayedOperation, DelayedOperations
-from core.replication.remote_replica import LastFetch
+from regent.core.protocol.control import TopicId
+from regent.core.replication.delayed_operations import DelayedOperation, DelayedOperations
+from regent.core.replication.remote_replica import LastFetch
 
 
 class Position(NamedTuple):

@@ -13,26 +13,26 @@ from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from typing import TypeAlias
 
-from core.errors import DamagedRecordsError, Errors, StorageError
-from core.model import NO_EPOCH, UNKNOWN_BROKER_EPOCH, BrokerId, TopicPartition
-from core.protocol.broker import (
+from regent.core.errors import DamagedRecordsError, Errors, StorageError
+from regent.core.model import NO_EPOCH, UNKNOWN_BROKER_EPOCH, BrokerId, TopicPartition
+from regent.core.protocol.broker import (
     FetchedPartition,
     FetchedTopic,
     FetchPartition,
     FetchRequest,
     FetchResponse,
 )
-from core.records import RecordBytes
-from core.replica_logs import PartitionLog
-from core.replication.delayed_operations import Answer, DelayedOperation, DelayedOperations
-from core.replication.fetch_sessions import FetchSession, FetchSessions
-from core.replication.hosted_partitions import HostedPartitions
-from core.replication.led_partitions import LedPartitions
-from core.replication.log_reads import check_position
-from core.replication.metadata_cache import MetadataCache
-from core.replication.partition import Partition
-from core.replication.remote_replica import RemoteReplica
-from core.replication.replication_quota import ReplicationQuota
+from regent.core.records import RecordBytes
+from regent.core.replica_logs import PartitionLog
+from regent.core.replication.delayed_operations import Answer, DelayedOperation, DelayedOperations
+from regent.core.replication.fetch_sessions import FetchSession, FetchSessions
+from regent.core.replication.hosted_partitions import HostedPartitions
+from regent.core.replication.led_partitions import LedPartitions
+from regent.core.replication.log_reads import check_position
+from regent.core.replication.metadata_cache import MetadataCache
+from regent.core.replication.partition import Partition
+from regent.core.replication.remote_replica import RemoteReplica
+from regent.core.replication.replication_quota import ReplicationQuota
 
 RespondToFollower: TypeAlias = Callable[[FetchResponse], None]
 

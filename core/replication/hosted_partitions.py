@@ -8,13 +8,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from core.errors import DamagedRecordsError, Errors, ShortageError, StorageError
-from core.model import NO_EPOCH, BrokerId, TopicPartition
-from core.protocol.control import TopicId
-from core.replica_logs import ReplicaLogs
-from core.replication.log_reads import check_reader
-from core.replication.metadata_cache import MetadataCache
-from core.replication.partition import Partition, Role
+from regent.core.errors import DamagedRecordsError, Errors, ShortageError, StorageError
+from regent.core.model import NO_EPOCH, BrokerId, TopicPartition
+from regent.core.protocol.control import TopicId
+from regent.core.replica_logs import ReplicaLogs
+from regent.core.replication.log_reads import check_reader
+from regent.core.replication.metadata_cache import MetadataCache
+from regent.core.replication.partition import Partition, Role
 
 log = logging.getLogger("state.change")
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from core.model import BrokerId, ReplicaAssignment
-from core.replication.remote_replica import RemoteReplica
+from regent.core.model import BrokerId, ReplicaAssignment
+from regent.core.replication.remote_replica import RemoteReplica
 
 
 def maximal_isr(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from core.model import TopicPartition
+from regent.core.model import TopicPartition
 
 CHECK_INTERVAL_MS = 2_500
 LINGER_MS = 5_000

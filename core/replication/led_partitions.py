@@ -10,23 +10,23 @@ import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from core.errors import Errors, StorageError
-from core.model import UNKNOWN_BROKER_EPOCH, BrokerId, LeaderRecoveryState, TopicPartition
-from core.protocol.controller import (
+from regent.core.errors import Errors, StorageError
+from regent.core.model import UNKNOWN_BROKER_EPOCH, BrokerId, LeaderRecoveryState, TopicPartition
+from regent.core.protocol.controller import (
     AlteredPartition,
     AlterPartitionRequest,
     AlterPartitionResponse,
     AlterPartitionRow,
 )
-from core.replica_logs import AppendedRecords
-from core.replication.alter_partition_manager import AlterPartitionManager
-from core.replication.delayed_operations import DelayedOperations
-from core.replication.fetch_sessions import FetchSessions
-from core.replication.hosted_partitions import HostedPartitions
-from core.replication.isr import has_reached_isr, out_of_sync_members
-from core.replication.metadata_cache import MetadataCache
-from core.replication.partition import Partition
-from core.replication.remote_replica import RemoteReplica
+from regent.core.replica_logs import AppendedRecords
+from regent.core.replication.alter_partition_manager import AlterPartitionManager
+from regent.core.replication.delayed_operations import DelayedOperations
+from regent.core.replication.fetch_sessions import FetchSessions
+from regent.core.replication.hosted_partitions import HostedPartitions
+from regent.core.replication.isr import has_reached_isr, out_of_sync_members
+from regent.core.replication.metadata_cache import MetadataCache
+from regent.core.replication.partition import Partition
+from regent.core.replication.remote_replica import RemoteReplica
 
 log = logging.getLogger("state.change")
 

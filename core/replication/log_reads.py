@@ -5,11 +5,11 @@ Mirrors the checks of ``kafka.cluster.Partition.fetchRecords`` and ``readRecords
 
 from __future__ import annotations
 
-from core.errors import Errors
-from core.model import NO_EPOCH
-from core.protocol.control import TopicId
-from core.replica_logs import NO_EPOCH_END_OFFSET, EpochEndOffset, PartitionLog
-from core.replication.partition import Partition
+from regent.core.errors import Errors
+from regent.core.model import NO_EPOCH
+from regent.core.protocol.control import TopicId
+from regent.core.replica_logs import NO_EPOCH_END_OFFSET, EpochEndOffset, PartitionLog
+from regent.core.replication.partition import Partition
 
 
 def check_reader(partition: Partition, leader_epoch: int, topic_id: TopicId | None) -> Errors:

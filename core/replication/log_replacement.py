@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import logging
 
-from core.errors import Errors, StorageError
-from core.model import NO_LEADER, BrokerId, TopicPartition
-from core.protocol.control import LeaderAndIsrPartition, UpdateMetadataPartition
-from core.replica_logs import ReplicaLogs
-from core.replication.hosted_partitions import HostedPartitions
-from core.replication.metadata_cache import MetadataCache
+from regent.core.errors import Errors, StorageError
+from regent.core.model import NO_LEADER, BrokerId, TopicPartition
+from regent.core.protocol.control import LeaderAndIsrPartition, UpdateMetadataPartition
+from regent.core.replica_logs import ReplicaLogs
+from regent.core.replication.hosted_partitions import HostedPartitions
+from regent.core.replication.metadata_cache import MetadataCache
 
 log = logging.getLogger("state.change")
 

@@ -10,15 +10,15 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from core.model import LEADER_DURING_DELETE, BrokerId, TopicPartition
-from core.protocol.control import (
+from regent.core.model import LEADER_DURING_DELETE, BrokerId, TopicPartition
+from regent.core.protocol.control import (
     ControlHeader,
     TopicId,
     UpdateMetadataBroker,
     UpdateMetadataPartition,
     UpdateMetadataRequest,
 )
-from core.replication.request_parts import RequestParts
+from regent.core.replication.request_parts import RequestParts
 
 NO_CONTROLLER = -1
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import NamedTuple
 
-from core.errors import Errors
-from core.model import NO_LEADER, BrokerId
-from core.protocol.control import TopicId, UpdateMetadataEndPoint, UpdateMetadataPartition
-from core.replication.metadata_cache import MetadataSnapshot
+from regent.core.errors import Errors
+from regent.core.model import NO_LEADER, BrokerId
+from regent.core.protocol.control import TopicId, UpdateMetadataEndPoint, UpdateMetadataPartition
+from regent.core.replication.metadata_cache import MetadataSnapshot
 
 
 class PartitionView(NamedTuple):

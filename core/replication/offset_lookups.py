@@ -9,12 +9,12 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TypeVar
 
-from core.errors import DamagedRecordsError, Errors, StorageError
-from core.model import TopicPartition
-from core.protocol.client import EpochEnd, EpochQuery, ListedOffset, OffsetQuery
-from core.replica_logs import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, NO_TIMESTAMP
-from core.replication.hosted_partitions import HostedPartitions
-from core.replication.partition import Partition
+from regent.core.errors import DamagedRecordsError, Errors, StorageError
+from regent.core.model import TopicPartition
+from regent.core.protocol.client import EpochEnd, EpochQuery, ListedOffset, OffsetQuery
+from regent.core.replica_logs import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, NO_TIMESTAMP
+from regent.core.replication.hosted_partitions import HostedPartitions
+from regent.core.replication.partition import Partition
 
 T = TypeVar("T")
 

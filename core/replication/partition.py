@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
 
-from core.model import (
+from regent.core.model import (
     NO_ASSIGNMENT,
     NO_LEADER,
     BrokerId,
@@ -17,11 +17,11 @@ from core.model import (
     ReplicaAssignment,
     TopicPartition,
 )
-from core.protocol.control import LeaderAndIsrPartition, TopicId
-from core.protocol.controller import AlteredPartition, AlterPartitionRow
-from core.replica_logs import PartitionLog
-from core.replication.isr import high_watermark_candidate, is_under_replicated, maximal_isr
-from core.replication.remote_replica import RemoteReplica
+from regent.core.protocol.control import LeaderAndIsrPartition, TopicId
+from regent.core.protocol.controller import AlteredPartition, AlterPartitionRow
+from regent.core.replica_logs import PartitionLog
+from regent.core.replication.isr import high_watermark_candidate, is_under_replicated, maximal_isr
+from regent.core.replication.remote_replica import RemoteReplica
 
 
 class Role(Enum):

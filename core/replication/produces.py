@@ -9,16 +9,16 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple, TypeAlias
 
-from core.errors import Errors, RecordsRefusedError, StorageError
-from core.model import TopicPartition
-from core.protocol.client import ACKS_ALL, ACKS_LEADER, ACKS_NONE, ProducedPartition
-from core.records import RecordBytes
-from core.replication.delayed_operations import Answer, DelayedOperation, DelayedOperations
-from core.replication.early_batches import EarlyBatches, ProducerSequence
-from core.replication.hosted_partitions import HostedPartitions
-from core.replication.led_partitions import LedPartitions
-from core.replication.partition import Partition, Role
-from core.replication.turns import Turns, portions_of_records, take
+from regent.core.errors import Errors, RecordsRefusedError, StorageError
+from regent.core.model import TopicPartition
+from regent.core.protocol.client import ACKS_ALL, ACKS_LEADER, ACKS_NONE, ProducedPartition
+from regent.core.records import RecordBytes
+from regent.core.replication.delayed_operations import Answer, DelayedOperation, DelayedOperations
+from regent.core.replication.early_batches import EarlyBatches, ProducerSequence
+from regent.core.replication.hosted_partitions import HostedPartitions
+from regent.core.replication.led_partitions import LedPartitions
+from regent.core.replication.partition import Partition, Role
+from regent.core.replication.turns import Turns, portions_of_records, take
 
 _TOO_EARLY = "batches that its producer sent before it may be on their way: send all again"
 

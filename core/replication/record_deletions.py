@@ -9,14 +9,14 @@ from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from typing import NamedTuple, TypeAlias
 
-from core.errors import Errors, StorageError
-from core.model import TopicPartition
-from core.protocol.client import DeletedRecords
-from core.replication.delayed_operations import Answer, DelayedOperation, DelayedOperations
-from core.replication.hosted_partitions import HostedPartitions
-from core.replication.led_partitions import LedPartitions
-from core.replication.metadata_cache import MetadataCache
-from core.replication.partition import Partition
+from regent.core.errors import Errors, StorageError
+from regent.core.model import TopicPartition
+from regent.core.protocol.client import DeletedRecords
+from regent.core.replication.delayed_operations import Answer, DelayedOperation, DelayedOperations
+from regent.core.replication.hosted_partitions import HostedPartitions
+from regent.core.replication.led_partitions import LedPartitions
+from regent.core.replication.metadata_cache import MetadataCache
+from regent.core.replication.partition import Partition
 
 RespondToDeletion: TypeAlias = Callable[[Mapping[TopicPartition, DeletedRecords]], None]
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from core.model import UNKNOWN_BROKER_EPOCH
+from regent.core.model import UNKNOWN_BROKER_EPOCH
 
 UNKNOWN_OFFSET = -1
 NEVER_MS = -(2**62)  # a monotonic clock may start at 0: "never" must be longer ago than any lag

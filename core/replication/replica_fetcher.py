@@ -9,22 +9,27 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 
-from core.errors import DamagedRecordsError, Errors, RecordsRefusedError, StorageError
-from core.model import NO_EPOCH, BrokerId, TopicPartition
-from core.protocol.broker import (
+from regent.core.errors import DamagedRecordsError, Errors, RecordsRefusedError, StorageError
+from regent.core.model import NO_EPOCH, BrokerId, TopicPartition
+from regent.core.protocol.broker import (
     SESSION_ERRORS,
     FetchedPartition,
     FetchPartition,
     FetchRequest,
     FetchResponse,
 )
-from core.replica_logs import NO_EPOCH_END_OFFSET, UNKNOWN_OFFSET, EpochEndOffset, PartitionLog
-from core.replication.fetch_session_handler import FetchSessionHandler
-from core.replication.hosted_partitions import FOR_NOW, HostedPartitions
-from core.replication.metadata_cache import MetadataCache
-from core.replication.partition import Partition
-from core.replication.replication_quota import ReplicationQuota
-from core.replication.turns import Turns, portions_of_records, take
+from regent.core.replica_logs import (
+    NO_EPOCH_END_OFFSET,
+    UNKNOWN_OFFSET,
+    EpochEndOffset,
+    PartitionLog,
+)
+from regent.core.replication.fetch_session_handler import FetchSessionHandler
+from regent.core.replication.hosted_partitions import FOR_NOW, HostedPartitions
+from regent.core.replication.metadata_cache import MetadataCache
+from regent.core.replication.partition import Partition
+from regent.core.replication.replication_quota import ReplicationQuota
+from regent.core.replication.turns import Turns, portions_of_records, take
 
 log = logging.getLogger("state.change")
 

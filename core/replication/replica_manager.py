@@ -12,38 +12,49 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from core.errors import DamagedRecordsError
-from core.model import BrokerId, TopicPartition
-from core.protocol.broker import FetchRequest, FetchResponse
-from core.protocol.client import ConsumerFetch, EpochEnd, EpochQuery, ListedOffset, OffsetQuery
-from core.protocol.control import (
+from regent.core.errors import DamagedRecordsError
+from regent.core.model import BrokerId, TopicPartition
+from regent.core.protocol.broker import FetchRequest, FetchResponse
+from regent.core.protocol.client import (
+    ConsumerFetch,
+    EpochEnd,
+    EpochQuery,
+    ListedOffset,
+    OffsetQuery,
+)
+from regent.core.protocol.control import (
     ControlHeader,
     ControlRequest,
     ControlResponse,
     LeaderAndIsrRequest,
     TopicId,
 )
-from core.protocol.controller import AlterPartitionRequest, AlterPartitionResponse
-from core.records import RecordBytes
-from core.replica_logs import ReplicaLogs
-from core.replication.consumer_fetches import ConsumerFetches, RespondToConsumer
-from core.replication.control_orders import ControlOrders
-from core.replication.delayed_operations import Answer, DelayedOperation, DelayedOperations, Turn
-from core.replication.early_batches import EarlyBatches
-from core.replication.fetch_sessions import FetchSessions
-from core.replication.follower_fetches import FollowerFetches, RespondToFollower
-from core.replication.hosted_partitions import HostedPartitions
-from core.replication.led_partitions import IsrCounters, LedPartitions
-from core.replication.log_replacement import LogReplacement
-from core.replication.metadata_cache import MetadataCache
-from core.replication.offset_lookups import OffsetLookups
-from core.replication.partition import Partition
-from core.replication.produces import Produce, RespondToProduce
-from core.replication.record_deletions import RecordDeletions, RespondToDeletion
-from core.replication.replica_fetcher import ReplicaFetcher
-from core.replication.replication_quota import ReplicationQuotas
-from core.replication.suspect_replicas import SuspectTracker
-from core.replication.turns import Turns
+from regent.core.protocol.controller import AlterPartitionRequest, AlterPartitionResponse
+from regent.core.records import RecordBytes
+from regent.core.replica_logs import ReplicaLogs
+from regent.core.replication.consumer_fetches import ConsumerFetches, RespondToConsumer
+from regent.core.replication.control_orders import ControlOrders
+from regent.core.replication.delayed_operations import (
+    Answer,
+    DelayedOperation,
+    DelayedOperations,
+    Turn,
+)
+from regent.core.replication.early_batches import EarlyBatches
+from regent.core.replication.fetch_sessions import FetchSessions
+from regent.core.replication.follower_fetches import FollowerFetches, RespondToFollower
+from regent.core.replication.hosted_partitions import HostedPartitions
+from regent.core.replication.led_partitions import IsrCounters, LedPartitions
+from regent.core.replication.log_replacement import LogReplacement
+from regent.core.replication.metadata_cache import MetadataCache
+from regent.core.replication.offset_lookups import OffsetLookups
+from regent.core.replication.partition import Partition
+from regent.core.replication.produces import Produce, RespondToProduce
+from regent.core.replication.record_deletions import RecordDeletions, RespondToDeletion
+from regent.core.replication.replica_fetcher import ReplicaFetcher
+from regent.core.replication.replication_quota import ReplicationQuotas
+from regent.core.replication.suspect_replicas import SuspectTracker
+from regent.core.replication.turns import Turns
 
 T = TypeVar("T")
 

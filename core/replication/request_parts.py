@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from core.model import LEADER_DURING_DELETE, TopicPartition
-from core.protocol.control import ControlHeader, LeaderAndIsrRequest, TopicId, UpdateMetadataRequest
+from regent.core.model import LEADER_DURING_DELETE, TopicPartition
+from regent.core.protocol.control import (
+    ControlHeader,
+    LeaderAndIsrRequest,
+    TopicId,
+    UpdateMetadataRequest,
+)
 
 
 class _Term(NamedTuple):

@@ -9,13 +9,13 @@ from __future__ import annotations
 import logging
 from typing import TypeAlias
 
-from core.model import NO_LEADER, BrokerId, TopicPartition
-from core.protocol.control import (
+from regent.core.model import NO_LEADER, BrokerId, TopicPartition
+from regent.core.protocol.control import (
     LeaderAndIsrPartition,
     LeaderAndIsrRequest,
     UpdateMetadataPartition,
 )
-from core.replica_logs import PartitionLog, ReplicaLogs
+from regent.core.replica_logs import PartitionLog, ReplicaLogs
 
 LostReplicas: TypeAlias = list[tuple[TopicPartition, LeaderAndIsrPartition]]
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import TypeAlias, TypeVar
 
-from core.model import TopicPartition
+from regent.core.model import TopicPartition
 
 T = TypeVar("T")
 

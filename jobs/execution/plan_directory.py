@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from config.command_line import program
-from core.errors import BadDataError
-from core.model import BrokerId, TopicPartition
-from core.plan_progress import PlannedMove
-from core.topic_validation import topic_name_problem
-from jobs.command import InputError
-from zk.json_fields import JsonObject, decode_object
+from regent.config.command_line import program
+from regent.core.errors import BadDataError
+from regent.core.model import BrokerId, TopicPartition
+from regent.core.plan_progress import PlannedMove
+from regent.core.topic_validation import topic_name_problem
+from regent.jobs.command import InputError
+from regent.zk.json_fields import JsonObject, decode_object
 
 WAVES: Final = "waves"
 ROLLBACK: Final = "rollback.json"

@@ -22,23 +22,23 @@ from typing import Any, Final, TypeAlias
 
 import click
 
-from config.command_line import program
-from core.errors import RegentError
-from core.model import TopicPartition
-from core.plan_progress import MoveState
-from core.protocol.controller import (
+from regent.config.command_line import program
+from regent.core.errors import RegentError
+from regent.core.model import TopicPartition
+from regent.core.plan_progress import MoveState
+from regent.core.protocol.controller import (
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,
 )
-from jobs.cluster_connection import cluster_admin, cluster_options, zookeeper_address
-from jobs.command import InputError, print_summary
-from jobs.execution.plan_directory import ROLLBACK, Plan, read_plan
-from jobs.execution.plan_survey import Standing, survey
-from jobs.execution.plan_wave import Wave, listed
-from jobs.progress_line import ProgressLine
-from transport.controller_ref import ControllerRef
-from transport.pauses import pauses
-from zk.admin import ZkAdminStore
+from regent.jobs.cluster_connection import cluster_admin, cluster_options, zookeeper_address
+from regent.jobs.command import InputError, print_summary
+from regent.jobs.execution.plan_directory import ROLLBACK, Plan, read_plan
+from regent.jobs.execution.plan_survey import Standing, survey
+from regent.jobs.execution.plan_wave import Wave, listed
+from regent.jobs.progress_line import ProgressLine
+from regent.transport.controller_ref import ControllerRef
+from regent.transport.pauses import pauses
+from regent.zk.admin import ZkAdminStore
 
 WAVE_TIMEOUT_S: Final = 3600.0
 _CLIENT_ID: Final = "regent-plan"

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
-from core.errors import BadDataError
-from core.model import BrokerId, TopicPartition
-from core.plan_progress import MoveState, Obstacle, PlannedMove, move_state, obstacle
-from core.ports import TopicAssignment
-from zk.admin import ZkAdminStore
+from regent.core.errors import BadDataError
+from regent.core.model import BrokerId, TopicPartition
+from regent.core.plan_progress import MoveState, Obstacle, PlannedMove, move_state, obstacle
+from regent.core.ports import TopicAssignment
+from regent.zk.admin import ZkAdminStore
 
 
 class Standing(NamedTuple):

@@ -6,17 +6,17 @@ import time
 from collections.abc import Collection, Sequence
 from typing import Final
 
-from core.errors import Errors
-from core.model import BrokerId, TopicPartition
-from core.plan_progress import MoveState, Obstacle, PlannedMove
-from core.protocol.controller import (
+from regent.core.errors import Errors
+from regent.core.model import BrokerId, TopicPartition
+from regent.core.plan_progress import MoveState, Obstacle, PlannedMove
+from regent.core.protocol.controller import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
     ReassignablePartition,
 )
-from jobs.execution.plan_survey import Standing, read_obstacles, survey
-from transport.controller_ref import ControllerRef, batches, refusal
-from zk.admin import ZkAdminStore
+from regent.jobs.execution.plan_survey import Standing, read_obstacles, survey
+from regent.transport.controller_ref import ControllerRef, batches, refusal
+from regent.zk.admin import ZkAdminStore
 
 _SUBMIT_S: Final = 10.0  # then the controller may have moved: look for it again
 _ROWS_PER_REQUEST: Final = 1_000  # so that no request keeps the controller busy for long

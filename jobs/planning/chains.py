@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable
 from typing import Final, TypeAlias
 
-from jobs.planning.model import Layout, Slot
+from regent.jobs.planning.model import Layout, Slot
 
 _MAX_CHECKS: Final = 300_000  # of a slot against a broker, in all searches of a planner
 

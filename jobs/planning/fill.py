@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from jobs.planning.chains import Chains
-from jobs.planning.least_loaded import LeastLoaded
-from jobs.planning.model import UNLIMITED, VACANT, InfeasibleError, Layout, Slot, named
+from regent.jobs.planning.chains import Chains
+from regent.jobs.planning.least_loaded import LeastLoaded
+from regent.jobs.planning.model import UNLIMITED, VACANT, InfeasibleError, Layout, Slot, named
 
 
 def place(layout: Layout, slots: Sequence[Slot], takers: Sequence[int]) -> None:

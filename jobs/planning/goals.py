@@ -13,15 +13,15 @@ from typing import Final, NamedTuple, Protocol
 from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812
 
-from core.model import BrokerId
-from jobs.command import InputError
-from jobs.planning.fair_share import Share, fair_share, rack_limits
-from jobs.planning.leadership import prefer_leaders
-from jobs.planning.model import InfeasibleError, Layout, NotImprovingError
-from jobs.planning.replacement import decommission, replace
-from jobs.planning.replication_factor import change_factor
-from jobs.planning.selection import Survey, replicas_by_rack
-from jobs.planning.transfer import Transfer, moves_needed
+from regent.core.model import BrokerId
+from regent.jobs.command import InputError
+from regent.jobs.planning.fair_share import Share, fair_share, rack_limits
+from regent.jobs.planning.leadership import prefer_leaders
+from regent.jobs.planning.model import InfeasibleError, Layout, NotImprovingError
+from regent.jobs.planning.replacement import decommission, replace
+from regent.jobs.planning.replication_factor import change_factor
+from regent.jobs.planning.selection import Survey, replicas_by_rack
+from regent.jobs.planning.transfer import Transfer, moves_needed
 
 _ALL_ROWS: Final = 500_000  # up to so many partitions every candidate is looked at
 _SPARE_SHARE: Final = 2.0

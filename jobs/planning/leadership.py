@@ -6,7 +6,7 @@ fewest partitions, so that a leaving broker's leaderships do not all go to its s
 
 from __future__ import annotations
 
-from jobs.planning.model import Layout
+from regent.jobs.planning.model import Layout
 
 
 def prefer_leaders(layout: Layout) -> list[int]:

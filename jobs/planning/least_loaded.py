@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Sequence
 from heapq import heappop, heappush, heapreplace
 from typing import TypeAlias
 
-from jobs.planning.model import Layout
+from regent.jobs.planning.model import Layout
 
 _Entry: TypeAlias = tuple[int, int, int]  # load beyond the offset, rank, broker or rack
 

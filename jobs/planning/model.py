@@ -10,8 +10,8 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, TypeAlias
 
-from core.errors import RegentError
-from core.model import BrokerId
+from regent.core.errors import RegentError
+from regent.core.model import BrokerId
 
 NO_RACK: Final = -1
 VACANT: Final = -1

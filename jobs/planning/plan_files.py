@@ -13,9 +13,9 @@ from typing import Any, Final
 
 import orjson
 
-from core.model import BrokerId
-from jobs.new_directory import new_directory
-from jobs.planning.model import Change
+from regent.core.model import BrokerId
+from regent.jobs.new_directory import new_directory
+from regent.jobs.planning.model import Change
 
 _ROWS_AT_ONCE: Final = 1000
 

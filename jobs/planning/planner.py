@@ -11,14 +11,14 @@ from typing import Any, Final
 import numpy as np
 from pyspark.sql import SparkSession
 
-from jobs.assignment_source import AssignmentSource, assignment_frame, check_counted
-from jobs.brokers_file import Broker
-from jobs.command import InputError
-from jobs.planning.goals import Goal, Planned
-from jobs.planning.model import Change, Layout, named
-from jobs.planning.plan_files import write_plan
-from jobs.planning.selection import Survey, survey, topic_condition
-from jobs.planning.waves import number_waves
+from regent.jobs.assignment_source import AssignmentSource, assignment_frame, check_counted
+from regent.jobs.brokers_file import Broker
+from regent.jobs.command import InputError
+from regent.jobs.planning.goals import Goal, Planned
+from regent.jobs.planning.model import Change, Layout, named
+from regent.jobs.planning.plan_files import write_plan
+from regent.jobs.planning.selection import Survey, survey, topic_condition
+from regent.jobs.planning.waves import number_waves
 
 _UNEVEN: Final = 1.1  # so many times as many brokers as another rack
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from random import Random
 
-from jobs.planning.fill import level, place
-from jobs.planning.leadership import keep_leaders, prefer_leaders
-from jobs.planning.model import VACANT, Layout, Slot
+from regent.jobs.planning.fill import level, place
+from regent.jobs.planning.leadership import keep_leaders, prefer_leaders
+from regent.jobs.planning.model import VACANT, Layout, Slot
 
 
 def decommission(layout: Layout, leaving: Collection[int], seed: int) -> list[int]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from random import Random
 
-from jobs.planning.fill import level, place
-from jobs.planning.leadership import prefer_leaders
-from jobs.planning.model import NO_RACK, VACANT, InfeasibleError, Layout, Slot
+from regent.jobs.planning.fill import level, place
+from regent.jobs.planning.leadership import prefer_leaders
+from regent.jobs.planning.model import NO_RACK, VACANT, InfeasibleError, Layout, Slot
 
 
 def change_factor(layout: Layout, factor: int, seed: int) -> list[int]:

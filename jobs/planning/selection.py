@@ -18,10 +18,10 @@ import orjson
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
-from core.model import BrokerId
-from jobs.assignment_source import IS_SOUND
-from jobs.brokers_file import Broker
-from jobs.planning.model import NO_RACK, UNLIMITED, Brokers, Rows
+from regent.core.model import BrokerId
+from regent.jobs.assignment_source import IS_SOUND
+from regent.jobs.brokers_file import Broker
+from regent.jobs.planning.model import NO_RACK, UNLIMITED, Brokers, Rows
 
 _DENSE_IDS: Final = 1 << 20  # an array of so many is looked up rather than lists of ids
 _FEW: Final = 4

@@ -14,10 +14,10 @@ from heapq import heapify, heappop, heappush
 from random import Random
 from typing import Final
 
-from jobs.planning.chains import Chains
-from jobs.planning.fair_share import Share
-from jobs.planning.least_loaded import LeastLoaded
-from jobs.planning.model import Layout, Slot
+from regent.jobs.planning.chains import Chains
+from regent.jobs.planning.fair_share import Share
+from regent.jobs.planning.least_loaded import LeastLoaded
+from regent.jobs.planning.model import Layout, Slot
 
 _CHOICES: Final = 16  # looked at for one that helps a broker in need and is alone in its row
 

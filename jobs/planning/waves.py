@@ -13,8 +13,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
-from core.model import BrokerId
-from jobs.planning.model import Change
+from regent.core.model import BrokerId
+from regent.jobs.planning.model import Change
 
 
 def roles(change: Change) -> dict[BrokerId, int]:

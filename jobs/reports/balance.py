@@ -8,10 +8,10 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from jobs.command import InputError
-from jobs.reports.loss_simulation import LossPoint, default_failures, loss_curve, rack_losses
-from jobs.reports.output import Table
-from jobs.reports.replica_arrays import (
+from regent.jobs.command import InputError
+from regent.jobs.reports.loss_simulation import LossPoint, default_failures, loss_curve, rack_losses
+from regent.jobs.reports.output import Table
+from regent.jobs.reports.replica_arrays import (
     Copysets,
     Counts,
     Positions,

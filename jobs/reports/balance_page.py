@@ -8,10 +8,10 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from jobs.reports.balance import Balance, tables
-from jobs.reports.loss_simulation import LossPoint
-from jobs.reports.page import MUTED, Axes, Page
-from jobs.reports.replica_arrays import Counts
+from regent.jobs.reports.balance import Balance, tables
+from regent.jobs.reports.loss_simulation import LossPoint
+from regent.jobs.reports.page import MUTED, Axes, Page
+from regent.jobs.reports.replica_arrays import Counts
 
 _MOST_POINTS: Final = 500  # of a line: more would be drawn on top of each other
 _MOST_BARS: Final = 40

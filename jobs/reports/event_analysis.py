@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from pyspark.sql import DataFrame, SparkSession
 
-from jobs.reports.event_terms import (
+from regent.jobs.reports.event_terms import (
     PERCENTILES,
     BrokerMentions,
     Rows,

@@ -14,8 +14,8 @@ from typing import Final, NamedTuple
 from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from jobs.command import InputError
-from jobs.local_files import path_from_spark, path_to_read, path_to_write
+from regent.jobs.command import InputError
+from regent.jobs.local_files import path_from_spark, path_to_read, path_to_write
 
 JOURNAL: Final = "events.jsonl"
 _NAMES: Final = (f"{JOURNAL}.1", JOURNAL)  # the first one is the earlier part of the second

@@ -8,9 +8,9 @@ from math import nan
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from jobs.reports.event_tables import event_tables, moment
-from jobs.reports.output import Table
-from jobs.reports.page import INK, MUTED, Axes, Page
+from regent.jobs.reports.event_tables import event_tables, moment
+from regent.jobs.reports.output import Table
+from regent.jobs.reports.page import INK, MUTED, Axes, Page
 
 Row = Mapping[str, Any]
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from jobs.reports.event_terms import PERCENTILES
-from jobs.reports.output import Table
+from regent.jobs.reports.event_terms import PERCENTILES
+from regent.jobs.reports.output import Table
 
 Row = Mapping[str, Any]
 

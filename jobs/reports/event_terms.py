@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from core.model import BrokerId
+from regent.core.model import BrokerId
 
 Rows = list[dict[str, Any]]
 

@@ -9,11 +9,11 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 import click
 
-from jobs.assignment_source import ZOOKEEPER, AssignmentSource
-from jobs.brokers_file import Broker, read_brokers_file, read_registered_brokers
-from jobs.cluster_connection import cluster_admin, cluster_options, zookeeper_address
-from jobs.command import InputError
-from storage.log_names import LOG_SUFFIX, log_of_directory
+from regent.jobs.assignment_source import ZOOKEEPER, AssignmentSource
+from regent.jobs.brokers_file import Broker, read_brokers_file, read_registered_brokers
+from regent.jobs.cluster_connection import cluster_admin, cluster_options, zookeeper_address
+from regent.jobs.command import InputError
+from regent.storage.log_names import LOG_SUFFIX, log_of_directory
 
 F = TypeVar("F", bound=Callable[..., Any])
 

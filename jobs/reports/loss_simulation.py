@@ -21,7 +21,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from jobs.reports.replica_arrays import Copysets, Counts, Positions
+from regent.jobs.reports.replica_arrays import Copysets, Counts, Positions
 
 _FIRST_STEP: Final = 16
 _RARE: Final = 0.1  # sum of the copysets' probabilities up to which losses are drawn, not awaited

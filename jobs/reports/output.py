@@ -9,8 +9,8 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 import click
 
-from jobs.command import InputError, print_summary
-from jobs.reports.page import is_number, shown
+from regent.jobs.command import InputError, print_summary
+from regent.jobs.reports.page import is_number, shown
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -8,10 +8,10 @@ from typing import Final, NamedTuple
 import numpy as np
 from pyspark.sql import SparkSession
 
-from core.placement import RANDOM, IndexScope, Strategy
-from core.protocol.placement import PlacementBroker, PlacementSpec, PlaceTopicsRequest
-from jobs.placement_job import placement_frame
-from jobs.reports.replica_arrays import (
+from regent.core.placement import RANDOM, IndexScope, Strategy
+from regent.core.protocol.placement import PlacementBroker, PlacementSpec, PlaceTopicsRequest
+from regent.jobs.placement_job import placement_frame
+from regent.jobs.reports.replica_arrays import (
     Counts,
     Positions,
     ReplicaArrays,

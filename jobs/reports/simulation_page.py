@@ -6,13 +6,19 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from jobs.reports.balance_page import LOSS_CAPTION, add_balance, bars, loss_curves, sorted_curves
-from jobs.reports.output import Table
-from jobs.reports.page import Axes, Page
-from jobs.reports.placement_trial import GrowthCost, Setting
+from regent.jobs.reports.balance_page import (
+    LOSS_CAPTION,
+    add_balance,
+    bars,
+    loss_curves,
+    sorted_curves,
+)
+from regent.jobs.reports.output import Table
+from regent.jobs.reports.page import Axes, Page
+from regent.jobs.reports.placement_trial import GrowthCost, Setting
 
 if TYPE_CHECKING:
-    from jobs.simulate_placement import Trial
+    from regent.jobs.simulate_placement import Trial
 
 _GROWTH_CAPTION: Final = (
     "Replicas that move when brokers are added: what the scheme, computed anew, would move, and the"

@@ -37,11 +37,11 @@ from __future__ import annotations
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
-from jobs.source.batch import BatchReader, FilteringBatchReader
-from jobs.source.columns import record_schema
-from jobs.source.options import read_options, write_options
-from jobs.source.stream import StreamReader
-from jobs.source.writer import BatchWriter, StreamWriter
+from regent.jobs.source.batch import BatchReader, FilteringBatchReader
+from regent.jobs.source.columns import record_schema
+from regent.jobs.source.options import read_options, write_options
+from regent.jobs.source.stream import StreamReader
+from regent.jobs.source.writer import BatchWriter, StreamWriter
 
 
 class RegentDataSource(DataSource):

@@ -13,8 +13,8 @@ from confluent_kafka import (
     Message,
 )
 
-from core.model import TopicPartition
-from jobs.source.columns import CREATE_TIME, LOG_APPEND_TIME, NO_TIMESTAMP_TYPE
+from regent.core.model import TopicPartition
+from regent.jobs.source.columns import CREATE_TIME, LOG_APPEND_TIME, NO_TIMESTAMP_TYPE
 
 _TIMESTAMP_TYPES: Final = {
     TIMESTAMP_NOT_AVAILABLE: NO_TIMESTAMP_TYPE,

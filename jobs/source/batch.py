@@ -9,12 +9,12 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import StructType
 
-from jobs.source.columns import arrow_schema
-from jobs.source.filters import PushedFilters
-from jobs.source.offset_range import OffsetRange, existing_range, split
-from jobs.source.offsets import LogBounds, check_names, resolve
-from jobs.source.options import ReadOptions
-from jobs.source.record_store import open_store
+from regent.jobs.source.columns import arrow_schema
+from regent.jobs.source.filters import PushedFilters
+from regent.jobs.source.offset_range import OffsetRange, existing_range, split
+from regent.jobs.source.offsets import LogBounds, check_names, resolve
+from regent.jobs.source.options import ReadOptions
+from regent.jobs.source.record_store import open_store
 
 
 class BatchReader(DataSourceReader):

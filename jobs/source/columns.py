@@ -17,7 +17,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from jobs.source.options import OptionError
+from regent.jobs.source.options import OptionError
 
 NO_TIMESTAMP_TYPE: Final = -1
 CREATE_TIME: Final = 0

@@ -21,8 +21,8 @@ from pyspark.sql.datasource import (
     StringStartsWith,
 )
 
-from core.model import TopicPartition
-from jobs.source.offset_range import NO_TIME, OffsetRange
+from regent.core.model import TopicPartition
+from regent.jobs.source.offset_range import NO_TIME, OffsetRange
 
 _NEVER_NULL: Final = {"topic", "partition", "offset", "timestamp", "timestampType"}
 _COMPARISONS: Final[dict[type[Filter], Callable[[Any, Any], bool]]] = {

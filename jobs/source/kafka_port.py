@@ -16,11 +16,11 @@ from confluent_kafka import OFFSET_INVALID, Consumer, KafkaError, KafkaException
 from confluent_kafka import TopicPartition as KafkaPosition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
-from core.errors import RegentError
-from core.model import TopicPartition
-from jobs.source.arrow_rows import message_batch
-from jobs.source.offset_range import OffsetRange, report_data_loss
-from jobs.source.options import OptionError, Subscription
+from regent.core.errors import RegentError
+from regent.core.model import TopicPartition
+from regent.jobs.source.arrow_rows import message_batch
+from regent.jobs.source.offset_range import OffsetRange, report_data_loss
+from regent.jobs.source.options import OptionError, Subscription
 
 T = TypeVar("T")
 

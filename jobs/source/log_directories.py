@@ -16,16 +16,16 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 import pyarrow.compute
 
-from core.errors import BadDataError, RecordsRefusedError, StorageError
-from core.model import TopicPartition
-from jobs.source.columns import columns_schema
-from jobs.source.compression import CompressionError, decompress
-from jobs.source.log_segments import SegmentFile, SoundBatch, log_end_offset, segments_of
-from jobs.source.offset_range import OffsetRange, report_data_loss
-from jobs.source.options import OptionError, Subscription
-from jobs.source.record_decoder import CorruptRecordsError, Payload, decode
-from storage.checkpoints import HIGH_WATERMARKS, LOG_START_OFFSETS, read_offsets
-from storage.log_names import log_of_directory
+from regent.core.errors import BadDataError, RecordsRefusedError, StorageError
+from regent.core.model import TopicPartition
+from regent.jobs.source.columns import columns_schema
+from regent.jobs.source.compression import CompressionError, decompress
+from regent.jobs.source.log_segments import SegmentFile, SoundBatch, log_end_offset, segments_of
+from regent.jobs.source.offset_range import OffsetRange, report_data_loss
+from regent.jobs.source.options import OptionError, Subscription
+from regent.jobs.source.record_decoder import CorruptRecordsError, Payload, decode
+from regent.storage.checkpoints import HIGH_WATERMARKS, LOG_START_OFFSETS, read_offsets
+from regent.storage.log_names import log_of_directory
 
 _EVERYTHING: Final = 2**63 - 1
 _DAMAGE: Final = (RecordsRefusedError, CompressionError, CorruptRecordsError, OSError)

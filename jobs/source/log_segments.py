@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO, Final, NamedTuple
 
-from core.errors import BadDataError, RecordsRefusedError
-from storage.log_names import INDEX_SUFFIXES, base_offset_of
-from storage.offset_index import OffsetIndex
-from storage.record_batch import HEADER_SIZE, BatchHeader, check_crc, next_header
+from regent.core.errors import BadDataError, RecordsRefusedError
+from regent.storage.log_names import INDEX_SUFFIXES, base_offset_of
+from regent.storage.offset_index import OffsetIndex
+from regent.storage.record_batch import HEADER_SIZE, BatchHeader, check_crc, next_header
 
 _BLOCK_BYTES: Final = 1024 * 1024
 

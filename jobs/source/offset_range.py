@@ -10,8 +10,8 @@ from typing import Final
 
 from pyspark.sql.datasource import InputPartition
 
-from core.errors import RegentError
-from core.model import TopicPartition
+from regent.core.errors import RegentError
+from regent.core.model import TopicPartition
 
 NO_TIME: Final = -(2**63)
 _log = logging.getLogger(__name__)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
-from core.model import TopicPartition
-from jobs.source.options import EARLIEST, LATEST, OffsetsOption, OptionError
-from jobs.source.record_store import RecordStore
+from regent.core.model import TopicPartition
+from regent.jobs.source.options import EARLIEST, LATEST, OffsetsOption, OptionError
+from regent.jobs.source.record_store import RecordStore
 
 Offsets: TypeAlias = dict[TopicPartition, int]
 """Of each partition the offset of the record that is read next."""

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from core.errors import RegentError
-from core.model import TopicPartition
+from regent.core.errors import RegentError
+from regent.core.model import TopicPartition
 
 EARLIEST: Final = -2  # Kafka's numbers, in JSON and on the wire
 LATEST: Final = -1

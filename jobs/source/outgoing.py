@@ -9,8 +9,8 @@ import pyarrow as pa
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from pyspark.sql.types import ArrayType, BinaryType, IntegerType, StringType, StructType
 
-from core.errors import RegentError
-from jobs.source.options import OptionError
+from regent.core.errors import RegentError
+from regent.jobs.source.options import OptionError
 
 ANY_PARTITION: Final = -1
 _POLL_S: Final = 0.1

@@ -13,11 +13,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from core.model import TopicPartition
-from jobs.source.arrow_rows import constant
-from jobs.source.columns import CREATE_TIME, LOG_APPEND_TIME
-from jobs.source.offset_range import OffsetRange
-from storage.record_batch import BatchHeader
+from regent.core.model import TopicPartition
+from regent.jobs.source.arrow_rows import constant
+from regent.jobs.source.columns import CREATE_TIME, LOG_APPEND_TIME
+from regent.jobs.source.offset_range import OffsetRange
+from regent.storage.record_batch import BatchHeader
 
 Numbers: TypeAlias = npt.NDArray[np.int64]
 Bytes: TypeAlias = npt.NDArray[np.uint8]

@@ -7,11 +7,11 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from core.model import TopicPartition
-from jobs.source.kafka_port import KafkaPort
-from jobs.source.log_directories import LogDirectories
-from jobs.source.offset_range import OffsetRange
-from jobs.source.options import ReadOptions, Subscription
+from regent.core.model import TopicPartition
+from regent.jobs.source.kafka_port import KafkaPort
+from regent.jobs.source.log_directories import LogDirectories
+from regent.jobs.source.offset_range import OffsetRange
+from regent.jobs.source.options import ReadOptions, Subscription
 
 
 class RecordStore(Protocol):

@@ -28,13 +28,13 @@ from typing import Final
 
 import pyarrow as pa
 
-from core.model import TopicPartition
-from jobs.source.columns import columns_schema
-from jobs.source.kafka_port import KafkaPort
-from jobs.source.offset_range import OffsetRange
-from jobs.source.offsets import Offsets, from_json, to_json
-from jobs.source.options import Subscription
-from jobs.source.outgoing import RecordProducer, RowColumns
+from regent.core.model import TopicPartition
+from regent.jobs.source.columns import columns_schema
+from regent.jobs.source.kafka_port import KafkaPort
+from regent.jobs.source.offset_range import OffsetRange
+from regent.jobs.source.offsets import Offsets, from_json, to_json
+from regent.jobs.source.options import Subscription
+from regent.jobs.source.outgoing import RecordProducer, RowColumns
 
 COMMIT_HEADER: Final = "regent.commit"
 _MANIFEST: Final = "manifest.json"

@@ -20,10 +20,10 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from jobs.source.batch import read_range
-from jobs.source.columns import arrow_schema
-from jobs.source.offset_range import OffsetRange, report_data_loss, split
-from jobs.source.offsets import (
+from regent.jobs.source.batch import read_range
+from regent.jobs.source.columns import arrow_schema
+from regent.jobs.source.offset_range import OffsetRange, report_data_loss, split
+from regent.jobs.source.offsets import (
     LogBounds,
     Offsets,
     check_names,
@@ -32,8 +32,8 @@ from jobs.source.offsets import (
     resolve,
     to_json,
 )
-from jobs.source.options import OptionError, ReadOptions
-from jobs.source.record_store import RecordStore, open_store
+from regent.jobs.source.options import OptionError, ReadOptions
+from regent.jobs.source.record_store import RecordStore, open_store
 
 _PATIENCE_S: Final = 10.0
 _PAUSE_S: Final = 0.2

@@ -28,9 +28,9 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from jobs.source.options import OptionError, WriteOptions
-from jobs.source.outgoing import RecordProducer, RowColumns
-from jobs.source.staged_commit import StagedCommit
+from regent.jobs.source.options import OptionError, WriteOptions
+from regent.jobs.source.outgoing import RecordProducer, RowColumns
+from regent.jobs.source.staged_commit import StagedCommit
 
 _INCOMING: Final = "incoming"
 _NO_QUERY: Final = "stream"

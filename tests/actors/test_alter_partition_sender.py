@@ -11,23 +11,23 @@ from time import monotonic
 import pytest
 from pykka import ActorRef
 
-from actors.alter_partition_sender import (
+from regent.actors.alter_partition_sender import (
     AlterPartitionSender,
     ControllerAlterPartitionSender,
     ControllerUnknownError,
     SendPending,
 )
-from actors.broker import Broker, Registered
-from actors.runtime import start_actor, stop_actor
-from actors.scheduler import Scheduler
-from core.errors import Errors
-from core.protocol.broker import DescribeMetadataRequest
-from core.protocol.controller import (
+from regent.actors.broker import Broker, Registered
+from regent.actors.runtime import start_actor, stop_actor
+from regent.actors.scheduler import Scheduler
+from regent.core.errors import Errors
+from regent.core.protocol.broker import DescribeMetadataRequest
+from regent.core.protocol.controller import (
     AlteredPartition,
     AlterPartitionRequest,
     AlterPartitionResponse,
 )
-from core.replication.replica_manager import ReplicaManager
+from regent.core.replication.replica_manager import ReplicaManager
 from tests.support.replicas import PARTITION, alive, fetch, lead_and_follow, leader_of_two
 from tests.support.stage import (
     TIMEOUT_S,

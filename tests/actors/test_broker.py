@@ -5,7 +5,7 @@ from collections.abc import Collection
 
 import pytest
 
-from actors.broker import (
+from regent.actors.broker import (
     BrokerCallbacks,
     BrokerState,
     BrokerStatus,
@@ -14,14 +14,14 @@ from actors.broker import (
     Registered,
     ShrinkIsrs,
 )
-from core.errors import Errors, SessionExpiredError
-from core.model import TopicPartition
-from core.protocol.broker import (
+from regent.core.errors import Errors, SessionExpiredError
+from regent.core.model import TopicPartition
+from regent.core.protocol.broker import (
     DescribeMetadataRequest,
     ShutdownBrokerRequest,
     ShutdownBrokerResponse,
 )
-from core.protocol.control import (
+from regent.core.protocol.control import (
     ControlHeader,
     LeaderAndIsrPartition,
     LeaderAndIsrRequest,
@@ -31,8 +31,8 @@ from core.protocol.control import (
     UpdateMetadataRequest,
     UpdateMetadataTopic,
 )
-from core.protocol.controller import AlterPartitionRequest
-from core.replication.replica_manager import ReplicationSettings
+from regent.core.protocol.controller import AlterPartitionRequest
+from regent.core.replication.replica_manager import ReplicationSettings
 from tests.support.memory_logs import MemoryLogs
 from tests.support.replicas import PARTITION, lead_and_follow
 from tests.support.stage import TIMEOUT_S, Stage, ask

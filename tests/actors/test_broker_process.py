@@ -10,11 +10,10 @@ from pathlib import Path
 
 import pytest
 
-import run
-from actors.broker_process import BrokerOptions, BrokerProcess
-from config.settings import Settings
-from core.errors import Errors
-from core.protocol.control import (
+from regent.actors.broker_process import BrokerOptions, BrokerProcess
+from regent.config.settings import Settings
+from regent.core.errors import Errors
+from regent.core.protocol.control import (
     ControlHeader,
     LeaderAndIsrPartition,
     LeaderAndIsrRequest,
@@ -23,13 +22,13 @@ from core.protocol.control import (
     UpdateMetadataRequest,
     UpdateMetadataResponse,
 )
+from regent.transport.client import RequestClient, RequestFailedError
+from regent.transport.sockets import new_context
+from regent.zk.operations import Create
+from regent.zk.znodes import BrokerIdZNode
 from tests.support.connected_sessions import Session
 from tests.support.running_cluster import eventually
 from tests.support.term import topic_id
-from transport.client import RequestClient, RequestFailedError
-from transport.sockets import new_context
-from zk.operations import Create
-from zk.znodes import BrokerIdZNode
 
 pytestmark = pytest.mark.zookeeper
 
@@ -47,7 +46,7 @@ ORDERS = (
 def test_orders_that_come_before_the_broker_is_registered_are_refused(
     zookeeper_address: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level("INFO", logger="actors.broker_registration")
+    caplog.set_level("INFO", logger="regent.actors.broker_registration")
     former_life = Session(zookeeper_address).client
     path = BrokerIdZNode.path(BROKER)
     former_life.multi([Create("/brokers"), Create("/brokers/ids"), Create(path, ephemeral=True)])
@@ -56,7 +55,7 @@ def test_orders_that_come_before_the_broker_is_registered_are_refused(
     settings = Settings()
     broker_config = dataclasses.replace(settings.broker, control_port=port)
     process = BrokerProcess(
-        BrokerOptions(BROKER, zookeeper_address, tmp_path, run.__file__),
+        BrokerOptions(BROKER, zookeeper_address, tmp_path),
         dataclasses.replace(settings, broker=broker_config),
     )
     is_started = threading.Event()

@@ -7,12 +7,12 @@ from collections.abc import Callable
 
 import pytest
 
-from actors.broker_registration import AdvertisedListeners, register
-from config.settings import BrokerConfig
-from core.errors import BrokerIdInUseError
-from core.model import NO_SUSPECTS, BrokerInfo, EndPoint
+from regent.actors.broker_registration import AdvertisedListeners, register
+from regent.config.settings import BrokerConfig
+from regent.core.errors import BrokerIdInUseError
+from regent.core.model import NO_SUSPECTS, BrokerInfo, EndPoint
+from regent.zk.store import ZkControllerStore
 from tests.support.fake_zookeeper import FakeZooKeeper, FakeZooKeeperServer
-from zk.store import ZkControllerStore
 
 INFO = BrokerInfo(broker_id=1, endpoints=(EndPoint("PLAINTEXT", "127.0.0.1", 9092),))
 SESSION_TIMEOUT_MS = 60_000  # nobody waits for it
@@ -58,7 +58,7 @@ def register_again(server: FakeZooKeeperServer, pauses: Pauses) -> tuple[int, in
 def test_it_waits_for_its_former_session_and_says_so_once(
     server: FakeZooKeeperServer, former: FakeZooKeeper, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level("INFO", logger="actors.broker_registration")
+    caplog.set_level("INFO", logger="regent.actors.broker_registration")
     pauses = Pauses(lambda _: server.expire(former.session_id))
     broker_epoch, session_id = register_again(server, pauses)
     assert pauses.count == 3

@@ -1,9 +1,9 @@
 from __future__ import annotations
 
-from actors.broker_settings import broker_settings
-from config.settings import BrokerConfig, Settings
-from core.config_descriptions import BrokerSetting, ConfigType
-from core.log_config import BROKER_NAMES
+from regent.actors.broker_settings import broker_settings
+from regent.config.settings import BrokerConfig, Settings
+from regent.core.config_descriptions import BrokerSetting, ConfigType
+from regent.core.log_config import BROKER_NAMES
 
 
 def test_settings_have_kafkas_names_and_say_what_they_would_be_by_default():

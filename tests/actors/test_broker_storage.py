@@ -12,23 +12,23 @@ from typing import Any
 import pytest
 from pykka import ActorRef
 
-import actors.broker_storage
-from actors.broker import Broker, BrokerCallbacks, LogDirectoryFailed
-from actors.broker_storage import BrokerStorage
-from actors.timer import monotonic_ms
-from config.settings import load_settings
-from core.errors import StorageError
-from core.model import TopicPartition
-from core.protocol.client import ACKS_LEADER
-from core.replica_logs import ReplicaLogs
-from core.replication.replica_manager import ReplicaManager
-from core.replication.replication_quota import ReplicationQuotas
+import regent.actors.broker_storage
+from regent.actors.broker import Broker, BrokerCallbacks, LogDirectoryFailed
+from regent.actors.broker_storage import BrokerStorage
+from regent.actors.timer import monotonic_ms
+from regent.config.settings import load_settings
+from regent.core.errors import StorageError
+from regent.core.model import TopicPartition
+from regent.core.protocol.client import ACKS_LEADER
+from regent.core.replica_logs import ReplicaLogs
+from regent.core.replication.replica_manager import ReplicaManager
+from regent.core.replication.replication_quota import ReplicationQuotas
+from regent.zk.store import ZkControllerStore
 from tests.support.disk_logs import flip_byte
 from tests.support.fake_zookeeper import FakeZooKeeper, FakeZooKeeperServer
 from tests.support.record_batches import batch, values_of
 from tests.support.replicas import PARTITION, lead_and_follow
 from tests.support.stage import Stage, ask
-from zk.store import ZkControllerStore
 
 BROKER_ID = 1
 SEGMENT = f"{PARTITION}/{0:020d}.log"
@@ -142,7 +142,7 @@ def test_old_segments_go_in_the_background(stage: Stage, disk: Disk) -> None:
 def test_removed_logs_go_in_the_background_of_a_later_life(
     stage: Stage, disk: Disk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(actors.broker_storage, "_SETTLE_MS", 5)
+    monkeypatch.setattr(regent.actors.broker_storage, "_SETTLE_MS", 5)
     former = disk.open()
     former.logs.get_or_create(OTHER, None, is_new=True)
     former.logs.delete(OTHER)

@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from actors.cluster_file import (
+from regent.actors.cluster_file import (
     BrokerEntry,
     ClusterFile,
     PlacementEntry,
     ZooKeeperEntry,
     listed_processes,
 )
-from config.cluster_location import CLUSTER_FILE
-from core.errors import BadDataError
+from regent.config.cluster_location import CLUSTER_FILE
+from regent.core.errors import BadDataError
 
 BROKER = BrokerEntry(1, 11, "127.0.0.1", 9093, 19093, 29093, 39093)
 

@@ -18,17 +18,17 @@ from typing import Any
 
 import pytest
 
-from actors.cluster_plan import HOST, BrokerPorts, ClusterPlan
-from actors.cluster_supervisor import (
+from regent.actors.cluster_plan import HOST, BrokerPorts, ClusterPlan
+from regent.actors.cluster_supervisor import (
     ClusterStartError,
     ClusterSupervisor,
     read_controller_id,
 )
-from actors.supervisor_socket import SOCKET_FILE, SupervisorError, start_brokers
+from regent.actors.supervisor_socket import SOCKET_FILE, SupervisorError, start_brokers
+from regent.zk.client import ZooKeeperClient
+from regent.zk.operations import Create
+from regent.zk.znodes import ControllerZNode
 from tests.support import fake_program
-from zk.client import ZooKeeperClient
-from zk.operations import Create
-from zk.znodes import ControllerZNode
 
 TIMEOUT_S = 30.0
 PROGRAM = (sys.executable, str(Path(fake_program.__file__)))
@@ -420,8 +420,8 @@ def start_cluster(data_dir: Path) -> subprocess.Popen[bytes]:
     source = f"""
 import sys
 from pathlib import Path
-from actors.cluster_plan import ClusterPlan
-from actors.cluster_supervisor import ClusterSupervisor
+from regent.actors.cluster_plan import ClusterPlan
+from regent.actors.cluster_supervisor import ClusterSupervisor
 plan = ClusterPlan({PROGRAM!r}, Path({str(data_dir)!r}), 2, 0, None, 1, 6000, 200, None, True, True)
 supervisor = ClusterSupervisor(plan, announce=lambda line: print(line, flush=True), say=print,
     ask_for_brokers=lambda endpoint: [0, 1])

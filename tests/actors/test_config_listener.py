@@ -8,21 +8,26 @@ from typing import TypeAlias
 import pytest
 from pykka import ActorRef
 
-from actors.config_listener import CatchUp, ConfigListener, ConfigsChanged, start_config_listener
-from actors.runtime import stop_actor
-from actors.topic_configs import TopicConfigs
-from config.settings import ControllerConfig
-from core.controller.events import ControllerEvent, TopicUncleanLeaderElectionEnable
-from core.errors import SessionExpiredError
-from core.log_config import DEFAULT_LOG_CONFIG, LogConfig
-from core.model import TopicPartition
-from core.replication.replication_quota import ReplicationQuotas
+from regent.actors.config_listener import (
+    CatchUp,
+    ConfigListener,
+    ConfigsChanged,
+    start_config_listener,
+)
+from regent.actors.runtime import stop_actor
+from regent.actors.topic_configs import TopicConfigs
+from regent.config.settings import ControllerConfig
+from regent.core.controller.events import ControllerEvent, TopicUncleanLeaderElectionEnable
+from regent.core.errors import SessionExpiredError
+from regent.core.log_config import DEFAULT_LOG_CONFIG, LogConfig
+from regent.core.model import TopicPartition
+from regent.core.replication.replication_quota import ReplicationQuotas
+from regent.zk.admin_znodes import ConfigEntityChangeNotificationSequenceZNode, ConfigEntityZNode
+from regent.zk.config_store import ZkConfigStore
 from tests.support.fake_zookeeper import Call, FakeZooKeeper, FakeZooKeeperServer, Moment
 from tests.support.memory_logs import MemoryLogs
 from tests.support.stage import TIMEOUT_S, ask
 from tests.support.term import KeptSession
-from zk.admin_znodes import ConfigEntityChangeNotificationSequenceZNode, ConfigEntityZNode
-from zk.config_store import ZkConfigStore
 
 UNCLEAN = {"unclean.leader.election.enable": "true"}
 

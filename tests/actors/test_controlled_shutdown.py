@@ -7,12 +7,15 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
-from actors.controlled_shutdown import ControlledShutdownSettings, ask_for_controlled_shutdown
-from core.errors import Errors, RegentError
-from core.model import TopicPartition
-from core.protocol.control import UpdateMetadataBroker
-from core.protocol.controller import ControlledShutdownRequest, ControlledShutdownResponse
-from core.replication.metadata_cache import MetadataSnapshot
+from regent.actors.controlled_shutdown import (
+    ControlledShutdownSettings,
+    ask_for_controlled_shutdown,
+)
+from regent.core.errors import Errors, RegentError
+from regent.core.model import TopicPartition
+from regent.core.protocol.control import UpdateMetadataBroker
+from regent.core.protocol.controller import ControlledShutdownRequest, ControlledShutdownResponse
+from regent.core.replication.metadata_cache import MetadataSnapshot
 
 SETTINGS = ControlledShutdownSettings(
     max_retries=3, retry_backoff_s=0.0, timeout_s=1.0, reconnect_s=0.0

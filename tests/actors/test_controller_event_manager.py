@@ -5,10 +5,10 @@ from typing import Any, get_args
 
 import pytest
 
-from actors.controller_event_manager import ControllerEventManager
-from actors.inbox import ClearAndPut
-from core.controller.context import ControllerContext
-from core.controller.events import (
+from regent.actors.controller_event_manager import ControllerEventManager
+from regent.actors.inbox import ClearAndPut
+from regent.core.controller.context import ControllerContext
+from regent.core.controller.events import (
     BrokerChange,
     ControllerEvent,
     EventsLost,
@@ -23,27 +23,27 @@ from core.controller.events import (
     UncleanLeaderElectionEnable,
     is_always_queued,
 )
-from core.errors import Errors
-from core.model import BrokerId, ReplicaAssignment
-from core.protocol.control import (
+from regent.core.errors import Errors
+from regent.core.model import BrokerId, ReplicaAssignment
+from regent.core.protocol.control import (
     ControlHeader,
     LeaderAndIsrRequest,
     LeaderAndIsrResponse,
     LeaderAndIsrType,
     UpdateMetadataRequest,
 )
-from core.protocol.controller import (
+from regent.core.protocol.controller import (
     AlterPartitionRequest,
     ControlledShutdownRequest,
     ControlledShutdownResponse,
     DescribeTopicsRequest,
     DescribeTopicsResponse,
 )
+from regent.zk.failure_store import ControllerFailuresZNode
+from regent.zk.requests import RequestRefusedError
+from regent.zk.znodes import BrokerIdZNode, ControllerZNode, TopicZNode
 from tests.support.fake_zookeeper import Call
 from tests.support.stage import TIMEOUT_S, Sent, Stage, ask
-from zk.failure_store import ControllerFailuresZNode
-from zk.requests import RequestRefusedError
-from zk.znodes import BrokerIdZNode, ControllerZNode, TopicZNode
 
 PAYMENTS = {0: ReplicaAssignment((0, 1)), 1: ReplicaAssignment((1, 0))}
 

@@ -10,21 +10,21 @@ from typing import Any
 
 import pytest
 
-from actors import event_journal
-from actors.event_journal import EventJournal, EventJournalFile, HandledEvent, cause_of
-from core.controller import events
-from core.controller.effects import RecordChanges
-from core.controller.events import ControllerEvent
-from core.errors import Errors
-from core.model import TopicPartition
-from core.protocol.control import (
+from regent.actors import event_journal
+from regent.actors.event_journal import EventJournal, EventJournalFile, HandledEvent, cause_of
+from regent.core.controller import events
+from regent.core.controller.effects import RecordChanges
+from regent.core.controller.events import ControllerEvent
+from regent.core.errors import Errors
+from regent.core.model import TopicPartition
+from regent.core.protocol.control import (
     ControlHeader,
     LeaderAndIsrRequest,
     LeaderAndIsrResponse,
     LeaderAndIsrType,
     UpdateMetadataResponse,
 )
-from core.protocol.controller import AlterPartitionRequest
+from regent.core.protocol.controller import AlterPartitionRequest
 
 HEADER = ControlHeader(0, 1, 1)
 

@@ -7,15 +7,15 @@ from collections.abc import Iterator
 import pytest
 from prometheus_client.core import Metric
 
-from actors.controller_metrics import controller_metrics
-from actors.event_manager_stats import EventManagerStats
-from core.controller.controller_state import ControllerState
-from core.controller.events import BrokerChange, DescribeTopics, TopicChange
-from core.model import ReplicaAssignment
-from core.protocol.control import ControlResponse
-from core.protocol.controller import UnansweredRequest
+from regent.actors.controller_metrics import controller_metrics
+from regent.actors.event_manager_stats import EventManagerStats
+from regent.core.controller.controller_state import ControllerState
+from regent.core.controller.events import BrokerChange, DescribeTopics, TopicChange
+from regent.core.model import ReplicaAssignment
+from regent.core.protocol.control import ControlResponse
+from regent.core.protocol.controller import UnansweredRequest
+from regent.zk.znodes import TopicZNode
 from tests.support.stage import Sent, Stage, ask
-from zk.znodes import TopicZNode
 
 
 @pytest.fixture
@@ -86,7 +86,7 @@ def test_the_ruling_controller_is_shown_by_kafkas_names(stage: Stage):
 
 
 def test_a_broker_that_owes_an_answer_is_named(stage: Stage, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("actors.controller_channel_manager.UNANSWERED_WARNING_S", 0.0)
+    monkeypatch.setattr("regent.actors.controller_channel_manager.UNANSWERED_WARNING_S", 0.0)
     actor = stage.controller(0)._actor_weakref()
     assert actor is not None
     channels, answers = actor.channels, stage.answer

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from actors.fair_lock import FairLock
+from regent.actors.fair_lock import FairLock
 
 TIMEOUT_S = 10.0
 

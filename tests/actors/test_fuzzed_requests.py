@@ -17,7 +17,8 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from config.settings import Settings
+from regent.config.settings import Settings
+from regent.transport.kafka.metrics import Closed
 from tests.support.disk_logs import Machine
 from tests.support.fuzzed_requests import (
     WAIT_S,
@@ -30,7 +31,6 @@ from tests.support.fuzzed_requests import (
 )
 from tests.support.served_endpoint import ServedEndpoint
 from tests.transport.kafka.raw_client import RawClient, request_bytes
-from transport.kafka.metrics import Closed
 
 API_VERSIONS = 18
 EXAMPLES, CONNECTIONS = 60, 25  # some 3,000 requests

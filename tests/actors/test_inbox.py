@@ -8,7 +8,7 @@ from pykka import ActorDeadError, ThreadingFuture
 from pykka._envelope import Envelope
 from pykka.messages import _ActorStop
 
-from actors.inbox import (
+from regent.actors.inbox import (
     Asked,
     ClearAndPut,
     Delivery,

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 
-from config.settings import load_settings
+from regent.config.settings import load_settings
+from regent.transport.kafka.metrics import Closed
 from tests.support.memory_logs import MemoryLogs
 from tests.support.served_endpoint import ServedEndpoint
 from tests.transport.kafka.raw_client import RawClient, request_bytes
-from transport.kafka.metrics import Closed
 
 PRODUCE = 0
 

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 import pytest
 from pykka import ActorRef
 
-from actors.log_dir_event_notifier import DirectoryFailed, LogDirEventNotifier, SessionBegun
-from actors.runtime import start_actor, stop_actor
+from regent.actors.log_dir_event_notifier import DirectoryFailed, LogDirEventNotifier, SessionBegun
+from regent.actors.runtime import start_actor, stop_actor
+from regent.zk.store import ZkControllerStore
 from tests.support.fake_zookeeper import FakeZooKeeper, FakeZooKeeperServer
 from tests.support.stage import TIMEOUT_S, ask
 from tests.support.term import KeptSession
-from zk.store import ZkControllerStore
 
 BROKER_ID = 3
 

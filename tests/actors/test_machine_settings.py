@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import fields
 from pathlib import Path
 
-from actors.machine_settings import (
+from regent.actors.machine_settings import (
     controller_settings,
     isr_changes_through_zookeeper,
     kafka_limits,
@@ -13,11 +13,11 @@ from actors.machine_settings import (
     log_directories,
     replication_settings,
 )
-from config.settings import Settings, load_settings
-from core.controller.term import ControllerSettings
-from core.log_config import LogConfig
-from core.replication.replica_manager import ReplicationSettings
-from transport.kafka.connection import KafkaLimits
+from regent.config.settings import Settings, load_settings
+from regent.core.controller.term import ControllerSettings
+from regent.core.log_config import LogConfig
+from regent.core.replication.replica_manager import ReplicationSettings
+from regent.transport.kafka.connection import KafkaLimits
 
 
 def test_the_defaults_are_those_of_the_machines():

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from actors.metrics import MetricsServer
-from core.errors import RegentError
+from regent.actors.metrics import MetricsServer
+from regent.core.errors import RegentError
 
 HOST = "127.0.0.1"
 

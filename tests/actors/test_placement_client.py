@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from actors.cluster_plan import ClusterPlan
-from actors.placement_client import PAUSE_S, PlacementClient, placement_finder
-from core.errors import Errors
-from core.placement import place
-from core.protocol.placement import (
+from regent.actors.cluster_plan import ClusterPlan
+from regent.actors.placement_client import PAUSE_S, PlacementClient, placement_finder
+from regent.core.errors import Errors
+from regent.core.placement import place
+from regent.core.protocol.placement import (
     PlacedPartition,
     PlacementBroker,
     PlacementSpec,
@@ -23,8 +23,8 @@ from core.protocol.placement import (
     PlaceTopicsRequest,
     PlaceTopicsResponse,
 )
-from transport.server import ControlServer, IncomingRequest
-from transport.sockets import Context, new_context
+from regent.transport.server import ControlServer, IncomingRequest
+from regent.transport.sockets import Context, new_context
 
 REQUEST = PlaceTopicsRequest(
     (PlacementSpec("t", 2, 2, 0), PlacementSpec("u", 1, 1, 3)),

@@ -9,12 +9,12 @@ from time import monotonic
 import pytest
 from pykka import ActorRef
 
-from actors.broker import Broker, ControlRequestReceived, StopFetching
-from actors.replica_fetcher_thread import ReplicaFetcherThread
-from actors.runtime import start_actor, stop_actor
-from core.errors import Errors
-from core.protocol.broker import DescribeMetadataRequest, FetchRequest, FetchResponse
-from core.replication.replica_manager import ReplicaManager, ReplicationSettings
+from regent.actors.broker import Broker, ControlRequestReceived, StopFetching
+from regent.actors.replica_fetcher_thread import ReplicaFetcherThread
+from regent.actors.runtime import start_actor, stop_actor
+from regent.core.errors import Errors
+from regent.core.protocol.broker import DescribeMetadataRequest, FetchRequest, FetchResponse
+from regent.core.replication.replica_manager import ReplicaManager, ReplicationSettings
 from tests.support.replicas import PARTITION, alive, lead_and_follow
 from tests.support.stage import (
     TIMEOUT_S,

@@ -14,27 +14,27 @@ from typing import Any
 import pytest
 from pykka import ActorRef
 
-from actors.broker import Broker, BrokerCallbacks, BrokerStatus
-from actors.machine_settings import replication_settings
-from actors.replication import Replication
-from actors.runtime import start_actor, stop_actor
-from actors.scheduler import Scheduler
-from actors.timer import monotonic_ms
-from config.settings import Settings, load_settings
-from core.errors import Errors
-from core.model import LeaderAndIsr, LeaderIsrAndControllerEpoch, TopicPartition
-from core.protocol.client import ACKS_ALL, ProducedPartition
-from core.replica_logs import ReplicaLogs
-from core.replication.replica_manager import ReplicaManager
-from storage.log_manager import LogManager
+from regent.actors.broker import Broker, BrokerCallbacks, BrokerStatus
+from regent.actors.machine_settings import replication_settings
+from regent.actors.replication import Replication
+from regent.actors.runtime import start_actor, stop_actor
+from regent.actors.scheduler import Scheduler
+from regent.actors.timer import monotonic_ms
+from regent.config.settings import Settings, load_settings
+from regent.core.errors import Errors
+from regent.core.model import LeaderAndIsr, LeaderIsrAndControllerEpoch, TopicPartition
+from regent.core.protocol.client import ACKS_ALL, ProducedPartition
+from regent.core.replica_logs import ReplicaLogs
+from regent.core.replication.replica_manager import ReplicaManager
+from regent.storage.log_manager import LogManager
+from regent.transport.server import PortInUseError
+from regent.transport.sockets import Context, new_context
+from regent.zk.znodes import TopicPartitionStateZNode
 from tests.support.fake_zookeeper import FakeZooKeeper
 from tests.support.memory_logs import MemoryLogs
 from tests.support.record_batches import batch, values_of
 from tests.support.replicas import PARTITION, alive, lead_and_follow
 from tests.support.stage import TIMEOUT_S, Stage, ask
-from transport.server import PortInUseError
-from transport.sockets import Context, new_context
-from zk.znodes import TopicPartitionStateZNode
 
 STOPS_AT_ONCE_S = 1.0
 LAG_MS = 200

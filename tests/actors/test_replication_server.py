@@ -10,19 +10,19 @@ from time import monotonic
 import pytest
 from pykka import ActorRef
 
-import actors.replication_server
-from actors.broker import Broker
-from actors.replication_server import ReplicationServer
-from actors.scheduler import Handle, Scheduler
-from core.errors import Errors
-from core.protocol.broker import DescribeMetadataRequest, FetchResponse
-from core.replication.replica_manager import ReplicaManager
+import regent.actors.replication_server
+from regent.actors.broker import Broker
+from regent.actors.replication_server import ReplicationServer
+from regent.actors.scheduler import Handle, Scheduler
+from regent.core.errors import Errors
+from regent.core.protocol.broker import DescribeMetadataRequest, FetchResponse
+from regent.core.replication.replica_manager import ReplicaManager
+from regent.transport.client import RequestClient, RequestFailedError
+from regent.transport.server import ControlServer
+from regent.transport.sockets import new_context
 from tests.support.record_batches import batch
 from tests.support.replicas import PARTITION, fetch, lead_and_follow
 from tests.support.stage import TIMEOUT_S, Stage, ask, fetch_from
-from transport.client import RequestClient, RequestFailedError
-from transport.server import ControlServer
-from transport.sockets import new_context
 
 LONG_MS = 60_000
 
@@ -131,7 +131,7 @@ def test_nothing_is_left_of_what_is_answered_before_its_timer_is_set(
 def test_no_follower_makes_an_answer_wait_for_ever(
     stage: Stage, leader: ActorRef[Broker], monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(actors.replication_server, "MAX_WAIT_MS", 20)
+    monkeypatch.setattr(regent.actors.replication_server, "MAX_WAIT_MS", 20)
     server = stage.replication_server(leader)
     response = fetch_from(server, fetch(2, max_wait_ms=2**31)).get(timeout=TIMEOUT_S)
     assert errors(response) == {PARTITION: Errors.NONE}

@@ -7,20 +7,24 @@ from collections.abc import Iterator
 
 import pytest
 
-from actors.request_router import RequestRouter, controller_client_id, give_answer
-from actors.runtime import start_actor, stop_actor
-from actors.topic_decisions import TopicDecisions
-from core.admin_manager import AdminManager
-from core.errors import Errors, SessionExpiredError
-from core.protocol.api import ApiKey
-from core.protocol.control import ControlHeader, UpdateMetadataRequest, UpdateMetadataResponse
-from core.protocol.topics import DeleteTopicsRequest, TopicsResponse
-from core.replication.metadata_cache import MetadataCache
+from regent.actors.request_router import RequestRouter, controller_client_id, give_answer
+from regent.actors.runtime import start_actor, stop_actor
+from regent.actors.topic_decisions import TopicDecisions
+from regent.core.admin_manager import AdminManager
+from regent.core.errors import Errors, SessionExpiredError
+from regent.core.protocol.api import ApiKey
+from regent.core.protocol.control import (
+    ControlHeader,
+    UpdateMetadataRequest,
+    UpdateMetadataResponse,
+)
+from regent.core.protocol.topics import DeleteTopicsRequest, TopicsResponse
+from regent.core.replication.metadata_cache import MetadataCache
+from regent.transport import codec
+from regent.transport.server import IncomingRequest, Reply
+from regent.zk.topic_store import ZkTopicStore
 from tests.support.fake_zookeeper import FakeZooKeeper
 from tests.support.stage import TIMEOUT_S, FixedTopicIds, Stage
-from transport import codec
-from transport.server import IncomingRequest, Reply
-from zk.topic_store import ZkTopicStore
 
 HEADER = ControlHeader(controller_id=3, controller_epoch=5, broker_epoch=-1)
 

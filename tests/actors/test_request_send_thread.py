@@ -6,10 +6,10 @@ from typing import TypeAlias
 
 import pytest
 
-from actors.request_send_thread import OnResponse, QueuedRequest
-from actors.runtime import stop_actor
-from core.errors import Errors
-from core.protocol.control import (
+from regent.actors.request_send_thread import OnResponse, QueuedRequest
+from regent.actors.runtime import stop_actor
+from regent.core.errors import Errors
+from regent.core.protocol.control import (
     ControlHeader,
     ControlRequest,
     ControlResponse,
@@ -18,9 +18,9 @@ from core.protocol.control import (
     UpdateMetadataRequest,
     UpdateMetadataResponse,
 )
+from regent.transport.client import RequestFailedError
+from regent.transport.codec import encode_request
 from tests.support.stage import TIMEOUT_S, BrokenChannelError, Sent, Stage, accept
-from transport.client import RequestFailedError
-from transport.codec import encode_request
 
 Answers: TypeAlias = "queue.Queue[ControlResponse]"
 HEADER = ControlHeader(9, 1, 1)

@@ -7,8 +7,8 @@ import pytest
 from pykka import ActorDeadError, ActorRef, ActorRegistry, Future, Timeout
 from pykka._envelope import Envelope
 
-from actors.inbox import Asked, ClearAndPut, InboxFullError, Reply
-from actors.runtime import RegentActor, Supervisor, start_actor, stop_actor
+from regent.actors.inbox import Asked, ClearAndPut, InboxFullError, Reply
+from regent.actors.runtime import RegentActor, Supervisor, start_actor, stop_actor
 
 WAIT_S = 10.0
 

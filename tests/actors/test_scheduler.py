@@ -4,7 +4,7 @@ from time import monotonic
 
 import pytest
 
-from actors.scheduler import Scheduler, SchedulerFullError
+from regent.actors.scheduler import Scheduler, SchedulerFullError
 
 WAIT_S = 10.0
 NEVER_MS = 3_600_000

@@ -6,8 +6,8 @@ from time import monotonic
 
 import pytest
 
-from actors.scheduler import Scheduler
-from actors.timer import RepeatingTimer, Timer
+from regent.actors.scheduler import Scheduler
+from regent.actors.timer import RepeatingTimer, Timer
 
 TIMEOUT_S = 5.0
 FAR_MS = 60_000

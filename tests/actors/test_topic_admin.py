@@ -9,22 +9,22 @@ from collections.abc import Callable, Iterator
 import pytest
 from pykka import ActorRef
 
-from actors import topic_admin
-from actors.controller_forwarder import ControllerForwarder
-from actors.inbox import Asked, Reply
-from actors.runtime import start_actor, stop_actor
-from actors.topic_admin import CreateMissing, MetadataChanged, TopicAdmin
-from actors.topic_decisions import TopicDecisions
-from core.admin_manager import AdminManager
-from core.errors import Errors
-from core.protocol.control import (
+from regent.actors import topic_admin
+from regent.actors.controller_forwarder import ControllerForwarder
+from regent.actors.inbox import Asked, Reply
+from regent.actors.runtime import start_actor, stop_actor
+from regent.actors.topic_admin import CreateMissing, MetadataChanged, TopicAdmin
+from regent.actors.topic_decisions import TopicDecisions
+from regent.core.admin_manager import AdminManager
+from regent.core.errors import Errors
+from regent.core.protocol.control import (
     ControlHeader,
     UpdateMetadataBroker,
     UpdateMetadataPartition,
     UpdateMetadataRequest,
     UpdateMetadataTopic,
 )
-from core.protocol.topics import (
+from regent.core.protocol.topics import (
     CreatableTopic,
     CreatePartitionsRequest,
     CreateTopicsRequest,
@@ -33,14 +33,14 @@ from core.protocol.topics import (
     TopicsRequest,
     TopicsResponse,
 )
-from core.replication.metadata_cache import MetadataCache
+from regent.core.replication.metadata_cache import MetadataCache
+from regent.transport.client import PeerDisconnectedError, PeerUnreachableError, RequestTimeoutError
+from regent.transport.codec import Response
+from regent.zk.topic_store import ZkTopicStore
+from regent.zk.znodes import TopicZNode
 from tests.support.fake_zookeeper import FakeZooKeeper
 from tests.support.stage import TIMEOUT_S, FixedTopicIds, Stage, ask
 from tests.support.term import Tree
-from transport.client import PeerDisconnectedError, PeerUnreachableError, RequestTimeoutError
-from transport.codec import Response
-from zk.topic_store import ZkTopicStore
-from zk.znodes import TopicZNode
 
 LONG_MS = 60_000
 CREATE_T = CreateTopicsRequest((CreatableTopic("t", 2, 1),), LONG_MS)

@@ -8,33 +8,33 @@ from contextlib import ExitStack
 
 import pytest
 
-from actors.request_router import RequestRouter
-from actors.scheduler import Scheduler
-from actors.topic_administration import TopicAdministration
-from actors.topic_metrics import TopicMetrics
-from config.settings import BrokerConfig, Settings
-from core.errors import Errors
-from core.model import BrokerId
-from core.protocol.control import (
+from regent.actors.request_router import RequestRouter
+from regent.actors.scheduler import Scheduler
+from regent.actors.topic_administration import TopicAdministration
+from regent.actors.topic_metrics import TopicMetrics
+from regent.config.settings import BrokerConfig, Settings
+from regent.core.errors import Errors
+from regent.core.model import BrokerId
+from regent.core.protocol.control import (
     ControlHeader,
     UpdateMetadataBroker,
     UpdateMetadataPartition,
     UpdateMetadataRequest,
     UpdateMetadataTopic,
 )
-from core.protocol.topics import (
+from regent.core.protocol.topics import (
     CreatableTopic,
     CreateTopicsRequest,
     DeleteTopicsRequest,
     TopicOutcome,
     TopicsRequest,
 )
-from core.replication.metadata_cache import MetadataCache
+from regent.core.replication.metadata_cache import MetadataCache
+from regent.transport.server import ControlServer
+from regent.transport.sockets import new_context
 from tests.support.fake_zookeeper import FakeZooKeeper
 from tests.support.stage import TIMEOUT_S, Stage
 from tests.support.term import Tree
-from transport.server import ControlServer
-from transport.sockets import new_context
 
 SETTINGS = Settings(broker=BrokerConfig(num_partitions=2))
 BROKERS = (0, 1)

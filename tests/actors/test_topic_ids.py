@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from actors.topic_ids import RandomTopicIds
-from core.model import TopicPartition
-from core.protocol.control import (
+from regent.actors.topic_ids import RandomTopicIds
+from regent.core.model import TopicPartition
+from regent.core.protocol.control import (
     ControlHeader,
     UpdateMetadataPartition,
     UpdateMetadataRequest,
     UpdateMetadataTopic,
 )
-from core.replication.metadata_cache import MetadataCache
+from regent.core.replication.metadata_cache import MetadataCache
 from tests.support.memory_logs import MemoryLogs
 
 HEADER = ControlHeader(0, 1, -1)

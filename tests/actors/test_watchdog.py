@@ -7,9 +7,9 @@ from typing import NamedTuple
 import pytest
 from pykka import ActorRef
 
-from actors.inbox import Reply
-from actors.runtime import RegentActor, start_actor, stop_actor
-from actors.watchdog import Watchdog
+from regent.actors.inbox import Reply
+from regent.actors.runtime import RegentActor, start_actor, stop_actor
+from regent.actors.watchdog import Watchdog
 
 WAIT_S = 10.0
 
@@ -85,12 +85,12 @@ class EventHandler(logging.Handler):
 
 def test_the_watchdog_looks_by_itself_until_it_is_stopped(ref: ActorRef[Blocking]) -> None:
     handler = EventHandler()
-    logging.getLogger("actors.watchdog").addHandler(handler)
+    logging.getLogger("regent.actors.watchdog").addHandler(handler)
     watchdog = Watchdog(limit_s=0.0, interval_s=0.01)
     watchdog.start()
     released = hold(ref)
     assert handler.logged.wait(WAIT_S)
     released.set()
     watchdog.stop()
-    logging.getLogger("actors.watchdog").removeHandler(handler)
+    logging.getLogger("regent.actors.watchdog").removeHandler(handler)
     assert "actor-watchdog" not in [thread.name for thread in threading.enumerate()]

@@ -5,18 +5,18 @@ from __future__ import annotations
 import pytest
 from pykka import ActorRef
 
-import core.replication.isr_change_propagation
-from actors.alter_partition_sender import SendPending
-from actors.broker import Broker
-from actors.runtime import start_actor, stop_actor
-from actors.zk_isr_manager import PropagateIsrChanges, ZkIsrManager
-from core.model import LeaderAndIsr, LeaderIsrAndControllerEpoch
+import regent.core.replication.isr_change_propagation
+from regent.actors.alter_partition_sender import SendPending
+from regent.actors.broker import Broker
+from regent.actors.runtime import start_actor, stop_actor
+from regent.actors.zk_isr_manager import PropagateIsrChanges, ZkIsrManager
+from regent.core.model import LeaderAndIsr, LeaderIsrAndControllerEpoch
+from regent.zk.admin_znodes import IsrChangeNotificationSequenceZNode, IsrChangeNotificationZNode
+from regent.zk.isr_store import ZkIsrStore
+from regent.zk.znodes import TopicPartitionStateZNode
 from tests.support.fake_zookeeper import FakeZooKeeper
 from tests.support.replicas import PARTITION, leader_of_two
 from tests.support.stage import TIMEOUT_S, Stage, replication_endpoint
-from zk.admin_znodes import IsrChangeNotificationSequenceZNode, IsrChangeNotificationZNode
-from zk.isr_store import ZkIsrStore
-from zk.znodes import TopicPartitionStateZNode
 
 ENDPOINTS = {b: replication_endpoint(b) for b in (1, 2)}
 STATE = TopicPartitionStateZNode.path(PARTITION)
@@ -92,7 +92,7 @@ def test_the_controller_is_told_after_a_while(
     stage.wait_for(lambda: isr(leader) == (1, 2))
     manager.tell(PropagateIsrChanges())
     assert notifications(stage) == [], "more may change"
-    monkeypatch.setattr(core.replication.isr_change_propagation, "LINGER_MS", 0)
+    monkeypatch.setattr(regent.core.replication.isr_change_propagation, "LINGER_MS", 0)
 
     def is_told() -> bool:
         manager.tell(PropagateIsrChanges())
@@ -110,7 +110,7 @@ def test_what_cannot_be_told_is_told_later(
     manager: ActorRef[ZkIsrManager],
     monkeypatch: pytest.MonkeyPatch,
 ):
-    monkeypatch.setattr(core.replication.isr_change_propagation, "LINGER_MS", -1)
+    monkeypatch.setattr(regent.core.replication.isr_change_propagation, "LINGER_MS", -1)
     put_state(stage, (1,))
     manager.tell(SendPending())
     stage.wait_for(lambda: isr(leader) == (1, 2))

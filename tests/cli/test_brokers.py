@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from core.errors import Errors
-from core.model import TopicPartition
-from core.protocol.broker import ShutdownBrokerRequest, ShutdownBrokerResponse
+from regent.core.errors import Errors
+from regent.core.model import TopicPartition
+from regent.core.protocol.broker import ShutdownBrokerRequest, ShutdownBrokerResponse
+from regent.transport.codec import Request, Response
 from tests.support.fake_cluster import FakeCluster, failing, write_cluster_file
-from transport.codec import Request, Response
 
 
 def test_brokers_are_listed_with_exactly_the_promised_keys(cluster: FakeCluster) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from cli.cluster import LOCK_FILE, cluster
+from regent.cli.cluster import LOCK_FILE, cluster
 
 
 def refusal(*arguments: object) -> str:

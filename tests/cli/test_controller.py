@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from core.ports import ControllerFailure
+from regent.core.ports import ControllerFailure
+from regent.zk.failure_store import ControllerFailuresZNode
 from tests.support.fake_cluster import FakeCluster, failing
 from tests.support.fake_zookeeper import Call, Moment
-from zk.failure_store import ControllerFailuresZNode
 
 RECORDS = ControllerFailuresZNode.PATH
 

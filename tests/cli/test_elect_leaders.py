@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from core.errors import Errors
-from core.model import TopicPartition
-from core.protocol.broker import (
+from regent.core.errors import Errors
+from regent.core.model import TopicPartition
+from regent.core.protocol.broker import (
     DescribeMetadataRequest,
     DescribeMetadataResponse,
     MetadataPartition,
 )
-from core.protocol.controller import (
+from regent.core.protocol.controller import (
     ElectedPartition,
     ElectionType,
     ElectLeadersRequest,

@@ -6,16 +6,15 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
 
-import run as run_module
-from cli.events import JournalReader
-from cli.main import cli
+from regent.cli.events import JournalReader
+from regent.cli.main import cli
+from regent.config.command_line import COMMAND
 
 
 def event(ts_ms: int, broker_id: int = 0, **fields: Any) -> dict[str, Any]:
@@ -206,7 +205,7 @@ def test_a_journal_that_vanished_is_waited_for(tmp_path: Path) -> None:
 
 
 def start(data_dir: Path, *arguments: str) -> subprocess.Popen[bytes]:
-    command = [sys.executable, run_module.__file__, "events", "--data-dir", str(data_dir)]
+    command = [*COMMAND, "events", "--data-dir", str(data_dir)]
     return subprocess.Popen(
         [*command, "-o", "json", *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
@@ -248,7 +247,7 @@ def test_following_begins_near_the_end_or_where_it_is_told(
 def test_a_reader_that_leaves_is_no_reason_to_complain(tmp_path: Path) -> None:
     append(tmp_path, 0, *(event(n) for n in range(20_000)))
     read_end, write_end = os.pipe()
-    command = [sys.executable, run_module.__file__, "events", "--data-dir", str(tmp_path)]
+    command = [*COMMAND, "events", "--data-dir", str(tmp_path)]
     with subprocess.Popen(command, stdout=write_end, stderr=subprocess.PIPE) as process:
         os.close(write_end)
         assert os.read(read_end, 10)

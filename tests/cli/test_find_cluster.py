@@ -10,8 +10,8 @@ from pathlib import Path
 import click
 import pytest
 
+from regent.zk.operations import ZooKeeper
 from tests.support.fake_cluster import ADDRESS, FakeCluster, failing, write_cluster_file
-from zk.operations import ZooKeeper
 
 
 @pytest.fixture
@@ -163,7 +163,7 @@ def test_a_zookeeper_without_a_cluster_is_not_one(
 
 
 def test_an_address_that_is_none_is_a_usage_error() -> None:
-    from cli.find_cluster import open_session
+    from regent.cli.find_cluster import open_session
 
     with pytest.raises(click.UsageError, match="ZooKeeper address 'a:b:c'"):
         open_session("a:b:c", None).__enter__()

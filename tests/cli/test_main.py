@@ -13,10 +13,10 @@ import click
 import pytest
 from click.testing import CliRunner
 
-import run as run_module
-from cli.lazy_group import LazyCommand
-from cli.main import COMMANDS, RegentGroup, cli
-from core.errors import BadDataError
+from regent.cli.lazy_group import LazyCommand
+from regent.cli.main import COMMANDS, RegentGroup, cli
+from regent.config.command_line import COMMAND
+from regent.core.errors import BadDataError
 
 
 def test_help_lists_every_command_that_people_call() -> None:
@@ -68,7 +68,7 @@ def test_an_unknown_command_is_a_usage_error_in_one_line() -> None:
 
 
 def test_a_missing_module_fails_only_when_its_command_is_called() -> None:
-    commands = {"missing": LazyCommand("cli.no_such_module", "missing", "Missing.")}
+    commands = {"missing": LazyCommand("regent.cli.no_such_module", "missing", "Missing.")}
     root = RegentGroup("regent", commands=commands)
 
     assert CliRunner().invoke(root, ["--help"]).exit_code == 0
@@ -123,7 +123,7 @@ def test_an_error_nobody_expects_keeps_its_traceback() -> None:
 
 def regent(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, run_module.__file__, *arguments],
+        [*COMMAND, *arguments],
         capture_output=True,
         text=True,
         timeout=30,
@@ -143,7 +143,7 @@ def test_listing_topics_does_not_pay_for_spark_actors_or_tables() -> None:
     program = """
 import sys
 from contextlib import contextmanager
-from cli.main import cli
+from regent.cli.main import cli
 from tests.support.fake_zookeeper import FakeZooKeeper, FakeZooKeeperServer
 
 server = FakeZooKeeperServer()
@@ -164,7 +164,6 @@ finally:
         text=True,
         timeout=30,
         check=True,
-        cwd=Path(run_module.__file__).parent,
     )
 
     assert result.stdout == "t\n[]\n"
@@ -175,7 +174,7 @@ def test_ctrl_c_while_waiting_for_zookeeper_exits_130() -> None:
         listener.settimeout(20)
         address = f"127.0.0.1:{listener.getsockname()[1]}"
         with subprocess.Popen(
-            [sys.executable, run_module.__file__, "brokers", "list", "--zookeeper", address],
+            [*COMMAND, "brokers", "list", "--zookeeper", address],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
         ) as process:

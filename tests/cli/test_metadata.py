@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from core.errors import Errors
-from core.protocol.broker import (
+from regent.core.errors import Errors
+from regent.core.protocol.broker import (
     DescribeMetadataRequest,
     DescribeMetadataResponse,
     MetadataPartition,
 )
-from core.protocol.control import UpdateMetadataBroker, UpdateMetadataEndPoint
+from regent.core.protocol.control import UpdateMetadataBroker, UpdateMetadataEndPoint
 from tests.support.fake_cluster import FakeCluster, failing, write_cluster_file
 
 TOPIC_ID = "A" * 22

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from cli.new_topics import (
+from regent.cli.new_topics import (
     ClusterContent,
     InvalidTopicsError,
     WantedTopic,

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from cli.output import counted, listed, print_json, print_table
+from regent.cli.output import counted, listed, print_json, print_table
 
 
 class Terminal(io.TextIOWrapper):

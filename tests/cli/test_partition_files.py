@@ -7,14 +7,14 @@ import json
 
 import pytest
 
-from cli.partition_files import (
+from regent.cli.partition_files import (
     read_partitions_file,
     read_reassignment_file,
     read_topics_to_move_file,
     reassignment_json,
 )
-from core.errors import BadDataError
-from core.model import TopicPartition
+from regent.core.errors import BadDataError
+from regent.core.model import TopicPartition
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 MOVES = {T0: (3, 4), T1: (4, 3)}

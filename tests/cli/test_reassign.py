@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from core.model import ReplicaAssignment
-from core.placement import place_rack_aware, rack_alternated_brokers
+from regent.core.model import ReplicaAssignment
+from regent.core.placement import place_rack_aware, rack_alternated_brokers
+from regent.zk.admin_znodes import ReassignPartitionsZNode
 from tests.support.fake_cluster import FakeCluster, failing
-from zk.admin_znodes import ReassignPartitionsZNode
 
 TOPICS = {"version": 1, "topics": [{"topic": "t"}]}
 

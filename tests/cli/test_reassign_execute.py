@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from core.errors import Errors
-from core.model import ReplicaAssignment, TopicPartition
-from core.protocol.controller import (
+from regent.core.errors import Errors
+from regent.core.model import ReplicaAssignment, TopicPartition
+from regent.core.protocol.controller import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
     ListPartitionReassignmentsRequest,
@@ -18,10 +18,10 @@ from core.protocol.controller import (
     ReassignablePartition,
     ReassignedPartition,
 )
+from regent.transport.codec import Request, Response
+from regent.zk.admin_znodes import ReassignPartitionsZNode
 from tests.support.fake_cluster import FakeCluster, failing
 from tests.support.fake_zookeeper import Call, Moment
-from transport.codec import Request, Response
-from zk.admin_znodes import ReassignPartitionsZNode
 
 ROLLBACK = {"version": 1, "partitions": [{"topic": "t", "partition": 0, "replicas": [0, 1]}]}
 TARGET = {"version": 1, "partitions": [{"topic": "t", "partition": 0, "replicas": [2, 3]}]}

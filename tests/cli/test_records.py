@@ -7,7 +7,7 @@ import socket
 
 import pytest
 
-from cli.records import RecordsError, _lines
+from regent.cli.records import RecordsError, _lines
 from tests.support.fake_cluster import FakeCluster, failing
 
 
@@ -51,6 +51,6 @@ def test_a_record_that_is_too_large_is_named(cluster: FakeCluster) -> None:
 
 
 def test_a_line_without_an_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cli.records._MAX_LINE_BYTES", 10)
+    monkeypatch.setattr("regent.cli.records._MAX_LINE_BYTES", 10)
     with pytest.raises(RecordsError, match="a line is longer than 10 bytes"):
         list(_lines(io.BytesIO(b"short\n" + 20 * b"x"), None))

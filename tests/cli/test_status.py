@@ -6,19 +6,19 @@ from pathlib import Path
 
 import pytest
 
-from core.errors import Errors
-from core.model import LeaderAndIsr, ReplicaAssignment, TopicPartition
-from core.protocol.broker import DescribeMetadataRequest, DescribeMetadataResponse
-from core.protocol.controller import (
+from regent.core.errors import Errors
+from regent.core.model import LeaderAndIsr, ReplicaAssignment, TopicPartition
+from regent.core.protocol.broker import DescribeMetadataRequest, DescribeMetadataResponse
+from regent.core.protocol.controller import (
     DescribeControllerRequest,
     DescribeControllerResponse,
     UnansweredRequest,
 )
-from core.protocol.placement import PlacementStatusResponse
-from core.replica_logs import SeenOfCluster
-from storage.log_directory import LogDirectory
+from regent.core.protocol.placement import PlacementStatusResponse
+from regent.core.replica_logs import SeenOfCluster
+from regent.storage.log_directory import LogDirectory
+from regent.zk.znodes import ClusterIdZNode, TopicPartitionStateZNode
 from tests.support.fake_cluster import ADDRESS, FakeCluster, failing, write_cluster_file
-from zk.znodes import ClusterIdZNode, TopicPartitionStateZNode
 
 T0 = TopicPartition("t", 0)
 ON_BOTH = {0: ReplicaAssignment((0, 1))}
@@ -275,7 +275,7 @@ def test_a_broker_that_leaves_requests_unanswered_is_a_reason(healthy: FakeClust
 def test_a_controller_that_does_not_answer_is_a_reason(
     healthy: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cli.status._CONTROLLER_LIMIT_S", 0.05)
+    monkeypatch.setattr("regent.cli.status._CONTROLLER_LIMIT_S", 0.05)
     healthy.answers[DescribeControllerRequest] = lambda _: None
 
     status = healthy.json("status", exit_code=1)

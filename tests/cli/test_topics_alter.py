@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from core.model import ReplicaAssignment
+from regent.core.model import ReplicaAssignment
 from tests.support.fake_cluster import (
     FakeCluster,
     failing,

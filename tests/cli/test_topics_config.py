@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from core.model import ReplicaAssignment
+from regent.core.model import ReplicaAssignment
+from regent.zk.admin_znodes import ConfigEntityZNode
 from tests.support.fake_cluster import FakeCluster, failing
-from zk.admin_znodes import ConfigEntityZNode
 
 SET = ("topics", "config", "t")
 CONFIG = "/config/topics/t"

@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from core.model import ReplicaAssignment
-from core.protocol.controller import DescribeTopicsRequest
-from core.protocol.placement import PlaceTopicsRequest
+from regent.core.model import ReplicaAssignment
+from regent.core.protocol.controller import DescribeTopicsRequest
+from regent.core.protocol.placement import PlaceTopicsRequest
+from regent.zk.admin_znodes import ConfigEntityZNode
 from tests.support.fake_cluster import (
     FakeCluster,
     failing,
     placed,
     replicas,
 )
-from zk.admin_znodes import ConfigEntityZNode
 
 RING = {0: (0, 1, 2), 1: (1, 2, 0), 2: (2, 0, 1), 3: (0, 1, 2)}
 

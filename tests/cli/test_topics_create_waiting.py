@@ -9,18 +9,19 @@ from threading import Timer
 
 import pytest
 
-from core.errors import Errors
-from core.protocol.controller import (
+from regent.core.errors import Errors
+from regent.core.protocol.controller import (
     ControllerPartition,
     DescribeTopicsRequest,
     DescribeTopicsResponse,
 )
-from core.protocol.placement import (
+from regent.core.protocol.placement import (
     PlacementStatusRequest,
     PlacementStatusResponse,
     PlaceTopicsRequest,
     PlaceTopicsResponse,
 )
+from regent.transport.codec import Request, Response
 from tests.support.fake_cluster import (
     FakeCluster,
     failing,
@@ -28,7 +29,6 @@ from tests.support.fake_cluster import (
     warm_placement,
     write_cluster_file,
 )
-from transport.codec import Request, Response
 
 CREATE = ("topics", "create", "t", "--partitions", "1", "--replication-factor", "1")
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from core.errors import Errors
-from core.model import ReplicaAssignment
-from core.protocol.controller import DescribeControllerRequest, DescribeControllerResponse
+from regent.core.errors import Errors
+from regent.core.model import ReplicaAssignment
+from regent.core.protocol.controller import DescribeControllerRequest, DescribeControllerResponse
 from tests.support.fake_cluster import FakeCluster, failing
 from tests.support.fake_zookeeper import Call, Moment
 

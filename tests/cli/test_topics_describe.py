@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from core.model import LeaderAndIsr, ReplicaAssignment
+from regent.core.model import LeaderAndIsr, ReplicaAssignment
+from regent.zk.admin_znodes import ConfigEntityZNode
 from tests.support.fake_cluster import (
     FakeCluster,
     failing,
 )
-from zk.admin_znodes import ConfigEntityZNode
 
 
 def test_topics_are_listed_by_name(cluster: FakeCluster) -> None:

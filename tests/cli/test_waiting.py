@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from cli.waiting import Progress, Waiting
+from regent.cli.waiting import Progress, Waiting
 from tests.cli.test_output import on_terminal
 
 
@@ -57,7 +57,9 @@ def stderr(monkeypatch: pytest.MonkeyPatch, *, is_terminal: bool) -> Stderr:
     stream = Stderr(is_terminal=is_terminal)
     monkeypatch.setattr(sys, "stderr", stream)
     clock = itertools.count()
-    monkeypatch.setattr("cli.waiting.time", SimpleNamespace(monotonic=lambda: float(next(clock))))
+    monkeypatch.setattr(
+        "regent.cli.waiting.time", SimpleNamespace(monotonic=lambda: float(next(clock)))
+    )
     return stream
 
 

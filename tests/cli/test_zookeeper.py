@@ -6,17 +6,16 @@ import os
 import re
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-import run
+from regent.config.command_line import COMMAND
+from regent.zk.client import ZooKeeperClient
+from regent.zk.embedded import start_ensemble
 from tests.support.ipv6 import needs_ipv6
-from zk.client import ZooKeeperClient
-from zk.embedded import start_ensemble
 
 TIMEOUT_S = 30.0
 
@@ -28,7 +27,7 @@ def zookeeper_command(
     data_dir: Path, port: int, *options: str
 ) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """Run the command; give the process and its first line."""
-    command = [sys.executable, run.__file__, "zookeeper"]
+    command = [*COMMAND, "zookeeper"]
     with subprocess.Popen(
         [*command, "--data-dir", str(data_dir), "--port", str(port), *options],
         stdout=subprocess.PIPE,

@@ -12,7 +12,7 @@ from aiokafka import TopicPartition as AioPartition
 from kafka import KafkaConsumer, KafkaProducer
 from kafka import TopicPartition as PythonPartition
 
-from core.model import TopicPartition
+from regent.core.model import TopicPartition
 from tests.clients.conftest import CreateTopic
 from tests.support.breakable_cluster import BROKERS, BreakableCluster
 

@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from config.addresses import (
+from regent.config.addresses import (
     Address,
     host_of,
     is_every_address,

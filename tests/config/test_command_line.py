@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from config.command_line import pip_install, program
+from regent.config.command_line import pip_install, program
 
 
 @pytest.fixture

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-import config
-from config.settings import Settings, load_settings
+import regent.config
+from regent.config.settings import Settings, load_settings
 
-DIRECTORY = Path(config.__file__).parent
+DIRECTORY = Path(regent.config.__file__).parent
 
 
 @pytest.mark.parametrize("name", ["broker.toml", "cluster.toml"])

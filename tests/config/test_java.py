@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from config.java import JavaNotFoundError, find_java
+from regent.config.java import JavaNotFoundError, find_java
 
 
 def java_runtime(home: Path, version: str) -> Path:

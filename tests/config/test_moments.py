@@ -7,7 +7,7 @@ from datetime import datetime
 
 import pytest
 
-from config.moments import parse_moment
+from regent.config.moments import parse_moment
 
 
 def test_a_time_is_a_local_one() -> None:

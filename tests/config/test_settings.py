@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from config.settings import (
+from regent.config.settings import (
     Settings,
     SettingsError,
     connections_per_ip_overrides,

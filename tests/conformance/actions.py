@@ -5,34 +5,34 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 
-from core.controller.events import TopicUncleanLeaderElectionEnable
-from core.errors import Errors
-from core.model import NO_LEADER, BrokerId, ReplicaAssignment, TopicPartition
-from core.ports import ControllerEpoch
-from core.protocol.controller import (
+from regent.core.controller.events import TopicUncleanLeaderElectionEnable
+from regent.core.errors import Errors
+from regent.core.model import NO_LEADER, BrokerId, ReplicaAssignment, TopicPartition
+from regent.core.ports import ControllerEpoch
+from regent.core.protocol.controller import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
     ControlledShutdownRequest,
     ControlledShutdownResponse,
     ReassignablePartition,
 )
-from core.topic_validation import INTERNAL_TOPICS
+from regent.core.topic_validation import INTERNAL_TOPICS
+from regent.zk.admin import CreateTopicOutcome, DeleteTopicOutcome, NewTopic
+from regent.zk.admin_znodes import (
+    ConfigEntityZNode,
+    LogDirEventNotificationSequenceZNode,
+    PreferredReplicaElectionZNode,
+    ReassignPartitionsZNode,
+)
+from regent.zk.operations import Committed, Create
+from regent.zk.store import ZkControllerStore
+from regent.zk.znodes import ControllerZNode, TopicZNode
 from tests.conformance.fields import Fields, UnknownInCaseError, one_of, partition
 from tests.conformance.record_clients import RecordClient, StandingConsumer, throttle
 from tests.conformance.sentences import understand
 from tests.conformance.stage import Stage
 from tests.conformance.waits import Waits
 from tests.support.fake_zookeeper import FakeZooKeeper
-from zk.admin import CreateTopicOutcome, DeleteTopicOutcome, NewTopic
-from zk.admin_znodes import (
-    ConfigEntityZNode,
-    LogDirEventNotificationSequenceZNode,
-    PreferredReplicaElectionZNode,
-    ReassignPartitionsZNode,
-)
-from zk.operations import Committed, Create
-from zk.store import ZkControllerStore
-from zk.znodes import ControllerZNode, TopicZNode
 
 OTHER_CONTROLLER = 12345
 _REGISTRATION_EFFECTS = (

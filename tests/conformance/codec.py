@@ -8,21 +8,21 @@ from typing import Any
 import orjson
 import pytest
 
-from core.errors import BadDataError
-from core.model import TopicPartition
-from tests.conformance.fields import Case, Fields, UnknownInCaseError, partition
-from tests.conformance.sentences import understand
-from tests.support.fake_zookeeper import FakeZooKeeper, FakeZooKeeperServer
-from zk.admin_znodes import (
+from regent.core.errors import BadDataError
+from regent.core.model import TopicPartition
+from regent.zk.admin_znodes import (
     ConfigEntityChangeNotificationSequenceZNode,
     FeatureZNode,
     IsrChangeNotificationSequenceZNode,
     LogDirEventNotificationSequenceZNode,
     ReassignPartitionsZNode,
 )
-from zk.isr_store import ZkIsrStore
-from zk.operations import Committed, Create
-from zk.znodes import BrokerIdZNode
+from regent.zk.isr_store import ZkIsrStore
+from regent.zk.operations import Committed, Create
+from regent.zk.znodes import BrokerIdZNode
+from tests.conformance.fields import Case, Fields, UnknownInCaseError, partition
+from tests.conformance.sentences import understand
+from tests.support.fake_zookeeper import FakeZooKeeper, FakeZooKeeperServer
 
 _REGISTRATION_FIELDS = frozenset(
     {"endpoints", "features", "host", "jmx_port", "listener_security_protocol_map", "port"}

@@ -6,9 +6,10 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from core.controller.context import ControllerContext
-from core.controller.states import ReplicaState
-from core.model import BrokerId, TopicPartition
+from regent.core.controller.context import ControllerContext
+from regent.core.controller.states import ReplicaState
+from regent.core.model import BrokerId, TopicPartition
+from regent.zk.admin_znodes import DeleteTopicsTopicZNode
 from tests.conformance.fields import (
     Case,
     Fields,
@@ -22,7 +23,6 @@ from tests.conformance.fields import (
 from tests.conformance.machines import PARTITION_STATES, REPLICA_STATES
 from tests.conformance.rules import strategy
 from tests.support.term import Office
-from zk.admin_znodes import DeleteTopicsTopicZNode
 
 _TOPIC = re.compile(r"topic\((.+)\)")
 

@@ -6,16 +6,16 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from core.controller.effects import Reply
-from core.controller.events import AlterPartitionReceived, ApiPartitionReassignment
-from core.errors import Errors
-from core.model import (
+from regent.core.controller.effects import Reply
+from regent.core.controller.events import AlterPartitionReceived, ApiPartitionReassignment
+from regent.core.errors import Errors
+from regent.core.model import (
     BrokerId,
     LeaderAndIsr,
     ReplicaAssignment,
     TopicPartition,
 )
-from core.protocol.controller import (
+from regent.core.protocol.controller import (
     AlteredPartition,
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,

@@ -6,20 +6,20 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from core.controller.states import PartitionState
-from core.errors import Errors
-from core.model import (
+from regent.core.controller.states import PartitionState
+from regent.core.errors import Errors
+from regent.core.model import (
     LEADER_DURING_DELETE,
     BrokerId,
     PartitionAndReplica,
     ReplicaAssignment,
     TopicPartition,
 )
+from regent.zk.admin_znodes import DeleteTopicsTopicZNode
 from tests.conformance.fields import Case, Fields, UnknownInCaseError, one_of, partition
 from tests.conformance.machines import PARTITION_STATES, REPLICA_STATES
 from tests.conformance.sentences import understand
 from tests.support.term import Office, metadata_rows, topic_id
-from zk.admin_znodes import DeleteTopicsTopicZNode
 
 _BROKER = r"(?:those |(?:the )?replicas? )?(?:on |of )?(?:broker )?(\d+)"
 _PUSHES = (

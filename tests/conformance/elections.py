@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from core.controller.states import PartitionState
-from core.errors import Errors
-from core.model import NO_LEADER, BrokerId, TopicPartition
-from core.protocol.controller import (
+from regent.core.controller.states import PartitionState
+from regent.core.errors import Errors
+from regent.core.model import NO_LEADER, BrokerId, TopicPartition
+from regent.core.protocol.controller import (
     ElectedPartition,
     ElectionType,
     ElectLeadersRequest,
     ElectLeadersResponse,
 )
+from regent.zk.admin_znodes import PreferredReplicaElectionZNode
 from tests.conformance.fields import (
     Case,
     Fields,
@@ -23,7 +24,6 @@ from tests.conformance.fields import (
     partition,
 )
 from tests.support.term import Office
-from zk.admin_znodes import PreferredReplicaElectionZNode
 
 
 class Ballot:

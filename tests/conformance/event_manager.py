@@ -13,22 +13,22 @@ from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 from pykka import ActorDeadError
 
-from actors.controller_event_manager import ControllerEventManager
-from actors.controller_metrics import controller_metrics
-from actors.event_manager_stats import EventManagerStats
-from actors.runtime import stop_actor
-from core.controller import events
-from core.controller.events import ControllerEvent
-from core.errors import Errors
-from core.model import TopicPartition
-from core.protocol.control import (
+from regent.actors.controller_event_manager import ControllerEventManager
+from regent.actors.controller_metrics import controller_metrics
+from regent.actors.event_manager_stats import EventManagerStats
+from regent.actors.runtime import stop_actor
+from regent.core.controller import events
+from regent.core.controller.events import ControllerEvent
+from regent.core.errors import Errors
+from regent.core.model import TopicPartition
+from regent.core.protocol.control import (
     ControlHeader,
     LeaderAndIsrRequest,
     LeaderAndIsrResponse,
     LeaderAndIsrType,
     UpdateMetadataResponse,
 )
-from core.protocol.controller import (
+from regent.core.protocol.controller import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionRequest,
     ControlledShutdownRequest,

@@ -6,16 +6,16 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from core.model import NO_LEADER, BrokerId, ReplicaAssignment, TopicPartition
-from core.protocol.control import UpdateMetadataPartition
-from core.protocol.controller import (
+from regent.core.model import NO_LEADER, BrokerId, ReplicaAssignment, TopicPartition
+from regent.core.protocol.control import UpdateMetadataPartition
+from regent.core.protocol.controller import (
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,
 )
+from regent.zk.admin_znodes import DeleteTopicsTopicZNode
+from regent.zk.znodes import ControllerEpochZNode, TopicZNode
 from tests.conformance.actions import Actions
 from tests.conformance.fields import Fields, UnknownInCaseError, partition
-from zk.admin_znodes import DeleteTopicsTopicZNode
-from zk.znodes import ControllerEpochZNode, TopicZNode
 
 _PATH = re.compile(
     "/(admin|brokers|cluster|config|consumers|controller|controller_epoch|feature"

@@ -12,16 +12,18 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from core.errors import Errors
-from core.log_config import LogConfig
-from core.model import BrokerId, TopicPartition
-from core.protocol.controller import (
+from regent.core.errors import Errors
+from regent.core.log_config import LogConfig
+from regent.core.model import BrokerId, TopicPartition
+from regent.core.protocol.controller import (
     AlterPartitionReassignmentsRequest,
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,
     ReassignablePartition,
 )
-from core.replication.partition import Role
+from regent.core.replication.partition import Role
+from regent.zk.admin_znodes import LogDirEventNotificationSequenceZNode
+from regent.zk.operations import Committed, Create
 from tests.conformance.fault_words import Fault, Kind, Outcome, faults, outcome
 from tests.conformance.fields import Case, Fields, UnknownInCaseError
 from tests.conformance.record_clients import RecordClient, StandingConsumer, throttle
@@ -29,8 +31,6 @@ from tests.conformance.stage import MovedLog, Stage
 from tests.simulation.convergence import assert_converged
 from tests.simulation.invariants import Invariants
 from tests.simulation.network import Fate, Packet, usual_fate
-from zk.admin_znodes import LogDirEventNotificationSequenceZNode
-from zk.operations import Committed, Create
 
 TOPIC = "test-topic"
 SECOND_DIRECTORY = 0  # the simulated disk's second directory has the even partitions

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from core.errors import RegentError
+from regent.core.errors import RegentError
 from tests.conformance import (
     codec,
     context,

@@ -6,15 +6,15 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from core.errors import Errors
-from core.model import TopicPartition
-from core.protocol.topics import ConfigEntry, CreatableTopic
+from regent.core.errors import Errors
+from regent.core.model import TopicPartition
+from regent.core.protocol.topics import ConfigEntry, CreatableTopic
+from regent.zk.admin_znodes import DeleteTopicsTopicZNode
 from tests.conformance.fields import Case, Fields, UnknownInCaseError
 from tests.conformance.scenarios import run
 from tests.conformance.sentences import understand
 from tests.conformance.stage import MovedLog, Stage
 from tests.conformance.topic_requests import Desk, assigned
-from zk.admin_znodes import DeleteTopicsTopicZNode
 
 UNCLEAN = "unclean.leader.election.enable"
 _IBP = r"latest|newest|old|\d+\.\d+(?:-IV\d+)?(?: ?(?:->|to|then|,) ?\d+\.\d+(?:-IV\d+)?)?"

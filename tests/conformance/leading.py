@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
-from core.errors import Errors, StorageError
-from core.model import NO_EPOCH, BrokerId, TopicPartition
-from core.protocol.broker import FetchPartition, FetchRequest, FetchResponse, FetchTopic
-from core.protocol.control import (
+from regent.core.errors import Errors, StorageError
+from regent.core.model import NO_EPOCH, BrokerId, TopicPartition
+from regent.core.protocol.broker import FetchPartition, FetchRequest, FetchResponse, FetchTopic
+from regent.core.protocol.control import (
     ControlHeader,
     LeaderAndIsrPartition,
     LeaderAndIsrRequest,
@@ -18,10 +18,14 @@ from core.protocol.control import (
     UpdateMetadataBroker,
     UpdateMetadataRequest,
 )
-from core.protocol.controller import AlteredPartition, AlterPartitionRequest, AlterPartitionResponse
-from core.replication.metadata_cache import MetadataCache
-from core.replication.partition import Partition
-from core.replication.replica_manager import ReplicaManager, ReplicationSettings
+from regent.core.protocol.controller import (
+    AlteredPartition,
+    AlterPartitionRequest,
+    AlterPartitionResponse,
+)
+from regent.core.replication.metadata_cache import MetadataCache
+from regent.core.replication.partition import Partition
+from regent.core.replication.replica_manager import ReplicaManager, ReplicationSettings
 from tests.core.replication.numbered_logs import NumberedLogs
 
 NAME = TopicPartition("t", 0)

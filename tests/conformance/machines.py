@@ -11,12 +11,12 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from core.controller.context import ControllerContext
-from core.controller.request_batch import ControlRequestBatch
-from core.controller.states import PartitionState, ReplicaState
-from core.controller.term import Term
-from core.errors import BadDataError, SessionExpiredError
-from core.model import (
+from regent.core.controller.context import ControllerContext
+from regent.core.controller.request_batch import ControlRequestBatch
+from regent.core.controller.states import PartitionState, ReplicaState
+from regent.core.controller.term import Term
+from regent.core.errors import BadDataError, SessionExpiredError
+from regent.core.model import (
     BrokerId,
     BrokerRegistration,
     LeaderIsrAndControllerEpoch,
@@ -24,11 +24,11 @@ from core.model import (
     ReplicaAssignment,
     TopicPartition,
 )
-from core.ports import PartitionStates, WriteError
+from regent.core.ports import PartitionStates, WriteError
+from regent.zk.store import ZkControllerStore
 from tests.conformance.fields import Fields, assignment, leadership, one_of, partition
 from tests.support.fake_zookeeper import FakeZooKeeper, FakeZooKeeperServer
 from tests.support.term import KnownTopicIds, broker_info
-from zk.store import ZkControllerStore
 
 PARTITION_STATES = {
     "NonExistent": PartitionState.NON_EXISTENT,

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from core.errors import Errors
-from core.model import BrokerId
-from core.protocol.control import (
+from regent.core.errors import Errors
+from regent.core.model import BrokerId
+from regent.core.protocol.control import (
     ControlHeader,
     UpdateMetadataBroker,
     UpdateMetadataEndPoint,
@@ -15,8 +15,8 @@ from core.protocol.control import (
     UpdateMetadataRequest,
     UpdateMetadataTopic,
 )
-from core.replication.metadata_cache import MetadataCache
-from core.replication.metadata_view import PartitionView, TopicView, topic_metadata
+from regent.core.replication.metadata_cache import MetadataCache
+from regent.core.replication.metadata_view import PartitionView, TopicView, topic_metadata
 from tests.conformance.fields import Case, Fields, UnknownInCaseError, one_of
 
 PLAINTEXT = "PLAINTEXT"

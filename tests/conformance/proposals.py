@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from core.errors import Errors
-from core.model import BrokerId, TopicPartition
-from core.protocol.controller import (
+from regent.core.errors import Errors
+from regent.core.model import BrokerId, TopicPartition
+from regent.core.protocol.controller import (
     AlteredPartition,
     AlterPartitionRequest,
     AlterPartitionResponse,
     AlterPartitionRow,
 )
-from core.replication.alter_partition_manager import AlterPartitionManager
+from regent.core.replication.alter_partition_manager import AlterPartitionManager
+from regent.zk.isr_store import ZkIsrStore
 from tests.conformance.fields import Case, Fields, UnknownInCaseError, one_of, partition
 from tests.support.fake_zookeeper import FakeZooKeeper
 from tests.support.term import Tree
-from zk.isr_store import ZkIsrStore
 
 T0 = TopicPartition("t", 0)
 

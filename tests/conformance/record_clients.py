@@ -6,9 +6,9 @@ import itertools
 from collections import Counter
 from itertools import pairwise
 
-from core.errors import Errors
-from core.model import NO_EPOCH, BrokerId, TopicPartition
-from core.protocol.client import ACKS_ALL, ConsumedPartition, ConsumerFetch, ConsumerPosition
+from regent.core.errors import Errors
+from regent.core.model import NO_EPOCH, BrokerId, TopicPartition
+from regent.core.protocol.client import ACKS_ALL, ConsumedPartition, ConsumerFetch, ConsumerPosition
 from tests.simulation.client_requests import (
     ClientRequest,
     ConsumeRequest,

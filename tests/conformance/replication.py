@@ -10,9 +10,9 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from core.errors import Errors
-from core.model import NO_EPOCH
-from core.protocol.control import (
+from regent.core.errors import Errors
+from regent.core.model import NO_EPOCH
+from regent.core.protocol.control import (
     ControlHeader,
     ControlRequest,
     LeaderAndIsrRequest,
@@ -25,8 +25,8 @@ from core.protocol.control import (
     StopReplicaTopic,
     UpdateMetadataRequest,
 )
-from core.replication.isr import out_of_sync_members
-from core.replication.partition import Partition
+from regent.core.replication.isr import out_of_sync_members
+from regent.core.replication.partition import Partition
 from tests.conformance.fields import Case, Fields, UnknownInCaseError, one_of
 from tests.conformance.leading import (
     LAG_MS,

@@ -10,19 +10,19 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from core.controller.effects import SendControlRequest
-from core.controller.events import (
+from regent.core.controller.effects import SendControlRequest
+from regent.core.controller.events import (
     LeaderAndIsrResponseReceived,
     TopicDeletionStopReplicaResponseReceived,
     UpdateMetadataResponseReceived,
 )
-from core.controller.request_batch import ControlRequestBatch
-from core.controller.responses import response_event
-from core.controller.states import ReplicaState
-from core.errors import Errors
-from core.model import BrokerId, LeaderAndIsr, PartitionAndReplica, TopicPartition
-from core.model import LeaderIsrAndControllerEpoch as Leadership
-from core.protocol.control import (
+from regent.core.controller.request_batch import ControlRequestBatch
+from regent.core.controller.responses import response_event
+from regent.core.controller.states import ReplicaState
+from regent.core.errors import Errors
+from regent.core.model import BrokerId, LeaderAndIsr, PartitionAndReplica, TopicPartition
+from regent.core.model import LeaderIsrAndControllerEpoch as Leadership
+from regent.core.protocol.control import (
     LeaderAndIsrRequest,
     LeaderAndIsrResponse,
     PartitionError,

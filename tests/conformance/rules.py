@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from core.controller.election import (
+from regent.core.controller.election import (
     Candidates,
     ControlledShutdownElection,
     ElectionStrategy,
@@ -15,11 +15,11 @@ from core.controller.election import (
     ReassignElection,
     elect,
 )
-from core.errors import Errors
-from core.model import LeaderAndIsr, ReplicaAssignment
-from core.placement import PlacementError, Strategy, place, rack_alternated_brokers
-from core.protocol.placement import PlacementBroker, PlacementSpec, PlaceTopicsRequest
-from core.reassignment_plan import (
+from regent.core.errors import Errors
+from regent.core.model import LeaderAndIsr, ReplicaAssignment
+from regent.core.placement import PlacementError, Strategy, place, rack_alternated_brokers
+from regent.core.protocol.placement import PlacementBroker, PlacementSpec, PlaceTopicsRequest
+from regent.core.reassignment_plan import (
     PartitionMove,
     follower_throttles,
     leader_throttles,

@@ -10,20 +10,20 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Self
 
-from core.controller.context import ControllerContext
-from core.errors import ControllerMovedError
-from core.model import BrokerId, TopicPartition
+from regent.core.controller.context import ControllerContext
+from regent.core.errors import ControllerMovedError
+from regent.core.model import BrokerId, TopicPartition
+from regent.zk.admin import ZkAdminStore
+from regent.zk.znodes import BrokerIdZNode, ControllerZNode, TopicZNode, TopicZNodeData
 from tests.conformance.fields import Fields, UnknownInCaseError
 from tests.simulation.broker import SimulatedBroker
 from tests.simulation.cluster import Cluster, short_settings
 from tests.simulation.fetchers import FETCH_INTERVAL_MS
 from tests.support.fake_zookeeper import FakeZooKeeper
-from zk.admin import ZkAdminStore
-from zk.znodes import BrokerIdZNode, ControllerZNode, TopicZNode, TopicZNodeData
 
 TIMEOUT_MS = 120_000
 MAX_STEPS = 20_000
-_CONTROLLER_LOG = logging.getLogger("core.controller.controller")
+_CONTROLLER_LOG = logging.getLogger("regent.core.controller.controller")
 
 
 class MovedLog(logging.Handler):

@@ -5,24 +5,24 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from core.controller.controller import Controller
-from core.controller.effects import SendControlRequest
-from core.controller.events import RegisterBrokerAndReelect, TopicUncleanLeaderElectionEnable
-from core.controller.partition_state_machine import PartitionStateMachine
-from core.controller.replica_state_machine import ReplicaStateMachine
-from core.controller.states import (
+from regent.core.controller.controller import Controller
+from regent.core.controller.effects import SendControlRequest
+from regent.core.controller.events import RegisterBrokerAndReelect, TopicUncleanLeaderElectionEnable
+from regent.core.controller.partition_state_machine import PartitionStateMachine
+from regent.core.controller.replica_state_machine import ReplicaStateMachine
+from regent.core.controller.states import (
     VALID_PREVIOUS_PARTITION_STATES,
     VALID_PREVIOUS_REPLICA_STATES,
     PartitionState,
     ReplicaState,
 )
-from core.model import (
+from regent.core.model import (
     NO_LEADER,
     LeaderIsrAndControllerEpoch,
     PartitionAndReplica,
     TopicPartition,
 )
-from core.protocol.control import LeaderAndIsrRequest
+from regent.core.protocol.control import LeaderAndIsrRequest
 from tests.conformance.fields import (
     Case,
     Fields,

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from actors.runtime import stop_actor
-from core.controller.events import LeaderAndIsrResponseReceived
-from core.controller.states import ReplicaState
-from core.errors import BrokerIdInUseError, Errors
-from core.model import PartitionAndReplica, TopicPartition
-from core.protocol.broker import FetchRequest
-from core.protocol.control import (
+from regent.actors.runtime import stop_actor
+from regent.core.controller.events import LeaderAndIsrResponseReceived
+from regent.core.controller.states import ReplicaState
+from regent.core.errors import BrokerIdInUseError, Errors
+from regent.core.model import PartitionAndReplica, TopicPartition
+from regent.core.protocol.broker import FetchRequest
+from regent.core.protocol.control import (
     ControlHeader,
     LeaderAndIsrRequest,
     LeaderAndIsrTopic,
@@ -22,14 +22,18 @@ from core.protocol.control import (
     UpdateMetadataBroker,
     UpdateMetadataRequest,
 )
-from core.protocol.controller import (
+from regent.core.protocol.controller import (
     AlterPartitionReassignmentsRequest,
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,
     ReassignablePartition,
 )
-from core.protocol.topics import CreatableTopic, CreateTopicsRequest
-from core.replication.partition import Role
+from regent.core.protocol.topics import CreatableTopic, CreateTopicsRequest
+from regent.core.replication.partition import Role
+from regent.zk.admin_znodes import DeleteTopicsTopicZNode, LogDirEventNotificationSequenceZNode
+from regent.zk.operations import Create
+from regent.zk.store import ZkControllerStore
+from regent.zk.znodes import ControllerZNode, TopicZNode
 from tests.conformance.leading import NAME, CountedLogs, fresh_manager, leader_and_isr_row
 from tests.conformance.topic_requests import Desk
 from tests.simulation.cluster import Cluster
@@ -37,10 +41,6 @@ from tests.simulation.network import Fate, usual_fate
 from tests.support.fake_zookeeper import FakeZooKeeper
 from tests.support.stage import TIMEOUT_S, Stage
 from tests.support.term import Tree, broker_info
-from zk.admin_znodes import DeleteTopicsTopicZNode, LogDirEventNotificationSequenceZNode
-from zk.operations import Create
-from zk.store import ZkControllerStore
-from zk.znodes import ControllerZNode, TopicZNode
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 HEADER = ControlHeader(1, 1, -1)

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from core.errors import Errors
-from core.log_config import LogConfig
-from core.model import EPOCH_DURING_DELETE, NO_EPOCH, ReplicaAssignment, TopicPartition
-from core.protocol.control import (
+from regent.core.errors import Errors
+from regent.core.log_config import LogConfig
+from regent.core.model import EPOCH_DURING_DELETE, NO_EPOCH, ReplicaAssignment, TopicPartition
+from regent.core.protocol.control import (
     StopReplicaPartition,
     StopReplicaRequest,
     StopReplicaTopic,
@@ -19,22 +19,22 @@ from core.protocol.control import (
     UpdateMetadataRequest,
     UpdateMetadataTopic,
 )
-from core.protocol.controller import (
+from regent.core.protocol.controller import (
     AlterPartitionReassignmentsRequest,
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,
     ReassignablePartition,
 )
-from core.reassignment_plan import (
+from regent.core.reassignment_plan import (
     follower_throttles,
     leader_throttles,
     partition_move,
     reassigning_brokers,
 )
-from core.replication.metadata_cache import MetadataCache
-from core.replication.partition import Role
-from core.replication.replica_manager import ReplicaManager
-from storage.log_manager import LogManager
+from regent.core.replication.metadata_cache import MetadataCache
+from regent.core.replication.partition import Role
+from regent.core.replication.replica_manager import ReplicaManager
+from regent.storage.log_manager import LogManager
 from tests.conformance.record_clients import RecordClient, throttle
 from tests.core.replication.record_stage import RecordBroker
 from tests.core.replication.stage import HEADER, T0, A, leader_and_isr, state

@@ -9,18 +9,18 @@ from typing import Any
 
 import pytest
 
-from core.model import NO_LEADER, BrokerId, ReplicaAssignment, TopicPartition
-from core.protocol.controller import ControlledShutdownRequest
-from tests.conformance.fields import Fields, partition
-from tests.conformance.tables import OWN_TABLES, read_table
-from tests.support.running_cluster import RunningCluster, eventually
-from zk.admin_znodes import (
+from regent.core.model import NO_LEADER, BrokerId, ReplicaAssignment, TopicPartition
+from regent.core.protocol.controller import ControlledShutdownRequest
+from regent.zk.admin_znodes import (
     DeleteTopicsTopicZNode,
     PreferredReplicaElectionZNode,
     ReassignPartitionsZNode,
 )
-from zk.operations import ANY_VERSION, Committed, Create, Operation, SetData, Znode
-from zk.znodes import TopicZNode
+from regent.zk.operations import ANY_VERSION, Committed, Create, Operation, SetData, Znode
+from regent.zk.znodes import TopicZNode
+from tests.conformance.fields import Fields, partition
+from tests.conformance.tables import OWN_TABLES, read_table
+from tests.support.running_cluster import RunningCluster, eventually
 
 pytestmark = [pytest.mark.system, pytest.mark.zookeeper]
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from core.admin_manager import AdminManager, AdminSettings
-from core.admin_requests import PendingAnswer
-from core.errors import Errors
-from core.model import BrokerId, TopicPartition
-from core.placement import Strategy
-from core.protocol.topics import (
+from regent.core.admin_manager import AdminManager, AdminSettings
+from regent.core.admin_requests import PendingAnswer
+from regent.core.errors import Errors
+from regent.core.model import BrokerId, TopicPartition
+from regent.core.placement import Strategy
+from regent.core.protocol.topics import (
     AssignedPartition,
     ConfigEntry,
     CreatableTopic,
@@ -24,7 +24,10 @@ from core.protocol.topics import (
     GrowingTopic,
     TopicsRequest,
 )
-from core.replication.metadata_cache import MetadataCache
+from regent.core.replication.metadata_cache import MetadataCache
+from regent.zk.admin_znodes import DeleteTopicsTopicZNode
+from regent.zk.topic_store import ZkTopicStore
+from regent.zk.znodes import TopicZNode, TopicZNodeData
 from tests.conformance.fields import (
     Case,
     Fields,
@@ -37,9 +40,6 @@ from tests.simulation.cluster import Cluster
 from tests.simulation.fetchers import FETCH_INTERVAL_MS
 from tests.support.fake_zookeeper import FakeZooKeeper
 from tests.support.term import KnownTopicIds
-from zk.admin_znodes import DeleteTopicsTopicZNode
-from zk.topic_store import ZkTopicStore
-from zk.znodes import TopicZNode, TopicZNodeData
 
 TIMEOUT_MS = 10_000
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from core.controller.states import ReplicaState
-from core.model import BrokerId, TopicPartition
+from regent.core.controller.states import ReplicaState
+from regent.core.model import BrokerId, TopicPartition
 from tests.conformance.fields import Fields, one_of, partition
 from tests.conformance.machines import REPLICA_STATES
 from tests.conformance.stage import Stage

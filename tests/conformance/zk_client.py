@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, cast
 
-from core.model import BrokerId, LeaderIsrAndControllerEpoch, ReplicaAssignment, TopicPartition
-from core.ports import TopicAssignment, WriteError
-from tests.conformance.fields import partition
-from tests.support.term import broker_info, leadership
-from tests.support.zookeeper_sessions import FENCES, Ensemble, WatchingSession
-from zk.operations import (
+from regent.core.model import (
+    BrokerId,
+    LeaderIsrAndControllerEpoch,
+    ReplicaAssignment,
+    TopicPartition,
+)
+from regent.core.ports import TopicAssignment, WriteError
+from regent.zk.operations import (
     ANY_VERSION,
     Committed,
     Create,
@@ -19,8 +21,11 @@ from zk.operations import (
     Znode,
     ZooKeeper,
 )
-from zk.store import ZkControllerStore
-from zk.znodes import TopicPartitionStateZNode, TopicZNode
+from regent.zk.store import ZkControllerStore
+from regent.zk.znodes import TopicPartitionStateZNode, TopicZNode
+from tests.conformance.fields import partition
+from tests.support.term import broker_info, leadership
+from tests.support.zookeeper_sessions import FENCES, Ensemble, WatchingSession
 
 CODES: Mapping[WriteError, str] = {
     WriteError.BAD_VERSION: "BADVERSION",

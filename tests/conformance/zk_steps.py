@@ -6,19 +6,19 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from core.model import LeaderAndIsr, LeaderIsrAndControllerEpoch
-from core.ports import ControllerEpoch, WriteError
-from tests.conformance.fields import Fields, UnknownInCaseError, partition
-from tests.conformance.zk_client import CODES, Client
-from zk.admin_znodes import (
+from regent.core.model import LeaderAndIsr, LeaderIsrAndControllerEpoch
+from regent.core.ports import ControllerEpoch, WriteError
+from regent.zk.admin_znodes import (
     PreferredReplicaElectionZNode,
     ReassignPartitionsZNode,
 )
-from zk.operations import Create, Refused, SetData
-from zk.znodes import (
+from regent.zk.operations import Create, Refused, SetData
+from regent.zk.znodes import (
     ControllerEpochZNode,
     TopicZNode,
 )
+from tests.conformance.fields import Fields, UnknownInCaseError, partition
+from tests.conformance.zk_client import CODES, Client
 
 _CALLS = (
     r"set \d+ expecting v\d+",

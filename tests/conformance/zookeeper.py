@@ -12,18 +12,11 @@ from typing import Any
 
 import pytest
 
-from core.errors import BrokerIdInUseError, ControllerMovedError, Errors
-from core.model import BrokerInfo, ReplicaAssignment
-from core.ports import TopicAssignment, WriteError
-from core.protocol.controller import AlterPartitionRequest
-from tests.conformance.fields import Case, Fields, UnknownInCaseError, assignment, one_of, partition
-from tests.conformance.proposals import T0, proposal
-from tests.conformance.sentences import understand
-from tests.conformance.zk_client import CODES, Client
-from tests.conformance.zk_steps import run_steps
-from tests.support.term import broker_info, leadership, topic_id
-from tests.support.zookeeper_sessions import Ensemble, fake_ensemble
-from zk.admin_znodes import (
+from regent.core.errors import BrokerIdInUseError, ControllerMovedError, Errors
+from regent.core.model import BrokerInfo, ReplicaAssignment
+from regent.core.ports import TopicAssignment, WriteError
+from regent.core.protocol.controller import AlterPartitionRequest
+from regent.zk.admin_znodes import (
     DeleteTopicsTopicZNode,
     IsrChangeNotificationSequenceZNode,
     LogDirEventNotificationSequenceZNode,
@@ -31,13 +24,20 @@ from zk.admin_znodes import (
     ReassignPartitionsZNode,
     sequence_number,
 )
-from zk.isr_store import ZkIsrStore
-from zk.operations import ANY_VERSION, Committed, Refused, SetData
-from zk.store import ZkControllerStore
-from zk.znodes import (
+from regent.zk.isr_store import ZkIsrStore
+from regent.zk.operations import ANY_VERSION, Committed, Refused, SetData
+from regent.zk.store import ZkControllerStore
+from regent.zk.znodes import (
     BrokerIdZNode,
     TopicsZNode,
 )
+from tests.conformance.fields import Case, Fields, UnknownInCaseError, assignment, one_of, partition
+from tests.conformance.proposals import T0, proposal
+from tests.conformance.sentences import understand
+from tests.conformance.zk_client import CODES, Client
+from tests.conformance.zk_steps import run_steps
+from tests.support.term import broker_info, leadership, topic_id
+from tests.support.zookeeper_sessions import Ensemble, fake_ensemble
 
 
 def zk_operation(case: Case, open_ensemble: Callable[[], Ensemble] = fake_ensemble) -> None:

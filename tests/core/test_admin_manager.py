@@ -4,26 +4,26 @@ from collections.abc import Collection, Mapping, Sequence
 
 import pytest
 
-from core.admin_manager import (
+from regent.core.admin_manager import (
     MAX_MESSAGE_LENGTH,
     MAX_NEW_PARTITIONS,
     AdminManager,
     AdminSettings,
 )
-from core.admin_requests import NewTopic, PendingAnswer
-from core.errors import BadDataError, Errors
-from core.model import BrokerId, ReplicaAssignment
-from core.placement import Strategy, place
-from core.ports import TopicAssignment
-from core.protocol.control import (
+from regent.core.admin_requests import NewTopic, PendingAnswer
+from regent.core.errors import BadDataError, Errors
+from regent.core.model import BrokerId, ReplicaAssignment
+from regent.core.placement import Strategy, place
+from regent.core.ports import TopicAssignment
+from regent.core.protocol.control import (
     ControlHeader,
     UpdateMetadataBroker,
     UpdateMetadataPartition,
     UpdateMetadataRequest,
     UpdateMetadataTopic,
 )
-from core.protocol.placement import PlacedPartition, PlaceTopicsRequest
-from core.protocol.topics import (
+from regent.core.protocol.placement import PlacedPartition, PlaceTopicsRequest
+from regent.core.protocol.topics import (
     AssignedPartition,
     ConfigEntry,
     CreatableTopic,
@@ -34,7 +34,7 @@ from core.protocol.topics import (
     TopicOutcome,
     TopicsRequest,
 )
-from core.replication.metadata_cache import MetadataCache
+from regent.core.replication.metadata_cache import MetadataCache
 from tests.support.term import KnownTopicIds, topic_id
 
 NOW, PATIENCE = 1_000, 500

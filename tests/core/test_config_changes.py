@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from core.config_changes import CHANGE_EXPIRATION_MS, ConfigChanges, ConfigNews
-from core.controller.events import (
+from regent.core.config_changes import CHANGE_EXPIRATION_MS, ConfigChanges, ConfigNews
+from regent.core.controller.events import (
     ControllerEvent,
     TopicUncleanLeaderElectionEnable,
     UncleanLeaderElectionEnable,
 )
-from core.errors import SessionExpiredError
+from regent.core.errors import SessionExpiredError
+from regent.zk.admin_znodes import ConfigEntityChangeNotificationSequenceZNode, ConfigEntityZNode
+from regent.zk.config_store import ZkConfigStore
+from regent.zk.operations import Committed, Create, WatchEvent, WatchKind
 from tests.support.fake_zookeeper import Call, FakeZooKeeper, FakeZooKeeperServer, Moment
-from zk.admin_znodes import ConfigEntityChangeNotificationSequenceZNode, ConfigEntityZNode
-from zk.config_store import ZkConfigStore
-from zk.operations import Committed, Create, WatchEvent, WatchKind
 
 UNCLEAN = {"unclean.leader.election.enable": "true"}
 

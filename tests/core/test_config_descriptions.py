@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from core.config_descriptions import (
+from regent.core.config_descriptions import (
     BrokerSetting,
     BrokerSettings,
     ConfigDescription,
@@ -12,7 +12,7 @@ from core.config_descriptions import (
     describe_broker,
     describe_topic,
 )
-from core.log_config import BROKER_NAMES
+from regent.core.log_config import BROKER_NAMES
 
 STATIC = {
     "log.retention.ms": BrokerSetting("100", "604800000", ConfigType.INT),

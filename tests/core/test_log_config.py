@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import fields, replace
 
-from core.log_config import BROKER_NAMES, DEFAULT_LOG_CONFIG, LogConfig
+from regent.core.log_config import BROKER_NAMES, DEFAULT_LOG_CONFIG, LogConfig
 
 
 def test_a_topic_overrides_by_kafkas_names():

@@ -6,7 +6,7 @@ from itertools import permutations
 
 import pytest
 
-from core.model import (
+from regent.core.model import (
     BrokerInfo,
     EndPoint,
     LeaderAndIsr,

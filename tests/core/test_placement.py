@@ -7,8 +7,8 @@ from itertools import product
 
 import pytest
 
-from core.errors import Errors
-from core.placement import (
+from regent.core.errors import Errors
+from regent.core.placement import (
     LEAST_LOADED,
     RANDOM,
     PlacementError,
@@ -18,7 +18,7 @@ from core.placement import (
     rack_alternated_brokers,
     runs,
 )
-from core.protocol.placement import PlacementBroker, PlacementSpec, PlaceTopicsRequest
+from regent.core.protocol.placement import PlacementBroker, PlacementSpec, PlaceTopicsRequest
 
 SIX_BROKERS_THREE_RACKS = {0: "r1", 1: "r3", 2: "r3", 3: "r2", 4: "r2", 5: "r1"}
 

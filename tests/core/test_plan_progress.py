@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from core.model import NO_LEADER, LeaderAndIsr, ReplicaAssignment, TopicPartition
-from core.plan_progress import MoveState, PlannedMove, move_state, obstacle
+from regent.core.model import NO_LEADER, LeaderAndIsr, ReplicaAssignment, TopicPartition
+from regent.core.plan_progress import MoveState, PlannedMove, move_state, obstacle
 
 MOVE = PlannedMove(TopicPartition("t", 0), before=(0, 1), target=(2, 1))
 EVERYBODY = {0, 1, 2, 3}

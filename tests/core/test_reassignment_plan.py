@@ -1,7 +1,7 @@
 from __future__ import annotations
 
-from core.model import ReplicaAssignment, TopicPartition
-from core.reassignment_plan import (
+from regent.core.model import ReplicaAssignment, TopicPartition
+from regent.core.reassignment_plan import (
     PartitionMove,
     follower_throttles,
     leader_throttles,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from core.timers import Timer
+from regent.core.timers import Timer
 
 
 def test_a_new_timer_has_nothing_and_no_extremes():

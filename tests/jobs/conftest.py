@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 from pyspark.sql import SparkSession
 
-from config.java import JavaNotFoundError, find_java
-from jobs.session import QUICK_START, SparkJvm
+from regent.config.java import JavaNotFoundError, find_java
+from regent.jobs.session import QUICK_START, SparkJvm
 
 
 @pytest.fixture(scope="session")

@@ -9,17 +9,17 @@ import pyarrow.parquet
 import pytest
 from pyspark.sql import SparkSession
 
-from core.model import LeaderAndIsr, LeaderIsrAndControllerEpoch, ReplicaAssignment
-from jobs.assignment_source import (
+from regent.core.model import LeaderAndIsr, LeaderIsrAndControllerEpoch, ReplicaAssignment
+from regent.jobs.assignment_source import (
     AssignmentSource,
     ReassignmentInProgressError,
     assignment_frame,
     check_assignment,
 )
-from jobs.command import InputError
-from zk.client import ZooKeeperClient
-from zk.operations import Create
-from zk.znodes import TopicPartitionStateZNode, TopicZNode, encode_topic_id
+from regent.jobs.command import InputError
+from regent.zk.client import ZooKeeperClient
+from regent.zk.operations import Create
+from regent.zk.znodes import TopicPartitionStateZNode, TopicZNode, encode_topic_id
 
 ROWS: list[dict[str, Any]] = [
     {"topic": "a", "partition": 0, "replicas": [3, 1]},

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from core.errors import BadDataError
-from core.model import BrokerInfo, EndPoint
-from jobs.brokers_file import Broker, read_brokers_file, read_registered_brokers
-from jobs.command import InputError
+from regent.core.errors import BadDataError
+from regent.core.model import BrokerInfo, EndPoint
+from regent.jobs.brokers_file import Broker, read_brokers_file, read_registered_brokers
+from regent.jobs.command import InputError
+from regent.zk import znodes
+from regent.zk.admin import NoClusterError, ZkAdminStore
 from tests.support.fake_zookeeper import FakeZooKeeper, FakeZooKeeperServer
-from zk import znodes
-from zk.admin import NoClusterError, ZkAdminStore
 
 
 @pytest.fixture

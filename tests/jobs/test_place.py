@@ -10,16 +10,16 @@ import pyarrow.parquet
 import pytest
 from pyspark.sql import SparkSession
 
-from core.errors import BadDataError
-from core.model import BrokerInfo, EndPoint
-from core.placement import place
-from core.protocol.placement import PlacementBroker, PlacementSpec, PlaceTopicsRequest
-from jobs.place import main
-from jobs.placement_output import WriteFailedError, write_placement
-from zk import znodes
-from zk.admin import ZkAdminStore
-from zk.client import ZooKeeperClient
-from zk.operations import Create
+from regent.core.errors import BadDataError
+from regent.core.model import BrokerInfo, EndPoint
+from regent.core.placement import place
+from regent.core.protocol.placement import PlacementBroker, PlacementSpec, PlaceTopicsRequest
+from regent.jobs.place import main
+from regent.jobs.placement_output import WriteFailedError, write_placement
+from regent.zk import znodes
+from regent.zk.admin import ZkAdminStore
+from regent.zk.client import ZooKeeperClient
+from regent.zk.operations import Create
 
 TOPICS = [
     {"topic": "payments", "partitions": 12, "replication_factor": 3, "config": {"a": "b"}},

@@ -6,10 +6,10 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.functions import spark_partition_id
 
-import jobs.placement_job
-from core.placement import PlacementError, place, runs
-from core.protocol.placement import PlacementBroker, PlacementSpec, PlaceTopicsRequest
-from jobs.placement_job import place_with_spark, placement_frame
+import regent.jobs.placement_job
+from regent.core.placement import PlacementError, place, runs
+from regent.core.protocol.placement import PlacementBroker, PlacementSpec, PlaceTopicsRequest
+from regent.jobs.placement_job import place_with_spark, placement_frame
 
 pytestmark = pytest.mark.spark
 
@@ -104,7 +104,7 @@ def test_it_equals_the_copysets_of_every_factor(spark: SparkSession):
 def test_many_partitions_are_spread_over_tasks_and_stay_in_order(
     spark: SparkSession, strategy: str, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(jobs.placement_job, "_ONE_TASK", 1_000)
+    monkeypatch.setattr(regent.jobs.placement_job, "_ONE_TASK", 1_000)
     topics = [PlacementSpec(f"t{number}", 5_001, 2, 0) for number in range(3)]
     large = request(topics, ["a", "b", "c"], strategy=strategy, start="1")
     tasks = placement_frame(spark, large).select(spark_partition_id()).distinct().count()

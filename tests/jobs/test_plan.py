@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from jobs.plan import main
-from jobs.planning import goals
+from regent.jobs.plan import main
+from regent.jobs.planning import goals
 
 Assignment = dict[tuple[str, int], list[int]]
 RACKS = {0: "a", 1: "b", 2: "c", 3: "a", 4: "b", 5: "c"}

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from core.ports import TopicAssignment
-from jobs.plan import main
+from regent.core.ports import TopicAssignment
+from regent.jobs.plan import main
+from regent.zk.admin import ZkAdminStore
 from tests.support.running_cluster import RunningCluster, eventually
-from zk.admin import ZkAdminStore
 
 LOST, PARTITIONS = 3, 24
 BEFORE: list[tuple[int, ...]] = [

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from jobs.report_balance import main
+from regent.jobs.report_balance import main
 
 RACKS = {0: "a", 1: "a", 2: "b", 3: "b", 4: "c", 5: None}
 

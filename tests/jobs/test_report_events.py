@@ -12,17 +12,17 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from actors.event_journal import EventJournalFile, HandledEvent
-from core.controller.effects import RecordChanges
-from core.controller.events import (
+from regent.actors.event_journal import EventJournalFile, HandledEvent
+from regent.core.controller.effects import RecordChanges
+from regent.core.controller.events import (
     AlterPartitionReceived,
     ControllerEvent,
     RegisterBrokerAndReelect,
 )
-from core.protocol.controller import AlterPartitionRequest, AlterPartitionRow
-from jobs.report_events import main
-from jobs.reports.event_page import write_page
-from jobs.reports.event_tables import event_tables
+from regent.core.protocol.controller import AlterPartitionRequest, AlterPartitionRow
+from regent.jobs.report_events import main
+from regent.jobs.reports.event_page import write_page
+from regent.jobs.reports.event_tables import event_tables
 from tests.jobs.journals import START_MS, Event, Leadership, World, write_journals
 from tests.support.term import T0, Candidate, Tree, of_type
 

@@ -10,7 +10,7 @@ import pyarrow
 import pytest
 from pyspark.sql import SparkSession
 
-from jobs.report_leaders import leaders, main
+from regent.jobs.report_leaders import leaders, main
 
 HEADER = ("topic", "partition", "replicas", "leader")
 ROWS = [

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from core.errors import Errors
-from core.placement import place
-from core.protocol.placement import (
+from regent.core.errors import Errors
+from regent.core.placement import place
+from regent.core.protocol.placement import (
     PlacementBroker,
     PlacementSpec,
     PlacementStatusRequest,
@@ -21,11 +21,11 @@ from core.protocol.placement import (
     PlaceTopicsRequest,
     PlaceTopicsResponse,
 )
-from jobs.service import MAX_PARTITIONS, MAX_WAITING
-from jobs.session import DIRECTORY_PREFIX
+from regent.jobs.service import MAX_PARTITIONS, MAX_WAITING
+from regent.jobs.session import DIRECTORY_PREFIX
+from regent.transport.remote_ref import RemoteActorRef
+from regent.transport.sockets import new_context
 from tests.support.running_cluster import eventually
-from transport.remote_ref import RemoteActorRef
-from transport.sockets import new_context
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("java")]
 
@@ -33,7 +33,7 @@ TIMEOUT_S = 110.0
 PROGRAM = """
 import sys
 from pathlib import Path
-from jobs.service import serve
+from regent.jobs.service import serve
 
 sys.exit(
     serve(

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from jobs.session import KillSwitch, SparkFailedError, SparkJvm
+from regent.jobs.session import KillSwitch, SparkFailedError, SparkJvm
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("java")]
 

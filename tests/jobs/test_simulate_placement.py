@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from pyspark.sql import SparkSession
 
-from core.placement import Strategy, place
-from jobs.reports.placement_trial import (
+from regent.core.placement import Strategy, place
+from regent.jobs.reports.placement_trial import (
     BLOCKS,
     INTERLEAVED,
     Setting,
@@ -25,7 +25,7 @@ from jobs.reports.placement_trial import (
     replicas_moved,
     strategies_to_compare,
 )
-from jobs.simulate_placement import main
+from regent.jobs.simulate_placement import main
 
 
 def setting(racks: int = 3, layout: str = INTERLEAVED) -> Setting:

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 
 import pyarrow.parquet
 import pytest
 
-import run
-from core.placement import place
-from core.protocol.placement import PlacementBroker, PlacementSpec, PlaceTopicsRequest
+from regent.config.command_line import COMMAND
+from regent.core.placement import place
+from regent.core.protocol.placement import PlacementBroker, PlacementSpec, PlaceTopicsRequest
 from tests.support.running_cluster import eventually
 from tests.support.standalone_spark import StandaloneSpark
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
-RUN = Path(run.__file__)
 TOPICS, PARTITIONS = 1_000, 1_000
 BROKERS = range(7, 1_007)
 
@@ -31,7 +29,7 @@ def test_a_worker_that_dies_in_the_middle_changes_nothing(java: None, tmp_path: 
     with StandaloneSpark(tmp_path) as spark:
         job = subprocess.Popen(
             [
-                *(sys.executable, RUN, "jobs", "place", "--master", spark.master),
+                *(*COMMAND, "jobs", "place", "--master", spark.master),
                 *("--topics", str(topics), "--brokers", str(brokers)),
                 *("--out", str(out), "--format", "parquet"),
             ],

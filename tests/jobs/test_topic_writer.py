@@ -6,11 +6,11 @@ from contextlib import closing
 import pyarrow
 import pytest
 
-import jobs.topic_writer
-from core.model import BrokerInfo, EndPoint
-from core.protocol.placement import PlacementBroker, PlacementSpec, PlaceTopicsRequest
-from jobs.command import InputError
-from jobs.topic_writer import (
+import regent.jobs.topic_writer
+from regent.core.model import BrokerInfo, EndPoint
+from regent.core.protocol.placement import PlacementBroker, PlacementSpec, PlaceTopicsRequest
+from regent.jobs.command import InputError
+from regent.jobs.topic_writer import (
     PlacedTopic,
     TopicsExistError,
     Written,
@@ -18,12 +18,12 @@ from jobs.topic_writer import (
     placed_topics,
     write_topics,
 )
+from regent.zk import znodes
+from regent.zk.admin import ZkAdminStore
+from regent.zk.admin_znodes import ConfigEntityZNode, DeleteTopicsTopicZNode
+from regent.zk.client import ZooKeeperClient
+from regent.zk.operations import ConnectionLossError, Create
 from tests.support.fake_zookeeper import Call, FakeZooKeeper, FakeZooKeeperServer, Moment
-from zk import znodes
-from zk.admin import ZkAdminStore
-from zk.admin_znodes import ConfigEntityZNode, DeleteTopicsTopicZNode
-from zk.client import ZooKeeperClient
-from zk.operations import ConnectionLossError, Create
 
 TOPICS = [PlacedTopic(f"t{n}", {0: (0, 1), 1: (1, 2)}) for n in range(10)]
 
@@ -116,7 +116,7 @@ def test_whoever_is_interrupted_anywhere_goes_on_where_it_ended(
     monkeypatch: pytest.MonkeyPatch,
     last: int,
 ):
-    monkeypatch.setattr(jobs.topic_writer, "_TOPICS_AT_ONCE", 3)
+    monkeypatch.setattr(regent.jobs.topic_writer, "_TOPICS_AT_ONCE", 3)
     calls = iter(range(1, 100))
 
     def die(call: Call) -> None:

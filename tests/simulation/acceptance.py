@@ -8,22 +8,22 @@ from __future__ import annotations
 
 from typing import TypeAlias
 
-from core.controller import effects as fx
-from core.controller import events
-from core.controller.context import ControllerContext
-from core.controller.states import ReplicaState
-from core.errors import Errors
-from core.model import LeaderAndIsr, PartitionAndReplica
-from core.protocol.controller import (
+from regent.core.controller import effects as fx
+from regent.core.controller import events
+from regent.core.controller.context import ControllerContext
+from regent.core.controller.states import ReplicaState
+from regent.core.errors import Errors
+from regent.core.model import LeaderAndIsr, PartitionAndReplica
+from regent.core.protocol.controller import (
     AlterPartitionRequest,
     AlterPartitionResponse,
     AlterPartitionRow,
 )
+from regent.zk.znodes import TopicPartitionStateZNode
 from tests.simulation.broker import SimulatedBroker
 from tests.simulation.cluster import Cluster
 from tests.simulation.leadership_history import LeadershipHistory
 from tests.simulation.situations import Situation, Situations
-from zk.znodes import TopicPartitionStateZNode
 
 AnswerEvent: TypeAlias = (
     events.LeaderAndIsrResponseReceived

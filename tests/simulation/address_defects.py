@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any, TypeAlias
 from unittest.mock import patch
 
-from core.controller.broker_membership import BrokerMembership
-from core.model import BrokerId, BrokerInfo, BrokerRegistration
+from regent.core.controller.broker_membership import BrokerMembership
+from regent.core.model import BrokerId, BrokerInfo, BrokerRegistration
 
 Defect: TypeAlias = Callable[[], Any]
 

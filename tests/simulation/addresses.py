@@ -6,12 +6,12 @@ import random
 from collections.abc import Callable
 from dataclasses import replace
 
-from core.errors import BadDataError
-from core.model import EndPoint
+from regent.core.errors import BadDataError
+from regent.core.model import EndPoint
+from regent.zk.znodes import BrokerIdZNode
 from tests.simulation.broker import SimulatedBroker
 from tests.simulation.cluster import Cluster
 from tests.simulation.situations import Situation, Situations
-from zk.znodes import BrokerIdZNode
 
 CHANGING_PROBABILITY = 0.15  # of a history
 ACTION_PROBABILITY = 0.03

@@ -5,9 +5,9 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Collection
 
-from core.config_changes import DEFAULT_BROKER, UNCLEAN_LEADER_ELECTION
-from core.model import BrokerId, ReplicaAssignment, TopicPartition
-from core.protocol.controller import (
+from regent.core.config_changes import DEFAULT_BROKER, UNCLEAN_LEADER_ELECTION
+from regent.core.model import BrokerId, ReplicaAssignment, TopicPartition
+from regent.core.protocol.controller import (
     AlterPartitionReassignmentsRequest,
     ControllerRequest,
     DescribeTopicsRequest,
@@ -16,16 +16,16 @@ from core.protocol.controller import (
     ListPartitionReassignmentsRequest,
     ReassignablePartition,
 )
-from tests.simulation.cluster import Cluster
-from tests.simulation.configurations import set_config
-from tests.simulation.leadership_history import LeadershipHistory
-from tests.simulation.odds import Menu
-from zk.admin_znodes import (
+from regent.zk.admin_znodes import (
     DeleteTopicsTopicZNode,
     PreferredReplicaElectionZNode,
     ReassignPartitionsZNode,
 )
-from zk.znodes import ControllerZNode, TopicZNode, TopicZNodeData
+from regent.zk.znodes import ControllerZNode, TopicZNode, TopicZNodeData
+from tests.simulation.cluster import Cluster
+from tests.simulation.configurations import set_config
+from tests.simulation.leadership_history import LeadershipHistory
+from tests.simulation.odds import Menu
 
 NAMES = tuple(f"topic-{number}" for number in range(6))
 NAMES_OF_A_HISTORY = (2, 3, 6)

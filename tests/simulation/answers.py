@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from core.errors import Errors
-from core.model import BrokerId, TopicPartition
-from core.protocol.controller import (
+from regent.core.errors import Errors
+from regent.core.model import BrokerId, TopicPartition
+from regent.core.protocol.controller import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
     AlterPartitionRequest,
@@ -15,7 +15,7 @@ from core.protocol.controller import (
     ElectLeadersRequest,
     ElectLeadersResponse,
 )
-from core.replication.partition import Role
+from regent.core.replication.partition import Role
 from tests.simulation.broker import SimulatedBroker
 from tests.simulation.cluster import Cluster
 from tests.simulation.leadership_history import Belief, LeadershipHistory

@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 
-from core.controller import events
-from core.controller.controller import MAX_RESIGNATION_BACKOFF_MS
-from core.model import BrokerId, TopicPartition
-from core.protocol.controller import AlterPartitionReassignmentsRequest
+from regent.core.controller import events
+from regent.core.controller.controller import MAX_RESIGNATION_BACKOFF_MS
+from regent.core.model import BrokerId, TopicPartition
+from regent.core.protocol.controller import AlterPartitionReassignmentsRequest
+from regent.zk.admin_znodes import DeleteTopicsTopicZNode
 from tests.simulation.cluster import Cluster
 from tests.simulation.fetchers import FETCH_INTERVAL_MS
 from tests.simulation.leadership_history import LeadershipHistory
-from zk.admin_znodes import DeleteTopicsTopicZNode
 
 # Nothing is lost that is waited for. But a leader may be known to be sound SUSPECTS_DELAY_MS later.
 MAX_ELECTION_MS = 2 * FETCH_INTERVAL_MS

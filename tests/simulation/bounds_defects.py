@@ -6,11 +6,11 @@ from collections.abc import Callable, Collection
 from typing import Any, TypeAlias
 from unittest.mock import patch
 
-from core.controller import events
-from core.controller.controller import Controller
-from core.controller.reassignment import Reassignments
-from core.controller.set_aside import SetAside
-from core.model import TopicPartition
+from regent.core.controller import events
+from regent.core.controller.controller import Controller
+from regent.core.controller.reassignment import Reassignments
+from regent.core.controller.set_aside import SetAside
+from regent.core.model import TopicPartition
 
 Defect: TypeAlias = Callable[[], Any]
 

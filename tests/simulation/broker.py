@@ -8,31 +8,37 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 
-from core.controller import effects as fx
-from core.controller import events
-from core.controller.answers import refusal
-from core.controller.controller import Controller
-from core.controller.events import ControllerEvent, RequestId
-from core.controller.set_aside import resignation
-from core.controller.term import ControllerSettings
-from core.errors import Errors, SessionExpiredError, UnreadableError
-from core.model import BrokerId, BrokerInfo, EndPoint
-from core.protocol.broker import FetchRequest
-from core.protocol.control import (
+from regent.core.controller import effects as fx
+from regent.core.controller import events
+from regent.core.controller.answers import refusal
+from regent.core.controller.controller import Controller
+from regent.core.controller.events import ControllerEvent, RequestId
+from regent.core.controller.set_aside import resignation
+from regent.core.controller.term import ControllerSettings
+from regent.core.errors import Errors, SessionExpiredError, UnreadableError
+from regent.core.model import BrokerId, BrokerInfo, EndPoint
+from regent.core.protocol.broker import FetchRequest
+from regent.core.protocol.control import (
     ControlResponse,
     LeaderAndIsrRequest,
     StopReplicaRequest,
     UpdateMetadataRequest,
 )
-from core.protocol.controller import (
+from regent.core.protocol.controller import (
     AlterPartitionRequest,
     AlterPartitionResponse,
     ControlledShutdownRequest,
     ControlledShutdownResponse,
     ControllerRequest,
 )
-from core.replication.metadata_cache import MetadataCache
-from core.replication.replica_manager import ReplicaManager, ReplicationSettings
+from regent.core.replication.metadata_cache import MetadataCache
+from regent.core.replication.replica_manager import ReplicaManager, ReplicationSettings
+from regent.zk import cluster_identity
+from regent.zk.admin_znodes import ConfigEntityChangeNotificationZNode
+from regent.zk.operations import ConnectionLossError, WatchEvent
+from regent.zk.store import ZkControllerStore
+from regent.zk.watches import controller_event
+from regent.zk.znodes import TopicsZNode
 from tests.simulation.channel import FEW_REQUESTS, REQUEST_TIMEOUT_MS, Channel
 from tests.simulation.client_requests import (
     ConsumeRequest,
@@ -49,12 +55,6 @@ from tests.simulation.records import RecordObserver
 from tests.simulation.simulated_logs import SimulatedDisk
 from tests.simulation.virtual_time import VirtualTime
 from tests.support.fake_zookeeper import FakeZooKeeper, FakeZooKeeperServer
-from zk import cluster_identity
-from zk.admin_znodes import ConfigEntityChangeNotificationZNode
-from zk.operations import ConnectionLossError, WatchEvent
-from zk.store import ZkControllerStore
-from zk.watches import controller_event
-from zk.znodes import TopicsZNode
 
 CHECKPOINT_INTERVAL_MS = 5_000
 MAX_EVENTS = 100_000

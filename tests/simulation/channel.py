@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
-from core.controller import effects as fx
-from core.controller import events
-from core.controller.responses import response_event
-from core.model import BrokerRegistration
+from regent.core.controller import effects as fx
+from regent.core.controller import events
+from regent.core.controller.responses import response_event
+from regent.core.model import BrokerRegistration
 from tests.simulation.network import AnswerBody, Exchange
 
 if TYPE_CHECKING:

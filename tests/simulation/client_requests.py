@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from core.model import TopicPartition
-from core.protocol.client import (
+from regent.core.model import TopicPartition
+from regent.core.protocol.client import (
     ConsumedPartition,
     ConsumerFetch,
     DeletedRecords,

@@ -14,9 +14,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from core.errors import Errors
-from core.model import BrokerId, TopicPartition
-from core.protocol.client import ACKS_ALL, ACKS_LEADER, ConsumerFetch, ConsumerPosition
+from regent.core.errors import Errors
+from regent.core.model import BrokerId, TopicPartition
+from regent.core.protocol.client import ACKS_ALL, ACKS_LEADER, ConsumerFetch, ConsumerPosition
+from regent.zk.admin_znodes import DeleteTopicsTopicZNode
 from tests.simulation.broker import SimulatedBroker
 from tests.simulation.client_requests import (
     ConsumeRequest,
@@ -35,7 +36,6 @@ from tests.simulation.pipelining import (
 )
 from tests.simulation.record_history import RecordHistory
 from tests.support.record_batches import batch
-from zk.admin_znodes import DeleteTopicsTopicZNode
 
 CARELESS_TOPIC, PLAIN_TOPIC = "topic-0", "topic-1"
 PIPELINED_TOPICS = ("topic-4", "topic-5")

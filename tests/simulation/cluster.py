@@ -12,19 +12,20 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TypeAlias
 
-from core.controller.effects import Effect, SendControlRequest
-from core.controller.events import ControllerEvent, StandAgain
-from core.controller.term import ControllerSettings
-from core.errors import ForeignDirectoryError
-from core.model import (
+from regent.core.controller.effects import Effect, SendControlRequest
+from regent.core.controller.events import ControllerEvent, StandAgain
+from regent.core.controller.term import ControllerSettings
+from regent.core.errors import ForeignDirectoryError
+from regent.core.model import (
     BrokerId,
     LeaderIsrAndControllerEpoch,
     ReplicaAssignment,
     TopicPartition,
 )
-from core.protocol.control import ControlResponse
-from core.protocol.controller import ControllerRequest, ControllerResponse
-from core.replication.replica_manager import ReplicationSettings
+from regent.core.protocol.control import ControlResponse
+from regent.core.protocol.controller import ControllerRequest, ControllerResponse
+from regent.core.replication.replica_manager import ReplicationSettings
+from regent.zk.znodes import ClusterIdZNode, TopicPartitionStateZNode, TopicZNode
 from tests.simulation.broker import MAX_EVENTS, SimulatedBroker, World
 from tests.simulation.channel import MANY_REQUESTS
 from tests.simulation.disk import Disk
@@ -34,7 +35,6 @@ from tests.simulation.records import RecordObserver
 from tests.simulation.simulated_logs import LostBatches, SimulatedDisk
 from tests.simulation.virtual_time import VirtualTime
 from tests.support.fake_zookeeper import FakeZooKeeperServer, Hook
-from zk.znodes import ClusterIdZNode, TopicPartitionStateZNode, TopicZNode
 
 Step: TypeAlias = tuple[str, int]
 """What could happen next: "expiry" or "event" of a broker, "deliver" of a packet."""

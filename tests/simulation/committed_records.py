@@ -11,7 +11,7 @@ import bisect
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from core.model import BrokerId, TopicPartition
+from regent.core.model import BrokerId, TopicPartition
 from tests.simulation.simulated_logs import SimulatedLog
 from tests.support.memory_logs import StoredBatch
 from tests.support.record_batches import values_of

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING
 
-from core.config_changes import ConfigChanges
-from core.errors import SessionExpiredError
-from core.model import TopicPartition
-from core.protocol.control import LeaderAndIsrRequest, LeaderAndIsrTopic
-from zk.config_store import ZkConfigStore
+from regent.core.config_changes import ConfigChanges
+from regent.core.errors import SessionExpiredError
+from regent.core.model import TopicPartition
+from regent.core.protocol.control import LeaderAndIsrRequest, LeaderAndIsrTopic
+from regent.zk.config_store import ZkConfigStore
 
 if TYPE_CHECKING:
     from tests.simulation.broker import SimulatedBroker

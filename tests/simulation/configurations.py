@@ -5,14 +5,14 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping
 
-from core.config_changes import DEFAULT_BROKER, UNCLEAN_LEADER_ELECTION
-from core.model import BrokerId, TopicPartition
-from core.protocol.control import LeaderAndIsrRequest
+from regent.core.config_changes import DEFAULT_BROKER, UNCLEAN_LEADER_ELECTION
+from regent.core.model import BrokerId, TopicPartition
+from regent.core.protocol.control import LeaderAndIsrRequest
+from regent.zk.admin_znodes import ConfigEntityChangeNotificationSequenceZNode, ConfigEntityZNode
 from tests.simulation.broker import SimulatedBroker
 from tests.simulation.cluster import Cluster
 from tests.simulation.network import RequestBody
 from tests.support.fake_zookeeper import FakeZooKeeperServer
-from zk.admin_znodes import ConfigEntityChangeNotificationSequenceZNode, ConfigEntityZNode
 
 CHANGING_PROBABILITY = 0.3  # of a history
 ACTION_PROBABILITY = 0.04

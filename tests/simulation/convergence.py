@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Mapping
 
-from core.controller.context import ControllerContext
-from core.controller.states import PartitionState, ReplicaState
-from core.model import (
+from regent.core.controller.context import ControllerContext
+from regent.core.controller.states import PartitionState, ReplicaState
+from regent.core.model import (
     NO_LEADER,
     BrokerId,
     BrokerInfo,
@@ -20,19 +20,19 @@ from core.model import (
     ReplicaAssignment,
     TopicPartition,
 )
-from core.replication.partition import Role
-from tests.simulation.broker import SimulatedBroker
-from tests.simulation.cluster import Cluster
-from tests.simulation.configurations import assert_obeys_configurations
-from zk.admin_znodes import DeleteTopicsTopicZNode, ReassignPartitionsZNode
-from zk.operations import Znode
-from zk.znodes import (
+from regent.core.replication.partition import Role
+from regent.zk.admin_znodes import DeleteTopicsTopicZNode, ReassignPartitionsZNode
+from regent.zk.operations import Znode
+from regent.zk.znodes import (
     BrokerIdZNode,
     ControllerEpochZNode,
     ControllerZNode,
     TopicZNode,
     TopicZNodeData,
 )
+from tests.simulation.broker import SimulatedBroker
+from tests.simulation.cluster import Cluster
+from tests.simulation.configurations import assert_obeys_configurations
 
 MAX_IMBALANCE = 0.10
 CHILDLESS = (

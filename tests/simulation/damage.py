@@ -10,7 +10,7 @@ import random
 from collections.abc import Callable
 from functools import partial
 
-from core.model import BrokerId, TopicPartition
+from regent.core.model import BrokerId, TopicPartition
 from tests.simulation.cluster import Cluster
 from tests.simulation.committed_records import batch_at
 from tests.simulation.simulated_logs import SimulatedDisk, SimulatedLog

@@ -9,19 +9,19 @@ from collections.abc import Callable
 from typing import Any, TypeAlias
 from unittest.mock import patch
 
-from core.controller.notifications import Notifications
-from core.controller.replica_state_machine import ReplicaStateMachine
-from core.controller.request_batch import ControlRequestBatch
-from core.controller.responses import ControlResponses
-from core.controller.states import ReplicaState
-from core.controller.topic_deletion import TopicDeletions
-from core.errors import DamagedRecordsError, Errors
-from core.model import NO_LEADER
-from core.replication.consumer_fetches import DelayedConsumerFetch
-from core.replication.hosted_partitions import HostedPartitions
-from core.replication.log_replacement import LogReplacement
-from core.replication.partition import Role
-from core.replication.replica_manager import ReplicaManager
+from regent.core.controller.notifications import Notifications
+from regent.core.controller.replica_state_machine import ReplicaStateMachine
+from regent.core.controller.request_batch import ControlRequestBatch
+from regent.core.controller.responses import ControlResponses
+from regent.core.controller.states import ReplicaState
+from regent.core.controller.topic_deletion import TopicDeletions
+from regent.core.errors import DamagedRecordsError, Errors
+from regent.core.model import NO_LEADER
+from regent.core.replication.consumer_fetches import DelayedConsumerFetch
+from regent.core.replication.hosted_partitions import HostedPartitions
+from regent.core.replication.log_replacement import LogReplacement
+from regent.core.replication.partition import Role
+from regent.core.replication.replica_manager import ReplicaManager
 from tests.support.memory_logs import MemoryLog, MemoryLogs
 
 Defect: TypeAlias = Callable[[], Any]

@@ -14,25 +14,25 @@ from dataclasses import replace
 from typing import Any, TypeAlias
 from unittest.mock import patch
 
-from core.controller.alter_partition import AlterPartitions
-from core.controller.context import ControllerContext
-from core.controller.controlled_shutdown import ControlledShutdowns
-from core.controller.moving_leaderships import MovingLeaderships
-from core.controller.partition_moves import PartitionMoves
-from core.controller.partition_state_machine import PartitionStateMachine
-from core.controller.reassignment import Reassignments
-from core.controller.request_batch import ControlRequestBatch
-from core.controller.responses import ControlResponses
-from core.controller.topic_deletion import TopicDeletions
-from core.errors import Errors, StateChangeFailedError
-from core.model import NO_LEADER, LeaderAndIsr
-from core.protocol.control import StopReplicaRequest
-from core.replication.control_orders import ControlOrders
-from core.replication.replica_fetcher import ReplicaFetcher
-from zk import store
-from zk.operations import ANY_VERSION, SetData
-from zk.watching_store import WatchingStore
-from zk.znodes import TopicZNode
+from regent.core.controller.alter_partition import AlterPartitions
+from regent.core.controller.context import ControllerContext
+from regent.core.controller.controlled_shutdown import ControlledShutdowns
+from regent.core.controller.moving_leaderships import MovingLeaderships
+from regent.core.controller.partition_moves import PartitionMoves
+from regent.core.controller.partition_state_machine import PartitionStateMachine
+from regent.core.controller.reassignment import Reassignments
+from regent.core.controller.request_batch import ControlRequestBatch
+from regent.core.controller.responses import ControlResponses
+from regent.core.controller.topic_deletion import TopicDeletions
+from regent.core.errors import Errors, StateChangeFailedError
+from regent.core.model import NO_LEADER, LeaderAndIsr
+from regent.core.protocol.control import StopReplicaRequest
+from regent.core.replication.control_orders import ControlOrders
+from regent.core.replication.replica_fetcher import ReplicaFetcher
+from regent.zk import store
+from regent.zk.operations import ANY_VERSION, SetData
+from regent.zk.watching_store import WatchingStore
+from regent.zk.znodes import TopicZNode
 
 Defect: TypeAlias = Callable[[], Any]
 

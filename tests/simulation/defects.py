@@ -10,30 +10,33 @@ from dataclasses import replace
 from typing import Any, TypeAlias
 from unittest.mock import patch
 
-from core.controller import reassignment
-from core.controller.alter_partition import AlterPartitions
-from core.controller.assignments import write_assignments
-from core.controller.broker_membership import BrokerMembership
-from core.controller.context import ControllerContext
-from core.controller.controlled_shutdown import ControlledShutdowns
-from core.controller.controller import Controller
-from core.controller.effects import Reply
-from core.controller.notifications import Notifications
-from core.controller.partition_moves import PartitionMoves
-from core.controller.partition_state_machine import PartitionStateMachine
-from core.controller.reassignment_requests import requested_assignment
-from core.controller.request_batch import ControlRequestBatch
-from core.controller.responses import ControlResponses
-from core.controller.topic_changes import TopicChanges
-from core.controller.topic_deletion import TopicDeletions
-from core.errors import Errors
-from core.model import LeaderAndIsr, ReplicaAssignment, TopicPartition
-from core.ports import ControllerEpoch
-from core.protocol.control import ControlHeader, LeaderAndIsrRequest
-from core.protocol.controller import ControlledShutdownResponse
-from core.replication import control_orders
-from core.replication.control_orders import ControlOrders
-from core.replication.request_parts import Named, RequestParts
+from regent.core.controller import reassignment
+from regent.core.controller.alter_partition import AlterPartitions
+from regent.core.controller.assignments import write_assignments
+from regent.core.controller.broker_membership import BrokerMembership
+from regent.core.controller.context import ControllerContext
+from regent.core.controller.controlled_shutdown import ControlledShutdowns
+from regent.core.controller.controller import Controller
+from regent.core.controller.effects import Reply
+from regent.core.controller.notifications import Notifications
+from regent.core.controller.partition_moves import PartitionMoves
+from regent.core.controller.partition_state_machine import PartitionStateMachine
+from regent.core.controller.reassignment_requests import requested_assignment
+from regent.core.controller.request_batch import ControlRequestBatch
+from regent.core.controller.responses import ControlResponses
+from regent.core.controller.topic_changes import TopicChanges
+from regent.core.controller.topic_deletion import TopicDeletions
+from regent.core.errors import Errors
+from regent.core.model import LeaderAndIsr, ReplicaAssignment, TopicPartition
+from regent.core.ports import ControllerEpoch
+from regent.core.protocol.control import ControlHeader, LeaderAndIsrRequest
+from regent.core.protocol.controller import ControlledShutdownResponse
+from regent.core.replication import control_orders
+from regent.core.replication.control_orders import ControlOrders
+from regent.core.replication.request_parts import Named, RequestParts
+from regent.zk import fenced_writes
+from regent.zk.store import ZkControllerStore
+from regent.zk.watching_store import WatchingStore
 from tests.simulation.address_defects import ADDRESS_DEFECTS
 from tests.simulation.bounds_defects import BOUNDS_DEFECTS
 from tests.simulation.config_defects import CONFIG_DEFECTS, SEARCH_CONFIG_FROM
@@ -65,9 +68,6 @@ from tests.simulation.tampering_defects import (
     terms_unchecked,
 )
 from tests.simulation.telling_defects import TELLING_DEFECTS, lost_deletions_repeated_last
-from zk import fenced_writes
-from zk.store import ZkControllerStore
-from zk.watching_store import WatchingStore
 
 Defect: TypeAlias = Callable[[], Any]
 

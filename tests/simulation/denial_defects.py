@@ -11,12 +11,12 @@ from collections.abc import Callable
 from typing import Any, TypeAlias
 from unittest.mock import patch
 
-from core.controller.context import ControllerContext
-from core.controller.reassignment import Reassignments
-from core.controller.replica_state_machine import ReplicaStateMachine
-from core.controller.topic_changes import TopicChanges
-from core.errors import Errors
-from core.replication import led_partitions
+from regent.core.controller.context import ControllerContext
+from regent.core.controller.reassignment import Reassignments
+from regent.core.controller.replica_state_machine import ReplicaStateMachine
+from regent.core.controller.topic_changes import TopicChanges
+from regent.core.errors import Errors
+from regent.core.replication import led_partitions
 
 Defect: TypeAlias = Callable[[], Any]
 

@@ -5,18 +5,18 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
-from core.controller.events import LookAgain
-from core.model import BrokerId
-from tests.simulation.cluster import Cluster
-from tests.simulation.leadership_history import LeadershipHistory
-from tests.simulation.situations import Situation, Situations
-from zk.znodes import (
+from regent.core.controller.events import LookAgain
+from regent.core.model import BrokerId
+from regent.zk.znodes import (
     ControllerZNode,
     TopicPartitionStateZNode,
     TopicPartitionsZNode,
     TopicsZNode,
     TopicZNode,
 )
+from tests.simulation.cluster import Cluster
+from tests.simulation.leadership_history import LeadershipHistory
+from tests.simulation.situations import Situation, Situations
 
 DENIAL_PROBABILITY = 0.12  # of a history
 ACTION_PROBABILITY = 0.05

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from core.errors import DamagedRecordsError
-from core.log_config import LogConfig
-from core.model import BrokerId, TopicPartition
-from core.protocol.control import TopicId
-from core.records import RecordBytes
-from core.replica_logs import AppendedRecords
+from regent.core.errors import DamagedRecordsError
+from regent.core.log_config import LogConfig
+from regent.core.model import BrokerId, TopicPartition
+from regent.core.protocol.control import TopicId
+from regent.core.records import RecordBytes
+from regent.core.replica_logs import AppendedRecords
 from tests.simulation.records import RecordObserver, past_all_guards
 from tests.simulation.simulated_logs import IsElsewhere, LostBatches
 from tests.support.memory_logs import MemoryLog, MemoryLogs

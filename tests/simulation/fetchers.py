@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from core.model import NO_EPOCH, BrokerId
-from core.protocol.broker import FetchResponse
+from regent.core.model import NO_EPOCH, BrokerId
+from regent.core.protocol.broker import FetchResponse
 from tests.simulation.channel import REQUEST_TIMEOUT_MS
 from tests.simulation.network import AnswerBody, Exchange
 

@@ -10,8 +10,8 @@ import random
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from core.model import TopicPartition
-from storage.checkpoints import (
+from regent.core.model import TopicPartition
+from regent.storage.checkpoints import (
     HIGH_WATERMARKS,
     LEADER_EPOCHS,
     LOG_START_OFFSETS,

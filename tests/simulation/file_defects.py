@@ -10,12 +10,12 @@ from contextlib import ExitStack
 from typing import Any, TypeAlias
 from unittest.mock import patch
 
-from storage import directory_logs, log, log_recovery, verification
-from storage.leader_epochs import LeaderEpochs
-from storage.log import Log
-from storage.log_directory import LogDirectory
-from storage.log_recovery import LoadedLog
-from storage.suspect_logs import SuspectLogs
+from regent.storage import directory_logs, log, log_recovery, verification
+from regent.storage.leader_epochs import LeaderEpochs
+from regent.storage.log import Log
+from regent.storage.log_directory import LogDirectory
+from regent.storage.log_recovery import LoadedLog
+from regent.storage.suspect_logs import SuspectLogs
 
 Defect: TypeAlias = Callable[[], Any]
 

@@ -19,12 +19,12 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from core.errors import DamagedRecordsError
-from core.log_config import UNLIMITED, LogConfig
-from core.model import BrokerId, TopicPartition
-from core.protocol.control import TopicId
-from storage.log import Log
-from storage.log_manager import LogManager
+from regent.core.errors import DamagedRecordsError
+from regent.core.log_config import UNLIMITED, LogConfig
+from regent.core.model import BrokerId, TopicPartition
+from regent.core.protocol.control import TopicId
+from regent.storage.log import Log
+from regent.storage.log_manager import LogManager
 from tests.simulation.disk import CLOCK_APART_MS, TOPIC_CONFIGS
 from tests.simulation.file_damage import draw_change
 from tests.simulation.file_log import ObservedFileLog

@@ -8,11 +8,11 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from core.errors import RecordsRefusedError
-from core.records import RecordBytes
-from core.replica_logs import AppendedRecords
-from storage.log import Log
-from storage.segment import Segment
+from regent.core.errors import RecordsRefusedError
+from regent.core.records import RecordBytes
+from regent.core.replica_logs import AppendedRecords
+from regent.storage.log import Log
+from regent.storage.segment import Segment
 from tests.simulation.records import BrokenInvariantError, past_all_guards
 from tests.support.memory_logs import StoredBatch, stored_batch
 from tests.support.record_batches import UNCOUNTED_BYTES, Record, records_of

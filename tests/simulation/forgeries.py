@@ -9,9 +9,9 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
-from core.model import LeaderRecoveryState
-from core.protocol.controller import AlterPartitionRequest, AlterPartitionRow
-from core.replication.partition import Partition, Role
+from regent.core.model import LeaderRecoveryState
+from regent.core.protocol.controller import AlterPartitionRequest, AlterPartitionRow
+from regent.core.replication.partition import Partition, Role
 from tests.simulation.broker import SimulatedBroker
 from tests.simulation.cluster import Cluster
 

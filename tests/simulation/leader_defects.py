@@ -13,13 +13,13 @@ from contextlib import ExitStack
 from typing import Any, TypeAlias
 from unittest.mock import patch
 
-from core.controller.alter_partition import AlterPartitions
-from core.errors import Errors
-from core.model import LeaderRecoveryState
-from core.replication.follower_fetches import FollowerFetches
-from core.replication.led_partitions import LedPartitions
-from core.replication.partition import Partition
-from core.replication.produces import DelayedProduce, Produce
+from regent.core.controller.alter_partition import AlterPartitions
+from regent.core.errors import Errors
+from regent.core.model import LeaderRecoveryState
+from regent.core.replication.follower_fetches import FollowerFetches
+from regent.core.replication.led_partitions import LedPartitions
+from regent.core.replication.partition import Partition
+from regent.core.replication.produces import DelayedProduce, Produce
 from tests.support.memory_logs import MemoryLog
 
 Defect: TypeAlias = Callable[[], Any]

@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from typing import NamedTuple
 
-from core.config_changes import UNCLEAN_LEADER_ELECTION
-from core.errors import BadDataError
-from core.model import (
+from regent.core.config_changes import UNCLEAN_LEADER_ELECTION
+from regent.core.errors import BadDataError
+from regent.core.model import (
     NO_LEADER,
     BrokerId,
     LeaderAndIsr,
@@ -16,28 +16,28 @@ from core.model import (
     ReplicaAssignment,
     TopicPartition,
 )
-from core.protocol.controller import (
+from regent.core.protocol.controller import (
     AlterPartitionRequest,
     AlterPartitionRow,
     ControlledShutdownRequest,
     ElectionType,
     ElectLeadersRequest,
 )
-from tests.simulation.broker import SimulatedBroker
-from tests.simulation.cluster import Cluster
-from tests.simulation.network import Exchange
-from tests.simulation.situations import Situation, Situations
-from tests.support.zookeeper_replica import Transaction
-from zk.admin_znodes import ConfigEntityZNode, DeleteTopicsZNode
-from zk.operations import Check, Create, Delete, Operation, SetData
-from zk.suspect_replicas import decode as decode_suspects
-from zk.znodes import (
+from regent.zk.admin_znodes import ConfigEntityZNode, DeleteTopicsZNode
+from regent.zk.operations import Check, Create, Delete, Operation, SetData
+from regent.zk.suspect_replicas import decode as decode_suspects
+from regent.zk.znodes import (
     BrokerIdZNode,
     ControllerEpochZNode,
     ControllerZNode,
     TopicPartitionStateZNode,
     TopicZNode,
 )
+from tests.simulation.broker import SimulatedBroker
+from tests.simulation.cluster import Cluster
+from tests.simulation.network import Exchange
+from tests.simulation.situations import Situation, Situations
+from tests.support.zookeeper_replica import Transaction
 
 TOPIC_CONFIGS = "/config/topics/"
 BROKER_CONFIGS = "/config/brokers/"

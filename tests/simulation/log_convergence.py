@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from core.model import TopicPartition
-from core.protocol.client import ConsumerFetch, ConsumerPosition
-from core.replication.partition import Partition, Role
+from regent.core.model import TopicPartition
+from regent.core.protocol.client import ConsumerFetch, ConsumerPosition
+from regent.core.replication.partition import Partition, Role
+from regent.zk.admin_znodes import DeleteTopicsTopicZNode
 from tests.simulation.broker import SimulatedBroker
 from tests.simulation.client_requests import ConsumeRequest, ConsumeResponse
 from tests.simulation.cluster import Cluster
@@ -12,7 +13,6 @@ from tests.simulation.network import AnswerBody
 from tests.simulation.record_history import RecordHistory
 from tests.simulation.simulated_logs import SimulatedLog
 from tests.support.record_batches import Record, records_of
-from zk.admin_znodes import DeleteTopicsTopicZNode
 
 EVERYTHING = 2**31 - 1
 

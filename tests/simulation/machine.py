@@ -7,10 +7,10 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from core.log_config import LogConfig
-from core.model import BrokerId, TopicPartition
-from core.protocol.control import TopicId
-from storage.suspect_logs import SUSPECT_LOGS, boot_id
+from regent.core.log_config import LogConfig
+from regent.core.model import BrokerId, TopicPartition
+from regent.core.protocol.control import TopicId
+from regent.storage.suspect_logs import SUSPECT_LOGS, boot_id
 from tests.support.durable_files import DurableFiles
 from tests.support.record_batches import TIMESTAMP_MS
 

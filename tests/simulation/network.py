@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple, Protocol, TypeAlias
 
-from core.protocol.broker import FetchRequest, FetchResponse
-from core.protocol.control import ControlHeader, ControlRequest, ControlResponse
-from core.protocol.controller import ControllerRequest, ControllerResponse
+from regent.core.protocol.broker import FetchRequest, FetchResponse
+from regent.core.protocol.control import ControlHeader, ControlRequest, ControlResponse
+from regent.core.protocol.controller import ControllerRequest, ControllerResponse
 from tests.simulation.client_requests import ClientRequest, ClientResponse
 
 RequestBody: TypeAlias = ControlRequest | FetchRequest | ControllerRequest | ClientRequest

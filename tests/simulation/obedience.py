@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import NamedTuple
 
-from core.errors import Errors
-from core.model import NO_LEADER, BrokerId, TopicPartition
-from core.protocol.control import (
+from regent.core.errors import Errors
+from regent.core.model import NO_LEADER, BrokerId, TopicPartition
+from regent.core.protocol.control import (
     ControlRequest,
     ControlResponse,
     LeaderAndIsrPartition,
@@ -19,7 +19,7 @@ from core.protocol.control import (
     StopReplicaResponse,
     UpdateMetadataRequest,
 )
-from core.replication.partition import Role
+from regent.core.replication.partition import Role
 from tests.simulation.broker import SimulatedBroker
 from tests.simulation.cluster import Cluster
 from tests.simulation.configurations import assert_throttled_as_told

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from core.controller.effects import SendControlRequest
-from core.controller.events import (
+from regent.core.controller.effects import SendControlRequest
+from regent.core.controller.events import (
     BrokerChange,
     ControlledShutdown,
     EventsLost,
     LookAgain,
     ReadAgain,
 )
-from core.controller.request_batch import REPLICA_BYTES, ROW_BYTES
-from core.model import LEADER_DURING_DELETE, BrokerId, TopicPartition
-from core.protocol.control import LeaderAndIsrRequest, StopReplicaRequest
+from regent.core.controller.request_batch import REPLICA_BYTES, ROW_BYTES
+from regent.core.model import LEADER_DURING_DELETE, BrokerId, TopicPartition
+from regent.core.protocol.control import LeaderAndIsrRequest, StopReplicaRequest
 from tests.simulation.broker import SimulatedBroker
 from tests.simulation.leadership_history import LeadershipHistory
 

@@ -15,9 +15,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from core.errors import Errors
-from core.model import TopicPartition
-from core.protocol.client import ACKS_ALL
+from regent.core.errors import Errors
+from regent.core.model import TopicPartition
+from regent.core.protocol.client import ACKS_ALL
 from tests.simulation.client_requests import ProduceRequest, ProduceResponse
 from tests.simulation.network import AnswerBody, Exchange, Network
 from tests.support.record_batches import batch

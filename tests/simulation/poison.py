@@ -5,14 +5,17 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
-from core.controller.events import ApiPartitionReassignment, ControllerEvent
-from core.model import TopicPartition
-from core.protocol.controller import AlterPartitionReassignmentsRequest, ReassignablePartition
+from regent.core.controller.events import ApiPartitionReassignment, ControllerEvent
+from regent.core.model import TopicPartition
+from regent.core.protocol.controller import (
+    AlterPartitionReassignmentsRequest,
+    ReassignablePartition,
+)
+from regent.zk.admin_znodes import DeleteTopicsTopicZNode
+from regent.zk.failure_store import ControllerFailuresZNode
 from tests.simulation.broker import PlantedError, SimulatedBroker
 from tests.simulation.cluster import Cluster
 from tests.simulation.leadership_history import LeadershipHistory
-from zk.admin_znodes import DeleteTopicsTopicZNode
-from zk.failure_store import ControllerFailuresZNode
 
 POISON_PROBABILITY = 0.1  # of a history
 REQUESTS = 4

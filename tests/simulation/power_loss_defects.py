@@ -9,10 +9,10 @@ from collections.abc import Callable
 from typing import Any, TypeAlias
 from unittest.mock import patch
 
-from core.controller.context import ControllerContext
-from core.controller.partition_state_machine import PartitionStateMachine
-from core.model import NO_SUSPECTS
-from core.replication.suspect_replicas import SuspectTracker
+from regent.core.controller.context import ControllerContext
+from regent.core.controller.partition_state_machine import PartitionStateMachine
+from regent.core.model import NO_SUSPECTS
+from regent.core.replication.suspect_replicas import SuspectTracker
 from tests.support.memory_logs import MemoryLogs
 
 Defect: TypeAlias = Callable[[], Any]

@@ -9,9 +9,9 @@ from collections.abc import Callable
 from typing import Any, TypeAlias
 from unittest.mock import patch
 
-from core.errors import Errors
-from core.model import NO_EPOCH
-from core.replication import (
+from regent.core.errors import Errors
+from regent.core.model import NO_EPOCH
+from regent.core.replication import (
     consumer_fetches,
     follower_fetches,
     hosted_partitions,
@@ -19,13 +19,13 @@ from core.replication import (
     log_reads,
     replica_fetcher,
 )
-from core.replication.delayed_operations import DelayedOperations
-from core.replication.early_batches import EarlyBatches
-from core.replication.partition import Partition, Role
-from core.replication.produces import DelayedProduce
-from core.replication.record_deletions import RecordDeletions
-from core.replication.remote_replica import RemoteReplica
-from core.replication.replica_manager import ReplicaManager
+from regent.core.replication.delayed_operations import DelayedOperations
+from regent.core.replication.early_batches import EarlyBatches
+from regent.core.replication.partition import Partition, Role
+from regent.core.replication.produces import DelayedProduce
+from regent.core.replication.record_deletions import RecordDeletions
+from regent.core.replication.remote_replica import RemoteReplica
+from regent.core.replication.replica_manager import ReplicaManager
 from tests.simulation.disk import ObservedLog
 from tests.support.memory_logs import MemoryLog
 from tests.support.producer_sequences import ProducerSequences

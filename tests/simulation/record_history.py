@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from core.errors import Errors
-from core.model import BrokerId, LeaderAndIsr, ReplicaAssignment, TopicPartition
-from core.protocol.broker import FetchRequest, FetchResponse
-from core.protocol.client import ACKS_ALL, ConsumedPartition, ProducedPartition
-from core.records import RecordBytes
-from core.replication.partition import Partition, Role
+from regent.core.errors import Errors
+from regent.core.model import BrokerId, LeaderAndIsr, ReplicaAssignment, TopicPartition
+from regent.core.protocol.broker import FetchRequest, FetchResponse
+from regent.core.protocol.client import ACKS_ALL, ConsumedPartition, ProducedPartition
+from regent.core.records import RecordBytes
+from regent.core.replication.partition import Partition, Role
 from tests.simulation.broker import SimulatedBroker
 from tests.simulation.client_requests import ConsumeRequest, ProduceRequest
 from tests.simulation.cluster import Cluster

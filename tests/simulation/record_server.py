@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from core.model import TopicPartition
-from core.protocol.broker import FetchRequest, FetchResponse
-from core.protocol.client import ConsumedPartition, DeletedRecords, ProducedPartition
-from core.records import MemoryRecords
-from core.replication.delayed_operations import DelayedOperation
+from regent.core.model import TopicPartition
+from regent.core.protocol.broker import FetchRequest, FetchResponse
+from regent.core.protocol.client import ConsumedPartition, DeletedRecords, ProducedPartition
+from regent.core.records import MemoryRecords
+from regent.core.replication.delayed_operations import DelayedOperation
 from tests.simulation.client_requests import (
     ConsumeRequest,
     ConsumeResponse,

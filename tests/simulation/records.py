@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from functools import wraps
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
-from core.model import BrokerId, TopicPartition
-from core.protocol.broker import FetchRequest, FetchResponse
-from core.protocol.client import ConsumedPartition, ProducedPartition
+from regent.core.model import BrokerId, TopicPartition
+from regent.core.protocol.broker import FetchRequest, FetchResponse
+from regent.core.protocol.client import ConsumedPartition, ProducedPartition
 from tests.simulation.client_requests import ConsumeRequest, ProduceRequest
 from tests.support.memory_logs import StoredBatch
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from regent.zk.operations import Create, Delete, SetData
+from regent.zk.znodes import BrokerIdsZNode, BrokerIdZNode
 from tests.simulation.broker import SimulatedBroker
 from tests.simulation.cluster import Cluster
 from tests.support.zookeeper_replica import Transaction
-from zk.operations import Create, Delete, SetData
-from zk.znodes import BrokerIdsZNode, BrokerIdZNode
 
 
 class Registrations:

@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Protocol, TypeAlias
 
-from core.errors import DamagedRecordsError
-from core.log_config import LogConfig
-from core.model import BrokerId, TopicPartition
-from core.protocol.control import TopicId
-from core.replica_logs import PartitionLog, ReplicaLogs
+from regent.core.errors import DamagedRecordsError
+from regent.core.log_config import LogConfig
+from regent.core.model import BrokerId, TopicPartition
+from regent.core.protocol.control import TopicId
+from regent.core.replica_logs import PartitionLog, ReplicaLogs
 from tests.simulation.records import RecordObserver
 from tests.support.memory_logs import StoredBatch
 from tests.support.record_batches import Record

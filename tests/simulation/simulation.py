@@ -11,13 +11,17 @@ from collections.abc import Collection
 from contextlib import nullcontext
 from functools import partial
 
-from core.controller import events
-from core.controller.request_batch import MAX_REQUEST_BYTES
-from core.controller.term import ControllerSettings
-from core.model import BrokerId
-from core.protocol.broker import FetchRequest
-from core.protocol.control import StopReplicaRequest
-from core.protocol.controller import AlterPartitionRequest, ControlledShutdownRequest
+from regent.core.controller import events
+from regent.core.controller.request_batch import MAX_REQUEST_BYTES
+from regent.core.controller.term import ControllerSettings
+from regent.core.model import BrokerId
+from regent.core.protocol.broker import FetchRequest
+from regent.core.protocol.control import StopReplicaRequest
+from regent.core.protocol.controller import AlterPartitionRequest, ControlledShutdownRequest
+from regent.zk.admin_znodes import DeleteTopicsTopicZNode, DeleteTopicsZNode
+from regent.zk.failure_store import ControllerFailuresZNode
+from regent.zk.operations import ConnectionLossError
+from regent.zk.znodes import TopicsZNode
 from tests.simulation.addresses import Addresses
 from tests.simulation.admins import Admins
 from tests.simulation.bounds import Bounds
@@ -74,10 +78,6 @@ from tests.simulation.records import past_all_guards
 from tests.simulation.situations import Situation
 from tests.simulation.tampering import Tampering
 from tests.support.fake_zookeeper import Call, Hook, Moment
-from zk.admin_znodes import DeleteTopicsTopicZNode, DeleteTopicsZNode
-from zk.failure_store import ControllerFailuresZNode
-from zk.operations import ConnectionLossError
-from zk.znodes import TopicsZNode
 
 READS = ("get", "get_many", "children", "children_many")
 

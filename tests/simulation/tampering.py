@@ -5,11 +5,11 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
+from regent.zk.controller_term import TERMS
+from regent.zk.znodes import BrokerIdsZNode, BrokerIdZNode, ControllerEpochZNode, ControllerZNode
 from tests.simulation.cluster import Cluster
 from tests.simulation.leadership_history import LeadershipHistory
 from tests.support.fake_zookeeper import SavedData
-from zk.controller_term import TERMS
-from zk.znodes import BrokerIdsZNode, BrokerIdZNode, ControllerEpochZNode, ControllerZNode
 
 TAMPERING_PROBABILITY = 0.3  # of a history
 ACTION_PROBABILITY = 0.03

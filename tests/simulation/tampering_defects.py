@@ -7,20 +7,20 @@ from contextlib import ExitStack
 from typing import Any, TypeAlias
 from unittest.mock import patch
 
-from core.controller.controller import Controller
-from core.controller.elector import Elector
-from core.controller.events import RegistrationDeleted
-from core.controller.responses import ControlResponses
-from core.controller.topic_changes import TopicChanges
-from core.errors import BadDataError
-from core.model import NO_SUSPECTS
-from core.replication.control_orders import ControlOrders
-from zk import broker_store, cluster_identity
-from zk.admin import ZkAdminStore
-from zk.operations import ANY_VERSION, Delete
-from zk.store import ZkControllerStore
-from zk.watching_store import WatchingStore
-from zk.znodes import BrokerIdZNode
+from regent.core.controller.controller import Controller
+from regent.core.controller.elector import Elector
+from regent.core.controller.events import RegistrationDeleted
+from regent.core.controller.responses import ControlResponses
+from regent.core.controller.topic_changes import TopicChanges
+from regent.core.errors import BadDataError
+from regent.core.model import NO_SUSPECTS
+from regent.core.replication.control_orders import ControlOrders
+from regent.zk import broker_store, cluster_identity
+from regent.zk.admin import ZkAdminStore
+from regent.zk.operations import ANY_VERSION, Delete
+from regent.zk.store import ZkControllerStore
+from regent.zk.watching_store import WatchingStore
+from regent.zk.znodes import BrokerIdZNode
 
 Defect: TypeAlias = Callable[[], Any]
 

@@ -9,11 +9,11 @@ from collections.abc import Callable
 from typing import Any, TypeAlias
 from unittest.mock import patch
 
-from core.controller import request_batch
-from core.controller.broker_membership import BrokerMembership
-from core.controller.controlled_shutdown import ControlledShutdowns
-from core.controller.states import ReplicaState
-from core.model import BrokerId, PartitionAndReplica
+from regent.core.controller import request_batch
+from regent.core.controller.broker_membership import BrokerMembership
+from regent.core.controller.controlled_shutdown import ControlledShutdowns
+from regent.core.controller.states import ReplicaState
+from regent.core.model import BrokerId, PartitionAndReplica
 
 Defect: TypeAlias = Callable[[], Any]
 

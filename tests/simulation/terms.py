@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from core.controller.answers import refusal
-from core.controller.events import (
+from regent.core.controller.answers import refusal
+from regent.core.controller.events import (
     Reelect,
     RegisterBrokerAndReelect,
     StandAgain,
     SuspectReplicasChanged,
 )
-from core.model import TopicPartition
-from core.protocol.controller import ControlledShutdownRequest
+from regent.core.model import TopicPartition
+from regent.core.protocol.controller import ControlledShutdownRequest
+from regent.zk.admin_znodes import ConfigEntityChangeNotificationZNode
+from regent.zk.znodes import BrokerIdZNode, ControllerZNode
 from tests.simulation.broker import SimulatedBroker
 from tests.simulation.cluster import Cluster
 from tests.simulation.leadership_history import Belief, LeadershipHistory
-from zk.admin_znodes import ConfigEntityChangeNotificationZNode
-from zk.znodes import BrokerIdZNode, ControllerZNode
 
 
 class Terms:

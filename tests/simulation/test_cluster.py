@@ -6,13 +6,15 @@ import random
 
 import pytest
 
-from core.errors import Errors
-from core.model import TopicPartition
-from core.protocol.controller import (
+from regent.core.errors import Errors
+from regent.core.model import TopicPartition
+from regent.core.protocol.controller import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
     ReassignablePartition,
 )
+from regent.zk.admin_znodes import DeleteTopicsTopicZNode
+from regent.zk.znodes import TopicZNode
 from tests.simulation.bounds import Bounds
 from tests.simulation.cluster import Cluster
 from tests.simulation.convergence import assert_converged
@@ -22,8 +24,6 @@ from tests.simulation.invariants import Invariants
 from tests.simulation.odds import MAX_LEADER_EPOCHS
 from tests.simulation.records import BrokenInvariantError, RecordObserver
 from tests.simulation.simulated_logs import NamedLog
-from zk.admin_znodes import DeleteTopicsTopicZNode
-from zk.znodes import TopicZNode
 
 P0 = TopicPartition("payments", 0)
 P4 = TopicPartition("payments", 4)

@@ -8,7 +8,7 @@ from concurrent.futures import Future, ProcessPoolExecutor
 
 import pytest
 
-from core.controller import events
+from regent.core.controller import events
 from tests.simulation.defects import DEFECTS, RARE_DEFECTS, SEARCH_FROM, Defect
 from tests.simulation.history import failure_of, live, silence
 from tests.simulation.records import BrokenInvariantError

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
-from core.controller.events import ControllerEvent, outlives_term
+from regent.core.controller.events import ControllerEvent, outlives_term
 
 PAUSE_CHECK_MS = 100
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from storage.log import Log
-from storage.log_manager import LogManager
+from regent.storage.log import Log
+from regent.storage.log_manager import LogManager
 from tests.support.disk_logs import Machine, create
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from core.errors import StorageError
-from storage.atomic_file import overwrite, write_atomically
+from regent.core.errors import StorageError
+from regent.storage.atomic_file import overwrite, write_atomically
 
 
 def test_a_file_is_replaced_whole(tmp_path: Path) -> None:

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from storage.batch_order import in_order
-from storage.log_file import CorruptSegmentError
-from storage.record_batch import PlacedBatch, batches
+from regent.storage.batch_order import in_order
+from regent.storage.log_file import CorruptSegmentError
+from regent.storage.record_batch import PlacedBatch, batches
 from tests.support.record_batches import batch
 
 PATH = Path("segment.log")

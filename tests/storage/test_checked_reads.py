@@ -8,11 +8,11 @@ from dataclasses import replace
 
 import pytest
 
-from core.errors import DamagedRecordsError
-from core.log_config import LogConfig
-from core.replica_logs import MAX_TIMESTAMP
-from storage.log import Log
-from storage.log_manager import LogManager
+from regent.core.errors import DamagedRecordsError
+from regent.core.log_config import LogConfig
+from regent.core.replica_logs import MAX_TIMESTAMP
+from regent.storage.log import Log
+from regent.storage.log_manager import LogManager
 from tests.support.disk_logs import (
     BATCH_BYTES,
     THREE_A_SEGMENT,

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from core.errors import BadDataError, StorageError
-from core.model import TopicPartition
-from storage.checkpoints import (
+from regent.core.errors import BadDataError, StorageError
+from regent.core.model import TopicPartition
+from regent.storage.checkpoints import (
     HIGH_WATERMARKS,
     read_offsets,
     read_topic_id,

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from core.errors import StorageError
-from core.model import TopicPartition
-from storage.log import Log
-from storage.log_manager import LogManager
+from regent.core.errors import StorageError
+from regent.core.model import TopicPartition
+from regent.storage.log import Log
+from regent.storage.log_manager import LogManager
 from tests.support.disk_logs import (
     OTHER_ID,
     T0,

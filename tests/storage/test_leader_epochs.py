@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from core.errors import StorageError
-from storage.leader_epochs import LeaderEpochs
+from regent.core.errors import StorageError
+from regent.storage.leader_epochs import LeaderEpochs
 
 FILE = "leader-epoch-checkpoint"
 UNKNOWN = (-1, -1)

@@ -8,13 +8,13 @@ from dataclasses import replace
 
 import pytest
 
-from core.errors import StorageError
-from core.log_config import LogConfig
-from core.replica_logs import MAX_TIMESTAMP
-from storage.leader_epochs import LeaderEpochs
-from storage.log import Log
-from storage.log_manager import LogManager
-from storage.segment import Segment
+from regent.core.errors import StorageError
+from regent.core.log_config import LogConfig
+from regent.core.replica_logs import MAX_TIMESTAMP
+from regent.storage.leader_epochs import LeaderEpochs
+from regent.storage.log import Log
+from regent.storage.log_manager import LogManager
+from regent.storage.segment import Segment
 from tests.support.disk_logs import (
     BATCH_BYTES,
     T0,

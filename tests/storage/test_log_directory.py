@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from core.errors import ForeignDirectoryError, StorageError
-from core.replica_logs import SeenOfCluster
-from storage.log_directory import LogDirectory
-from storage.log_file import CorruptSegmentError
+from regent.core.errors import ForeignDirectoryError, StorageError
+from regent.core.replica_logs import SeenOfCluster
+from regent.storage.log_directory import LogDirectory
+from regent.storage.log_file import CorruptSegmentError
 
 META = "meta.properties"
 CLUSTER = "Yx3F9Jk0T1-abcdefghij_"

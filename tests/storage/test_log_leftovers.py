@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from storage.log_leftovers import tidy_up
+from regent.storage.log_leftovers import tidy_up
 from tests.support.disk_logs import segment_file
 from tests.support.record_batches import batch
 

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from core.errors import DamagedRecordsError, ForeignDirectoryError, StorageError
-from core.model import TopicPartition
-from core.replica_logs import SeenOfCluster
-from storage.log import Log
-from storage.log_manager import LogManager
-from storage.segment import Segment
+from regent.core.errors import DamagedRecordsError, ForeignDirectoryError, StorageError
+from regent.core.model import TopicPartition
+from regent.core.replica_logs import SeenOfCluster
+from regent.storage.log import Log
+from regent.storage.log_manager import LogManager
+from regent.storage.segment import Segment
 from tests.support.disk_logs import (
     BATCH_BYTES,
     OTHER_ID,

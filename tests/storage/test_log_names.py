@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from core.model import TopicPartition
-from storage.log_names import (
+from regent.core.model import TopicPartition
+from regent.storage.log_names import (
     STRAY,
     TO_DELETE,
     base_offset_of,

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from core.replica_logs import EpochEndOffset
-from storage.log import Log
-from storage.log_manager import LogManager
+from regent.core.replica_logs import EpochEndOffset
+from regent.storage.log import Log
+from regent.storage.log_manager import LogManager
 from tests.support.disk_logs import (
     BATCH_BYTES,
     T0,

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
-from storage.log import Log
-from storage.log_manager import LogManager
+from regent.storage.log import Log
+from regent.storage.log_manager import LogManager
 from tests.support.disk_logs import (
     BATCH_BYTES,
     T0,

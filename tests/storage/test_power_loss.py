@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from storage.log import Log
-from storage.log_manager import LogManager
-from storage.record_batch import read_header
+from regent.storage.log import Log
+from regent.storage.log_manager import LogManager
+from regent.storage.record_batch import read_header
 from tests.support.disk_logs import T0, TOPIC_ID, Machine, create, fill, log_of, send, values
 from tests.support.durable_files import DurableFiles
 

@@ -10,9 +10,9 @@ from crc32c import crc32c
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from core.errors import Errors, RecordsRefusedError, StorageError
-from storage.producer_state import BATCHES_TO_RETAIN, PRODUCER_EXPIRATION_MS, ProducerState
-from storage.record_batch import BatchHeader, read_header
+from regent.core.errors import Errors, RecordsRefusedError, StorageError
+from regent.storage.producer_state import BATCHES_TO_RETAIN, PRODUCER_EXPIRATION_MS, ProducerState
+from regent.storage.record_batch import BatchHeader, read_header
 from tests.support.record_batches import batch
 
 NOW_MS = 1_600_000_000_000

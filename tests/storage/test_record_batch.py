@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.errors import Errors, RecordsRefusedError
-from core.records import RecordBytes
-from storage.record_batch import (
+from regent.core.errors import Errors, RecordsRefusedError
+from regent.core.records import RecordBytes
+from regent.storage.record_batch import (
     HEADER_SIZE,
     BatchHeader,
     assign,

@@ -7,11 +7,11 @@ import re
 
 import pytest
 
-from core.errors import StorageError
-from core.model import TopicPartition
-from storage.log import Log
-from storage.log_manager import LogManager
-from storage.stray_logs import STRAY_KEPT_MS
+from regent.core.errors import StorageError
+from regent.core.model import TopicPartition
+from regent.storage.log import Log
+from regent.storage.log_manager import LogManager
+from regent.storage.stray_logs import STRAY_KEPT_MS
 from tests.support.disk_logs import (
     OTHER_ID,
     T0,

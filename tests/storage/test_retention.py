@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from core.log_config import LogConfig
-from core.replica_logs import EpochEndOffset
-from storage.log import Log
-from storage.log_manager import LogManager
-from storage.retention import SegmentSpan, segments_to_delete
+from regent.core.log_config import LogConfig
+from regent.core.replica_logs import EpochEndOffset
+from regent.storage.log import Log
+from regent.storage.log_manager import LogManager
+from regent.storage.retention import SegmentSpan, segments_to_delete
 from tests.support.disk_logs import (
     BATCH_BYTES,
     T0,

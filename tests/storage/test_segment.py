@@ -14,10 +14,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from core.errors import StorageError
-from core.log_config import DEFAULT_LOG_CONFIG
-from storage.record_batch import batches
-from storage.segment import Segment
+from regent.core.errors import StorageError
+from regent.core.log_config import DEFAULT_LOG_CONFIG
+from regent.storage.record_batch import batches
+from regent.storage.segment import Segment
 from tests.support.record_batches import batch, offsets_of
 
 NOW_MS = 1_700_000_000_000

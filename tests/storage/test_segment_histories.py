@@ -11,12 +11,12 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from core.log_config import DEFAULT_LOG_CONFIG
-from core.records import Records
-from storage.offset_index import OffsetIndex
-from storage.record_batch import BatchHeader, batches
-from storage.segment import Segment
-from storage.time_index import TimeIndex
+from regent.core.log_config import DEFAULT_LOG_CONFIG
+from regent.core.records import Records
+from regent.storage.offset_index import OffsetIndex
+from regent.storage.record_batch import BatchHeader, batches
+from regent.storage.segment import Segment
+from regent.storage.time_index import TimeIndex
 from tests.support.record_batches import batch
 
 BASE = 1_000

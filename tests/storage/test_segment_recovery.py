@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from core.log_config import DEFAULT_LOG_CONFIG
-from core.records import RecordBytes
-from storage.log_file import CorruptSegmentError
-from storage.record_batch import BatchHeader, batches
-from storage.segment import Segment
+from regent.core.log_config import DEFAULT_LOG_CONFIG
+from regent.core.records import RecordBytes
+from regent.storage.log_file import CorruptSegmentError
+from regent.storage.record_batch import BatchHeader, batches
+from regent.storage.segment import Segment
 from tests.support.record_batches import batch, offsets_of
 
 NOW_MS = 1_700_000_000_000

@@ -10,9 +10,9 @@ from typing import TypeAlias
 
 import pytest
 
-from core.errors import ShortageError
-from core.model import TopicPartition
-from storage.log_manager import LogManager
+from regent.core.errors import ShortageError
+from regent.core.model import TopicPartition
+from regent.storage.log_manager import LogManager
 from tests.support.descriptors import SHORTAGE, no_descriptor_left
 from tests.support.disk_logs import (
     OTHER_ID,

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from core.errors import DamagedRecordsError
-from core.log_config import LogConfig
-from storage.log import Log
-from storage.log_file import LogFile
-from storage.log_manager import LogManager
-from storage.segment import Segment
+from regent.core.errors import DamagedRecordsError
+from regent.core.log_config import LogConfig
+from regent.storage.log import Log
+from regent.storage.log_file import LogFile
+from regent.storage.log_manager import LogManager
+from regent.storage.segment import Segment
 from tests.support.disk_logs import (
     BATCH_BYTES,
     T0,

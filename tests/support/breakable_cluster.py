@@ -14,13 +14,13 @@ from typing import Any
 
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from core.model import BrokerId, TopicPartition
-from storage.log_names import STRAY
+from regent.core.model import BrokerId, TopicPartition
+from regent.storage.log_names import STRAY
+from regent.zk.embedded import EmbeddedZooKeeper
 from tests.support.embedded_ensemble import EmbeddedEnsemble
 from tests.support.histories import Logs
 from tests.support.record_batches import Record, records_of
 from tests.support.running_cluster import RunningCluster, eventually
-from zk.embedded import EmbeddedZooKeeper
 
 BROKERS = (0, 1, 2)
 ALONE = "zookeeper-alone"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from core.errors import ForeignDirectoryError
-from core.replica_logs import SeenOfCluster
+from regent.core.errors import ForeignDirectoryError
+from regent.core.replica_logs import SeenOfCluster
 
 
 class NotesInMemory:

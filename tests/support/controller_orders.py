@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 
-from core.model import BrokerId
-from core.protocol.control import (
+from regent.core.model import BrokerId
+from regent.core.protocol.control import (
     ControlHeader,
     LeaderAndIsrPartition,
     LeaderAndIsrRequest,
@@ -17,7 +17,7 @@ from core.protocol.control import (
     UpdateMetadataRequest,
     UpdateMetadataTopic,
 )
-from core.replication.replica_manager import ReplicaManager
+from regent.core.replication.replica_manager import ReplicaManager
 
 
 def now_ms() -> int:

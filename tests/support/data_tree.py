@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import NamedTuple, TypeAlias
 
-from zk.operations import (
+from regent.zk.operations import (
     ANY_VERSION,
     Check,
     Create,

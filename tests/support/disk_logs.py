@@ -7,11 +7,11 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from core.log_config import LogConfig
-from core.model import TopicPartition
-from core.replica_logs import AppendedRecords
-from storage.log import Log
-from storage.log_manager import LogManager
+from regent.core.log_config import LogConfig
+from regent.core.model import TopicPartition
+from regent.core.replica_logs import AppendedRecords
+from regent.storage.log import Log
+from regent.storage.log_manager import LogManager
 from tests.support.record_batches import TIMESTAMP_MS, batch, values_of
 
 T0, T1, U0 = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)

@@ -13,9 +13,9 @@ from typing import Any, TypeAlias
 
 from click.testing import CliRunner, Result
 
-from cli.main import cli
-from core.errors import Errors
-from core.model import (
+from regent.cli.main import cli
+from regent.core.errors import Errors
+from regent.core.model import (
     BrokerId,
     BrokerInfo,
     EndPoint,
@@ -24,8 +24,8 @@ from core.model import (
     ReplicaAssignment,
     TopicPartition,
 )
-from core.placement import place
-from core.protocol.controller import (
+from regent.core.placement import place
+from regent.core.protocol.controller import (
     ControllerPartition,
     DescribeControllerRequest,
     DescribeControllerResponse,
@@ -34,19 +34,19 @@ from core.protocol.controller import (
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,
 )
-from core.protocol.placement import (
+from regent.core.protocol.placement import (
     PlacementStatusRequest,
     PlacementStatusResponse,
     PlaceTopicsRequest,
     PlaceTopicsResponse,
 )
+from regent.transport.codec import Request, Response
+from regent.transport.server import ControlServer, IncomingRequest
+from regent.transport.sockets import new_context
+from regent.zk import znodes
+from regent.zk.operations import ConnectionLossError, Create, ZooKeeper
 from tests.support.fake_zookeeper import FakeZooKeeper, FakeZooKeeperServer, Hook
 from tests.support.zookeeper_sessions import apply
-from transport.codec import Request, Response
-from transport.server import ControlServer, IncomingRequest
-from transport.sockets import new_context
-from zk import znodes
-from zk.operations import ConnectionLossError, Create, ZooKeeper
 
 ADDRESS = "fake:2181"
 

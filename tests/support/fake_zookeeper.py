@@ -17,10 +17,8 @@ from enum import Enum
 from functools import partial
 from typing import NamedTuple, Protocol, TypeAlias, TypeVar
 
-from core.errors import SessionExpiredError, UnreadableError
-from tests.support.data_tree import Applied, DataTree, Node, Origin, check_path
-from tests.support.zookeeper_replica import Replica, Transaction
-from zk.operations import (
+from regent.core.errors import SessionExpiredError, UnreadableError
+from regent.zk.operations import (
     ANY_VERSION,
     Committed,
     ConnectionLossError,
@@ -35,7 +33,9 @@ from zk.operations import (
     Znode,
     why_unreadable,
 )
-from zk.requests import MAX_REQUEST_BYTES, RequestTooLargeError
+from regent.zk.requests import MAX_REQUEST_BYTES, RequestTooLargeError
+from tests.support.data_tree import Applied, DataTree, Node, Origin, check_path
+from tests.support.zookeeper_replica import Replica, Transaction
 
 MAX_READ_ATTEMPTS = 100
 MAX_RECONNECT_WAIT_S = 10.0

@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TypeAlias
 
-from core.model import BrokerId
+from regent.core.model import BrokerId
 from tests.support.breakable_cluster import BROKERS, SMALL_DISK, BreakableCluster, flip_a_bit
 from tests.support.load import Load
 from tests.support.running_cluster import eventually

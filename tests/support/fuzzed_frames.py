@@ -22,12 +22,12 @@ from typing import Any, Final, NamedTuple
 
 import msgpack
 
-from core.errors import BadDataError
-from core.protocol.api import ApiKey
-from core.protocol.control import ControlHeader, LeaderAndIsrRequest, LeaderAndIsrType
-from core.protocol.controller import ControlledShutdownRequest
-from transport import codec
-from transport.zmtp import GREETING
+from regent.core.errors import BadDataError
+from regent.core.protocol.api import ApiKey
+from regent.core.protocol.control import ControlHeader, LeaderAndIsrRequest, LeaderAndIsrType
+from regent.core.protocol.controller import ControlledShutdownRequest
+from regent.transport import codec
+from regent.transport.zmtp import GREETING
 
 TOPIC: Final = "fuzzed"  # it does not exist, and no change makes another name of it that does
 READY: Final = b"\x04\x1c\x05READY\x0bSocket-Type\0\0\0\x06DEALER"

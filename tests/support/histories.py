@@ -23,7 +23,7 @@ from enum import Enum
 from itertools import pairwise, zip_longest
 from typing import NamedTuple, TypeAlias
 
-from core.model import BrokerId, TopicPartition
+from regent.core.model import BrokerId, TopicPartition
 from tests.support.record_batches import Record
 
 Logs: TypeAlias = Mapping[TopicPartition, Mapping[BrokerId, Sequence[Record]]]

@@ -14,7 +14,7 @@ from typing import Self
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer
 from confluent_kafka import TopicPartition as Position
 
-from core.model import TopicPartition
+from regent.core.model import TopicPartition
 from tests.support.histories import History, Outcome, Read, Send
 from tests.support.running_cluster import eventually
 

@@ -11,12 +11,12 @@ import struct
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple
 
-from core.errors import DamagedRecordsError, ShortageError, StorageError
-from core.log_config import DEFAULT_LOG_CONFIG, LogConfig
-from core.model import NO_EPOCH, NO_LOG_END, LogEnd, SuspectReplicas, TopicPartition
-from core.protocol.control import TopicId
-from core.records import NO_RECORDS, MemoryRecords, RecordBytes, Records
-from core.replica_logs import (
+from regent.core.errors import DamagedRecordsError, ShortageError, StorageError
+from regent.core.log_config import DEFAULT_LOG_CONFIG, LogConfig
+from regent.core.model import NO_EPOCH, NO_LOG_END, LogEnd, SuspectReplicas, TopicPartition
+from regent.core.protocol.control import TopicId
+from regent.core.records import NO_RECORDS, MemoryRecords, RecordBytes, Records
+from regent.core.replica_logs import (
     MAX_TIMESTAMP,
     NO_EPOCH_END_OFFSET,
     NO_TIMESTAMP,

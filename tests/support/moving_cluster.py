@@ -9,25 +9,25 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable
 
-from core.controller.effects import Effect, Reply
-from core.controller.events import (
+from regent.core.controller.effects import Effect, Reply
+from regent.core.controller.events import (
     AlterPartitionReceived,
     ApiPartitionReassignment,
     ControllerEvent,
     ListPartitionReassignments,
 )
-from core.controller.responses import response_event
-from core.controller.term import ControllerSettings
-from core.errors import Errors
-from core.model import UNKNOWN_BROKER_EPOCH, BrokerId, TopicPartition
-from core.protocol.control import (
+from regent.core.controller.responses import response_event
+from regent.core.controller.term import ControllerSettings
+from regent.core.errors import Errors
+from regent.core.model import UNKNOWN_BROKER_EPOCH, BrokerId, TopicPartition
+from regent.core.protocol.control import (
     LeaderAndIsrPartition,
     LeaderAndIsrRequest,
     LeaderAndIsrType,
     StopReplicaRequest,
     StopReplicaResponse,
 )
-from core.protocol.controller import (
+from regent.core.protocol.controller import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
     AlterPartitionRequest,
@@ -38,11 +38,11 @@ from core.protocol.controller import (
     OngoingReassignment,
     ReassignablePartition,
 )
+from regent.zk.admin_znodes import ReassignPartitionsZNode
+from regent.zk.operations import Check, SetData
+from regent.zk.znodes import ControllerZNode, TopicPartitionStateZNode, TopicsZNode, TopicZNode
 from tests.support.fake_zookeeper import Hook
 from tests.support.term import ByBroker, Candidate, Replicas, Tree, of_type, requests, topic_id
-from zk.admin_znodes import ReassignPartitionsZNode
-from zk.operations import Check, SetData
-from zk.znodes import ControllerZNode, TopicPartitionStateZNode, TopicsZNode, TopicZNode
 
 ADMIN = ReassignPartitionsZNode.PATH
 MAX_ROUNDS = 20

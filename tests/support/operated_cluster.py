@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from core.model import BrokerId
+from regent.core.model import BrokerId
+from regent.zk.operations import ANY_VERSION, Create, Refused, SetData
 from tests.support.running_cluster import RunningCluster, eventually
-from zk.operations import ANY_VERSION, Create, Refused, SetData
 
 REASSIGN = "/admin/reassign_partitions"
 ELECT = "/admin/preferred_replica_election"

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
-from core.errors import Errors
-from core.model import LeaderAndIsr, ReplicaAssignment
-from core.protocol.controller import (
+from regent.core.errors import Errors
+from regent.core.model import LeaderAndIsr, ReplicaAssignment
+from regent.core.protocol.controller import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
     ListPartitionReassignmentsRequest,
@@ -20,10 +20,10 @@ from core.protocol.controller import (
     OngoingReassignment,
     ReassignedPartition,
 )
+from regent.transport.codec import Request, Response
+from regent.zk.admin import ZkAdminStore
+from regent.zk.znodes import TopicZNode
 from tests.support.fake_cluster import FakeCluster
-from transport.codec import Request, Response
-from zk.admin import ZkAdminStore
-from zk.znodes import TopicZNode
 
 BEFORE, TARGET = (0, 1), (2, 3)
 

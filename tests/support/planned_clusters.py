@@ -8,7 +8,7 @@ from itertools import cycle, islice
 from random import Random
 from typing import NamedTuple
 
-from jobs.planning.model import NO_RACK, UNLIMITED, Brokers, Change, Layout, Rows
+from regent.jobs.planning.model import NO_RACK, UNLIMITED, Brokers, Change, Layout, Rows
 
 
 class PlannedCluster(NamedTuple):

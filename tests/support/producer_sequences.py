@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from core.errors import Errors, RecordsRefusedError
-from core.replica_logs import LastOfProducer
+from regent.core.errors import Errors, RecordsRefusedError
+from regent.core.replica_logs import LastOfProducer
 from tests.support.record_checks import Header
 
 REMEMBERED_BATCHES = 5

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from crc32c import crc32c
 
-from core.records import RecordBytes
+from regent.core.records import RecordBytes
 
 HEADER = struct.Struct(">qiibIhiqqqhii")
 CHECKED_FROM = 21  # the checksum covers what follows it: from the attributes on

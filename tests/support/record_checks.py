@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 from crc32c import crc32c
 
-from core.errors import Errors, RecordsRefusedError
-from core.log_config import LogConfig
-from core.records import RecordBytes
+from regent.core.errors import Errors, RecordsRefusedError
+from regent.core.log_config import LogConfig
+from regent.core.records import RecordBytes
 from tests.support.record_batches import (
     CHECKED_FROM,
     CONTROL_MASK,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from actors.broker import Broker, ControlRequestReceived, StopFetching
-from core.model import BrokerId, TopicPartition
-from core.protocol.broker import FetchPartition, FetchRequest, FetchTopic
-from core.protocol.control import (
+from regent.actors.broker import Broker, ControlRequestReceived, StopFetching
+from regent.core.model import BrokerId, TopicPartition
+from regent.core.protocol.broker import FetchPartition, FetchRequest, FetchTopic
+from regent.core.protocol.control import (
     ControlHeader,
     LeaderAndIsrPartition,
     LeaderAndIsrRequest,

@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import urllib.request
 from collections.abc import Callable
 from contextlib import suppress
@@ -14,19 +13,24 @@ from pathlib import Path
 from time import monotonic, sleep
 from typing import Any, Self, TypeVar
 
-import run
-from core.errors import BadDataError, RegentError
-from core.model import BrokerId, LeaderIsrAndControllerEpoch, ReplicaAssignment, TopicPartition
-from core.protocol.broker import (
+from regent.config.command_line import COMMAND
+from regent.core.errors import BadDataError, RegentError
+from regent.core.model import (
+    BrokerId,
+    LeaderIsrAndControllerEpoch,
+    ReplicaAssignment,
+    TopicPartition,
+)
+from regent.core.protocol.broker import (
     DescribeMetadataRequest,
     DescribeMetadataResponse,
     MetadataPartition,
 )
-from transport.remote_ref import RemoteActorRef
-from transport.sockets import new_context
-from zk.client import ZooKeeperClient
-from zk.operations import Create
-from zk.znodes import (
+from regent.transport.remote_ref import RemoteActorRef
+from regent.transport.sockets import new_context
+from regent.zk.client import ZooKeeperClient
+from regent.zk.operations import Create
+from regent.zk.znodes import (
     ControllerEpochZNode,
     ControllerZNode,
     TopicPartitionStateZNode,
@@ -123,8 +127,7 @@ class RunningCluster(ObservedCluster):
         self.data_dir = data_dir
         self.process = subprocess.Popen(
             [
-                sys.executable,
-                run.__file__,
+                *COMMAND,
                 "cluster",
                 "--data-dir",
                 str(data_dir),
@@ -222,8 +225,7 @@ class RunningCluster(ObservedCluster):
     def broker_command(self, broker_id: BrokerId, *arguments: str) -> list[str]:
         """Return the command line that starts a broker on its own data."""
         return [
-            sys.executable,
-            run.__file__,
+            *COMMAND,
             "broker",
             "--id",
             str(broker_id),
@@ -283,7 +285,7 @@ class RunningCluster(ObservedCluster):
     def status(self) -> dict[str, Any]:
         """Return what the command ``status`` says."""
         ended = subprocess.run(
-            [sys.executable, run.__file__, "status", "-o", "json", "--data-dir", self.data_dir],
+            [*COMMAND, "status", "-o", "json", "--data-dir", self.data_dir],
             capture_output=True,
             text=True,
             timeout=60,

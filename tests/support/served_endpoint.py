@@ -5,22 +5,22 @@ from __future__ import annotations
 import threading
 from contextlib import ExitStack
 
-from actors.kafka_endpoint import LISTENER, KafkaEndpoint, Served
-from actors.request_router import RequestRouter
-from actors.scheduler import Scheduler
-from actors.topic_administration import TopicAdministration
-from config.settings import Settings
-from core.protocol.control import UpdateMetadataBroker, UpdateMetadataEndPoint
-from core.replica_logs import ReplicaLogs
-from core.replication.metadata_cache import MetadataCache
-from core.replication.replica_manager import ReplicaManager
+from regent.actors.kafka_endpoint import LISTENER, KafkaEndpoint, Served
+from regent.actors.request_router import RequestRouter
+from regent.actors.scheduler import Scheduler
+from regent.actors.topic_administration import TopicAdministration
+from regent.config.settings import Settings
+from regent.core.protocol.control import UpdateMetadataBroker, UpdateMetadataEndPoint
+from regent.core.replica_logs import ReplicaLogs
+from regent.core.replication.metadata_cache import MetadataCache
+from regent.core.replication.replica_manager import ReplicaManager
+from regent.transport.kafka.metrics import Closed
+from regent.transport.server import ControlServer
+from regent.transport.sockets import new_context
 from tests.support.controller_orders import order
 from tests.support.fake_zookeeper import FakeZooKeeper
 from tests.support.stage import Stage
 from tests.support.term import Tree, topic_id
-from transport.kafka.metrics import Closed
-from transport.server import ControlServer
-from transport.sockets import new_context
 
 BROKER = 0
 TOPIC_ID = topic_id(1)

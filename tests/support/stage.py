@@ -19,44 +19,44 @@ from typing import Any, NamedTuple, Self
 
 from pykka import ActorRef
 
-from actors.broker import Broker, BrokerCallbacks, BrokerStatus
-from actors.controller_event_manager import ControllerEventManager, ControllerListener
-from actors.event_journal import HandledEvent
-from actors.inbox import Reply
-from actors.replication_server import ReplicationServer
-from actors.request_send_thread import DeliverySettings, OnResponse, RequestSendThread
-from actors.runtime import start_actor, stop_actor
-from actors.scheduler import Scheduler
-from core.controller.controller import Controller
-from core.controller.events import ControllerEvent, RegisterBrokerAndReelect
-from core.errors import Errors
-from core.model import BrokerId, BrokerInfo, BrokerRegistration, EndPoint
-from core.protocol.api import ApiKey
-from core.protocol.broker import FetchRequest, FetchResponse
-from core.protocol.control import (
+from regent.actors.broker import Broker, BrokerCallbacks, BrokerStatus
+from regent.actors.controller_event_manager import ControllerEventManager, ControllerListener
+from regent.actors.event_journal import HandledEvent
+from regent.actors.inbox import Reply
+from regent.actors.replication_server import ReplicationServer
+from regent.actors.request_send_thread import DeliverySettings, OnResponse, RequestSendThread
+from regent.actors.runtime import start_actor, stop_actor
+from regent.actors.scheduler import Scheduler
+from regent.core.controller.controller import Controller
+from regent.core.controller.events import ControllerEvent, RegisterBrokerAndReelect
+from regent.core.errors import Errors
+from regent.core.model import BrokerId, BrokerInfo, BrokerRegistration, EndPoint
+from regent.core.protocol.api import ApiKey
+from regent.core.protocol.broker import FetchRequest, FetchResponse
+from regent.core.protocol.control import (
     ControlHeader,
     ControlRequest,
     ControlResponse,
     UpdateMetadataRequest,
 )
-from core.replica_logs import ReplicaLogs
-from core.replication.control_orders import refusal
-from core.replication.replica_manager import DEFAULTS, ReplicationSettings
-from tests.support.fake_zookeeper import FakeZooKeeper, FakeZooKeeperServer
-from tests.support.memory_logs import MemoryLogs
-from transport.client import RequestError
-from transport.codec import (
+from regent.core.replica_logs import ReplicaLogs
+from regent.core.replication.control_orders import refusal
+from regent.core.replication.replica_manager import DEFAULTS, ReplicationSettings
+from regent.transport.client import RequestError
+from regent.transport.codec import (
     EncodedBody,
     Frames,
     decode_reply_header,
     decode_request_body,
     decode_response_body,
 )
-from transport.server import IncomingRequest
-from transport.server import Reply as WireReply
-from zk.operations import WatchEvent
-from zk.store import ZkControllerStore
-from zk.watches import controller_event
+from regent.transport.server import IncomingRequest
+from regent.transport.server import Reply as WireReply
+from regent.zk.operations import WatchEvent
+from regent.zk.store import ZkControllerStore
+from regent.zk.watches import controller_event
+from tests.support.fake_zookeeper import FakeZooKeeper, FakeZooKeeperServer
+from tests.support.memory_logs import MemoryLogs
 
 TIMEOUT_S = 5.0
 

@@ -15,7 +15,7 @@ from typing import Any, Self
 
 import pyspark
 
-from config.java import find_java
+from regent.config.java import find_java
 from tests.support.running_cluster import eventually
 
 _SPARK_HOME = Path(pyspark.__file__).parent

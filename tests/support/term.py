@@ -11,31 +11,31 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import TypeAlias, TypeVar
 
-from core.controller.alter_partition import AlterPartitions
-from core.controller.broker_membership import BrokerMembership
-from core.controller.controlled_shutdown import ControlledShutdowns
-from core.controller.controller import Controller
-from core.controller.effects import Effect, Reply, SendControlRequest
-from core.controller.elector import Elector
-from core.controller.events import (
+from regent.core.controller.alter_partition import AlterPartitions
+from regent.core.controller.broker_membership import BrokerMembership
+from regent.core.controller.controlled_shutdown import ControlledShutdowns
+from regent.core.controller.controller import Controller
+from regent.core.controller.effects import Effect, Reply, SendControlRequest
+from regent.core.controller.elector import Elector
+from regent.core.controller.events import (
     ControllerEvent,
     Expire,
     RegisterBrokerAndReelect,
     RequestId,
     collapse_key,
 )
-from core.controller.leader_balance import LeaderBalance
-from core.controller.notifications import Notifications
-from core.controller.partition_state_machine import PartitionStateMachine
-from core.controller.reassignment import Reassignments
-from core.controller.replica_state_machine import ReplicaStateMachine
-from core.controller.responses import ControlResponses
-from core.controller.set_aside import SetAside
-from core.controller.states import PartitionState, ReplicaState
-from core.controller.term import ControllerSettings, Term
-from core.controller.topic_changes import TopicChanges
-from core.controller.topic_deletion import TopicDeletions
-from core.model import (
+from regent.core.controller.leader_balance import LeaderBalance
+from regent.core.controller.notifications import Notifications
+from regent.core.controller.partition_state_machine import PartitionStateMachine
+from regent.core.controller.reassignment import Reassignments
+from regent.core.controller.replica_state_machine import ReplicaStateMachine
+from regent.core.controller.responses import ControlResponses
+from regent.core.controller.set_aside import SetAside
+from regent.core.controller.states import PartitionState, ReplicaState
+from regent.core.controller.term import ControllerSettings, Term
+from regent.core.controller.topic_changes import TopicChanges
+from regent.core.controller.topic_deletion import TopicDeletions
+from regent.core.model import (
     BrokerId,
     BrokerInfo,
     BrokerRegistration,
@@ -47,9 +47,9 @@ from core.model import (
     ReplicaAssignment,
     TopicPartition,
 )
-from core.ports import TopicAssignment
-from core.protocol.api import ActorResponse
-from core.protocol.control import (
+from regent.core.ports import TopicAssignment
+from regent.core.protocol.api import ActorResponse
+from regent.core.protocol.control import (
     LeaderAndIsrPartition,
     LeaderAndIsrRequest,
     StopReplicaPartition,
@@ -57,11 +57,11 @@ from core.protocol.control import (
     UpdateMetadataPartition,
     UpdateMetadataRequest,
 )
+from regent.zk.operations import ANY_VERSION, Committed, Delete, WatchEvent
+from regent.zk.store import ZkControllerStore, topic_assignment
+from regent.zk.watches import controller_event
+from regent.zk.znodes import ControllerZNode, TopicPartitionStateZNode, TopicZNode
 from tests.support.fake_zookeeper import FakeZooKeeper, FakeZooKeeperServer
-from zk.operations import ANY_VERSION, Committed, Delete, WatchEvent
-from zk.store import ZkControllerStore, topic_assignment
-from zk.watches import controller_event
-from zk.znodes import ControllerZNode, TopicPartitionStateZNode, TopicZNode
 
 T = TypeVar("T")
 Replicas: TypeAlias = tuple[BrokerId, ...]

@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 import pytest
 
-from core.model import BrokerId, TopicPartition
+from regent.core.model import BrokerId, TopicPartition
 from tests.support.histories import History, Outcome, Read, Send, check, summary
 from tests.support.record_batches import Record
 

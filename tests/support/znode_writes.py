@@ -7,7 +7,7 @@ import re
 from collections.abc import Collection
 from typing import Any, NamedTuple
 
-from core.model import BrokerId
+from regent.core.model import BrokerId
 from tests.support.running_cluster import RunningCluster
 from tests.support.transaction_log import Transaction, read_transactions
 

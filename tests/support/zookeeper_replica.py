@@ -6,9 +6,9 @@ from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
+from regent.zk.operations import Create, Operation
 from tests.support.data_tree import Applied, DataTree, Origin
 from tests.support.watches import Watches
-from zk.operations import Create, Operation
 
 
 class Transaction(NamedTuple):

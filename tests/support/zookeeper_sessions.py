@@ -10,9 +10,8 @@ from typing import Protocol, TypeAlias
 from kazoo.client import KazooClient
 from kazoo.security import ACL, make_acl
 
-from tests.support.fake_zookeeper import FakeZooKeeper, FakeZooKeeperServer
-from zk.client import ZooKeeperClient
-from zk.operations import (
+from regent.zk.client import ZooKeeperClient
+from regent.zk.operations import (
     Committed,
     Create,
     Operation,
@@ -21,6 +20,7 @@ from zk.operations import (
     Znode,
     ZooKeeper,
 )
+from tests.support.fake_zookeeper import FakeZooKeeper, FakeZooKeeperServer
 
 SESSION_TIMEOUT_MS = 10_000
 EVENT_TIMEOUT_S = 10.0

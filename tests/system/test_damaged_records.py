@@ -12,7 +12,7 @@ from confluent_kafka import TopicPartition as Position
 from confluent_kafka.admin import AdminClient, NewTopic
 from kazoo.client import KazooClient
 
-from core.model import BrokerId, TopicPartition
+from regent.core.model import BrokerId, TopicPartition
 from tests.support.breakable_cluster import (
     BROKERS,
     SMALL_SEGMENTS,

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from core.model import NO_LEADER
+from regent.core.model import NO_LEADER
+from regent.zk.admin_znodes import ConfigEntityChangeNotificationSequenceZNode, ConfigEntityZNode
+from regent.zk.operations import Create
 from tests.support.running_cluster import RunningCluster, eventually
-from zk.admin_znodes import ConfigEntityChangeNotificationSequenceZNode, ConfigEntityZNode
-from zk.operations import Create
 
 pytestmark = [pytest.mark.system, pytest.mark.zookeeper]
 

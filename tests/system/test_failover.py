@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from core.protocol.broker import ShutdownBrokerRequest
+from regent.core.protocol.broker import ShutdownBrokerRequest
+from regent.zk.operations import ANY_VERSION, Delete, SetData
+from regent.zk.znodes import ControllerEpochZNode, ControllerZNode
 from tests.support.running_cluster import RunningCluster, eventually
-from zk.operations import ANY_VERSION, Delete, SetData
-from zk.znodes import ControllerEpochZNode, ControllerZNode
 
 pytestmark = [pytest.mark.system, pytest.mark.zookeeper]
 

@@ -11,10 +11,10 @@ import orjson
 import pytest
 from confluent_kafka import Producer
 
+from regent.zk.operations import ANY_VERSION, Create, Delete, Operation
 from tests.support.operated_cluster import ELECT, REASSIGN, OperatedCluster
 from tests.support.running_cluster import eventually
 from tests.support.znode_writes import History, create, delete
-from zk.operations import ANY_VERSION, Create, Delete, Operation
 
 pytestmark = [pytest.mark.system, pytest.mark.zookeeper]
 

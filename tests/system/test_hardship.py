@@ -6,17 +6,16 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import threading
 import urllib.request
 from pathlib import Path
 
 import pytest
 
-import run
+from regent.config.command_line import COMMAND
+from regent.zk.operations import ANY_VERSION, Create, SetData
+from regent.zk.znodes import TopicZNode
 from tests.support.running_cluster import SESSION_TIMEOUT_MS, RunningCluster, eventually
-from zk.operations import ANY_VERSION, Create, SetData
-from zk.znodes import TopicZNode
 
 pytestmark = [pytest.mark.system, pytest.mark.zookeeper]
 
@@ -34,8 +33,7 @@ def start_second(
     """Start a broker that cannot run, and wait for its end."""
     return subprocess.run(
         [
-            sys.executable,
-            run.__file__,
+            *COMMAND,
             "broker",
             "--id",
             str(broker_id),
@@ -171,8 +169,7 @@ def test_the_cluster_outlives_a_zookeeper_that_is_killed_and_restarted(cluster: 
     os.kill(node["pid"], signal.SIGKILL)
     again = subprocess.Popen(
         [
-            sys.executable,
-            run.__file__,
+            *COMMAND,
             "zookeeper",
             "--data-dir",
             str(cluster.data_dir / "zookeeper-0"),

@@ -14,8 +14,8 @@ import msgpack
 import pytest
 import zmq
 
-from core.protocol.api import ApiKey
-from core.protocol.control import ControlHeader
+from regent.core.protocol.api import ApiKey
+from regent.core.protocol.control import ControlHeader
 from tests.support import fuzzed_frames
 from tests.support.fuzzed_requests import ask, ask_versions, framed, genuine_requests, request
 from tests.support.record_batches import batch

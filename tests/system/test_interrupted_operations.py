@@ -16,16 +16,20 @@ from threading import Timer
 
 import pytest
 
-from core.errors import BadDataError
-from core.model import BrokerId, ReplicaAssignment, TopicPartition
-from core.ports import TopicAssignment
-from core.protocol.broker import ShutdownBrokerRequest
+from regent.core.errors import BadDataError
+from regent.core.model import BrokerId, ReplicaAssignment, TopicPartition
+from regent.core.ports import TopicAssignment
+from regent.core.protocol.broker import ShutdownBrokerRequest
+from regent.transport.client import RequestError
+from regent.zk.admin import ZkAdminStore
+from regent.zk.admin_znodes import (
+    DeleteTopicsTopicZNode,
+    DeleteTopicsZNode,
+    ReassignPartitionsZNode,
+)
+from regent.zk.operations import Create
+from regent.zk.znodes import TopicZNode, encode_topic_id
 from tests.support.running_cluster import RunningCluster, eventually
-from transport.client import RequestError
-from zk.admin import ZkAdminStore
-from zk.admin_znodes import DeleteTopicsTopicZNode, DeleteTopicsZNode, ReassignPartitionsZNode
-from zk.operations import Create
-from zk.znodes import TopicZNode, encode_topic_id
 
 pytestmark = [pytest.mark.system, pytest.mark.zookeeper]
 

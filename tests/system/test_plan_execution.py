@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from core.model import BrokerId, ReplicaAssignment
-from core.ports import TopicAssignment
+from regent.core.model import BrokerId, ReplicaAssignment
+from regent.core.ports import TopicAssignment
+from regent.zk.admin import ZkAdminStore
 from tests.support.running_cluster import RunningCluster, eventually
-from zk.admin import ZkAdminStore
 
 pytestmark = [pytest.mark.system, pytest.mark.zookeeper]
 
@@ -25,8 +25,8 @@ PARTITIONS, WAVES = 60, 4
 TIMEOUT_S = 60.0
 PROGRAM = """
 import sys
-from jobs.command import run_job
-from jobs.execution.plan_execution import execute_command
+from regent.jobs.command import run_job
+from regent.jobs.execution.plan_execution import execute_command
 
 sys.exit(run_job(execute_command, "plan execute", sys.argv[1:], None))
 """

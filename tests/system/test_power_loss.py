@@ -6,7 +6,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,15 +13,15 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, Message, Producer
 from confluent_kafka import TopicPartition as Position
 
-import run
-from core.model import BrokerId, TopicPartition
-from storage.checkpoints import HIGH_WATERMARKS
-from storage.log_ends import LOG_ENDS
+from regent.config.command_line import COMMAND
+from regent.core.model import BrokerId, TopicPartition
+from regent.storage.checkpoints import HIGH_WATERMARKS
+from regent.storage.log_ends import LOG_ENDS
+from regent.zk.operations import ANY_VERSION, Delete
+from regent.zk.znodes import TopicPartitionStateZNode
 from tests.support.breakable_cluster import BROKERS, BreakableCluster
 from tests.support.running_cluster import eventually, guardian_of
 from tests.support.zookeeper_sessions import deny_writing
-from zk.operations import ANY_VERSION, Delete
-from zk.znodes import TopicPartitionStateZNode
 
 pytestmark = [pytest.mark.system, pytest.mark.zookeeper]
 
@@ -55,7 +54,7 @@ def produce_one_by_one(cluster: BreakableCluster, partition: TopicPartition) -> 
 
 def regent(cluster: BreakableCluster, *arguments: str) -> str:
     """Run a command; return all it says, whatever comes of it."""
-    command = [sys.executable, run.__file__, *arguments, "--data-dir", str(cluster.data_dir)]
+    command = [*COMMAND, *arguments, "--data-dir", str(cluster.data_dir)]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
     return ended.stdout + ended.stderr
 

@@ -14,12 +14,11 @@ from typing import NamedTuple
 
 import pytest
 
-import run
 from tests.support.running_cluster import RunningCluster, eventually
 
 pytestmark = [pytest.mark.system, pytest.mark.slow]
 
-ROOT = Path(run.__file__).parent
+ROOT = Path(__file__).parents[2]
 ANYTHING = "…"  # stands for the rest of an output
 LOOKS = {"show", "describe", "status", "consume"}  # what a person would look at again
 PROMPT = "$ "

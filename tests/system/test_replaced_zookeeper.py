@@ -14,16 +14,16 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
-from core.model import BrokerId, ReplicaAssignment
+from regent.core.model import BrokerId, ReplicaAssignment
+from regent.zk.client import ZooKeeperClient
+from regent.zk.cluster_identity import join_cluster
+from regent.zk.embedded import EmbeddedZooKeeper
+from regent.zk.operations import Create
+from regent.zk.store import ZkControllerStore
+from regent.zk.znodes import ControllerEpochZNode, TopicZNode, encode_topic_id
 from tests.support.breakable_cluster import ALONE, BROKERS, BreakableCluster
 from tests.support.embedded_ensemble import EmbeddedEnsemble
 from tests.support.running_cluster import eventually
-from zk.client import ZooKeeperClient
-from zk.cluster_identity import join_cluster
-from zk.embedded import EmbeddedZooKeeper
-from zk.operations import Create
-from zk.store import ZkControllerStore
-from zk.znodes import ControllerEpochZNode, TopicZNode, encode_topic_id
 
 pytestmark = [pytest.mark.system, pytest.mark.zookeeper]
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from regent.zk.admin_znodes import IsrChangeNotificationZNode
 from tests.support.running_cluster import RunningCluster, eventually
-from zk.admin_znodes import IsrChangeNotificationZNode
 
 pytestmark = [pytest.mark.system, pytest.mark.zookeeper]
 

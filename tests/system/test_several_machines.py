@@ -6,7 +6,6 @@ Links are cut one way: what one machine sends to another is lost, what the other
 from __future__ import annotations
 
 import subprocess
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -15,14 +14,14 @@ from typing import Self
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
-import run
-from core.model import BrokerId, TopicPartition
+from regent.config.command_line import COMMAND
+from regent.core.model import BrokerId, TopicPartition
+from regent.zk.client import ZooKeeperClient
 from tests.support.breakable_cluster import read_log
 from tests.support.histories import Logs, check, summary
 from tests.support.load import Load
 from tests.support.network_namespaces import Host, HostNetwork, NamespacesUnavailableError
 from tests.support.running_cluster import ObservedCluster, eventually
-from zk.client import ZooKeeperClient
 
 pytestmark = [pytest.mark.system, pytest.mark.zookeeper]
 
@@ -95,7 +94,7 @@ class SeveralMachines(ObservedCluster):
         data_dir = self._directory / f"{command[0]}-{len(self._processes)}"
         with host.inside():
             process = subprocess.Popen(
-                [sys.executable, run.__file__, *command, "--data-dir", str(data_dir)],
+                [*COMMAND, *command, "--data-dir", str(data_dir)],
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 text=True,

@@ -10,9 +10,9 @@ from functools import partial
 import pytest
 from confluent_kafka import Producer
 
-from core.model import BrokerId
+from regent.core.model import BrokerId
+from regent.zk.operations import ANY_VERSION, Delete, Operation, SetData
 from tests.support.running_cluster import RunningCluster, eventually, guardian_of
-from zk.operations import ANY_VERSION, Delete, Operation, SetData
 
 pytestmark = [pytest.mark.system, pytest.mark.zookeeper]
 

@@ -10,12 +10,12 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from core.errors import Errors
-from core.model import BrokerId
+from regent.core.errors import Errors
+from regent.core.model import BrokerId
+from regent.transport.kafka.api import KafkaApiKey
+from regent.transport.kafka.primitives import Reader, Writer
 from tests.support.running_cluster import TIMEOUT_S, RunningCluster
 from tests.transport.kafka.raw_client import request_bytes
-from transport.kafka.api import KafkaApiKey
-from transport.kafka.primitives import Reader, Writer
 
 pytestmark = [pytest.mark.system, pytest.mark.zookeeper]
 

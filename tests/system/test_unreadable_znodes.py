@@ -12,18 +12,18 @@ import pytest
 from kazoo.client import KazooClient
 from kazoo.security import OPEN_ACL_UNSAFE, make_digest_acl
 
-from core.model import ReplicaAssignment
-from tests.support.running_cluster import RunningCluster, eventually
-from tests.support.zookeeper_sessions import deny_reading
-from zk.admin_znodes import ConfigEntityZNode
-from zk.operations import ANY_VERSION, Create, Delete
-from zk.znodes import (
+from regent.core.model import ReplicaAssignment
+from regent.zk.admin_znodes import ConfigEntityZNode
+from regent.zk.operations import ANY_VERSION, Create, Delete
+from regent.zk.znodes import (
     BrokerIdsZNode,
     ControllerZNode,
     TopicsZNode,
     TopicZNode,
     encode_topic_id,
 )
+from tests.support.running_cluster import RunningCluster, eventually
+from tests.support.zookeeper_sessions import deny_reading
 
 pytestmark = [pytest.mark.system, pytest.mark.zookeeper]
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-import run
+from regent.config.command_line import COMMAND
+from regent.zk.operations import ANY_VERSION, Delete
 from tests.support.operated_cluster import ELECT, REASSIGN, OperatedCluster
 from tests.support.running_cluster import eventually
 from tests.support.znode_writes import (
@@ -30,7 +30,6 @@ from tests.support.znode_writes import (
     topic_znode,
     written,
 )
-from zk.operations import ANY_VERSION, Delete
 
 pytestmark = [pytest.mark.system, pytest.mark.zookeeper]
 
@@ -324,7 +323,7 @@ def test_a_setting_is_stored_before_its_change_is_told(cluster: OperatedCluster)
     cluster.create_as_tools_do("configured", (0, 1))
     history = History(cluster)
     options = ["configured", "--set", "retention.ms=1000", "--data-dir", str(cluster.data_dir)]
-    subprocess.run([sys.executable, run.__file__, "topics", "config", *options], check=True)
+    subprocess.run([*COMMAND, "topics", "config", *options], check=True)
     told = cluster.zookeeper.children("/config/changes")
     assert told
     assert history.writes("/config", "/brokers/topics/configured") == [

@@ -8,9 +8,9 @@ from typing import Any, Protocol
 
 import pytest
 
-from transport.client import RequestClient
-from transport.server import ControlServer, IncomingRequest
-from transport.sockets import Context, new_context
+from regent.transport.client import RequestClient
+from regent.transport.server import ControlServer, IncomingRequest
+from regent.transport.sockets import Context, new_context
 
 
 class Serve(Protocol):

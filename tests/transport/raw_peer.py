@@ -8,13 +8,13 @@ from urllib.parse import urlsplit
 import msgpack
 import zmq
 
-from core.errors import Errors
-from core.protocol.api import ApiKey
-from core.protocol.placement import PlacementStatusRequest, PlacementStatusResponse
-from transport.codec import encode_body
-from transport.server import IncomingRequest
-from transport.sockets import Socket
-from transport.zmtp import GREETING
+from regent.core.errors import Errors
+from regent.core.protocol.api import ApiKey
+from regent.core.protocol.placement import PlacementStatusRequest, PlacementStatusResponse
+from regent.transport.codec import encode_body
+from regent.transport.server import IncomingRequest
+from regent.transport.sockets import Socket
+from regent.transport.zmtp import GREETING
 
 READY = PlacementStatusResponse(Errors.NONE, "ready")
 STATUS = PlacementStatusRequest()

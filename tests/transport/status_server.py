@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import sys
 
-from core.errors import Errors
-from core.protocol.placement import PlacementStatusResponse
-from transport.server import ControlServer, IncomingRequest
-from transport.sockets import new_context
+from regent.core.errors import Errors
+from regent.core.protocol.placement import PlacementStatusResponse
+from regent.transport.server import ControlServer, IncomingRequest
+from regent.transport.sockets import new_context
 
 
 def main(bind: str, state: str) -> None:

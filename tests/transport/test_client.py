@@ -13,9 +13,9 @@ import msgpack
 import pytest
 import zmq
 
-from core.errors import BadDataError, Errors
-from core.protocol.api import ApiKey
-from core.protocol.control import (
+from regent.core.errors import BadDataError, Errors
+from regent.core.protocol.api import ApiKey
+from regent.core.protocol.control import (
     ControlHeader,
     LeaderAndIsrPartition,
     LeaderAndIsrRequest,
@@ -24,20 +24,20 @@ from core.protocol.control import (
     LeaderAndIsrType,
     PartitionError,
 )
-from core.protocol.placement import PlacementStatusResponse
-from core.records import RecordBytes
-from tests.transport.conftest import Connect, Serve
-from tests.transport.raw_peer import READY, STATUS
-from transport.client import (
+from regent.core.protocol.placement import PlacementStatusResponse
+from regent.core.records import RecordBytes
+from regent.transport.client import (
     RequestAbandonedError,
     RequestClient,
     RequestError,
     RequestFailedError,
     RequestTimeoutError,
 )
-from transport.codec import EncodedBody, encode_body, encode_reply_header, encode_request
-from transport.server import IncomingRequest, Rejection
-from transport.sockets import Context, new_context
+from regent.transport.codec import EncodedBody, encode_body, encode_reply_header, encode_request
+from regent.transport.server import IncomingRequest, Rejection
+from regent.transport.sockets import Context, new_context
+from tests.transport.conftest import Connect, Serve
+from tests.transport.raw_peer import READY, STATUS
 
 WARMING = PlacementStatusResponse(Errors.NONE, "warming")
 

@@ -19,11 +19,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from core.errors import BadDataError, Errors
-from core.model import TopicPartition
-from core.protocol.api import ApiKey
-from core.protocol.broker import ShutdownBrokerRequest
-from core.protocol.control import (
+from regent.core.errors import BadDataError, Errors
+from regent.core.model import TopicPartition
+from regent.core.protocol.api import ApiKey
+from regent.core.protocol.broker import ShutdownBrokerRequest
+from regent.core.protocol.control import (
     ControlHeader,
     LeaderAndIsrPartition,
     LeaderAndIsrRequest,
@@ -37,17 +37,17 @@ from core.protocol.control import (
     StopReplicaTopic,
     UpdateMetadataResponse,
 )
-from core.protocol.controller import ControlledShutdownRequest, ControlledShutdownResponse
-from core.protocol.placement import PlacementStatusResponse
-from core.protocol.topics import (
+from regent.core.protocol.controller import ControlledShutdownRequest, ControlledShutdownResponse
+from regent.core.protocol.placement import PlacementStatusResponse
+from regent.core.protocol.topics import (
     AssignedPartition,
     CreatableTopic,
     CreateTopicsRequest,
     DeleteTopicsRequest,
 )
-from core.records import RecordBytes
-from transport import codec
-from transport.codec import (
+from regent.core.records import RecordBytes
+from regent.transport import codec
+from regent.transport.codec import (
     MAX_BODY_BYTES,
     RequestHeader,
     decode_reply_header,
@@ -61,7 +61,7 @@ from transport.codec import (
     new_unpacker,
     peek_correlation_id,
 )
-from transport.large_bodies import decode_in_pieces, form_of
+from regent.transport.large_bodies import decode_in_pieces, form_of
 
 
 def encoded(message: object) -> bytes:

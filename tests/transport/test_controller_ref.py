@@ -7,15 +7,15 @@ from collections.abc import Callable
 
 import pytest
 
-from core.errors import BadDataError, BrokerNotFoundError, Errors
-from core.protocol.controller import (
+from regent.core.errors import BadDataError, BrokerNotFoundError, Errors
+from regent.core.protocol.controller import (
     DescribeControllerRequest,
     DescribeControllerResponse,
     ElectedPartition,
 )
+from regent.transport.controller_ref import ControllerError, ControllerRef, batches, refusal
+from regent.transport.server import IncomingRequest
 from tests.transport.conftest import Serve
-from transport.controller_ref import ControllerError, ControllerRef, batches, refusal
-from transport.server import IncomingRequest
 
 QUESTION = DescribeControllerRequest()
 ANSWER = DescribeControllerResponse(Errors.NONE, controller_epoch=7)

@@ -14,14 +14,14 @@ import msgpack
 import pytest
 import zmq
 
-from core.errors import Errors
-from core.protocol.api import ApiKey
-from core.protocol.control import ControlHeader, UpdateMetadataResponse
+from regent.core.errors import Errors
+from regent.core.protocol.api import ApiKey
+from regent.core.protocol.control import ControlHeader, UpdateMetadataResponse
+from regent.transport.codec import AT_ONCE_BYTES, encode_body
+from regent.transport.server import ControlServer, IncomingRequest, RejectedFrames, Rejection
+from regent.transport.sockets import Context, new_context, open_socket
 from tests.transport.conftest import Connect, Serve
 from tests.transport.raw_peer import ANSWER_999, READY, STATUS, RawPeer, answer_ready, zmtp_dealer
-from transport.codec import AT_ONCE_BYTES, encode_body
-from transport.server import ControlServer, IncomingRequest, RejectedFrames, Rejection
-from transport.sockets import Context, new_context, open_socket
 
 
 @pytest.fixture

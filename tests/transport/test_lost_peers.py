@@ -15,12 +15,12 @@ from pathlib import Path
 
 import pytest
 
-from core.errors import Errors
-from core.protocol.placement import PlacementStatusResponse
+from regent.core.errors import Errors
+from regent.core.protocol.placement import PlacementStatusResponse
+from regent.transport.client import PeerDisconnectedError, PeerUnreachableError, RequestTimeoutError
+from regent.transport.server import IncomingRequest
 from tests.transport.conftest import Connect, Serve
 from tests.transport.raw_peer import READY, STATUS
-from transport.client import PeerDisconnectedError, PeerUnreachableError, RequestTimeoutError
-from transport.server import IncomingRequest
 
 WARMING = PlacementStatusResponse(Errors.NONE, "warming")
 

@@ -13,9 +13,8 @@ from urllib.parse import urlsplit
 import pytest
 import zmq
 
-from tests.transport.raw_peer import zmtp_dealer
-from transport.descriptors import Descriptors
-from transport.peers import (
+from regent.transport.descriptors import Descriptors
+from regent.transport.peers import (
     MAX_WAITING,
     Message,
     Peers,
@@ -23,10 +22,11 @@ from transport.peers import (
     TooManyPeersError,
     TooMuchUnreadError,
 )
-from transport.record_frames import LARGE_BYTES
-from transport.sockets import Context
-from transport.unread import MAX_UNREAD_BYTES, UnreadLimit
-from transport.zmtp import GREETING, PING, MessageTooLargeError, NotZmtpError
+from regent.transport.record_frames import LARGE_BYTES
+from regent.transport.sockets import Context
+from regent.transport.unread import MAX_UNREAD_BYTES, UnreadLimit
+from regent.transport.zmtp import GREETING, PING, MessageTooLargeError, NotZmtpError
+from tests.transport.raw_peer import zmtp_dealer
 
 MAX_FRAME_BYTES = 1_000_000
 READY_OF_A_ROUTER = b"\x04\x1c\x05READY\x0bSocket-Type\0\0\0\x06ROUTER"

@@ -9,23 +9,23 @@ from typing import NamedTuple
 import pytest
 import zmq
 
-from core.errors import BadDataError, Errors
-from core.protocol.api import ApiKey
-from core.protocol.broker import FetchedPartition, FetchedTopic, FetchRequest, FetchResponse
-from core.records import RecordBytes
-from tests.transport.conftest import Connect, Serve
-from tests.transport.raw_peer import ANSWER_999, RawPeer, answer_ready
-from tests.transport.test_client import scripted_peer
-from transport.client import RequestFailedError
-from transport.codec import (
+from regent.core.errors import BadDataError, Errors
+from regent.core.protocol.api import ApiKey
+from regent.core.protocol.broker import FetchedPartition, FetchedTopic, FetchRequest, FetchResponse
+from regent.core.records import RecordBytes
+from regent.transport.client import RequestFailedError
+from regent.transport.codec import (
     decode_response_body,
     encode_body,
     encode_reply_header,
     encode_request,
 )
-from transport.record_frames import LARGE_BYTES, RecordFrames, detacher, join_small
-from transport.server import IncomingRequest, Rejection
-from transport.sockets import MAX_FRAME_BYTES, Context, open_socket
+from regent.transport.record_frames import LARGE_BYTES, RecordFrames, detacher, join_small
+from regent.transport.server import IncomingRequest, Rejection
+from regent.transport.sockets import MAX_FRAME_BYTES, Context, open_socket
+from tests.transport.conftest import Connect, Serve
+from tests.transport.raw_peer import ANSWER_999, RawPeer, answer_ready
+from tests.transport.test_client import scripted_peer
 
 LARGE = bytes(range(256)) * (LARGE_BYTES // 256)
 FETCH = FetchRequest(2)

@@ -8,18 +8,18 @@ import time
 
 import pytest
 
-from core.errors import Errors
-from core.protocol.controller import (
+from regent.core.errors import Errors
+from regent.core.protocol.controller import (
     ControlledShutdownRequest,
     ControlledShutdownResponse,
     DescribeTopicsRequest,
     DescribeTopicsResponse,
 )
+from regent.transport.client import PeerUnreachableError, RequestAbandonedError, RequestTimeoutError
+from regent.transport.remote_ref import RemoteActorRef
+from regent.transport.server import IncomingRequest
+from regent.transport.sockets import Context
 from tests.transport.conftest import Serve
-from transport.client import PeerUnreachableError, RequestAbandonedError, RequestTimeoutError
-from transport.remote_ref import RemoteActorRef
-from transport.server import IncomingRequest
-from transport.sockets import Context
 
 SHUTDOWN = ControlledShutdownRequest(1, 2)
 SAFE = ControlledShutdownResponse(Errors.NONE)

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from core.errors import BadDataError, Errors
-from transport.schema import decoder
+from regent.core.errors import BadDataError, Errors
+from regent.transport.schema import decoder
 
 
 class Colour(IntEnum):

@@ -11,18 +11,18 @@ from contextlib import contextmanager
 import pytest
 import zmq
 
-from config.addresses import port_of
-from core.errors import Errors, RegentError
-from core.protocol.api import ApiKey
-from core.protocol.control import ControlHeader, StopReplicaRequest, StopReplicaResponse
-from core.protocol.controller import DescribeTopicsRequest, DescribeTopicsResponse
-from core.protocol.placement import PlacementStatusResponse
+from regent.config.addresses import port_of
+from regent.core.errors import Errors, RegentError
+from regent.core.protocol.api import ApiKey
+from regent.core.protocol.control import ControlHeader, StopReplicaRequest, StopReplicaResponse
+from regent.core.protocol.controller import DescribeTopicsRequest, DescribeTopicsResponse
+from regent.core.protocol.placement import PlacementStatusResponse
+from regent.transport.client import RequestFailedError
+from regent.transport.server import ControlServer, IncomingRequest, PortInUseError, Rejection
+from regent.transport.sockets import Context, new_context, open_socket
 from tests.support.ipv6 import needs_ipv6
 from tests.transport.conftest import Connect, Serve
 from tests.transport.raw_peer import READY, STATUS, RawPeer, answer_ready
-from transport.client import RequestFailedError
-from transport.server import ControlServer, IncomingRequest, PortInUseError, Rejection
-from transport.sockets import Context, new_context, open_socket
 
 
 @pytest.fixture

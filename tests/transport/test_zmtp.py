@@ -6,8 +6,8 @@ import struct
 
 import pytest
 
-from transport.record_frames import LARGE_BYTES
-from transport.zmtp import (
+from regent.transport.record_frames import LARGE_BYTES
+from regent.transport.zmtp import (
     GREETING,
     MAX_FRAMES,
     MessageTooLargeError,

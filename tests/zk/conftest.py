@@ -7,6 +7,7 @@ from contextlib import ExitStack
 
 import pytest
 
+from regent.zk.embedded import EmbeddedZooKeeper
 from tests.support.connected_sessions import Connect
 from tests.support.tcp_proxy import TcpProxy
 from tests.support.zookeeper_sessions import (
@@ -15,7 +16,6 @@ from tests.support.zookeeper_sessions import (
     lagging_ensemble,
     real_ensemble,
 )
-from zk.embedded import EmbeddedZooKeeper
 
 
 @pytest.fixture

@@ -7,12 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from core.errors import BadDataError, BrokerNotFoundError
-from core.model import BrokerInfo, EndPoint, ReplicaAssignment
-from tests.support.fake_zookeeper import Call, FakeZooKeeper, FakeZooKeeperServer, Moment
-from tests.support.zookeeper_sessions import apply
-from zk import znodes
-from zk.admin import (
+from regent.core.errors import BadDataError, BrokerNotFoundError
+from regent.core.model import BrokerInfo, EndPoint, ReplicaAssignment
+from regent.zk import znodes
+from regent.zk.admin import (
     AddPartitionsOutcome,
     CreateTopicOutcome,
     NewTopic,
@@ -21,9 +19,11 @@ from zk.admin import (
     TopicTooLargeError,
     ZkAdminStore,
 )
-from zk.admin_znodes import ConfigEntityZNode
-from zk.conflicts import ConflictError
-from zk.operations import ConnectionLossError, Create
+from regent.zk.admin_znodes import ConfigEntityZNode
+from regent.zk.conflicts import ConflictError
+from regent.zk.operations import ConnectionLossError, Create
+from tests.support.fake_zookeeper import Call, FakeZooKeeper, FakeZooKeeperServer, Moment
+from tests.support.zookeeper_sessions import apply
 
 OURS, THEIRS = "A" * 22, "B" * 22
 ON_0 = {0: ReplicaAssignment((0, 1))}

@@ -7,15 +7,15 @@ from collections.abc import Callable
 
 import pytest
 
-from core.errors import BadDataError
-from core.model import ReplicaAssignment, TopicPartition
+from regent.core.errors import BadDataError
+from regent.core.model import ReplicaAssignment, TopicPartition
+from regent.zk import znodes
+from regent.zk.admin import DeleteTopicOutcome, NoClusterError, ZkAdminStore
+from regent.zk.admin_znodes import ConfigEntityZNode, ReassignPartitionsZNode
+from regent.zk.conflicts import ConflictError
+from regent.zk.operations import ConnectionLossError, Create, SetData
+from regent.zk.topic_config_admin import UnknownTopicError
 from tests.support.fake_zookeeper import Call, FakeZooKeeper, FakeZooKeeperServer, Moment
-from zk import znodes
-from zk.admin import DeleteTopicOutcome, NoClusterError, ZkAdminStore
-from zk.admin_znodes import ConfigEntityZNode, ReassignPartitionsZNode
-from zk.conflicts import ConflictError
-from zk.operations import ConnectionLossError, Create, SetData
-from zk.topic_config_admin import UnknownTopicError
 
 CONFIG = "/config/topics/t"
 MARKED, ALREADY_MARKED, UNKNOWN_TOPIC = DeleteTopicOutcome

@@ -7,9 +7,9 @@ from typing import Any, TypeAlias
 
 import pytest
 
-from core.errors import BadDataError
-from core.model import TopicPartition
-from zk.admin_znodes import (
+from regent.core.errors import BadDataError
+from regent.core.model import TopicPartition
+from regent.zk.admin_znodes import (
     ConfigEntityChangeNotificationSequenceZNode,
     ConfigEntityTypeZNode,
     ConfigEntityZNode,

@@ -5,16 +5,16 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from zk.bulk import (
+from regent.zk.bulk import (
     MAX_BULK_REQUEST_BYTES,
     MAX_WATCHES,
     BulkOperations,
     set_watches_requests,
 )
-from zk.channel import SessionChannel
-from zk.client import ZooKeeperClient
-from zk.connection import Reply
-from zk.operations import (
+from regent.zk.channel import SessionChannel
+from regent.zk.client import ZooKeeperClient
+from regent.zk.connection import Reply
+from regent.zk.operations import (
     Check,
     Committed,
     Create,
@@ -27,8 +27,8 @@ from zk.operations import (
     ZkError,
     Znode,
 )
-from zk.requests import Answer, MultiRead, Request, SetWatches
-from zk.watch_registry import ArmedWatches
+from regent.zk.requests import Answer, MultiRead, Request, SetWatches
+from regent.zk.watch_registry import ArmedWatches
 
 pytestmark = pytest.mark.zookeeper
 

@@ -4,11 +4,9 @@ import threading
 
 import pytest
 
-from tests.support.connected_sessions import Connect, read
-from tests.support.tcp_proxy import TcpProxy
-from zk.client import ConnectionState, SessionCredentials, ZooKeeperClient
-from zk.embedded import EmbeddedZooKeeper
-from zk.operations import (
+from regent.zk.client import ConnectionState, SessionCredentials, ZooKeeperClient
+from regent.zk.embedded import EmbeddedZooKeeper
+from regent.zk.operations import (
     Check,
     Committed,
     ConnectionLossError,
@@ -20,7 +18,9 @@ from zk.operations import (
     WatchKind,
     ZkError,
 )
-from zk.requests import MAX_REQUEST_BYTES, RequestTooLargeError
+from regent.zk.requests import MAX_REQUEST_BYTES, RequestTooLargeError
+from tests.support.connected_sessions import Connect, read
+from tests.support.tcp_proxy import TcpProxy
 
 pytestmark = pytest.mark.zookeeper
 

@@ -7,8 +7,26 @@ from collections.abc import Sequence
 
 import pytest
 
-from core.errors import BadDataError, ForeignDirectoryError
-from core.model import BrokerInfo, EndPoint
+from regent.core.errors import BadDataError, ForeignDirectoryError
+from regent.core.model import BrokerInfo, EndPoint
+from regent.zk.cluster_identity import (
+    EndPointInUseError,
+    check_cluster,
+    check_end_points,
+    join_cluster,
+)
+from regent.zk.operations import (
+    ConnectionLossError,
+    Create,
+    Operation,
+    Refused,
+    WatchEvent,
+    ZkError,
+)
+from regent.zk.progress_mark import read_mark, write_mark
+from regent.zk.requests import RequestRefusedError
+from regent.zk.store import ZkControllerStore
+from regent.zk.znodes import BrokerIdZNode, ClusterIdZNode
 from tests.support.cluster_notes import NotesInMemory
 from tests.support.fake_zookeeper import (
     Call,
@@ -17,17 +35,6 @@ from tests.support.fake_zookeeper import (
     Moment,
     SavedData,
 )
-from zk.cluster_identity import (
-    EndPointInUseError,
-    check_cluster,
-    check_end_points,
-    join_cluster,
-)
-from zk.operations import ConnectionLossError, Create, Operation, Refused, WatchEvent, ZkError
-from zk.progress_mark import read_mark, write_mark
-from zk.requests import RequestRefusedError
-from zk.store import ZkControllerStore
-from zk.znodes import BrokerIdZNode, ClusterIdZNode
 
 
 @pytest.fixture

@@ -11,13 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from core.errors import SessionExpiredError
-from tests.support.connected_sessions import Connect, Session, read
-from tests.support.tcp_proxy import TcpProxy
-from zk.channel import SessionChannel
-from zk.client import ConnectionState, ZooKeeperClient
-from zk.embedded import EmbeddedZooKeeper
-from zk.operations import (
+from regent.core.errors import SessionExpiredError
+from regent.zk.channel import SessionChannel
+from regent.zk.client import ConnectionState, ZooKeeperClient
+from regent.zk.embedded import EmbeddedZooKeeper
+from regent.zk.operations import (
     ANY_VERSION,
     ConnectionLossError,
     Create,
@@ -27,7 +25,9 @@ from zk.operations import (
     WatchKind,
     Znode,
 )
-from zk.requests import Exists
+from regent.zk.requests import Exists
+from tests.support.connected_sessions import Connect, Session, read
+from tests.support.tcp_proxy import TcpProxy
 
 pytestmark = pytest.mark.zookeeper
 

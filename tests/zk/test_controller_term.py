@@ -6,15 +6,12 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from core.controller.elector import Elector
-from core.errors import ControllerMovedError
-from core.model import TopicPartition
-from core.ports import ControllerEpoch
-from tests.support.fake_zookeeper import Call, FakeZooKeeper, FakeZooKeeperServer, Moment
-from tests.support.term import leadership
-from tests.support.zookeeper_sessions import Ensemble, apply
-from zk.controller_term import TERMS
-from zk.operations import (
+from regent.core.controller.elector import Elector
+from regent.core.errors import ControllerMovedError
+from regent.core.model import TopicPartition
+from regent.core.ports import ControllerEpoch
+from regent.zk.controller_term import TERMS
+from regent.zk.operations import (
     ANY_VERSION,
     ConnectionLossError,
     Create,
@@ -25,8 +22,11 @@ from zk.operations import (
     ZkError,
     ZooKeeper,
 )
-from zk.requests import RequestRefusedError
-from zk.store import ZkControllerStore
+from regent.zk.requests import RequestRefusedError
+from regent.zk.store import ZkControllerStore
+from tests.support.fake_zookeeper import Call, FakeZooKeeper, FakeZooKeeperServer, Moment
+from tests.support.term import leadership
+from tests.support.zookeeper_sessions import Ensemble, apply
 
 CONTROLLER, EPOCH = "/controller", "/controller_epoch"
 

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from config.java import JavaNotFoundError
+from regent.config.java import JavaNotFoundError
+from regent.zk.client import ZooKeeperClient
+from regent.zk.embedded import EmbeddedZooKeeper, ZooKeeperStartError, start_ensemble
+from regent.zk.operations import ConnectionLossError, Create
 from tests.support.running_cluster import eventually
-from zk.client import ZooKeeperClient
-from zk.embedded import EmbeddedZooKeeper, ZooKeeperStartError, start_ensemble
-from zk.operations import ConnectionLossError, Create
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.usefixtures("zookeeper_server")]
 
@@ -96,8 +96,8 @@ def test_without_java_the_server_is_not_started(
 def test_the_server_dies_with_the_process_that_started_it(tmp_path: Path, stack: ExitStack) -> None:
     script = tmp_path / "starter.py"
     script.write_text(
-        "import sys, pathlib, zk.embedded\n"
-        "server = zk.embedded.EmbeddedZooKeeper(pathlib.Path(sys.argv[1]))\n"
+        "import sys, pathlib, regent.zk.embedded\n"
+        "server = regent.zk.embedded.EmbeddedZooKeeper(pathlib.Path(sys.argv[1]))\n"
         "server.start()\n"
         "sys.stdout.write(f'{server.pid}\\n')\n"
         "sys.stdout.flush()\n"
@@ -108,7 +108,6 @@ def test_the_server_dies_with_the_process_that_started_it(tmp_path: Path, stack:
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
     )
     with starter:
         assert starter.stdout is not None

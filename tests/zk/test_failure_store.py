@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import pytest
 
-from core.ports import ControllerFailure
+from regent.core.ports import ControllerFailure
+from regent.zk.failure_store import ControllerFailuresZNode
+from regent.zk.store import ZkControllerStore
 from tests.support.fake_zookeeper import Call, FakeZooKeeper, FakeZooKeeperServer, Moment
-from zk.failure_store import ControllerFailuresZNode
-from zk.store import ZkControllerStore
 
 PATH = ControllerFailuresZNode.PATH
 OLD, NEW, OTHER = (ControllerFailure(what, "e", "x", 1, 0, 1) for what in ("old", "new", "other"))

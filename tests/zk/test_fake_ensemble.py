@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from regent.zk.operations import Create, Delete, Refused, SetData, WatchEvent, ZkError
 from tests.support.fake_zookeeper import FakeZooKeeper, FakeZooKeeperServer
 from tests.support.zookeeper_replica import Replica
 from tests.support.zookeeper_sessions import apply, changed, children_changed, created, read
-from zk.operations import Create, Delete, Refused, SetData, WatchEvent, ZkError
 
 LAG = 2
 

@@ -7,17 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from core.errors import SessionExpiredError
-from tests.support.fake_zookeeper import (
-    Call,
-    FakeZooKeeper,
-    FakeZooKeeperServer,
-    Hook,
-    Moment,
-)
-from tests.support.zookeeper_replica import Transaction
-from tests.support.zookeeper_sessions import apply, changed, children_changed, created, deleted
-from zk.operations import (
+from regent.core.errors import SessionExpiredError
+from regent.zk.operations import (
     Check,
     Committed,
     ConnectionLossError,
@@ -30,6 +21,15 @@ from zk.operations import (
     ZkError,
     ZooKeeper,
 )
+from tests.support.fake_zookeeper import (
+    Call,
+    FakeZooKeeper,
+    FakeZooKeeperServer,
+    Hook,
+    Moment,
+)
+from tests.support.zookeeper_replica import Transaction
+from tests.support.zookeeper_sessions import apply, changed, children_changed, created, deleted
 
 
 class SimulatedCrashError(Exception):

@@ -6,10 +6,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from core.errors import ControllerMovedError, SessionExpiredError
-from core.ports import WriteError
-from tests.support.fake_zookeeper import Call, FakeZooKeeper, FakeZooKeeperServer, Moment
-from zk.fenced_writes import (
+from regent.core.errors import ControllerMovedError, SessionExpiredError
+from regent.core.ports import WriteError
+from regent.zk.fenced_writes import (
     BYTES_BESIDE_DATA,
     BYTES_OF_FENCE,
     MAX_OPERATIONS,
@@ -19,7 +18,7 @@ from zk.fenced_writes import (
     write_fenced,
     write_unfenced,
 )
-from zk.operations import (
+from regent.zk.operations import (
     Check,
     ConnectionLossError,
     Create,
@@ -31,7 +30,8 @@ from zk.operations import (
     ZkError,
     ZnodeStat,
 )
-from zk.requests import MAX_REQUEST_BYTES, Multi, RequestRefusedError
+from regent.zk.requests import MAX_REQUEST_BYTES, Multi, RequestRefusedError
+from tests.support.fake_zookeeper import Call, FakeZooKeeper, FakeZooKeeperServer, Moment
 
 EPOCH = "/controller_epoch"
 FENCE = Check(EPOCH, 0)

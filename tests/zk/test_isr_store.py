@@ -4,26 +4,26 @@ from __future__ import annotations
 
 import pytest
 
-from core.errors import Errors, SessionExpiredError
-from core.model import (
+from regent.core.errors import Errors, SessionExpiredError
+from regent.core.model import (
     UNKNOWN_BROKER_EPOCH,
     LeaderAndIsr,
     LeaderIsrAndControllerEpoch,
     LeaderRecoveryState,
     TopicPartition,
 )
-from core.protocol.controller import (
+from regent.core.protocol.controller import (
     AlteredPartition,
     AlterPartitionRequest,
     AlterPartitionResponse,
     AlterPartitionRow,
 )
+from regent.zk.admin_znodes import IsrChangeNotificationSequenceZNode, IsrChangeNotificationZNode
+from regent.zk.isr_store import MAX_PARTITIONS, ZkIsrStore
+from regent.zk.operations import ConnectionLossError
+from regent.zk.requests import RequestRefusedError
+from regent.zk.znodes import BrokerIdZNode, TopicPartitionStateZNode
 from tests.support.fake_zookeeper import Call, FakeZooKeeper, FakeZooKeeperServer, Moment
-from zk.admin_znodes import IsrChangeNotificationSequenceZNode, IsrChangeNotificationZNode
-from zk.isr_store import MAX_PARTITIONS, ZkIsrStore
-from zk.operations import ConnectionLossError
-from zk.requests import RequestRefusedError
-from zk.znodes import BrokerIdZNode, TopicPartitionStateZNode
 
 P0, P1 = TopicPartition("payments", 0), TopicPartition("payments", 1)
 LEADER, CONTROLLER_EPOCH = 1, 7

@@ -6,17 +6,17 @@ from collections.abc import Callable, Collection
 
 import pytest
 
-from core.errors import ControllerMovedError, SessionExpiredError
-from core.model import TopicPartition
+from regent.core.errors import ControllerMovedError, SessionExpiredError
+from regent.core.model import TopicPartition
+from regent.zk.admin_znodes import IsrChangeNotificationSequenceZNode as IsrChange
+from regent.zk.admin_znodes import LogDirEventNotificationSequenceZNode as LogDirEvent
+from regent.zk.notification_store import notify_log_dir_failure
+from regent.zk.operations import Committed, ConnectionLossError, Create, WatchEvent, WatchKind
+from regent.zk.requests import RequestRefusedError
+from regent.zk.store import ZkControllerStore
 from tests.support.connected_sessions import Connect
 from tests.support.fake_zookeeper import Call, FakeZooKeeperServer, Moment
 from tests.support.term import KeptSession
-from zk.admin_znodes import IsrChangeNotificationSequenceZNode as IsrChange
-from zk.admin_znodes import LogDirEventNotificationSequenceZNode as LogDirEvent
-from zk.notification_store import notify_log_dir_failure
-from zk.operations import Committed, ConnectionLossError, Create, WatchEvent, WatchKind
-from zk.requests import RequestRefusedError
-from zk.store import ZkControllerStore
 
 ISR_CHANGES, LOG_DIR_EVENTS = "/isr_change_notification", "/log_dir_event_notification"
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from core.errors import BadDataError
-from core.model import TopicPartition
-from zk.other_znodes import (
+from regent.core.errors import BadDataError
+from regent.core.model import TopicPartition
+from regent.zk.other_znodes import (
     AccessControlEntry,
     ConsumerOffsetZNode,
     DelegationTokenChangeZNode,

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from core.errors import BadDataError, ControllerMovedError, SessionExpiredError
-from core.model import TopicPartition
+from regent.core.errors import BadDataError, ControllerMovedError, SessionExpiredError
+from regent.core.model import TopicPartition
+from regent.zk.admin_znodes import PreferredReplicaElectionZNode
+from regent.zk.operations import ConnectionLossError, Create, WatchEvent, WatchKind
+from regent.zk.store import ZkControllerStore
 from tests.support.connected_sessions import Connect
 from tests.support.fake_zookeeper import Call, FakeZooKeeperServer, Moment
 from tests.support.term import KeptSession
-from zk.admin_znodes import PreferredReplicaElectionZNode
-from zk.operations import ConnectionLossError, Create, WatchEvent, WatchKind
-from zk.store import ZkControllerStore
 
 PATH = PreferredReplicaElectionZNode.PATH
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)

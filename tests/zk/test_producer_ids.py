@@ -6,13 +6,13 @@ import json
 
 import pytest
 
-from core.errors import BadDataError
+from regent.core.errors import BadDataError
+from regent.zk.admin_znodes import ProducerIdBlockZNode
+from regent.zk.conflicts import ConflictError
+from regent.zk.operations import ConnectionLossError
+from regent.zk.producer_ids import ZkProducerIds
 from tests.support.connected_sessions import Connect, read
 from tests.support.fake_zookeeper import Call, FakeZooKeeper, FakeZooKeeperServer, Moment
-from zk.admin_znodes import ProducerIdBlockZNode
-from zk.conflicts import ConflictError
-from zk.operations import ConnectionLossError
-from zk.producer_ids import ZkProducerIds
 
 PATH = ProducerIdBlockZNode.PATH
 

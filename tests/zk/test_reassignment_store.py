@@ -6,12 +6,12 @@ from collections.abc import Callable, Mapping
 
 import pytest
 
-from core.errors import BadDataError, ControllerMovedError
-from core.model import TopicPartition
+from regent.core.errors import BadDataError, ControllerMovedError
+from regent.core.model import TopicPartition
+from regent.zk.admin_znodes import ReassignPartitionsZNode
+from regent.zk.operations import ConnectionLossError, WatchEvent, WatchKind
 from tests.support.fake_zookeeper import Call, Moment
 from tests.support.term import T0, T1, Office
-from zk.admin_znodes import ReassignPartitionsZNode
-from zk.operations import ConnectionLossError, WatchEvent, WatchKind
 
 PATH = ReassignPartitionsZNode.PATH
 WANTED = {T0: (3, 2), T1: (4, 5)}

@@ -8,13 +8,13 @@ from contextlib import ExitStack
 
 import pytest
 
-from core.errors import ForeignDirectoryError, SessionExpiredError
+from regent.core.errors import ForeignDirectoryError, SessionExpiredError
+from regent.zk.client import ZooKeeperClient
+from regent.zk.embedded import EmbeddedZooKeeper
+from regent.zk.operations import ConnectionLossError, Create, SetData, WatchEvent, ZooKeeper
+from regent.zk.session import SessionKeeper, close_session
 from tests.support.running_cluster import eventually
 from tests.support.tcp_proxy import TcpProxy
-from zk.client import ZooKeeperClient
-from zk.embedded import EmbeddedZooKeeper
-from zk.operations import ConnectionLossError, Create, SetData, WatchEvent, ZooKeeper
-from zk.session import SessionKeeper, close_session
 
 pytestmark = pytest.mark.zookeeper
 

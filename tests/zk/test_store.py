@@ -4,30 +4,27 @@ from __future__ import annotations
 
 import pytest
 
-from core.errors import (
+from regent.core.errors import (
     BadDataError,
     BrokerIdInUseError,
     ControllerMovedError,
     ForeignDirectoryError,
     SessionExpiredError,
 )
-from core.model import (
+from regent.core.model import (
     BrokerRegistration,
     LeaderIsrAndControllerEpoch,
     ReplicaAssignment,
     TopicPartition,
 )
-from core.ports import ControllerEpoch, ControllerStore, ControllerZNode, WriteError
-from tests.support.cluster_notes import NotesInMemory
-from tests.support.fake_zookeeper import Call, FakeZooKeeper, FakeZooKeeperServer, Hook, Moment
-from tests.support.term import KeptSession, broker_info, leadership, topic_id
-from zk import znodes
-from zk.cluster_identity import join_cluster
-from zk.operations import ConnectionLossError, WatchEvent, WatchKind
-from zk.requests import RequestRefusedError
-from zk.session import SessionKeeper
-from zk.store import ZkControllerStore
-from zk.znodes import (
+from regent.core.ports import ControllerEpoch, ControllerStore, ControllerZNode, WriteError
+from regent.zk import znodes
+from regent.zk.cluster_identity import join_cluster
+from regent.zk.operations import ConnectionLossError, WatchEvent, WatchKind
+from regent.zk.requests import RequestRefusedError
+from regent.zk.session import SessionKeeper
+from regent.zk.store import ZkControllerStore
+from regent.zk.znodes import (
     PERSISTENT_PATHS,
     BrokerIdZNode,
     TopicPartitionStateZNode,
@@ -35,6 +32,9 @@ from zk.znodes import (
     TopicPartitionZNode,
     TopicZNode,
 )
+from tests.support.cluster_notes import NotesInMemory
+from tests.support.fake_zookeeper import Call, FakeZooKeeper, FakeZooKeeperServer, Hook, Moment
+from tests.support.term import KeptSession, broker_info, leadership, topic_id
 
 EPOCH = "/controller_epoch"
 T0, T1, U0 = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from core.errors import BadDataError
-from core.model import (
+from regent.core.errors import BadDataError
+from regent.core.model import (
     NO_LOG_END,
     NO_SUSPECTS,
     BrokerInfo,
@@ -15,10 +15,10 @@ from core.model import (
     SuspectReplicas,
     TopicPartition,
 )
+from regent.zk import suspect_replicas
+from regent.zk.operations import ANY_VERSION, Delete, WatchEvent, WatchKind
+from regent.zk.store import ZkControllerStore
 from tests.support.fake_zookeeper import Call, FakeZooKeeper, FakeZooKeeperServer, Moment
-from zk import suspect_replicas
-from zk.operations import ANY_VERSION, Delete, WatchEvent, WatchKind
-from zk.store import ZkControllerStore
 
 INFO = BrokerInfo(3, (EndPoint("PLAINTEXT", "127.0.0.1", 9092),))
 T0, U7 = TopicPartition("t", 0), TopicPartition("u", 7)

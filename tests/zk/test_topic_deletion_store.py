@@ -7,14 +7,14 @@ from collections.abc import Callable
 
 import pytest
 
-from core.errors import ControllerMovedError
-from core.model import ReplicaAssignment
+from regent.core.errors import ControllerMovedError
+from regent.core.model import ReplicaAssignment
+from regent.zk.fenced_writes import MAX_OPERATIONS, Write, write_unfenced
+from regent.zk.operations import Check, ConnectionLossError, Create, Delete, WatchEvent, WatchKind
+from regent.zk.topic_deletion_store import MAX_ROUNDS, ZkTopicDeletionStore
+from regent.zk.znodes import TopicZNode
 from tests.support.connected_sessions import Connect
 from tests.support.fake_zookeeper import Call, FakeZooKeeper, FakeZooKeeperServer, Moment
-from zk.fenced_writes import MAX_OPERATIONS, Write, write_unfenced
-from zk.operations import Check, ConnectionLossError, Create, Delete, WatchEvent, WatchKind
-from zk.topic_deletion_store import MAX_ROUNDS, ZkTopicDeletionStore
-from zk.znodes import TopicZNode
 
 EPOCH = "/controller_epoch"
 WISHES = "/admin/delete_topics"

@@ -2,14 +2,14 @@ from __future__ import annotations
 
 import pytest
 
-from core.admin_requests import NewTopic
-from core.errors import Errors
-from core.model import ReplicaAssignment
+from regent.core.admin_requests import NewTopic
+from regent.core.errors import Errors
+from regent.core.model import ReplicaAssignment
+from regent.zk.admin_znodes import DeleteTopicsTopicZNode
+from regent.zk.topic_store import ZkTopicStore
+from regent.zk.znodes import TopicZNode
 from tests.support.fake_zookeeper import FakeZooKeeper
 from tests.support.term import Tree, topic_id
-from zk.admin_znodes import DeleteTopicsTopicZNode
-from zk.topic_store import ZkTopicStore
-from zk.znodes import TopicZNode
 
 ON_0 = {0: ReplicaAssignment((0,))}
 MORE = {1: ReplicaAssignment((0,))}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from core.controller.events import (
+from regent.core.controller.events import (
     BrokerChange,
     BrokerModifications,
     ControllerChange,
@@ -14,8 +14,8 @@ from core.controller.events import (
     RegistrationDeleted,
     TopicChange,
 )
-from zk.operations import WatchEvent, WatchKind
-from zk.watches import controller_event
+from regent.zk.operations import WatchEvent, WatchKind
+from regent.zk.watches import controller_event
 
 CREATED, CHANGED = WatchKind.CREATED, WatchKind.CHANGED
 DELETED, CHILDREN = WatchKind.DELETED, WatchKind.CHILDREN

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from core.errors import BadDataError
-from core.model import (
+from regent.core.errors import BadDataError
+from regent.core.model import (
     BrokerInfo,
     EndPoint,
     LeaderAndIsr,
@@ -20,7 +20,7 @@ from core.model import (
     ReplicaAssignment,
     TopicPartition,
 )
-from zk.admin_znodes import (
+from regent.zk.admin_znodes import (
     ConfigEntityChangeNotificationSequenceZNode,
     ConfigEntityZNode,
     FeatureZNode,
@@ -33,7 +33,7 @@ from zk.admin_znodes import (
     ProducerIdBlockZNode,
     ReassignPartitionsZNode,
 )
-from zk.znodes import (
+from regent.zk.znodes import (
     BrokerIdZNode,
     ClusterIdZNode,
     ControllerEpochZNode,

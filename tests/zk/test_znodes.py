@@ -7,8 +7,8 @@ from typing import Any, TypeAlias
 
 import pytest
 
-from core.errors import BadDataError
-from core.model import (
+from regent.core.errors import BadDataError
+from regent.core.model import (
     BrokerInfo,
     EndPoint,
     LeaderAndIsr,
@@ -17,7 +17,7 @@ from core.model import (
     ReplicaAssignment,
     TopicPartition,
 )
-from zk.znodes import (
+from regent.zk.znodes import (
     PERSISTENT_PATHS,
     BrokerIdsZNode,
     BrokerIdZNode,

@@ -8,18 +8,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from core.errors import SessionExpiredError, UnreadableError
-from tests.support.zookeeper_sessions import (
-    Ensemble,
-    WatchingSession,
-    apply,
-    changed,
-    children_changed,
-    created,
-    deleted,
-    read,
-)
-from zk.operations import (
+from regent.core.errors import SessionExpiredError, UnreadableError
+from regent.zk.operations import (
     ANY_VERSION,
     Check,
     Committed,
@@ -33,6 +23,16 @@ from zk.operations import (
     Znode,
     ZnodeStat,
     ZooKeeper,
+)
+from tests.support.zookeeper_sessions import (
+    Ensemble,
+    WatchingSession,
+    apply,
+    changed,
+    children_changed,
+    created,
+    deleted,
+    read,
 )
 
 

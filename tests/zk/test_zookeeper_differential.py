@@ -8,13 +8,7 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.support.zookeeper_sessions import (
-    Ensemble,
-    WatchingSession,
-    fake_ensemble,
-    real_ensemble,
-)
-from zk.operations import (
+from regent.zk.operations import (
     Check,
     Committed,
     Create,
@@ -23,6 +17,12 @@ from zk.operations import (
     SetData,
     Znode,
     ZnodeStat,
+)
+from tests.support.zookeeper_sessions import (
+    Ensemble,
+    WatchingSession,
+    fake_ensemble,
+    real_ensemble,
 )
 
 STEPS = 300

@@ -8,13 +8,13 @@ import socket
 from collections.abc import Sequence
 from typing import Final
 
-from transport.descriptors import Descriptors
-from transport.kafka.api import KafkaApi
-from transport.kafka.connection import Connection, KafkaLimits, ListenerParts
-from transport.kafka.connection_quotas import AddressQuotas
-from transport.kafka.metrics import Closed, ListenerMetrics
-from transport.kafka.request_memory import RequestMemory
-from transport.kafka.turns import Turns
+from regent.transport.descriptors import Descriptors
+from regent.transport.kafka.api import KafkaApi
+from regent.transport.kafka.connection import Connection, KafkaLimits, ListenerParts
+from regent.transport.kafka.connection_quotas import AddressQuotas
+from regent.transport.kafka.metrics import Closed, ListenerMetrics
+from regent.transport.kafka.request_memory import RequestMemory
+from regent.transport.kafka.turns import Turns
 
 logger = logging.getLogger(__name__)
 

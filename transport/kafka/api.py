@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import TypeAlias
 
-from core.records import RecordBytes, Records
+from regent.core.records import RecordBytes, Records
 
 
 class KafkaApiKey(IntEnum):

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from core.errors import Errors
-from transport.kafka.api import KafkaAnswer, KafkaApi, KafkaApiKey, KafkaRequest
-from transport.kafka.primitives import Writer
+from regent.core.errors import Errors
+from regent.transport.kafka.api import KafkaAnswer, KafkaApi, KafkaApiKey, KafkaRequest
+from regent.transport.kafka.primitives import Writer
 
 _MAX_VERSION: Final = 3
 _FIRST_FLEXIBLE: Final = 3

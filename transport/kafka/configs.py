@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple, TypeAlias
 
-from core.config_changes import DEFAULT_BROKER
-from core.config_descriptions import (
+from regent.core.config_changes import DEFAULT_BROKER
+from regent.core.config_descriptions import (
     BrokerSetting,
     BrokerSettings,
     ConfigDescription,
@@ -19,12 +19,12 @@ from core.config_descriptions import (
     describe_broker,
     describe_topic,
 )
-from core.errors import Errors, RegentError
-from core.model import BrokerId
-from core.replication.metadata_cache import MetadataCache
-from core.topic_validation import topic_name_problem
-from transport.kafka.api import KafkaAnswer, KafkaApi, KafkaApiKey, KafkaRequest
-from transport.kafka.primitives import Reader, Writer
+from regent.core.errors import Errors, RegentError
+from regent.core.model import BrokerId
+from regent.core.replication.metadata_cache import MetadataCache
+from regent.core.topic_validation import topic_name_problem
+from regent.transport.kafka.api import KafkaAnswer, KafkaApi, KafkaApiKey, KafkaRequest
+from regent.transport.kafka.primitives import Reader, Writer
 
 _NOT_THROTTLED = 0
 _MAX_MESSAGE_LENGTH = 1_000  # it may quote what is as long as a string can be

@@ -18,9 +18,9 @@ from collections.abc import Callable, Coroutine, Generator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
-from core.errors import StorageError
-from transport.descriptors import UNLIMITED
-from transport.kafka.api import (
+from regent.core.errors import StorageError
+from regent.transport.descriptors import UNLIMITED
+from regent.transport.kafka.api import (
     KafkaAnswer,
     KafkaApi,
     KafkaApiKey,
@@ -28,12 +28,12 @@ from transport.kafka.api import (
     MalformedRequestError,
     UnansweredRequestError,
 )
-from transport.kafka.framing import CHUNK_BYTES, FrameBuffer
-from transport.kafka.metrics import Closed, ListenerMetrics
-from transport.kafka.outgoing import TURN_BYTES, Outgoing
-from transport.kafka.primitives import Reader
-from transport.kafka.request_memory import RequestMemory, Reservation
-from transport.kafka.turns import SHORT_TURN_S, Turns
+from regent.transport.kafka.framing import CHUNK_BYTES, FrameBuffer
+from regent.transport.kafka.metrics import Closed, ListenerMetrics
+from regent.transport.kafka.outgoing import TURN_BYTES, Outgoing
+from regent.transport.kafka.primitives import Reader
+from regent.transport.kafka.request_memory import RequestMemory, Reservation
+from regent.transport.kafka.turns import SHORT_TURN_S, Turns
 
 T = TypeVar("T")
 

@@ -9,7 +9,7 @@ import socket
 from collections import Counter
 from collections.abc import Mapping
 
-from core.errors import RegentError
+from regent.core.errors import RegentError
 
 
 class AddressQuotas:

@@ -16,16 +16,16 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, Final
 
-from config.addresses import bracketed, listening_socket
-from core.errors import RegentError
-from transport.descriptors import OF_THIS_PROCESS, Descriptors
-from transport.kafka.acceptor import Acceptor
-from transport.kafka.api import KafkaApi
-from transport.kafka.api_versions import api_versions_api
-from transport.kafka.connection import KafkaLimits
-from transport.kafka.connection_quotas import AddressQuotas
-from transport.kafka.metrics import ListenerMetrics
-from transport.server import PortInUseError
+from regent.config.addresses import bracketed, listening_socket
+from regent.core.errors import RegentError
+from regent.transport.descriptors import OF_THIS_PROCESS, Descriptors
+from regent.transport.kafka.acceptor import Acceptor
+from regent.transport.kafka.api import KafkaApi
+from regent.transport.kafka.api_versions import api_versions_api
+from regent.transport.kafka.connection import KafkaLimits
+from regent.transport.kafka.connection_quotas import AddressQuotas
+from regent.transport.kafka.metrics import ListenerMetrics
+from regent.transport.server import PortInUseError
 
 logger = logging.getLogger(__name__)
 

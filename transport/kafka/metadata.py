@@ -13,15 +13,15 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple
 
-from core.errors import Errors
-from core.model import TopicPartition
-from core.protocol.control import UpdateMetadataPartition
-from core.records import RecordBytes
-from core.replication.metadata_cache import MetadataCache, MetadataSnapshot
-from core.replication.metadata_view import PartitionView, alive_endpoint, topic_metadata
-from core.topic_validation import INTERNAL_TOPICS, topic_name_problem
-from transport.kafka.api import KafkaAnswer, KafkaApi, KafkaApiKey, KafkaRequest
-from transport.kafka.primitives import Reader, Writer
+from regent.core.errors import Errors
+from regent.core.model import TopicPartition
+from regent.core.protocol.control import UpdateMetadataPartition
+from regent.core.records import RecordBytes
+from regent.core.replication.metadata_cache import MetadataCache, MetadataSnapshot
+from regent.core.replication.metadata_view import PartitionView, alive_endpoint, topic_metadata
+from regent.core.topic_validation import INTERNAL_TOPICS, topic_name_problem
+from regent.transport.kafka.api import KafkaAnswer, KafkaApi, KafkaApiKey, KafkaRequest
+from regent.transport.kafka.primitives import Reader, Writer
 
 _INDEXED_PER_TURN: Final = 5_000
 _ENCODED_PER_TURN: Final = 500

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
-from transport.kafka.api import KafkaApiKey
+from regent.transport.kafka.api import KafkaApiKey
 
 logger = logging.getLogger(__name__)
 

@@ -10,11 +10,11 @@ import struct
 from collections.abc import Mapping, Sequence
 from typing import Final, Protocol
 
-from core.errors import Errors
-from core.model import NO_EPOCH, TopicPartition
-from core.protocol.client import EpochEnd, EpochQuery, ListedOffset, OffsetQuery
-from transport.kafka.api import KafkaAnswer, KafkaApi, KafkaApiKey, KafkaRequest
-from transport.kafka.primitives import Reader, Writer
+from regent.core.errors import Errors
+from regent.core.model import NO_EPOCH, TopicPartition
+from regent.core.protocol.client import EpochEnd, EpochQuery, ListedOffset, OffsetQuery
+from regent.transport.kafka.api import KafkaAnswer, KafkaApi, KafkaApiKey, KafkaRequest
+from regent.transport.kafka.primitives import Reader, Writer
 
 _LISTED: Final = struct.Struct(">ihqq")  # index, error, timestamp, offset
 _EPOCH_END: Final = struct.Struct(">hiiq")  # error, index, leader epoch, end offset

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from core.errors import StorageError
-from core.records import HasFileno, RecordBytes, Records
+from regent.core.errors import StorageError
+from regent.core.records import HasFileno, RecordBytes, Records
 
 SENDFILE_MIN_BYTES: Final = 64 * 1024  # below, reading and sending is faster
 TURN_BYTES: Final = 1024 * 1024  # then the other connections have theirs

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 
-from core.model import TopicPartition
+from regent.core.model import TopicPartition
 
 
 class Turn:

@@ -10,8 +10,8 @@ import struct
 from collections.abc import Callable, Iterable
 from typing import Any, Final, TypeVar
 
-from core.records import RecordBytes, Records
-from transport.kafka.api import MalformedRequestError
+from regent.core.records import RecordBytes, Records
+from regent.transport.kafka.api import MalformedRequestError
 
 T = TypeVar("T")
 

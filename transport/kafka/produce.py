@@ -15,12 +15,12 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final, NamedTuple, Protocol
 
-from core.errors import Errors
-from core.model import TopicPartition
-from core.protocol.client import ACKS_NONE, ProducedPartition
-from core.records import RecordBytes
-from core.replication.delayed_operations import DelayedOperation
-from transport.kafka.api import (
+from regent.core.errors import Errors
+from regent.core.model import TopicPartition
+from regent.core.protocol.client import ACKS_NONE, ProducedPartition
+from regent.core.records import RecordBytes
+from regent.core.replication.delayed_operations import DelayedOperation
+from regent.transport.kafka.api import (
     KafkaAnswer,
     KafkaApi,
     KafkaApiKey,
@@ -28,10 +28,10 @@ from transport.kafka.api import (
     MalformedRequestError,
     UnansweredRequestError,
 )
-from transport.kafka.partition_order import PartitionOrder
-from transport.kafka.primitives import Reader, Writer
-from transport.kafka.record_validation import InvalidRecordsError, is_quick, validate
-from transport.kafka.replies import Replies, Reply, monotonic_ms
+from regent.transport.kafka.partition_order import PartitionOrder
+from regent.transport.kafka.primitives import Reader, Writer
+from regent.transport.kafka.record_validation import InvalidRecordsError, is_quick, validate
+from regent.transport.kafka.replies import Replies, Reply, monotonic_ms
 
 _ACKS_AND_TIMEOUT: Final = struct.Struct(">hi")
 _BATCH_LENGTH: Final = struct.Struct(">i")

@@ -10,9 +10,9 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
 
-from core.errors import Errors, RegentError
-from transport.kafka.api import KafkaAnswer, KafkaApi, KafkaApiKey, KafkaRequest
-from transport.kafka.primitives import Reader, Writer
+from regent.core.errors import Errors, RegentError
+from regent.transport.kafka.api import KafkaAnswer, KafkaApi, KafkaApiKey, KafkaRequest
+from regent.transport.kafka.primitives import Reader, Writer
 
 logger = logging.getLogger(__name__)
 

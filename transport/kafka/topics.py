@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from core.admin_requests import ClientAdmin
-from core.errors import Errors
-from core.protocol.topics import (
+from regent.core.admin_requests import ClientAdmin
+from regent.core.errors import Errors
+from regent.core.protocol.topics import (
     AssignedPartition,
     ConfigEntry,
     CreatableTopic,
@@ -21,9 +21,15 @@ from core.protocol.topics import (
     TopicOutcome,
     TopicsRequest,
 )
-from transport.kafka.api import KafkaAnswer, KafkaApi, KafkaApiKey, KafkaHandler, KafkaRequest
-from transport.kafka.primitives import Reader, Writer
-from transport.kafka.replies import Replies, Reply
+from regent.transport.kafka.api import (
+    KafkaAnswer,
+    KafkaApi,
+    KafkaApiKey,
+    KafkaHandler,
+    KafkaRequest,
+)
+from regent.transport.kafka.primitives import Reader, Writer
+from regent.transport.kafka.replies import Replies, Reply
 
 _NOT_THROTTLED = 0
 

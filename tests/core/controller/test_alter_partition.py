@@ -7,22 +7,24 @@ from dataclasses import replace
 
 import pytest
 
-from core.controller.effects import Reply
-from core.controller.events import AlterPartitionReceived
-from core.errors import ControllerMovedError, Errors
-from core.model import (
+from regent.core.controller.effects import Reply
+from regent.core.controller.events import AlterPartitionReceived
+from regent.core.errors import ControllerMovedError, Errors
+from regent.core.model import (
     LeaderRecoveryState,
     LogEnd,
     ReplicaAssignment,
     SuspectReplicas,
     TopicPartition,
 )
-from core.protocol.controller import (
+from regent.core.protocol.controller import (
     AlteredPartition,
     AlterPartitionRequest,
     AlterPartitionResponse,
     AlterPartitionRow,
 )
+from regent.zk.operations import ConnectionLossError
+from regent.zk.znodes import TopicPartitionStateZNode
 from tests.support.fake_zookeeper import Call, Moment
 from tests.support.term import (
     T0,
@@ -36,8 +38,6 @@ from tests.support.term import (
     of_type,
     topic_id,
 )
-from zk.operations import ConnectionLossError
-from zk.znodes import TopicPartitionStateZNode
 
 STATE = "/brokers/topics/t/partitions/%d/state"
 RECOVERING = LeaderRecoveryState.RECOVERING

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from core.controller.effects import CancelScheduledEvents, ScheduleEvent
-from core.controller.events import AutoPreferredReplicaLeaderElection
-from core.controller.term import ControllerSettings
-from core.model import ReplicaAssignment, TopicPartition
+from regent.core.controller.effects import CancelScheduledEvents, ScheduleEvent
+from regent.core.controller.events import AutoPreferredReplicaLeaderElection
+from regent.core.controller.term import ControllerSettings
+from regent.core.model import ReplicaAssignment, TopicPartition
 from tests.support.fake_zookeeper import Call
 from tests.support.term import T0, Candidate, Office, Tree, kinds, of_type
 

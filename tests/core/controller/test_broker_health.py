@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import pytest
 
-from core.controller.effects import Effect, ScheduleEvent
-from core.controller.events import (
+from regent.core.controller.effects import Effect, ScheduleEvent
+from regent.core.controller.events import (
     AlterPartitionReceived,
     CheckBrokers,
     ControlledShutdown,
     LeaderAndIsrResponseReceived,
 )
-from core.controller.gauges import take_gauges
-from core.controller.term import ControllerSettings
-from core.errors import Errors
-from core.model import BrokerId, TopicPartition
-from core.protocol.control import LeaderAndIsrRequest, LeaderAndIsrResponse, LeaderAndIsrType
-from core.protocol.controller import (
+from regent.core.controller.gauges import take_gauges
+from regent.core.controller.term import ControllerSettings
+from regent.core.errors import Errors
+from regent.core.model import BrokerId, TopicPartition
+from regent.core.protocol.control import LeaderAndIsrRequest, LeaderAndIsrResponse, LeaderAndIsrType
+from regent.core.protocol.controller import (
     AlterPartitionRequest,
     AlterPartitionResponse,
     AlterPartitionRow,

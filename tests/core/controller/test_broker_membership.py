@@ -6,20 +6,21 @@ from dataclasses import replace
 
 import pytest
 
-from core.controller.effects import AddBroker, Effect, RemoveBroker
-from core.controller.states import PartitionState, ReplicaState
-from core.model import (
+from regent.core.controller.effects import AddBroker, Effect, RemoveBroker
+from regent.core.controller.states import PartitionState, ReplicaState
+from regent.core.model import (
     NO_LEADER,
     PartitionAndReplica,
     ReplicaAssignment,
     SuspectReplicas,
     TopicPartition,
 )
-from core.protocol.control import (
+from regent.core.protocol.control import (
     LeaderAndIsrRequest,
     LeaderAndIsrType,
     UpdateMetadataRequest,
 )
+from regent.zk.znodes import BrokerIdZNode
 from tests.support.term import (
     T0,
     T1,
@@ -34,7 +35,6 @@ from tests.support.term import (
     requests,
     topic_id,
 )
-from zk.znodes import BrokerIdZNode
 
 U0 = TopicPartition("u", 0)
 FULL, INCREMENTAL = LeaderAndIsrType.FULL, LeaderAndIsrType.INCREMENTAL

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from core.controller.context import ControllerContext, IllegalStateError
-from core.controller.states import PartitionState, ReplicaState
-from core.model import (
+from regent.core.controller.context import ControllerContext, IllegalStateError
+from regent.core.controller.states import PartitionState, ReplicaState
+from regent.core.model import (
     NO_ASSIGNMENT,
     BrokerRegistration,
     LeaderIsrAndControllerEpoch,

@@ -7,18 +7,19 @@ from dataclasses import replace
 
 import pytest
 
-from core.controller.effects import ScheduleEvent, SendControlRequest
-from core.controller.events import (
+from regent.core.controller.effects import ScheduleEvent, SendControlRequest
+from regent.core.controller.events import (
     ControlledShutdown,
     ControlledShutdownAbandoned,
     ControlledShutdownTimeout,
     LeaderAndIsrResponseReceived,
 )
-from core.controller.states import ReplicaState
-from core.errors import Errors
-from core.model import UNKNOWN_BROKER_EPOCH, ReplicaAssignment, TopicPartition
-from core.protocol.control import LeaderAndIsrRequest, LeaderAndIsrResponse
-from core.protocol.controller import ControlledShutdownResponse
+from regent.core.controller.states import ReplicaState
+from regent.core.errors import Errors
+from regent.core.model import UNKNOWN_BROKER_EPOCH, ReplicaAssignment, TopicPartition
+from regent.core.protocol.control import LeaderAndIsrRequest, LeaderAndIsrResponse
+from regent.core.protocol.controller import ControlledShutdownResponse
+from regent.zk.znodes import TopicPartitionStateZNode
 from tests.support.term import (
     T0,
     T1,
@@ -28,7 +29,6 @@ from tests.support.term import (
     of_type,
     stop_replica_rows,
 )
-from zk.znodes import TopicPartitionStateZNode
 
 DONE = ControlledShutdownResponse(Errors.NONE)
 

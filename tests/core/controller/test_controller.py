@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from core.controller import events
-from core.controller.answers import refusal
-from core.controller.controller import Controller
-from core.controller.effects import (
+from regent.core.controller import events
+from regent.core.controller.answers import refusal
+from regent.core.controller.controller import Controller
+from regent.core.controller.effects import (
     AddBroker,
     BrokerMustEnd,
     BrokerRegistered,
@@ -20,7 +20,7 @@ from core.controller.effects import (
     Reply,
     ScheduleEvent,
 )
-from core.controller.events import (
+from regent.core.controller.events import (
     BrokerChange,
     BrokerFailedToObey,
     BrokerModifications,
@@ -39,10 +39,10 @@ from core.controller.events import (
     TopicChange,
     UpdateMetadataResponseReceived,
 )
-from core.controller.term import ControllerSettings
-from core.errors import Errors, ForeignDirectoryError
-from core.model import MAX_CONTROLLER_EPOCH, NO_LEADER, UNKNOWN_BROKER_EPOCH, TopicPartition
-from core.protocol.control import (
+from regent.core.controller.term import ControllerSettings
+from regent.core.errors import Errors, ForeignDirectoryError
+from regent.core.model import MAX_CONTROLLER_EPOCH, NO_LEADER, UNKNOWN_BROKER_EPOCH, TopicPartition
+from regent.core.protocol.control import (
     ControlHeader,
     LeaderAndIsrRequest,
     LeaderAndIsrResponse,
@@ -52,11 +52,13 @@ from core.protocol.control import (
     UpdateMetadataRequest,
     UpdateMetadataResponse,
 )
-from core.protocol.controller import (
+from regent.core.protocol.controller import (
     ControlledShutdownResponse,
     ControllerPartition,
     DescribeTopicsResponse,
 )
+from regent.zk.store import ZkControllerStore
+from regent.zk.znodes import BrokerIdsZNode, BrokerIdZNode
 from tests.support.cluster_notes import NotesInMemory
 from tests.support.fake_zookeeper import Call, FakeZooKeeper, Moment
 from tests.support.term import (
@@ -74,8 +76,6 @@ from tests.support.term import (
     requests,
     topic_id,
 )
-from zk.store import ZkControllerStore
-from zk.znodes import BrokerIdsZNode, BrokerIdZNode
 
 HEADER = ControlHeader(0, 1, 1)
 NOTHING = LeaderAndIsrRequest(LeaderAndIsrType.INCREMENTAL, (), ())

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from core.controller.context import ControllerContext
-from core.controller.controller import MAX_RESIGNATION_BACKOFF_MS
-from core.controller.effects import (
+from regent.core.controller.context import ControllerContext
+from regent.core.controller.controller import MAX_RESIGNATION_BACKOFF_MS
+from regent.core.controller.effects import (
     AddBroker,
     BrokerRegistered,
     CancelScheduledEvents,
@@ -16,7 +16,7 @@ from core.controller.effects import (
     Reply,
     ScheduleEvent,
 )
-from core.controller.events import (
+from regent.core.controller.events import (
     BrokerChange,
     ControlledShutdown,
     ControllerChange,
@@ -27,9 +27,10 @@ from core.controller.events import (
     Startup,
     TopicChange,
 )
-from core.errors import Errors
-from core.model import TopicPartition
-from core.protocol.controller import ControlledShutdownResponse
+from regent.core.errors import Errors
+from regent.core.model import TopicPartition
+from regent.core.protocol.controller import ControlledShutdownResponse
+from regent.zk.znodes import BrokerIdZNode, ControllerZNode
 from tests.support.fake_zookeeper import Call, FakeZooKeeper, Moment
 from tests.support.term import (
     T0,
@@ -44,7 +45,6 @@ from tests.support.term import (
     requests,
     topic_id,
 )
-from zk.znodes import BrokerIdZNode, ControllerZNode
 
 CONTROLLER = "/controller"
 

@@ -6,8 +6,8 @@ from typing import get_args
 
 import pytest
 
-from core.controller import events
-from core.controller.controller_state import _STATES, ControllerState, state_of
+from regent.core.controller import events
+from regent.core.controller.controller_state import _STATES, ControllerState, state_of
 
 NOT_TIMED = {events.DescribeTopics}
 

@@ -11,11 +11,15 @@ from dataclasses import replace
 
 import pytest
 
-from core.controller.effects import Effect, ScheduleEvent, SendControlRequest
-from core.controller.events import BrokerFailedToObey, LeaderAndIsrResponseReceived, ReadAgain
-from core.controller.states import PartitionState, ReplicaState
-from core.errors import Errors
-from core.model import (
+from regent.core.controller.effects import Effect, ScheduleEvent, SendControlRequest
+from regent.core.controller.events import (
+    BrokerFailedToObey,
+    LeaderAndIsrResponseReceived,
+    ReadAgain,
+)
+from regent.core.controller.states import PartitionState, ReplicaState
+from regent.core.errors import Errors
+from regent.core.model import (
     NO_LEADER,
     NO_LOG_END,
     LogEnd,
@@ -23,12 +27,15 @@ from core.model import (
     ReplicaAssignment,
     SuspectReplicas,
 )
-from core.protocol.control import (
+from regent.core.protocol.control import (
     ControlHeader,
     LeaderAndIsrRequest,
     LeaderAndIsrResponse,
     PartitionError,
 )
+from regent.zk.admin_znodes import IsrChangeNotificationSequenceZNode
+from regent.zk.store import ZkControllerStore
+from regent.zk.znodes import TopicPartitionStateZNode, TopicPartitionsZNode
 from tests.support.fake_zookeeper import FakeZooKeeper, FakeZooKeeperServer
 from tests.support.term import (
     T0,
@@ -42,9 +49,6 @@ from tests.support.term import (
     requests,
     topic_id,
 )
-from zk.admin_znodes import IsrChangeNotificationSequenceZNode
-from zk.store import ZkControllerStore
-from zk.znodes import TopicPartitionStateZNode, TopicPartitionsZNode
 
 PATH = TopicPartitionStateZNode.path(T0)
 SHORT = SuspectReplicas({T0: LogEnd(4, 7)})

@@ -6,25 +6,28 @@ from collections.abc import Callable, Iterable
 
 import pytest
 
-from core.controller.effects import Effect, ScheduleEvent
-from core.controller.events import (
+from regent.core.controller.effects import Effect, ScheduleEvent
+from regent.core.controller.events import (
     AlterPartitionReceived,
     ApiPartitionReassignment,
     LookAgain,
     ReadAgain,
     ZkPartitionReassignment,
 )
-from core.controller.set_aside import FAILURES_TO_SET_ASIDE
-from core.controller.term import ControllerSettings
-from core.model import UNKNOWN_BROKER_EPOCH, BrokerId, ReplicaAssignment, TopicPartition
-from core.ports import ControllerFailure
-from core.protocol.control import StopReplicaRequest
-from core.protocol.controller import (
+from regent.core.controller.set_aside import FAILURES_TO_SET_ASIDE
+from regent.core.controller.term import ControllerSettings
+from regent.core.model import UNKNOWN_BROKER_EPOCH, BrokerId, ReplicaAssignment, TopicPartition
+from regent.core.ports import ControllerFailure
+from regent.core.protocol.control import StopReplicaRequest
+from regent.core.protocol.controller import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionRequest,
     AlterPartitionRow,
     ReassignablePartition,
 )
+from regent.zk.admin_znodes import IsrChangeNotificationSequenceZNode, ReassignPartitionsZNode
+from regent.zk.failure_store import ControllerFailuresZNode
+from regent.zk.znodes import TopicPartitionStateZNode, TopicPartitionsZNode, TopicZNode
 from tests.support.fake_zookeeper import Call, FakeZooKeeperServer
 from tests.support.term import (
     T0,
@@ -36,9 +39,6 @@ from tests.support.term import (
     requests,
     topic_id,
 )
-from zk.admin_znodes import IsrChangeNotificationSequenceZNode, ReassignPartitionsZNode
-from zk.failure_store import ControllerFailuresZNode
-from zk.znodes import TopicPartitionStateZNode, TopicPartitionsZNode, TopicZNode
 
 ISR_CHANGE = IsrChangeNotificationSequenceZNode.encode([T0])
 STATE = TopicPartitionStateZNode.path(T0)

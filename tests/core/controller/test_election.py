@@ -7,7 +7,7 @@ from itertools import chain, combinations, permutations
 
 import pytest
 
-from core.controller.election import (
+from regent.core.controller.election import (
     Candidates,
     ControlledShutdownElection,
     Elected,
@@ -18,7 +18,7 @@ from core.controller.election import (
     elect,
     why_nobody,
 )
-from core.model import NO_LEADER, LeaderAndIsr, LeaderRecoveryState, ReplicaAssignment
+from regent.core.model import NO_LEADER, LeaderAndIsr, LeaderRecoveryState, ReplicaAssignment
 
 BROKERS = (1, 2, 3, 4)
 CLEAN, UNCLEAN = OfflineElection(), OfflineElection(allow_unclean=True)

@@ -6,26 +6,26 @@ from collections.abc import Callable
 
 import pytest
 
-from core.controller.elector import NO_CONTROLLER, Elector
-from core.errors import BadDataError, ControllerMovedError, SessionExpiredError
-from core.model import MAX_CONTROLLER_EPOCH
-from core.ports import ControllerEpoch
-from tests.support.fake_zookeeper import (
-    Call,
-    FakeZooKeeper,
-    FakeZooKeeperServer,
-    Moment,
-)
-from zk.controller_term import TERMS, ControllerTermZNode
-from zk.operations import (
+from regent.core.controller.elector import NO_CONTROLLER, Elector
+from regent.core.errors import BadDataError, ControllerMovedError, SessionExpiredError
+from regent.core.model import MAX_CONTROLLER_EPOCH
+from regent.core.ports import ControllerEpoch
+from regent.zk.controller_term import TERMS, ControllerTermZNode
+from regent.zk.operations import (
     ConnectionLossError,
     Create,
     SetData,
     WatchEvent,
     WatchKind,
 )
-from zk.store import ZkControllerStore
-from zk.znodes import ControllerZNode
+from regent.zk.store import ZkControllerStore
+from regent.zk.znodes import ControllerZNode
+from tests.support.fake_zookeeper import (
+    Call,
+    FakeZooKeeper,
+    FakeZooKeeperServer,
+    Moment,
+)
 
 CONTROLLER, EPOCH = "/controller", "/controller_epoch"
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from core.controller.gauges import ControllerGauges, take_gauges
-from core.controller.states import PartitionState, ReplicaState
-from core.model import TopicPartition
+from regent.core.controller.gauges import ControllerGauges, take_gauges
+from regent.core.controller.states import PartitionState, ReplicaState
+from regent.core.model import TopicPartition
 from tests.support.term import T0, T1, Office
 
 

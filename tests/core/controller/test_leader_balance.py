@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import pytest
 
-from core.controller.effects import Reply
-from core.controller.events import (
+from regent.core.controller.effects import Reply
+from regent.core.controller.events import (
     ReplicaLeaderElection,
 )
-from core.controller.states import PartitionState
-from core.errors import ControllerMovedError, Errors
-from core.model import LeaderRecoveryState, TopicPartition
-from core.protocol.controller import (
+from regent.core.controller.states import PartitionState
+from regent.core.errors import ControllerMovedError, Errors
+from regent.core.model import LeaderRecoveryState, TopicPartition
+from regent.core.protocol.controller import (
     ElectedPartition,
     ElectionType,
     ElectLeadersRequest,
     ElectLeadersResponse,
 )
+from regent.zk.admin_znodes import PreferredReplicaElectionZNode
+from regent.zk.operations import ConnectionLossError
 from tests.support.fake_zookeeper import Call, Moment
 from tests.support.term import (
     T0,
@@ -27,8 +29,6 @@ from tests.support.term import (
     leader_and_isr_rows,
     of_type,
 )
-from zk.admin_znodes import PreferredReplicaElectionZNode
-from zk.operations import ConnectionLossError
 
 PREFERRED, UNCLEAN = ElectionType.PREFERRED, ElectionType.UNCLEAN
 ZNODE = PreferredReplicaElectionZNode.PATH

@@ -6,12 +6,12 @@ from collections.abc import Callable, Mapping
 
 import pytest
 
-from core.controller.leadership import MAX_ROUNDS, Failures, Leaderships, change_leaderships
-from core.errors import ControllerMovedError, SessionExpiredError, StateChangeFailedError
-from core.model import LeaderAndIsr, TopicPartition
+from regent.core.controller.leadership import MAX_ROUNDS, Failures, Leaderships, change_leaderships
+from regent.core.errors import ControllerMovedError, SessionExpiredError, StateChangeFailedError
+from regent.core.model import LeaderAndIsr, TopicPartition
+from regent.zk.operations import ConnectionLossError
 from tests.support.fake_zookeeper import Call, Moment
 from tests.support.term import T0, T1, Office
-from zk.operations import ConnectionLossError
 
 STATE = "/brokers/topics/t/partitions/%d/state"
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from core.controller.moving_leaderships import MovingLeaderships
-from core.controller.states import ReplicaState
+from regent.core.controller.moving_leaderships import MovingLeaderships
+from regent.core.controller.states import ReplicaState
 from tests.support.term import T0, Candidate, Office, Tree
 
 

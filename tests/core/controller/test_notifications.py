@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from core.controller.events import LeaderAndIsrResponseReceived
-from core.controller.states import ReplicaState
-from core.errors import ControllerMovedError, Errors
-from core.model import (
+from regent.core.controller.events import LeaderAndIsrResponseReceived
+from regent.core.controller.states import ReplicaState
+from regent.core.errors import ControllerMovedError, Errors
+from regent.core.model import (
     NO_LEADER,
     BrokerId,
     LogEnd,
@@ -18,7 +18,10 @@ from core.model import (
     SuspectReplicas,
     TopicPartition,
 )
-from core.protocol.control import LeaderAndIsrRequest, LeaderAndIsrResponse, PartitionError
+from regent.core.protocol.control import LeaderAndIsrRequest, LeaderAndIsrResponse, PartitionError
+from regent.zk.admin_znodes import IsrChangeNotificationSequenceZNode as IsrChange
+from regent.zk.admin_znodes import LogDirEventNotificationSequenceZNode as LogDirEvent
+from regent.zk.operations import WatchEvent, WatchKind
 from tests.support.fake_zookeeper import Call, Moment
 from tests.support.term import (
     T0,
@@ -31,9 +34,6 @@ from tests.support.term import (
     metadata_rows,
     topic_id,
 )
-from zk.admin_znodes import IsrChangeNotificationSequenceZNode as IsrChange
-from zk.admin_znodes import LogDirEventNotificationSequenceZNode as LogDirEvent
-from zk.operations import WatchEvent, WatchKind
 
 ISR_CHANGES, LOG_DIR_EVENTS = "/isr_change_notification", "/log_dir_event_notification"
 STATE = "/brokers/topics/t/partitions/%d/state"

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from core.controller.election import (
+from regent.core.controller.election import (
     ControlledShutdownElection,
     OfflineElection,
     PreferredElection,
     ReassignElection,
 )
-from core.controller.states import VALID_PREVIOUS_PARTITION_STATES, PartitionState
-from core.controller.term import ControllerSettings
-from core.errors import ControllerMovedError, StateChangeFailedError
-from core.model import LeaderRecoveryState, ReplicaAssignment, TopicPartition
+from regent.core.controller.states import VALID_PREVIOUS_PARTITION_STATES, PartitionState
+from regent.core.controller.term import ControllerSettings
+from regent.core.errors import ControllerMovedError, StateChangeFailedError
+from regent.core.model import LeaderRecoveryState, ReplicaAssignment, TopicPartition
+from regent.zk.admin_znodes import ConfigEntityZNode
+from regent.zk.operations import ConnectionLossError
 from tests.support.fake_zookeeper import Call, Moment
 from tests.support.term import (
     T0,
@@ -25,8 +27,6 @@ from tests.support.term import (
     metadata_rows,
     topic_id,
 )
-from zk.admin_znodes import ConfigEntityZNode
-from zk.operations import ConnectionLossError
 
 NON_EXISTENT, NEW = PartitionState.NON_EXISTENT, PartitionState.NEW
 ONLINE, OFFLINE = PartitionState.ONLINE, PartitionState.OFFLINE

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from core.controller.events import PartitionReassignmentIsrChange
-from core.controller.states import ReplicaState
-from core.errors import Errors
-from core.model import (
+from regent.core.controller.events import PartitionReassignmentIsrChange
+from regent.core.controller.states import ReplicaState
+from regent.core.errors import Errors
+from regent.core.model import (
     LogEnd,
     PartitionAndReplica,
     ReplicaAssignment,
     SuspectReplicas,
     TopicPartition,
 )
-from core.ports import TopicAssignment
-from core.protocol.control import LeaderAndIsrRequest
+from regent.core.ports import TopicAssignment
+from regent.core.protocol.control import LeaderAndIsrRequest
+from regent.zk.admin_znodes import ReassignPartitionsZNode
+from regent.zk.store import ZkControllerStore, topic_assignment
 from tests.support.fake_zookeeper import Call, Moment
 from tests.support.moving_cluster import ADMIN, MovingCluster, cluster, topic_path
 from tests.support.term import (
@@ -25,8 +27,6 @@ from tests.support.term import (
     stop_replica_rows,
     topic_id,
 )
-from zk.admin_znodes import ReassignPartitionsZNode
-from zk.store import ZkControllerStore, topic_assignment
 
 T = topic_path("t")
 STATE = f"{T}/partitions/0/state"

@@ -6,15 +6,15 @@ import itertools
 
 import pytest
 
-from core.controller.assignments import MAX_ROUNDS
-from core.controller.events import PartitionReassignmentIsrChange
-from core.controller.term import ControllerSettings
-from core.errors import Errors
-from core.model import ReplicaAssignment, TopicPartition
+from regent.core.controller.assignments import MAX_ROUNDS
+from regent.core.controller.events import PartitionReassignmentIsrChange
+from regent.core.controller.term import ControllerSettings
+from regent.core.errors import Errors
+from regent.core.model import ReplicaAssignment, TopicPartition
+from regent.zk.fenced_writes import BYTES_OF_FENCE
 from tests.support.fake_zookeeper import Call, Moment
 from tests.support.moving_cluster import MovingCluster, cluster, topic_path
 from tests.support.term import T0, T1, topic_id
-from zk.fenced_writes import BYTES_OF_FENCE
 
 T = topic_path("t")
 STATE = f"{T}/partitions/0/state"

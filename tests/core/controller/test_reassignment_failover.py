@@ -8,11 +8,11 @@ from contextlib import suppress
 
 import pytest
 
-from core.model import TopicPartition
+from regent.core.model import TopicPartition
+from regent.zk.operations import ConnectionLossError
 from tests.support.fake_zookeeper import Call, Moment
 from tests.support.moving_cluster import ADMIN, MovingCluster
 from tests.support.term import T0, T1, Replicas, topic_id
-from zk.operations import ConnectionLossError
 
 U0 = TopicPartition("u", 0)
 ORIGIN: dict[TopicPartition, Replicas] = {T0: (1, 2, 3), T1: (2, 1, 3), U0: (1, 2)}

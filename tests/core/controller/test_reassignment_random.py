@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from core.model import TopicPartition
-from core.protocol.control import LeaderAndIsrPartition
+from regent.core.model import TopicPartition
+from regent.core.protocol.control import LeaderAndIsrPartition
 from tests.support.fake_zookeeper import Call, Moment
 from tests.support.moving_cluster import MovingCluster
 from tests.support.term import T0, T1, Replicas, topic_id

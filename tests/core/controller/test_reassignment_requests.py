@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from core.controller.context import ControllerContext
-from core.controller.reassignment_requests import Refusal, requested_assignment
-from core.errors import Errors
-from core.model import BrokerRegistration, ReplicaAssignment, TopicPartition
+from regent.core.controller.context import ControllerContext
+from regent.core.controller.reassignment_requests import Refusal, requested_assignment
+from regent.core.errors import Errors
+from regent.core.model import BrokerRegistration, ReplicaAssignment, TopicPartition
 from tests.support.term import T0, T1, broker_info
 
 IDLE = ReplicaAssignment((1, 2, 3))

@@ -6,14 +6,14 @@ import logging
 
 import pytest
 
-from core.controller.events import PartitionReassignmentIsrChange, ZkPartitionReassignment
-from core.controller.term import ControllerSettings
-from core.errors import Errors
-from core.model import ReplicaAssignment, TopicPartition
+from regent.core.controller.events import PartitionReassignmentIsrChange, ZkPartitionReassignment
+from regent.core.controller.term import ControllerSettings
+from regent.core.errors import Errors
+from regent.core.model import ReplicaAssignment, TopicPartition
+from regent.zk.operations import WatchKind
 from tests.support.fake_zookeeper import Call, Moment
 from tests.support.moving_cluster import ADMIN, MovingCluster, topic_path
 from tests.support.term import T0, T1, Office, topic_id
-from zk.operations import WatchKind
 
 STATE = f"{topic_path('t')}/partitions/0/state"
 

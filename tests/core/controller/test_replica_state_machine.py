@@ -6,9 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from core.controller.states import VALID_PREVIOUS_REPLICA_STATES, PartitionState, ReplicaState
-from core.errors import ControllerMovedError
-from core.model import (
+from regent.core.controller.states import (
+    VALID_PREVIOUS_REPLICA_STATES,
+    PartitionState,
+    ReplicaState,
+)
+from regent.core.errors import ControllerMovedError
+from regent.core.model import (
     EPOCH_DURING_DELETE,
     NO_EPOCH,
     NO_LEADER,
@@ -18,7 +22,8 @@ from core.model import (
     SuspectReplicas,
     TopicPartition,
 )
-from core.protocol.control import LeaderAndIsrRequest, LeaderAndIsrType, StopReplicaPartition
+from regent.core.protocol.control import LeaderAndIsrRequest, LeaderAndIsrType, StopReplicaPartition
+from regent.zk.store import ZkControllerStore
 from tests.support.term import (
     T0,
     T1,
@@ -28,7 +33,6 @@ from tests.support.term import (
     metadata_rows,
     stop_replica_rows,
 )
-from zk.store import ZkControllerStore
 
 R = ReplicaState
 REPLICA = PartitionAndReplica(T0, 5)

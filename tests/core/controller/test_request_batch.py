@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from core.controller.context import ControllerContext
-from core.controller.effects import SendControlRequest
-from core.controller.request_batch import ControlRequestBatch
-from core.model import (
+from regent.core.controller.context import ControllerContext
+from regent.core.controller.effects import SendControlRequest
+from regent.core.controller.request_batch import ControlRequestBatch
+from regent.core.model import (
     EPOCH_DURING_DELETE,
     LEADER_DURING_DELETE,
     NO_EPOCH,
@@ -15,7 +15,7 @@ from core.model import (
     ReplicaAssignment,
     TopicPartition,
 )
-from core.protocol.control import (
+from regent.core.protocol.control import (
     ControlHeader,
     LeaderAndIsrPartition,
     LeaderAndIsrRequest,

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from core.controller.events import ReadAgain
-from core.model import LogEnd, SuspectReplicas, TopicPartition
-from core.protocol.control import LeaderAndIsrRequest, UpdateMetadataRequest
+from regent.core.controller.events import ReadAgain
+from regent.core.model import LogEnd, SuspectReplicas, TopicPartition
+from regent.core.protocol.control import LeaderAndIsrRequest, UpdateMetadataRequest
+from regent.zk.store import ZkControllerStore
+from regent.zk.znodes import TopicPartitionStateZNode, TopicZNode
 from tests.support.fake_zookeeper import FakeZooKeeper
 from tests.support.term import (
     T0,
@@ -16,8 +18,6 @@ from tests.support.term import (
     leader_and_isr_rows,
     requests,
 )
-from zk.store import ZkControllerStore
-from zk.znodes import TopicPartitionStateZNode, TopicZNode
 
 U0 = TopicPartition("u", 0)
 LOST: dict[TopicPartition, LogEnd] = {T0: LogEnd(4, 7)}

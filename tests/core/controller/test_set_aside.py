@@ -9,20 +9,20 @@ from typing import Any, get_args
 
 import pytest
 
-from core.controller import events, request_batch
-from core.controller.context import ControllerContext
-from core.controller.controller import Controller
-from core.controller.effects import BrokerRegistered, Effect, Reply, ScheduleEvent
-from core.controller.events import ControllerEvent, TopicChange
-from core.controller.leader_balance import LeaderBalance
-from core.controller.partition_state_machine import PartitionStateMachine
-from core.controller.reassignment import Reassignments
-from core.controller.set_aside import FIRST_MINUTE_MS, MAX_FAILURES, resignation
-from core.controller.topic_changes import TopicChanges
-from core.errors import Errors
-from core.model import PartitionAndReplica, ReplicaAssignment, TopicPartition
-from core.ports import ControllerFailure
-from core.protocol.control import (
+from regent.core.controller import events, request_batch
+from regent.core.controller.context import ControllerContext
+from regent.core.controller.controller import Controller
+from regent.core.controller.effects import BrokerRegistered, Effect, Reply, ScheduleEvent
+from regent.core.controller.events import ControllerEvent, TopicChange
+from regent.core.controller.leader_balance import LeaderBalance
+from regent.core.controller.partition_state_machine import PartitionStateMachine
+from regent.core.controller.reassignment import Reassignments
+from regent.core.controller.set_aside import FIRST_MINUTE_MS, MAX_FAILURES, resignation
+from regent.core.controller.topic_changes import TopicChanges
+from regent.core.errors import Errors
+from regent.core.model import PartitionAndReplica, ReplicaAssignment, TopicPartition
+from regent.core.ports import ControllerFailure
+from regent.core.protocol.control import (
     ControlHeader,
     LeaderAndIsrRequest,
     LeaderAndIsrResponse,
@@ -31,7 +31,7 @@ from core.protocol.control import (
     StopReplicaResponse,
     UpdateMetadataResponse,
 )
-from core.protocol.controller import (
+from regent.core.protocol.controller import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionRequest,
     DescribeTopicsResponse,
@@ -39,11 +39,11 @@ from core.protocol.controller import (
     ElectLeadersRequest,
     ListPartitionReassignmentsRequest,
 )
+from regent.zk.admin_znodes import DeleteTopicsTopicZNode
+from regent.zk.failure_store import ControllerFailuresZNode
+from regent.zk.operations import ConnectionLossError
 from tests.support.fake_zookeeper import Call, FakeZooKeeper, Moment
 from tests.support.term import T0, Candidate, Tree, delete, of_type, topic_id
-from zk.admin_znodes import DeleteTopicsTopicZNode
-from zk.failure_store import ControllerFailuresZNode
-from zk.operations import ConnectionLossError
 
 EVIL = TopicPartition("evil", 0)
 RECORDS = ControllerFailuresZNode.PATH
@@ -394,7 +394,7 @@ def test_who_asks_for_what_is_set_aside_is_told_that_it_failed(
     def fail(*_: object) -> None:
         raise PlantedError
 
-    monkeypatch.setattr("core.controller.controller.describe_topics", fail)
+    monkeypatch.setattr("regent.core.controller.controller.describe_topics", fail)
     request = events.DescribeTopics(7, None)
     cluster.tell_ruler(request)
     cluster.tell_ruler(request)

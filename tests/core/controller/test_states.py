@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from core.controller.states import (
+from regent.core.controller.states import (
     VALID_PREVIOUS_PARTITION_STATES,
     VALID_PREVIOUS_REPLICA_STATES,
     PartitionState,

@@ -6,7 +6,7 @@ from itertools import product
 
 import pytest
 
-from core.controller.election import (
+from regent.core.controller.election import (
     Candidates,
     ControlledShutdownElection,
     Elected,
@@ -19,8 +19,8 @@ from core.controller.election import (
     remember_eligible,
     why_nobody,
 )
-from core.controller.leadership import NOBODY_COMMITS
-from core.model import (
+from regent.core.controller.leadership import NOBODY_COMMITS
+from regent.core.model import (
     NO_LEADER,
     NO_LOG_END,
     LeaderAndIsr,

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import pytest
 
-from core.controller.states import PartitionState, ReplicaState
-from core.errors import ControllerMovedError
-from core.model import (
+from regent.core.controller.states import PartitionState, ReplicaState
+from regent.core.errors import ControllerMovedError
+from regent.core.model import (
     EPOCH_OF_LOST_TOPIC,
     LEADER_DURING_DELETE,
     ReplicaAssignment,
     TopicPartition,
 )
-from core.protocol.control import LeaderAndIsrRequest, LeaderAndIsrType, StopReplicaRequest
+from regent.core.protocol.control import LeaderAndIsrRequest, LeaderAndIsrType, StopReplicaRequest
+from regent.zk.admin_znodes import ReassignPartitionsZNode
+from regent.zk.fenced_writes import BYTES_OF_FENCE
+from regent.zk.operations import Committed, Create, WatchKind
+from regent.zk.znodes import TopicPartitionStateZNode, TopicZNode
 from tests.support.fake_zookeeper import Call, FakeZooKeeper, Moment
 from tests.support.term import (
     T0,
@@ -26,10 +30,6 @@ from tests.support.term import (
     stop_replica_rows,
     topic_id,
 )
-from zk.admin_znodes import ReassignPartitionsZNode
-from zk.fenced_writes import BYTES_OF_FENCE
-from zk.operations import Committed, Create, WatchKind
-from zk.znodes import TopicPartitionStateZNode, TopicZNode
 
 T = "/brokers/topics/t"
 

@@ -8,12 +8,12 @@ from dataclasses import replace
 
 import pytest
 
-from core.controller.effects import ScheduleEvent, SendControlRequest
-from core.controller.events import TopicDeletion, TopicDeletionStopReplicaResponseReceived
-from core.controller.states import PartitionState, ReplicaState
-from core.controller.term import ControllerSettings
-from core.errors import Errors
-from core.model import (
+from regent.core.controller.effects import ScheduleEvent, SendControlRequest
+from regent.core.controller.events import TopicDeletion, TopicDeletionStopReplicaResponseReceived
+from regent.core.controller.states import PartitionState, ReplicaState
+from regent.core.controller.term import ControllerSettings
+from regent.core.errors import Errors
+from regent.core.model import (
     EPOCH_DURING_DELETE,
     LEADER_DURING_DELETE,
     BrokerId,
@@ -21,7 +21,12 @@ from core.model import (
     ReplicaAssignment,
     TopicPartition,
 )
-from core.protocol.control import StopReplicaRequest, StopReplicaResponse, UpdateMetadataRequest
+from regent.core.protocol.control import (
+    StopReplicaRequest,
+    StopReplicaResponse,
+    UpdateMetadataRequest,
+)
+from regent.zk.znodes import TopicPartitionStateZNode
 from tests.support.fake_zookeeper import Call, Moment
 from tests.support.term import (
     Office,
@@ -33,7 +38,6 @@ from tests.support.term import (
     stop_replica_rows,
     topic_id,
 )
-from zk.znodes import TopicPartitionStateZNode
 
 STARTED, SUCCESSFUL = ReplicaState.DELETION_STARTED, ReplicaState.DELETION_SUCCESSFUL
 INELIGIBLE, OFFLINE = ReplicaState.DELETION_INELIGIBLE, ReplicaState.OFFLINE

@@ -10,17 +10,18 @@ from dataclasses import replace
 
 import pytest
 
-from core.controller.effects import Effect, ScheduleEvent
-from core.controller.events import (
+from regent.core.controller.effects import Effect, ScheduleEvent
+from regent.core.controller.events import (
     ControllerEvent,
     TopicDeletion,
     TopicDeletionStopReplicaResponseReceived,
 )
-from core.controller.responses import response_event
-from core.errors import Errors
-from core.model import BrokerId
-from core.protocol.control import PartitionError, StopReplicaRequest, StopReplicaResponse
-from core.replication.control_orders import refusal
+from regent.core.controller.responses import response_event
+from regent.core.errors import Errors
+from regent.core.model import BrokerId
+from regent.core.protocol.control import PartitionError, StopReplicaRequest, StopReplicaResponse
+from regent.core.replication.control_orders import refusal
+from regent.zk.operations import ConnectionLossError
 from tests.support.fake_zookeeper import Call
 from tests.support.term import (
     T0,
@@ -33,7 +34,6 @@ from tests.support.term import (
     stop_replica_rows,
     topic_id,
 )
-from zk.operations import ConnectionLossError
 
 TOPICS = ("t", "u")
 WISHES = "/admin/delete_topics"

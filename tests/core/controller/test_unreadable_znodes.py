@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from core.controller.effects import ScheduleEvent
-from core.controller.events import (
+from regent.core.controller.effects import ScheduleEvent
+from regent.core.controller.events import (
     BrokerChange,
     LookAgain,
     PartitionModifications,
@@ -13,16 +13,15 @@ from core.controller.events import (
     Reelect,
     TopicChange,
 )
-from core.model import ReplicaAssignment, TopicPartition
-from tests.support.term import T0, Candidate, Tree, leader_and_isr_rows, of_type, topic_id
-from zk.admin_znodes import (
+from regent.core.model import ReplicaAssignment, TopicPartition
+from regent.zk.admin_znodes import (
     DeleteTopicsZNode,
     IsrChangeNotificationZNode,
     LogDirEventNotificationZNode,
     PreferredReplicaElectionZNode,
     ReassignPartitionsZNode,
 )
-from zk.znodes import (
+from regent.zk.znodes import (
     BrokerIdsZNode,
     BrokerIdZNode,
     ControllerEpochZNode,
@@ -31,6 +30,7 @@ from zk.znodes import (
     TopicsZNode,
     TopicZNode,
 )
+from tests.support.term import T0, Candidate, Tree, leader_and_isr_rows, of_type, topic_id
 
 E0 = TopicPartition("evil", 0)
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from core.errors import StorageError
-from core.log_config import DEFAULT_LOG_CONFIG, LogConfig
-from core.model import NO_EPOCH, LogEnd, SuspectReplicas, TopicPartition
-from core.protocol.control import TopicId
-from core.records import NO_RECORDS, RecordBytes, Records
-from core.replica_logs import (
+from regent.core.errors import StorageError
+from regent.core.log_config import DEFAULT_LOG_CONFIG, LogConfig
+from regent.core.model import NO_EPOCH, LogEnd, SuspectReplicas, TopicPartition
+from regent.core.protocol.control import TopicId
+from regent.core.records import NO_RECORDS, RecordBytes, Records
+from regent.core.replica_logs import (
     NO_EPOCH_END_OFFSET,
     AppendedRecords,
     EpochEndOffset,

@@ -6,30 +6,30 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from typing import Generic, TypeVar
 
-from core.errors import Errors
-from core.log_config import LogConfig
-from core.model import BrokerId, TopicPartition
-from core.protocol.broker import FetchedPartition, FetchRequest, FetchResponse
-from core.protocol.client import (
+from regent.core.errors import Errors
+from regent.core.log_config import LogConfig
+from regent.core.model import BrokerId, TopicPartition
+from regent.core.protocol.broker import FetchedPartition, FetchRequest, FetchResponse
+from regent.core.protocol.client import (
     ConsumedPartition,
     ConsumerFetch,
     ConsumerPosition,
     DeletedRecords,
     ProducedPartition,
 )
-from core.protocol.control import (
+from regent.core.protocol.control import (
     LeaderAndIsrRequest,
     LeaderAndIsrResponse,
     LeaderAndIsrTopic,
     LeaderAndIsrType,
     UpdateMetadataRequest,
 )
-from core.protocol.controller import AlterPartitionResponse
-from core.records import RecordBytes
-from core.replication.delayed_operations import DelayedOperation
-from core.replication.metadata_cache import MetadataCache
-from core.replication.partition import Partition
-from core.replication.replica_manager import ReplicaManager, ReplicationSettings
+from regent.core.protocol.controller import AlterPartitionResponse
+from regent.core.records import RecordBytes
+from regent.core.replication.delayed_operations import DelayedOperation
+from regent.core.replication.metadata_cache import MetadataCache
+from regent.core.replication.partition import Partition
+from regent.core.replication.replica_manager import ReplicaManager, ReplicationSettings
 from tests.core.replication.stage import HEADER, LAG_MS, T0, A, accepted, live, state
 from tests.support.memory_logs import MemoryLog, MemoryLogs
 from tests.support.record_batches import batch, values_of

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from core.errors import Errors
-from core.model import NO_EPOCH, LeaderRecoveryState, TopicPartition
-from core.protocol.broker import (
+from regent.core.errors import Errors
+from regent.core.model import NO_EPOCH, LeaderRecoveryState, TopicPartition
+from regent.core.protocol.broker import (
     FetchedPartition,
     FetchPartition,
     FetchRequest,
     FetchResponse,
     FetchTopic,
 )
-from core.protocol.control import (
+from regent.core.protocol.control import (
     ControlHeader,
     ControlRequest,
     LeaderAndIsrPartition,
@@ -29,15 +29,15 @@ from core.protocol.control import (
     UpdateMetadataBroker,
     UpdateMetadataRequest,
 )
-from core.protocol.controller import (
+from regent.core.protocol.controller import (
     AlteredPartition,
     AlterPartitionRequest,
     AlterPartitionResponse,
     AlterPartitionRow,
 )
-from core.replication.metadata_cache import MetadataCache
-from core.replication.partition import Partition, Role
-from core.replication.replica_manager import ReplicaManager, ReplicationSettings
+from regent.core.replication.metadata_cache import MetadataCache
+from regent.core.replication.partition import Partition, Role
+from regent.core.replication.replica_manager import ReplicaManager, ReplicationSettings
 from tests.core.replication.numbered_logs import NumberedLogs
 from tests.support.term import topic_id
 

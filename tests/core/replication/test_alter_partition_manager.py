@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from core.errors import Errors
-from core.protocol.controller import (
+from regent.core.errors import Errors
+from regent.core.protocol.controller import (
     AlteredPartition,
     AlterPartitionRequest,
     AlterPartitionResponse,
     AlterPartitionRow,
 )
-from core.replication import alter_partition_manager
-from core.replication.alter_partition_manager import AlterPartitionManager
+from regent.core.replication import alter_partition_manager
+from regent.core.replication.alter_partition_manager import AlterPartitionManager
 from tests.core.replication.stage import T0, accepted, refused
 
 

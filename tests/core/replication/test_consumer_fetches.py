@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from core.errors import Errors
-from core.model import NO_LEADER, TopicPartition
-from core.protocol.client import ConsumedPartition, ConsumerPosition
-from core.replication.partition import Role
+from regent.core.errors import Errors
+from regent.core.model import NO_LEADER, TopicPartition
+from regent.core.protocol.client import ConsumedPartition, ConsumerPosition
+from regent.core.replication.partition import Role
 from tests.core.replication.record_stage import RecordBroker, consumed
 from tests.core.replication.stage import T0, T1, T2
 from tests.support.record_batches import batch

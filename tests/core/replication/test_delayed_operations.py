@@ -6,8 +6,13 @@ from collections.abc import Callable, Collection
 
 import pytest
 
-from core.model import TopicPartition
-from core.replication.delayed_operations import Answer, DelayedOperation, DelayedOperations, Turn
+from regent.core.model import TopicPartition
+from regent.core.replication.delayed_operations import (
+    Answer,
+    DelayedOperation,
+    DelayedOperations,
+    Turn,
+)
 from tests.core.replication.record_stage import RecordBroker, consumed
 from tests.core.replication.stage import T0, T1, T2
 from tests.support.record_batches import batch

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from core.errors import Errors
-from core.model import TopicPartition
-from core.protocol.broker import FetchRequest, FetchResponse
-from core.replication import fetch_session_handler
-from core.replication.partition import Role
+from regent.core.errors import Errors
+from regent.core.model import TopicPartition
+from regent.core.protocol.broker import FetchRequest, FetchResponse
+from regent.core.replication import fetch_session_handler
+from regent.core.replication.partition import Role
 from tests.core.replication.stage import LAG_MS, SETTINGS, T0, T1, T2, Broker, accepted, state
 
 EVERYBODY = {1: 100, 2: 100, 3: 100}

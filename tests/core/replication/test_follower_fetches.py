@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from core.errors import Errors
-from core.model import NO_LEADER, UNKNOWN_BROKER_EPOCH, TopicPartition
-from core.protocol.broker import FetchedPartition, FetchPartition, FetchRequest
-from core.protocol.control import (
+from regent.core.errors import Errors
+from regent.core.model import NO_LEADER, UNKNOWN_BROKER_EPOCH, TopicPartition
+from regent.core.protocol.broker import FetchedPartition, FetchPartition, FetchRequest
+from regent.core.protocol.control import (
     UpdateMetadataPartition,
     UpdateMetadataRequest,
     UpdateMetadataTopic,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from core.model import ReplicaAssignment
-from core.replication.isr import (
+from regent.core.model import ReplicaAssignment
+from regent.core.replication.isr import (
     has_reached_isr,
     high_watermark_candidate,
     is_out_of_sync,
@@ -13,7 +13,7 @@ from core.replication.isr import (
     maximal_isr,
     out_of_sync_members,
 )
-from core.replication.remote_replica import NEVER_MS, RemoteReplica
+from regent.core.replication.remote_replica import NEVER_MS, RemoteReplica
 
 LAG_MS = 100
 

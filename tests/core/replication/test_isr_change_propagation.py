@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from core.model import TopicPartition
-from core.replication.isr_change_propagation import (
+from regent.core.model import TopicPartition
+from regent.core.replication.isr_change_propagation import (
     LINGER_MS,
     MAX_DELAY_MS,
     IsrChangePropagation,

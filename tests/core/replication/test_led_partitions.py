@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from core.errors import Errors
-from core.model import EPOCH_DURING_DELETE, UNKNOWN_BROKER_EPOCH, LeaderRecoveryState
-from core.protocol.controller import AlteredPartition, AlterPartitionRow
-from core.replication.partition import Role
+from regent.core.errors import Errors
+from regent.core.model import EPOCH_DURING_DELETE, UNKNOWN_BROKER_EPOCH, LeaderRecoveryState
+from regent.core.protocol.controller import AlteredPartition, AlterPartitionRow
+from regent.core.replication.partition import Role
 from tests.core.replication.stage import (
     FULL,
     LAG_MS,

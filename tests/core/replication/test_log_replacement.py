@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from core.errors import DamagedRecordsError, Errors
-from core.model import EPOCH_DURING_DELETE, UNKNOWN_BROKER_EPOCH
-from core.protocol.control import (
+from regent.core.errors import DamagedRecordsError, Errors
+from regent.core.model import EPOCH_DURING_DELETE, UNKNOWN_BROKER_EPOCH
+from regent.core.protocol.control import (
     UpdateMetadataPartition,
     UpdateMetadataRequest,
     UpdateMetadataTopic,
 )
-from core.replication.partition import Role
+from regent.core.replication.partition import Role
 from tests.core.replication.record_stage import RecordBroker, consumed, rows
 from tests.core.replication.stage import HEADER, T0, A, live, stop_replica
 

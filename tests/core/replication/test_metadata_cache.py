@@ -6,15 +6,15 @@ from itertools import permutations
 
 import pytest
 
-from core.model import LEADER_DURING_DELETE, TopicPartition
-from core.protocol.control import (
+from regent.core.model import LEADER_DURING_DELETE, TopicPartition
+from regent.core.protocol.control import (
     ControlHeader,
     UpdateMetadataBroker,
     UpdateMetadataPartition,
     UpdateMetadataRequest,
     UpdateMetadataTopic,
 )
-from core.replication.metadata_cache import NO_CONTROLLER, MetadataCache, MetadataSnapshot
+from regent.core.replication.metadata_cache import NO_CONTROLLER, MetadataCache, MetadataSnapshot
 from tests.support.term import topic_id
 
 HEADER = ControlHeader(controller_id=3, controller_epoch=7, broker_epoch=100)

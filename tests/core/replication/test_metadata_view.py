@@ -1,8 +1,8 @@
 from __future__ import annotations
 
-from core.errors import Errors
-from core.model import BrokerId
-from core.protocol.control import (
+from regent.core.errors import Errors
+from regent.core.model import BrokerId
+from regent.core.protocol.control import (
     ControlHeader,
     UpdateMetadataBroker,
     UpdateMetadataEndPoint,
@@ -10,8 +10,8 @@ from core.protocol.control import (
     UpdateMetadataRequest,
     UpdateMetadataTopic,
 )
-from core.replication.metadata_cache import MetadataCache, MetadataSnapshot
-from core.replication.metadata_view import PartitionView, topic_metadata
+from regent.core.replication.metadata_cache import MetadataCache, MetadataSnapshot
+from regent.core.replication.metadata_view import PartitionView, topic_metadata
 
 PLAIN, SSL = "PLAINTEXT", "SSL"
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from core.errors import Errors
-from core.model import TopicPartition
-from core.protocol.client import EpochEnd, EpochQuery, ListedOffset, OffsetQuery
-from core.replica_logs import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, MAX_TIMESTAMP
+from regent.core.errors import Errors
+from regent.core.model import TopicPartition
+from regent.core.protocol.client import EpochEnd, EpochQuery, ListedOffset, OffsetQuery
+from regent.core.replica_logs import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, MAX_TIMESTAMP
 from tests.core.replication.record_stage import RecordBroker
 from tests.core.replication.stage import T0, T1, T2
 from tests.support.record_batches import batch

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from core.errors import Errors
-from core.log_config import LogConfig
-from core.model import TopicPartition
-from core.protocol.client import ProducedPartition
-from core.protocol.controller import AlterPartitionResponse
-from core.replication import early_batches
-from core.replication.partition import Role
+from regent.core.errors import Errors
+from regent.core.log_config import LogConfig
+from regent.core.model import TopicPartition
+from regent.core.protocol.client import ProducedPartition
+from regent.core.protocol.controller import AlterPartitionResponse
+from regent.core.replication import early_batches
+from regent.core.replication.partition import Role
 from tests.core.replication.record_stage import TWO_IN_SYNC, RecordBroker
 from tests.core.replication.stage import HEADER, LAG_MS, T0, T1, T2, refused, stop_replica
 from tests.support.record_batches import TIMESTAMP_MS, batch

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from core.errors import Errors
-from core.log_config import LogConfig
-from core.model import TopicPartition
-from core.protocol.client import DeletedRecords
+from regent.core.errors import Errors
+from regent.core.log_config import LogConfig
+from regent.core.model import TopicPartition
+from regent.core.protocol.client import DeletedRecords
 from tests.core.replication.record_stage import RecordBroker, rows
 from tests.core.replication.stage import T0, T1
 

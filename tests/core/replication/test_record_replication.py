@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from core.errors import Errors
-from core.model import TopicPartition
-from core.protocol.broker import FetchedPartition, FetchedTopic, FetchRequest, FetchResponse
-from core.replication.partition import Role
-from core.replication.replica_manager import ReplicationSettings
+from regent.core.errors import Errors
+from regent.core.model import TopicPartition
+from regent.core.protocol.broker import FetchedPartition, FetchedTopic, FetchRequest, FetchResponse
+from regent.core.replication.partition import Role
+from regent.core.replication.replica_manager import ReplicationSettings
 from tests.core.replication.record_stage import (
     TWO_IN_SYNC,
     RecordBroker,

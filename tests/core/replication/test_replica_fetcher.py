@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import pytest
 
-from core.errors import Errors
-from core.model import NO_LEADER, TopicPartition
-from core.protocol.broker import (
+from regent.core.errors import Errors
+from regent.core.model import NO_LEADER, TopicPartition
+from regent.core.protocol.broker import (
     FetchedPartition,
     FetchedTopic,
     FetchPartition,
     FetchRequest,
     FetchResponse,
 )
-from core.replica_logs import EpochEndOffset
-from core.replication.fetch_session_handler import FIRST_BACKOFF_MS
-from core.replication.partition import Role
-from core.replication.replica_fetcher import truncation_offset
+from regent.core.replica_logs import EpochEndOffset
+from regent.core.replication.fetch_session_handler import FIRST_BACKOFF_MS
+from regent.core.replication.partition import Role
+from regent.core.replication.replica_fetcher import truncation_offset
 from tests.core.replication.stage import (
     FULL,
     ME,

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from core.errors import Errors, ShortageError
-from core.model import (
+from regent.core.errors import Errors, ShortageError
+from regent.core.model import (
     EPOCH_DURING_DELETE,
     EPOCH_OF_LOST_TOPIC,
     NO_EPOCH,
@@ -18,9 +18,9 @@ from core.model import (
     ReplicaAssignment,
     TopicPartition,
 )
-from core.protocol.broker import FetchRequest, FetchResponse
-from core.protocol.client import ConsumerFetch
-from core.protocol.control import (
+from regent.core.protocol.broker import FetchRequest, FetchResponse
+from regent.core.protocol.client import ConsumerFetch
+from regent.core.protocol.control import (
     ControlHeader,
     ControlRequest,
     LeaderAndIsrPartition,
@@ -30,12 +30,12 @@ from core.protocol.control import (
     UpdateMetadataRequest,
     UpdateMetadataResponse,
 )
-from core.protocol.controller import AlterPartitionRequest
-from core.replica_logs import SeenOfCluster
-from core.replication.control_orders import refusal
-from core.replication.metadata_cache import MetadataCache
-from core.replication.partition import Partition, Role
-from core.replication.replica_manager import ReplicaManager
+from regent.core.protocol.controller import AlterPartitionRequest
+from regent.core.replica_logs import SeenOfCluster
+from regent.core.replication.control_orders import refusal
+from regent.core.replication.metadata_cache import MetadataCache
+from regent.core.replication.partition import Partition, Role
+from regent.core.replication.replica_manager import ReplicaManager
 from tests.core.replication.numbered_logs import NumberedLogs
 from tests.core.replication.stage import (
     FULL,

@@ -6,15 +6,15 @@ import random
 
 import pytest
 
-from core.errors import Errors
-from core.model import BrokerId, TopicPartition
-from core.protocol.controller import (
+from regent.core.errors import Errors
+from regent.core.model import BrokerId, TopicPartition
+from regent.core.protocol.controller import (
     AlteredPartition,
     AlterPartitionRequest,
     AlterPartitionResponse,
     AlterPartitionRow,
 )
-from core.replication.partition import Role
+from regent.core.replication.partition import Role
 from tests.core.replication.stage import LAG_MS, Broker, leader_and_isr, state
 
 PARTITIONS = [TopicPartition("t", number) for number in range(4)]

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from core.model import TopicPartition
-from core.replication.replication_quota import ReplicationQuota, ReplicationQuotas
+from regent.core.model import TopicPartition
+from regent.core.replication.replication_quota import ReplicationQuota, ReplicationQuotas
 
 ME = 1
 T0, T1, U0 = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)

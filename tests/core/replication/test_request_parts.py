@@ -6,11 +6,11 @@ from collections.abc import Iterable, Mapping
 
 import pytest
 
-from core.controller.context import ControllerContext
-from core.controller.request_batch import ControlRequestBatch, split_by_size
-from core.errors import Errors
-from core.model import BrokerRegistration, ReplicaAssignment, TopicPartition
-from core.protocol.control import (
+from regent.core.controller.context import ControllerContext
+from regent.core.controller.request_batch import ControlRequestBatch, split_by_size
+from regent.core.errors import Errors
+from regent.core.model import BrokerRegistration, ReplicaAssignment, TopicPartition
+from regent.core.protocol.control import (
     LeaderAndIsrPartition,
     LeaderAndIsrRequest,
     LeaderAndIsrTopic,
@@ -21,9 +21,9 @@ from core.protocol.control import (
     UpdateMetadataRequest,
     UpdateMetadataTopic,
 )
+from regent.transport.codec import encode_request
 from tests.core.replication.stage import ME, T0, T1, T2, A, B, Broker, state
 from tests.support.term import broker_info, leadership, topic_id
-from transport.codec import encode_request
 
 ALL = (T0, T1, T2)
 STRAY = TopicPartition("t", 9)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from core.errors import Errors
-from core.model import EPOCH_DURING_DELETE, NO_LEADER, TopicPartition
-from core.protocol.control import (
+from regent.core.errors import Errors
+from regent.core.model import EPOCH_DURING_DELETE, NO_LEADER, TopicPartition
+from regent.core.protocol.control import (
     ControlHeader,
     LeaderAndIsrPartition,
     LeaderAndIsrRequest,
@@ -16,10 +16,10 @@ from core.protocol.control import (
     StopReplicaRequest,
     StopReplicaTopic,
 )
-from core.replication.metadata_cache import MetadataCache
-from core.replication.partition import Role
-from core.replication.replica_manager import ReplicaManager
-from core.replication.suspect_replicas import SuspectTracker
+from regent.core.replication.metadata_cache import MetadataCache
+from regent.core.replication.partition import Role
+from regent.core.replication.replica_manager import ReplicaManager
+from regent.core.replication.suspect_replicas import SuspectTracker
 from tests.core.replication.record_stage import RecordBroker
 from tests.core.replication.stage import T0
 from tests.support.memory_logs import MemoryLogs

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from core.errors import Errors
-from core.model import TopicPartition
-from core.protocol.control import (
+from regent.core.errors import Errors
+from regent.core.model import TopicPartition
+from regent.core.protocol.control import (
     LeaderAndIsrRequest,
     LeaderAndIsrResponse,
     LeaderAndIsrTopic,
@@ -16,7 +16,7 @@ from core.protocol.control import (
     StopReplicaResponse,
     StopReplicaTopic,
 )
-from core.replication.turns import (
+from regent.core.replication.turns import (
     APPEND_BYTES,
     BYTES_PER_TURN,
     ORDERS_PER_TURN,

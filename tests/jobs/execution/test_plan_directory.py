@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from core.model import TopicPartition
-from jobs.command import InputError
-from jobs.execution.plan_directory import read_plan
+from regent.core.model import TopicPartition
+from regent.jobs.command import InputError
+from regent.jobs.execution.plan_directory import read_plan
 
 ROW = {"topic": "t", "partition": 0, "replicas": [2, 3]}
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)

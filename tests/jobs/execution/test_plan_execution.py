@@ -9,18 +9,19 @@ from typing import Any
 
 import pytest
 
-from core.errors import Errors, RegentError
-from core.model import ReplicaAssignment
-from core.protocol.controller import (
+from regent.core.errors import Errors, RegentError
+from regent.core.model import ReplicaAssignment
+from regent.core.protocol.controller import (
     OngoingReassignment,
 )
-from jobs.command import InputError, run_job
-from jobs.execution.plan_execution import (
+from regent.jobs.command import InputError, run_job
+from regent.jobs.execution.plan_execution import (
     PlanIncompleteError,
     execute_command,
     execute_plan,
     inspect_plan,
 )
+from regent.zk.znodes import TopicZNode
 from tests.support.fake_cluster import ADDRESS, FakeCluster
 from tests.support.fake_zookeeper import Call
 from tests.support.plan_controller import (
@@ -30,7 +31,6 @@ from tests.support.plan_controller import (
     opener,
     write_plan,
 )
-from zk.znodes import TopicZNode
 
 
 @pytest.fixture
@@ -313,7 +313,7 @@ def test_another_controller_goes_on(controller: MovingController, cluster: FakeC
 def test_nobody_ruling_is_an_error(
     controller: MovingController, cluster: FakeCluster, plan: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("jobs.execution.plan_execution._FIRST_ANSWER_S", 0.0)
+    monkeypatch.setattr("regent.jobs.execution.plan_execution._FIRST_ANSWER_S", 0.0)
     cluster.remove_broker(0)
     with pytest.raises(RegentError, match="there is no controller"):
         execute(controller, plan)
@@ -325,7 +325,7 @@ def test_a_zookeeper_that_goes_away_only_delays(
     plan: Path,
     monkeypatch: pytest.MonkeyPatch,
 ):
-    monkeypatch.setattr("jobs.execution.plan_execution._RECONNECT_PAUSE_S", 0.0)
+    monkeypatch.setattr("regent.jobs.execution.plan_execution._RECONNECT_PAUSE_S", 0.0)
     failures = [InputError("no ZooKeeper answers"), InputError("no ZooKeeper answers")]
 
     def fail(call: Call) -> None:
@@ -343,7 +343,7 @@ def test_a_zookeeper_that_stays_away_ends_it(
     plan: Path,
     monkeypatch: pytest.MonkeyPatch,
 ):
-    monkeypatch.setattr("jobs.execution.plan_execution._RECONNECT_PAUSE_S", 0.01)
+    monkeypatch.setattr("regent.jobs.execution.plan_execution._RECONNECT_PAUSE_S", 0.01)
 
     def fail(call: Call) -> None:
         if controller.submitted:

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from core.errors import Errors
-from core.model import ReplicaAssignment
-from jobs.execution.plan_execution import execute_plan
+from regent.core.errors import Errors
+from regent.core.model import ReplicaAssignment
+from regent.jobs.execution.plan_execution import execute_plan
 from tests.support.fake_cluster import ADDRESS, FakeCluster
 from tests.support.fake_zookeeper import Call, Moment
 from tests.support.plan_controller import (
@@ -92,8 +92,8 @@ class Misfortune:
 def test_it_keeps_to_its_waves_and_gets_to_its_end(
     cluster: FakeCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ):
-    monkeypatch.setattr("jobs.execution.plan_execution._MAX_PAUSE_S", 0.001)
-    monkeypatch.setattr("transport.pauses._FIRST_S", 0.001)
+    monkeypatch.setattr("regent.jobs.execution.plan_execution._MAX_PAUSE_S", 0.001)
+    monkeypatch.setattr("regent.transport.pauses._FIRST_S", 0.001)
     misfortune = Misfortune(cluster, random.Random(seed))
     plan = write_plan(tmp_path / "plan", *WAVES)
 

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from jobs.command import InputError
-from jobs.planning.model import Change
-from jobs.planning.plan_files import write_plan
+from regent.jobs.command import InputError
+from regent.jobs.planning.model import Change
+from regent.jobs.planning.plan_files import write_plan
 
 CHANGES = [
     Change("a", 0, (1, 2), (1, 3), 1),

@@ -2,8 +2,8 @@
 
 import pytest
 
-from jobs.planning.model import Change, InfeasibleError
-from jobs.planning.replacement import decommission, replace
+from regent.jobs.planning.model import Change, InfeasibleError
+from regent.jobs.planning.replacement import decommission, replace
 from tests.support.planned_clusters import (
     PlannedCluster,
     check_changes,

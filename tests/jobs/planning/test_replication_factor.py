@@ -4,8 +4,8 @@ from collections import Counter
 
 import pytest
 
-from jobs.planning.model import InfeasibleError
-from jobs.planning.replication_factor import change_factor
+from regent.jobs.planning.model import InfeasibleError
+from regent.jobs.planning.replication_factor import change_factor
 from tests.support.planned_clusters import (
     check_changes,
     cluster_of,

@@ -6,9 +6,9 @@ from itertools import permutations, product
 
 import pytest
 
-from jobs.planning.fair_share import Share, fair_share, rack_limits
-from jobs.planning.model import Change
-from jobs.planning.transfer import Transfer, moves_needed
+from regent.jobs.planning.fair_share import Share, fair_share, rack_limits
+from regent.jobs.planning.model import Change
+from regent.jobs.planning.transfer import Transfer, moves_needed
 from tests.support.planned_clusters import (
     PlannedCluster,
     check_changes,

@@ -5,8 +5,8 @@ from random import Random
 
 import pytest
 
-from jobs.planning.model import Change
-from jobs.planning.waves import number_waves
+from regent.jobs.planning.model import Change
+from regent.jobs.planning.waves import number_waves
 
 
 def random_changes(seed: int, count: int, brokers: int) -> list[Change]:

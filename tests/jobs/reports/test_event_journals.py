@@ -6,8 +6,8 @@ import pyarrow.parquet
 import pytest
 from pyspark.sql import SparkSession
 
-from jobs.command import InputError
-from jobs.reports.event_journals import (
+from regent.jobs.command import InputError
+from regent.jobs.reports.event_journals import (
     COLUMNS,
     Period,
     Unreadable,

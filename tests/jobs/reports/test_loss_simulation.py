@@ -9,8 +9,8 @@ from random import Random
 import numpy as np
 import pytest
 
-from jobs.reports.loss_simulation import default_failures, loss_curve, rack_losses
-from jobs.reports.replica_arrays import Copysets, copysets
+from regent.jobs.reports.loss_simulation import default_failures, loss_curve, rack_losses
+from regent.jobs.reports.replica_arrays import Copysets, copysets
 
 
 def ring(brokers: int, partitions: int, factor: int) -> Copysets:

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-import run
-from jobs.reports.page import INK, MUTED, Axes, Page, shown
+from regent.jobs.reports.page import INK, MUTED, Axes, Page, shown
 
 
 def draw(axes: Axes) -> None:
@@ -144,7 +143,7 @@ def test_plots_leave_nothing_in_the_user_s_folders_nor_in_the_temporary_one(tmp_
     program = """
 import sys
 from pathlib import Path
-from jobs.reports.page import Page
+from regent.jobs.reports.page import Page
 page = Page("Plots")
 page.figure(lambda axes: axes.plot([1, 2], [1, 2]), "A line")
 page.write(Path(sys.argv[1]))
@@ -152,7 +151,6 @@ page.write(Path(sys.argv[1]))
     subprocess.run(
         [sys.executable, "-c", program, str(tmp_path / "page.html")],
         env=environment | folders,
-        cwd=Path(run.__file__).parent,
         check=True,
     )
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["HOME", "TMPDIR", "page.html"]

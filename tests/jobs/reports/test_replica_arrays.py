@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow
 import pytest
 
-from jobs.reports.replica_arrays import (
+from regent.jobs.reports.replica_arrays import (
     ReplicaArrays,
     copysets,
     pair_counts,
@@ -69,7 +69,7 @@ def test_copysets_too_large_for_one_number_are_told_apart():
 
 
 def test_pairs_are_counted_in_blocks(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("jobs.reports.replica_arrays._BLOCK", 20)
+    monkeypatch.setattr("regent.jobs.reports.replica_arrays._BLOCK", 20)
     rng = np.random.default_rng(0)
     one, other = rng.integers(0, 9, (2, 500), np.int32)
     blocks = list(pair_counts([(one, other), (other, one)], 9))

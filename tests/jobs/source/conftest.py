@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 from pyspark.sql import SparkSession
 
-from jobs.source import RegentDataSource
+from regent.jobs.source import RegentDataSource
 from tests.support.breakable_cluster import BreakableCluster
 
 

@@ -5,8 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from core.model import TopicPartition
-from storage.checkpoints import HIGH_WATERMARKS, LOG_START_OFFSETS, read_offsets, write_offsets
+from regent.core.model import TopicPartition
+from regent.storage.checkpoints import (
+    HIGH_WATERMARKS,
+    LOG_START_OFFSETS,
+    read_offsets,
+    write_offsets,
+)
 from tests.jobs.source.batches import LogRecord, encoded
 
 

@@ -18,9 +18,9 @@ from pyspark.sql.datasource import (
     StringStartsWith,
 )
 
-from core.model import TopicPartition
-from jobs.source.filters import PushedFilters
-from jobs.source.offset_range import OffsetRange
+from regent.core.model import TopicPartition
+from regent.jobs.source.filters import PushedFilters
+from regent.jobs.source.offset_range import OffsetRange
 
 TOPICS = ("orders", "orders-eu", "audit")
 RANGE = OffsetRange(TopicPartition("t", 0), 10, 90)

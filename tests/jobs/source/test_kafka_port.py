@@ -6,11 +6,11 @@ import pytest
 from confluent_kafka import TopicPartition as KafkaPosition
 from confluent_kafka.admin import AdminClient
 
-from core.model import TopicPartition
-from jobs.source.columns import columns_schema
-from jobs.source.kafka_port import BrokersError, KafkaPort
-from jobs.source.offset_range import DataLossError, OffsetRange
-from jobs.source.options import OptionError, Subscription
+from regent.core.model import TopicPartition
+from regent.jobs.source.columns import columns_schema
+from regent.jobs.source.kafka_port import BrokersError, KafkaPort
+from regent.jobs.source.offset_range import DataLossError, OffsetRange
+from regent.jobs.source.options import OptionError, Subscription
 from tests.clients.librdkafka import TIMEOUT_S, produce, producer
 from tests.support.breakable_cluster import BROKERS, BreakableCluster
 
@@ -101,8 +101,8 @@ def test_a_leader_and_controller_that_dies_is_not_asked_any_more(journal: Breaka
 
 
 def test_brokers_that_do_not_answer_are_named(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("jobs.source.kafka_port._PATIENCE_S", 0.0)
-    monkeypatch.setattr("jobs.source.kafka_port._REQUEST_S", 0.5)
+    monkeypatch.setattr("regent.jobs.source.kafka_port._PATIENCE_S", 0.0)
+    monkeypatch.setattr("regent.jobs.source.kafka_port._REQUEST_S", 0.5)
     settings = {"bootstrap.servers": "127.0.0.1:9"}
     store = KafkaPort(settings, fail_on_data_loss=True, poll_timeout_s=0.5)
     with pytest.raises(BrokersError, match=r"the brokers at 127\.0\.0\.1:9 did not answer"):

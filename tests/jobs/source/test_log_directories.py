@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from core.model import TopicPartition
-from jobs.source.columns import columns_schema
-from jobs.source.log_directories import LogDirectories
-from jobs.source.offset_range import DataLossError, OffsetRange
-from jobs.source.options import OptionError, Subscription
-from storage.offset_index import OffsetIndex
+from regent.core.model import TopicPartition
+from regent.jobs.source.columns import columns_schema
+from regent.jobs.source.log_directories import LogDirectories
+from regent.jobs.source.offset_range import DataLossError, OffsetRange
+from regent.jobs.source.options import OptionError, Subscription
+from regent.storage.offset_index import OffsetIndex
 from tests.jobs.source.batches import LogRecord, encoded, with_attributes
 from tests.jobs.source.log_files import numbered, set_offsets, write_log, write_segment
 

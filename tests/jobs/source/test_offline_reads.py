@@ -9,7 +9,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from core.model import TopicPartition
+from regent.core.model import TopicPartition
 from tests.jobs.source.batches import GZIP, LogRecord, compressed, encoded
 from tests.jobs.source.log_files import set_offsets, write_log, write_segment
 

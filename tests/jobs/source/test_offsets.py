@@ -4,10 +4,10 @@ import random
 
 import pytest
 
-from core.model import TopicPartition
-from jobs.source.offset_range import DataLossError, OffsetRange, existing_range, split
-from jobs.source.offsets import check_names, from_json, limited, to_json
-from jobs.source.options import EARLIEST, OffsetsOption, OptionError
+from regent.core.model import TopicPartition
+from regent.jobs.source.offset_range import DataLossError, OffsetRange, existing_range, split
+from regent.jobs.source.offsets import check_names, from_json, limited, to_json
+from regent.jobs.source.options import EARLIEST, OffsetsOption, OptionError
 
 A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)
 

@@ -4,8 +4,8 @@ import re
 
 import pytest
 
-from core.model import TopicPartition
-from jobs.source.options import (
+from regent.core.model import TopicPartition
+from regent.jobs.source.options import (
     EARLIEST,
     LATEST,
     OptionError,

@@ -12,8 +12,8 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from jobs.source.options import OptionError
-from jobs.source.outgoing import ANY_PARTITION, Row, RowColumns
+from regent.jobs.source.options import OptionError
+from regent.jobs.source.outgoing import ANY_PARTITION, Row, RowColumns
 
 STRING, BINARY, INT = StringType(), BinaryType(), IntegerType()
 

@@ -7,12 +7,12 @@ import pyarrow as pa
 import pyarrow.compute
 import pytest
 
-from core.model import TopicPartition
-from jobs.source.columns import arrow_schema, columns_schema, record_schema
-from jobs.source.compression import CompressionError, decompress
-from jobs.source.offset_range import OffsetRange
-from jobs.source.record_decoder import CorruptRecordsError, Payload, decode
-from storage.record_batch import HEADER_SIZE, read_header
+from regent.core.model import TopicPartition
+from regent.jobs.source.columns import arrow_schema, columns_schema, record_schema
+from regent.jobs.source.compression import CompressionError, decompress
+from regent.jobs.source.offset_range import OffsetRange
+from regent.jobs.source.record_decoder import CorruptRecordsError, Payload, decode
+from regent.storage.record_batch import HEADER_SIZE, read_header
 from tests.jobs.source.batches import COMPRESSIONS, LogRecord, compressed, encoded, with_attributes
 from tests.support.record_batches import batch as batch_by_the_book
 

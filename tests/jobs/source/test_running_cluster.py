@@ -13,9 +13,9 @@ from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from jobs.source.columns import arrow_schema, record_schema
-from jobs.source.log_directories import LogDirectories
-from jobs.source.offset_range import OffsetRange
+from regent.jobs.source.columns import arrow_schema, record_schema
+from regent.jobs.source.log_directories import LogDirectories
+from regent.jobs.source.offset_range import OffsetRange
 from tests.clients.librdkafka import consumer, produce, producer, read_to_end
 from tests.support.breakable_cluster import BROKERS, BreakableCluster
 from tests.support.running_cluster import eventually

@@ -10,10 +10,10 @@ from confluent_kafka import Message
 from confluent_kafka import TopicPartition as KafkaPosition
 from pyspark.sql.types import BinaryType, StringType, StructType
 
-from jobs.source.options import OptionError, WriteOptions
-from jobs.source.outgoing import RecordProducer, Row, WriteError
-from jobs.source.staged_commit import COMMIT_HEADER
-from jobs.source.writer import BatchWriter, StreamWriter, TaskRows
+from regent.jobs.source.options import OptionError, WriteOptions
+from regent.jobs.source.outgoing import RecordProducer, Row, WriteError
+from regent.jobs.source.staged_commit import COMMIT_HEADER
+from regent.jobs.source.writer import BatchWriter, StreamWriter, TaskRows
 from tests.clients.librdkafka import consumer, read_to_end
 from tests.support.breakable_cluster import BreakableCluster
 

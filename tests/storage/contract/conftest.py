@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from core.replica_logs import PartitionLog
+from regent.core.replica_logs import PartitionLog
 from tests.storage.contract.hosts import DiskHost, Host, MemoryHost, create
 
 

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
 
-from core.log_config import LogConfig
-from core.model import TopicPartition
-from core.replica_logs import PartitionLog, ReplicaLogs
-from storage.log_manager import LogManager
+from regent.core.log_config import LogConfig
+from regent.core.model import TopicPartition
+from regent.core.replica_logs import PartitionLog, ReplicaLogs
+from regent.storage.log_manager import LogManager
 from tests.support.disk_logs import flip_byte
 from tests.support.memory_logs import MemoryLogs
 from tests.support.record_batches import TIMESTAMP_MS

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from core.replica_logs import AppendedRecords, PartitionLog
+from regent.core.replica_logs import AppendedRecords, PartitionLog
 from tests.support.record_batches import Record, batch, records_of
 
 EVERYTHING = 2**31 - 1

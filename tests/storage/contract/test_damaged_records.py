@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from core.errors import DamagedRecordsError, StorageError
-from core.replica_logs import PartitionLog
+from regent.core.errors import DamagedRecordsError, StorageError
+from regent.core.replica_logs import PartitionLog
 from tests.storage.contract.hosts import T0, T1, U0, A, B, Host, create, log_of
 from tests.storage.contract.records import EVERYTHING, append, append_each, read, values
 from tests.support.record_batches import offsets_of

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from core.errors import RecordsRefusedError
-from core.replica_logs import NO_EPOCH_END_OFFSET, EpochEndOffset, PartitionLog
+from regent.core.errors import RecordsRefusedError
+from regent.core.replica_logs import NO_EPOCH_END_OFFSET, EpochEndOffset, PartitionLog
 from tests.storage.contract.hosts import T1, Host, create, log_of
 from tests.storage.contract.records import EVERYTHING, append, append_each, read, values
 from tests.support.record_batches import batch, offsets_of

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from core.log_config import LogConfig
-from core.replica_logs import PartitionLog
+from regent.core.log_config import LogConfig
+from regent.core.replica_logs import PartitionLog
 from tests.storage.contract.hosts import DEFAULTS, T0, T1, U0, A, B, Host, create, log_of
 from tests.storage.contract.records import append, values
 

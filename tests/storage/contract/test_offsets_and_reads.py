@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from core.replica_logs import PartitionLog
+from regent.core.replica_logs import PartitionLog
 from tests.storage.contract.hosts import T0, Host, log_of
 from tests.storage.contract.records import EVERYTHING, append, append_each, read, values
 from tests.support.record_batches import Record, batch, offsets_of, records_of, values_of

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from core.errors import Errors, RecordsRefusedError
-from core.log_config import LOG_APPEND_TIME, LogConfig
-from core.replica_logs import AppendedRecords, LastOfProducer, PartitionLog
+from regent.core.errors import Errors, RecordsRefusedError
+from regent.core.log_config import LOG_APPEND_TIME, LogConfig
+from regent.core.replica_logs import AppendedRecords, LastOfProducer, PartitionLog
 from tests.storage.contract.hosts import T0, T1, Host, create, log_of
 from tests.storage.contract.records import EVERYTHING, append, values
 from tests.support.record_batches import TIMESTAMP_MS, batch

@@ -4,9 +4,9 @@ import struct
 
 import pytest
 
-from core.errors import Errors, RecordsRefusedError
-from core.log_config import LogConfig
-from core.replica_logs import PartitionLog
+from regent.core.errors import Errors, RecordsRefusedError
+from regent.core.log_config import LogConfig
+from regent.core.replica_logs import PartitionLog
 from tests.storage.contract.hosts import Host, create
 from tests.storage.contract.records import append, values
 from tests.support.record_batches import CONTROL_MASK, TIMESTAMP_MS, batch, resealed

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from core.log_config import LOG_APPEND_TIME, LogConfig
-from core.replica_logs import MAX_TIMESTAMP, OffsetOfTimestamp, PartitionLog
+from regent.core.log_config import LOG_APPEND_TIME, LogConfig
+from regent.core.replica_logs import MAX_TIMESTAMP, OffsetOfTimestamp, PartitionLog
 from tests.storage.contract.hosts import Host, create, log_of
 from tests.storage.contract.records import EVERYTHING, append, read
 from tests.support.record_batches import LOG_APPEND_TIME_MASK, TIMESTAMP_MS, batch

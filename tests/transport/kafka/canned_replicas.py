@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 
-from core.errors import Errors
-from core.model import TopicPartition
-from core.protocol.client import (
+from regent.core.errors import Errors
+from regent.core.model import TopicPartition
+from regent.core.protocol.client import (
     ConsumedPartition,
     ConsumerFetch,
     EpochEnd,
@@ -15,8 +15,8 @@ from core.protocol.client import (
     OffsetQuery,
     ProducedPartition,
 )
-from core.records import RecordBytes
-from core.replication.delayed_operations import Answer, DelayedOperation
+from regent.core.records import RecordBytes
+from regent.core.replication.delayed_operations import Answer, DelayedOperation
 
 
 class Held(DelayedOperation):

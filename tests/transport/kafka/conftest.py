@@ -12,10 +12,10 @@ from typing import Protocol
 
 import pytest
 
-from transport.descriptors import Descriptors
-from transport.kafka.api import KafkaApi
-from transport.kafka.connection import KafkaLimits
-from transport.kafka.listener import DEFAULT_LIMITS, KafkaListener
+from regent.transport.descriptors import Descriptors
+from regent.transport.kafka.api import KafkaApi
+from regent.transport.kafka.connection import KafkaLimits
+from regent.transport.kafka.listener import DEFAULT_LIMITS, KafkaListener
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")

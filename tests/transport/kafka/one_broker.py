@@ -6,18 +6,18 @@ import threading
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 
-from core.model import BrokerId
-from core.protocol.control import UpdateMetadataBroker, UpdateMetadataEndPoint
-from core.replica_logs import ReplicaLogs
-from core.replication.metadata_cache import MetadataCache
-from core.replication.replica_manager import ReplicaManager
+from regent.core.model import BrokerId
+from regent.core.protocol.control import UpdateMetadataBroker, UpdateMetadataEndPoint
+from regent.core.replica_logs import ReplicaLogs
+from regent.core.replication.metadata_cache import MetadataCache
+from regent.core.replication.replica_manager import ReplicaManager
+from regent.transport.kafka.fetch import fetch_apis
+from regent.transport.kafka.listener import KafkaListener
+from regent.transport.kafka.metadata import metadata_apis
+from regent.transport.kafka.offsets import offset_apis
+from regent.transport.kafka.produce import produce_apis
+from regent.transport.kafka.producer_ids import producer_id_apis
 from tests.support.controller_orders import order
-from transport.kafka.fetch import fetch_apis
-from transport.kafka.listener import KafkaListener
-from transport.kafka.metadata import metadata_apis
-from transport.kafka.offsets import offset_apis
-from transport.kafka.produce import produce_apis
-from transport.kafka.producer_ids import producer_id_apis
 
 BROKER = 1
 

@@ -9,8 +9,8 @@ import struct
 from types import TracebackType
 from typing import Protocol
 
-from core.records import RecordBytes, Records
-from transport.kafka.api import KafkaAnswer, KafkaApi, KafkaApiKey, KafkaRequest
+from regent.core.records import RecordBytes, Records
+from regent.transport.kafka.api import KafkaAnswer, KafkaApi, KafkaApiKey, KafkaRequest
 
 WAIT_S = 10.0
 METADATA = KafkaApiKey.METADATA

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from kafka.protocol.metadata import ApiVersionsRequest
 
+from regent.transport.kafka.api import KafkaAnswer, KafkaApi, KafkaApiKey, KafkaRequest
+from regent.transport.kafka.api_versions import api_versions_api
 from tests.transport.kafka.wire import ask, read, request_of, whole
-from transport.kafka.api import KafkaAnswer, KafkaApi, KafkaApiKey, KafkaRequest
-from transport.kafka.api_versions import api_versions_api
 
 UNSUPPORTED_VERSION = 35
 

@@ -15,7 +15,7 @@ from confluent_kafka import TopicPartition as ConfluentPartition
 from kafka import KafkaConsumer, KafkaProducer
 from kafka import TopicPartition as PythonPartition
 
-from storage.log_manager import LogManager
+from regent.storage.log_manager import LogManager
 from tests.support.memory_logs import MemoryLogs
 from tests.transport.kafka.one_broker import OneBroker
 

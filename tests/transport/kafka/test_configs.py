@@ -13,20 +13,20 @@ from kafka.protocol.admin.configs import (
     IncrementalAlterConfigsRequest,
 )
 
-from core.config_descriptions import BrokerSetting, ConfigSource, ConfigType
-from core.errors import BadDataError, Errors, SessionExpiredError
-from core.log_config import BROKER_NAMES
-from core.protocol.control import (
+from regent.core.config_descriptions import BrokerSetting, ConfigSource, ConfigType
+from regent.core.errors import BadDataError, Errors, SessionExpiredError
+from regent.core.log_config import BROKER_NAMES
+from regent.core.protocol.control import (
     ControlHeader,
     UpdateMetadataPartition,
     UpdateMetadataRequest,
     UpdateMetadataTopic,
 )
-from core.replication.metadata_cache import MetadataCache
+from regent.core.replication.metadata_cache import MetadataCache
+from regent.transport.kafka.config_changes import AlterOperation, config_change_apis
+from regent.transport.kafka.configs import ConfigView, ResourceType, config_apis
 from tests.support.term import topic_id
 from tests.transport.kafka.wire import ask
-from transport.kafka.config_changes import AlterOperation, config_change_apis
-from transport.kafka.configs import ConfigView, ResourceType, config_apis
 
 TOPIC, BROKER = ResourceType.TOPIC, ResourceType.BROKER
 SETTINGS = {

@@ -5,13 +5,13 @@ from collections.abc import Callable, Mapping
 import pytest
 from kafka.protocol.admin.topics import DeleteRecordsRequest
 
-from core.errors import Errors
-from core.model import TopicPartition
-from core.protocol.client import DeletedRecords
-from core.replication.delayed_operations import DelayedOperation
+from regent.core.errors import Errors
+from regent.core.model import TopicPartition
+from regent.core.protocol.client import DeletedRecords
+from regent.core.replication.delayed_operations import DelayedOperation
+from regent.transport.kafka.delete_records import delete_records_apis
 from tests.transport.kafka.canned_replicas import Held
 from tests.transport.kafka.wire import ask
-from transport.kafka.delete_records import delete_records_apis
 
 T0, T1, U0 = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)
 

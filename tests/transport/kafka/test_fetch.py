@@ -5,13 +5,13 @@ from typing import Any
 import pytest
 from kafka.protocol.consumer import FetchRequest
 
-from core.errors import Errors
-from core.model import TopicPartition
-from core.protocol.client import ConsumedPartition, ConsumerFetch, ConsumerPosition
-from core.records import MemoryRecords
+from regent.core.errors import Errors
+from regent.core.model import TopicPartition
+from regent.core.protocol.client import ConsumedPartition, ConsumerFetch, ConsumerPosition
+from regent.core.records import MemoryRecords
+from regent.transport.kafka.fetch import fetch_apis
 from tests.transport.kafka.canned_replicas import CannedReplicas
 from tests.transport.kafka.wire import ask
-from transport.kafka.fetch import fetch_apis
 
 VERSIONS = range(4, 12)
 ORDERS_0, TEA_0 = TopicPartition("orders", 0), TopicPartition("té", 0)

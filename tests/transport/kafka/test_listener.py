@@ -16,23 +16,23 @@ from itertools import count, islice
 import pytest
 from kafka.protocol.metadata import ApiVersionsRequest
 
-from core.errors import RegentError
-from tests.support.descriptors import no_descriptor_left
-from tests.transport.kafka.conftest import Listen
-from tests.transport.kafka.raw_client import METADATA, WAIT_S, Desk, RawClient, request_bytes
-from tests.transport.kafka.wire import read
-from transport.descriptors import RESERVED_DESCRIPTORS, Descriptors
-from transport.kafka.api import (
+from regent.core.errors import RegentError
+from regent.transport.descriptors import RESERVED_DESCRIPTORS, Descriptors
+from regent.transport.kafka.api import (
     KafkaAnswer,
     KafkaApi,
     KafkaApiKey,
     KafkaRequest,
     MalformedRequestError,
 )
-from transport.kafka.connection import MAX_BYTES_WITHOUT_RECORDS, KafkaLimits
-from transport.kafka.listener import KafkaListener
-from transport.kafka.metrics import Closed
-from transport.server import PortInUseError
+from regent.transport.kafka.connection import MAX_BYTES_WITHOUT_RECORDS, KafkaLimits
+from regent.transport.kafka.listener import KafkaListener
+from regent.transport.kafka.metrics import Closed
+from regent.transport.server import PortInUseError
+from tests.support.descriptors import no_descriptor_left
+from tests.transport.kafka.conftest import Listen
+from tests.transport.kafka.raw_client import METADATA, WAIT_S, Desk, RawClient, request_bytes
+from tests.transport.kafka.wire import read
 
 
 @contextmanager

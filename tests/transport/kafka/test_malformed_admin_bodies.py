@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from regent.transport.kafka.api import KafkaApi, KafkaApiKey, MalformedRequestError
+from regent.transport.kafka.delete_records import delete_records_apis
+from regent.transport.kafka.producer_ids import producer_id_apis
+from regent.transport.kafka.topics import topic_apis
 from tests.transport.kafka.test_configs import Desk as ConfigDesk
 from tests.transport.kafka.test_delete_records import Deleter
 from tests.transport.kafka.test_topics import Desk as TopicDesk
 from tests.transport.kafka.wire import request_of, whole
-from transport.kafka.api import KafkaApi, KafkaApiKey, MalformedRequestError
-from transport.kafka.delete_records import delete_records_apis
-from transport.kafka.producer_ids import producer_id_apis
-from transport.kafka.topics import topic_apis
 
 KEYS = [19, 20, 21, 22, 32, 33, 37, 44]
 # Mostly what lengths are made of, so that some bodies are understood further than to their start.

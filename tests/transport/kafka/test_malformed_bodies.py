@@ -12,20 +12,20 @@ from kafka.protocol.consumer import FetchRequest, ListOffsetsRequest, OffsetForL
 from kafka.protocol.metadata import MetadataRequest
 from kafka.protocol.producer import ProduceRequest
 
-from core.model import TopicPartition
-from core.protocol.client import ConsumerPosition, OffsetQuery
-from core.replication.metadata_cache import MetadataCache
+from regent.core.model import TopicPartition
+from regent.core.protocol.client import ConsumerPosition, OffsetQuery
+from regent.core.replication.metadata_cache import MetadataCache
+from regent.transport.kafka.api import KafkaApi, MalformedRequestError
+from regent.transport.kafka.fetch import fetch_apis
+from regent.transport.kafka.metadata import metadata_apis
+from regent.transport.kafka.offsets import offset_apis
+from regent.transport.kafka.produce import produce_apis
 from tests.support.record_batches import batch
 from tests.transport.kafka.canned_replicas import CannedReplicas
 from tests.transport.kafka.test_fetch import fetch
 from tests.transport.kafka.test_offsets import list_offsets
 from tests.transport.kafka.test_produce import produce
 from tests.transport.kafka.wire import read, request_of, whole
-from transport.kafka.api import KafkaApi, MalformedRequestError
-from transport.kafka.fetch import fetch_apis
-from transport.kafka.metadata import metadata_apis
-from transport.kafka.offsets import offset_apis
-from transport.kafka.produce import produce_apis
 
 repeatable = settings(derandomize=True, deadline=None, database=None, max_examples=25)
 ORDERS_0 = TopicPartition("orders", 0)

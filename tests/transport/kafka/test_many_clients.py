@@ -6,11 +6,11 @@ import asyncio
 import random
 import threading
 
+from regent.transport.kafka.api import KafkaAnswer, KafkaApi, KafkaRequest
+from regent.transport.kafka.connection import KafkaLimits
+from regent.transport.kafka.listener import KafkaListener
 from tests.transport.kafka.conftest import Listen
 from tests.transport.kafka.raw_client import METADATA, WAIT_S, RawClient, request_bytes
-from transport.kafka.api import KafkaAnswer, KafkaApi, KafkaRequest
-from transport.kafka.connection import KafkaLimits
-from transport.kafka.listener import KafkaListener
 
 CLIENTS, REQUESTS = 8, 100
 LIMITS = KafkaLimits(requests_per_connection=5, queued_max_request_bytes=500_000)

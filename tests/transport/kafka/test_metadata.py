@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from kafka.protocol.metadata import MetadataRequest
 
-from core.errors import Errors
-from core.protocol.control import (
+from regent.core.errors import Errors
+from regent.core.protocol.control import (
     ControlHeader,
     UpdateMetadataBroker,
     UpdateMetadataEndPoint,
@@ -16,10 +16,10 @@ from core.protocol.control import (
     UpdateMetadataRequest,
     UpdateMetadataTopic,
 )
-from core.replication.metadata_cache import MetadataCache
+from regent.core.replication.metadata_cache import MetadataCache
+from regent.transport.kafka.api import KafkaApi
+from regent.transport.kafka.metadata import metadata_apis
 from tests.transport.kafka.wire import ask, read, request_of, whole
-from transport.kafka.api import KafkaApi
-from transport.kafka.metadata import metadata_apis
 
 VERSIONS = range(9)
 

@@ -5,12 +5,12 @@ from typing import Any
 import pytest
 from kafka.protocol.consumer import ListOffsetsRequest, OffsetForLeaderEpochRequest
 
-from core.errors import Errors
-from core.model import TopicPartition
-from core.protocol.client import EpochEnd, EpochQuery, ListedOffset, OffsetQuery
+from regent.core.errors import Errors
+from regent.core.model import TopicPartition
+from regent.core.protocol.client import EpochEnd, EpochQuery, ListedOffset, OffsetQuery
+from regent.transport.kafka.offsets import offset_apis
 from tests.transport.kafka.canned_replicas import CannedReplicas
 from tests.transport.kafka.wire import ask
-from transport.kafka.offsets import offset_apis
 
 ORDERS_0, ORDERS_1 = TopicPartition("orders", 0), TopicPartition("orders", 1)
 

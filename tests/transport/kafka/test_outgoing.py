@@ -8,9 +8,9 @@ from typing import BinaryIO
 
 import pytest
 
-from core.errors import StorageError
-from core.records import FileRange, MemoryRecords
-from transport.kafka.outgoing import SENDFILE_MIN_BYTES, Outgoing
+from regent.core.errors import StorageError
+from regent.core.records import FileRange, MemoryRecords
+from regent.transport.kafka.outgoing import SENDFILE_MIN_BYTES, Outgoing
 
 
 @dataclass

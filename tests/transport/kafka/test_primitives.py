@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from core.records import MemoryRecords
-from transport.kafka.api import MalformedRequestError
-from transport.kafka.primitives import MAX_ELEMENTS, Reader, Writer
+from regent.core.records import MemoryRecords
+from regent.transport.kafka.api import MalformedRequestError
+from regent.transport.kafka.primitives import MAX_ELEMENTS, Reader, Writer
 
 repeatable = settings(derandomize=True, deadline=None, database=None)
 INT32 = st.integers(-(2**31), 2**31 - 1)

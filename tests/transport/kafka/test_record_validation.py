@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from regent.transport.kafka import decompression
+from regent.transport.kafka.record_validation import InvalidRecordsError, is_quick, validate
 from tests.support.record_batches import TIMESTAMP_MS, batch, resealed
-from transport.kafka import decompression
-from transport.kafka.record_validation import InvalidRecordsError, is_quick, validate
 
 HEADER = 61
 GZIP, SNAPPY, LZ4, ZSTD = 1, 2, 3, 4

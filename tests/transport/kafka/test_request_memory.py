@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from transport.kafka.request_memory import RequestMemory, Reservation
+from regent.transport.kafka.request_memory import RequestMemory, Reservation
 
 
 class Request:

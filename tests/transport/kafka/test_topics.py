@@ -16,9 +16,9 @@ from kafka.protocol.admin.topics import (
     DeleteTopicsRequest as DeleteTopics,
 )
 
-from core.admin_requests import RespondToClient
-from core.errors import Errors
-from core.protocol.topics import (
+from regent.core.admin_requests import RespondToClient
+from regent.core.errors import Errors
+from regent.core.protocol.topics import (
     AssignedPartition,
     ConfigEntry,
     CreatableTopic,
@@ -29,9 +29,9 @@ from core.protocol.topics import (
     TopicOutcome,
     TopicsRequest,
 )
+from regent.transport.kafka.api import KafkaApiKey, MalformedRequestError
+from regent.transport.kafka.topics import topic_apis
 from tests.transport.kafka.wire import ask, request_of
-from transport.kafka.api import KafkaApiKey, MalformedRequestError
-from transport.kafka.topics import topic_apis
 
 OUTCOMES = [
     TopicOutcome("fine", Errors.NONE, partitions=3),

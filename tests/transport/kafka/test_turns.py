@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from transport.kafka.turns import SHORT_TURN_S, Turns
+from regent.transport.kafka.turns import SHORT_TURN_S, Turns
 
 REQUEST_S = 0.0003
 

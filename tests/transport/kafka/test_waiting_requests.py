@@ -10,10 +10,10 @@ from kafka.protocol.api_message import ApiMessage
 from kafka.protocol.consumer import FetchRequest as ConsumerFetchRequest
 from kafka.protocol.producer import ProduceRequest
 
-from core.errors import Errors
-from core.model import TopicPartition
-from core.protocol.broker import FetchPartition, FetchRequest, FetchTopic
-from core.protocol.client import ConsumerPosition
+from regent.core.errors import Errors
+from regent.core.model import TopicPartition
+from regent.core.protocol.broker import FetchPartition, FetchRequest, FetchTopic
+from regent.core.protocol.client import ConsumerPosition
 from tests.support.controller_orders import now_ms
 from tests.support.memory_logs import MemoryLogs
 from tests.support.record_batches import batch

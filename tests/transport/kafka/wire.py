@@ -14,8 +14,8 @@ from kafka.protocol.api_message import ApiMessage
 from kio.index import UnknownEntity, load_response_schema
 from kio.serial import entity_reader, entity_writer
 
-from core.records import RecordBytes, Records
-from transport.kafka.api import KafkaAnswer, KafkaApi, KafkaApiKey, KafkaRequest
+from regent.core.records import RecordBytes, Records
+from regent.transport.kafka.api import KafkaAnswer, KafkaApi, KafkaApiKey, KafkaRequest
 
 
 def request_of(api_key: int, version: int, body: bytes) -> KafkaRequest:
