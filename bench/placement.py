@@ -22,7 +22,7 @@ from typing import Any, TypeAlias
 
 import click
 
-from regent.core.placement import Strategy
+from regent.core.placement.replica_placer import Strategy
 
 RACKS = 5
 ID_LIMIT = 1_000_000

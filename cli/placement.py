@@ -22,7 +22,7 @@ from regent.cli.output import note
 from regent.cli.waiting import Waiting
 from regent.core.errors import Errors, RegentError
 from regent.core.model import BrokerId, BrokerRegistration
-from regent.core.placement import LEAST_LOADED, IndexScope, Strategy, check, place
+from regent.core.placement.replica_placer import LEAST_LOADED, IndexScope, Strategy, check, place
 from regent.core.protocol.placement import (
     PlacedPartition,
     PlacementBroker,

@@ -9,7 +9,7 @@ from regent.cli.placement import PlacementOptions, placement_request
 from regent.cli.reassign_progress import ReassignmentError
 from regent.core.errors import BadDataError
 from regent.core.model import NO_ASSIGNMENT, BrokerId, BrokerRegistration, TopicPartition
-from regent.core.placement import Strategy, place
+from regent.core.placement.replica_placer import Strategy, place
 from regent.core.ports import TopicAssignment
 from regent.core.protocol.placement import PlacementSpec
 from regent.zk.admin import ZkAdminStore

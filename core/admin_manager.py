@@ -15,7 +15,7 @@ from typing import NamedTuple, TypeAlias, TypeVar
 from regent.core.admin_requests import NewTopic, TopicPlacer, TopicStore
 from regent.core.errors import BadDataError, Errors
 from regent.core.model import BrokerId, ReplicaAssignment
-from regent.core.placement import IndexScope, PlacementError, Strategy, check, place
+from regent.core.placement.replica_placer import IndexScope, PlacementError, Strategy, check, place
 from regent.core.ports import TopicAssignment, TopicIds
 from regent.core.protocol.placement import PlacementBroker, PlacementSpec, PlaceTopicsRequest
 from regent.core.protocol.topics import (

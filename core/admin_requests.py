@@ -24,7 +24,7 @@ from regent.core.protocol.topics import (
 from regent.core.replication.metadata_cache import MetadataSnapshot
 
 TopicPlacer: TypeAlias = Callable[[PlaceTopicsRequest], Sequence[PlacedPartition]]
-"""Places every partition of a request that ``core.placement.check`` accepts."""
+"""Places every partition of a request that ``core.placement.replica_placer.check`` accepts."""
 
 RespondToClient: TypeAlias = Callable[[Sequence[TopicOutcome]], None]
 

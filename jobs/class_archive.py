@@ -20,7 +20,7 @@ from pyspark.sql import SparkSession
 
 from regent.config.java import JavaRuntime, find_java
 from regent.core.errors import RegentError
-from regent.core.placement import Strategy
+from regent.core.placement.replica_placer import Strategy
 from regent.core.protocol.placement import PlacementBroker, PlacementSpec, PlaceTopicsRequest
 from regent.jobs import place, plan, report_balance
 from regent.jobs.placement_job import place_with_spark

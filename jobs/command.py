@@ -26,7 +26,7 @@ from pyspark.sql import SparkSession
 
 from regent.config.command_line import program
 from regent.core.errors import RegentError
-from regent.core.placement import PlacementError
+from regent.core.placement.replica_placer import PlacementError
 from regent.jobs.java_errors import innermost_cause
 from regent.jobs.progress_line import ProgressLine
 from regent.jobs.session import QUICK_START, spark_session

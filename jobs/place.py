@@ -23,7 +23,7 @@ import click
 from pyspark.sql import SparkSession
 
 from regent.core.errors import RegentError
-from regent.core.placement import RANDOM, IndexScope, Strategy, scatter_width
+from regent.core.placement.replica_placer import RANDOM, IndexScope, Strategy, scatter_width
 from regent.jobs.cluster_connection import cluster_admin, cluster_options
 from regent.jobs.command import job_session, master_option, print_summary, progress, run_job
 from regent.jobs.new_directory import new_directory

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from regent.core.errors import BadDataError
 from regent.core.model import BrokerId
-from regent.core.placement import LEAST_LOADED, RANDOM, check
+from regent.core.placement.replica_placer import LEAST_LOADED, RANDOM, check
 from regent.core.protocol.placement import PlacementBroker, PlacementSpec, PlaceTopicsRequest
 from regent.core.topic_validation import topic_name_problem
 from regent.jobs.brokers_file import Broker, read_brokers_file, read_registered_brokers

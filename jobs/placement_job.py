@@ -1,6 +1,6 @@
 """Replica placement as one Spark SQL statement, for one topic or for millions of partitions.
 
-The rules are those of ``core.placement``, which is also the oracle of the tests. Everything is
+The rules are those of ``core.placement.replica_placer``, which is also the oracle of the tests. Everything is
 Catalyst expressions and no row passes through Python. The topics, cut into slices of partitions
 with consecutive ids and indexes, and the order of the brokers go in as JSON parameters, so that the
 text of the statement is the same for every request of a strategy. Many slices go in as one text a
@@ -23,9 +23,9 @@ import orjson
 import pyarrow
 from pyspark.sql import DataFrame, SparkSession
 
-from regent.core.copysets import Copyset
 from regent.core.model import BrokerId
-from regent.core.placement import (
+from regent.core.placement.copysets import Copyset
+from regent.core.placement.replica_placer import (
     Strategy,
     broker_order,
     check,

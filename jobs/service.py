@@ -33,7 +33,7 @@ from pyspark.sql import SparkSession
 
 from regent.config.command_line import program
 from regent.core.errors import Errors
-from regent.core.placement import IndexScope, PlacementError, Strategy, check
+from regent.core.placement.replica_placer import IndexScope, PlacementError, Strategy, check
 from regent.core.protocol.placement import (
     PlacedPartition,
     PlacementBroker,

@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple
 import click
 from pyspark.sql import SparkSession
 
-from regent.core.placement import Strategy, check
+from regent.core.placement.replica_placer import Strategy, check
 from regent.jobs.command import InputError, job_session, master_option, progress, run_job
 from regent.jobs.report_balance import DEFAULT_TRIALS
 from regent.jobs.reports.balance import (

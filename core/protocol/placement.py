@@ -41,7 +41,7 @@ class PlaceTopicsRequest:
     start_index: str
     index: str
     seed: int
-    scatter_width: int = 0  # 0: as ``core.copysets`` has it
+    scatter_width: int = 0  # 0: as ``core.placement.copysets`` has it
     copyset_seed: int = 0
 
 

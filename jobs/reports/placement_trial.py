@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from pyspark.sql import SparkSession
 
-from regent.core.placement import RANDOM, IndexScope, Strategy
+from regent.core.placement.replica_placer import RANDOM, IndexScope, Strategy
 from regent.core.protocol.placement import PlacementBroker, PlacementSpec, PlaceTopicsRequest
 from regent.jobs.placement_job import placement_frame
 from regent.jobs.reports.replica_arrays import (

@@ -13,7 +13,7 @@ import pytest
 from regent.actors.cluster_plan import ClusterPlan
 from regent.actors.placement_client import PAUSE_S, PlacementClient, placement_finder
 from regent.core.errors import Errors
-from regent.core.placement import place
+from regent.core.placement.replica_placer import place
 from regent.core.protocol.placement import (
     PlacedPartition,
     PlacementBroker,

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from regent.core.model import ReplicaAssignment
-from regent.core.placement import place_rack_aware, rack_alternated_brokers
+from regent.core.placement.replica_placer import place_rack_aware, rack_alternated_brokers
 from regent.zk.admin_znodes import ReassignPartitionsZNode
 from tests.support.fake_cluster import FakeCluster, failing
 

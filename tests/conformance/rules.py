@@ -17,7 +17,12 @@ from regent.core.controller.election import (
 )
 from regent.core.errors import Errors
 from regent.core.model import LeaderAndIsr, ReplicaAssignment
-from regent.core.placement import PlacementError, Strategy, place, rack_alternated_brokers
+from regent.core.placement.replica_placer import (
+    PlacementError,
+    Strategy,
+    place,
+    rack_alternated_brokers,
+)
 from regent.core.protocol.placement import PlacementBroker, PlacementSpec, PlaceTopicsRequest
 from regent.core.reassignment_plan import (
     PartitionMove,

@@ -13,7 +13,7 @@ from regent.core.admin_manager import AdminManager, AdminSettings
 from regent.core.admin_requests import PendingAnswer
 from regent.core.errors import Errors
 from regent.core.model import BrokerId, TopicPartition
-from regent.core.placement import Strategy
+from regent.core.placement.replica_placer import Strategy
 from regent.core.protocol.topics import (
     AssignedPartition,
     ConfigEntry,

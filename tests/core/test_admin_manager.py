@@ -13,7 +13,7 @@ from regent.core.admin_manager import (
 from regent.core.admin_requests import NewTopic, PendingAnswer
 from regent.core.errors import BadDataError, Errors
 from regent.core.model import BrokerId, ReplicaAssignment
-from regent.core.placement import Strategy, place
+from regent.core.placement.replica_placer import Strategy, place
 from regent.core.ports import TopicAssignment
 from regent.core.protocol.control import (
     ControlHeader,

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 from regent.core.errors import BadDataError
 from regent.core.model import BrokerInfo, EndPoint
-from regent.core.placement import place
+from regent.core.placement.replica_placer import place
 from regent.core.protocol.placement import PlacementBroker, PlacementSpec, PlaceTopicsRequest
 from regent.jobs.place import main
 from regent.jobs.placement_output import WriteFailedError, write_placement

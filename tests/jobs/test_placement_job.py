@@ -7,7 +7,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.functions import spark_partition_id
 
 import regent.jobs.placement_job
-from regent.core.placement import PlacementError, place, runs
+from regent.core.placement.replica_placer import PlacementError, place, runs
 from regent.core.protocol.placement import PlacementBroker, PlacementSpec, PlaceTopicsRequest
 from regent.jobs.placement_job import place_with_spark, placement_frame
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from regent.core.errors import Errors
-from regent.core.placement import place
+from regent.core.placement.replica_placer import place
 from regent.core.protocol.placement import (
     PlacementBroker,
     PlacementSpec,

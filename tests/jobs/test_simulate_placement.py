@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from pyspark.sql import SparkSession
 
-from regent.core.placement import Strategy, place
+from regent.core.placement.replica_placer import Strategy, place
 from regent.jobs.reports.placement_trial import (
     BLOCKS,
     INTERLEAVED,

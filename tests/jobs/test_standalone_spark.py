@@ -10,7 +10,7 @@ import pyarrow.parquet
 import pytest
 
 from regent.config.command_line import COMMAND
-from regent.core.placement import place
+from regent.core.placement.replica_placer import place
 from regent.core.protocol.placement import PlacementBroker, PlacementSpec, PlaceTopicsRequest
 from tests.support.running_cluster import eventually
 from tests.support.standalone_spark import StandaloneSpark

@@ -24,7 +24,7 @@ from regent.core.model import (
     ReplicaAssignment,
     TopicPartition,
 )
-from regent.core.placement import place
+from regent.core.placement.replica_placer import place
 from regent.core.protocol.controller import (
     ControllerPartition,
     DescribeControllerRequest,

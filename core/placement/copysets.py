@@ -33,7 +33,7 @@ from itertools import zip_longest
 from typing import Final, TypeAlias
 
 from regent.core.model import BrokerId
-from regent.core.splitmix64 import splitmix64
+from regent.core.placement.splitmix64 import splitmix64
 
 Copyset: TypeAlias = tuple[BrokerId, ...]
 

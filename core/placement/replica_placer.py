@@ -17,7 +17,7 @@ that hold a replica already until every rack holds one
 ``kafka``; when only some have one it is an error, as in Kafka.
 
 ``copyset``: partition ``i`` is on entry ``(i + start) mod length`` of a list of few sets of
-brokers (``core.copysets``). Each replication factor has a list of its own, and is counted apart.
+brokers (``core.placement.copysets``). Each replication factor has a list of its own, and is counted apart.
 
 How ``i`` counts. The partitions to place, sorted by (topic, partition), are counted in *runs*:
 ``batch`` has one run of them all, so that a batch of small topics spreads over all brokers;
@@ -38,11 +38,17 @@ from enum import StrEnum
 from itertools import zip_longest
 from typing import NamedTuple
 
-from regent.core.copysets import DEFAULT_SCATTER_WIDTH, MAX_ENTRIES, Copyset, rota, rota_length
 from regent.core.errors import Errors, RegentError
 from regent.core.model import BrokerId
+from regent.core.placement.copysets import (
+    DEFAULT_SCATTER_WIDTH,
+    MAX_ENTRIES,
+    Copyset,
+    rota,
+    rota_length,
+)
+from regent.core.placement.splitmix64 import splitmix64
 from regent.core.protocol.placement import PlacedPartition, PlacementSpec, PlaceTopicsRequest
-from regent.core.splitmix64 import splitmix64
 
 RANDOM = "random"
 LEAST_LOADED = "least-loaded"

@@ -8,7 +8,7 @@ from itertools import product
 import pytest
 
 from regent.core.errors import Errors
-from regent.core.placement import (
+from regent.core.placement.replica_placer import (
     LEAST_LOADED,
     RANDOM,
     PlacementError,

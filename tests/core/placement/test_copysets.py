@@ -6,7 +6,7 @@ from itertools import product
 
 import pytest
 
-from regent.core.copysets import Copyset, rota, rota_length
+from regent.core.placement.copysets import Copyset, rota, rota_length
 
 NO_RACKS: dict[int, str] = {}
 
