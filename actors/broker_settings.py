@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import fields
 
 from regent.config.settings import Settings
-from regent.core.config_descriptions import BrokerSetting, ConfigType
+from regent.core.admin.config_descriptions import BrokerSetting, ConfigType
 from regent.core.model import BrokerId
 
 _PREFIXES = {"zookeeper": "zookeeper."}  # tables whose name is part of Kafka's

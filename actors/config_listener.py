@@ -15,7 +15,7 @@ from regent.actors.inbox import Reply
 from regent.actors.runtime import RegentActor, Supervisor, start_actor
 from regent.actors.topic_configs import TopicConfigs
 from regent.config.settings import ControllerConfig
-from regent.core.config_changes import ConfigChanges
+from regent.core.admin.config_changes import ConfigChanges
 from regent.core.controller.events import ControllerEvent
 from regent.core.errors import SessionExpiredError
 from regent.core.model import BrokerId

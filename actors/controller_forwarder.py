@@ -13,7 +13,7 @@ from regent.actors.inbox import Reply
 from regent.actors.request_channel import ChannelToCurrent, RequestChannel
 from regent.actors.runtime import RegentActor, Supervisor
 from regent.actors.topic_decisions import DECISION_TIMEOUT_MS
-from regent.core.admin_requests import refuse
+from regent.core.admin.admin_requests import refuse
 from regent.core.errors import BadDataError, Errors
 from regent.core.model import BrokerId
 from regent.core.protocol.topics import TopicsRequest

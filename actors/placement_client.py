@@ -38,7 +38,7 @@ class PlacementUnavailableError(RegentError):
 
 
 class PlacementClient:
-    """Implements ``core.admin_requests.TopicPlacer``; belongs to one thread.
+    """Implements ``core.admin.admin_requests.TopicPlacer``; belongs to one thread.
 
     ``find_endpoint`` is called for each request, because the service may have been started anew;
     None: there is none. After a failure it is not asked for ``PAUSE_S``.

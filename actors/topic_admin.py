@@ -23,7 +23,7 @@ from regent.actors.inbox import Asked, InboxFullError, Reply
 from regent.actors.runtime import RegentActor, Supervisor
 from regent.actors.scheduler import Scheduler
 from regent.actors.timer import Timer, monotonic_ms
-from regent.core.admin_requests import PendingAnswer, refuse
+from regent.core.admin.admin_requests import PendingAnswer, refuse
 from regent.core.errors import Errors
 from regent.core.model import BrokerId, TopicPartition
 from regent.core.ports import TopicIds

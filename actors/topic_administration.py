@@ -25,8 +25,8 @@ from regent.actors.topic_admin import CreateMissing, MetadataChanged, TopicAdmin
 from regent.actors.topic_decisions import TopicDecisions
 from regent.actors.topic_ids import RandomTopicIds
 from regent.config.settings import Settings
-from regent.core.admin_manager import AdminManager, AdminSettings
-from regent.core.admin_requests import RespondToClient, refuse
+from regent.core.admin.admin_manager import AdminManager, AdminSettings
+from regent.core.admin.admin_requests import RespondToClient, refuse
 from regent.core.errors import Errors
 from regent.core.model import BrokerId
 from regent.core.protocol.topics import TopicsRequest, TopicsResponse
@@ -41,7 +41,7 @@ _STOP_TIMEOUT_S = 2.0
 
 
 class TopicAdministration:
-    """Implements ``core.admin_requests.ClientAdmin``, from ``start`` to ``stop``."""
+    """Implements ``core.admin.admin_requests.ClientAdmin``, from ``start`` to ``stop``."""
 
     def __init__(
         self, context: Context, broker_id: BrokerId, settings: Settings, scheduler: Scheduler

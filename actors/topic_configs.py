@@ -6,7 +6,7 @@ import threading
 from collections.abc import Collection, Mapping
 from typing import Protocol
 
-from regent.core.config_changes import ConfigStore
+from regent.core.admin.config_changes import ConfigStore
 from regent.core.log_config import LogConfig
 
 

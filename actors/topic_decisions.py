@@ -6,7 +6,7 @@ import logging
 
 from regent.actors.inbox import Reply
 from regent.actors.runtime import RegentActor, Supervisor
-from regent.core.admin_manager import AdminManager
+from regent.core.admin.admin_manager import AdminManager
 from regent.core.errors import RegentError
 from regent.core.model import BrokerId
 from regent.core.protocol.topics import TopicsRequest, TopicsResponse

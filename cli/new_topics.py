@@ -11,14 +11,14 @@ from typing import Any, Final, NamedTuple
 
 import orjson
 
-from regent.core.errors import RegentError
-from regent.core.model import BrokerId
-from regent.core.topic_validation import (
+from regent.core.admin.topic_validation import (
     TopicNames,
     assignment_problem,
     topic_config_problem,
     topic_name_problem,
 )
+from regent.core.errors import RegentError
+from regent.core.model import BrokerId
 
 MAX_PARTITIONS: Final = 1_000_000  # in one command: what one answer of the placement service holds
 MAX_REPORTED: Final = 10

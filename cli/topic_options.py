@@ -9,9 +9,9 @@ from typing import Any, TypeVar, cast
 import click
 
 from regent.cli.output import listed
+from regent.core.admin.topic_validation import topic_name_problem
 from regent.core.errors import BadDataError, RegentError
 from regent.core.model import BrokerId, BrokerRegistration
-from regent.core.topic_validation import topic_name_problem
 from regent.zk.admin import ZkAdminStore
 
 F = TypeVar("F", bound=Callable[..., Any])

@@ -10,8 +10,8 @@ from regent.cli.find_cluster import Cluster, pass_cluster
 from regent.cli.new_topics import parse_config
 from regent.cli.output import Output, examples, note, output_option, print_json, print_table
 from regent.cli.topic_options import TopicError, named, topic_argument
+from regent.core.admin.topic_validation import TOPIC_CONFIGS, topic_config_problem
 from regent.core.errors import BadDataError
-from regent.core.topic_validation import TOPIC_CONFIGS, topic_config_problem
 from regent.zk.admin import ZkAdminStore
 
 

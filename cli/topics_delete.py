@@ -12,9 +12,9 @@ from regent.cli.find_cluster import Cluster, pass_cluster
 from regent.cli.output import Output, examples, note, output_option, print_json
 from regent.cli.topic_options import TopicError, named
 from regent.cli.waiting import Progress, timeout_option
+from regent.core.admin.topic_validation import INTERNAL_TOPICS
 from regent.core.errors import BadDataError
 from regent.core.protocol.controller import DescribeControllerRequest, DescribeControllerResponse
-from regent.core.topic_validation import INTERNAL_TOPICS
 from regent.transport.pauses import pauses
 from regent.zk.admin import DeleteTopicOutcome, ZkAdminStore
 

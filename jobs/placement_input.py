@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from regent.core.admin.topic_validation import topic_name_problem
 from regent.core.errors import BadDataError
 from regent.core.model import BrokerId
 from regent.core.placement.replica_placer import LEAST_LOADED, RANDOM, check
 from regent.core.protocol.placement import PlacementBroker, PlacementSpec, PlaceTopicsRequest
-from regent.core.topic_validation import topic_name_problem
 from regent.jobs.brokers_file import Broker, read_brokers_file, read_registered_brokers
 from regent.jobs.cluster_connection import cluster_admin, zookeeper_address
 from regent.jobs.command import InputError

@@ -13,10 +13,10 @@ from typing import Final, NamedTuple
 
 import pyarrow
 
+from regent.core.admin.topic_validation import TopicNames, topic_config_problem
 from regent.core.errors import RegentError
 from regent.core.model import BrokerId, ReplicaAssignment
 from regent.core.protocol.placement import PlaceTopicsRequest
-from regent.core.topic_validation import TopicNames, topic_config_problem
 from regent.jobs.command import InputError
 from regent.zk.admin import CreateTopicOutcome, NewTopic, ZkAdminStore
 from regent.zk.znodes import encode_topic_id

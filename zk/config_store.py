@@ -1,11 +1,11 @@
-"""``/config`` as a broker sees it: ``core.config_changes.ConfigStore`` over any ``ZooKeeper``."""
+"""``/config`` as a broker sees it: ``core.admin.config_changes.ConfigStore`` over any ``ZooKeeper``."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Mapping, Sequence
 
-from regent.core.config_changes import ConfigChange
+from regent.core.admin.config_changes import ConfigChange
 from regent.core.errors import BadDataError
 from regent.zk.admin_znodes import (
     ConfigEntityChangeNotificationSequenceZNode,
@@ -23,7 +23,7 @@ _CHANGES = ConfigEntityChangeNotificationZNode.PATH
 
 
 class ZkConfigStore(WatchingStore):
-    """Implements ``core.config_changes.ConfigStore``."""
+    """Implements ``core.admin.config_changes.ConfigStore``."""
 
     def sync(self) -> None:
         """Have reads see every change that was acknowledged before this call."""

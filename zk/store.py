@@ -9,7 +9,8 @@ import logging
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 
-from regent.core.config_changes import UNCLEAN_LEADER_ELECTION
+from regent.core.admin.config_changes import UNCLEAN_LEADER_ELECTION
+from regent.core.admin.topic_validation import topic_name_problem
 from regent.core.errors import (
     BadDataError,
     ControllerMovedError,
@@ -30,7 +31,6 @@ from regent.core.ports import (
     WriteError,
 )
 from regent.core.protocol.control import TopicId
-from regent.core.topic_validation import topic_name_problem
 from regent.zk import znodes
 from regent.zk.admin_znodes import ConfigEntityZNode
 from regent.zk.broker_store import ZkBrokerStore

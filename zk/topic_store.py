@@ -1,10 +1,10 @@
-"""The topics of a cluster for ``core.admin_manager``: ``core.admin_requests.TopicStore``."""
+"""The topics of a cluster for ``core.admin.admin_manager``: ``core.admin.admin_requests.TopicStore``."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from regent.core.admin_requests import NewTopic
+from regent.core.admin.admin_requests import NewTopic
 from regent.core.errors import BadDataError, Errors, RegentError
 from regent.core.model import ReplicaAssignment
 from regent.core.ports import TopicAssignment

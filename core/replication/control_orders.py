@@ -23,6 +23,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
+from regent.core.admin.topic_validation import topic_name_problem
 from regent.core.errors import Errors, StorageError
 from regent.core.model import (
     EPOCH_DURING_DELETE,
@@ -60,7 +61,6 @@ from regent.core.replication.replica_fetcher import ReplicaFetcher
 from regent.core.replication.request_parts import Named, RequestParts
 from regent.core.replication.suspect_replicas import SuspectTracker
 from regent.core.replication.turns import Turns, portions_of_orders, take
-from regent.core.topic_validation import topic_name_problem
 
 log = logging.getLogger("state.change")
 

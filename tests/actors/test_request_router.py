@@ -10,7 +10,7 @@ import pytest
 from regent.actors.request_router import RequestRouter, controller_client_id, give_answer
 from regent.actors.runtime import start_actor, stop_actor
 from regent.actors.topic_decisions import TopicDecisions
-from regent.core.admin_manager import AdminManager
+from regent.core.admin.admin_manager import AdminManager
 from regent.core.errors import Errors, SessionExpiredError
 from regent.core.protocol.api import ApiKey
 from regent.core.protocol.control import (

@@ -15,7 +15,7 @@ from regent.actors.inbox import Asked, Reply
 from regent.actors.runtime import start_actor, stop_actor
 from regent.actors.topic_admin import CreateMissing, MetadataChanged, TopicAdmin
 from regent.actors.topic_decisions import TopicDecisions
-from regent.core.admin_manager import AdminManager
+from regent.core.admin.admin_manager import AdminManager
 from regent.core.errors import Errors
 from regent.core.protocol.control import (
     ControlHeader,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 
+from regent.core.admin.topic_validation import INTERNAL_TOPICS
 from regent.core.controller.events import TopicUncleanLeaderElectionEnable
 from regent.core.errors import Errors
 from regent.core.model import NO_LEADER, BrokerId, ReplicaAssignment, TopicPartition
@@ -16,7 +17,6 @@ from regent.core.protocol.controller import (
     ControlledShutdownResponse,
     ReassignablePartition,
 )
-from regent.core.topic_validation import INTERNAL_TOPICS
 from regent.zk.admin import CreateTopicOutcome, DeleteTopicOutcome, NewTopic
 from regent.zk.admin_znodes import (
     ConfigEntityZNode,

@@ -6,6 +6,13 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
+from regent.core.admin.reassignment_plan import (
+    PartitionMove,
+    follower_throttles,
+    leader_throttles,
+    partition_move,
+    reassigning_brokers,
+)
 from regent.core.controller.election import (
     Candidates,
     ControlledShutdownElection,
@@ -24,13 +31,6 @@ from regent.core.placement.replica_placer import (
     rack_alternated_brokers,
 )
 from regent.core.protocol.placement import PlacementBroker, PlacementSpec, PlaceTopicsRequest
-from regent.core.reassignment_plan import (
-    PartitionMove,
-    follower_throttles,
-    leader_throttles,
-    partition_move,
-    reassigning_brokers,
-)
 from tests.conformance.fields import (
     Case,
     Fields,

@@ -8,6 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from regent.core.admin.reassignment_plan import (
+    follower_throttles,
+    leader_throttles,
+    partition_move,
+    reassigning_brokers,
+)
 from regent.core.errors import Errors
 from regent.core.log_config import LogConfig
 from regent.core.model import EPOCH_DURING_DELETE, NO_EPOCH, ReplicaAssignment, TopicPartition
@@ -24,12 +30,6 @@ from regent.core.protocol.controller import (
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,
     ReassignablePartition,
-)
-from regent.core.reassignment_plan import (
-    follower_throttles,
-    leader_throttles,
-    partition_move,
-    reassigning_brokers,
 )
 from regent.core.replication.metadata_cache import MetadataCache
 from regent.core.replication.partition import Role

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from regent.core.admin_manager import AdminManager, AdminSettings
-from regent.core.admin_requests import PendingAnswer
+from regent.core.admin.admin_manager import AdminManager, AdminSettings
+from regent.core.admin.admin_requests import PendingAnswer
 from regent.core.errors import Errors
 from regent.core.model import BrokerId, TopicPartition
 from regent.core.placement.replica_placer import Strategy

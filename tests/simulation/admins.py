@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Collection
 
-from regent.core.config_changes import DEFAULT_BROKER, UNCLEAN_LEADER_ELECTION
+from regent.core.admin.config_changes import DEFAULT_BROKER, UNCLEAN_LEADER_ELECTION
 from regent.core.model import BrokerId, ReplicaAssignment, TopicPartition
 from regent.core.protocol.controller import (
     AlterPartitionReassignmentsRequest,

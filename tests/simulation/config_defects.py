@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 from unittest.mock import patch
 
-from regent.core.config_changes import ConfigChange, ConfigChanges
+from regent.core.admin.config_changes import ConfigChange, ConfigChanges
 
 Defect: TypeAlias = Callable[[], Any]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING
 
-from regent.core.config_changes import ConfigChanges
+from regent.core.admin.config_changes import ConfigChanges
 from regent.core.errors import SessionExpiredError
 from regent.core.model import TopicPartition
 from regent.core.protocol.control import LeaderAndIsrRequest, LeaderAndIsrTopic

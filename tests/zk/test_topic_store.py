@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from regent.core.admin_requests import NewTopic
+from regent.core.admin.admin_requests import NewTopic
 from regent.core.errors import Errors
 from regent.core.model import ReplicaAssignment
 from regent.zk.admin_znodes import DeleteTopicsTopicZNode

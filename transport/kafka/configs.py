@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple, TypeAlias
 
-from regent.core.config_changes import DEFAULT_BROKER
-from regent.core.config_descriptions import (
+from regent.core.admin.config_changes import DEFAULT_BROKER
+from regent.core.admin.config_descriptions import (
     BrokerSetting,
     BrokerSettings,
     ConfigDescription,
@@ -19,10 +19,10 @@ from regent.core.config_descriptions import (
     describe_broker,
     describe_topic,
 )
+from regent.core.admin.topic_validation import topic_name_problem
 from regent.core.errors import Errors, RegentError
 from regent.core.model import BrokerId
 from regent.core.replication.metadata_cache import MetadataCache
-from regent.core.topic_validation import topic_name_problem
 from regent.transport.kafka.api import KafkaAnswer, KafkaApi, KafkaApiKey, KafkaRequest
 from regent.transport.kafka.primitives import Reader, Writer
 

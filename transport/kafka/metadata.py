@@ -13,13 +13,13 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple
 
+from regent.core.admin.topic_validation import INTERNAL_TOPICS, topic_name_problem
 from regent.core.errors import Errors
 from regent.core.model import TopicPartition
 from regent.core.protocol.control import UpdateMetadataPartition
 from regent.core.records import RecordBytes
 from regent.core.replication.metadata_cache import MetadataCache, MetadataSnapshot
 from regent.core.replication.metadata_view import PartitionView, alive_endpoint, topic_metadata
-from regent.core.topic_validation import INTERNAL_TOPICS, topic_name_problem
 from regent.transport.kafka.api import KafkaAnswer, KafkaApi, KafkaApiKey, KafkaRequest
 from regent.transport.kafka.primitives import Reader, Writer
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from regent.core.admin_requests import ClientAdmin
+from regent.core.admin.admin_requests import ClientAdmin
 from regent.core.errors import Errors
 from regent.core.protocol.topics import (
     AssignedPartition,

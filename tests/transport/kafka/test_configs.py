@@ -13,7 +13,7 @@ from kafka.protocol.admin.configs import (
     IncrementalAlterConfigsRequest,
 )
 
-from regent.core.config_descriptions import BrokerSetting, ConfigSource, ConfigType
+from regent.core.admin.config_descriptions import BrokerSetting, ConfigSource, ConfigType
 from regent.core.errors import BadDataError, Errors, SessionExpiredError
 from regent.core.log_config import BROKER_NAMES
 from regent.core.protocol.control import (

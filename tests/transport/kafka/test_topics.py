@@ -16,7 +16,7 @@ from kafka.protocol.admin.topics import (
     DeleteTopicsRequest as DeleteTopics,
 )
 
-from regent.core.admin_requests import RespondToClient
+from regent.core.admin.admin_requests import RespondToClient
 from regent.core.errors import Errors
 from regent.core.protocol.topics import (
     AssignedPartition,

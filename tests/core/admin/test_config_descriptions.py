@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from regent.core.config_descriptions import (
+from regent.core.admin.config_descriptions import (
     BrokerSetting,
     BrokerSettings,
     ConfigDescription,

@@ -1,13 +1,13 @@
 from __future__ import annotations
 
-from regent.core.model import ReplicaAssignment, TopicPartition
-from regent.core.reassignment_plan import (
+from regent.core.admin.reassignment_plan import (
     PartitionMove,
     follower_throttles,
     leader_throttles,
     partition_move,
     reassigning_brokers,
 )
+from regent.core.model import ReplicaAssignment, TopicPartition
 
 MOVING = ReplicaAssignment((1, 2, 3, 4), adding_replicas=(3, 4), removing_replicas=(1, 2))
 

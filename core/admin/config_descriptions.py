@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from enum import IntEnum
 from typing import NamedTuple
 
-from regent.core.config_changes import UNCLEAN_LEADER_ELECTION
+from regent.core.admin.config_changes import UNCLEAN_LEADER_ELECTION
+from regent.core.admin.topic_validation import TOPIC_CONFIGS
 from regent.core.log_config import BROKER_NAMES
-from regent.core.topic_validation import TOPIC_CONFIGS
 
 
 class ConfigSource(IntEnum):

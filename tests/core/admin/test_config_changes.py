@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from regent.core.config_changes import CHANGE_EXPIRATION_MS, ConfigChanges, ConfigNews
+from regent.core.admin.config_changes import CHANGE_EXPIRATION_MS, ConfigChanges, ConfigNews
 from regent.core.controller.events import (
     ControllerEvent,
     TopicUncleanLeaderElectionEnable,

@@ -4,13 +4,13 @@ from collections.abc import Collection, Mapping, Sequence
 
 import pytest
 
-from regent.core.admin_manager import (
+from regent.core.admin.admin_manager import (
     MAX_MESSAGE_LENGTH,
     MAX_NEW_PARTITIONS,
     AdminManager,
     AdminSettings,
 )
-from regent.core.admin_requests import NewTopic, PendingAnswer
+from regent.core.admin.admin_requests import NewTopic, PendingAnswer
 from regent.core.errors import BadDataError, Errors
 from regent.core.model import BrokerId, ReplicaAssignment
 from regent.core.placement.replica_placer import Strategy, place

@@ -12,7 +12,13 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias, TypeVar
 
-from regent.core.admin_requests import NewTopic, TopicPlacer, TopicStore
+from regent.core.admin.admin_requests import NewTopic, TopicPlacer, TopicStore
+from regent.core.admin.topic_validation import (
+    TopicNames,
+    assignment_problem,
+    topic_config_problem,
+    topic_name_problem,
+)
 from regent.core.errors import BadDataError, Errors
 from regent.core.model import BrokerId, ReplicaAssignment
 from regent.core.placement.replica_placer import IndexScope, PlacementError, Strategy, check, place
@@ -31,12 +37,6 @@ from regent.core.protocol.topics import (
     TopicsRequest,
 )
 from regent.core.replication.metadata_cache import MetadataCache
-from regent.core.topic_validation import (
-    TopicNames,
-    assignment_problem,
-    topic_config_problem,
-    topic_name_problem,
-)
 
 MAX_NEW_PARTITIONS = 10_000
 """How many partitions one request may create: a client's slip must not keep a cluster busy for

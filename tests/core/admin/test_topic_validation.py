@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from regent.core.topic_validation import (
+from regent.core.admin.topic_validation import (
     TOPIC_CONFIGS,
     TopicNames,
     assignment_problem,

@@ -1,0 +1,1 @@
+"""What clients ask for about topics and configurations, and whether they may."""
