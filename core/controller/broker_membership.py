@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from regent.core.controller.effects import AddBroker, RemoveBroker
 from regent.core.controller.partition_state_machine import PartitionStateMachine
-from regent.core.controller.reassignment import Reassignments
+from regent.core.controller.reassignment.partition_reassignment import Reassignments
 from regent.core.controller.replica_state_machine import ReplicaStateMachine
 from regent.core.controller.states import PartitionState, ReplicaState
 from regent.core.controller.term import Term

@@ -79,7 +79,7 @@ from regent.core.controller.events import (
 from regent.core.controller.leader_balance import LeaderBalance
 from regent.core.controller.notifications import Notifications
 from regent.core.controller.partition_state_machine import PartitionStateMachine
-from regent.core.controller.reassignment import Reassignments
+from regent.core.controller.reassignment.partition_reassignment import Reassignments
 from regent.core.controller.replica_state_machine import ReplicaStateMachine
 from regent.core.controller.responses import ControlResponses
 from regent.core.controller.set_aside import SetAside, event_name

@@ -8,7 +8,7 @@ from unittest.mock import patch
 
 from regent.core.controller import events
 from regent.core.controller.controller import Controller
-from regent.core.controller.reassignment import Reassignments
+from regent.core.controller.reassignment.partition_reassignment import Reassignments
 from regent.core.controller.set_aside import SetAside
 from regent.core.model import TopicPartition
 

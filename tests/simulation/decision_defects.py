@@ -17,10 +17,10 @@ from unittest.mock import patch
 from regent.core.controller.alter_partition import AlterPartitions
 from regent.core.controller.context import ControllerContext
 from regent.core.controller.controlled_shutdown import ControlledShutdowns
-from regent.core.controller.moving_leaderships import MovingLeaderships
-from regent.core.controller.partition_moves import PartitionMoves
 from regent.core.controller.partition_state_machine import PartitionStateMachine
-from regent.core.controller.reassignment import Reassignments
+from regent.core.controller.reassignment.moving_leaderships import MovingLeaderships
+from regent.core.controller.reassignment.partition_moves import PartitionMoves
+from regent.core.controller.reassignment.partition_reassignment import Reassignments
 from regent.core.controller.request_batch import ControlRequestBatch
 from regent.core.controller.responses import ControlResponses
 from regent.core.controller.topic_deletion import TopicDeletions

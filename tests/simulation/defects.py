@@ -19,9 +19,9 @@ from regent.core.controller.controlled_shutdown import ControlledShutdowns
 from regent.core.controller.controller import Controller
 from regent.core.controller.effects import Reply
 from regent.core.controller.notifications import Notifications
-from regent.core.controller.partition_moves import PartitionMoves
 from regent.core.controller.partition_state_machine import PartitionStateMachine
-from regent.core.controller.reassignment_requests import requested_assignment
+from regent.core.controller.reassignment.partition_moves import PartitionMoves
+from regent.core.controller.reassignment.reassignment_requests import requested_assignment
 from regent.core.controller.request_batch import ControlRequestBatch
 from regent.core.controller.responses import ControlResponses
 from regent.core.controller.topic_changes import TopicChanges

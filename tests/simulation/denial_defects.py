@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 from unittest.mock import patch
 
 from regent.core.controller.context import ControllerContext
-from regent.core.controller.reassignment import Reassignments
+from regent.core.controller.reassignment.partition_reassignment import Reassignments
 from regent.core.controller.replica_state_machine import ReplicaStateMachine
 from regent.core.controller.topic_changes import TopicChanges
 from regent.core.errors import Errors

@@ -16,7 +16,7 @@ from regent.core.controller.effects import BrokerRegistered, Effect, Reply, Sche
 from regent.core.controller.events import ControllerEvent, TopicChange
 from regent.core.controller.leader_balance import LeaderBalance
 from regent.core.controller.partition_state_machine import PartitionStateMachine
-from regent.core.controller.reassignment import Reassignments
+from regent.core.controller.reassignment.partition_reassignment import Reassignments
 from regent.core.controller.set_aside import FIRST_MINUTE_MS, MAX_FAILURES, resignation
 from regent.core.controller.topic_changes import TopicChanges
 from regent.core.errors import Errors

@@ -13,9 +13,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Mapping, Set
 
-from regent.core.controller.partition_moves import PartitionMoves
 from regent.core.controller.partition_state_machine import PartitionStateMachine
-from regent.core.controller.reassignment_requests import Refusal, Refusals, requested_assignment
+from regent.core.controller.reassignment.partition_moves import PartitionMoves
+from regent.core.controller.reassignment.reassignment_requests import (
+    Refusal,
+    Refusals,
+    requested_assignment,
+)
 from regent.core.controller.replica_state_machine import ReplicaStateMachine
 from regent.core.controller.term import Term
 from regent.core.controller.topic_deletion import TopicDeletions

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from regent.core.controller.moving_leaderships import MovingLeaderships
+from regent.core.controller.reassignment.moving_leaderships import MovingLeaderships
 from regent.core.controller.states import ReplicaState
 from tests.support.term import T0, Candidate, Office, Tree
 

@@ -22,9 +22,9 @@ from collections.abc import Collection, Iterable, Mapping
 from regent.core.controller.assignments import write_assignments
 from regent.core.controller.election import OfflineElection
 from regent.core.controller.leadership import Failures
-from regent.core.controller.moving_leaderships import MovingLeaderships
 from regent.core.controller.partition_state_machine import PartitionStateMachine
-from regent.core.controller.reassignment_requests import Refusal, Refusals
+from regent.core.controller.reassignment.moving_leaderships import MovingLeaderships
+from regent.core.controller.reassignment.reassignment_requests import Refusal, Refusals
 from regent.core.controller.replica_state_machine import ReplicaStateMachine
 from regent.core.controller.states import PartitionState, ReplicaState
 from regent.core.controller.term import Term

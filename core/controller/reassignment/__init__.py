@@ -1,0 +1,1 @@
+"""Moving partitions to other brokers (KIP-455)."""
