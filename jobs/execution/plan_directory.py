@@ -15,8 +15,8 @@ from regent.config.command_line import program
 from regent.core.admin.topic_validation import topic_name_problem
 from regent.core.errors import BadDataError
 from regent.core.model import BrokerId, TopicPartition
-from regent.core.plan_progress import PlannedMove
 from regent.jobs.command import InputError
+from regent.jobs.execution.plan_progress import PlannedMove
 from regent.zk.json_fields import JsonObject, decode_object
 
 WAVES: Final = "waves"

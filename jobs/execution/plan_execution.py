@@ -25,7 +25,6 @@ import click
 from regent.config.command_line import program
 from regent.core.errors import RegentError
 from regent.core.model import TopicPartition
-from regent.core.plan_progress import MoveState
 from regent.core.protocol.controller import (
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,
@@ -33,6 +32,7 @@ from regent.core.protocol.controller import (
 from regent.jobs.cluster_connection import cluster_admin, cluster_options, zookeeper_address
 from regent.jobs.command import InputError, print_summary
 from regent.jobs.execution.plan_directory import ROLLBACK, Plan, read_plan
+from regent.jobs.execution.plan_progress import MoveState
 from regent.jobs.execution.plan_survey import Standing, survey
 from regent.jobs.execution.plan_wave import Wave, listed
 from regent.jobs.progress_line import ProgressLine

@@ -7,8 +7,14 @@ from typing import NamedTuple
 
 from regent.core.errors import BadDataError
 from regent.core.model import BrokerId, TopicPartition
-from regent.core.plan_progress import MoveState, Obstacle, PlannedMove, move_state, obstacle
 from regent.core.ports import TopicAssignment
+from regent.jobs.execution.plan_progress import (
+    MoveState,
+    Obstacle,
+    PlannedMove,
+    move_state,
+    obstacle,
+)
 from regent.zk.admin import ZkAdminStore
 
 

@@ -8,12 +8,12 @@ from typing import Final
 
 from regent.core.errors import Errors
 from regent.core.model import BrokerId, TopicPartition
-from regent.core.plan_progress import MoveState, Obstacle, PlannedMove
 from regent.core.protocol.controller import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
     ReassignablePartition,
 )
+from regent.jobs.execution.plan_progress import MoveState, Obstacle, PlannedMove
 from regent.jobs.execution.plan_survey import Standing, read_obstacles, survey
 from regent.transport.controller_ref import ControllerRef, batches, refusal
 from regent.zk.admin import ZkAdminStore

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from regent.core.model import NO_LEADER, LeaderAndIsr, ReplicaAssignment, TopicPartition
-from regent.core.plan_progress import MoveState, PlannedMove, move_state, obstacle
+from regent.jobs.execution.plan_progress import MoveState, PlannedMove, move_state, obstacle
 
 MOVE = PlannedMove(TopicPartition("t", 0), before=(0, 1), target=(2, 1))
 EVERYBODY = {0, 1, 2, 3}
