@@ -24,7 +24,7 @@ from regent.core.errors import SessionExpiredError
 from regent.core.model import BrokerId
 from regent.transport.client import RequestClient
 from regent.transport.sockets import Context
-from regent.zk.session import SessionKeeper
+from regent.zk.client.session import SessionKeeper
 
 logger = logging.getLogger(__name__)
 

@@ -63,11 +63,11 @@ from regent.transport.server import ControlServer, IncomingRequest
 from regent.transport.sockets import new_context
 from regent.zk import progress_mark
 from regent.zk.admin_znodes import ConfigEntityChangeNotificationZNode
-from regent.zk.channel import ConnectionState
-from regent.zk.client import ZooKeeperClient
+from regent.zk.client.channel import ConnectionState
+from regent.zk.client.operations import WatchEvent
+from regent.zk.client.session import SessionKeeper
+from regent.zk.client.zookeeper_client import ZooKeeperClient
 from regent.zk.cluster_identity import check_cluster, check_end_points, join_cluster
-from regent.zk.operations import WatchEvent
-from regent.zk.session import SessionKeeper
 from regent.zk.store import ZkControllerStore
 from regent.zk.watches import controller_event
 from regent.zk.znodes import TopicsZNode

@@ -12,7 +12,7 @@ from regent.config.addresses import tcp_endpoint
 from regent.config.settings import BrokerConfig
 from regent.core.errors import BrokerIdInUseError, SessionExpiredError
 from regent.core.model import BrokerId, BrokerInfo, EndPoint, SuspectReplicas
-from regent.zk.operations import ZooKeeper
+from regent.zk.client.operations import ZooKeeper
 from regent.zk.store import ZkControllerStore
 
 logger = logging.getLogger(__name__)

@@ -37,9 +37,9 @@ from regent.core.model import BrokerId
 from regent.core.protocol.broker import DescribeMetadataRequest, DescribeMetadataResponse
 from regent.transport.client import RequestError
 from regent.transport.controller_ref import actor_at, ask
-from regent.zk.client import ZooKeeperClient
+from regent.zk.client.operations import ConnectionLossError
+from regent.zk.client.zookeeper_client import ZooKeeperClient
 from regent.zk.embedded import EmbeddedZooKeeper, start_ensemble
-from regent.zk.operations import ConnectionLossError
 from regent.zk.znodes import ControllerZNode
 
 EXIT_UNCLEAN = 1

@@ -19,8 +19,8 @@ from regent.core.admin.config_changes import ConfigChanges
 from regent.core.controller.events import ControllerEvent
 from regent.core.errors import SessionExpiredError
 from regent.core.model import BrokerId
+from regent.zk.client.operations import ZooKeeper
 from regent.zk.config_store import ZkConfigStore
-from regent.zk.operations import ZooKeeper
 
 logger = logging.getLogger(__name__)
 

@@ -18,9 +18,9 @@ import time
 from contextlib import suppress
 from typing import BinaryIO
 
-from regent.zk.client import SessionCredentials
-from regent.zk.operations import ConnectionLossError
-from regent.zk.session import close_session
+from regent.zk.client.operations import ConnectionLossError
+from regent.zk.client.session import close_session
+from regent.zk.client.zookeeper_client import SessionCredentials
 
 logger = logging.getLogger(__name__)
 

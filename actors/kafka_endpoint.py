@@ -29,8 +29,8 @@ from regent.transport.kafka.offsets import offset_apis
 from regent.transport.kafka.produce import produce_apis
 from regent.transport.kafka.producer_ids import producer_id_apis
 from regent.transport.kafka.topics import topic_apis
+from regent.zk.client.operations import ZooKeeper
 from regent.zk.config_store import ZkConfigStore
-from regent.zk.operations import ZooKeeper
 from regent.zk.producer_ids import ZkProducerIds
 from regent.zk.topic_config_admin import TopicConfigAdmin
 

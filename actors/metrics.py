@@ -27,7 +27,7 @@ from regent.core.errors import RegentError
 if TYPE_CHECKING:
     from regent.storage.log_manager import LogManager
     from regent.transport.server import ControlServer
-    from regent.zk.session import SessionKeeper
+    from regent.zk.client.session import SessionKeeper
 
 _REQUEST_TIMEOUT_S = 10.0
 

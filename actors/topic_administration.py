@@ -33,7 +33,7 @@ from regent.core.protocol.topics import TopicsRequest, TopicsResponse
 from regent.core.replication.metadata_cache import MetadataCache
 from regent.transport.client import RequestClient
 from regent.transport.sockets import Context
-from regent.zk.operations import ZooKeeper
+from regent.zk.client.operations import ZooKeeper
 from regent.zk.topic_store import ZkTopicStore
 
 _START_TIMEOUT_S = 10.0

@@ -17,9 +17,9 @@ from regent.core.controller.events import ControllerEvent, LookAgain, Reelect
 from regent.core.errors import SessionExpiredError
 from regent.core.replica_logs import ClusterNotes
 from regent.zk.admin import ZkAdminStore
-from regent.zk.operations import ConnectionLossError
+from regent.zk.client.operations import ConnectionLossError
+from regent.zk.client.session import SessionKeeper
 from regent.zk.progress_mark import PATH, read_mark, write_mark
-from regent.zk.session import SessionKeeper
 from regent.zk.znodes import ControllerZNode
 
 logger = logging.getLogger(__name__)

@@ -24,7 +24,7 @@ from typing import Any
 import click
 
 from regent.core.model import ReplicaAssignment
-from regent.zk.operations import Create
+from regent.zk.client.operations import Create
 from regent.zk.znodes import TopicZNode, encode_topic_id
 from tests.support.running_cluster import RunningCluster, eventually
 

@@ -22,8 +22,8 @@ from regent.config.cluster_location import DATA_DIR
 from regent.config.command_line import COMMAND
 from regent.config.settings import Settings, load_settings
 from regent.core.errors import RegentError
-from regent.zk.client import ZooKeeperClient
-from regent.zk.operations import ConnectionLossError
+from regent.zk.client.operations import ConnectionLossError
+from regent.zk.client.zookeeper_client import ZooKeeperClient
 
 LOCK_FILE = ".cluster.lock"
 MAX_BROKERS = 100

@@ -30,8 +30,8 @@ from regent.config.command_line import program
 from regent.core.errors import RegentError, SessionExpiredError
 from regent.core.model import BrokerId
 from regent.zk.admin import NoClusterError, ZkAdminStore
+from regent.zk.client.operations import ConnectionLossError, ZooKeeper
 from regent.zk.json_fields import JsonObject, decode_object
-from regent.zk.operations import ConnectionLossError, ZooKeeper
 
 CONNECT_TIMEOUT_S = 5.0
 
@@ -161,7 +161,7 @@ class Cluster:
 @contextmanager
 def open_session(address: str, limit_s: float | None) -> Iterator[ZooKeeper]:
     """Open a session with a real ZooKeeper; see ``OpenZooKeeper``."""
-    from regent.zk.client import ZooKeeperClient
+    from regent.zk.client.zookeeper_client import ZooKeeperClient
 
     try:
         client = ZooKeeperClient(address, _SESSION_TIMEOUT_MS, on_watch=lambda _: None)

@@ -13,9 +13,9 @@ from regent.config.cluster_location import CLUSTER_FILE, DATA_DIR_VARIABLE, ZOOK
 from regent.core.errors import SessionExpiredError
 from regent.jobs.command import InputError
 from regent.zk.admin import NoClusterError, ZkAdminStore
-from regent.zk.client import ZooKeeperClient
+from regent.zk.client.operations import ConnectionLossError
+from regent.zk.client.zookeeper_client import ZooKeeperClient
 from regent.zk.json_fields import decode_object
-from regent.zk.operations import ConnectionLossError
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from regent.config.java import JavaNotFoundError
-from regent.zk.client import ZooKeeperClient
+from regent.zk.client.zookeeper_client import ZooKeeperClient
 from regent.zk.embedded import EmbeddedZooKeeper
 
 

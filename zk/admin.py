@@ -32,10 +32,8 @@ from regent.zk.admin_znodes import (
     ReassignPartitionsZNode,
 )
 from regent.zk.broker_store import broker_registration
-from regent.zk.conflicts import MAX_ATTEMPTS, ConflictError
-from regent.zk.failure_store import ControllerFailuresZNode
-from regent.zk.fenced_writes import BYTES_BESIDE_DATA, Outcome, Write, WriteRefused, write_unfenced
-from regent.zk.operations import (
+from regent.zk.client.conflicts import MAX_ATTEMPTS, ConflictError
+from regent.zk.client.operations import (
     ANY_VERSION,
     Check,
     Committed,
@@ -47,8 +45,10 @@ from regent.zk.operations import (
     UnreadableZnode,
     Znode,
 )
+from regent.zk.client.requests import MAX_REQUEST_BYTES
+from regent.zk.failure_store import ControllerFailuresZNode
+from regent.zk.fenced_writes import BYTES_BESIDE_DATA, Outcome, Write, WriteRefused, write_unfenced
 from regent.zk.progress_mark import read_mark
-from regent.zk.requests import MAX_REQUEST_BYTES
 from regent.zk.store import read_partition_states, topic_assignment
 from regent.zk.topic_config_admin import TopicConfigAdmin
 

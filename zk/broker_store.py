@@ -9,7 +9,7 @@ from contextlib import suppress
 from regent.core.errors import BadDataError, BrokerIdInUseError
 from regent.core.model import NO_SUSPECTS, BrokerId, BrokerInfo, BrokerRegistration, SuspectReplicas
 from regent.zk import suspect_replicas, znodes
-from regent.zk.operations import (
+from regent.zk.client.operations import (
     ANY_VERSION,
     Check,
     Create,
@@ -21,7 +21,7 @@ from regent.zk.operations import (
     Znode,
     ZooKeeper,
 )
-from regent.zk.requests import RequestRefusedError
+from regent.zk.client.requests import RequestRefusedError
 from regent.zk.suspect_replicas import SuspectZnodes
 from regent.zk.watching_store import WatchingStore
 

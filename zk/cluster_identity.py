@@ -8,9 +8,9 @@ from regent.core.errors import RegentError
 from regent.core.model import BrokerInfo
 from regent.core.replica_logs import ClusterNotes
 from regent.zk.admin import ZkAdminStore
-from regent.zk.operations import ConnectionLossError, Create, Refused, ZkError, ZooKeeper
+from regent.zk.client.operations import ConnectionLossError, Create, Refused, ZkError, ZooKeeper
+from regent.zk.client.requests import RequestRefusedError
 from regent.zk.progress_mark import read_mark
-from regent.zk.requests import RequestRefusedError
 from regent.zk.znodes import ClusterIdZNode, encode_topic_id
 
 

@@ -13,8 +13,8 @@ from regent.zk.admin_znodes import (
     ConfigEntityZNode,
     sequence_number,
 )
+from regent.zk.client.operations import ANY_VERSION, Delete, UnreadableZnode, Znode
 from regent.zk.fenced_writes import write_unfenced
-from regent.zk.operations import ANY_VERSION, Delete, UnreadableZnode, Znode
 from regent.zk.watching_store import WatchingStore
 
 log = logging.getLogger(__name__)

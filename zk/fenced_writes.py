@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 from regent.core.errors import ControllerMovedError
 from regent.core.ports import WriteError
-from regent.zk.operations import (
+from regent.zk.client.operations import (
     Check,
     Committed,
     ConnectionLossError,
@@ -26,7 +26,7 @@ from regent.zk.operations import (
     ZnodeStat,
     ZooKeeper,
 )
-from regent.zk.requests import RequestRefusedError
+from regent.zk.client.requests import RequestRefusedError
 
 MAX_OPERATIONS = 1000
 BYTES_BESIDE_DATA = 80  # of an operation on the wire: headers, version, ACL

@@ -27,9 +27,16 @@ from regent.core.protocol.controller import (
     AlterPartitionRow,
 )
 from regent.zk.admin_znodes import IsrChangeNotificationSequenceZNode
+from regent.zk.client.operations import (
+    Create,
+    SetData,
+    UnreadableZnode,
+    Znode,
+    ZnodeStat,
+    ZooKeeper,
+)
+from regent.zk.client.requests import RequestRefusedError
 from regent.zk.fenced_writes import WriteRefused, write_unfenced
-from regent.zk.operations import Create, SetData, UnreadableZnode, Znode, ZnodeStat, ZooKeeper
-from regent.zk.requests import RequestRefusedError
 from regent.zk.store import read_partition_states
 from regent.zk.znodes import BrokerIdZNode, TopicPartitionStateZNode
 

@@ -14,9 +14,9 @@ from regent.zk.admin_znodes import (
     LogDirEventNotificationSequenceZNode,
     LogDirEventNotificationZNode,
 )
+from regent.zk.client.operations import ANY_VERSION, Create, Delete, ZooKeeper
+from regent.zk.client.requests import RequestRefusedError
 from regent.zk.fenced_writes import WriteRefused, write_unfenced
-from regent.zk.operations import ANY_VERSION, Create, Delete, ZooKeeper
-from regent.zk.requests import RequestRefusedError
 from regent.zk.watching_store import WatchingStore
 
 log = logging.getLogger(__name__)

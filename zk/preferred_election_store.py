@@ -5,7 +5,7 @@ from __future__ import annotations
 from regent.core.errors import BadDataError
 from regent.core.model import TopicPartition
 from regent.zk.admin_znodes import PreferredReplicaElectionZNode
-from regent.zk.operations import ANY_VERSION, Delete
+from regent.zk.client.operations import ANY_VERSION, Delete
 from regent.zk.watching_store import WatchingStore
 
 

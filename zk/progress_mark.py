@@ -9,7 +9,7 @@ older data continue with higher ones.
 from __future__ import annotations
 
 from regent.core.errors import UnreadableError
-from regent.zk.operations import ANY_VERSION, Create, Refused, SetData, ZkError, ZooKeeper
+from regent.zk.client.operations import ANY_VERSION, Create, Refused, SetData, ZkError, ZooKeeper
 
 PATH = "/regent/progress_mark"
 

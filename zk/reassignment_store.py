@@ -7,8 +7,8 @@ from collections.abc import Collection, Mapping
 from regent.core.errors import BadDataError
 from regent.core.model import BrokerId, TopicPartition
 from regent.zk.admin_znodes import ReassignPartitionsZNode
+from regent.zk.client.operations import Delete, Operation, SetData, Znode
 from regent.zk.fenced_writes import WriteRefused
-from regent.zk.operations import Delete, Operation, SetData, Znode
 from regent.zk.watching_store import WatchingStore
 from regent.zk.znodes import TopicPartitionStateZNode
 

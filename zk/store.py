@@ -34,11 +34,7 @@ from regent.core.protocol.control import TopicId
 from regent.zk import znodes
 from regent.zk.admin_znodes import ConfigEntityZNode
 from regent.zk.broker_store import ZkBrokerStore
-from regent.zk.controller_term import TERMS, ControllerTermZNode
-from regent.zk.failure_store import ZkFailureStore
-from regent.zk.fenced_writes import Outcome, Write, WriteRefused
-from regent.zk.notification_store import ZkNotificationStore
-from regent.zk.operations import (
+from regent.zk.client.operations import (
     ANY_VERSION,
     Check,
     Committed,
@@ -53,9 +49,13 @@ from regent.zk.operations import (
     ZnodeStat,
     ZooKeeper,
 )
+from regent.zk.client.requests import RequestRefusedError
+from regent.zk.controller_term import TERMS, ControllerTermZNode
+from regent.zk.failure_store import ZkFailureStore
+from regent.zk.fenced_writes import Outcome, Write, WriteRefused
+from regent.zk.notification_store import ZkNotificationStore
 from regent.zk.preferred_election_store import ZkPreferredElectionStore
 from regent.zk.reassignment_store import ZkReassignmentStore
-from regent.zk.requests import RequestRefusedError
 from regent.zk.topic_deletion_store import ZkTopicDeletionStore
 
 log = logging.getLogger(__name__)

@@ -14,8 +14,8 @@ from regent.zk.admin_znodes import (
     ConfigEntityChangeNotificationSequenceZNode,
     ConfigEntityZNode,
 )
-from regent.zk.conflicts import MAX_ATTEMPTS, ConflictError
-from regent.zk.operations import (
+from regent.zk.client.conflicts import MAX_ATTEMPTS, ConflictError
+from regent.zk.client.operations import (
     ANY_VERSION,
     Check,
     Committed,

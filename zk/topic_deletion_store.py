@@ -5,8 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from regent.zk.admin_znodes import ConfigEntityZNode, DeleteTopicsTopicZNode, DeleteTopicsZNode
+from regent.zk.client.operations import (
+    ANY_VERSION,
+    ConnectionLossError,
+    Delete,
+    UnreadableZnode,
+    Znode,
+)
 from regent.zk.fenced_writes import Write, WriteRefused
-from regent.zk.operations import ANY_VERSION, ConnectionLossError, Delete, UnreadableZnode, Znode
 from regent.zk.watching_store import WatchingStore
 from regent.zk.znodes import TopicZNode
 

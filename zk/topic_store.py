@@ -15,8 +15,8 @@ from regent.zk.admin import (
     DeleteTopicOutcome,
     ZkAdminStore,
 )
-from regent.zk.conflicts import ConflictError
-from regent.zk.operations import ZooKeeper
+from regent.zk.client.conflicts import ConflictError
+from regent.zk.client.operations import ZooKeeper
 
 _CREATED = {
     CreateTopicOutcome.CREATED: Errors.NONE,

@@ -27,8 +27,8 @@ from regent.zk.admin_znodes import (
     PreferredReplicaElectionZNode,
     ReassignPartitionsZNode,
 )
+from regent.zk.client.operations import WatchEvent, WatchKind
 from regent.zk.failure_store import ControllerFailuresZNode
-from regent.zk.operations import WatchEvent, WatchKind
 from regent.zk.znodes import (
     BrokerIdsZNode,
     BrokerIdZNode,

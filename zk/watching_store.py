@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from regent.core.errors import SessionExpiredError, UnreadableError
-from regent.zk.fenced_writes import Outcome, Write, write_fenced
-from regent.zk.operations import (
+from regent.zk.client.operations import (
     ANY_VERSION,
     Check,
     ConnectionLossError,
@@ -18,6 +17,7 @@ from regent.zk.operations import (
     Znode,
     ZooKeeper,
 )
+from regent.zk.fenced_writes import Outcome, Write, write_fenced
 from regent.zk.znodes import ControllerEpochZNode
 
 log = logging.getLogger(__name__)

@@ -24,7 +24,7 @@ from regent.core.protocol.control import (
 )
 from regent.transport.client import RequestClient, RequestFailedError
 from regent.transport.sockets import new_context
-from regent.zk.operations import Create
+from regent.zk.client.operations import Create
 from regent.zk.znodes import BrokerIdZNode
 from tests.support.connected_sessions import Session
 from tests.support.running_cluster import eventually

@@ -25,8 +25,8 @@ from regent.actors.cluster_supervisor import (
     read_controller_id,
 )
 from regent.actors.supervisor_socket import SOCKET_FILE, SupervisorError, start_brokers
-from regent.zk.client import ZooKeeperClient
-from regent.zk.operations import Create
+from regent.zk.client.operations import Create
+from regent.zk.client.zookeeper_client import ZooKeeperClient
 from regent.zk.znodes import ControllerZNode
 from tests.support import fake_program
 

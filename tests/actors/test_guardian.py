@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from regent.actors.guardian import Guardian
-from regent.zk.client import SessionCredentials
+from regent.zk.client.zookeeper_client import SessionCredentials
 from tests.support.running_cluster import eventually
 
 NOTES_DOWN = """

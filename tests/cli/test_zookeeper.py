@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from regent.config.command_line import COMMAND
-from regent.zk.client import ZooKeeperClient
+from regent.zk.client.zookeeper_client import ZooKeeperClient
 from regent.zk.embedded import start_ensemble
 from tests.support.ipv6 import needs_ipv6
 

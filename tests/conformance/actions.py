@@ -24,7 +24,7 @@ from regent.zk.admin_znodes import (
     PreferredReplicaElectionZNode,
     ReassignPartitionsZNode,
 )
-from regent.zk.operations import Committed, Create
+from regent.zk.client.operations import Committed, Create
 from regent.zk.store import ZkControllerStore
 from regent.zk.znodes import ControllerZNode, TopicZNode
 from tests.conformance.fields import Fields, UnknownInCaseError, one_of, partition

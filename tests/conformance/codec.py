@@ -17,8 +17,8 @@ from regent.zk.admin_znodes import (
     LogDirEventNotificationSequenceZNode,
     ReassignPartitionsZNode,
 )
+from regent.zk.client.operations import Committed, Create
 from regent.zk.isr_store import ZkIsrStore
-from regent.zk.operations import Committed, Create
 from regent.zk.znodes import BrokerIdZNode
 from tests.conformance.fields import Case, Fields, UnknownInCaseError, partition
 from tests.conformance.sentences import understand

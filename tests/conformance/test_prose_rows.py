@@ -31,7 +31,7 @@ from regent.core.protocol.controller import (
 from regent.core.protocol.topics import CreatableTopic, CreateTopicsRequest
 from regent.core.replication.partition import Role
 from regent.zk.admin_znodes import DeleteTopicsTopicZNode, LogDirEventNotificationSequenceZNode
-from regent.zk.operations import Create
+from regent.zk.client.operations import Create
 from regent.zk.store import ZkControllerStore
 from regent.zk.znodes import ControllerZNode, TopicZNode
 from tests.conformance.leading import NAME, CountedLogs, fresh_manager, leader_and_isr_row

@@ -16,7 +16,7 @@ from regent.zk.admin_znodes import (
     PreferredReplicaElectionZNode,
     ReassignPartitionsZNode,
 )
-from regent.zk.operations import ANY_VERSION, Committed, Create, Operation, SetData, Znode
+from regent.zk.client.operations import ANY_VERSION, Committed, Create, Operation, SetData, Znode
 from regent.zk.znodes import TopicZNode
 from tests.conformance.fields import Fields, partition
 from tests.conformance.tables import OWN_TABLES, read_table

@@ -12,7 +12,7 @@ from regent.core.model import (
     TopicPartition,
 )
 from regent.core.ports import TopicAssignment, WriteError
-from regent.zk.operations import (
+from regent.zk.client.operations import (
     ANY_VERSION,
     Committed,
     Create,

@@ -12,7 +12,7 @@ from regent.zk.admin_znodes import (
     PreferredReplicaElectionZNode,
     ReassignPartitionsZNode,
 )
-from regent.zk.operations import Create, Refused, SetData
+from regent.zk.client.operations import Create, Refused, SetData
 from regent.zk.znodes import (
     ControllerEpochZNode,
     TopicZNode,

@@ -24,8 +24,8 @@ from regent.zk.admin_znodes import (
     ReassignPartitionsZNode,
     sequence_number,
 )
+from regent.zk.client.operations import ANY_VERSION, Committed, Refused, SetData
 from regent.zk.isr_store import ZkIsrStore
-from regent.zk.operations import ANY_VERSION, Committed, Refused, SetData
 from regent.zk.store import ZkControllerStore
 from regent.zk.znodes import (
     BrokerIdZNode,

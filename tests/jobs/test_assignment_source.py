@@ -17,8 +17,8 @@ from regent.jobs.assignment_source import (
     check_assignment,
 )
 from regent.jobs.command import InputError
-from regent.zk.client import ZooKeeperClient
-from regent.zk.operations import Create
+from regent.zk.client.operations import Create
+from regent.zk.client.zookeeper_client import ZooKeeperClient
 from regent.zk.znodes import TopicPartitionStateZNode, TopicZNode, encode_topic_id
 
 ROWS: list[dict[str, Any]] = [

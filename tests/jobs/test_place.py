@@ -18,8 +18,8 @@ from regent.jobs.place import main
 from regent.jobs.placement_output import WriteFailedError, write_placement
 from regent.zk import znodes
 from regent.zk.admin import ZkAdminStore
-from regent.zk.client import ZooKeeperClient
-from regent.zk.operations import Create
+from regent.zk.client.operations import Create
+from regent.zk.client.zookeeper_client import ZooKeeperClient
 
 TOPICS = [
     {"topic": "payments", "partitions": 12, "replication_factor": 3, "config": {"a": "b"}},

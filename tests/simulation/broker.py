@@ -35,7 +35,7 @@ from regent.core.replication.metadata_cache import MetadataCache
 from regent.core.replication.replica_manager import ReplicaManager, ReplicationSettings
 from regent.zk import cluster_identity
 from regent.zk.admin_znodes import ConfigEntityChangeNotificationZNode
-from regent.zk.operations import ConnectionLossError, WatchEvent
+from regent.zk.client.operations import ConnectionLossError, WatchEvent
 from regent.zk.store import ZkControllerStore
 from regent.zk.watches import controller_event
 from regent.zk.znodes import TopicsZNode

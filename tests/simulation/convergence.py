@@ -22,7 +22,7 @@ from regent.core.model import (
 )
 from regent.core.replication.partition import Role
 from regent.zk.admin_znodes import DeleteTopicsTopicZNode, ReassignPartitionsZNode
-from regent.zk.operations import Znode
+from regent.zk.client.operations import Znode
 from regent.zk.znodes import (
     BrokerIdZNode,
     ControllerEpochZNode,

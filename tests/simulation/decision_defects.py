@@ -30,7 +30,7 @@ from regent.core.protocol.control import StopReplicaRequest
 from regent.core.replication.control_orders import ControlOrders
 from regent.core.replication.replica_fetcher import ReplicaFetcher
 from regent.zk import store
-from regent.zk.operations import ANY_VERSION, SetData
+from regent.zk.client.operations import ANY_VERSION, SetData
 from regent.zk.watching_store import WatchingStore
 from regent.zk.znodes import TopicZNode
 

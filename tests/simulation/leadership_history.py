@@ -24,7 +24,7 @@ from regent.core.protocol.controller import (
     ElectLeadersRequest,
 )
 from regent.zk.admin_znodes import ConfigEntityZNode, DeleteTopicsZNode
-from regent.zk.operations import Check, Create, Delete, Operation, SetData
+from regent.zk.client.operations import Check, Create, Delete, Operation, SetData
 from regent.zk.suspect_replicas import decode as decode_suspects
 from regent.zk.znodes import (
     BrokerIdZNode,

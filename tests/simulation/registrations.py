@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from regent.zk.operations import Create, Delete, SetData
+from regent.zk.client.operations import Create, Delete, SetData
 from regent.zk.znodes import BrokerIdsZNode, BrokerIdZNode
 from tests.simulation.broker import SimulatedBroker
 from tests.simulation.cluster import Cluster

@@ -19,8 +19,8 @@ from regent.core.protocol.broker import FetchRequest
 from regent.core.protocol.control import StopReplicaRequest
 from regent.core.protocol.controller import AlterPartitionRequest, ControlledShutdownRequest
 from regent.zk.admin_znodes import DeleteTopicsTopicZNode, DeleteTopicsZNode
+from regent.zk.client.operations import ConnectionLossError
 from regent.zk.failure_store import ControllerFailuresZNode
-from regent.zk.operations import ConnectionLossError
 from regent.zk.znodes import TopicsZNode
 from tests.simulation.addresses import Addresses
 from tests.simulation.admins import Admins

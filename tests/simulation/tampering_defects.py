@@ -17,7 +17,7 @@ from regent.core.model import NO_SUSPECTS
 from regent.core.replication.control_orders import ControlOrders
 from regent.zk import broker_store, cluster_identity
 from regent.zk.admin import ZkAdminStore
-from regent.zk.operations import ANY_VERSION, Delete
+from regent.zk.client.operations import ANY_VERSION, Delete
 from regent.zk.store import ZkControllerStore
 from regent.zk.watching_store import WatchingStore
 from regent.zk.znodes import BrokerIdZNode

@@ -5,8 +5,8 @@ from __future__ import annotations
 import queue
 from contextlib import ExitStack
 
-from regent.zk.client import ConnectionState, SessionCredentials, ZooKeeperClient
-from regent.zk.operations import WatchEvent, Znode
+from regent.zk.client.operations import WatchEvent, Znode
+from regent.zk.client.zookeeper_client import ConnectionState, SessionCredentials, ZooKeeperClient
 
 
 class Session:

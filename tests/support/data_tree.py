@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import NamedTuple, TypeAlias
 
-from regent.zk.operations import (
+from regent.zk.client.operations import (
     ANY_VERSION,
     Check,
     Create,

@@ -44,7 +44,7 @@ from regent.transport.codec import Request, Response
 from regent.transport.server import ControlServer, IncomingRequest
 from regent.transport.sockets import new_context
 from regent.zk import znodes
-from regent.zk.operations import ConnectionLossError, Create, ZooKeeper
+from regent.zk.client.operations import ConnectionLossError, Create, ZooKeeper
 from tests.support.fake_zookeeper import FakeZooKeeper, FakeZooKeeperServer, Hook
 from tests.support.zookeeper_sessions import apply
 

@@ -1,7 +1,7 @@
 """An in-memory ZooKeeper that does the same thing every time, and evil things when told to.
 
 ``FakeZooKeeperServer`` is the ensemble and ``FakeZooKeeper`` one session with it, an implementation
-of ``zk.operations.ZooKeeper`` that passes the contract tests the real client passes. Time, sessions
+of ``zk.client.operations.ZooKeeper`` that passes the contract tests the real client passes. Time, sessions
 and the delivery of events are in the hands of the test; session ids and zxids count from 1.
 """
 
@@ -18,7 +18,7 @@ from functools import partial
 from typing import NamedTuple, Protocol, TypeAlias, TypeVar
 
 from regent.core.errors import SessionExpiredError, UnreadableError
-from regent.zk.operations import (
+from regent.zk.client.operations import (
     ANY_VERSION,
     Committed,
     ConnectionLossError,
@@ -33,7 +33,7 @@ from regent.zk.operations import (
     Znode,
     why_unreadable,
 )
-from regent.zk.requests import MAX_REQUEST_BYTES, RequestTooLargeError
+from regent.zk.client.requests import MAX_REQUEST_BYTES, RequestTooLargeError
 from tests.support.data_tree import Applied, DataTree, Node, Origin, check_path
 from tests.support.zookeeper_replica import Replica, Transaction
 
@@ -444,7 +444,7 @@ def _tell(session: _Session, event: WatchEvent) -> None:
 
 
 class FakeZooKeeper:
-    """One session with a ``FakeZooKeeperServer``: an implementation of ``zk.operations.ZooKeeper``.
+    """One session with a ``FakeZooKeeperServer``: an implementation of ``zk.client.operations.ZooKeeper``.
 
     ``hook`` is called at every moment of every call but ``unwatch`` and ``wait_connected``.
     ``wait`` is called, as often as needed, while a read waits for the connection: it must return

@@ -39,7 +39,7 @@ from regent.core.protocol.controller import (
     ReassignablePartition,
 )
 from regent.zk.admin_znodes import ReassignPartitionsZNode
-from regent.zk.operations import Check, SetData
+from regent.zk.client.operations import Check, SetData
 from regent.zk.znodes import ControllerZNode, TopicPartitionStateZNode, TopicsZNode, TopicZNode
 from tests.support.fake_zookeeper import Hook
 from tests.support.term import ByBroker, Candidate, Replicas, Tree, of_type, requests, topic_id

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from regent.core.model import BrokerId
-from regent.zk.operations import ANY_VERSION, Create, Refused, SetData
+from regent.zk.client.operations import ANY_VERSION, Create, Refused, SetData
 from tests.support.running_cluster import RunningCluster, eventually
 
 REASSIGN = "/admin/reassign_partitions"

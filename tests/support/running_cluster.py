@@ -28,8 +28,8 @@ from regent.core.protocol.broker import (
 )
 from regent.transport.remote_ref import RemoteActorRef
 from regent.transport.sockets import new_context
-from regent.zk.client import ZooKeeperClient
-from regent.zk.operations import Create
+from regent.zk.client.operations import Create
+from regent.zk.client.zookeeper_client import ZooKeeperClient
 from regent.zk.znodes import (
     ControllerEpochZNode,
     ControllerZNode,

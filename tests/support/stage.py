@@ -52,7 +52,7 @@ from regent.transport.codec import (
 )
 from regent.transport.server import IncomingRequest
 from regent.transport.server import Reply as WireReply
-from regent.zk.operations import WatchEvent
+from regent.zk.client.operations import WatchEvent
 from regent.zk.store import ZkControllerStore
 from regent.zk.watches import controller_event
 from tests.support.fake_zookeeper import FakeZooKeeper, FakeZooKeeperServer

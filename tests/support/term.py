@@ -57,7 +57,7 @@ from regent.core.protocol.control import (
     UpdateMetadataPartition,
     UpdateMetadataRequest,
 )
-from regent.zk.operations import ANY_VERSION, Committed, Delete, WatchEvent
+from regent.zk.client.operations import ANY_VERSION, Committed, Delete, WatchEvent
 from regent.zk.store import ZkControllerStore, topic_assignment
 from regent.zk.watches import controller_event
 from regent.zk.znodes import ControllerZNode, TopicPartitionStateZNode, TopicZNode
@@ -94,7 +94,7 @@ def topic_id(number: int) -> str:
 
 
 class KeptSession(FakeZooKeeper):
-    """Like ``zk.session.SessionKeeper``: between sessions every call raises."""
+    """Like ``zk.client.session.SessionKeeper``: between sessions every call raises."""
 
     @property
     def session_id(self) -> int:

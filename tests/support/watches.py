@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
-from regent.zk.operations import Check, Create, Delete, Operation, SetData, WatchEvent, WatchKind
+from regent.zk.client.operations import (
+    Check,
+    Create,
+    Delete,
+    Operation,
+    SetData,
+    WatchEvent,
+    WatchKind,
+)
 from tests.support.data_tree import Node, parent_of
 
 

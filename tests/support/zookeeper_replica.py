@@ -6,7 +6,7 @@ from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from regent.zk.operations import Create, Operation
+from regent.zk.client.operations import Create, Operation
 from tests.support.data_tree import Applied, DataTree, Origin
 from tests.support.watches import Watches
 

@@ -10,8 +10,7 @@ from typing import Protocol, TypeAlias
 from kazoo.client import KazooClient
 from kazoo.security import ACL, make_acl
 
-from regent.zk.client import ZooKeeperClient
-from regent.zk.operations import (
+from regent.zk.client.operations import (
     Committed,
     Create,
     Operation,
@@ -20,6 +19,7 @@ from regent.zk.operations import (
     Znode,
     ZooKeeper,
 )
+from regent.zk.client.zookeeper_client import ZooKeeperClient
 from tests.support.fake_zookeeper import FakeZooKeeper, FakeZooKeeperServer
 
 SESSION_TIMEOUT_MS = 10_000

@@ -10,7 +10,7 @@ import pytest
 
 from regent.core.model import NO_LEADER
 from regent.zk.admin_znodes import ConfigEntityChangeNotificationSequenceZNode, ConfigEntityZNode
-from regent.zk.operations import Create
+from regent.zk.client.operations import Create
 from tests.support.running_cluster import RunningCluster, eventually
 
 pytestmark = [pytest.mark.system, pytest.mark.zookeeper]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from regent.core.protocol.broker import ShutdownBrokerRequest
-from regent.zk.operations import ANY_VERSION, Delete, SetData
+from regent.zk.client.operations import ANY_VERSION, Delete, SetData
 from regent.zk.znodes import ControllerEpochZNode, ControllerZNode
 from tests.support.running_cluster import RunningCluster, eventually
 

@@ -11,7 +11,7 @@ import orjson
 import pytest
 from confluent_kafka import Producer
 
-from regent.zk.operations import ANY_VERSION, Create, Delete, Operation
+from regent.zk.client.operations import ANY_VERSION, Create, Delete, Operation
 from tests.support.operated_cluster import ELECT, REASSIGN, OperatedCluster
 from tests.support.running_cluster import eventually
 from tests.support.znode_writes import History, create, delete

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from regent.config.command_line import COMMAND
-from regent.zk.operations import ANY_VERSION, Create, SetData
+from regent.zk.client.operations import ANY_VERSION, Create, SetData
 from regent.zk.znodes import TopicZNode
 from tests.support.running_cluster import SESSION_TIMEOUT_MS, RunningCluster, eventually
 

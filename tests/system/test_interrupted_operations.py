@@ -27,7 +27,7 @@ from regent.zk.admin_znodes import (
     DeleteTopicsZNode,
     ReassignPartitionsZNode,
 )
-from regent.zk.operations import Create
+from regent.zk.client.operations import Create
 from regent.zk.znodes import TopicZNode, encode_topic_id
 from tests.support.running_cluster import RunningCluster, eventually
 

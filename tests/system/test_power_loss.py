@@ -17,7 +17,7 @@ from regent.config.command_line import COMMAND
 from regent.core.model import BrokerId, TopicPartition
 from regent.storage.checkpoints import HIGH_WATERMARKS
 from regent.storage.log_ends import LOG_ENDS
-from regent.zk.operations import ANY_VERSION, Delete
+from regent.zk.client.operations import ANY_VERSION, Delete
 from regent.zk.znodes import TopicPartitionStateZNode
 from tests.support.breakable_cluster import BROKERS, BreakableCluster
 from tests.support.running_cluster import eventually, guardian_of

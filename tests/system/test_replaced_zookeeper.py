@@ -15,10 +15,10 @@ import pytest
 from confluent_kafka import Producer
 
 from regent.core.model import BrokerId, ReplicaAssignment
-from regent.zk.client import ZooKeeperClient
+from regent.zk.client.operations import Create
+from regent.zk.client.zookeeper_client import ZooKeeperClient
 from regent.zk.cluster_identity import join_cluster
 from regent.zk.embedded import EmbeddedZooKeeper
-from regent.zk.operations import Create
 from regent.zk.store import ZkControllerStore
 from regent.zk.znodes import ControllerEpochZNode, TopicZNode, encode_topic_id
 from tests.support.breakable_cluster import ALONE, BROKERS, BreakableCluster

@@ -16,7 +16,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from regent.config.command_line import COMMAND
 from regent.core.model import BrokerId, TopicPartition
-from regent.zk.client import ZooKeeperClient
+from regent.zk.client.zookeeper_client import ZooKeeperClient
 from tests.support.breakable_cluster import read_log
 from tests.support.histories import Logs, check, summary
 from tests.support.load import Load

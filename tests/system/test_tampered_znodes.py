@@ -11,7 +11,7 @@ import pytest
 from confluent_kafka import Producer
 
 from regent.core.model import BrokerId
-from regent.zk.operations import ANY_VERSION, Delete, Operation, SetData
+from regent.zk.client.operations import ANY_VERSION, Delete, Operation, SetData
 from tests.support.running_cluster import RunningCluster, eventually, guardian_of
 
 pytestmark = [pytest.mark.system, pytest.mark.zookeeper]

@@ -14,7 +14,7 @@ from kazoo.security import OPEN_ACL_UNSAFE, make_digest_acl
 
 from regent.core.model import ReplicaAssignment
 from regent.zk.admin_znodes import ConfigEntityZNode
-from regent.zk.operations import ANY_VERSION, Create, Delete
+from regent.zk.client.operations import ANY_VERSION, Create, Delete
 from regent.zk.znodes import (
     BrokerIdsZNode,
     ControllerZNode,

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from regent.config.command_line import COMMAND
-from regent.zk.operations import ANY_VERSION, Delete
+from regent.zk.client.operations import ANY_VERSION, Delete
 from tests.support.operated_cluster import ELECT, REASSIGN, OperatedCluster
 from tests.support.running_cluster import eventually
 from tests.support.znode_writes import (

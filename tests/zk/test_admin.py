@@ -20,8 +20,8 @@ from regent.zk.admin import (
     ZkAdminStore,
 )
 from regent.zk.admin_znodes import ConfigEntityZNode
-from regent.zk.conflicts import ConflictError
-from regent.zk.operations import ConnectionLossError, Create
+from regent.zk.client.conflicts import ConflictError
+from regent.zk.client.operations import ConnectionLossError, Create
 from tests.support.fake_zookeeper import Call, FakeZooKeeper, FakeZooKeeperServer, Moment
 from tests.support.zookeeper_sessions import apply
 

@@ -9,13 +9,7 @@ import pytest
 
 from regent.core.errors import BadDataError, ForeignDirectoryError
 from regent.core.model import BrokerInfo, EndPoint
-from regent.zk.cluster_identity import (
-    EndPointInUseError,
-    check_cluster,
-    check_end_points,
-    join_cluster,
-)
-from regent.zk.operations import (
+from regent.zk.client.operations import (
     ConnectionLossError,
     Create,
     Operation,
@@ -23,8 +17,14 @@ from regent.zk.operations import (
     WatchEvent,
     ZkError,
 )
+from regent.zk.client.requests import RequestRefusedError
+from regent.zk.cluster_identity import (
+    EndPointInUseError,
+    check_cluster,
+    check_end_points,
+    join_cluster,
+)
 from regent.zk.progress_mark import read_mark, write_mark
-from regent.zk.requests import RequestRefusedError
 from regent.zk.store import ZkControllerStore
 from regent.zk.znodes import BrokerIdZNode, ClusterIdZNode
 from tests.support.cluster_notes import NotesInMemory

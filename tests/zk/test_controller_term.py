@@ -10,8 +10,7 @@ from regent.core.controller.elector import Elector
 from regent.core.errors import ControllerMovedError
 from regent.core.model import TopicPartition
 from regent.core.ports import ControllerEpoch
-from regent.zk.controller_term import TERMS
-from regent.zk.operations import (
+from regent.zk.client.operations import (
     ANY_VERSION,
     ConnectionLossError,
     Create,
@@ -22,7 +21,8 @@ from regent.zk.operations import (
     ZkError,
     ZooKeeper,
 )
-from regent.zk.requests import RequestRefusedError
+from regent.zk.client.requests import RequestRefusedError
+from regent.zk.controller_term import TERMS
 from regent.zk.store import ZkControllerStore
 from tests.support.fake_zookeeper import Call, FakeZooKeeper, FakeZooKeeperServer, Moment
 from tests.support.term import leadership

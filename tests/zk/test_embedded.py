@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from regent.config.java import JavaNotFoundError
-from regent.zk.client import ZooKeeperClient
+from regent.zk.client.operations import ConnectionLossError, Create
+from regent.zk.client.zookeeper_client import ZooKeeperClient
 from regent.zk.embedded import EmbeddedZooKeeper, ZooKeeperStartError, start_ensemble
-from regent.zk.operations import ConnectionLossError, Create
 from tests.support.running_cluster import eventually
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.usefixtures("zookeeper_server")]

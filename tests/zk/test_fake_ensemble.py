@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from regent.zk.operations import Create, Delete, Refused, SetData, WatchEvent, ZkError
+from regent.zk.client.operations import Create, Delete, Refused, SetData, WatchEvent, ZkError
 from tests.support.fake_zookeeper import FakeZooKeeper, FakeZooKeeperServer
 from tests.support.zookeeper_replica import Replica
 from tests.support.zookeeper_sessions import apply, changed, children_changed, created, read

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from regent.core.errors import SessionExpiredError
-from regent.zk.operations import (
+from regent.zk.client.operations import (
     Check,
     Committed,
     ConnectionLossError,

@@ -8,17 +8,7 @@ import pytest
 
 from regent.core.errors import ControllerMovedError, SessionExpiredError
 from regent.core.ports import WriteError
-from regent.zk.fenced_writes import (
-    BYTES_BESIDE_DATA,
-    BYTES_OF_FENCE,
-    MAX_OPERATIONS,
-    Outcome,
-    Write,
-    WriteRefused,
-    write_fenced,
-    write_unfenced,
-)
-from regent.zk.operations import (
+from regent.zk.client.operations import (
     Check,
     ConnectionLossError,
     Create,
@@ -30,7 +20,17 @@ from regent.zk.operations import (
     ZkError,
     ZnodeStat,
 )
-from regent.zk.requests import MAX_REQUEST_BYTES, Multi, RequestRefusedError
+from regent.zk.client.requests import MAX_REQUEST_BYTES, Multi, RequestRefusedError
+from regent.zk.fenced_writes import (
+    BYTES_BESIDE_DATA,
+    BYTES_OF_FENCE,
+    MAX_OPERATIONS,
+    Outcome,
+    Write,
+    WriteRefused,
+    write_fenced,
+    write_unfenced,
+)
 from tests.support.fake_zookeeper import Call, FakeZooKeeper, FakeZooKeeperServer, Moment
 
 EPOCH = "/controller_epoch"

@@ -19,9 +19,9 @@ from regent.core.protocol.controller import (
     AlterPartitionRow,
 )
 from regent.zk.admin_znodes import IsrChangeNotificationSequenceZNode, IsrChangeNotificationZNode
+from regent.zk.client.operations import ConnectionLossError
+from regent.zk.client.requests import RequestRefusedError
 from regent.zk.isr_store import MAX_PARTITIONS, ZkIsrStore
-from regent.zk.operations import ConnectionLossError
-from regent.zk.requests import RequestRefusedError
 from regent.zk.znodes import BrokerIdZNode, TopicPartitionStateZNode
 from tests.support.fake_zookeeper import Call, FakeZooKeeper, FakeZooKeeperServer, Moment
 

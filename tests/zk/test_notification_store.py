@@ -10,9 +10,15 @@ from regent.core.errors import ControllerMovedError, SessionExpiredError
 from regent.core.model import TopicPartition
 from regent.zk.admin_znodes import IsrChangeNotificationSequenceZNode as IsrChange
 from regent.zk.admin_znodes import LogDirEventNotificationSequenceZNode as LogDirEvent
+from regent.zk.client.operations import (
+    Committed,
+    ConnectionLossError,
+    Create,
+    WatchEvent,
+    WatchKind,
+)
+from regent.zk.client.requests import RequestRefusedError
 from regent.zk.notification_store import notify_log_dir_failure
-from regent.zk.operations import Committed, ConnectionLossError, Create, WatchEvent, WatchKind
-from regent.zk.requests import RequestRefusedError
 from regent.zk.store import ZkControllerStore
 from tests.support.connected_sessions import Connect
 from tests.support.fake_zookeeper import Call, FakeZooKeeperServer, Moment

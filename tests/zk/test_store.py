@@ -19,10 +19,10 @@ from regent.core.model import (
 )
 from regent.core.ports import ControllerEpoch, ControllerStore, ControllerZNode, WriteError
 from regent.zk import znodes
+from regent.zk.client.operations import ConnectionLossError, WatchEvent, WatchKind
+from regent.zk.client.requests import RequestRefusedError
+from regent.zk.client.session import SessionKeeper
 from regent.zk.cluster_identity import join_cluster
-from regent.zk.operations import ConnectionLossError, WatchEvent, WatchKind
-from regent.zk.requests import RequestRefusedError
-from regent.zk.session import SessionKeeper
 from regent.zk.store import ZkControllerStore
 from regent.zk.znodes import (
     PERSISTENT_PATHS,

@@ -16,7 +16,7 @@ from regent.core.model import (
     TopicPartition,
 )
 from regent.zk import suspect_replicas
-from regent.zk.operations import ANY_VERSION, Delete, WatchEvent, WatchKind
+from regent.zk.client.operations import ANY_VERSION, Delete, WatchEvent, WatchKind
 from regent.zk.store import ZkControllerStore
 from tests.support.fake_zookeeper import Call, FakeZooKeeper, FakeZooKeeperServer, Moment
 

@@ -9,8 +9,15 @@ import pytest
 
 from regent.core.errors import ControllerMovedError
 from regent.core.model import ReplicaAssignment
+from regent.zk.client.operations import (
+    Check,
+    ConnectionLossError,
+    Create,
+    Delete,
+    WatchEvent,
+    WatchKind,
+)
 from regent.zk.fenced_writes import MAX_OPERATIONS, Write, write_unfenced
-from regent.zk.operations import Check, ConnectionLossError, Create, Delete, WatchEvent, WatchKind
 from regent.zk.topic_deletion_store import MAX_ROUNDS, ZkTopicDeletionStore
 from regent.zk.znodes import TopicZNode
 from tests.support.connected_sessions import Connect

@@ -14,7 +14,7 @@ from regent.core.controller.events import (
     RegistrationDeleted,
     TopicChange,
 )
-from regent.zk.operations import WatchEvent, WatchKind
+from regent.zk.client.operations import WatchEvent, WatchKind
 from regent.zk.watches import controller_event
 
 CREATED, CHANGED = WatchKind.CREATED, WatchKind.CHANGED

@@ -1,4 +1,4 @@
-"""What ``zk.operations`` promises, asked of the real client and of the fake alike."""
+"""What ``zk.client.operations`` promises, asked of the real client and of the fake alike."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import pytest
 
 from regent.core.errors import SessionExpiredError, UnreadableError
-from regent.zk.operations import (
+from regent.zk.client.operations import (
     ANY_VERSION,
     Check,
     Committed,

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import pytest
 
-from regent.zk.operations import (
+from regent.zk.client.operations import (
     Check,
     Committed,
     Create,

@@ -12,8 +12,8 @@ from regent.core.controller.events import (
 )
 from regent.core.errors import SessionExpiredError
 from regent.zk.admin_znodes import ConfigEntityChangeNotificationSequenceZNode, ConfigEntityZNode
+from regent.zk.client.operations import Committed, Create, WatchEvent, WatchKind
 from regent.zk.config_store import ZkConfigStore
-from regent.zk.operations import Committed, Create, WatchEvent, WatchKind
 from tests.support.fake_zookeeper import Call, FakeZooKeeper, FakeZooKeeperServer, Moment
 
 UNCLEAN = {"unclean.leader.election.enable": "true"}

@@ -23,7 +23,7 @@ from regent.core.protocol.controller import (
     AlterPartitionResponse,
     AlterPartitionRow,
 )
-from regent.zk.operations import ConnectionLossError
+from regent.zk.client.operations import ConnectionLossError
 from regent.zk.znodes import TopicPartitionStateZNode
 from tests.support.fake_zookeeper import Call, Moment
 from tests.support.term import (

@@ -10,14 +10,14 @@ from regent.core.controller.elector import NO_CONTROLLER, Elector
 from regent.core.errors import BadDataError, ControllerMovedError, SessionExpiredError
 from regent.core.model import MAX_CONTROLLER_EPOCH
 from regent.core.ports import ControllerEpoch
-from regent.zk.controller_term import TERMS, ControllerTermZNode
-from regent.zk.operations import (
+from regent.zk.client.operations import (
     ConnectionLossError,
     Create,
     SetData,
     WatchEvent,
     WatchKind,
 )
+from regent.zk.controller_term import TERMS, ControllerTermZNode
 from regent.zk.store import ZkControllerStore
 from regent.zk.znodes import ControllerZNode
 from tests.support.fake_zookeeper import (

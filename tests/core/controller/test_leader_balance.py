@@ -18,7 +18,7 @@ from regent.core.protocol.controller import (
     ElectLeadersResponse,
 )
 from regent.zk.admin_znodes import PreferredReplicaElectionZNode
-from regent.zk.operations import ConnectionLossError
+from regent.zk.client.operations import ConnectionLossError
 from tests.support.fake_zookeeper import Call, Moment
 from tests.support.term import (
     T0,

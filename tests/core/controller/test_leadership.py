@@ -9,7 +9,7 @@ import pytest
 from regent.core.controller.leadership import MAX_ROUNDS, Failures, Leaderships, change_leaderships
 from regent.core.errors import ControllerMovedError, SessionExpiredError, StateChangeFailedError
 from regent.core.model import LeaderAndIsr, TopicPartition
-from regent.zk.operations import ConnectionLossError
+from regent.zk.client.operations import ConnectionLossError
 from tests.support.fake_zookeeper import Call, Moment
 from tests.support.term import T0, T1, Office
 

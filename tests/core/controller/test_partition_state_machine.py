@@ -15,7 +15,7 @@ from regent.core.controller.term import ControllerSettings
 from regent.core.errors import ControllerMovedError, StateChangeFailedError
 from regent.core.model import LeaderRecoveryState, ReplicaAssignment, TopicPartition
 from regent.zk.admin_znodes import ConfigEntityZNode
-from regent.zk.operations import ConnectionLossError
+from regent.zk.client.operations import ConnectionLossError
 from tests.support.fake_zookeeper import Call, Moment
 from tests.support.term import (
     T0,

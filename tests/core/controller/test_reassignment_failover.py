@@ -9,7 +9,7 @@ from contextlib import suppress
 import pytest
 
 from regent.core.model import TopicPartition
-from regent.zk.operations import ConnectionLossError
+from regent.zk.client.operations import ConnectionLossError
 from tests.support.fake_zookeeper import Call, Moment
 from tests.support.moving_cluster import ADMIN, MovingCluster
 from tests.support.term import T0, T1, Replicas, topic_id

@@ -10,7 +10,7 @@ from regent.core.controller.events import PartitionReassignmentIsrChange, ZkPart
 from regent.core.controller.term import ControllerSettings
 from regent.core.errors import Errors
 from regent.core.model import ReplicaAssignment, TopicPartition
-from regent.zk.operations import WatchKind
+from regent.zk.client.operations import WatchKind
 from tests.support.fake_zookeeper import Call, Moment
 from tests.support.moving_cluster import ADMIN, MovingCluster, topic_path
 from tests.support.term import T0, T1, Office, topic_id

@@ -21,7 +21,7 @@ from regent.core.errors import Errors
 from regent.core.model import BrokerId
 from regent.core.protocol.control import PartitionError, StopReplicaRequest, StopReplicaResponse
 from regent.core.replication.control_orders import refusal
-from regent.zk.operations import ConnectionLossError
+from regent.zk.client.operations import ConnectionLossError
 from tests.support.fake_zookeeper import Call
 from tests.support.term import (
     T0,

@@ -16,7 +16,7 @@ from typing import ClassVar, NamedTuple, TypeAlias, TypeVar, assert_never
 from kazoo.protocol.serialization import Close
 
 from regent.core.errors import RegentError
-from regent.zk.operations import (
+from regent.zk.client.operations import (
     Check,
     Committed,
     Create,

@@ -17,10 +17,16 @@ from contextlib import contextmanager
 
 from regent.core.errors import RegentError, SessionExpiredError
 from regent.core.timers import Timer
-from regent.zk.channel import check_address
-from regent.zk.client import ConnectionState, SessionCredentials, ZooKeeperClient
-from regent.zk.operations import ConnectionLossError, MultiResult, Operation, WatchEvent, Znode
-from regent.zk.requests import MAX_REQUEST_BYTES
+from regent.zk.client.channel import check_address
+from regent.zk.client.operations import (
+    ConnectionLossError,
+    MultiResult,
+    Operation,
+    WatchEvent,
+    Znode,
+)
+from regent.zk.client.requests import MAX_REQUEST_BYTES
+from regent.zk.client.zookeeper_client import ConnectionState, SessionCredentials, ZooKeeperClient
 
 logger = logging.getLogger(__name__)
 
@@ -56,7 +62,7 @@ class SessionStatistics:
 
 
 class SessionKeeper:
-    """Implements ``zk.operations.ZooKeeper`` by whichever session there is.
+    """Implements ``zk.client.operations.ZooKeeper`` by whichever session there is.
 
     Between sessions every call raises ``SessionExpiredError``. ``on_watch`` is called on an I/O
     thread and must only enqueue. The others are called on the keeper's own thread, for the first

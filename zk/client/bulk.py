@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Protocol, TypeVar
 
 from regent.core.errors import RegentError, UnreadableError
-from regent.zk.connection import Reply
-from regent.zk.operations import MultiResult, UnreadableZnode, Znode, why_unreadable
-from regent.zk.requests import (
+from regent.zk.client.connection import Reply
+from regent.zk.client.operations import MultiResult, UnreadableZnode, Znode, why_unreadable
+from regent.zk.client.requests import (
     Answer,
     BulkRead,
     Exists,
@@ -31,7 +31,7 @@ from regent.zk.requests import (
     decode_multi_read,
     decode_znode,
 )
-from regent.zk.watch_registry import ArmedWatches, WatchRegistry
+from regent.zk.client.watch_registry import ArmedWatches, WatchRegistry
 
 MAX_BULK_REQUEST_BYTES = 512 * 1024
 MAX_READS = 2_000  # paths a multiRead

@@ -1,7 +1,7 @@
 """One ZooKeeper session (``kafka.zookeeper.ZooKeeperClient``, ``org.apache.zookeeper.ZooKeeper``).
 
 Nodes are read in bulk and written in multis, watches live as long as the session does, and a lost
-session is final: whoever wants another one makes another client (``zk.session``).
+session is final: whoever wants another one makes another client (``zk.client.session``).
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from regent.core.errors import SessionExpiredError
-from regent.zk.bulk import BulkOperations
-from regent.zk.channel import ConnectionState, SessionChannel
-from regent.zk.connection import RequiredWrite, SessionCredentials
-from regent.zk.operations import (
+from regent.zk.client.bulk import BulkOperations
+from regent.zk.client.channel import ConnectionState, SessionChannel
+from regent.zk.client.connection import RequiredWrite, SessionCredentials
+from regent.zk.client.operations import (
     Committed,
     ConnectionLossError,
     Create,
@@ -24,7 +24,7 @@ from regent.zk.operations import (
     ZkError,
     Znode,
 )
-from regent.zk.requests import MAX_REQUEST_BYTES, Multi, RequestRefusedError, Sync, absolute
+from regent.zk.client.requests import MAX_REQUEST_BYTES, Multi, RequestRefusedError, Sync, absolute
 
 __all__ = ["ConnectionState", "SessionCredentials", "ZooKeeperClient"]
 
@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 
 class ZooKeeperClient:
-    """One session: it implements ``zk.operations.ZooKeeper`` until it is lost, which is final.
+    """One session: it implements ``zk.client.operations.ZooKeeper`` until it is lost, which is final.
 
     ``hosts`` is ``host:port[,host:port...][/chroot]``; with ``credentials`` the client attaches to
     an existing session. ``on_watch`` and ``on_state`` are called on the I/O thread (``on_state``

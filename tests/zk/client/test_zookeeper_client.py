@@ -4,9 +4,7 @@ import threading
 
 import pytest
 
-from regent.zk.client import ConnectionState, SessionCredentials, ZooKeeperClient
-from regent.zk.embedded import EmbeddedZooKeeper
-from regent.zk.operations import (
+from regent.zk.client.operations import (
     Check,
     Committed,
     ConnectionLossError,
@@ -18,7 +16,9 @@ from regent.zk.operations import (
     WatchKind,
     ZkError,
 )
-from regent.zk.requests import MAX_REQUEST_BYTES, RequestTooLargeError
+from regent.zk.client.requests import MAX_REQUEST_BYTES, RequestTooLargeError
+from regent.zk.client.zookeeper_client import ConnectionState, SessionCredentials, ZooKeeperClient
+from regent.zk.embedded import EmbeddedZooKeeper
 from tests.support.connected_sessions import Connect, read
 from tests.support.tcp_proxy import TcpProxy
 

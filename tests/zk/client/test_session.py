@@ -9,10 +9,10 @@ from contextlib import ExitStack
 import pytest
 
 from regent.core.errors import ForeignDirectoryError, SessionExpiredError
-from regent.zk.client import ZooKeeperClient
+from regent.zk.client.operations import ConnectionLossError, Create, SetData, WatchEvent, ZooKeeper
+from regent.zk.client.session import SessionKeeper, close_session
+from regent.zk.client.zookeeper_client import ZooKeeperClient
 from regent.zk.embedded import EmbeddedZooKeeper
-from regent.zk.operations import ConnectionLossError, Create, SetData, WatchEvent, ZooKeeper
-from regent.zk.session import SessionKeeper, close_session
 from tests.support.running_cluster import eventually
 from tests.support.tcp_proxy import TcpProxy
 

@@ -26,8 +26,8 @@ from kazoo.protocol.states import KazooState
 from kazoo.retry import KazooRetry
 
 from regent.core.errors import SessionExpiredError
-from regent.zk.bulk import UnimplementedByServerError, set_watches_requests
-from regent.zk.connection import (
+from regent.zk.client.bulk import UnimplementedByServerError, set_watches_requests
+from regent.zk.client.connection import (
     Connection,
     PollHandler,
     Reply,
@@ -35,8 +35,8 @@ from regent.zk.connection import (
     SessionCredentials,
     kazoo_log,
 )
-from regent.zk.operations import ConnectionLossError, WatchEvent, ZkError
-from regent.zk.requests import (
+from regent.zk.client.operations import ConnectionLossError, WatchEvent, ZkError
+from regent.zk.client.requests import (
     Answer,
     CloseSession,
     Exists,
@@ -45,7 +45,7 @@ from regent.zk.requests import (
     absolute,
     error_name,
 )
-from regent.zk.watch_registry import EventType, WatchRegistry
+from regent.zk.client.watch_registry import EventType, WatchRegistry
 
 logger = logging.getLogger(__name__)
 

@@ -1,7 +1,7 @@
 """The narrow ZooKeeper interface everything else is built on, real or fake.
 
 Reads come in bulk and may arm watches; writes come as atomic multis of conditional operations.
-Two implementations pass the same contract tests: ``zk.client.ZooKeeperClient`` (kazoo) and the fake
+Two implementations pass the same contract tests: ``zk.client.zookeeper_client.ZooKeeperClient`` (kazoo) and the fake
 of the tests.
 """
 

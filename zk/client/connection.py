@@ -21,8 +21,8 @@ from kazoo.protocol.connection import ConnectionHandler
 from kazoo.protocol.serialization import Connect, Watch
 from kazoo.retry import KazooRetry
 
-from regent.zk.operations import ZkError
-from regent.zk.requests import Answer, Exists, Request, decode_stat
+from regent.zk.client.operations import ZkError
+from regent.zk.client.requests import Answer, Exists, Request, decode_stat
 
 # One line an attempt while a server is away would be all that is ever logged.
 kazoo_log = logging.getLogger("regent.zk.kazoo")

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from enum import IntEnum
 from typing import NamedTuple
 
-from regent.zk.operations import WatchKind
+from regent.zk.client.operations import WatchKind
 
 
 class EventType(IntEnum):

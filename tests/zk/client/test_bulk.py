@@ -5,16 +5,15 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from regent.zk.bulk import (
+from regent.zk.client.bulk import (
     MAX_BULK_REQUEST_BYTES,
     MAX_WATCHES,
     BulkOperations,
     set_watches_requests,
 )
-from regent.zk.channel import SessionChannel
-from regent.zk.client import ZooKeeperClient
-from regent.zk.connection import Reply
-from regent.zk.operations import (
+from regent.zk.client.channel import SessionChannel
+from regent.zk.client.connection import Reply
+from regent.zk.client.operations import (
     Check,
     Committed,
     Create,
@@ -27,8 +26,9 @@ from regent.zk.operations import (
     ZkError,
     Znode,
 )
-from regent.zk.requests import Answer, MultiRead, Request, SetWatches
-from regent.zk.watch_registry import ArmedWatches
+from regent.zk.client.requests import Answer, MultiRead, Request, SetWatches
+from regent.zk.client.watch_registry import ArmedWatches
+from regent.zk.client.zookeeper_client import ZooKeeperClient
 
 pytestmark = pytest.mark.zookeeper
 

@@ -12,10 +12,8 @@ from pathlib import Path
 import pytest
 
 from regent.core.errors import SessionExpiredError
-from regent.zk.channel import SessionChannel
-from regent.zk.client import ConnectionState, ZooKeeperClient
-from regent.zk.embedded import EmbeddedZooKeeper
-from regent.zk.operations import (
+from regent.zk.client.channel import SessionChannel
+from regent.zk.client.operations import (
     ANY_VERSION,
     ConnectionLossError,
     Create,
@@ -25,7 +23,9 @@ from regent.zk.operations import (
     WatchKind,
     Znode,
 )
-from regent.zk.requests import Exists
+from regent.zk.client.requests import Exists
+from regent.zk.client.zookeeper_client import ConnectionState, ZooKeeperClient
+from regent.zk.embedded import EmbeddedZooKeeper
 from tests.support.connected_sessions import Connect, Session, read
 from tests.support.tcp_proxy import TcpProxy
 

@@ -1,0 +1,1 @@
+"""The ZooKeeper client: sessions, watches and many operations in one round trip."""
