@@ -62,15 +62,15 @@ from regent.transport.codec import CONTROL_REQUESTS, max_request_bytes
 from regent.transport.server import ControlServer, IncomingRequest
 from regent.transport.sockets import new_context
 from regent.zk import progress_mark
-from regent.zk.admin_znodes import ConfigEntityChangeNotificationZNode
 from regent.zk.client.channel import ConnectionState
 from regent.zk.client.operations import WatchEvent
 from regent.zk.client.session import SessionKeeper
 from regent.zk.client.zookeeper_client import ZooKeeperClient
 from regent.zk.cluster_identity import check_cluster, check_end_points, join_cluster
+from regent.zk.codecs.admin_znodes import ConfigEntityChangeNotificationZNode
+from regent.zk.codecs.znodes import TopicsZNode
 from regent.zk.store import ZkControllerStore
 from regent.zk.watches import controller_event
-from regent.zk.znodes import TopicsZNode
 
 _ACTOR_TIMEOUT_S = 10.0
 _SESSION_CLOSE_TIMEOUT_S = 3.0

@@ -19,8 +19,8 @@ from regent.core.replica_logs import ClusterNotes
 from regent.zk.admin import ZkAdminStore
 from regent.zk.client.operations import ConnectionLossError
 from regent.zk.client.session import SessionKeeper
+from regent.zk.codecs.znodes import ControllerZNode
 from regent.zk.progress_mark import PATH, read_mark, write_mark
-from regent.zk.znodes import ControllerZNode
 
 logger = logging.getLogger(__name__)
 

@@ -25,7 +25,7 @@ import click
 
 from regent.core.model import ReplicaAssignment
 from regent.zk.client.operations import Create
-from regent.zk.znodes import TopicZNode, encode_topic_id
+from regent.zk.codecs.znodes import TopicZNode, encode_topic_id
 from tests.support.running_cluster import RunningCluster, eventually
 
 TIMEOUT_S = 300.0

@@ -31,7 +31,7 @@ from regent.core.errors import RegentError, SessionExpiredError
 from regent.core.model import BrokerId
 from regent.zk.admin import NoClusterError, ZkAdminStore
 from regent.zk.client.operations import ConnectionLossError, ZooKeeper
-from regent.zk.json_fields import JsonObject, decode_object
+from regent.zk.codecs.json_fields import JsonObject, decode_object
 
 CONNECT_TIMEOUT_S = 5.0
 

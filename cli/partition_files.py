@@ -11,7 +11,7 @@ from typing import Any, BinaryIO, Final, TypeVar
 
 from regent.core.errors import BadDataError
 from regent.core.model import BrokerId, TopicPartition
-from regent.zk.json_fields import JsonObject, decode_object
+from regent.zk.codecs.json_fields import JsonObject, decode_object
 
 T = TypeVar("T")
 

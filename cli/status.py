@@ -25,7 +25,7 @@ from regent.core.errors import BadDataError, UnreadableError
 from regent.core.model import MAX_CONTROLLER_EPOCH, BrokerId, BrokerRegistration
 from regent.core.protocol.controller import DescribeControllerRequest, DescribeControllerResponse
 from regent.zk.admin import ZkAdminStore
-from regent.zk.znodes import TopicPartitionStateZNode
+from regent.zk.codecs.znodes import TopicPartitionStateZNode
 
 _ZOOKEEPER_LIMIT_S = 3.0
 _CONTROLLER_LIMIT_S = 3.0

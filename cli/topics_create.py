@@ -29,7 +29,7 @@ from regent.cli.waiting import timeout_option
 from regent.core.model import BrokerId, BrokerRegistration, ReplicaAssignment
 from regent.core.protocol.placement import PlacementSpec
 from regent.zk.admin import CreateTopicOutcome, NewTopic, ZkAdminStore
-from regent.zk.znodes import encode_topic_id
+from regent.zk.codecs.znodes import encode_topic_id
 
 
 @click.command(

@@ -15,7 +15,7 @@ from regent.jobs.command import InputError
 from regent.zk.admin import NoClusterError, ZkAdminStore
 from regent.zk.client.operations import ConnectionLossError
 from regent.zk.client.zookeeper_client import ZooKeeperClient
-from regent.zk.json_fields import decode_object
+from regent.zk.codecs.json_fields import decode_object
 
 F = TypeVar("F", bound=Callable[..., Any])
 

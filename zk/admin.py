@@ -21,16 +21,6 @@ from regent.core.model import (
 from regent.core.ports import ControllerFailure, TopicAssignment, WriteError
 from regent.core.protocol.control import TopicId
 from regent.zk import znodes
-from regent.zk.admin_znodes import (
-    ConfigEntityChangeNotificationZNode,
-    ConfigEntityZNode,
-    DeleteTopicsTopicZNode,
-    DeleteTopicsZNode,
-    IsrChangeNotificationZNode,
-    LogDirEventNotificationZNode,
-    PreferredReplicaElectionZNode,
-    ReassignPartitionsZNode,
-)
 from regent.zk.broker_store import broker_registration
 from regent.zk.client.conflicts import MAX_ATTEMPTS, ConflictError
 from regent.zk.client.operations import (
@@ -46,6 +36,16 @@ from regent.zk.client.operations import (
     Znode,
 )
 from regent.zk.client.requests import MAX_REQUEST_BYTES
+from regent.zk.codecs.admin_znodes import (
+    ConfigEntityChangeNotificationZNode,
+    ConfigEntityZNode,
+    DeleteTopicsTopicZNode,
+    DeleteTopicsZNode,
+    IsrChangeNotificationZNode,
+    LogDirEventNotificationZNode,
+    PreferredReplicaElectionZNode,
+    ReassignPartitionsZNode,
+)
 from regent.zk.failure_store import ControllerFailuresZNode
 from regent.zk.fenced_writes import BYTES_BESIDE_DATA, Outcome, Write, WriteRefused, write_unfenced
 from regent.zk.progress_mark import read_mark

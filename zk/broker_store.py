@@ -22,7 +22,7 @@ from regent.zk.client.operations import (
     ZooKeeper,
 )
 from regent.zk.client.requests import RequestRefusedError
-from regent.zk.suspect_replicas import SuspectZnodes
+from regent.zk.codecs.suspect_replicas import SuspectZnodes
 from regent.zk.watching_store import WatchingStore
 
 log = logging.getLogger(__name__)

@@ -10,8 +10,8 @@ from regent.core.replica_logs import ClusterNotes
 from regent.zk.admin import ZkAdminStore
 from regent.zk.client.operations import ConnectionLossError, Create, Refused, ZkError, ZooKeeper
 from regent.zk.client.requests import RequestRefusedError
+from regent.zk.codecs.znodes import ClusterIdZNode, encode_topic_id
 from regent.zk.progress_mark import read_mark
-from regent.zk.znodes import ClusterIdZNode, encode_topic_id
 
 
 class EndPointInUseError(RegentError):

@@ -7,13 +7,13 @@ from collections.abc import Collection, Mapping, Sequence
 
 from regent.core.admin.config_changes import ConfigChange
 from regent.core.errors import BadDataError
-from regent.zk.admin_znodes import (
+from regent.zk.client.operations import ANY_VERSION, Delete, UnreadableZnode, Znode
+from regent.zk.codecs.admin_znodes import (
     ConfigEntityChangeNotificationSequenceZNode,
     ConfigEntityChangeNotificationZNode,
     ConfigEntityZNode,
     sequence_number,
 )
-from regent.zk.client.operations import ANY_VERSION, Delete, UnreadableZnode, Znode
 from regent.zk.fenced_writes import write_unfenced
 from regent.zk.watching_store import WatchingStore
 

@@ -26,7 +26,6 @@ from regent.core.protocol.controller import (
     AlterPartitionResponse,
     AlterPartitionRow,
 )
-from regent.zk.admin_znodes import IsrChangeNotificationSequenceZNode
 from regent.zk.client.operations import (
     Create,
     SetData,
@@ -36,9 +35,10 @@ from regent.zk.client.operations import (
     ZooKeeper,
 )
 from regent.zk.client.requests import RequestRefusedError
+from regent.zk.codecs.admin_znodes import IsrChangeNotificationSequenceZNode
+from regent.zk.codecs.znodes import BrokerIdZNode, TopicPartitionStateZNode
 from regent.zk.fenced_writes import WriteRefused, write_unfenced
 from regent.zk.store import read_partition_states
-from regent.zk.znodes import BrokerIdZNode, TopicPartitionStateZNode
 
 MAX_PARTITIONS = 1000  # of one notification, so that the longest names fit into a znode
 

@@ -8,14 +8,14 @@ from typing import TypeVar
 
 from regent.core.errors import BadDataError
 from regent.core.model import BrokerId, TopicPartition
-from regent.zk.admin_znodes import (
+from regent.zk.client.operations import ANY_VERSION, Create, Delete, ZooKeeper
+from regent.zk.client.requests import RequestRefusedError
+from regent.zk.codecs.admin_znodes import (
     IsrChangeNotificationSequenceZNode,
     IsrChangeNotificationZNode,
     LogDirEventNotificationSequenceZNode,
     LogDirEventNotificationZNode,
 )
-from regent.zk.client.operations import ANY_VERSION, Create, Delete, ZooKeeper
-from regent.zk.client.requests import RequestRefusedError
 from regent.zk.fenced_writes import WriteRefused, write_unfenced
 from regent.zk.watching_store import WatchingStore
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from regent.core.errors import BadDataError
 from regent.core.model import TopicPartition
-from regent.zk.admin_znodes import PreferredReplicaElectionZNode
 from regent.zk.client.operations import ANY_VERSION, Delete
+from regent.zk.codecs.admin_znodes import PreferredReplicaElectionZNode
 from regent.zk.watching_store import WatchingStore
 
 

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from regent.core.errors import BadDataError
 from regent.core.model import BrokerId
-from regent.zk.admin_znodes import ProducerIdBlock, ProducerIdBlockZNode
 from regent.zk.client.conflicts import MAX_ATTEMPTS, ConflictError
 from regent.zk.client.operations import Committed, ConnectionLossError, Create, SetData, ZooKeeper
-from regent.zk.json_fields import MAX_INT64
+from regent.zk.codecs.admin_znodes import ProducerIdBlock, ProducerIdBlockZNode
+from regent.zk.codecs.json_fields import MAX_INT64
 
 BLOCK_SIZE = 1_000
 

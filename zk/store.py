@@ -32,7 +32,6 @@ from regent.core.ports import (
 )
 from regent.core.protocol.control import TopicId
 from regent.zk import znodes
-from regent.zk.admin_znodes import ConfigEntityZNode
 from regent.zk.broker_store import ZkBrokerStore
 from regent.zk.client.operations import (
     ANY_VERSION,
@@ -50,6 +49,7 @@ from regent.zk.client.operations import (
     ZooKeeper,
 )
 from regent.zk.client.requests import RequestRefusedError
+from regent.zk.codecs.admin_znodes import ConfigEntityZNode
 from regent.zk.controller_term import TERMS, ControllerTermZNode
 from regent.zk.failure_store import ZkFailureStore
 from regent.zk.fenced_writes import Outcome, Write, WriteRefused

@@ -9,11 +9,6 @@ from collections.abc import Collection, Iterable, Mapping
 
 from regent.core.errors import BadDataError, RegentError
 from regent.core.model import BrokerId
-from regent.zk.admin_znodes import (
-    DEFAULT_ENTITY_NAME,
-    ConfigEntityChangeNotificationSequenceZNode,
-    ConfigEntityZNode,
-)
 from regent.zk.client.conflicts import MAX_ATTEMPTS, ConflictError
 from regent.zk.client.operations import (
     ANY_VERSION,
@@ -25,7 +20,12 @@ from regent.zk.client.operations import (
     SetData,
     ZooKeeper,
 )
-from regent.zk.znodes import TopicZNode
+from regent.zk.codecs.admin_znodes import (
+    DEFAULT_ENTITY_NAME,
+    ConfigEntityChangeNotificationSequenceZNode,
+    ConfigEntityZNode,
+)
+from regent.zk.codecs.znodes import TopicZNode
 
 BROKERS = "brokers"
 TOPICS = "topics"

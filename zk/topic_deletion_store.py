@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
-from regent.zk.admin_znodes import ConfigEntityZNode, DeleteTopicsTopicZNode, DeleteTopicsZNode
 from regent.zk.client.operations import (
     ANY_VERSION,
     ConnectionLossError,
@@ -12,9 +11,14 @@ from regent.zk.client.operations import (
     UnreadableZnode,
     Znode,
 )
+from regent.zk.codecs.admin_znodes import (
+    ConfigEntityZNode,
+    DeleteTopicsTopicZNode,
+    DeleteTopicsZNode,
+)
+from regent.zk.codecs.znodes import TopicZNode
 from regent.zk.fenced_writes import Write, WriteRefused
 from regent.zk.watching_store import WatchingStore
-from regent.zk.znodes import TopicZNode
 
 # Somebody may create nodes below a topic while it is deleted; more than a few times in a row means
 # that it will not stop.

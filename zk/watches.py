@@ -20,22 +20,22 @@ from regent.core.controller.events import (
     ZkPartitionReassignment,
 )
 from regent.core.model import BrokerId
-from regent.zk.admin_znodes import (
+from regent.zk.client.operations import WatchEvent, WatchKind
+from regent.zk.codecs.admin_znodes import (
     DeleteTopicsZNode,
     IsrChangeNotificationZNode,
     LogDirEventNotificationZNode,
     PreferredReplicaElectionZNode,
     ReassignPartitionsZNode,
 )
-from regent.zk.client.operations import WatchEvent, WatchKind
-from regent.zk.failure_store import ControllerFailuresZNode
-from regent.zk.znodes import (
+from regent.zk.codecs.znodes import (
     BrokerIdsZNode,
     BrokerIdZNode,
     ControllerZNode,
     TopicPartitionStateZNode,
     TopicsZNode,
 )
+from regent.zk.failure_store import ControllerFailuresZNode
 
 # Also when the node itself comes or goes, so that the watch on its children is armed again.
 _OF_CHILDREN: dict[str, ControllerEvent] = {

@@ -17,8 +17,8 @@ from regent.zk.client.operations import (
     Znode,
     ZooKeeper,
 )
+from regent.zk.codecs.znodes import ControllerEpochZNode
 from regent.zk.fenced_writes import Outcome, Write, write_fenced
-from regent.zk.znodes import ControllerEpochZNode
 
 log = logging.getLogger(__name__)
 

@@ -17,7 +17,7 @@ from regent.core.errors import BadDataError
 from regent.core.model import BrokerId, TopicPartition
 from regent.jobs.command import InputError
 from regent.jobs.execution.plan_progress import PlannedMove
-from regent.zk.json_fields import JsonObject, decode_object
+from regent.zk.codecs.json_fields import JsonObject, decode_object
 
 WAVES: Final = "waves"
 ROLLBACK: Final = "rollback.json"

@@ -25,7 +25,7 @@ from regent.core.protocol.control import (
 from regent.transport.client import RequestClient, RequestFailedError
 from regent.transport.sockets import new_context
 from regent.zk.client.operations import Create
-from regent.zk.znodes import BrokerIdZNode
+from regent.zk.codecs.znodes import BrokerIdZNode
 from tests.support.connected_sessions import Session
 from tests.support.running_cluster import eventually
 from tests.support.term import topic_id

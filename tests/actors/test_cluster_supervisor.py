@@ -27,7 +27,7 @@ from regent.actors.cluster_supervisor import (
 from regent.actors.supervisor_socket import SOCKET_FILE, SupervisorError, start_brokers
 from regent.zk.client.operations import Create
 from regent.zk.client.zookeeper_client import ZooKeeperClient
-from regent.zk.znodes import ControllerZNode
+from regent.zk.codecs.znodes import ControllerZNode
 from tests.support import fake_program
 
 TIMEOUT_S = 30.0

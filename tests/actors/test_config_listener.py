@@ -22,7 +22,10 @@ from regent.core.errors import SessionExpiredError
 from regent.core.log_config import DEFAULT_LOG_CONFIG, LogConfig
 from regent.core.model import TopicPartition
 from regent.core.replication.replication_quota import ReplicationQuotas
-from regent.zk.admin_znodes import ConfigEntityChangeNotificationSequenceZNode, ConfigEntityZNode
+from regent.zk.codecs.admin_znodes import (
+    ConfigEntityChangeNotificationSequenceZNode,
+    ConfigEntityZNode,
+)
 from regent.zk.config_store import ZkConfigStore
 from tests.support.fake_zookeeper import Call, FakeZooKeeper, FakeZooKeeperServer, Moment
 from tests.support.memory_logs import MemoryLogs

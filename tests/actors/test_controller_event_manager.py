@@ -40,8 +40,8 @@ from regent.core.protocol.controller import (
     DescribeTopicsResponse,
 )
 from regent.zk.client.requests import RequestRefusedError
+from regent.zk.codecs.znodes import BrokerIdZNode, ControllerZNode, TopicZNode
 from regent.zk.failure_store import ControllerFailuresZNode
-from regent.zk.znodes import BrokerIdZNode, ControllerZNode, TopicZNode
 from tests.support.fake_zookeeper import Call
 from tests.support.stage import TIMEOUT_S, Sent, Stage, ask
 

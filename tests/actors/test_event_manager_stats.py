@@ -14,7 +14,7 @@ from regent.core.controller.events import BrokerChange, DescribeTopics, TopicCha
 from regent.core.model import ReplicaAssignment
 from regent.core.protocol.control import ControlResponse
 from regent.core.protocol.controller import UnansweredRequest
-from regent.zk.znodes import TopicZNode
+from regent.zk.codecs.znodes import TopicZNode
 from tests.support.stage import Sent, Stage, ask
 
 

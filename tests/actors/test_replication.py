@@ -29,7 +29,7 @@ from regent.core.replication.replica_manager import ReplicaManager
 from regent.storage.log_manager import LogManager
 from regent.transport.server import PortInUseError
 from regent.transport.sockets import Context, new_context
-from regent.zk.znodes import TopicPartitionStateZNode
+from regent.zk.codecs.znodes import TopicPartitionStateZNode
 from tests.support.fake_zookeeper import FakeZooKeeper
 from tests.support.memory_logs import MemoryLogs
 from tests.support.record_batches import batch, values_of

@@ -11,9 +11,12 @@ from regent.actors.broker import Broker
 from regent.actors.runtime import start_actor, stop_actor
 from regent.actors.zk_isr_manager import PropagateIsrChanges, ZkIsrManager
 from regent.core.model import LeaderAndIsr, LeaderIsrAndControllerEpoch
-from regent.zk.admin_znodes import IsrChangeNotificationSequenceZNode, IsrChangeNotificationZNode
+from regent.zk.codecs.admin_znodes import (
+    IsrChangeNotificationSequenceZNode,
+    IsrChangeNotificationZNode,
+)
+from regent.zk.codecs.znodes import TopicPartitionStateZNode
 from regent.zk.isr_store import ZkIsrStore
-from regent.zk.znodes import TopicPartitionStateZNode
 from tests.support.fake_zookeeper import FakeZooKeeper
 from tests.support.replicas import PARTITION, leader_of_two
 from tests.support.stage import TIMEOUT_S, Stage, replication_endpoint

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from regent.core.model import ReplicaAssignment
-from regent.zk.admin_znodes import ConfigEntityZNode
+from regent.zk.codecs.admin_znodes import ConfigEntityZNode
 from tests.support.fake_cluster import FakeCluster, failing
 
 SET = ("topics", "config", "t")

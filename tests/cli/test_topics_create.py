@@ -11,7 +11,7 @@ import pytest
 from regent.core.model import ReplicaAssignment
 from regent.core.protocol.controller import DescribeTopicsRequest
 from regent.core.protocol.placement import PlaceTopicsRequest
-from regent.zk.admin_znodes import ConfigEntityZNode
+from regent.zk.codecs.admin_znodes import ConfigEntityZNode
 from tests.support.fake_cluster import (
     FakeCluster,
     failing,

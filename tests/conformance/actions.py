@@ -18,15 +18,15 @@ from regent.core.protocol.controller import (
     ReassignablePartition,
 )
 from regent.zk.admin import CreateTopicOutcome, DeleteTopicOutcome, NewTopic
-from regent.zk.admin_znodes import (
+from regent.zk.client.operations import Committed, Create
+from regent.zk.codecs.admin_znodes import (
     ConfigEntityZNode,
     LogDirEventNotificationSequenceZNode,
     PreferredReplicaElectionZNode,
     ReassignPartitionsZNode,
 )
-from regent.zk.client.operations import Committed, Create
+from regent.zk.codecs.znodes import ControllerZNode, TopicZNode
 from regent.zk.store import ZkControllerStore
-from regent.zk.znodes import ControllerZNode, TopicZNode
 from tests.conformance.fields import Fields, UnknownInCaseError, one_of, partition
 from tests.conformance.record_clients import RecordClient, StandingConsumer, throttle
 from tests.conformance.sentences import understand

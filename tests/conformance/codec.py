@@ -10,16 +10,16 @@ import pytest
 
 from regent.core.errors import BadDataError
 from regent.core.model import TopicPartition
-from regent.zk.admin_znodes import (
+from regent.zk.client.operations import Committed, Create
+from regent.zk.codecs.admin_znodes import (
     ConfigEntityChangeNotificationSequenceZNode,
     FeatureZNode,
     IsrChangeNotificationSequenceZNode,
     LogDirEventNotificationSequenceZNode,
     ReassignPartitionsZNode,
 )
-from regent.zk.client.operations import Committed, Create
+from regent.zk.codecs.znodes import BrokerIdZNode
 from regent.zk.isr_store import ZkIsrStore
-from regent.zk.znodes import BrokerIdZNode
 from tests.conformance.fields import Case, Fields, UnknownInCaseError, partition
 from tests.conformance.sentences import understand
 from tests.support.fake_zookeeper import FakeZooKeeper, FakeZooKeeperServer

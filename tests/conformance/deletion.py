@@ -15,7 +15,7 @@ from regent.core.model import (
     ReplicaAssignment,
     TopicPartition,
 )
-from regent.zk.admin_znodes import DeleteTopicsTopicZNode
+from regent.zk.codecs.admin_znodes import DeleteTopicsTopicZNode
 from tests.conformance.fields import Case, Fields, UnknownInCaseError, one_of, partition
 from tests.conformance.machines import PARTITION_STATES, REPLICA_STATES
 from tests.conformance.sentences import understand

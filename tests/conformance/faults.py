@@ -22,8 +22,8 @@ from regent.core.protocol.controller import (
     ReassignablePartition,
 )
 from regent.core.replication.partition import Role
-from regent.zk.admin_znodes import LogDirEventNotificationSequenceZNode
 from regent.zk.client.operations import Committed, Create
+from regent.zk.codecs.admin_znodes import LogDirEventNotificationSequenceZNode
 from tests.conformance.fault_words import Fault, Kind, Outcome, faults, outcome
 from tests.conformance.fields import Case, Fields, UnknownInCaseError
 from tests.conformance.record_clients import RecordClient, StandingConsumer, throttle

@@ -11,13 +11,13 @@ import pytest
 
 from regent.core.model import NO_LEADER, BrokerId, ReplicaAssignment, TopicPartition
 from regent.core.protocol.controller import ControlledShutdownRequest
-from regent.zk.admin_znodes import (
+from regent.zk.client.operations import ANY_VERSION, Committed, Create, Operation, SetData, Znode
+from regent.zk.codecs.admin_znodes import (
     DeleteTopicsTopicZNode,
     PreferredReplicaElectionZNode,
     ReassignPartitionsZNode,
 )
-from regent.zk.client.operations import ANY_VERSION, Committed, Create, Operation, SetData, Znode
-from regent.zk.znodes import TopicZNode
+from regent.zk.codecs.znodes import TopicZNode
 from tests.conformance.fields import Fields, partition
 from tests.conformance.tables import OWN_TABLES, read_table
 from tests.support.running_cluster import RunningCluster, eventually

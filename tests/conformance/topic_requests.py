@@ -25,9 +25,9 @@ from regent.core.protocol.topics import (
     TopicsRequest,
 )
 from regent.core.replication.metadata_cache import MetadataCache
-from regent.zk.admin_znodes import DeleteTopicsTopicZNode
+from regent.zk.codecs.admin_znodes import DeleteTopicsTopicZNode
+from regent.zk.codecs.znodes import TopicZNode, TopicZNodeData
 from regent.zk.topic_store import ZkTopicStore
-from regent.zk.znodes import TopicZNode, TopicZNodeData
 from tests.conformance.fields import (
     Case,
     Fields,

@@ -21,8 +21,8 @@ from regent.zk.client.operations import (
     Znode,
     ZooKeeper,
 )
+from regent.zk.codecs.znodes import TopicPartitionStateZNode, TopicZNode
 from regent.zk.store import ZkControllerStore
-from regent.zk.znodes import TopicPartitionStateZNode, TopicZNode
 from tests.conformance.fields import partition
 from tests.support.term import broker_info, leadership
 from tests.support.zookeeper_sessions import FENCES, Ensemble, WatchingSession

@@ -8,12 +8,12 @@ from typing import Any
 
 from regent.core.model import LeaderAndIsr, LeaderIsrAndControllerEpoch
 from regent.core.ports import ControllerEpoch, WriteError
-from regent.zk.admin_znodes import (
+from regent.zk.client.operations import Create, Refused, SetData
+from regent.zk.codecs.admin_znodes import (
     PreferredReplicaElectionZNode,
     ReassignPartitionsZNode,
 )
-from regent.zk.client.operations import Create, Refused, SetData
-from regent.zk.znodes import (
+from regent.zk.codecs.znodes import (
     ControllerEpochZNode,
     TopicZNode,
 )

@@ -16,7 +16,8 @@ from regent.core.errors import BrokerIdInUseError, ControllerMovedError, Errors
 from regent.core.model import BrokerInfo, ReplicaAssignment
 from regent.core.ports import TopicAssignment, WriteError
 from regent.core.protocol.controller import AlterPartitionRequest
-from regent.zk.admin_znodes import (
+from regent.zk.client.operations import ANY_VERSION, Committed, Refused, SetData
+from regent.zk.codecs.admin_znodes import (
     DeleteTopicsTopicZNode,
     IsrChangeNotificationSequenceZNode,
     LogDirEventNotificationSequenceZNode,
@@ -24,13 +25,12 @@ from regent.zk.admin_znodes import (
     ReassignPartitionsZNode,
     sequence_number,
 )
-from regent.zk.client.operations import ANY_VERSION, Committed, Refused, SetData
-from regent.zk.isr_store import ZkIsrStore
-from regent.zk.store import ZkControllerStore
-from regent.zk.znodes import (
+from regent.zk.codecs.znodes import (
     BrokerIdZNode,
     TopicsZNode,
 )
+from regent.zk.isr_store import ZkIsrStore
+from regent.zk.store import ZkControllerStore
 from tests.conformance.fields import Case, Fields, UnknownInCaseError, assignment, one_of, partition
 from tests.conformance.proposals import T0, proposal
 from tests.conformance.sentences import understand

@@ -19,7 +19,7 @@ from regent.jobs.assignment_source import (
 from regent.jobs.command import InputError
 from regent.zk.client.operations import Create
 from regent.zk.client.zookeeper_client import ZooKeeperClient
-from regent.zk.znodes import TopicPartitionStateZNode, TopicZNode, encode_topic_id
+from regent.zk.codecs.znodes import TopicPartitionStateZNode, TopicZNode, encode_topic_id
 
 ROWS: list[dict[str, Any]] = [
     {"topic": "a", "partition": 0, "replicas": [3, 1]},

@@ -16,12 +16,12 @@ from regent.core.protocol.controller import (
     ListPartitionReassignmentsRequest,
     ReassignablePartition,
 )
-from regent.zk.admin_znodes import (
+from regent.zk.codecs.admin_znodes import (
     DeleteTopicsTopicZNode,
     PreferredReplicaElectionZNode,
     ReassignPartitionsZNode,
 )
-from regent.zk.znodes import ControllerZNode, TopicZNode, TopicZNodeData
+from regent.zk.codecs.znodes import ControllerZNode, TopicZNode, TopicZNodeData
 from tests.simulation.cluster import Cluster
 from tests.simulation.configurations import set_config
 from tests.simulation.leadership_history import LeadershipHistory

@@ -34,11 +34,11 @@ from regent.core.protocol.controller import (
 from regent.core.replication.metadata_cache import MetadataCache
 from regent.core.replication.replica_manager import ReplicaManager, ReplicationSettings
 from regent.zk import cluster_identity
-from regent.zk.admin_znodes import ConfigEntityChangeNotificationZNode
 from regent.zk.client.operations import ConnectionLossError, WatchEvent
+from regent.zk.codecs.admin_znodes import ConfigEntityChangeNotificationZNode
+from regent.zk.codecs.znodes import TopicsZNode
 from regent.zk.store import ZkControllerStore
 from regent.zk.watches import controller_event
-from regent.zk.znodes import TopicsZNode
 from tests.simulation.channel import FEW_REQUESTS, REQUEST_TIMEOUT_MS, Channel
 from tests.simulation.client_requests import (
     ConsumeRequest,

@@ -25,7 +25,7 @@ from regent.core.model import (
 from regent.core.protocol.control import ControlResponse
 from regent.core.protocol.controller import ControllerRequest, ControllerResponse
 from regent.core.replication.replica_manager import ReplicationSettings
-from regent.zk.znodes import ClusterIdZNode, TopicPartitionStateZNode, TopicZNode
+from regent.zk.codecs.znodes import ClusterIdZNode, TopicPartitionStateZNode, TopicZNode
 from tests.simulation.broker import MAX_EVENTS, SimulatedBroker, World
 from tests.simulation.channel import MANY_REQUESTS
 from tests.simulation.disk import Disk

@@ -8,7 +8,10 @@ from collections.abc import Callable, Mapping
 from regent.core.admin.config_changes import DEFAULT_BROKER, UNCLEAN_LEADER_ELECTION
 from regent.core.model import BrokerId, TopicPartition
 from regent.core.protocol.control import LeaderAndIsrRequest
-from regent.zk.admin_znodes import ConfigEntityChangeNotificationSequenceZNode, ConfigEntityZNode
+from regent.zk.codecs.admin_znodes import (
+    ConfigEntityChangeNotificationSequenceZNode,
+    ConfigEntityZNode,
+)
 from tests.simulation.broker import SimulatedBroker
 from tests.simulation.cluster import Cluster
 from tests.simulation.network import RequestBody

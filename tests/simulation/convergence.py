@@ -21,9 +21,9 @@ from regent.core.model import (
     TopicPartition,
 )
 from regent.core.replication.partition import Role
-from regent.zk.admin_znodes import DeleteTopicsTopicZNode, ReassignPartitionsZNode
 from regent.zk.client.operations import Znode
-from regent.zk.znodes import (
+from regent.zk.codecs.admin_znodes import DeleteTopicsTopicZNode, ReassignPartitionsZNode
+from regent.zk.codecs.znodes import (
     BrokerIdZNode,
     ControllerEpochZNode,
     ControllerZNode,

@@ -31,8 +31,8 @@ from regent.core.replication.control_orders import ControlOrders
 from regent.core.replication.replica_fetcher import ReplicaFetcher
 from regent.zk import store
 from regent.zk.client.operations import ANY_VERSION, SetData
+from regent.zk.codecs.znodes import TopicZNode
 from regent.zk.watching_store import WatchingStore
-from regent.zk.znodes import TopicZNode
 
 Defect: TypeAlias = Callable[[], Any]
 

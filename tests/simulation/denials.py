@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from regent.core.controller.events import LookAgain
 from regent.core.model import BrokerId
-from regent.zk.znodes import (
+from regent.zk.codecs.znodes import (
     ControllerZNode,
     TopicPartitionStateZNode,
     TopicPartitionsZNode,

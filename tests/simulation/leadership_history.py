@@ -23,10 +23,10 @@ from regent.core.protocol.controller import (
     ElectionType,
     ElectLeadersRequest,
 )
-from regent.zk.admin_znodes import ConfigEntityZNode, DeleteTopicsZNode
 from regent.zk.client.operations import Check, Create, Delete, Operation, SetData
-from regent.zk.suspect_replicas import decode as decode_suspects
-from regent.zk.znodes import (
+from regent.zk.codecs.admin_znodes import ConfigEntityZNode, DeleteTopicsZNode
+from regent.zk.codecs.suspect_replicas import decode as decode_suspects
+from regent.zk.codecs.znodes import (
     BrokerIdZNode,
     ControllerEpochZNode,
     ControllerZNode,

@@ -11,7 +11,7 @@ from regent.core.protocol.controller import (
     AlterPartitionReassignmentsRequest,
     ReassignablePartition,
 )
-from regent.zk.admin_znodes import DeleteTopicsTopicZNode
+from regent.zk.codecs.admin_znodes import DeleteTopicsTopicZNode
 from regent.zk.failure_store import ControllerFailuresZNode
 from tests.simulation.broker import PlantedError, SimulatedBroker
 from tests.simulation.cluster import Cluster

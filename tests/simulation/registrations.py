@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from regent.zk.client.operations import Create, Delete, SetData
-from regent.zk.znodes import BrokerIdsZNode, BrokerIdZNode
+from regent.zk.codecs.znodes import BrokerIdsZNode, BrokerIdZNode
 from tests.simulation.broker import SimulatedBroker
 from tests.simulation.cluster import Cluster
 from tests.support.zookeeper_replica import Transaction

@@ -18,10 +18,10 @@ from regent.core.model import BrokerId
 from regent.core.protocol.broker import FetchRequest
 from regent.core.protocol.control import StopReplicaRequest
 from regent.core.protocol.controller import AlterPartitionRequest, ControlledShutdownRequest
-from regent.zk.admin_znodes import DeleteTopicsTopicZNode, DeleteTopicsZNode
 from regent.zk.client.operations import ConnectionLossError
+from regent.zk.codecs.admin_znodes import DeleteTopicsTopicZNode, DeleteTopicsZNode
+from regent.zk.codecs.znodes import TopicsZNode
 from regent.zk.failure_store import ControllerFailuresZNode
-from regent.zk.znodes import TopicsZNode
 from tests.simulation.addresses import Addresses
 from tests.simulation.admins import Admins
 from tests.simulation.bounds import Bounds

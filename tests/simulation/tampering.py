@@ -5,8 +5,13 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
+from regent.zk.codecs.znodes import (
+    BrokerIdsZNode,
+    BrokerIdZNode,
+    ControllerEpochZNode,
+    ControllerZNode,
+)
 from regent.zk.controller_term import TERMS
-from regent.zk.znodes import BrokerIdsZNode, BrokerIdZNode, ControllerEpochZNode, ControllerZNode
 from tests.simulation.cluster import Cluster
 from tests.simulation.leadership_history import LeadershipHistory
 from tests.support.fake_zookeeper import SavedData

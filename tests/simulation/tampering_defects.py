@@ -18,9 +18,9 @@ from regent.core.replication.control_orders import ControlOrders
 from regent.zk import broker_store, cluster_identity
 from regent.zk.admin import ZkAdminStore
 from regent.zk.client.operations import ANY_VERSION, Delete
+from regent.zk.codecs.znodes import BrokerIdZNode
 from regent.zk.store import ZkControllerStore
 from regent.zk.watching_store import WatchingStore
-from regent.zk.znodes import BrokerIdZNode
 
 Defect: TypeAlias = Callable[[], Any]
 

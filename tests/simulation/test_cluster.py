@@ -13,8 +13,8 @@ from regent.core.protocol.controller import (
     AlterPartitionReassignmentsResponse,
     ReassignablePartition,
 )
-from regent.zk.admin_znodes import DeleteTopicsTopicZNode
-from regent.zk.znodes import TopicZNode
+from regent.zk.codecs.admin_znodes import DeleteTopicsTopicZNode
+from regent.zk.codecs.znodes import TopicZNode
 from tests.simulation.bounds import Bounds
 from tests.simulation.cluster import Cluster
 from tests.simulation.convergence import assert_converged

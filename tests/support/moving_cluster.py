@@ -38,9 +38,14 @@ from regent.core.protocol.controller import (
     OngoingReassignment,
     ReassignablePartition,
 )
-from regent.zk.admin_znodes import ReassignPartitionsZNode
 from regent.zk.client.operations import Check, SetData
-from regent.zk.znodes import ControllerZNode, TopicPartitionStateZNode, TopicsZNode, TopicZNode
+from regent.zk.codecs.admin_znodes import ReassignPartitionsZNode
+from regent.zk.codecs.znodes import (
+    ControllerZNode,
+    TopicPartitionStateZNode,
+    TopicsZNode,
+    TopicZNode,
+)
 from tests.support.fake_zookeeper import Hook
 from tests.support.term import ByBroker, Candidate, Replicas, Tree, of_type, requests, topic_id
 

@@ -22,7 +22,7 @@ from regent.core.protocol.controller import (
 )
 from regent.transport.codec import Request, Response
 from regent.zk.admin import ZkAdminStore
-from regent.zk.znodes import TopicZNode
+from regent.zk.codecs.znodes import TopicZNode
 from tests.support.fake_cluster import FakeCluster
 
 BEFORE, TARGET = (0, 1), (2, 3)

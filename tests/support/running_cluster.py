@@ -30,7 +30,7 @@ from regent.transport.remote_ref import RemoteActorRef
 from regent.transport.sockets import new_context
 from regent.zk.client.operations import Create
 from regent.zk.client.zookeeper_client import ZooKeeperClient
-from regent.zk.znodes import (
+from regent.zk.codecs.znodes import (
     ControllerEpochZNode,
     ControllerZNode,
     TopicPartitionStateZNode,

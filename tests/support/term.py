@@ -58,9 +58,9 @@ from regent.core.protocol.control import (
     UpdateMetadataRequest,
 )
 from regent.zk.client.operations import ANY_VERSION, Committed, Delete, WatchEvent
+from regent.zk.codecs.znodes import ControllerZNode, TopicPartitionStateZNode, TopicZNode
 from regent.zk.store import ZkControllerStore, topic_assignment
 from regent.zk.watches import controller_event
-from regent.zk.znodes import ControllerZNode, TopicPartitionStateZNode, TopicZNode
 from tests.support.fake_zookeeper import FakeZooKeeper, FakeZooKeeperServer
 
 T = TypeVar("T")

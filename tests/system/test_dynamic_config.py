@@ -9,8 +9,11 @@ from pathlib import Path
 import pytest
 
 from regent.core.model import NO_LEADER
-from regent.zk.admin_znodes import ConfigEntityChangeNotificationSequenceZNode, ConfigEntityZNode
 from regent.zk.client.operations import Create
+from regent.zk.codecs.admin_znodes import (
+    ConfigEntityChangeNotificationSequenceZNode,
+    ConfigEntityZNode,
+)
 from tests.support.running_cluster import RunningCluster, eventually
 
 pytestmark = [pytest.mark.system, pytest.mark.zookeeper]

@@ -9,7 +9,7 @@ import pytest
 
 from regent.core.protocol.broker import ShutdownBrokerRequest
 from regent.zk.client.operations import ANY_VERSION, Delete, SetData
-from regent.zk.znodes import ControllerEpochZNode, ControllerZNode
+from regent.zk.codecs.znodes import ControllerEpochZNode, ControllerZNode
 from tests.support.running_cluster import RunningCluster, eventually
 
 pytestmark = [pytest.mark.system, pytest.mark.zookeeper]

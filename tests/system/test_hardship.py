@@ -14,7 +14,7 @@ import pytest
 
 from regent.config.command_line import COMMAND
 from regent.zk.client.operations import ANY_VERSION, Create, SetData
-from regent.zk.znodes import TopicZNode
+from regent.zk.codecs.znodes import TopicZNode
 from tests.support.running_cluster import SESSION_TIMEOUT_MS, RunningCluster, eventually
 
 pytestmark = [pytest.mark.system, pytest.mark.zookeeper]

@@ -22,13 +22,13 @@ from regent.core.ports import TopicAssignment
 from regent.core.protocol.broker import ShutdownBrokerRequest
 from regent.transport.client import RequestError
 from regent.zk.admin import ZkAdminStore
-from regent.zk.admin_znodes import (
+from regent.zk.client.operations import Create
+from regent.zk.codecs.admin_znodes import (
     DeleteTopicsTopicZNode,
     DeleteTopicsZNode,
     ReassignPartitionsZNode,
 )
-from regent.zk.client.operations import Create
-from regent.zk.znodes import TopicZNode, encode_topic_id
+from regent.zk.codecs.znodes import TopicZNode, encode_topic_id
 from tests.support.running_cluster import RunningCluster, eventually
 
 pytestmark = [pytest.mark.system, pytest.mark.zookeeper]

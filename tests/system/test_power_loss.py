@@ -18,7 +18,7 @@ from regent.core.model import BrokerId, TopicPartition
 from regent.storage.checkpoints import HIGH_WATERMARKS
 from regent.storage.log_ends import LOG_ENDS
 from regent.zk.client.operations import ANY_VERSION, Delete
-from regent.zk.znodes import TopicPartitionStateZNode
+from regent.zk.codecs.znodes import TopicPartitionStateZNode
 from tests.support.breakable_cluster import BROKERS, BreakableCluster
 from tests.support.running_cluster import eventually, guardian_of
 from tests.support.zookeeper_sessions import deny_writing

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from regent.zk.admin_znodes import IsrChangeNotificationZNode
+from regent.zk.codecs.admin_znodes import IsrChangeNotificationZNode
 from tests.support.running_cluster import RunningCluster, eventually
 
 pytestmark = [pytest.mark.system, pytest.mark.zookeeper]

@@ -13,9 +13,9 @@ from kazoo.client import KazooClient
 from kazoo.security import OPEN_ACL_UNSAFE, make_digest_acl
 
 from regent.core.model import ReplicaAssignment
-from regent.zk.admin_znodes import ConfigEntityZNode
 from regent.zk.client.operations import ANY_VERSION, Create, Delete
-from regent.zk.znodes import (
+from regent.zk.codecs.admin_znodes import ConfigEntityZNode
+from regent.zk.codecs.znodes import (
     BrokerIdsZNode,
     ControllerZNode,
     TopicsZNode,

@@ -19,9 +19,9 @@ from regent.zk.admin import (
     TopicTooLargeError,
     ZkAdminStore,
 )
-from regent.zk.admin_znodes import ConfigEntityZNode
 from regent.zk.client.conflicts import ConflictError
 from regent.zk.client.operations import ConnectionLossError, Create
+from regent.zk.codecs.admin_znodes import ConfigEntityZNode
 from tests.support.fake_zookeeper import Call, FakeZooKeeper, FakeZooKeeperServer, Moment
 from tests.support.zookeeper_sessions import apply
 

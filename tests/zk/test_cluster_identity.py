@@ -24,9 +24,9 @@ from regent.zk.cluster_identity import (
     check_end_points,
     join_cluster,
 )
+from regent.zk.codecs.znodes import BrokerIdZNode, ClusterIdZNode
 from regent.zk.progress_mark import read_mark, write_mark
 from regent.zk.store import ZkControllerStore
-from regent.zk.znodes import BrokerIdZNode, ClusterIdZNode
 from tests.support.cluster_notes import NotesInMemory
 from tests.support.fake_zookeeper import (
     Call,

@@ -18,11 +18,14 @@ from regent.core.protocol.controller import (
     AlterPartitionResponse,
     AlterPartitionRow,
 )
-from regent.zk.admin_znodes import IsrChangeNotificationSequenceZNode, IsrChangeNotificationZNode
 from regent.zk.client.operations import ConnectionLossError
 from regent.zk.client.requests import RequestRefusedError
+from regent.zk.codecs.admin_znodes import (
+    IsrChangeNotificationSequenceZNode,
+    IsrChangeNotificationZNode,
+)
+from regent.zk.codecs.znodes import BrokerIdZNode, TopicPartitionStateZNode
 from regent.zk.isr_store import MAX_PARTITIONS, ZkIsrStore
-from regent.zk.znodes import BrokerIdZNode, TopicPartitionStateZNode
 from tests.support.fake_zookeeper import Call, FakeZooKeeper, FakeZooKeeperServer, Moment
 
 P0, P1 = TopicPartition("payments", 0), TopicPartition("payments", 1)

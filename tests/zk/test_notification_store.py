@@ -8,8 +8,6 @@ import pytest
 
 from regent.core.errors import ControllerMovedError, SessionExpiredError
 from regent.core.model import TopicPartition
-from regent.zk.admin_znodes import IsrChangeNotificationSequenceZNode as IsrChange
-from regent.zk.admin_znodes import LogDirEventNotificationSequenceZNode as LogDirEvent
 from regent.zk.client.operations import (
     Committed,
     ConnectionLossError,
@@ -18,6 +16,8 @@ from regent.zk.client.operations import (
     WatchKind,
 )
 from regent.zk.client.requests import RequestRefusedError
+from regent.zk.codecs.admin_znodes import IsrChangeNotificationSequenceZNode as IsrChange
+from regent.zk.codecs.admin_znodes import LogDirEventNotificationSequenceZNode as LogDirEvent
 from regent.zk.notification_store import notify_log_dir_failure
 from regent.zk.store import ZkControllerStore
 from tests.support.connected_sessions import Connect

@@ -6,8 +6,8 @@ import pytest
 
 from regent.core.errors import BadDataError, ControllerMovedError, SessionExpiredError
 from regent.core.model import TopicPartition
-from regent.zk.admin_znodes import PreferredReplicaElectionZNode
 from regent.zk.client.operations import ConnectionLossError, Create, WatchEvent, WatchKind
+from regent.zk.codecs.admin_znodes import PreferredReplicaElectionZNode
 from regent.zk.store import ZkControllerStore
 from tests.support.connected_sessions import Connect
 from tests.support.fake_zookeeper import Call, FakeZooKeeperServer, Moment

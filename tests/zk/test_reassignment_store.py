@@ -8,8 +8,8 @@ import pytest
 
 from regent.core.errors import BadDataError, ControllerMovedError
 from regent.core.model import TopicPartition
-from regent.zk.admin_znodes import ReassignPartitionsZNode
 from regent.zk.client.operations import ConnectionLossError, WatchEvent, WatchKind
+from regent.zk.codecs.admin_znodes import ReassignPartitionsZNode
 from tests.support.fake_zookeeper import Call, Moment
 from tests.support.term import T0, T1, Office
 

@@ -23,8 +23,7 @@ from regent.zk.client.operations import ConnectionLossError, WatchEvent, WatchKi
 from regent.zk.client.requests import RequestRefusedError
 from regent.zk.client.session import SessionKeeper
 from regent.zk.cluster_identity import join_cluster
-from regent.zk.store import ZkControllerStore
-from regent.zk.znodes import (
+from regent.zk.codecs.znodes import (
     PERSISTENT_PATHS,
     BrokerIdZNode,
     TopicPartitionStateZNode,
@@ -32,6 +31,7 @@ from regent.zk.znodes import (
     TopicPartitionZNode,
     TopicZNode,
 )
+from regent.zk.store import ZkControllerStore
 from tests.support.cluster_notes import NotesInMemory
 from tests.support.fake_zookeeper import Call, FakeZooKeeper, FakeZooKeeperServer, Hook, Moment
 from tests.support.term import KeptSession, broker_info, leadership, topic_id

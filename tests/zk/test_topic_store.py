@@ -5,9 +5,9 @@ import pytest
 from regent.core.admin.admin_requests import NewTopic
 from regent.core.errors import Errors
 from regent.core.model import ReplicaAssignment
-from regent.zk.admin_znodes import DeleteTopicsTopicZNode
+from regent.zk.codecs.admin_znodes import DeleteTopicsTopicZNode
+from regent.zk.codecs.znodes import TopicZNode
 from regent.zk.topic_store import ZkTopicStore
-from regent.zk.znodes import TopicZNode
 from tests.support.fake_zookeeper import FakeZooKeeper
 from tests.support.term import Tree, topic_id
 

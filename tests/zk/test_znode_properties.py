@@ -20,7 +20,7 @@ from regent.core.model import (
     ReplicaAssignment,
     TopicPartition,
 )
-from regent.zk.admin_znodes import (
+from regent.zk.codecs.admin_znodes import (
     ConfigEntityChangeNotificationSequenceZNode,
     ConfigEntityZNode,
     FeatureZNode,
@@ -33,7 +33,7 @@ from regent.zk.admin_znodes import (
     ProducerIdBlockZNode,
     ReassignPartitionsZNode,
 )
-from regent.zk.znodes import (
+from regent.zk.codecs.znodes import (
     BrokerIdZNode,
     ClusterIdZNode,
     ControllerEpochZNode,

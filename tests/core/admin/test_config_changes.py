@@ -11,8 +11,11 @@ from regent.core.controller.events import (
     UncleanLeaderElectionEnable,
 )
 from regent.core.errors import SessionExpiredError
-from regent.zk.admin_znodes import ConfigEntityChangeNotificationSequenceZNode, ConfigEntityZNode
 from regent.zk.client.operations import Committed, Create, WatchEvent, WatchKind
+from regent.zk.codecs.admin_znodes import (
+    ConfigEntityChangeNotificationSequenceZNode,
+    ConfigEntityZNode,
+)
 from regent.zk.config_store import ZkConfigStore
 from tests.support.fake_zookeeper import Call, FakeZooKeeper, FakeZooKeeperServer, Moment
 

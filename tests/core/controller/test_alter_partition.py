@@ -24,7 +24,7 @@ from regent.core.protocol.controller import (
     AlterPartitionRow,
 )
 from regent.zk.client.operations import ConnectionLossError
-from regent.zk.znodes import TopicPartitionStateZNode
+from regent.zk.codecs.znodes import TopicPartitionStateZNode
 from tests.support.fake_zookeeper import Call, Moment
 from tests.support.term import (
     T0,

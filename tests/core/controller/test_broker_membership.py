@@ -20,7 +20,7 @@ from regent.core.protocol.control import (
     LeaderAndIsrType,
     UpdateMetadataRequest,
 )
-from regent.zk.znodes import BrokerIdZNode
+from regent.zk.codecs.znodes import BrokerIdZNode
 from tests.support.term import (
     T0,
     T1,

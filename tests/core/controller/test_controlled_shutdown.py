@@ -19,7 +19,7 @@ from regent.core.errors import Errors
 from regent.core.model import UNKNOWN_BROKER_EPOCH, ReplicaAssignment, TopicPartition
 from regent.core.protocol.control import LeaderAndIsrRequest, LeaderAndIsrResponse
 from regent.core.protocol.controller import ControlledShutdownResponse
-from regent.zk.znodes import TopicPartitionStateZNode
+from regent.zk.codecs.znodes import TopicPartitionStateZNode
 from tests.support.term import (
     T0,
     T1,

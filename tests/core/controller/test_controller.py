@@ -57,8 +57,8 @@ from regent.core.protocol.controller import (
     ControllerPartition,
     DescribeTopicsResponse,
 )
+from regent.zk.codecs.znodes import BrokerIdsZNode, BrokerIdZNode
 from regent.zk.store import ZkControllerStore
-from regent.zk.znodes import BrokerIdsZNode, BrokerIdZNode
 from tests.support.cluster_notes import NotesInMemory
 from tests.support.fake_zookeeper import Call, FakeZooKeeper, Moment
 from tests.support.term import (

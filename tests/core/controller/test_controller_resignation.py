@@ -30,7 +30,7 @@ from regent.core.controller.events import (
 from regent.core.errors import Errors
 from regent.core.model import TopicPartition
 from regent.core.protocol.controller import ControlledShutdownResponse
-from regent.zk.znodes import BrokerIdZNode, ControllerZNode
+from regent.zk.codecs.znodes import BrokerIdZNode, ControllerZNode
 from tests.support.fake_zookeeper import Call, FakeZooKeeper, Moment
 from tests.support.term import (
     T0,

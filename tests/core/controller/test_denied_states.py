@@ -33,9 +33,9 @@ from regent.core.protocol.control import (
     LeaderAndIsrResponse,
     PartitionError,
 )
-from regent.zk.admin_znodes import IsrChangeNotificationSequenceZNode
+from regent.zk.codecs.admin_znodes import IsrChangeNotificationSequenceZNode
+from regent.zk.codecs.znodes import TopicPartitionStateZNode, TopicPartitionsZNode
 from regent.zk.store import ZkControllerStore
-from regent.zk.znodes import TopicPartitionStateZNode, TopicPartitionsZNode
 from tests.support.fake_zookeeper import FakeZooKeeper, FakeZooKeeperServer
 from tests.support.term import (
     T0,

@@ -25,9 +25,12 @@ from regent.core.protocol.controller import (
     AlterPartitionRow,
     ReassignablePartition,
 )
-from regent.zk.admin_znodes import IsrChangeNotificationSequenceZNode, ReassignPartitionsZNode
+from regent.zk.codecs.admin_znodes import (
+    IsrChangeNotificationSequenceZNode,
+    ReassignPartitionsZNode,
+)
+from regent.zk.codecs.znodes import TopicPartitionStateZNode, TopicPartitionsZNode, TopicZNode
 from regent.zk.failure_store import ControllerFailuresZNode
-from regent.zk.znodes import TopicPartitionStateZNode, TopicPartitionsZNode, TopicZNode
 from tests.support.fake_zookeeper import Call, FakeZooKeeperServer
 from tests.support.term import (
     T0,

@@ -17,9 +17,9 @@ from regent.zk.client.operations import (
     WatchEvent,
     WatchKind,
 )
+from regent.zk.codecs.znodes import ControllerZNode
 from regent.zk.controller_term import TERMS, ControllerTermZNode
 from regent.zk.store import ZkControllerStore
-from regent.zk.znodes import ControllerZNode
 from tests.support.fake_zookeeper import (
     Call,
     FakeZooKeeper,

@@ -17,8 +17,8 @@ from regent.core.protocol.controller import (
     ElectLeadersRequest,
     ElectLeadersResponse,
 )
-from regent.zk.admin_znodes import PreferredReplicaElectionZNode
 from regent.zk.client.operations import ConnectionLossError
+from regent.zk.codecs.admin_znodes import PreferredReplicaElectionZNode
 from tests.support.fake_zookeeper import Call, Moment
 from tests.support.term import (
     T0,

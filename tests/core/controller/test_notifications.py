@@ -19,9 +19,9 @@ from regent.core.model import (
     TopicPartition,
 )
 from regent.core.protocol.control import LeaderAndIsrRequest, LeaderAndIsrResponse, PartitionError
-from regent.zk.admin_znodes import IsrChangeNotificationSequenceZNode as IsrChange
-from regent.zk.admin_znodes import LogDirEventNotificationSequenceZNode as LogDirEvent
 from regent.zk.client.operations import WatchEvent, WatchKind
+from regent.zk.codecs.admin_znodes import IsrChangeNotificationSequenceZNode as IsrChange
+from regent.zk.codecs.admin_znodes import LogDirEventNotificationSequenceZNode as LogDirEvent
 from tests.support.fake_zookeeper import Call, Moment
 from tests.support.term import (
     T0,

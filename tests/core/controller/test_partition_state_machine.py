@@ -14,8 +14,8 @@ from regent.core.controller.states import VALID_PREVIOUS_PARTITION_STATES, Parti
 from regent.core.controller.term import ControllerSettings
 from regent.core.errors import ControllerMovedError, StateChangeFailedError
 from regent.core.model import LeaderRecoveryState, ReplicaAssignment, TopicPartition
-from regent.zk.admin_znodes import ConfigEntityZNode
 from regent.zk.client.operations import ConnectionLossError
+from regent.zk.codecs.admin_znodes import ConfigEntityZNode
 from tests.support.fake_zookeeper import Call, Moment
 from tests.support.term import (
     T0,

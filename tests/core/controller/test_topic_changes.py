@@ -13,10 +13,10 @@ from regent.core.model import (
     TopicPartition,
 )
 from regent.core.protocol.control import LeaderAndIsrRequest, LeaderAndIsrType, StopReplicaRequest
-from regent.zk.admin_znodes import ReassignPartitionsZNode
 from regent.zk.client.operations import Committed, Create, WatchKind
+from regent.zk.codecs.admin_znodes import ReassignPartitionsZNode
+from regent.zk.codecs.znodes import TopicPartitionStateZNode, TopicZNode
 from regent.zk.fenced_writes import BYTES_OF_FENCE
-from regent.zk.znodes import TopicPartitionStateZNode, TopicZNode
 from tests.support.fake_zookeeper import Call, FakeZooKeeper, Moment
 from tests.support.term import (
     T0,

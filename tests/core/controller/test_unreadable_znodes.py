@@ -14,14 +14,14 @@ from regent.core.controller.events import (
     TopicChange,
 )
 from regent.core.model import ReplicaAssignment, TopicPartition
-from regent.zk.admin_znodes import (
+from regent.zk.codecs.admin_znodes import (
     DeleteTopicsZNode,
     IsrChangeNotificationZNode,
     LogDirEventNotificationZNode,
     PreferredReplicaElectionZNode,
     ReassignPartitionsZNode,
 )
-from regent.zk.znodes import (
+from regent.zk.codecs.znodes import (
     BrokerIdsZNode,
     BrokerIdZNode,
     ControllerEpochZNode,

@@ -21,7 +21,7 @@ from regent.jobs.execution.plan_execution import (
     execute_plan,
     inspect_plan,
 )
-from regent.zk.znodes import TopicZNode
+from regent.zk.codecs.znodes import TopicZNode
 from tests.support.fake_cluster import ADDRESS, FakeCluster
 from tests.support.fake_zookeeper import Call
 from tests.support.plan_controller import (

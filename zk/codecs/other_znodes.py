@@ -1,6 +1,6 @@
 """The znodes the controller has no part in: access control, token changes, old consumer offsets.
 
-As in ``zk.znodes``: one namespace a path, ``decode`` raises ``BadDataError`` and nothing else.
+As in ``zk.codecs.znodes``: one namespace a path, ``decode`` raises ``BadDataError`` and nothing else.
 Unknown keys are ignored, as Kafka does.
 """
 
@@ -13,7 +13,7 @@ import orjson
 
 from regent.core.errors import BadDataError
 from regent.core.model import TopicPartition
-from regent.zk.json_fields import MAX_INT64, bad_field, decode_decimal, decode_object
+from regent.zk.codecs.json_fields import MAX_INT64, bad_field, decode_decimal, decode_object
 
 
 class AccessControlEntry(NamedTuple):

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from regent.core.errors import BadDataError
 from regent.core.model import TopicPartition
-from regent.zk.other_znodes import (
+from regent.zk.codecs.other_znodes import (
     AccessControlEntry,
     ConsumerOffsetZNode,
     DelegationTokenChangeZNode,

@@ -16,7 +16,7 @@ import orjson
 
 from regent.core.errors import BadDataError
 from regent.core.model import BrokerId, LogEnd, SuspectReplicas, TopicPartition
-from regent.zk.json_fields import MAX_INT32, MAX_INT64, JsonObject, decode_object
+from regent.zk.codecs.json_fields import MAX_INT32, MAX_INT64, JsonObject, decode_object
 
 PARENT = "/brokers/suspect_replicas"
 MAX_ROWS = 2_000  # of a znode: 0.7 MB with the longest topic names

@@ -1,6 +1,6 @@
 """The znodes of administration: requests of tools, notifications, configuration, features.
 
-One namespace a path, named as in Kafka's ``ZkData.scala``, under the rules of ``zk.znodes``.
+One namespace a path, named as in Kafka's ``ZkData.scala``, under the rules of ``zk.codecs.znodes``.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import orjson
 
 from regent.core.errors import BadDataError
 from regent.core.model import BrokerId, TopicPartition
-from regent.zk.json_fields import (
+from regent.zk.codecs.json_fields import (
     MAX_INT16,
     MAX_INT64,
     JsonObject,

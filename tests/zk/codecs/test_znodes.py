@@ -17,7 +17,7 @@ from regent.core.model import (
     ReplicaAssignment,
     TopicPartition,
 )
-from regent.zk.znodes import (
+from regent.zk.codecs.znodes import (
     PERSISTENT_PATHS,
     BrokerIdsZNode,
     BrokerIdZNode,

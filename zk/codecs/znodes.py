@@ -3,7 +3,7 @@
 One namespace a path, named as in Kafka's ``ZkData.scala``. ``encode`` writes the newest version
 Kafka's ZooKeeper mode has; ``decode`` reads every version and dialect Kafka and its tools write,
 ignores unknown keys, and raises ``core.errors.BadDataError`` (nothing else) for bytes it cannot
-understand. The znodes of administration and notifications are in ``zk.admin_znodes``.
+understand. The znodes of administration and notifications are in ``zk.codecs.admin_znodes``.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from regent.core.model import (
     ReplicaAssignment,
     TopicPartition,
 )
-from regent.zk.json_fields import (
+from regent.zk.codecs.json_fields import (
     MAX_INT16,
     MAX_INT64,
     JsonObject,
@@ -37,7 +37,7 @@ from regent.zk.json_fields import (
     decode_decimal,
     decode_object,
 )
-from regent.zk.suspect_replicas import SuspectZnodes
+from regent.zk.codecs.suspect_replicas import SuspectZnodes
 
 PERSISTENT_PATHS = (
     "/consumers",

@@ -9,7 +9,7 @@ import pytest
 
 from regent.core.errors import BadDataError
 from regent.core.model import TopicPartition
-from regent.zk.admin_znodes import (
+from regent.zk.codecs.admin_znodes import (
     ConfigEntityChangeNotificationSequenceZNode,
     ConfigEntityTypeZNode,
     ConfigEntityZNode,
