@@ -66,11 +66,11 @@ from regent.zk.client.channel import ConnectionState
 from regent.zk.client.operations import WatchEvent
 from regent.zk.client.session import SessionKeeper
 from regent.zk.client.zookeeper_client import ZooKeeperClient
-from regent.zk.cluster_identity import check_cluster, check_end_points, join_cluster
 from regent.zk.codecs.admin_znodes import ConfigEntityChangeNotificationZNode
 from regent.zk.codecs.znodes import TopicsZNode
-from regent.zk.store import ZkControllerStore
-from regent.zk.watches import controller_event
+from regent.zk.stores.cluster_identity import check_cluster, check_end_points, join_cluster
+from regent.zk.stores.controller_store import ZkControllerStore
+from regent.zk.stores.watches import controller_event
 
 _ACTOR_TIMEOUT_S = 10.0
 _SESSION_CLOSE_TIMEOUT_S = 3.0

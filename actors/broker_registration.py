@@ -13,7 +13,7 @@ from regent.config.settings import BrokerConfig
 from regent.core.errors import BrokerIdInUseError, SessionExpiredError
 from regent.core.model import BrokerId, BrokerInfo, EndPoint, SuspectReplicas
 from regent.zk.client.operations import ZooKeeper
-from regent.zk.store import ZkControllerStore
+from regent.zk.stores.controller_store import ZkControllerStore
 
 logger = logging.getLogger(__name__)
 

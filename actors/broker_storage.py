@@ -27,7 +27,7 @@ from regent.core.model import BrokerId, TopicPartition
 from regent.core.replication.replica_manager import ReplicaManager
 from regent.storage.log_manager import LogManager
 from regent.zk.client.operations import ZooKeeper
-from regent.zk.config_store import ZkConfigStore
+from regent.zk.stores.config_store import ZkConfigStore
 
 logger = logging.getLogger(__name__)
 

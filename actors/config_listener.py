@@ -20,7 +20,7 @@ from regent.core.controller.events import ControllerEvent
 from regent.core.errors import SessionExpiredError
 from regent.core.model import BrokerId
 from regent.zk.client.operations import ZooKeeper
-from regent.zk.config_store import ZkConfigStore
+from regent.zk.stores.config_store import ZkConfigStore
 
 logger = logging.getLogger(__name__)
 

@@ -30,9 +30,9 @@ from regent.transport.kafka.produce import produce_apis
 from regent.transport.kafka.producer_ids import producer_id_apis
 from regent.transport.kafka.topics import topic_apis
 from regent.zk.client.operations import ZooKeeper
-from regent.zk.config_store import ZkConfigStore
-from regent.zk.producer_ids import ZkProducerIds
-from regent.zk.topic_config_admin import TopicConfigAdmin
+from regent.zk.stores.config_store import ZkConfigStore
+from regent.zk.stores.producer_ids import ZkProducerIds
+from regent.zk.stores.topic_config_admin import TopicConfigAdmin
 
 LISTENER = "PLAINTEXT"
 _ZOOKEEPER_CALLS = 2  # at a time; the event loop must not wait for any

@@ -33,7 +33,7 @@ from regent.transport.client import RequestClient
 from regent.transport.server import ControlServer
 from regent.transport.sockets import Context
 from regent.zk.client.operations import ZooKeeper
-from regent.zk.isr_store import ZkIsrStore
+from regent.zk.stores.isr_store import ZkIsrStore
 
 _START_TIMEOUT_S = 10.0
 _STOP_TIMEOUT_S = 2.0

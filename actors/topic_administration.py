@@ -34,7 +34,7 @@ from regent.core.replication.metadata_cache import MetadataCache
 from regent.transport.client import RequestClient
 from regent.transport.sockets import Context
 from regent.zk.client.operations import ZooKeeper
-from regent.zk.topic_store import ZkTopicStore
+from regent.zk.stores.topic_store import ZkTopicStore
 
 _START_TIMEOUT_S = 10.0
 _STOP_TIMEOUT_S = 2.0

@@ -18,7 +18,7 @@ from regent.core.errors import Errors, RegentError
 from regent.core.protocol.controller import AlterPartitionRequest, AlterPartitionResponse
 from regent.core.replication.isr_change_propagation import IsrChangePropagation
 from regent.core.replication.replica_manager import ReplicaManager
-from regent.zk.isr_store import ZkIsrStore
+from regent.zk.stores.isr_store import ZkIsrStore
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,11 +16,11 @@ from regent.actors.timer import RepeatingTimer
 from regent.core.controller.events import ControllerEvent, LookAgain, Reelect
 from regent.core.errors import SessionExpiredError
 from regent.core.replica_logs import ClusterNotes
-from regent.zk.admin import ZkAdminStore
 from regent.zk.client.operations import ConnectionLossError
 from regent.zk.client.session import SessionKeeper
 from regent.zk.codecs.znodes import ControllerZNode
-from regent.zk.progress_mark import PATH, read_mark, write_mark
+from regent.zk.stores.admin_store import ZkAdminStore
+from regent.zk.stores.progress_mark import PATH, read_mark, write_mark
 
 logger = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from regent.cli.remote_actors import controller_of
 from regent.config.command_line import program
 from regent.core.errors import RegentError
 from regent.core.protocol.controller import DescribeTopicsRequest, DescribeTopicsResponse
-from regent.zk.admin import ZkAdminStore
+from regent.zk.stores.admin_store import ZkAdminStore
 
 _FIRST_PAUSE_S = 0.02
 _MAX_PAUSE_S = 0.2

@@ -24,7 +24,7 @@ from regent.config.addresses import bracketed
 from regent.core.errors import BadDataError, Errors, RegentError
 from regent.core.model import BrokerId, BrokerRegistration
 from regent.core.protocol.broker import ShutdownBrokerRequest, ShutdownBrokerResponse
-from regent.zk.admin import ZkAdminStore, control_endpoint
+from regent.zk.stores.admin_store import ZkAdminStore, control_endpoint
 
 _POLL_S = 0.1
 _COLUMNS = (

@@ -9,7 +9,7 @@ import click
 from regent.cli.find_cluster import Cluster, pass_cluster
 from regent.cli.output import Output, listed, output_option, print_facts, print_json
 from regent.core.errors import RegentError
-from regent.zk.admin import RulingController, ZkAdminStore
+from regent.zk.stores.admin_store import RulingController, ZkAdminStore
 
 _POLL_S = 0.02
 

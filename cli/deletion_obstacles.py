@@ -8,7 +8,7 @@ from regent.cli.output import listed
 from regent.cli.topic_options import read_live_brokers
 from regent.core.errors import BadDataError
 from regent.core.protocol.controller import DescribeControllerResponse
-from regent.zk.admin import ZkAdminStore
+from regent.zk.stores.admin_store import ZkAdminStore
 
 
 def deletion_obstacles(

@@ -29,9 +29,9 @@ from regent.config.cluster_location import (
 from regent.config.command_line import program
 from regent.core.errors import RegentError, SessionExpiredError
 from regent.core.model import BrokerId
-from regent.zk.admin import NoClusterError, ZkAdminStore
 from regent.zk.client.operations import ConnectionLossError, ZooKeeper
 from regent.zk.codecs.json_fields import JsonObject, decode_object
+from regent.zk.stores.admin_store import NoClusterError, ZkAdminStore
 
 CONNECT_TIMEOUT_S = 5.0
 

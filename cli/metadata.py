@@ -17,7 +17,7 @@ from regent.core.protocol.broker import (
     MetadataPartition,
 )
 from regent.core.protocol.control import UpdateMetadataBroker
-from regent.zk.admin import control_endpoint
+from regent.zk.stores.admin_store import control_endpoint
 
 _ASK_TIMEOUT_S = 10.0
 _COLUMNS = ("topic", "partition", "leader", "leader_epoch", "isr", "replicas", "offline_replicas")

@@ -20,7 +20,7 @@ from regent.core.model import (
     TopicPartition,
 )
 from regent.core.ports import TopicAssignment
-from regent.zk.admin import ZkAdminStore
+from regent.zk.stores.admin_store import ZkAdminStore
 
 _NO_STATE = LeaderIsrAndControllerEpoch(
     LeaderAndIsr(NO_LEADER, (), leader_epoch=NO_EPOCH, partition_epoch=-1), controller_epoch=-1

@@ -32,7 +32,7 @@ from regent.core.protocol.placement import (
     PlaceTopicsRequest,
     PlaceTopicsResponse,
 )
-from regent.zk.admin import ZkAdminStore
+from regent.zk.stores.admin_store import ZkAdminStore
 
 PLACEMENT_TIMEOUT_MS: Final = 60_000
 _STATUS_TIMEOUT_S: Final = 2.0

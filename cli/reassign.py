@@ -18,7 +18,7 @@ from regent.cli.partition_files import (
 from regent.cli.reassign_progress import ReassignmentError, read_moves
 from regent.cli.topic_options import not_registered, read_live_brokers
 from regent.core.model import BrokerId, BrokerRegistration, TopicPartition
-from regent.zk.admin import ZkAdminStore
+from regent.zk.stores.admin_store import ZkAdminStore
 
 _ANSWER_TIMEOUT_MS = 30_000
 _WAIT_TIMEOUT_MS = 3_600_000

@@ -28,7 +28,7 @@ from regent.core.protocol.controller import (
     ReassignablePartition,
 )
 from regent.transport.controller_ref import ControllerRef, batches, refusal
-from regent.zk.admin import ZkAdminStore
+from regent.zk.stores.admin_store import ZkAdminStore
 
 _NAMED_PARTITIONS = 20
 

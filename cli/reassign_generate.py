@@ -12,7 +12,7 @@ from regent.core.model import NO_ASSIGNMENT, BrokerId, BrokerRegistration, Topic
 from regent.core.placement.replica_placer import Strategy, place
 from regent.core.ports import TopicAssignment
 from regent.core.protocol.placement import PlacementSpec
-from regent.zk.admin import ZkAdminStore
+from regent.zk.stores.admin_store import ZkAdminStore
 
 
 class Proposal(NamedTuple):

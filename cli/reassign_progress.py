@@ -11,7 +11,7 @@ from regent.cli.waiting import Progress
 from regent.core.errors import BadDataError, RegentError
 from regent.core.model import BrokerId, TopicPartition
 from regent.transport.pauses import pauses
-from regent.zk.admin import ZkAdminStore
+from regent.zk.stores.admin_store import ZkAdminStore
 
 
 class ReassignmentError(RegentError):

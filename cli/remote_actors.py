@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from regent.transport import controller_ref
 from regent.transport.controller_ref import ControllerRef
 from regent.transport.remote_ref import RemoteActorRef
-from regent.zk.admin import ZkAdminStore
+from regent.zk.stores.admin_store import ZkAdminStore
 
 CLIENT_ID = "regent-cli"
 

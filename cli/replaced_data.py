@@ -6,7 +6,7 @@ from pathlib import Path
 
 from regent.core.errors import ForeignDirectoryError, StorageError
 from regent.storage.log_directory import LogDirectory
-from regent.zk.admin import ZkAdminStore
+from regent.zk.stores.admin_store import ZkAdminStore
 
 
 def replaced_data(admin: ZkAdminStore, data_dir: Path) -> list[str]:

@@ -24,8 +24,8 @@ from regent.core.controller.set_aside import FAILURES_TO_SET_ASIDE
 from regent.core.errors import BadDataError, UnreadableError
 from regent.core.model import MAX_CONTROLLER_EPOCH, BrokerId, BrokerRegistration
 from regent.core.protocol.controller import DescribeControllerRequest, DescribeControllerResponse
-from regent.zk.admin import ZkAdminStore
 from regent.zk.codecs.znodes import TopicPartitionStateZNode
+from regent.zk.stores.admin_store import ZkAdminStore
 
 _ZOOKEEPER_LIMIT_S = 3.0
 _CONTROLLER_LIMIT_S = 3.0

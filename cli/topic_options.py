@@ -12,7 +12,7 @@ from regent.cli.output import listed
 from regent.core.admin.topic_validation import topic_name_problem
 from regent.core.errors import BadDataError, RegentError
 from regent.core.model import BrokerId, BrokerRegistration
-from regent.zk.admin import ZkAdminStore
+from regent.zk.stores.admin_store import ZkAdminStore
 
 F = TypeVar("F", bound=Callable[..., Any])
 

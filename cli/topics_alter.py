@@ -14,7 +14,7 @@ from regent.cli.waiting import timeout_option
 from regent.core.errors import BadDataError
 from regent.core.model import ReplicaAssignment
 from regent.core.protocol.placement import PlacementSpec
-from regent.zk.admin import AddPartitionsOutcome, ZkAdminStore
+from regent.zk.stores.admin_store import AddPartitionsOutcome, ZkAdminStore
 
 
 @click.command(epilog=examples("topics alter payments --partitions 24"))

@@ -12,7 +12,7 @@ from regent.cli.output import Output, examples, note, output_option, print_json,
 from regent.cli.topic_options import TopicError, named, topic_argument
 from regent.core.admin.topic_validation import TOPIC_CONFIGS, topic_config_problem
 from regent.core.errors import BadDataError
-from regent.zk.admin import ZkAdminStore
+from regent.zk.stores.admin_store import ZkAdminStore
 
 
 @click.command(

@@ -28,8 +28,8 @@ from regent.cli.topic_options import TopicError, read_live_brokers, topic_argume
 from regent.cli.waiting import timeout_option
 from regent.core.model import BrokerId, BrokerRegistration, ReplicaAssignment
 from regent.core.protocol.placement import PlacementSpec
-from regent.zk.admin import CreateTopicOutcome, NewTopic, ZkAdminStore
 from regent.zk.codecs.znodes import encode_topic_id
+from regent.zk.stores.admin_store import CreateTopicOutcome, NewTopic, ZkAdminStore
 
 
 @click.command(

@@ -16,7 +16,7 @@ from regent.core.admin.topic_validation import INTERNAL_TOPICS
 from regent.core.errors import BadDataError
 from regent.core.protocol.controller import DescribeControllerRequest, DescribeControllerResponse
 from regent.transport.pauses import pauses
-from regent.zk.admin import DeleteTopicOutcome, ZkAdminStore
+from regent.zk.stores.admin_store import DeleteTopicOutcome, ZkAdminStore
 
 _REASON_TIMEOUT_S = 2.0
 

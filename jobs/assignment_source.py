@@ -30,7 +30,7 @@ from regent.core.model import LeaderIsrAndControllerEpoch, ReplicaAssignment, To
 from regent.jobs.cluster_connection import cluster_admin
 from regent.jobs.command import InputError
 from regent.jobs.local_files import path_to_read
-from regent.zk.admin import ZkAdminStore
+from regent.zk.stores.admin_store import ZkAdminStore
 
 ZOOKEEPER: Final = "zookeeper"
 

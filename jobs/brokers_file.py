@@ -11,7 +11,7 @@ from regent.core.errors import BadDataError
 from regent.core.model import BrokerId
 from regent.jobs.command import InputError
 from regent.jobs.json_list import read_json_list
-from regent.zk.admin import ZkAdminStore
+from regent.zk.stores.admin_store import ZkAdminStore
 
 _MAX_ID: Final = 2**31 - 1
 _MAX_COUNT: Final = 2**63 - 1

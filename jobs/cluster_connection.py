@@ -12,10 +12,10 @@ import click
 from regent.config.cluster_location import CLUSTER_FILE, DATA_DIR_VARIABLE, ZOOKEEPER_VARIABLE
 from regent.core.errors import SessionExpiredError
 from regent.jobs.command import InputError
-from regent.zk.admin import NoClusterError, ZkAdminStore
 from regent.zk.client.operations import ConnectionLossError
 from regent.zk.client.zookeeper_client import ZooKeeperClient
 from regent.zk.codecs.json_fields import decode_object
+from regent.zk.stores.admin_store import NoClusterError, ZkAdminStore
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -21,7 +21,7 @@ from regent.jobs.cluster_connection import cluster_admin, zookeeper_address
 from regent.jobs.command import InputError
 from regent.jobs.json_list import read_json_list
 from regent.jobs.topic_writer import check_new_topics
-from regent.zk.admin import ZkAdminStore
+from regent.zk.stores.admin_store import ZkAdminStore
 
 MAX_PARTITIONS: Final = 100_000_000
 REGISTERED: Final = "zookeeper"

@@ -18,8 +18,8 @@ from regent.core.errors import RegentError
 from regent.core.model import BrokerId, ReplicaAssignment
 from regent.core.protocol.placement import PlaceTopicsRequest
 from regent.jobs.command import InputError
-from regent.zk.admin import CreateTopicOutcome, NewTopic, ZkAdminStore
 from regent.zk.codecs.znodes import encode_topic_id
+from regent.zk.stores.admin_store import CreateTopicOutcome, NewTopic, ZkAdminStore
 
 MAX_NAMED: Final = 3
 _PARTITIONS_AT_ONCE: Final = 20_000

@@ -62,7 +62,7 @@ class NewTopic(NamedTuple):
 
 
 class TopicStore(Protocol):
-    """What topics there are, and the writes that change them. See ``zk.topic_store``."""
+    """What topics there are, and the writes that change them. See ``zk.stores.topic_store``."""
 
     def read_topic_names(self) -> Collection[str]:
         """List the topics."""

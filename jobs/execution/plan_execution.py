@@ -38,7 +38,7 @@ from regent.jobs.execution.plan_wave import Wave, listed
 from regent.jobs.progress_line import ProgressLine
 from regent.transport.controller_ref import ControllerRef
 from regent.transport.pauses import pauses
-from regent.zk.admin import ZkAdminStore
+from regent.zk.stores.admin_store import ZkAdminStore
 
 WAVE_TIMEOUT_S: Final = 3600.0
 _CLIENT_ID: Final = "regent-plan"

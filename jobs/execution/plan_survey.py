@@ -15,7 +15,7 @@ from regent.jobs.execution.plan_progress import (
     move_state,
     obstacle,
 )
-from regent.zk.admin import ZkAdminStore
+from regent.zk.stores.admin_store import ZkAdminStore
 
 
 class Standing(NamedTuple):

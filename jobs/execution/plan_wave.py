@@ -16,7 +16,7 @@ from regent.core.protocol.controller import (
 from regent.jobs.execution.plan_progress import MoveState, Obstacle, PlannedMove
 from regent.jobs.execution.plan_survey import Standing, read_obstacles, survey
 from regent.transport.controller_ref import ControllerRef, batches, refusal
-from regent.zk.admin import ZkAdminStore
+from regent.zk.stores.admin_store import ZkAdminStore
 
 _SUBMIT_S: Final = 10.0  # then the controller may have moved: look for it again
 _ROWS_PER_REQUEST: Final = 1_000  # so that no request keeps the controller busy for long

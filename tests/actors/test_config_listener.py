@@ -26,7 +26,7 @@ from regent.zk.codecs.admin_znodes import (
     ConfigEntityChangeNotificationSequenceZNode,
     ConfigEntityZNode,
 )
-from regent.zk.config_store import ZkConfigStore
+from regent.zk.stores.config_store import ZkConfigStore
 from tests.support.fake_zookeeper import Call, FakeZooKeeper, FakeZooKeeperServer, Moment
 from tests.support.memory_logs import MemoryLogs
 from tests.support.stage import TIMEOUT_S, ask

@@ -41,7 +41,7 @@ from regent.core.protocol.controller import (
 )
 from regent.zk.client.requests import RequestRefusedError
 from regent.zk.codecs.znodes import BrokerIdZNode, ControllerZNode, TopicZNode
-from regent.zk.failure_store import ControllerFailuresZNode
+from regent.zk.stores.failure_store import ControllerFailuresZNode
 from tests.support.fake_zookeeper import Call
 from tests.support.stage import TIMEOUT_S, Sent, Stage, ask
 

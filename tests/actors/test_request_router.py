@@ -22,7 +22,7 @@ from regent.core.protocol.topics import DeleteTopicsRequest, TopicsResponse
 from regent.core.replication.metadata_cache import MetadataCache
 from regent.transport import codec
 from regent.transport.server import IncomingRequest, Reply
-from regent.zk.topic_store import ZkTopicStore
+from regent.zk.stores.topic_store import ZkTopicStore
 from tests.support.fake_zookeeper import FakeZooKeeper
 from tests.support.stage import TIMEOUT_S, FixedTopicIds, Stage
 

@@ -37,7 +37,7 @@ from regent.core.replication.metadata_cache import MetadataCache
 from regent.transport.client import PeerDisconnectedError, PeerUnreachableError, RequestTimeoutError
 from regent.transport.codec import Response
 from regent.zk.codecs.znodes import TopicZNode
-from regent.zk.topic_store import ZkTopicStore
+from regent.zk.stores.topic_store import ZkTopicStore
 from tests.support.fake_zookeeper import FakeZooKeeper
 from tests.support.stage import TIMEOUT_S, FixedTopicIds, Stage, ask
 from tests.support.term import Tree

@@ -16,7 +16,7 @@ from regent.zk.codecs.admin_znodes import (
     IsrChangeNotificationZNode,
 )
 from regent.zk.codecs.znodes import TopicPartitionStateZNode
-from regent.zk.isr_store import ZkIsrStore
+from regent.zk.stores.isr_store import ZkIsrStore
 from tests.support.fake_zookeeper import FakeZooKeeper
 from tests.support.replicas import PARTITION, leader_of_two
 from tests.support.stage import TIMEOUT_S, Stage, replication_endpoint

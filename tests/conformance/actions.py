@@ -17,7 +17,6 @@ from regent.core.protocol.controller import (
     ControlledShutdownResponse,
     ReassignablePartition,
 )
-from regent.zk.admin import CreateTopicOutcome, DeleteTopicOutcome, NewTopic
 from regent.zk.client.operations import Committed, Create
 from regent.zk.codecs.admin_znodes import (
     ConfigEntityZNode,
@@ -26,7 +25,8 @@ from regent.zk.codecs.admin_znodes import (
     ReassignPartitionsZNode,
 )
 from regent.zk.codecs.znodes import ControllerZNode, TopicZNode
-from regent.zk.store import ZkControllerStore
+from regent.zk.stores.admin_store import CreateTopicOutcome, DeleteTopicOutcome, NewTopic
+from regent.zk.stores.controller_store import ZkControllerStore
 from tests.conformance.fields import Fields, UnknownInCaseError, one_of, partition
 from tests.conformance.record_clients import RecordClient, StandingConsumer, throttle
 from tests.conformance.sentences import understand

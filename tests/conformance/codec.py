@@ -19,7 +19,7 @@ from regent.zk.codecs.admin_znodes import (
     ReassignPartitionsZNode,
 )
 from regent.zk.codecs.znodes import BrokerIdZNode
-from regent.zk.isr_store import ZkIsrStore
+from regent.zk.stores.isr_store import ZkIsrStore
 from tests.conformance.fields import Case, Fields, UnknownInCaseError, partition
 from tests.conformance.sentences import understand
 from tests.support.fake_zookeeper import FakeZooKeeper, FakeZooKeeperServer

@@ -25,7 +25,7 @@ from regent.core.model import (
     TopicPartition,
 )
 from regent.core.ports import PartitionStates, WriteError
-from regent.zk.store import ZkControllerStore
+from regent.zk.stores.controller_store import ZkControllerStore
 from tests.conformance.fields import Fields, assignment, leadership, one_of, partition
 from tests.support.fake_zookeeper import FakeZooKeeper, FakeZooKeeperServer
 from tests.support.term import KnownTopicIds, broker_info

@@ -13,7 +13,7 @@ from regent.core.protocol.controller import (
     AlterPartitionRow,
 )
 from regent.core.replication.alter_partition_manager import AlterPartitionManager
-from regent.zk.isr_store import ZkIsrStore
+from regent.zk.stores.isr_store import ZkIsrStore
 from tests.conformance.fields import Case, Fields, UnknownInCaseError, one_of, partition
 from tests.support.fake_zookeeper import FakeZooKeeper
 from tests.support.term import Tree

@@ -13,8 +13,8 @@ from typing import Any, Self
 from regent.core.controller.context import ControllerContext
 from regent.core.errors import ControllerMovedError
 from regent.core.model import BrokerId, TopicPartition
-from regent.zk.admin import ZkAdminStore
 from regent.zk.codecs.znodes import BrokerIdZNode, ControllerZNode, TopicZNode, TopicZNodeData
+from regent.zk.stores.admin_store import ZkAdminStore
 from tests.conformance.fields import Fields, UnknownInCaseError
 from tests.simulation.broker import SimulatedBroker
 from tests.simulation.cluster import Cluster, short_settings

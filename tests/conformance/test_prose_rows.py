@@ -36,7 +36,7 @@ from regent.zk.codecs.admin_znodes import (
     LogDirEventNotificationSequenceZNode,
 )
 from regent.zk.codecs.znodes import ControllerZNode, TopicZNode
-from regent.zk.store import ZkControllerStore
+from regent.zk.stores.controller_store import ZkControllerStore
 from tests.conformance.leading import NAME, CountedLogs, fresh_manager, leader_and_isr_row
 from tests.conformance.topic_requests import Desk
 from tests.simulation.cluster import Cluster

@@ -27,7 +27,7 @@ from regent.core.protocol.topics import (
 from regent.core.replication.metadata_cache import MetadataCache
 from regent.zk.codecs.admin_znodes import DeleteTopicsTopicZNode
 from regent.zk.codecs.znodes import TopicZNode, TopicZNodeData
-from regent.zk.topic_store import ZkTopicStore
+from regent.zk.stores.topic_store import ZkTopicStore
 from tests.conformance.fields import (
     Case,
     Fields,

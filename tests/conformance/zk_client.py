@@ -22,7 +22,7 @@ from regent.zk.client.operations import (
     ZooKeeper,
 )
 from regent.zk.codecs.znodes import TopicPartitionStateZNode, TopicZNode
-from regent.zk.store import ZkControllerStore
+from regent.zk.stores.controller_store import ZkControllerStore
 from tests.conformance.fields import partition
 from tests.support.term import broker_info, leadership
 from tests.support.zookeeper_sessions import FENCES, Ensemble, WatchingSession

@@ -29,8 +29,8 @@ from regent.zk.codecs.znodes import (
     BrokerIdZNode,
     TopicsZNode,
 )
-from regent.zk.isr_store import ZkIsrStore
-from regent.zk.store import ZkControllerStore
+from regent.zk.stores.controller_store import ZkControllerStore
+from regent.zk.stores.isr_store import ZkIsrStore
 from tests.conformance.fields import Case, Fields, UnknownInCaseError, assignment, one_of, partition
 from tests.conformance.proposals import T0, proposal
 from tests.conformance.sentences import understand

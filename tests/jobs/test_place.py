@@ -17,9 +17,9 @@ from regent.core.protocol.placement import PlacementBroker, PlacementSpec, Place
 from regent.jobs.place import main
 from regent.jobs.placement_output import WriteFailedError, write_placement
 from regent.zk import znodes
-from regent.zk.admin import ZkAdminStore
 from regent.zk.client.operations import Create
 from regent.zk.client.zookeeper_client import ZooKeeperClient
+from regent.zk.stores.admin_store import ZkAdminStore
 
 TOPICS = [
     {"topic": "payments", "partitions": 12, "replication_factor": 3, "config": {"a": "b"}},

@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 
 from regent.core.ports import TopicAssignment
 from regent.jobs.plan import main
-from regent.zk.admin import ZkAdminStore
+from regent.zk.stores.admin_store import ZkAdminStore
 from tests.support.running_cluster import RunningCluster, eventually
 
 LOST, PARTITIONS = 3, 24

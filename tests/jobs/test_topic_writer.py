@@ -19,10 +19,10 @@ from regent.jobs.topic_writer import (
     write_topics,
 )
 from regent.zk import znodes
-from regent.zk.admin import ZkAdminStore
 from regent.zk.client.operations import ConnectionLossError, Create
 from regent.zk.client.zookeeper_client import ZooKeeperClient
 from regent.zk.codecs.admin_znodes import ConfigEntityZNode, DeleteTopicsTopicZNode
+from regent.zk.stores.admin_store import ZkAdminStore
 from tests.support.fake_zookeeper import Call, FakeZooKeeper, FakeZooKeeperServer, Moment
 
 TOPICS = [PlacedTopic(f"t{n}", {0: (0, 1), 1: (1, 2)}) for n in range(10)]

@@ -37,8 +37,8 @@ from regent.zk import cluster_identity
 from regent.zk.client.operations import ConnectionLossError, WatchEvent
 from regent.zk.codecs.admin_znodes import ConfigEntityChangeNotificationZNode
 from regent.zk.codecs.znodes import TopicsZNode
-from regent.zk.store import ZkControllerStore
-from regent.zk.watches import controller_event
+from regent.zk.stores.controller_store import ZkControllerStore
+from regent.zk.stores.watches import controller_event
 from tests.simulation.channel import FEW_REQUESTS, REQUEST_TIMEOUT_MS, Channel
 from tests.simulation.client_requests import (
     ConsumeRequest,

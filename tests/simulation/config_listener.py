@@ -9,7 +9,7 @@ from regent.core.admin.config_changes import ConfigChanges
 from regent.core.errors import SessionExpiredError
 from regent.core.model import TopicPartition
 from regent.core.protocol.control import LeaderAndIsrRequest, LeaderAndIsrTopic
-from regent.zk.config_store import ZkConfigStore
+from regent.zk.stores.config_store import ZkConfigStore
 
 if TYPE_CHECKING:
     from tests.simulation.broker import SimulatedBroker

@@ -32,7 +32,7 @@ from regent.core.replication.replica_fetcher import ReplicaFetcher
 from regent.zk import store
 from regent.zk.client.operations import ANY_VERSION, SetData
 from regent.zk.codecs.znodes import TopicZNode
-from regent.zk.watching_store import WatchingStore
+from regent.zk.stores.watching_store import WatchingStore
 
 Defect: TypeAlias = Callable[[], Any]
 

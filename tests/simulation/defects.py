@@ -35,8 +35,8 @@ from regent.core.replication import control_orders
 from regent.core.replication.control_orders import ControlOrders
 from regent.core.replication.request_parts import Named, RequestParts
 from regent.zk import fenced_writes
-from regent.zk.store import ZkControllerStore
-from regent.zk.watching_store import WatchingStore
+from regent.zk.stores.controller_store import ZkControllerStore
+from regent.zk.stores.watching_store import WatchingStore
 from tests.simulation.address_defects import ADDRESS_DEFECTS
 from tests.simulation.bounds_defects import BOUNDS_DEFECTS
 from tests.simulation.config_defects import CONFIG_DEFECTS, SEARCH_CONFIG_FROM

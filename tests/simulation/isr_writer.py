@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from regent.core.errors import Errors, SessionExpiredError
 from regent.core.protocol.controller import AlterPartitionRequest, AlterPartitionResponse
 from regent.core.replication.isr_change_propagation import CHECK_INTERVAL_MS, IsrChangePropagation
-from regent.zk.isr_store import ZkIsrStore
+from regent.zk.stores.isr_store import ZkIsrStore
 
 if TYPE_CHECKING:
     from tests.simulation.broker import SimulatedBroker

@@ -12,7 +12,7 @@ from regent.core.protocol.controller import (
     ReassignablePartition,
 )
 from regent.zk.codecs.admin_znodes import DeleteTopicsTopicZNode
-from regent.zk.failure_store import ControllerFailuresZNode
+from regent.zk.stores.failure_store import ControllerFailuresZNode
 from tests.simulation.broker import PlantedError, SimulatedBroker
 from tests.simulation.cluster import Cluster
 from tests.simulation.leadership_history import LeadershipHistory

@@ -21,7 +21,7 @@ from regent.core.protocol.controller import AlterPartitionRequest, ControlledShu
 from regent.zk.client.operations import ConnectionLossError
 from regent.zk.codecs.admin_znodes import DeleteTopicsTopicZNode, DeleteTopicsZNode
 from regent.zk.codecs.znodes import TopicsZNode
-from regent.zk.failure_store import ControllerFailuresZNode
+from regent.zk.stores.failure_store import ControllerFailuresZNode
 from tests.simulation.addresses import Addresses
 from tests.simulation.admins import Admins
 from tests.simulation.bounds import Bounds

@@ -11,7 +11,7 @@ from regent.zk.codecs.znodes import (
     ControllerEpochZNode,
     ControllerZNode,
 )
-from regent.zk.controller_term import TERMS
+from regent.zk.stores.controller_term import TERMS
 from tests.simulation.cluster import Cluster
 from tests.simulation.leadership_history import LeadershipHistory
 from tests.support.fake_zookeeper import SavedData

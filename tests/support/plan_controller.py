@@ -21,8 +21,8 @@ from regent.core.protocol.controller import (
     ReassignedPartition,
 )
 from regent.transport.codec import Request, Response
-from regent.zk.admin import ZkAdminStore
 from regent.zk.codecs.znodes import TopicZNode
+from regent.zk.stores.admin_store import ZkAdminStore
 from tests.support.fake_cluster import FakeCluster
 
 BEFORE, TARGET = (0, 1), (2, 3)

@@ -53,8 +53,8 @@ from regent.transport.codec import (
 from regent.transport.server import IncomingRequest
 from regent.transport.server import Reply as WireReply
 from regent.zk.client.operations import WatchEvent
-from regent.zk.store import ZkControllerStore
-from regent.zk.watches import controller_event
+from regent.zk.stores.controller_store import ZkControllerStore
+from regent.zk.stores.watches import controller_event
 from tests.support.fake_zookeeper import FakeZooKeeper, FakeZooKeeperServer
 from tests.support.memory_logs import MemoryLogs
 

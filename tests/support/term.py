@@ -59,8 +59,8 @@ from regent.core.protocol.control import (
 )
 from regent.zk.client.operations import ANY_VERSION, Committed, Delete, WatchEvent
 from regent.zk.codecs.znodes import ControllerZNode, TopicPartitionStateZNode, TopicZNode
-from regent.zk.store import ZkControllerStore, topic_assignment
-from regent.zk.watches import controller_event
+from regent.zk.stores.controller_store import ZkControllerStore, topic_assignment
+from regent.zk.stores.watches import controller_event
 from tests.support.fake_zookeeper import FakeZooKeeper, FakeZooKeeperServer
 
 T = TypeVar("T")

@@ -21,7 +21,6 @@ from regent.core.model import BrokerId, ReplicaAssignment, TopicPartition
 from regent.core.ports import TopicAssignment
 from regent.core.protocol.broker import ShutdownBrokerRequest
 from regent.transport.client import RequestError
-from regent.zk.admin import ZkAdminStore
 from regent.zk.client.operations import Create
 from regent.zk.codecs.admin_znodes import (
     DeleteTopicsTopicZNode,
@@ -29,6 +28,7 @@ from regent.zk.codecs.admin_znodes import (
     ReassignPartitionsZNode,
 )
 from regent.zk.codecs.znodes import TopicZNode, encode_topic_id
+from regent.zk.stores.admin_store import ZkAdminStore
 from tests.support.running_cluster import RunningCluster, eventually
 
 pytestmark = [pytest.mark.system, pytest.mark.zookeeper]

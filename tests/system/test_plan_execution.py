@@ -15,7 +15,7 @@ import pytest
 
 from regent.core.model import BrokerId, ReplicaAssignment
 from regent.core.ports import TopicAssignment
-from regent.zk.admin import ZkAdminStore
+from regent.zk.stores.admin_store import ZkAdminStore
 from tests.support.running_cluster import RunningCluster, eventually
 
 pytestmark = [pytest.mark.system, pytest.mark.zookeeper]

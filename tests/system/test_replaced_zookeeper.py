@@ -17,10 +17,10 @@ from confluent_kafka import Producer
 from regent.core.model import BrokerId, ReplicaAssignment
 from regent.zk.client.operations import Create
 from regent.zk.client.zookeeper_client import ZooKeeperClient
-from regent.zk.cluster_identity import join_cluster
 from regent.zk.codecs.znodes import ControllerEpochZNode, TopicZNode, encode_topic_id
 from regent.zk.embedded import EmbeddedZooKeeper
-from regent.zk.store import ZkControllerStore
+from regent.zk.stores.cluster_identity import join_cluster
+from regent.zk.stores.controller_store import ZkControllerStore
 from tests.support.breakable_cluster import ALONE, BROKERS, BreakableCluster
 from tests.support.embedded_ensemble import EmbeddedEnsemble
 from tests.support.running_cluster import eventually

@@ -10,11 +10,11 @@ import pytest
 from regent.core.errors import BadDataError
 from regent.core.model import ReplicaAssignment, TopicPartition
 from regent.zk import znodes
-from regent.zk.admin import DeleteTopicOutcome, NoClusterError, ZkAdminStore
 from regent.zk.client.conflicts import ConflictError
 from regent.zk.client.operations import ConnectionLossError, Create, SetData
 from regent.zk.codecs.admin_znodes import ConfigEntityZNode, ReassignPartitionsZNode
-from regent.zk.topic_config_admin import UnknownTopicError
+from regent.zk.stores.admin_store import DeleteTopicOutcome, NoClusterError, ZkAdminStore
+from regent.zk.stores.topic_config_admin import UnknownTopicError
 from tests.support.fake_zookeeper import Call, FakeZooKeeper, FakeZooKeeperServer, Moment
 
 CONFIG = "/config/topics/t"

@@ -16,7 +16,7 @@ from regent.zk.codecs.admin_znodes import (
     ConfigEntityChangeNotificationSequenceZNode,
     ConfigEntityZNode,
 )
-from regent.zk.config_store import ZkConfigStore
+from regent.zk.stores.config_store import ZkConfigStore
 from tests.support.fake_zookeeper import Call, FakeZooKeeper, FakeZooKeeperServer, Moment
 
 UNCLEAN = {"unclean.leader.election.enable": "true"}

@@ -58,7 +58,7 @@ from regent.core.protocol.controller import (
     DescribeTopicsResponse,
 )
 from regent.zk.codecs.znodes import BrokerIdsZNode, BrokerIdZNode
-from regent.zk.store import ZkControllerStore
+from regent.zk.stores.controller_store import ZkControllerStore
 from tests.support.cluster_notes import NotesInMemory
 from tests.support.fake_zookeeper import Call, FakeZooKeeper, Moment
 from tests.support.term import (

@@ -35,7 +35,7 @@ from regent.core.protocol.control import (
 )
 from regent.zk.codecs.admin_znodes import IsrChangeNotificationSequenceZNode
 from regent.zk.codecs.znodes import TopicPartitionStateZNode, TopicPartitionsZNode
-from regent.zk.store import ZkControllerStore
+from regent.zk.stores.controller_store import ZkControllerStore
 from tests.support.fake_zookeeper import FakeZooKeeper, FakeZooKeeperServer
 from tests.support.term import (
     T0,

@@ -30,7 +30,7 @@ from regent.zk.codecs.admin_znodes import (
     ReassignPartitionsZNode,
 )
 from regent.zk.codecs.znodes import TopicPartitionStateZNode, TopicPartitionsZNode, TopicZNode
-from regent.zk.failure_store import ControllerFailuresZNode
+from regent.zk.stores.failure_store import ControllerFailuresZNode
 from tests.support.fake_zookeeper import Call, FakeZooKeeperServer
 from tests.support.term import (
     T0,

@@ -18,8 +18,8 @@ from regent.zk.client.operations import (
     WatchKind,
 )
 from regent.zk.codecs.znodes import ControllerZNode
-from regent.zk.controller_term import TERMS, ControllerTermZNode
-from regent.zk.store import ZkControllerStore
+from regent.zk.stores.controller_store import ZkControllerStore
+from regent.zk.stores.controller_term import TERMS, ControllerTermZNode
 from tests.support.fake_zookeeper import (
     Call,
     FakeZooKeeper,

@@ -11,7 +11,7 @@ from regent.core.controller.events import PartitionReassignmentIsrChange
 from regent.core.controller.term import ControllerSettings
 from regent.core.errors import Errors
 from regent.core.model import ReplicaAssignment, TopicPartition
-from regent.zk.fenced_writes import BYTES_OF_FENCE
+from regent.zk.stores.fenced_writes import BYTES_OF_FENCE
 from tests.support.fake_zookeeper import Call, Moment
 from tests.support.moving_cluster import MovingCluster, cluster, topic_path
 from tests.support.term import T0, T1, topic_id

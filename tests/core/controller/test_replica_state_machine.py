@@ -23,7 +23,7 @@ from regent.core.model import (
     TopicPartition,
 )
 from regent.core.protocol.control import LeaderAndIsrRequest, LeaderAndIsrType, StopReplicaPartition
-from regent.zk.store import ZkControllerStore
+from regent.zk.stores.controller_store import ZkControllerStore
 from tests.support.term import (
     T0,
     T1,

@@ -8,7 +8,7 @@ from regent.core.controller.events import ReadAgain
 from regent.core.model import LogEnd, SuspectReplicas, TopicPartition
 from regent.core.protocol.control import LeaderAndIsrRequest, UpdateMetadataRequest
 from regent.zk.codecs.znodes import TopicPartitionStateZNode, TopicZNode
-from regent.zk.store import ZkControllerStore
+from regent.zk.stores.controller_store import ZkControllerStore
 from tests.support.fake_zookeeper import FakeZooKeeper
 from tests.support.term import (
     T0,

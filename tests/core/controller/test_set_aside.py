@@ -41,7 +41,7 @@ from regent.core.protocol.controller import (
 )
 from regent.zk.client.operations import ConnectionLossError
 from regent.zk.codecs.admin_znodes import DeleteTopicsTopicZNode
-from regent.zk.failure_store import ControllerFailuresZNode
+from regent.zk.stores.failure_store import ControllerFailuresZNode
 from tests.support.fake_zookeeper import Call, FakeZooKeeper, Moment
 from tests.support.term import T0, Candidate, Tree, delete, of_type, topic_id
 

@@ -16,7 +16,7 @@ from regent.core.protocol.control import LeaderAndIsrRequest, LeaderAndIsrType, 
 from regent.zk.client.operations import Committed, Create, WatchKind
 from regent.zk.codecs.admin_znodes import ReassignPartitionsZNode
 from regent.zk.codecs.znodes import TopicPartitionStateZNode, TopicZNode
-from regent.zk.fenced_writes import BYTES_OF_FENCE
+from regent.zk.stores.fenced_writes import BYTES_OF_FENCE
 from tests.support.fake_zookeeper import Call, FakeZooKeeper, Moment
 from tests.support.term import (
     T0,

@@ -17,7 +17,7 @@ from regent.core.model import (
 )
 from regent.zk import suspect_replicas
 from regent.zk.client.operations import ANY_VERSION, Delete, WatchEvent, WatchKind
-from regent.zk.store import ZkControllerStore
+from regent.zk.stores.controller_store import ZkControllerStore
 from tests.support.fake_zookeeper import Call, FakeZooKeeper, FakeZooKeeperServer, Moment
 
 INFO = BrokerInfo(3, (EndPoint("PLAINTEXT", "127.0.0.1", 9092),))

@@ -15,7 +15,7 @@ from regent.core.model import (
 from regent.core.ports import TopicAssignment
 from regent.core.protocol.control import LeaderAndIsrRequest
 from regent.zk.codecs.admin_znodes import ReassignPartitionsZNode
-from regent.zk.store import ZkControllerStore, topic_assignment
+from regent.zk.stores.controller_store import ZkControllerStore, topic_assignment
 from tests.support.fake_zookeeper import Call, Moment
 from tests.support.moving_cluster import ADMIN, MovingCluster, cluster, topic_path
 from tests.support.term import (

@@ -9,8 +9,8 @@ from regent.core.model import BrokerId, TopicPartition
 from regent.zk.client.operations import Delete, Operation, SetData, Znode
 from regent.zk.codecs.admin_znodes import ReassignPartitionsZNode
 from regent.zk.codecs.znodes import TopicPartitionStateZNode
-from regent.zk.fenced_writes import WriteRefused
-from regent.zk.watching_store import WatchingStore
+from regent.zk.stores.fenced_writes import WriteRefused
+from regent.zk.stores.watching_store import WatchingStore
 
 # Tools write the node too. Should one never stop, its last word fires our watch: nothing is lost.
 MAX_ROUNDS = 10

@@ -18,7 +18,7 @@ from regent.zk.client.operations import (
     ZooKeeper,
 )
 from regent.zk.codecs.znodes import ControllerEpochZNode
-from regent.zk.fenced_writes import Outcome, Write, write_fenced
+from regent.zk.stores.fenced_writes import Outcome, Write, write_fenced
 
 log = logging.getLogger(__name__)
 

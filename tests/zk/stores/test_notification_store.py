@@ -18,8 +18,8 @@ from regent.zk.client.operations import (
 from regent.zk.client.requests import RequestRefusedError
 from regent.zk.codecs.admin_znodes import IsrChangeNotificationSequenceZNode as IsrChange
 from regent.zk.codecs.admin_znodes import LogDirEventNotificationSequenceZNode as LogDirEvent
-from regent.zk.notification_store import notify_log_dir_failure
-from regent.zk.store import ZkControllerStore
+from regent.zk.stores.controller_store import ZkControllerStore
+from regent.zk.stores.notification_store import notify_log_dir_failure
 from tests.support.connected_sessions import Connect
 from tests.support.fake_zookeeper import Call, FakeZooKeeperServer, Moment
 from tests.support.term import KeptSession

@@ -32,7 +32,6 @@ from regent.core.ports import (
 )
 from regent.core.protocol.control import TopicId
 from regent.zk import znodes
-from regent.zk.broker_store import ZkBrokerStore
 from regent.zk.client.operations import (
     ANY_VERSION,
     Check,
@@ -50,13 +49,14 @@ from regent.zk.client.operations import (
 )
 from regent.zk.client.requests import RequestRefusedError
 from regent.zk.codecs.admin_znodes import ConfigEntityZNode
-from regent.zk.controller_term import TERMS, ControllerTermZNode
-from regent.zk.failure_store import ZkFailureStore
-from regent.zk.fenced_writes import Outcome, Write, WriteRefused
-from regent.zk.notification_store import ZkNotificationStore
-from regent.zk.preferred_election_store import ZkPreferredElectionStore
-from regent.zk.reassignment_store import ZkReassignmentStore
-from regent.zk.topic_deletion_store import ZkTopicDeletionStore
+from regent.zk.stores.broker_store import ZkBrokerStore
+from regent.zk.stores.controller_term import TERMS, ControllerTermZNode
+from regent.zk.stores.failure_store import ZkFailureStore
+from regent.zk.stores.fenced_writes import Outcome, Write, WriteRefused
+from regent.zk.stores.notification_store import ZkNotificationStore
+from regent.zk.stores.preferred_election_store import ZkPreferredElectionStore
+from regent.zk.stores.reassignment_store import ZkReassignmentStore
+from regent.zk.stores.topic_deletion_store import ZkTopicDeletionStore
 
 log = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ from regent.core.errors import Errors
 from regent.core.model import ReplicaAssignment
 from regent.zk.codecs.admin_znodes import DeleteTopicsTopicZNode
 from regent.zk.codecs.znodes import TopicZNode
-from regent.zk.topic_store import ZkTopicStore
+from regent.zk.stores.topic_store import ZkTopicStore
 from tests.support.fake_zookeeper import FakeZooKeeper
 from tests.support.term import Tree, topic_id
 

@@ -22,7 +22,6 @@ from regent.zk import znodes
 from regent.zk.client.operations import ConnectionLossError, WatchEvent, WatchKind
 from regent.zk.client.requests import RequestRefusedError
 from regent.zk.client.session import SessionKeeper
-from regent.zk.cluster_identity import join_cluster
 from regent.zk.codecs.znodes import (
     PERSISTENT_PATHS,
     BrokerIdZNode,
@@ -31,7 +30,8 @@ from regent.zk.codecs.znodes import (
     TopicPartitionZNode,
     TopicZNode,
 )
-from regent.zk.store import ZkControllerStore
+from regent.zk.stores.cluster_identity import join_cluster
+from regent.zk.stores.controller_store import ZkControllerStore
 from tests.support.cluster_notes import NotesInMemory
 from tests.support.fake_zookeeper import Call, FakeZooKeeper, FakeZooKeeperServer, Hook, Moment
 from tests.support.term import KeptSession, broker_info, leadership, topic_id

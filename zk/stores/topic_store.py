@@ -9,14 +9,14 @@ from regent.core.errors import BadDataError, Errors, RegentError
 from regent.core.model import ReplicaAssignment
 from regent.core.ports import TopicAssignment
 from regent.zk import admin
-from regent.zk.admin import (
+from regent.zk.client.conflicts import ConflictError
+from regent.zk.client.operations import ZooKeeper
+from regent.zk.stores.admin_store import (
     AddPartitionsOutcome,
     CreateTopicOutcome,
     DeleteTopicOutcome,
     ZkAdminStore,
 )
-from regent.zk.client.conflicts import ConflictError
-from regent.zk.client.operations import ZooKeeper
 
 _CREATED = {
     CreateTopicOutcome.CREATED: Errors.NONE,

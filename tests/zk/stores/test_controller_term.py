@@ -22,8 +22,8 @@ from regent.zk.client.operations import (
     ZooKeeper,
 )
 from regent.zk.client.requests import RequestRefusedError
-from regent.zk.controller_term import TERMS
-from regent.zk.store import ZkControllerStore
+from regent.zk.stores.controller_store import ZkControllerStore
+from regent.zk.stores.controller_term import TERMS
 from tests.support.fake_zookeeper import Call, FakeZooKeeper, FakeZooKeeperServer, Moment
 from tests.support.term import leadership
 from tests.support.zookeeper_sessions import Ensemble, apply

@@ -25,7 +25,7 @@ from regent.zk.codecs.admin_znodes import (
     IsrChangeNotificationZNode,
 )
 from regent.zk.codecs.znodes import BrokerIdZNode, TopicPartitionStateZNode
-from regent.zk.isr_store import MAX_PARTITIONS, ZkIsrStore
+from regent.zk.stores.isr_store import MAX_PARTITIONS, ZkIsrStore
 from tests.support.fake_zookeeper import Call, FakeZooKeeper, FakeZooKeeperServer, Moment
 
 P0, P1 = TopicPartition("payments", 0), TopicPartition("payments", 1)

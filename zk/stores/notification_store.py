@@ -16,8 +16,8 @@ from regent.zk.codecs.admin_znodes import (
     LogDirEventNotificationSequenceZNode,
     LogDirEventNotificationZNode,
 )
-from regent.zk.fenced_writes import WriteRefused, write_unfenced
-from regent.zk.watching_store import WatchingStore
+from regent.zk.stores.fenced_writes import WriteRefused, write_unfenced
+from regent.zk.stores.watching_store import WatchingStore
 
 log = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ from regent.core.controller.events import (
     TopicChange,
 )
 from regent.zk.client.operations import WatchEvent, WatchKind
-from regent.zk.watches import controller_event
+from regent.zk.stores.watches import controller_event
 
 CREATED, CHANGED = WatchKind.CREATED, WatchKind.CHANGED
 DELETED, CHILDREN = WatchKind.DELETED, WatchKind.CHILDREN

@@ -37,8 +37,8 @@ from regent.zk.client.operations import (
 from regent.zk.client.requests import RequestRefusedError
 from regent.zk.codecs.admin_znodes import IsrChangeNotificationSequenceZNode
 from regent.zk.codecs.znodes import BrokerIdZNode, TopicPartitionStateZNode
-from regent.zk.fenced_writes import WriteRefused, write_unfenced
-from regent.zk.store import read_partition_states
+from regent.zk.stores.controller_store import read_partition_states
+from regent.zk.stores.fenced_writes import WriteRefused, write_unfenced
 
 MAX_PARTITIONS = 1000  # of one notification, so that the longest names fit into a znode
 

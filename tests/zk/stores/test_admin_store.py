@@ -10,7 +10,10 @@ import pytest
 from regent.core.errors import BadDataError, BrokerNotFoundError
 from regent.core.model import BrokerInfo, EndPoint, ReplicaAssignment
 from regent.zk import znodes
-from regent.zk.admin import (
+from regent.zk.client.conflicts import ConflictError
+from regent.zk.client.operations import ConnectionLossError, Create
+from regent.zk.codecs.admin_znodes import ConfigEntityZNode
+from regent.zk.stores.admin_store import (
     AddPartitionsOutcome,
     CreateTopicOutcome,
     NewTopic,
@@ -19,9 +22,6 @@ from regent.zk.admin import (
     TopicTooLargeError,
     ZkAdminStore,
 )
-from regent.zk.client.conflicts import ConflictError
-from regent.zk.client.operations import ConnectionLossError, Create
-from regent.zk.codecs.admin_znodes import ConfigEntityZNode
 from tests.support.fake_zookeeper import Call, FakeZooKeeper, FakeZooKeeperServer, Moment
 from tests.support.zookeeper_sessions import apply
 

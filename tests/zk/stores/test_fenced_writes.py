@@ -21,7 +21,7 @@ from regent.zk.client.operations import (
     ZnodeStat,
 )
 from regent.zk.client.requests import MAX_REQUEST_BYTES, Multi, RequestRefusedError
-from regent.zk.fenced_writes import (
+from regent.zk.stores.fenced_writes import (
     BYTES_BESIDE_DATA,
     BYTES_OF_FENCE,
     MAX_OPERATIONS,

@@ -21,7 +21,6 @@ from regent.core.model import (
 from regent.core.ports import ControllerFailure, TopicAssignment, WriteError
 from regent.core.protocol.control import TopicId
 from regent.zk import znodes
-from regent.zk.broker_store import broker_registration
 from regent.zk.client.conflicts import MAX_ATTEMPTS, ConflictError
 from regent.zk.client.operations import (
     ANY_VERSION,
@@ -46,11 +45,18 @@ from regent.zk.codecs.admin_znodes import (
     PreferredReplicaElectionZNode,
     ReassignPartitionsZNode,
 )
-from regent.zk.failure_store import ControllerFailuresZNode
-from regent.zk.fenced_writes import BYTES_BESIDE_DATA, Outcome, Write, WriteRefused, write_unfenced
-from regent.zk.progress_mark import read_mark
-from regent.zk.store import read_partition_states, topic_assignment
-from regent.zk.topic_config_admin import TopicConfigAdmin
+from regent.zk.stores.broker_store import broker_registration
+from regent.zk.stores.controller_store import read_partition_states, topic_assignment
+from regent.zk.stores.failure_store import ControllerFailuresZNode
+from regent.zk.stores.fenced_writes import (
+    BYTES_BESIDE_DATA,
+    Outcome,
+    Write,
+    WriteRefused,
+    write_unfenced,
+)
+from regent.zk.stores.progress_mark import read_mark
+from regent.zk.stores.topic_config_admin import TopicConfigAdmin
 
 _MAX_DATA_BYTES = MAX_REQUEST_BYTES - 4096  # beside paths and headers
 

@@ -11,8 +11,8 @@ from regent.core.errors import BadDataError
 from regent.core.ports import ControllerFailure
 from regent.zk.client.operations import Create, Operation, SetData, Znode
 from regent.zk.codecs.json_fields import decode_object
-from regent.zk.fenced_writes import WriteRefused
-from regent.zk.watching_store import WatchingStore
+from regent.zk.stores.fenced_writes import WriteRefused
+from regent.zk.stores.watching_store import WatchingStore
 
 log = logging.getLogger(__name__)
 

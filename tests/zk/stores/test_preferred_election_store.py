@@ -8,7 +8,7 @@ from regent.core.errors import BadDataError, ControllerMovedError, SessionExpire
 from regent.core.model import TopicPartition
 from regent.zk.client.operations import ConnectionLossError, Create, WatchEvent, WatchKind
 from regent.zk.codecs.admin_znodes import PreferredReplicaElectionZNode
-from regent.zk.store import ZkControllerStore
+from regent.zk.stores.controller_store import ZkControllerStore
 from tests.support.connected_sessions import Connect
 from tests.support.fake_zookeeper import Call, FakeZooKeeperServer, Moment
 from tests.support.term import KeptSession

@@ -18,15 +18,15 @@ from regent.zk.client.operations import (
     ZkError,
 )
 from regent.zk.client.requests import RequestRefusedError
-from regent.zk.cluster_identity import (
+from regent.zk.codecs.znodes import BrokerIdZNode, ClusterIdZNode
+from regent.zk.stores.cluster_identity import (
     EndPointInUseError,
     check_cluster,
     check_end_points,
     join_cluster,
 )
-from regent.zk.codecs.znodes import BrokerIdZNode, ClusterIdZNode
-from regent.zk.progress_mark import read_mark, write_mark
-from regent.zk.store import ZkControllerStore
+from regent.zk.stores.controller_store import ZkControllerStore
+from regent.zk.stores.progress_mark import read_mark, write_mark
 from tests.support.cluster_notes import NotesInMemory
 from tests.support.fake_zookeeper import (
     Call,

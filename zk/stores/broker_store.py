@@ -23,7 +23,7 @@ from regent.zk.client.operations import (
 )
 from regent.zk.client.requests import RequestRefusedError
 from regent.zk.codecs.suspect_replicas import SuspectZnodes
-from regent.zk.watching_store import WatchingStore
+from regent.zk.stores.watching_store import WatchingStore
 
 log = logging.getLogger(__name__)
 

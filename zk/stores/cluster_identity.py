@@ -7,11 +7,11 @@ import uuid
 from regent.core.errors import RegentError
 from regent.core.model import BrokerInfo
 from regent.core.replica_logs import ClusterNotes
-from regent.zk.admin import ZkAdminStore
 from regent.zk.client.operations import ConnectionLossError, Create, Refused, ZkError, ZooKeeper
 from regent.zk.client.requests import RequestRefusedError
 from regent.zk.codecs.znodes import ClusterIdZNode, encode_topic_id
-from regent.zk.progress_mark import read_mark
+from regent.zk.stores.admin_store import ZkAdminStore
+from regent.zk.stores.progress_mark import read_mark
 
 
 class EndPointInUseError(RegentError):

@@ -18,8 +18,8 @@ from regent.zk.client.operations import (
     WatchKind,
 )
 from regent.zk.codecs.znodes import TopicZNode
-from regent.zk.fenced_writes import MAX_OPERATIONS, Write, write_unfenced
-from regent.zk.topic_deletion_store import MAX_ROUNDS, ZkTopicDeletionStore
+from regent.zk.stores.fenced_writes import MAX_OPERATIONS, Write, write_unfenced
+from regent.zk.stores.topic_deletion_store import MAX_ROUNDS, ZkTopicDeletionStore
 from tests.support.connected_sessions import Connect
 from tests.support.fake_zookeeper import Call, FakeZooKeeper, FakeZooKeeperServer, Moment
 

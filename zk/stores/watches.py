@@ -35,7 +35,7 @@ from regent.zk.codecs.znodes import (
     TopicPartitionStateZNode,
     TopicsZNode,
 )
-from regent.zk.failure_store import ControllerFailuresZNode
+from regent.zk.stores.failure_store import ControllerFailuresZNode
 
 # Also when the node itself comes or goes, so that the watch on its children is armed again.
 _OF_CHILDREN: dict[str, ControllerEvent] = {

@@ -10,7 +10,7 @@ from regent.core.errors import BadDataError
 from regent.zk.client.conflicts import ConflictError
 from regent.zk.client.operations import ConnectionLossError
 from regent.zk.codecs.admin_znodes import ProducerIdBlockZNode
-from regent.zk.producer_ids import ZkProducerIds
+from regent.zk.stores.producer_ids import ZkProducerIds
 from tests.support.connected_sessions import Connect, read
 from tests.support.fake_zookeeper import Call, FakeZooKeeper, FakeZooKeeperServer, Moment
 

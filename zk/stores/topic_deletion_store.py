@@ -17,8 +17,8 @@ from regent.zk.codecs.admin_znodes import (
     DeleteTopicsZNode,
 )
 from regent.zk.codecs.znodes import TopicZNode
-from regent.zk.fenced_writes import Write, WriteRefused
-from regent.zk.watching_store import WatchingStore
+from regent.zk.stores.fenced_writes import Write, WriteRefused
+from regent.zk.stores.watching_store import WatchingStore
 
 # Somebody may create nodes below a topic while it is deleted; more than a few times in a row means
 # that it will not stop.

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import pytest
 
 from regent.core.ports import ControllerFailure
-from regent.zk.failure_store import ControllerFailuresZNode
-from regent.zk.store import ZkControllerStore
+from regent.zk.stores.controller_store import ZkControllerStore
+from regent.zk.stores.failure_store import ControllerFailuresZNode
 from tests.support.fake_zookeeper import Call, FakeZooKeeper, FakeZooKeeperServer, Moment
 
 PATH = ControllerFailuresZNode.PATH

@@ -6,7 +6,7 @@ from regent.core.errors import BadDataError
 from regent.core.model import TopicPartition
 from regent.zk.client.operations import ANY_VERSION, Delete
 from regent.zk.codecs.admin_znodes import PreferredReplicaElectionZNode
-from regent.zk.watching_store import WatchingStore
+from regent.zk.stores.watching_store import WatchingStore
 
 
 class ZkPreferredElectionStore(WatchingStore):

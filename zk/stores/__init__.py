@@ -1,0 +1,1 @@
+"""What the control plane keeps in ZooKeeper, by subject."""
