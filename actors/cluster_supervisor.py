@@ -40,7 +40,7 @@ from regent.transport.controller_ref import actor_at, ask
 from regent.zk.client.operations import ConnectionLossError
 from regent.zk.client.zookeeper_client import ZooKeeperClient
 from regent.zk.codecs.znodes import ControllerZNode
-from regent.zk.embedded import EmbeddedZooKeeper, start_ensemble
+from regent.zk.embedded.embedded_zookeeper import EmbeddedZooKeeper, start_ensemble
 
 EXIT_UNCLEAN = 1
 EXIT_INTERRUPTED = 130

@@ -11,7 +11,7 @@ from regent.actors.child_process import describe_exit
 from regent.actors.process_supervisor import ProcessSupervisor
 from regent.actors.zookeeper_node import ZooKeeperNode
 from regent.core.errors import RegentError
-from regent.zk.embedded import LOOPBACK, EmbeddedZooKeeper, server_of
+from regent.zk.embedded.embedded_zookeeper import LOOPBACK, EmbeddedZooKeeper, server_of
 
 _STOP_TIMEOUT_S = 10.0
 

@@ -11,7 +11,7 @@ import pytest
 
 from regent.config.java import JavaNotFoundError
 from regent.zk.client.zookeeper_client import ZooKeeperClient
-from regent.zk.embedded import EmbeddedZooKeeper
+from regent.zk.embedded.embedded_zookeeper import EmbeddedZooKeeper
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from regent.config.command_line import COMMAND
 from regent.zk.client.zookeeper_client import ZooKeeperClient
-from regent.zk.embedded import start_ensemble
+from regent.zk.embedded.embedded_zookeeper import start_ensemble
 from tests.support.ipv6 import needs_ipv6
 
 TIMEOUT_S = 30.0

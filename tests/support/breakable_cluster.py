@@ -16,7 +16,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from regent.core.model import BrokerId, TopicPartition
 from regent.storage.log_names import STRAY
-from regent.zk.embedded import EmbeddedZooKeeper
+from regent.zk.embedded.embedded_zookeeper import EmbeddedZooKeeper
 from tests.support.embedded_ensemble import EmbeddedEnsemble
 from tests.support.histories import Logs
 from tests.support.record_batches import Record, records_of

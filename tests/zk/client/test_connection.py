@@ -25,7 +25,7 @@ from regent.zk.client.operations import (
 )
 from regent.zk.client.requests import Exists
 from regent.zk.client.zookeeper_client import ConnectionState, ZooKeeperClient
-from regent.zk.embedded import EmbeddedZooKeeper
+from regent.zk.embedded.embedded_zookeeper import EmbeddedZooKeeper
 from tests.support.connected_sessions import Connect, Session, read
 from tests.support.tcp_proxy import TcpProxy
 

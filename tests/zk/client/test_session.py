@@ -12,7 +12,7 @@ from regent.core.errors import ForeignDirectoryError, SessionExpiredError
 from regent.zk.client.operations import ConnectionLossError, Create, SetData, WatchEvent, ZooKeeper
 from regent.zk.client.session import SessionKeeper, close_session
 from regent.zk.client.zookeeper_client import ZooKeeperClient
-from regent.zk.embedded import EmbeddedZooKeeper
+from regent.zk.embedded.embedded_zookeeper import EmbeddedZooKeeper
 from tests.support.running_cluster import eventually
 from tests.support.tcp_proxy import TcpProxy
 

@@ -18,7 +18,7 @@ from regent.zk.client.operations import (
 )
 from regent.zk.client.requests import MAX_REQUEST_BYTES, RequestTooLargeError
 from regent.zk.client.zookeeper_client import ConnectionState, SessionCredentials, ZooKeeperClient
-from regent.zk.embedded import EmbeddedZooKeeper
+from regent.zk.embedded.embedded_zookeeper import EmbeddedZooKeeper
 from tests.support.connected_sessions import Connect, read
 from tests.support.tcp_proxy import TcpProxy
 

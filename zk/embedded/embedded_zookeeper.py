@@ -41,7 +41,7 @@ _JARS = re.compile(
     r"(zookeeper|netty-|slf4j-api|log4j-(api|core|slf4j2-impl)|metrics-core|snappy-java|jcl-over)"
 )
 _LAUNCHER = Path(__file__).with_name("jvm_launcher.py")
-_LOG_CONFIGURATION = Path(__file__).parents[1] / "config" / "log4j2-zookeeper.properties"
+_LOG_CONFIGURATION = Path(__file__).parents[2] / "config" / "log4j2-zookeeper.properties"
 _JVM_OPTIONS = (
     "-Xmx512m",
     "-XX:+ExitOnOutOfMemoryError",  # it would stay up and serve nobody

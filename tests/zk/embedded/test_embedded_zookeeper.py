@@ -16,7 +16,11 @@ import pytest
 from regent.config.java import JavaNotFoundError
 from regent.zk.client.operations import ConnectionLossError, Create
 from regent.zk.client.zookeeper_client import ZooKeeperClient
-from regent.zk.embedded import EmbeddedZooKeeper, ZooKeeperStartError, start_ensemble
+from regent.zk.embedded.embedded_zookeeper import (
+    EmbeddedZooKeeper,
+    ZooKeeperStartError,
+    start_ensemble,
+)
 from tests.support.running_cluster import eventually
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.usefixtures("zookeeper_server")]
@@ -96,8 +100,8 @@ def test_without_java_the_server_is_not_started(
 def test_the_server_dies_with_the_process_that_started_it(tmp_path: Path, stack: ExitStack) -> None:
     script = tmp_path / "starter.py"
     script.write_text(
-        "import sys, pathlib, regent.zk.embedded\n"
-        "server = regent.zk.embedded.EmbeddedZooKeeper(pathlib.Path(sys.argv[1]))\n"
+        "import sys, pathlib, regent.zk.embedded.embedded_zookeeper\n"
+        "server = regent.zk.embedded.embedded_zookeeper.EmbeddedZooKeeper(pathlib.Path(sys.argv[1]))\n"
         "server.start()\n"
         "sys.stdout.write(f'{server.pid}\\n')\n"
         "sys.stdout.flush()\n"

@@ -1,0 +1,1 @@
+"""A ZooKeeper server as a child process, from the jars that PySpark carries."""
