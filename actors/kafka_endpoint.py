@@ -13,22 +13,22 @@ from dataclasses import dataclass
 from regent.actors.broker_settings import broker_settings
 from regent.actors.machine_settings import kafka_limits
 from regent.actors.topic_administration import TopicAdministration
+from regent.api.config_changes import config_change_apis
+from regent.api.configs import ConfigView, config_apis
+from regent.api.delete_records import delete_records_apis
+from regent.api.fetch import fetch_apis
+from regent.api.metadata import metadata_apis
+from regent.api.offsets import offset_apis
+from regent.api.produce import produce_apis
+from regent.api.producer_ids import producer_id_apis
+from regent.api.topics import topic_apis
 from regent.config.settings import Settings
 from regent.core.model import BrokerId
 from regent.core.replication.metadata_cache import MetadataCache
 from regent.core.replication.replica_manager import ReplicaManager
 from regent.transport.kafka.api import KafkaApi
-from regent.transport.kafka.config_changes import config_change_apis
-from regent.transport.kafka.configs import ConfigView, config_apis
-from regent.transport.kafka.delete_records import delete_records_apis
-from regent.transport.kafka.fetch import fetch_apis
 from regent.transport.kafka.listener import KafkaListener, listen
-from regent.transport.kafka.metadata import metadata_apis
 from regent.transport.kafka.metrics import ListenerMetrics
-from regent.transport.kafka.offsets import offset_apis
-from regent.transport.kafka.produce import produce_apis
-from regent.transport.kafka.producer_ids import producer_id_apis
-from regent.transport.kafka.topics import topic_apis
 from regent.zk.client.operations import ZooKeeper
 from regent.zk.stores.config_store import ZkConfigStore
 from regent.zk.stores.producer_ids import ZkProducerIds

@@ -2,7 +2,7 @@
 
 Mirrors ``kafka.log.LogValidator.validateBatch`` and ``Log.analyzeAndValidateRecords``: a batch's
 header speaks for its records, and its CRC for the header. That a producer's header does not lie
-about its records was checked before (``transport.kafka.record_validation``).
+about its records was checked before (``api.record_validation``).
 """
 
 from __future__ import annotations

@@ -34,8 +34,8 @@ HOMES = {
     "pykka": {"actors", "jobs/service.py"},
     "click": {"cli", "jobs"},
     "rich": {"cli"},
-    "cramjam": {"transport/kafka/decompression.py"},
-    "crc32c": {"storage", "transport/kafka/record_validation.py"},
+    "cramjam": {"api/decompression.py"},
+    "crc32c": {"storage", "api/record_validation.py"},
     "numpy": {"jobs"},
     "pyarrow": {"jobs"},
     "matplotlib": {"jobs/reports/page.py"},
@@ -50,7 +50,7 @@ MAX_FILE_LINES = 600
 MAX_FUNCTION_LINES = 50
 LONG_BY_NATURE = {
     "core/controller/controller.py::_dispatch",  # one match over every event
-    "transport/kafka/record_validation.py::_walk",  # for every record: a call costs as much as it
+    "api/record_validation.py::_walk",  # for every record: a call costs as much as it
 }
 
 

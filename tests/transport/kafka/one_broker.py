@@ -6,17 +6,17 @@ import threading
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 
+from regent.api.fetch import fetch_apis
+from regent.api.metadata import metadata_apis
+from regent.api.offsets import offset_apis
+from regent.api.produce import produce_apis
+from regent.api.producer_ids import producer_id_apis
 from regent.core.model import BrokerId
 from regent.core.protocol.control import UpdateMetadataBroker, UpdateMetadataEndPoint
 from regent.core.replica_logs import ReplicaLogs
 from regent.core.replication.metadata_cache import MetadataCache
 from regent.core.replication.replica_manager import ReplicaManager
-from regent.transport.kafka.fetch import fetch_apis
 from regent.transport.kafka.listener import KafkaListener
-from regent.transport.kafka.metadata import metadata_apis
-from regent.transport.kafka.offsets import offset_apis
-from regent.transport.kafka.produce import produce_apis
-from regent.transport.kafka.producer_ids import producer_id_apis
 from tests.support.controller_orders import order
 
 BROKER = 1

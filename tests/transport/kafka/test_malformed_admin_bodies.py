@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from regent.api.delete_records import delete_records_apis
+from regent.api.producer_ids import producer_id_apis
+from regent.api.topics import topic_apis
 from regent.transport.kafka.api import KafkaApi, KafkaApiKey, MalformedRequestError
-from regent.transport.kafka.delete_records import delete_records_apis
-from regent.transport.kafka.producer_ids import producer_id_apis
-from regent.transport.kafka.topics import topic_apis
 from tests.transport.kafka.test_configs import Desk as ConfigDesk
 from tests.transport.kafka.test_delete_records import Deleter
 from tests.transport.kafka.test_topics import Desk as TopicDesk

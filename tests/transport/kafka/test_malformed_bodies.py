@@ -12,14 +12,14 @@ from kafka.protocol.consumer import FetchRequest, ListOffsetsRequest, OffsetForL
 from kafka.protocol.metadata import MetadataRequest
 from kafka.protocol.producer import ProduceRequest
 
+from regent.api.fetch import fetch_apis
+from regent.api.metadata import metadata_apis
+from regent.api.offsets import offset_apis
+from regent.api.produce import produce_apis
 from regent.core.model import TopicPartition
 from regent.core.protocol.client import ConsumerPosition, OffsetQuery
 from regent.core.replication.metadata_cache import MetadataCache
 from regent.transport.kafka.api import KafkaApi, MalformedRequestError
-from regent.transport.kafka.fetch import fetch_apis
-from regent.transport.kafka.metadata import metadata_apis
-from regent.transport.kafka.offsets import offset_apis
-from regent.transport.kafka.produce import produce_apis
 from tests.support.record_batches import batch
 from tests.transport.kafka.canned_replicas import CannedReplicas
 from tests.transport.kafka.test_fetch import fetch

@@ -5,11 +5,11 @@ from collections.abc import Callable, Mapping
 import pytest
 from kafka.protocol.admin.topics import DeleteRecordsRequest
 
+from regent.api.delete_records import delete_records_apis
 from regent.core.errors import Errors
 from regent.core.model import TopicPartition
 from regent.core.protocol.client import DeletedRecords
 from regent.core.replication.delayed_operations import DelayedOperation
-from regent.transport.kafka.delete_records import delete_records_apis
 from tests.transport.kafka.canned_replicas import Held
 from tests.transport.kafka.wire import ask
 

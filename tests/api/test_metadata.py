@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from kafka.protocol.metadata import MetadataRequest
 
+from regent.api.metadata import metadata_apis
 from regent.core.errors import Errors
 from regent.core.protocol.control import (
     ControlHeader,
@@ -18,7 +19,6 @@ from regent.core.protocol.control import (
 )
 from regent.core.replication.metadata_cache import MetadataCache
 from regent.transport.kafka.api import KafkaApi
-from regent.transport.kafka.metadata import metadata_apis
 from tests.transport.kafka.wire import ask, read, request_of, whole
 
 VERSIONS = range(9)

@@ -7,8 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from kafka.protocol.producer.transaction import InitProducerIdRequest
 
+from regent.api.producer_ids import producer_id_apis
 from regent.core.errors import Errors, SessionExpiredError
-from regent.transport.kafka.producer_ids import producer_id_apis
 from tests.transport.kafka.wire import ask, request_of, whole
 
 PLAIN = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60_000)

@@ -15,6 +15,9 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final, NamedTuple, Protocol
 
+from regent.api.partition_order import PartitionOrder
+from regent.api.record_validation import InvalidRecordsError, is_quick, validate
+from regent.api.replies import Replies, Reply, monotonic_ms
 from regent.core.errors import Errors
 from regent.core.model import TopicPartition
 from regent.core.protocol.client import ACKS_NONE, ProducedPartition
@@ -28,10 +31,7 @@ from regent.transport.kafka.api import (
     MalformedRequestError,
     UnansweredRequestError,
 )
-from regent.transport.kafka.partition_order import PartitionOrder
 from regent.transport.kafka.primitives import Reader, Writer
-from regent.transport.kafka.record_validation import InvalidRecordsError, is_quick, validate
-from regent.transport.kafka.replies import Replies, Reply, monotonic_ms
 
 _ACKS_AND_TIMEOUT: Final = struct.Struct(">hi")
 _BATCH_LENGTH: Final = struct.Struct(">i")

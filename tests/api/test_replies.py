@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from regent.api.replies import Replies, Reply
 from regent.core.replication.delayed_operations import Answer, DelayedOperation
-from regent.transport.kafka.replies import Replies, Reply
 
 WAIT_S = 10
 

@@ -5,11 +5,11 @@ from typing import Any
 import pytest
 from kafka.protocol.consumer import FetchRequest
 
+from regent.api.fetch import fetch_apis
 from regent.core.errors import Errors
 from regent.core.model import TopicPartition
 from regent.core.protocol.client import ConsumedPartition, ConsumerFetch, ConsumerPosition
 from regent.core.records import MemoryRecords
-from regent.transport.kafka.fetch import fetch_apis
 from tests.transport.kafka.canned_replicas import CannedReplicas
 from tests.transport.kafka.wire import ask
 

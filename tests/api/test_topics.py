@@ -16,6 +16,7 @@ from kafka.protocol.admin.topics import (
     DeleteTopicsRequest as DeleteTopics,
 )
 
+from regent.api.topics import topic_apis
 from regent.core.admin.admin_requests import RespondToClient
 from regent.core.errors import Errors
 from regent.core.protocol.topics import (
@@ -30,7 +31,6 @@ from regent.core.protocol.topics import (
     TopicsRequest,
 )
 from regent.transport.kafka.api import KafkaApiKey, MalformedRequestError
-from regent.transport.kafka.topics import topic_apis
 from tests.transport.kafka.wire import ask, request_of
 
 OUTCOMES = [

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from regent.api.replies import Replies, Reply
 from regent.core.admin.admin_requests import ClientAdmin
 from regent.core.errors import Errors
 from regent.core.protocol.topics import (
@@ -29,7 +30,6 @@ from regent.transport.kafka.api import (
     KafkaRequest,
 )
 from regent.transport.kafka.primitives import Reader, Writer
-from regent.transport.kafka.replies import Replies, Reply
 
 _NOT_THROTTLED = 0
 

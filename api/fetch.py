@@ -11,13 +11,13 @@ import struct
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple, Protocol
 
+from regent.api.replies import Replies, monotonic_ms
 from regent.core.errors import Errors
 from regent.core.model import NO_EPOCH, TopicPartition
 from regent.core.protocol.client import ConsumedPartition, ConsumerFetch, ConsumerPosition
 from regent.core.replication.delayed_operations import DelayedOperation
 from regent.transport.kafka.api import KafkaAnswer, KafkaApi, KafkaApiKey, KafkaRequest
 from regent.transport.kafka.primitives import Reader, Writer
-from regent.transport.kafka.replies import Replies, monotonic_ms
 
 MAX_RESPONSE_BYTES: Final = 57_671_680  # Kafka's fetch.max.bytes
 NO_SESSION: Final = 0

@@ -12,11 +12,11 @@ from concurrent.futures import Executor
 from enum import IntEnum
 from typing import NamedTuple, TypeAlias
 
+from regent.api.configs import ConfigView, Resource, ResourceRefusedError, ResourceType
 from regent.core.admin.config_descriptions import LISTS, BrokerSettings, describe_topic
 from regent.core.admin.topic_validation import topic_config_problem
 from regent.core.errors import Errors, RegentError, SessionExpiredError
 from regent.transport.kafka.api import KafkaAnswer, KafkaApi, KafkaApiKey, KafkaRequest
-from regent.transport.kafka.configs import ConfigView, Resource, ResourceRefusedError, ResourceType
 from regent.transport.kafka.primitives import Reader, Writer
 
 _NOT_THROTTLED = 0

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from regent.api.decompression import GZIP, LZ4, SNAPPY, ZSTD, decompressed
 from regent.transport.kafka import decompression
-from regent.transport.kafka.decompression import GZIP, LZ4, SNAPPY, ZSTD, decompressed
 
 ROOT = Path(__file__).parents[3]
 XERIAL = b"\x82SNAPPY\x00" + struct.pack(">ii", 1, 1)
@@ -142,7 +142,7 @@ def test_a_zstd_frame_that_asks_for_much_memory_is_refused(window_log: int | Non
 _MEASURE = """
 import re, sys
 from pathlib import Path
-from regent.transport.kafka.decompression import decompressed
+from regent.api.decompression import decompressed
 peak = lambda: int(re.search(r"VmHWM:\\s+(\\d+)", Path("/proc/self/status").read_text())[1])
 data, before = sys.stdin.buffer.read(), peak()
 try:

@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 from kafka.protocol.consumer import ListOffsetsRequest, OffsetForLeaderEpochRequest
 
+from regent.api.offsets import offset_apis
 from regent.core.errors import Errors
 from regent.core.model import TopicPartition
 from regent.core.protocol.client import EpochEnd, EpochQuery, ListedOffset, OffsetQuery
-from regent.transport.kafka.offsets import offset_apis
 from tests.transport.kafka.canned_replicas import CannedReplicas
 from tests.transport.kafka.wire import ask
 

@@ -13,6 +13,8 @@ from kafka.protocol.admin.configs import (
     IncrementalAlterConfigsRequest,
 )
 
+from regent.api.config_changes import AlterOperation, config_change_apis
+from regent.api.configs import ConfigView, ResourceType, config_apis
 from regent.core.admin.config_descriptions import BrokerSetting, ConfigSource, ConfigType
 from regent.core.errors import BadDataError, Errors, SessionExpiredError
 from regent.core.log_config import BROKER_NAMES
@@ -23,8 +25,6 @@ from regent.core.protocol.control import (
     UpdateMetadataTopic,
 )
 from regent.core.replication.metadata_cache import MetadataCache
-from regent.transport.kafka.config_changes import AlterOperation, config_change_apis
-from regent.transport.kafka.configs import ConfigView, ResourceType, config_apis
 from tests.support.term import topic_id
 from tests.transport.kafka.wire import ask
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
+from regent.api.replies import Replies, Reply, monotonic_ms
 from regent.core.errors import Errors
 from regent.core.model import TopicPartition
 from regent.core.protocol.client import DeletedRecords
 from regent.core.replication.delayed_operations import DelayedOperation
 from regent.transport.kafka.api import KafkaAnswer, KafkaApi, KafkaApiKey, KafkaRequest
 from regent.transport.kafka.primitives import Reader, Writer
-from regent.transport.kafka.replies import Replies, Reply, monotonic_ms
 
 _NOT_THROTTLED = 0
 _UNKNOWN = DeletedRecords(Errors.UNKNOWN_TOPIC_OR_PARTITION)

@@ -1,0 +1,1 @@
+"""The Kafka APIs: what each request means, as KafkaApis is in Kafka."""
