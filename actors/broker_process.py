@@ -31,7 +31,6 @@ from regent.actors.broker_storage import BrokerStorage
 from regent.actors.config_listener import CatchUp, ConfigsChanged, start_config_listener
 from regent.actors.controlled_shutdown import hand_over
 from regent.actors.controller_event_manager import ControllerListener
-from regent.actors.guardian import Guardian
 from regent.actors.guardian_metrics import GuardianMetrics
 from regent.actors.inbox import InboxFullError, Reply
 from regent.actors.kafka_endpoint import KafkaEndpoint, Served
@@ -47,6 +46,7 @@ from regent.actors.topic_ids import RandomTopicIds
 from regent.actors.topic_metrics import TopicMetrics
 from regent.actors.watchdog import Watchdog
 from regent.actors.zookeeper_checks import ZooKeeperChecks
+from regent.cluster.guardian import Guardian
 from regent.config.addresses import port_of, tcp_endpoint
 from regent.config.command_line import COMMAND
 from regent.config.settings import Settings

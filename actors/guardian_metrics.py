@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from regent.actors.guardian import Guardian
+from regent.cluster.guardian import Guardian
 
 
 class GuardianMetrics(Collector):

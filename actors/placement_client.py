@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from time import monotonic
 
-from regent.actors.cluster_file import placement_endpoint
+from regent.cluster.cluster_file import placement_endpoint
 from regent.core.errors import Errors, RegentError
 from regent.core.placement.replica_placer import place
 from regent.core.protocol.placement import (

@@ -18,10 +18,10 @@ from typing import Any
 import click
 
 from regent.actors.broker_process import BrokerOptions, BrokerProcess
-from regent.actors.guardian import watch_over
-from regent.actors.supervisor_socket import start_command
 from regent.cli.local_brokers import bring_back, print_started
 from regent.cli.output import note
+from regent.cluster.guardian import watch_over
+from regent.cluster.supervisor_socket import start_command
 from regent.config.cluster_location import CLUSTER_FILE
 from regent.config.settings import Settings, load_settings
 from regent.core.errors import RegentError

@@ -15,9 +15,9 @@ from pathlib import Path
 
 import click
 
-from regent.actors.cluster_file import listed_processes
-from regent.actors.cluster_plan import HOST, PORT_SPACING, ClusterPlan
-from regent.actors.cluster_supervisor import ClusterSupervisor
+from regent.cluster.cluster_file import listed_processes
+from regent.cluster.cluster_plan import HOST, PORT_SPACING, ClusterPlan
+from regent.cluster.cluster_supervisor import ClusterSupervisor
 from regent.config.cluster_location import DATA_DIR
 from regent.config.command_line import COMMAND
 from regent.config.settings import Settings, load_settings

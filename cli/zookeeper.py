@@ -7,9 +7,9 @@ from pathlib import Path
 
 import click
 
-from regent.actors.child_process import describe_exit
-from regent.actors.process_supervisor import ProcessSupervisor
-from regent.actors.zookeeper_node import ZooKeeperNode
+from regent.cluster.child_process import describe_exit
+from regent.cluster.process_supervisor import ProcessSupervisor
+from regent.cluster.zookeeper_node import ZooKeeperNode
 from regent.core.errors import RegentError
 from regent.zk.embedded.embedded_zookeeper import LOOPBACK, EmbeddedZooKeeper, server_of
 

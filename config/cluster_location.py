@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Final
 
 CLUSTER_FILE: Final = "cluster.json"
-"""In the folder of a local cluster: written by ``regent cluster``, see ``actors.cluster_file``."""
+"""In the folder of a local cluster: written by ``regent cluster``, see ``cluster.cluster_file``."""
 
 DATA_DIR: Final = Path("data")
 DATA_DIR_VARIABLE: Final = "REGENT_DATA_DIR"

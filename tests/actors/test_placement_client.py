@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from regent.actors.cluster_plan import ClusterPlan
 from regent.actors.placement_client import PAUSE_S, PlacementClient, placement_finder
+from regent.cluster.cluster_plan import ClusterPlan
 from regent.core.errors import Errors
 from regent.core.placement.replica_placer import place
 from regent.core.protocol.placement import (

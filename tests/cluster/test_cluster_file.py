@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from regent.actors.cluster_file import (
+from regent.cluster.cluster_file import (
     BrokerEntry,
     ClusterFile,
     PlacementEntry,

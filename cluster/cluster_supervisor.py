@@ -13,22 +13,22 @@ import time
 from collections.abc import Callable, Collection
 from dataclasses import asdict, dataclass
 
-from regent.actors.child_process import Child, ChildProcess, DeathPipe, describe_exit
-from regent.actors.cluster_file import (
+from regent.cluster.child_process import Child, ChildProcess, DeathPipe, describe_exit
+from regent.cluster.cluster_file import (
     BrokerEntry,
     ClusterFile,
     PlacementEntry,
     ZooKeeperEntry,
 )
-from regent.actors.cluster_plan import HOST, BrokerPorts, ClusterPlan
-from regent.actors.process_supervisor import (
+from regent.cluster.cluster_plan import HOST, BrokerPorts, ClusterPlan
+from regent.cluster.process_supervisor import (
     Backoff,
     ProcessSupervisor,
     Restart,
     SupervisionListener,
 )
-from regent.actors.supervisor_socket import StartRequest, SupervisorSocket, start_command
-from regent.actors.zookeeper_node import ZooKeeperNode
+from regent.cluster.supervisor_socket import StartRequest, SupervisorSocket, start_command
+from regent.cluster.zookeeper_node import ZooKeeperNode
 from regent.config.addresses import tcp_endpoint
 from regent.config.cluster_location import CLUSTER_FILE
 from regent.config.command_line import program

@@ -12,14 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from regent.actors.child_process import (
+from regent.cluster.child_process import (
     Child,
     ChildProcess,
     ChildStartError,
     DeathPipe,
     describe_exit,
 )
-from regent.actors.process_supervisor import (
+from regent.cluster.process_supervisor import (
     Backoff,
     ProcessSupervisor,
     Restart,
@@ -271,8 +271,8 @@ def test_no_child_outlives_a_supervisor_that_is_killed(tmp_path: Path) -> None:
     os.mkfifo(witness)
     supervisor = f"""
 from pathlib import Path
-from regent.actors.child_process import ChildProcess, DeathPipe
-from regent.actors.process_supervisor import ProcessSupervisor
+from regent.cluster.child_process import ChildProcess, DeathPipe
+from regent.cluster.process_supervisor import ProcessSupervisor
 pipe = DeathPipe()
 command = lambda: [{sys.executable!r}, "-c", {GUARDED!r}, {str(witness)!r}]
 workers = [ChildProcess(n, command, output=Path({str(tmp_path)!r}) / n, death_pipe=pipe)

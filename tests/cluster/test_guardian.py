@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from regent.actors.guardian import Guardian
+from regent.cluster.guardian import Guardian
 from regent.zk.client.zookeeper_client import SessionCredentials
 from tests.support.running_cluster import eventually
 

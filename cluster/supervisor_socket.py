@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from regent.actors.process_supervisor import ProcessSupervisor
+from regent.cluster.process_supervisor import ProcessSupervisor
 from regent.config.cluster_location import DATA_DIR
 from regent.config.command_line import program
 from regent.core.errors import RegentError

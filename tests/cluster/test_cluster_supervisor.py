@@ -18,13 +18,13 @@ from typing import Any
 
 import pytest
 
-from regent.actors.cluster_plan import HOST, BrokerPorts, ClusterPlan
-from regent.actors.cluster_supervisor import (
+from regent.cluster.cluster_plan import HOST, BrokerPorts, ClusterPlan
+from regent.cluster.cluster_supervisor import (
     ClusterStartError,
     ClusterSupervisor,
     read_controller_id,
 )
-from regent.actors.supervisor_socket import SOCKET_FILE, SupervisorError, start_brokers
+from regent.cluster.supervisor_socket import SOCKET_FILE, SupervisorError, start_brokers
 from regent.zk.client.operations import Create
 from regent.zk.client.zookeeper_client import ZooKeeperClient
 from regent.zk.codecs.znodes import ControllerZNode
@@ -420,8 +420,8 @@ def start_cluster(data_dir: Path) -> subprocess.Popen[bytes]:
     source = f"""
 import sys
 from pathlib import Path
-from regent.actors.cluster_plan import ClusterPlan
-from regent.actors.cluster_supervisor import ClusterSupervisor
+from regent.cluster.cluster_plan import ClusterPlan
+from regent.cluster.cluster_supervisor import ClusterSupervisor
 plan = ClusterPlan({PROGRAM!r}, Path({str(data_dir)!r}), 2, 0, None, 1, 6000, 200, None, True, True)
 supervisor = ClusterSupervisor(plan, announce=lambda line: print(line, flush=True), say=print,
     ask_for_brokers=lambda endpoint: [0, 1])

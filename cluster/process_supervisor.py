@@ -17,7 +17,7 @@ from enum import Enum, auto
 from types import FrameType, TracebackType
 from typing import Any, Self
 
-from regent.actors.child_process import Child
+from regent.cluster.child_process import Child
 from regent.core.errors import RegentError
 
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)

@@ -13,7 +13,7 @@ class ZooKeeperNode:
     """A server that has been started; launched again, it keeps its port and its data.
 
     It says nothing: whether it serves is asked when it is first started. See
-    ``actors.child_process.Child`` for the rest.
+    ``cluster.child_process.Child`` for the rest.
     """
 
     ready: str | None = None

@@ -1,0 +1,1 @@
+"""The processes of a local cluster, and their supervision."""
