@@ -31,19 +31,15 @@ from regent.actors.broker_storage import BrokerStorage
 from regent.actors.config_listener import CatchUp, ConfigsChanged, start_config_listener
 from regent.actors.controlled_shutdown import hand_over
 from regent.actors.controller_event_manager import ControllerListener
-from regent.actors.guardian_metrics import GuardianMetrics
 from regent.actors.inbox import InboxFullError, Reply
 from regent.actors.kafka_endpoint import KafkaEndpoint, Served
-from regent.actors.listener_metrics import KafkaClientMetrics
 from regent.actors.machine_settings import controller_settings, replication_settings
-from regent.actors.metrics import BrokerMetrics, MetricsServer
 from regent.actors.replication import Replication
 from regent.actors.request_router import RequestRouter
 from regent.actors.runtime import start_actor, stop_actor
 from regent.actors.scheduler import Scheduler
 from regent.actors.topic_administration import TopicAdministration
 from regent.actors.topic_ids import RandomTopicIds
-from regent.actors.topic_metrics import TopicMetrics
 from regent.actors.watchdog import Watchdog
 from regent.actors.zookeeper_checks import ZooKeeperChecks
 from regent.cluster.guardian import Guardian
@@ -58,6 +54,10 @@ from regent.core.protocol.api import ApiKey
 from regent.core.protocol.broker import ShutdownBrokerResponse
 from regent.core.protocol.control import ControlHeader, ControlResponse
 from regent.core.protocol.controller import ControlledShutdownRequest
+from regent.metrics.broker_metrics import BrokerMetrics, MetricsServer
+from regent.metrics.guardian_metrics import GuardianMetrics
+from regent.metrics.listener_metrics import KafkaClientMetrics
+from regent.metrics.topic_metrics import TopicMetrics
 from regent.transport.codec import CONTROL_REQUESTS, max_request_bytes
 from regent.transport.server import ControlServer, IncomingRequest
 from regent.transport.sockets import new_context

@@ -7,13 +7,13 @@ from collections.abc import Iterator
 import pytest
 from prometheus_client.core import Metric
 
-from regent.actors.controller_metrics import controller_metrics
 from regent.actors.event_manager_stats import EventManagerStats
 from regent.core.controller.controller_state import ControllerState
 from regent.core.controller.events import BrokerChange, DescribeTopics, TopicChange
 from regent.core.model import ReplicaAssignment
 from regent.core.protocol.control import ControlResponse
 from regent.core.protocol.controller import UnansweredRequest
+from regent.metrics.controller_metrics import controller_metrics
 from regent.zk.codecs.znodes import TopicZNode
 from tests.support.stage import Sent, Stage, ask
 

@@ -11,7 +11,6 @@ import pytest
 from regent.actors.request_router import RequestRouter
 from regent.actors.scheduler import Scheduler
 from regent.actors.topic_administration import TopicAdministration
-from regent.actors.topic_metrics import TopicMetrics
 from regent.config.settings import BrokerConfig, Settings
 from regent.core.errors import Errors
 from regent.core.model import BrokerId
@@ -30,6 +29,7 @@ from regent.core.protocol.topics import (
     TopicsRequest,
 )
 from regent.core.replication.metadata_cache import MetadataCache
+from regent.metrics.topic_metrics import TopicMetrics
 from regent.transport.server import ControlServer
 from regent.transport.sockets import new_context
 from tests.support.fake_zookeeper import FakeZooKeeper

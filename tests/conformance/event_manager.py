@@ -14,7 +14,6 @@ from prometheus_client.registry import Collector
 from pykka import ActorDeadError
 
 from regent.actors.controller_event_manager import ControllerEventManager
-from regent.actors.controller_metrics import controller_metrics
 from regent.actors.event_manager_stats import EventManagerStats
 from regent.actors.runtime import stop_actor
 from regent.core.controller import events
@@ -39,6 +38,7 @@ from regent.core.protocol.controller import (
     ListPartitionReassignmentsRequest,
     ReassignablePartition,
 )
+from regent.metrics.controller_metrics import controller_metrics
 from tests.conformance.fields import Case, Fields, UnknownInCaseError, one_of
 from tests.conformance.sentences import understand
 from tests.support.fake_zookeeper import Call

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 from pykka import ActorRef
 
-import regent.actors.replication_metrics
+import regent.metrics.replication_metrics
 from regent.actors.broker import Broker, LogDirectoryFailed
-from regent.actors.replication_metrics import fetcher_metrics, replication_metrics
 from regent.core.log_config import LogConfig
 from regent.core.protocol.broker import DescribeMetadataRequest
 from regent.core.protocol.client import ACKS_LEADER
+from regent.metrics.replication_metrics import fetcher_metrics, replication_metrics
 from tests.support.memory_logs import MemoryLogs
 from tests.support.record_batches import batch
 from tests.support.replicas import PARTITION, alive, lead_and_follow
@@ -87,7 +87,7 @@ def test_a_follower_tells_what_it_fetched(stage: Stage):
 def test_a_broker_with_very_many_partitions_tells_nothing_about_each(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(regent.actors.replication_metrics, "MAX_PARTITIONS", 0)
+    monkeypatch.setattr(regent.metrics.replication_metrics, "MAX_PARTITIONS", 0)
     broker = stage.broker(1)
     ask(broker, lead_and_follow(1, (1, 2), isr=(1, 2)))
     metrics = told(broker)

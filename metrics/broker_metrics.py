@@ -19,10 +19,10 @@ from prometheus_client.registry import Collector
 
 from regent.actors.broker import Broker, BrokerStatus
 from regent.actors.controller_event_manager import ControllerEventManager
-from regent.actors.controller_metrics import controller_metrics, timer_metric
-from regent.actors.replication_metrics import fetcher_metrics, replication_metrics
 from regent.actors.watchdog import Watchdog
 from regent.core.errors import RegentError
+from regent.metrics.controller_metrics import controller_metrics, timer_metric
+from regent.metrics.replication_metrics import fetcher_metrics, replication_metrics
 
 if TYPE_CHECKING:
     from regent.storage.log_manager import LogManager

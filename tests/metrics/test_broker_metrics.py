@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from regent.actors.metrics import MetricsServer
 from regent.core.errors import RegentError
+from regent.metrics.broker_metrics import MetricsServer
 
 HOST = "127.0.0.1"
 
