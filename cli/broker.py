@@ -17,7 +17,7 @@ from typing import Any
 
 import click
 
-from regent.actors.broker_process import BrokerOptions, BrokerProcess
+from regent.broker.broker_process import BrokerOptions, BrokerProcess
 from regent.cli.local_brokers import bring_back, print_started
 from regent.cli.output import note
 from regent.cluster.guardian import watch_over

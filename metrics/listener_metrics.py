@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from regent.actors.kafka_endpoint import KafkaEndpoint
+from regent.broker.kafka_endpoint import KafkaEndpoint
 from regent.core.replication.replica_manager import ReplicaManager
 
 _TOPICS = "kafka_server_BrokerTopicMetrics_"

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from regent.actors.topic_administration import TopicAdministration
+from regent.broker.topic_administration import TopicAdministration
 
 
 class TopicMetrics(Collector):

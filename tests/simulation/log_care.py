@@ -1,4 +1,4 @@
-"""What a broker does about logs that fail it, as ``actors.broker_storage`` and the notifier do."""
+"""What a broker does about logs that fail it, as ``broker.broker_storage`` and the notifier do."""
 
 from __future__ import annotations
 

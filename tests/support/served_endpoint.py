@@ -5,10 +5,10 @@ from __future__ import annotations
 import threading
 from contextlib import ExitStack
 
-from regent.actors.kafka_endpoint import LISTENER, KafkaEndpoint, Served
 from regent.actors.request_router import RequestRouter
 from regent.actors.scheduler import Scheduler
-from regent.actors.topic_administration import TopicAdministration
+from regent.broker.kafka_endpoint import LISTENER, KafkaEndpoint, Served
+from regent.broker.topic_administration import TopicAdministration
 from regent.config.settings import Settings
 from regent.core.protocol.control import UpdateMetadataBroker, UpdateMetadataEndPoint
 from regent.core.replica_logs import ReplicaLogs

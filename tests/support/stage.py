@@ -23,10 +23,10 @@ from regent.actors.broker import Broker, BrokerCallbacks, BrokerStatus
 from regent.actors.controller_event_manager import ControllerEventManager, ControllerListener
 from regent.actors.event_journal import HandledEvent
 from regent.actors.inbox import Reply
-from regent.actors.replication_server import ReplicationServer
 from regent.actors.request_send_thread import DeliverySettings, OnResponse, RequestSendThread
 from regent.actors.runtime import start_actor, stop_actor
 from regent.actors.scheduler import Scheduler
+from regent.broker.replication_server import ReplicationServer
 from regent.core.controller.controller import Controller
 from regent.core.controller.events import ControllerEvent, RegisterBrokerAndReelect
 from regent.core.errors import Errors

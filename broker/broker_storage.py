@@ -16,11 +16,11 @@ from typing import TypeAlias
 from pykka import ActorDeadError, ActorRef
 
 from regent.actors.log_dir_event_notifier import DirectoryFailed, LogDirEventNotifier, SessionBegun
-from regent.actors.machine_settings import log_defaults, log_directories
 from regent.actors.runtime import start_actor, stop_actor
 from regent.actors.scheduler import Scheduler
 from regent.actors.timer import RepeatingTimer
 from regent.actors.topic_configs import ThrottledReplication, TopicConfigs
+from regent.broker.machine_settings import log_defaults, log_directories
 from regent.config.settings import Settings
 from regent.core.errors import DamagedRecordsError, StorageError
 from regent.core.model import BrokerId, TopicPartition

@@ -17,12 +17,12 @@ from regent.actors.alter_partition_sender import ControllerAlterPartitionSender,
 from regent.actors.broker import Broker, ShrinkIsrs, StopFetching
 from regent.actors.controller_event_manager import ControllerEventManager
 from regent.actors.inbox import InboxFullError
-from regent.actors.machine_settings import isr_changes_through_zookeeper
-from regent.actors.replication_server import ReplicationServer
 from regent.actors.runtime import start_actor, stop_actor
 from regent.actors.scheduler import Scheduler
 from regent.actors.timer import RepeatingTimer
 from regent.actors.zk_isr_manager import PropagateIsrChanges, ZkIsrManager
+from regent.broker.machine_settings import isr_changes_through_zookeeper
+from regent.broker.replication_server import ReplicationServer
 from regent.config.addresses import tcp_endpoint
 from regent.config.settings import Settings
 from regent.core.model import BrokerId

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from regent.actors.placement_client import PAUSE_S, PlacementClient, placement_finder
+from regent.broker.placement_client import PAUSE_S, PlacementClient, placement_finder
 from regent.cluster.cluster_plan import ClusterPlan
 from regent.core.errors import Errors
 from regent.core.placement.replica_placer import place

@@ -10,9 +10,6 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from regent.actors.broker_settings import broker_settings
-from regent.actors.machine_settings import kafka_limits
-from regent.actors.topic_administration import TopicAdministration
 from regent.api.config_changes import config_change_apis
 from regent.api.configs import ConfigView, config_apis
 from regent.api.delete_records import delete_records_apis
@@ -22,6 +19,9 @@ from regent.api.offsets import offset_apis
 from regent.api.produce import produce_apis
 from regent.api.producer_ids import producer_id_apis
 from regent.api.topics import topic_apis
+from regent.broker.broker_settings import broker_settings
+from regent.broker.machine_settings import kafka_limits
+from regent.broker.topic_administration import TopicAdministration
 from regent.config.settings import Settings
 from regent.core.model import BrokerId
 from regent.core.replication.metadata_cache import MetadataCache

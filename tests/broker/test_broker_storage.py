@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from pykka import ActorRef
 
-import regent.actors.broker_storage
+import regent.broker.broker_storage
 from regent.actors.broker import Broker, BrokerCallbacks, LogDirectoryFailed
-from regent.actors.broker_storage import BrokerStorage
 from regent.actors.timer import monotonic_ms
+from regent.broker.broker_storage import BrokerStorage
 from regent.config.settings import load_settings
 from regent.core.errors import StorageError
 from regent.core.model import TopicPartition
@@ -142,7 +142,7 @@ def test_old_segments_go_in_the_background(stage: Stage, disk: Disk) -> None:
 def test_removed_logs_go_in_the_background_of_a_later_life(
     stage: Stage, disk: Disk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(regent.actors.broker_storage, "_SETTLE_MS", 5)
+    monkeypatch.setattr(regent.broker.broker_storage, "_SETTLE_MS", 5)
     former = disk.open()
     former.logs.get_or_create(OTHER, None, is_new=True)
     former.logs.delete(OTHER)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import fields
 from pathlib import Path
 
-from regent.actors.machine_settings import (
+from regent.broker.machine_settings import (
     controller_settings,
     isr_changes_through_zookeeper,
     kafka_limits,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from regent.actors.topic_ids import RandomTopicIds
+from regent.broker.topic_ids import RandomTopicIds
 from regent.core.model import TopicPartition
 from regent.core.protocol.control import (
     ControlHeader,

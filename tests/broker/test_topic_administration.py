@@ -10,7 +10,7 @@ import pytest
 
 from regent.actors.request_router import RequestRouter
 from regent.actors.scheduler import Scheduler
-from regent.actors.topic_administration import TopicAdministration
+from regent.broker.topic_administration import TopicAdministration
 from regent.config.settings import BrokerConfig, Settings
 from regent.core.errors import Errors
 from regent.core.model import BrokerId

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
-from regent.actors.controlled_shutdown import (
+from regent.broker.controlled_shutdown import (
     ControlledShutdownSettings,
     ask_for_controlled_shutdown,
 )

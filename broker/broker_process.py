@@ -25,23 +25,23 @@ from regent.actors.broker import (
     LogDirectoryFailed,
     Registered,
 )
-from regent.actors.broker_controller import BrokerController
-from regent.actors.broker_registration import AdvertisedListeners, register
-from regent.actors.broker_storage import BrokerStorage
 from regent.actors.config_listener import CatchUp, ConfigsChanged, start_config_listener
-from regent.actors.controlled_shutdown import hand_over
 from regent.actors.controller_event_manager import ControllerListener
 from regent.actors.inbox import InboxFullError, Reply
-from regent.actors.kafka_endpoint import KafkaEndpoint, Served
-from regent.actors.machine_settings import controller_settings, replication_settings
-from regent.actors.replication import Replication
 from regent.actors.request_router import RequestRouter
 from regent.actors.runtime import start_actor, stop_actor
 from regent.actors.scheduler import Scheduler
-from regent.actors.topic_administration import TopicAdministration
-from regent.actors.topic_ids import RandomTopicIds
 from regent.actors.watchdog import Watchdog
-from regent.actors.zookeeper_checks import ZooKeeperChecks
+from regent.broker.broker_controller import BrokerController
+from regent.broker.broker_registration import AdvertisedListeners, register
+from regent.broker.broker_storage import BrokerStorage
+from regent.broker.controlled_shutdown import hand_over
+from regent.broker.kafka_endpoint import KafkaEndpoint, Served
+from regent.broker.machine_settings import controller_settings, replication_settings
+from regent.broker.replication import Replication
+from regent.broker.topic_administration import TopicAdministration
+from regent.broker.topic_ids import RandomTopicIds
+from regent.broker.zookeeper_checks import ZooKeeperChecks
 from regent.cluster.guardian import Guardian
 from regent.config.addresses import port_of, tcp_endpoint
 from regent.config.command_line import COMMAND

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from regent.actors.broker_registration import AdvertisedListeners, register
+from regent.broker.broker_registration import AdvertisedListeners, register
 from regent.config.settings import BrokerConfig
 from regent.core.errors import BrokerIdInUseError
 from regent.core.model import NO_SUSPECTS, BrokerInfo, EndPoint
@@ -58,7 +58,7 @@ def register_again(server: FakeZooKeeperServer, pauses: Pauses) -> tuple[int, in
 def test_it_waits_for_its_former_session_and_says_so_once(
     server: FakeZooKeeperServer, former: FakeZooKeeper, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level("INFO", logger="regent.actors.broker_registration")
+    caplog.set_level("INFO", logger="regent.broker.broker_registration")
     pauses = Pauses(lambda _: server.expire(former.session_id))
     broker_epoch, session_id = register_again(server, pauses)
     assert pauses.count == 3

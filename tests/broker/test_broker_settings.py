@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from regent.actors.broker_settings import broker_settings
+from regent.broker.broker_settings import broker_settings
 from regent.config.settings import BrokerConfig, Settings
 from regent.core.admin.config_descriptions import BrokerSetting, ConfigType
 from regent.core.log_config import BROKER_NAMES

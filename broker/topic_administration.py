@@ -18,12 +18,12 @@ from pykka import ActorDeadError, ActorRef
 
 from regent.actors.controller_forwarder import ControllerForwarder
 from regent.actors.inbox import Asked, InboxFullError, Reply
-from regent.actors.placement_client import PlacementClient, placement_finder
 from regent.actors.runtime import start_actor, stop_actor
 from regent.actors.scheduler import Scheduler
 from regent.actors.topic_admin import CreateMissing, MetadataChanged, TopicAdmin
 from regent.actors.topic_decisions import TopicDecisions
-from regent.actors.topic_ids import RandomTopicIds
+from regent.broker.placement_client import PlacementClient, placement_finder
+from regent.broker.topic_ids import RandomTopicIds
 from regent.config.settings import Settings
 from regent.core.admin.admin_manager import AdminManager, AdminSettings
 from regent.core.admin.admin_requests import RespondToClient, refuse

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from regent.actors.broker_process import BrokerOptions, BrokerProcess
+from regent.broker.broker_process import BrokerOptions, BrokerProcess
 from regent.config.settings import Settings
 from regent.core.errors import Errors
 from regent.core.protocol.control import (
@@ -46,7 +46,7 @@ ORDERS = (
 def test_orders_that_come_before_the_broker_is_registered_are_refused(
     zookeeper_address: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level("INFO", logger="regent.actors.broker_registration")
+    caplog.set_level("INFO", logger="regent.broker.broker_registration")
     former_life = Session(zookeeper_address).client
     path = BrokerIdZNode.path(BROKER)
     former_life.multi([Create("/brokers"), Create("/brokers/ids"), Create(path, ephemeral=True)])

@@ -10,10 +10,10 @@ from time import monotonic
 import pytest
 from pykka import ActorRef
 
-import regent.actors.replication_server
+import regent.broker.replication_server
 from regent.actors.broker import Broker
-from regent.actors.replication_server import ReplicationServer
 from regent.actors.scheduler import Handle, Scheduler
+from regent.broker.replication_server import ReplicationServer
 from regent.core.errors import Errors
 from regent.core.protocol.broker import DescribeMetadataRequest, FetchResponse
 from regent.core.replication.replica_manager import ReplicaManager
@@ -131,7 +131,7 @@ def test_nothing_is_left_of_what_is_answered_before_its_timer_is_set(
 def test_no_follower_makes_an_answer_wait_for_ever(
     stage: Stage, leader: ActorRef[Broker], monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(regent.actors.replication_server, "MAX_WAIT_MS", 20)
+    monkeypatch.setattr(regent.broker.replication_server, "MAX_WAIT_MS", 20)
     server = stage.replication_server(leader)
     response = fetch_from(server, fetch(2, max_wait_ms=2**31)).get(timeout=TIMEOUT_S)
     assert errors(response) == {PARTITION: Errors.NONE}

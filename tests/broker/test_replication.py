@@ -15,11 +15,11 @@ import pytest
 from pykka import ActorRef
 
 from regent.actors.broker import Broker, BrokerCallbacks, BrokerStatus
-from regent.actors.machine_settings import replication_settings
-from regent.actors.replication import Replication
 from regent.actors.runtime import start_actor, stop_actor
 from regent.actors.scheduler import Scheduler
 from regent.actors.timer import monotonic_ms
+from regent.broker.machine_settings import replication_settings
+from regent.broker.replication import Replication
 from regent.config.settings import Settings, load_settings
 from regent.core.errors import Errors
 from regent.core.model import LeaderAndIsr, LeaderIsrAndControllerEpoch, TopicPartition

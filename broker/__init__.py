@@ -1,0 +1,1 @@
+"""One broker: the process, and how its parts are put together."""
