@@ -61,13 +61,13 @@ from regent.metrics.topic_metrics import TopicMetrics
 from regent.transport.codec import CONTROL_REQUESTS, max_request_bytes
 from regent.transport.server import ControlServer, IncomingRequest
 from regent.transport.sockets import new_context
-from regent.zk import progress_mark
 from regent.zk.client.channel import ConnectionState
 from regent.zk.client.operations import WatchEvent
 from regent.zk.client.session import SessionKeeper
 from regent.zk.client.zookeeper_client import ZooKeeperClient
 from regent.zk.codecs.admin_znodes import ConfigEntityChangeNotificationZNode
 from regent.zk.codecs.znodes import TopicsZNode
+from regent.zk.stores import progress_mark
 from regent.zk.stores.cluster_identity import check_cluster, check_end_points, join_cluster
 from regent.zk.stores.controller_store import ZkControllerStore
 from regent.zk.stores.watches import controller_event
@@ -161,7 +161,7 @@ class BrokerProcess(ControllerListener):
             self._metrics(server),
             TopicMetrics(self._topics),
             GuardianMetrics(self._guardian),
-            KafkaClientMetrics(kafka_endpoint, self._replica_manager),
+            KafkaClientMetrics(lambda: kafka_endpoint.metrics, self._replica_manager),
         ):
             metrics.publish(published)
             self._undo.callback(metrics.withdraw, published)

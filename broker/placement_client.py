@@ -64,7 +64,7 @@ class PlacementClient:
         self._ask_again_at = 0.0
 
     def __call__(self, request: PlaceTopicsRequest) -> Sequence[PlacedPartition]:
-        """Place the partitions; raises ``PlacementError`` only if ``core.placement.replica_placer.check`` does."""
+        """Place the partitions; raises ``PlacementError`` only if ``replica_placer.check`` does."""
         self.placements += 1
         if self._failure is None or self._clock() >= self._ask_again_at:
             try:

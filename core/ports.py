@@ -1,7 +1,7 @@
 """What the machines need from the world, as narrow synchronous Protocols.
 
 A machine reads and writes through these while it handles one event; everything else it wants done
-it returns as effects. ``zk.stores.controller_store`` implements ``ControllerStore`` over any ``ZooKeeper``.
+it returns as effects. ``zk.stores.controller_store`` implements ``ControllerStore``.
 """
 
 from __future__ import annotations

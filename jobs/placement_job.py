@@ -1,10 +1,10 @@
 """Replica placement as one Spark SQL statement, for one topic or for millions of partitions.
 
-The rules are those of ``core.placement.replica_placer``, which is also the oracle of the tests. Everything is
-Catalyst expressions and no row passes through Python. The topics, cut into slices of partitions
-with consecutive ids and indexes, and the order of the brokers go in as JSON parameters, so that the
-text of the statement is the same for every request of a strategy. Many slices go in as one text a
-task: each task parses its own, nothing is shuffled, and all stay in their order.
+The rules are those of ``core.placement.replica_placer``, which is also the oracle of the tests.
+Everything is Catalyst expressions and no row passes through Python. The topics, cut into slices of
+partitions with consecutive ids and indexes, and the order of the brokers go in as JSON parameters,
+so that the text of the statement is the same for every request of a strategy. Many slices go in as
+one text a task: each task parses its own, nothing is shuffled, and all stay in their order.
 
 The walk of the rack-aware rule is looked up instead of stepped through. It goes round the brokers
 in their rack-alternated order, beginning ``1 + (shift * racks) mod (n - 1)`` after the first

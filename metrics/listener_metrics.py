@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from regent.broker.kafka_endpoint import KafkaEndpoint
 from regent.core.replication.replica_manager import ReplicaManager
+from regent.transport.kafka.metrics import ListenerMetrics
 
 _TOPICS = "kafka_server_BrokerTopicMetrics_"
 
@@ -16,8 +16,10 @@ _TOPICS = "kafka_server_BrokerTopicMetrics_"
 class KafkaClientMetrics(Collector):
     """What clients send, get and wait for."""
 
-    def __init__(self, endpoint: KafkaEndpoint, replicas: ReplicaManager) -> None:
-        self._endpoint = endpoint
+    def __init__(
+        self, listener_metrics: Callable[[], ListenerMetrics | None], replicas: ReplicaManager
+    ) -> None:
+        self._listener_metrics = listener_metrics
         self._replicas = replicas
 
     def collect(self) -> Iterable[Metric]:
@@ -32,7 +34,7 @@ class KafkaClientMetrics(Collector):
             "records that producers have appended",
             value=self._replicas.records_in,
         )
-        metrics = self._endpoint.metrics
+        metrics = self._listener_metrics()
         if metrics is None:
             return
         yield GaugeMetricFamily(

@@ -3,17 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Protocol
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from regent.broker.topic_administration import TopicAdministration
+
+class PlacementCounts(Protocol):
+    """How often new topics were placed."""
+
+    placements: int
+    fallbacks: int
+
+
+class TopicRequestCounts(Protocol):
+    """``broker.topic_administration.TopicAdministration``, as far as it is counted."""
+
+    @property
+    def placement(self) -> PlacementCounts:
+        """The placements for clients."""
+        ...
+
+    @property
+    def pending_count(self) -> int:
+        """How many requests wait."""
+        ...
 
 
 class TopicMetrics(Collector):
     """How many requests wait, and how often new topics were placed without the service."""
 
-    def __init__(self, topics: TopicAdministration) -> None:
+    def __init__(self, topics: TopicRequestCounts) -> None:
         self._topics = topics
 
     def collect(self) -> Iterable[Metric]:

@@ -16,9 +16,19 @@ MAY_IMPORT = {
     "storage": {"core", "config"},
     "zk": {"core", "config"},
     "transport": {"core", "config"},
+    "api": {"core", "transport"},
+    "cluster": {"core", "config", "storage", "zk", "transport"},
     "actors": {"core", "config", "storage", "zk", "transport"},
+    "metrics": {"core", "storage", "zk", "transport", "cluster", "actors"},
+    "broker": {
+        *("core", "config", "storage", "zk", "transport"),
+        *("api", "cluster", "actors", "metrics"),
+    },
     "jobs": {"core", "config", "zk", "transport", "storage"},
-    "cli": {"core", "config", "storage", "zk", "transport", "actors", "jobs", ""},
+    "cli": {
+        *("core", "config", "storage", "zk", "transport"),
+        *("api", "cluster", "actors", "broker", "jobs", ""),
+    },
 }
 """The packages inside ``regent``, and which each may import beside itself; "" is the top level."""
 
@@ -31,7 +41,7 @@ HOMES = {
     "msgpack": {"transport"},
     "pyspark": {"jobs"},
     "py4j": {"jobs"},
-    "pykka": {"actors", "jobs/service.py"},
+    "pykka": {"actors", "broker", "metrics", "jobs/service.py"},
     "click": {"cli", "jobs"},
     "rich": {"cli"},
     "cramjam": {"api/decompression.py"},

@@ -17,7 +17,7 @@ that hold a replica already until every rack holds one
 ``kafka``; when only some have one it is an error, as in Kafka.
 
 ``copyset``: partition ``i`` is on entry ``(i + start) mod length`` of a list of few sets of
-brokers (``core.placement.copysets``). Each replication factor has a list of its own, and is counted apart.
+brokers (``copysets``). Each replication factor has a list of its own, and is counted apart.
 
 How ``i`` counts. The partitions to place, sorted by (topic, partition), are counted in *runs*:
 ``batch`` has one run of them all, so that a batch of small topics spreads over all brokers;

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from regent.api import decompression
 from regent.api.decompression import GZIP, LZ4, SNAPPY, ZSTD, decompressed
-from regent.transport.kafka import decompression
 
 ROOT = Path(__file__).parents[3]
 XERIAL = b"\x82SNAPPY\x00" + struct.pack(">ii", 1, 1)

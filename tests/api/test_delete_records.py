@@ -10,7 +10,7 @@ from regent.core.errors import Errors
 from regent.core.model import TopicPartition
 from regent.core.protocol.client import DeletedRecords
 from regent.core.replication.delayed_operations import DelayedOperation
-from tests.transport.kafka.canned_replicas import Held
+from tests.api.canned_replicas import Held
 from tests.transport.kafka.wire import ask
 
 T0, T1, U0 = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)

@@ -10,7 +10,7 @@ from regent.core.errors import Errors
 from regent.core.model import TopicPartition
 from regent.core.protocol.client import ConsumedPartition, ConsumerFetch, ConsumerPosition
 from regent.core.records import MemoryRecords
-from tests.transport.kafka.canned_replicas import CannedReplicas
+from tests.api.canned_replicas import CannedReplicas
 from tests.transport.kafka.wire import ask
 
 VERSIONS = range(4, 12)

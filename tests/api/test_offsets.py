@@ -9,7 +9,7 @@ from regent.api.offsets import offset_apis
 from regent.core.errors import Errors
 from regent.core.model import TopicPartition
 from regent.core.protocol.client import EpochEnd, EpochQuery, ListedOffset, OffsetQuery
-from tests.transport.kafka.canned_replicas import CannedReplicas
+from tests.api.canned_replicas import CannedReplicas
 from tests.transport.kafka.wire import ask
 
 ORDERS_0, ORDERS_1 = TopicPartition("orders", 0), TopicPartition("orders", 1)

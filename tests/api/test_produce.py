@@ -13,8 +13,8 @@ from regent.core.errors import Errors
 from regent.core.model import TopicPartition
 from regent.core.protocol.client import ProducedPartition
 from regent.transport.kafka.api import KafkaRequest, MalformedRequestError, UnansweredRequestError
+from tests.api.canned_replicas import CannedReplicas
 from tests.support.record_batches import TRANSACTIONAL_MASK, batch, resealed
-from tests.transport.kafka.canned_replicas import CannedReplicas
 from tests.transport.kafka.wire import ask, call
 
 VERSIONS = range(3, 9)

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from regent.api import decompression
 from regent.api.record_validation import InvalidRecordsError, is_quick, validate
-from regent.transport.kafka import decompression
 from tests.support.record_batches import TIMESTAMP_MS, batch, resealed
 
 HEADER = 61

@@ -10,7 +10,7 @@ from regent.core.errors import BadDataError
 from regent.core.model import BrokerInfo, EndPoint
 from regent.jobs.brokers_file import Broker, read_brokers_file, read_registered_brokers
 from regent.jobs.command import InputError
-from regent.zk import znodes
+from regent.zk.codecs import znodes
 from regent.zk.stores.admin_store import NoClusterError, ZkAdminStore
 from tests.support.fake_zookeeper import FakeZooKeeper, FakeZooKeeperServer
 

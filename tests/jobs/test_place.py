@@ -16,9 +16,9 @@ from regent.core.placement.replica_placer import place
 from regent.core.protocol.placement import PlacementBroker, PlacementSpec, PlaceTopicsRequest
 from regent.jobs.place import main
 from regent.jobs.placement_output import WriteFailedError, write_placement
-from regent.zk import znodes
 from regent.zk.client.operations import Create
 from regent.zk.client.zookeeper_client import ZooKeeperClient
+from regent.zk.codecs import znodes
 from regent.zk.stores.admin_store import ZkAdminStore
 
 TOPICS = [

@@ -18,9 +18,9 @@ from regent.jobs.topic_writer import (
     placed_topics,
     write_topics,
 )
-from regent.zk import znodes
 from regent.zk.client.operations import ConnectionLossError, Create
 from regent.zk.client.zookeeper_client import ZooKeeperClient
+from regent.zk.codecs import znodes
 from regent.zk.codecs.admin_znodes import ConfigEntityZNode, DeleteTopicsTopicZNode
 from regent.zk.stores.admin_store import ZkAdminStore
 from tests.support.fake_zookeeper import Call, FakeZooKeeper, FakeZooKeeperServer, Moment

@@ -33,10 +33,10 @@ from regent.core.protocol.controller import (
 )
 from regent.core.replication.metadata_cache import MetadataCache
 from regent.core.replication.replica_manager import ReplicaManager, ReplicationSettings
-from regent.zk import cluster_identity
 from regent.zk.client.operations import ConnectionLossError, WatchEvent
 from regent.zk.codecs.admin_znodes import ConfigEntityChangeNotificationZNode
 from regent.zk.codecs.znodes import TopicsZNode
+from regent.zk.stores import cluster_identity
 from regent.zk.stores.controller_store import ZkControllerStore
 from regent.zk.stores.watches import controller_event
 from tests.simulation.channel import FEW_REQUESTS, REQUEST_TIMEOUT_MS, Channel

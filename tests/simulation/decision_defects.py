@@ -29,9 +29,9 @@ from regent.core.model import NO_LEADER, LeaderAndIsr
 from regent.core.protocol.control import StopReplicaRequest
 from regent.core.replication.control_orders import ControlOrders
 from regent.core.replication.replica_fetcher import ReplicaFetcher
-from regent.zk import store
 from regent.zk.client.operations import ANY_VERSION, SetData
 from regent.zk.codecs.znodes import TopicZNode
+from regent.zk.stores import controller_store
 from regent.zk.stores.watching_store import WatchingStore
 
 Defect: TypeAlias = Callable[[], Any]
@@ -166,9 +166,9 @@ def topics_written_whoever_wrote_them() -> Any:
             for topic, a in topics.items()
         ]
         outcomes = self._write_fenced(writes, epoch_zk_version)
-        return dict(zip(topics, map(store._version_or_error, outcomes), strict=True))
+        return dict(zip(topics, map(controller_store._version_or_error, outcomes), strict=True))
 
-    return patch.object(store.ZkControllerStore, "write_topics", write)
+    return patch.object(controller_store.ZkControllerStore, "write_topics", write)
 
 
 # --- what is heard and told -----------------------------------------------------------------------

@@ -10,7 +10,6 @@ from dataclasses import replace
 from typing import Any, TypeAlias
 from unittest.mock import patch
 
-from regent.core.controller import reassignment
 from regent.core.controller.alter_partition import AlterPartitions
 from regent.core.controller.assignments import write_assignments
 from regent.core.controller.broker_membership import BrokerMembership
@@ -20,6 +19,7 @@ from regent.core.controller.controller import Controller
 from regent.core.controller.effects import Reply
 from regent.core.controller.notifications import Notifications
 from regent.core.controller.partition_state_machine import PartitionStateMachine
+from regent.core.controller.reassignment import partition_reassignment
 from regent.core.controller.reassignment.partition_moves import PartitionMoves
 from regent.core.controller.reassignment.reassignment_requests import requested_assignment
 from regent.core.controller.request_batch import ControlRequestBatch
@@ -34,7 +34,7 @@ from regent.core.protocol.controller import ControlledShutdownResponse
 from regent.core.replication import control_orders
 from regent.core.replication.control_orders import ControlOrders
 from regent.core.replication.request_parts import Named, RequestParts
-from regent.zk import fenced_writes
+from regent.zk.stores import fenced_writes
 from regent.zk.stores.controller_store import ZkControllerStore
 from regent.zk.stores.watching_store import WatchingStore
 from tests.simulation.address_defects import ADDRESS_DEFECTS
@@ -355,7 +355,7 @@ def cancelled_moves_go_on() -> Any:
             target = current.target_replicas
         return requested_assignment(context, partition, target, **options)
 
-    return patch.object(reassignment, "requested_assignment", to_its_target)
+    return patch.object(partition_reassignment, "requested_assignment", to_its_target)
 
 
 # --- what others write ----------------------------------------------------------------------------

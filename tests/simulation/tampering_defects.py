@@ -15,9 +15,9 @@ from regent.core.controller.topic_changes import TopicChanges
 from regent.core.errors import BadDataError
 from regent.core.model import NO_SUSPECTS
 from regent.core.replication.control_orders import ControlOrders
-from regent.zk import broker_store, cluster_identity
 from regent.zk.client.operations import ANY_VERSION, Delete
 from regent.zk.codecs.znodes import BrokerIdZNode
+from regent.zk.stores import broker_store, cluster_identity
 from regent.zk.stores.admin_store import ZkAdminStore
 from regent.zk.stores.controller_store import ZkControllerStore
 from regent.zk.stores.watching_store import WatchingStore

@@ -43,8 +43,8 @@ from regent.core.protocol.placement import (
 from regent.transport.codec import Request, Response
 from regent.transport.server import ControlServer, IncomingRequest
 from regent.transport.sockets import new_context
-from regent.zk import znodes
 from regent.zk.client.operations import ConnectionLossError, Create, ZooKeeper
+from regent.zk.codecs import znodes
 from tests.support.fake_zookeeper import FakeZooKeeper, FakeZooKeeperServer, Hook
 from tests.support.zookeeper_sessions import apply
 

@@ -1,8 +1,9 @@
 """An in-memory ZooKeeper that does the same thing every time, and evil things when told to.
 
 ``FakeZooKeeperServer`` is the ensemble and ``FakeZooKeeper`` one session with it, an implementation
-of ``zk.client.operations.ZooKeeper`` that passes the contract tests the real client passes. Time, sessions
-and the delivery of events are in the hands of the test; session ids and zxids count from 1.
+of ``zk.client.operations.ZooKeeper`` that passes the contract tests the real client passes. Time,
+sessions and the delivery of events are in the hands of the test; session ids and zxids count from
+1.
 """
 
 from __future__ import annotations
@@ -444,7 +445,7 @@ def _tell(session: _Session, event: WatchEvent) -> None:
 
 
 class FakeZooKeeper:
-    """One session with a ``FakeZooKeeperServer``: an implementation of ``zk.client.operations.ZooKeeper``.
+    """One session with a ``FakeZooKeeperServer``: it implements ``operations.ZooKeeper``.
 
     ``hook`` is called at every moment of every call but ``unwatch`` and ``wait_connected``.
     ``wait`` is called, as often as needed, while a read waits for the connection: it must return

@@ -9,9 +9,9 @@ import pytest
 
 from regent.core.errors import BadDataError
 from regent.core.model import ReplicaAssignment, TopicPartition
-from regent.zk import znodes
 from regent.zk.client.conflicts import ConflictError
 from regent.zk.client.operations import ConnectionLossError, Create, SetData
+from regent.zk.codecs import znodes
 from regent.zk.codecs.admin_znodes import ConfigEntityZNode, ReassignPartitionsZNode
 from regent.zk.stores.admin_store import DeleteTopicOutcome, NoClusterError, ZkAdminStore
 from regent.zk.stores.topic_config_admin import UnknownTopicError

@@ -1,8 +1,8 @@
 """The narrow ZooKeeper interface everything else is built on, real or fake.
 
 Reads come in bulk and may arm watches; writes come as atomic multis of conditional operations.
-Two implementations pass the same contract tests: ``zk.client.zookeeper_client.ZooKeeperClient`` (kazoo) and the fake
-of the tests.
+Two implementations pass the same contract tests: ``ZooKeeperClient`` (kazoo) and the fake of the
+tests.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 
 class ZooKeeperClient:
-    """One session: it implements ``zk.client.operations.ZooKeeper`` until it is lost, which is final.
+    """One session: it implements ``operations.ZooKeeper`` until it is lost, which is final.
 
     ``hosts`` is ``host:port[,host:port...][/chroot]``; with ``credentials`` the client attaches to
     an existing session. ``on_watch`` and ``on_state`` are called on the I/O thread (``on_state``

@@ -1,7 +1,7 @@
 """The znodes the controller has no part in: access control, token changes, old consumer offsets.
 
-As in ``zk.codecs.znodes``: one namespace a path, ``decode`` raises ``BadDataError`` and nothing else.
-Unknown keys are ignored, as Kafka does.
+As in ``zk.codecs.znodes``: one namespace a path, ``decode`` raises ``BadDataError`` and nothing
+else. Unknown keys are ignored, as Kafka does.
 """
 
 from __future__ import annotations

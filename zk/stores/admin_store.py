@@ -20,7 +20,6 @@ from regent.core.model import (
 )
 from regent.core.ports import ControllerFailure, TopicAssignment, WriteError
 from regent.core.protocol.control import TopicId
-from regent.zk import znodes
 from regent.zk.client.conflicts import MAX_ATTEMPTS, ConflictError
 from regent.zk.client.operations import (
     ANY_VERSION,
@@ -35,6 +34,7 @@ from regent.zk.client.operations import (
     Znode,
 )
 from regent.zk.client.requests import MAX_REQUEST_BYTES
+from regent.zk.codecs import znodes
 from regent.zk.codecs.admin_znodes import (
     ConfigEntityChangeNotificationZNode,
     ConfigEntityZNode,

@@ -8,7 +8,6 @@ from contextlib import suppress
 
 from regent.core.errors import BadDataError, BrokerIdInUseError
 from regent.core.model import NO_SUSPECTS, BrokerId, BrokerInfo, BrokerRegistration, SuspectReplicas
-from regent.zk import suspect_replicas, znodes
 from regent.zk.client.operations import (
     ANY_VERSION,
     Check,
@@ -22,6 +21,7 @@ from regent.zk.client.operations import (
     ZooKeeper,
 )
 from regent.zk.client.requests import RequestRefusedError
+from regent.zk.codecs import suspect_replicas, znodes
 from regent.zk.codecs.suspect_replicas import SuspectZnodes
 from regent.zk.stores.watching_store import WatchingStore
 

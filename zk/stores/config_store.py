@@ -1,4 +1,4 @@
-"""``/config`` as a broker sees it: ``core.admin.config_changes.ConfigStore`` over any ``ZooKeeper``."""
+"""``/config`` as a broker sees it: implements ``core.admin.config_changes.ConfigStore``."""
 
 from __future__ import annotations
 

@@ -31,7 +31,6 @@ from regent.core.ports import (
     WriteError,
 )
 from regent.core.protocol.control import TopicId
-from regent.zk import znodes
 from regent.zk.client.operations import (
     ANY_VERSION,
     Check,
@@ -48,6 +47,7 @@ from regent.zk.client.operations import (
     ZooKeeper,
 )
 from regent.zk.client.requests import RequestRefusedError
+from regent.zk.codecs import znodes
 from regent.zk.codecs.admin_znodes import ConfigEntityZNode
 from regent.zk.stores.broker_store import ZkBrokerStore
 from regent.zk.stores.controller_term import TERMS, ControllerTermZNode

@@ -1,4 +1,4 @@
-"""The topics of a cluster for ``core.admin.admin_manager``: ``core.admin.admin_requests.TopicStore``."""
+"""Implements ``core.admin.admin_requests.TopicStore`` in ZooKeeper."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from regent.core.admin.admin_requests import NewTopic
 from regent.core.errors import BadDataError, Errors, RegentError
 from regent.core.model import ReplicaAssignment
 from regent.core.ports import TopicAssignment
-from regent.zk import admin
 from regent.zk.client.conflicts import ConflictError
 from regent.zk.client.operations import ZooKeeper
+from regent.zk.stores import admin_store
 from regent.zk.stores.admin_store import (
     AddPartitionsOutcome,
     CreateTopicOutcome,
@@ -58,9 +58,9 @@ class ZkTopicStore:
         """Create topics; INVALID_PARTITIONS for one that does not fit into a znode."""
         try:
             outcomes = self._admin.create_topics(
-                {topic: admin.NewTopic(*new) for topic, new in topics.items()}
+                {topic: admin_store.NewTopic(*new) for topic, new in topics.items()}
             )
-        except admin.TopicTooLargeError as error:  # nothing has been written
+        except admin_store.TopicTooLargeError as error:  # nothing has been written
             if len(topics) == 1:
                 return dict.fromkeys(topics, _code_of(error))
             one_by_one = [self.create_topics({topic: new}) for topic, new in topics.items()]
@@ -75,7 +75,7 @@ class ZkTopicStore:
         for topic, partitions in added.items():
             try:
                 errors[topic] = _ADDED[self._admin.add_partitions(topic, partitions)]
-            except (BadDataError, admin.TopicTooLargeError, ConflictError) as error:
+            except (BadDataError, admin_store.TopicTooLargeError, ConflictError) as error:
                 errors[topic] = _code_of(error)
         return errors
 
@@ -86,5 +86,5 @@ class ZkTopicStore:
 
 
 def _code_of(error: RegentError) -> Errors:
-    is_too_large = isinstance(error, admin.TopicTooLargeError)
+    is_too_large = isinstance(error, admin_store.TopicTooLargeError)
     return Errors.INVALID_PARTITIONS if is_too_large else Errors.UNKNOWN_SERVER_ERROR

@@ -16,8 +16,8 @@ from kafka import KafkaConsumer, KafkaProducer
 from kafka import TopicPartition as PythonPartition
 
 from regent.storage.log_manager import LogManager
+from tests.api.one_broker import OneBroker
 from tests.support.memory_logs import MemoryLogs
-from tests.transport.kafka.one_broker import OneBroker
 
 TOPIC = "orders"
 PARTITIONS = 3

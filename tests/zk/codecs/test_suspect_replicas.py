@@ -15,8 +15,8 @@ from regent.core.model import (
     SuspectReplicas,
     TopicPartition,
 )
-from regent.zk import suspect_replicas
 from regent.zk.client.operations import ANY_VERSION, Delete, WatchEvent, WatchKind
+from regent.zk.codecs import suspect_replicas
 from regent.zk.stores.controller_store import ZkControllerStore
 from tests.support.fake_zookeeper import Call, FakeZooKeeper, FakeZooKeeperServer, Moment
 

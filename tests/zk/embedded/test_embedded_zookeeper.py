@@ -100,8 +100,9 @@ def test_without_java_the_server_is_not_started(
 def test_the_server_dies_with_the_process_that_started_it(tmp_path: Path, stack: ExitStack) -> None:
     script = tmp_path / "starter.py"
     script.write_text(
-        "import sys, pathlib, regent.zk.embedded.embedded_zookeeper\n"
-        "server = regent.zk.embedded.embedded_zookeeper.EmbeddedZooKeeper(pathlib.Path(sys.argv[1]))\n"
+        "import sys, pathlib\n"
+        "from regent.zk.embedded.embedded_zookeeper import EmbeddedZooKeeper\n"
+        "server = EmbeddedZooKeeper(pathlib.Path(sys.argv[1]))\n"
         "server.start()\n"
         "sys.stdout.write(f'{server.pid}\\n')\n"
         "sys.stdout.flush()\n"

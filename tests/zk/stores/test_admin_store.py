@@ -9,9 +9,9 @@ import pytest
 
 from regent.core.errors import BadDataError, BrokerNotFoundError
 from regent.core.model import BrokerInfo, EndPoint, ReplicaAssignment
-from regent.zk import znodes
 from regent.zk.client.conflicts import ConflictError
 from regent.zk.client.operations import ConnectionLossError, Create
+from regent.zk.codecs import znodes
 from regent.zk.codecs.admin_znodes import ConfigEntityZNode
 from regent.zk.stores.admin_store import (
     AddPartitionsOutcome,

@@ -18,10 +18,10 @@ from regent.core.model import (
     TopicPartition,
 )
 from regent.core.ports import ControllerEpoch, ControllerStore, ControllerZNode, WriteError
-from regent.zk import znodes
 from regent.zk.client.operations import ConnectionLossError, WatchEvent, WatchKind
 from regent.zk.client.requests import RequestRefusedError
 from regent.zk.client.session import SessionKeeper
+from regent.zk.codecs import znodes
 from regent.zk.codecs.znodes import (
     PERSISTENT_PATHS,
     BrokerIdZNode,

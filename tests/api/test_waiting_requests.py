@@ -14,13 +14,13 @@ from regent.core.errors import Errors
 from regent.core.model import TopicPartition
 from regent.core.protocol.broker import FetchPartition, FetchRequest, FetchTopic
 from regent.core.protocol.client import ConsumerPosition
+from tests.api.one_broker import BROKER, OneBroker
+from tests.api.test_fetch import fetch
+from tests.api.test_produce import produce
 from tests.support.controller_orders import now_ms
 from tests.support.memory_logs import MemoryLogs
 from tests.support.record_batches import batch
-from tests.transport.kafka.one_broker import BROKER, OneBroker
 from tests.transport.kafka.raw_client import RawClient, request_bytes
-from tests.transport.kafka.test_fetch import fetch
-from tests.transport.kafka.test_produce import produce
 from tests.transport.kafka.wire import read
 
 ORDERS_0 = TopicPartition("orders", 0)

@@ -20,11 +20,11 @@ from regent.core.model import TopicPartition
 from regent.core.protocol.client import ConsumerPosition, OffsetQuery
 from regent.core.replication.metadata_cache import MetadataCache
 from regent.transport.kafka.api import KafkaApi, MalformedRequestError
+from tests.api.canned_replicas import CannedReplicas
+from tests.api.test_fetch import fetch
+from tests.api.test_offsets import list_offsets
+from tests.api.test_produce import produce
 from tests.support.record_batches import batch
-from tests.transport.kafka.canned_replicas import CannedReplicas
-from tests.transport.kafka.test_fetch import fetch
-from tests.transport.kafka.test_offsets import list_offsets
-from tests.transport.kafka.test_produce import produce
 from tests.transport.kafka.wire import read, request_of, whole
 
 repeatable = settings(derandomize=True, deadline=None, database=None, max_examples=25)

@@ -15,9 +15,9 @@ from regent.api.delete_records import delete_records_apis
 from regent.api.producer_ids import producer_id_apis
 from regent.api.topics import topic_apis
 from regent.transport.kafka.api import KafkaApi, KafkaApiKey, MalformedRequestError
-from tests.transport.kafka.test_configs import Desk as ConfigDesk
-from tests.transport.kafka.test_delete_records import Deleter
-from tests.transport.kafka.test_topics import Desk as TopicDesk
+from tests.api.test_configs import Desk as ConfigDesk
+from tests.api.test_delete_records import Deleter
+from tests.api.test_topics import Desk as TopicDesk
 from tests.transport.kafka.wire import request_of, whole
 
 KEYS = [19, 20, 21, 22, 32, 33, 37, 44]
