@@ -15,6 +15,7 @@ from typing import Any
 
 import click
 
+from regent import __version__
 from regent.cli.lazy_group import LazyCommand, LazyGroup
 from regent.cli.output import examples
 from regent.config.command_line import program
@@ -99,6 +100,7 @@ def _report(message: str) -> None:
         "status",
     ),
 )
+@click.version_option(__version__, message="%(prog)s %(version)s")
 @click.option("-v", "--verbose", is_flag=True, help="Log to stderr what happens inside.")
 def cli(verbose: bool) -> None:
     """Regent: a replicated, partitioned log cluster with Kafka's ZooKeeper-mode control plane.

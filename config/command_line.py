@@ -1,7 +1,7 @@
-"""How a user reaches this program, and its pip, from the shell that the program was started in.
+"""How a user calls this program, and its pip, from the shell that the program was started in.
 
-A hint is copied and pasted. Outside the Python environment ``regent`` and ``pip`` are not found,
-or are somebody else's: such a hint names the path of ours.
+Users copy and paste hints. Outside the Python environment, ``regent`` and ``pip`` are not found or
+are other programs: such a hint names the path of ours.
 """
 
 from __future__ import annotations
@@ -24,16 +24,19 @@ DISTRIBUTION = "regent-cluster"
 """Our name for pip: on PyPI, ``regent`` is somebody else's package."""
 
 _NAME = "regent"
-_STARTERS = ("run.py", "__main__.py")
+_MAIN = Path(__file__).parents[1] / "__main__.py"  # what ``python -m regent`` runs
 
 
 def program() -> str:
     """Return how to call this program again: ``regent`` or ``.venv/bin/python run.py``."""
     called = Path(sys.argv[0])
-    if called.name in _STARTERS and _typed(_script(_NAME)) != _NAME:
-        starter = "-m regent" if called.name == "__main__.py" else _typed(called)
-        return f"{_typed(Path(sys.executable))} {starter}"
-    return _typed(called) if called.name == _NAME else _NAME
+    if called.name == _NAME:
+        return _typed(called)
+    if called.name == "run.py" and _typed(_script(_NAME)) != _NAME:
+        return f"{_typed(Path(sys.executable))} {_typed(called)}"
+    if called == _MAIN and _typed(_script(_NAME)) != _NAME:
+        return f"{_typed(Path(sys.executable))} -m regent"
+    return _NAME
 
 
 def pip_install(requirement: str) -> str:

@@ -13,6 +13,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
+from regent import __version__
 from regent.cli.lazy_group import LazyCommand
 from regent.cli.main import COMMANDS, RegentGroup, cli
 from regent.config.command_line import COMMAND
@@ -130,6 +131,32 @@ def regent(*arguments: str, **environment: str) -> subprocess.CompletedProcess[s
         check=False,
         env={**os.environ, **environment},
     )
+
+
+@pytest.mark.parametrize(
+    "command",
+    [COMMAND, (sys.executable, "run.py"), (Path(sys.executable).with_name("regent"),)],
+    ids=["python -m regent", "python run.py", "regent"],
+)
+def test_every_door_leads_to_the_same_program(command: tuple[str, ...]) -> None:
+    result = subprocess.run(
+        [*command, "--version"],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=True,
+        cwd=Path(__file__).parents[2],
+    )
+
+    assert result.stdout == f"regent {__version__}\n"
+
+
+def test_the_program_ignores_modules_of_the_working_directory(tmp_path: Path) -> None:
+    for name in ("click", "config", "core"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('imported from here')")
+    command = [*COMMAND, "topics", "--help"]
+
+    subprocess.run(command, capture_output=True, timeout=30, check=True, cwd=tmp_path)
 
 
 def test_the_program_runs(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+import regent
 from regent.config.command_line import pip_install, program
 
 
@@ -29,6 +30,8 @@ def test_outside_the_environment_hints_name_its_path(monkeypatch: pytest.MonkeyP
     assert pip_install("regent-cluster[jdk]") == ".venv/bin/pip install 'regent-cluster[jdk]'"
     monkeypatch.setattr(sys, "argv", ["run.py"])
     assert program() == ".venv/bin/python run.py"
+    monkeypatch.setattr(sys, "argv", [str(Path(regent.__file__).with_name("__main__.py"))])
+    assert program() == ".venv/bin/python -m regent"
     monkeypatch.setattr(sys, "argv", [".venv/bin/regent"])
     assert program() == ".venv/bin/regent"
 
