@@ -3,13 +3,18 @@
 #   make cluster              a cluster of three brokers in ./data, until Ctrl-C
 #   make cluster ARGS='--brokers 5 --data-dir /tmp/five'
 #   make test                 all tests;  ARGS='tests/core -q' for some of them
+#   make unit                 the tests without a JVM and without processes, in half a minute
 #   make simulate SEEDS=20000 random histories of a simulated cluster, on all cores
+#   make soak MINUTES=10      break a loaded cluster at random and check what it promised
+#   make bench                kill the controller of a real cluster and print what it took
 #   make check                style, types and architecture
+#   make fix                  format the code and repair what can be repaired
 #   make clean                remove .venv, caches and build products; ./data stays
 
 PYTHON ?= python3
 ARGS ?=
 SEEDS ?= 2000
+MINUTES ?= 10
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -17,7 +22,7 @@ STAMP := $(VENV)/.installed
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 .DEFAULT_GOAL := test
-.PHONY: cluster test simulate check clean
+.PHONY: cluster test unit simulate soak bench check fix clean
 
 cluster: $(STAMP)
 	$(BIN)/python run.py cluster $(ARGS)
@@ -25,8 +30,22 @@ cluster: $(STAMP)
 test: $(STAMP)
 	$(BIN)/python -m pytest $(ARGS)
 
+unit: $(STAMP)
+	$(BIN)/python -m pytest -q -m 'not zookeeper and not spark and not system and not slow' \
+		tests/core tests/zk tests/config $(ARGS)
+
 simulate: $(STAMP)
 	$(BIN)/python -m tests.simulation --seeds $(SEEDS) $(ARGS)
+
+soak: $(STAMP)
+	$(BIN)/python -m tests.soak --minutes $(MINUTES) $(ARGS)
+
+bench: $(STAMP)
+	$(BIN)/python -m bench.failover $(ARGS)
+
+fix: $(STAMP)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
 
 check: $(STAMP)
 	$(BIN)/ruff check .

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import pytest
 
+from regent.config.command_line import COMMAND
 from tests.support.running_cluster import RunningCluster, eventually
 
 pytestmark = [pytest.mark.system, pytest.mark.slow]
@@ -48,12 +49,11 @@ def shape(output: str) -> list[str]:
 @pytest.fixture
 def shell(tmp_path: Path) -> list[str]:
     """A command line that runs what is put behind it in a directory like a fresh clone's."""
-    (tmp_path / "run.py").symlink_to(ROOT / "run.py")
     scripts = tmp_path / ".venv" / "bin"
     scripts.mkdir(parents=True)
     (scripts / "activate").write_text(f'PATH="{scripts}:$PATH"\n')
-    (scripts / "python").write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
-    (scripts / "python").chmod(0o755)
+    (scripts / "regent").write_text(f'#!/bin/sh\nexec {shlex.join(COMMAND)} "$@"\n')
+    (scripts / "regent").chmod(0o755)
     return ["bash", "-o", "pipefail", "-c"]
 
 
