@@ -31,8 +31,8 @@ from regent.transport.kafka.listener import KafkaListener, listen
 from regent.transport.kafka.metrics import ListenerMetrics
 from regent.zk.client.operations import ZooKeeper
 from regent.zk.stores.config_store import ZkConfigStore
+from regent.zk.stores.entity_configs import ZkEntityConfigs
 from regent.zk.stores.producer_ids import ZkProducerIds
-from regent.zk.stores.topic_config_admin import TopicConfigAdmin
 
 LISTENER = "PLAINTEXT"
 _ZOOKEEPER_CALLS = 2  # at a time; the event loop must not wait for any
@@ -96,7 +96,7 @@ class KafkaEndpoint:
         may_create = self._settings.broker.auto_create_topics_enable
         create_missing = served.topics.create_missing if may_create else None
         producer_ids = ZkProducerIds(zookeeper, self._broker_id)
-        alter_config = TopicConfigAdmin(zookeeper).alter_topic_config
+        alter_config = ZkEntityConfigs(zookeeper).alter_topic_config
         return [
             *metadata_apis(cache, LISTENER, served.cluster_id, create_missing),
             *produce_apis(replicas),

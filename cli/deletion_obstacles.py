@@ -16,7 +16,7 @@ def deletion_obstacles(
 ) -> dict[str, str]:
     """Return what each topic waits for; ``controller`` is what the controller said, if it did."""
     live = read_live_brokers(admin)
-    assignments = admin.read_topics(topics)
+    assignments = admin.topics.read_topics(topics)
     obstacles = {}
     for topic in topics:
         assignment = assignments.get(topic)

@@ -31,7 +31,8 @@ from regent.core.errors import RegentError, SessionExpiredError
 from regent.core.model import BrokerId
 from regent.zk.client.operations import ConnectionLossError, ZooKeeper
 from regent.zk.codecs.json_fields import JsonObject, decode_object
-from regent.zk.stores.admin_store import NoClusterError, ZkAdminStore
+from regent.zk.stores.admin_store import ZkAdminStore
+from regent.zk.stores.topic_store import NoClusterError
 
 CONNECT_TIMEOUT_S = 5.0
 

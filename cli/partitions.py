@@ -102,7 +102,7 @@ def read_partitions(admin: ZkAdminStore, topics: Collection[str]) -> Topics:
     """Read topics and the states of all their partitions; absent topics are missing."""
     assignments: dict[str, TopicAssignment] = {}
     unreadable: list[str] = []
-    for topic, assignment in admin.read_topics(sorted(topics)).items():
+    for topic, assignment in admin.topics.read_topics(sorted(topics)).items():
         if isinstance(assignment, BadDataError):
             unreadable.append(str(assignment))
         else:

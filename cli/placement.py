@@ -166,7 +166,7 @@ def place_topics(
 
 def _replica_counts(admin: ZkAdminStore) -> Counter[BrokerId]:
     counts: Counter[BrokerId] = Counter()
-    for topic in admin.read_topics(admin.read_topic_names()).values():
+    for topic in admin.topics.read_topics(admin.topics.read_topic_names()).values():
         if not isinstance(topic, Exception):
             for assignment in topic.partitions.values():
                 counts.update(assignment.replicas)

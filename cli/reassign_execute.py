@@ -127,7 +127,7 @@ def ongoing(
 
 def _current_replicas(admin: ZkAdminStore, targets: Replicas) -> Replicas:
     """Return what to go back to: the replicas without those that are only being added."""
-    topics = admin.read_topics(sorted({partition.topic for partition in targets}))
+    topics = admin.topics.read_topics(sorted({partition.topic for partition in targets}))
     current = {}
     problems = []
     for partition in sorted(targets):

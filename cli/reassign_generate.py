@@ -52,7 +52,7 @@ def propose(
 
 
 def _read(admin: ZkAdminStore, topics: Collection[str]) -> dict[str, TopicAssignment]:
-    found = admin.read_topics(topics)
+    found = admin.topics.read_topics(topics)
     absent = [f"topic {topic} does not exist" for topic in topics if topic not in found]
     if absent:
         raise ReassignmentError("\n".join(absent))

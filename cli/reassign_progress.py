@@ -63,7 +63,7 @@ def read_moves(
 ) -> list[PartitionMove]:
     """Read how far each partition has come, sorted. Raises ``BadDataError``."""
     pending = admin.read_pending_reassignments()
-    topics = admin.read_topics(sorted({partition.topic for partition in targets}))
+    topics = admin.topics.read_topics(sorted({partition.topic for partition in targets}))
     moves = []
     for partition, target in sorted(targets.items()):
         topic = topics.get(partition.topic)

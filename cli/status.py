@@ -185,7 +185,7 @@ def _examine_brokers(
             health.reasons.append(str(registration))
     health.warnings += [
         f"dynamic settings are ignored: {config}"
-        for config in admin.read_broker_configs(sorted(registrations)).values()
+        for config in admin.configs.read_broker_configs(sorted(registrations)).values()
         if isinstance(config, BadDataError)
     ]
     expected = [] if file is None else [broker.broker_id for broker in file.brokers]
@@ -252,8 +252,8 @@ def _examine_partitions(
     """Look at the topics that are to stay; those being deleted have no leaders any more."""
     registered = admin.read_brokers()
     live = {b for b, r in registered.items() if not isinstance(r, BadDataError)}
-    deleted = admin.read_topics_being_deleted()
-    names = admin.read_topic_names()
+    deleted = admin.topics.read_topics_being_deleted()
+    names = admin.topics.read_topic_names()
     found = read_partitions(admin, [name for name in names if name not in deleted])
     leaderless = [p.topic_partition for p in found.partitions if p.is_unavailable(live)]
     behind = [p.topic_partition for p in found.partitions if p.is_under_replicated]
@@ -277,7 +277,7 @@ def _examine_partitions(
     health.reasons += _why_states_stay(described, health)
     health.warnings += [
         f"the defaults hold for topic {topic}: {config}"
-        for topic, config in admin.read_topic_configs(names).items()
+        for topic, config in admin.configs.read_topic_configs(names).items()
         if isinstance(config, BadDataError)
     ]
     for partitions, what in ((leaderless, "without a leader"), (behind, "under-replicated")):

@@ -33,8 +33,8 @@ def topics() -> None:
 def list_topics(cluster: Cluster, /, output: str) -> None:
     """List the topics; in JSON as a list of names."""
     with cluster.admin() as admin:
-        names = admin.read_topic_names()
-        deleted = admin.read_topics_being_deleted()
+        names = admin.topics.read_topic_names()
+        deleted = admin.topics.read_topics_being_deleted()
     if output == Output.JSON:
         print_json(names)
         return

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import NoReturn
-
 import click
 
 from regent.cli.find_cluster import Cluster, pass_cluster
@@ -11,10 +9,11 @@ from regent.cli.output import Output, counted, examples, output_option, print_js
 from regent.cli.placement import PlacementOptions, place_topics, placement_request, service_options
 from regent.cli.topic_options import TopicError, named, read_live_brokers, topic_argument
 from regent.cli.waiting import timeout_option
-from regent.core.errors import BadDataError
+from regent.core.admin.topic_validation import growth_problem, unknown_topic
+from regent.core.errors import BadDataError, Errors
 from regent.core.model import ReplicaAssignment
 from regent.core.protocol.placement import PlacementSpec
-from regent.zk.stores.admin_store import AddPartitionsOutcome, ZkAdminStore
+from regent.zk.stores.admin_store import ZkAdminStore
 
 
 @click.command(epilog=examples("topics alter payments --partitions 24"))
@@ -46,9 +45,9 @@ def alter(
         request = placement_request(admin, [spec], read_live_brokers(admin), options)
         placed = place_topics(cluster, request, options)
         added = {p: ReplicaAssignment(replicas) for p, replicas in placed[name].items()}
-        outcome = admin.add_partitions(name, added)
-        if outcome is not AddPartitionsOutcome.ADDED:
-            _refuse(name, outcome)
+        outcome = admin.topics.add_partitions({name: added})[name]
+        if outcome.error_code is not Errors.NONE:
+            raise TopicError(outcome.message)
         await_leaders(admin, {name: partitions}, timeout_ms=timeout_ms)
     if output == Output.JSON:
         print_json({"topic": name, "partitions": partitions, "added_partitions": sorted(added)})
@@ -58,23 +57,17 @@ def alter(
 
 def _growing(admin: ZkAdminStore, topic: str, partitions: int) -> tuple[int, int]:
     """Return partition count and replication factor of a topic that may grow to ``partitions``."""
-    current = admin.read_topics(named(topic)).get(topic)
+    current = admin.topics.read_topics(named(topic)).get(topic)
     if current is None:
-        _refuse(topic, AddPartitionsOutcome.UNKNOWN_TOPIC)
+        raise TopicError(unknown_topic(topic).message)
     if isinstance(current, BadDataError):
         raise current
-    if topic in admin.read_topics_being_deleted():
-        _refuse(topic, AddPartitionsOutcome.BEING_DELETED)
-    if any(assignment.is_being_reassigned for assignment in current.partitions.values()):
-        _refuse(topic, AddPartitionsOutcome.BEING_REASSIGNED)
+    is_being_deleted = topic in admin.topics.read_topics_being_deleted()
+    problem = growth_problem(topic, current, is_being_deleted=is_being_deleted)
+    if problem is not None:
+        raise TopicError(problem.message)
     old = len(current.partitions)
     if partitions <= old:
         relation = "already has" if partitions == old else "cannot shrink: it has"
         raise TopicError(f"topic {topic} {relation} {counted(old, 'partition')}")
-    if 0 not in current.partitions:
-        raise TopicError(f"topic {topic} has no partition 0")
     return old, len(current.partitions[0].replicas)
-
-
-def _refuse(topic: str, outcome: AddPartitionsOutcome) -> NoReturn:
-    raise TopicError(f"topic {topic} {outcome.value}")

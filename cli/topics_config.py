@@ -46,7 +46,7 @@ def config(
         current = _read(admin, name)
         if changes:
             _check(name, current, changes)
-            current = admin.alter_topic_config(name, changes)
+            current = admin.configs.alter_topic_config(name, changes)
     if output == Output.JSON:
         print_json({"topic": name, "config": dict(sorted(current.items()))})
     elif current:
@@ -68,9 +68,9 @@ def _changes(settings: Sequence[str], removed: Sequence[str]) -> dict[str, str |
 
 
 def _read(admin: ZkAdminStore, topic: str) -> dict[str, str]:
-    if not admin.read_topics(named(topic)):
+    if not admin.topics.read_topics(named(topic)):
         raise TopicError(f"topic {topic} does not exist")
-    current = admin.read_topic_configs([topic])[topic]
+    current = admin.configs.read_topic_configs([topic])[topic]
     if isinstance(current, BadDataError):
         raise current
     return current

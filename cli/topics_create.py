@@ -26,10 +26,12 @@ from regent.cli.placement import (
 )
 from regent.cli.topic_options import TopicError, read_live_brokers, topic_argument
 from regent.cli.waiting import timeout_option
+from regent.core.admin.admin_requests import NewTopic
+from regent.core.errors import Errors
 from regent.core.model import BrokerId, BrokerRegistration, ReplicaAssignment
 from regent.core.protocol.placement import PlacementSpec
 from regent.zk.codecs.znodes import encode_topic_id
-from regent.zk.stores.admin_store import CreateTopicOutcome, NewTopic, ZkAdminStore
+from regent.zk.stores.admin_store import ZkAdminStore
 
 
 @click.command(
@@ -77,7 +79,7 @@ def create(
     with cluster.admin() as admin:
         brokers = read_live_brokers(admin)
         content = ClusterContent(
-            brokers, admin.read_topic_names(), admin.read_topics_being_deleted()
+            brokers, admin.topics.read_topic_names(), admin.topics.read_topics_being_deleted()
         )
         missing = check_topics(wanted, content, may_exist=if_not_exists)
         for topic in sorted({w.topic for w in wanted} - {m.topic for m in missing}):
@@ -162,11 +164,12 @@ def _create(
         )
         for w in wanted
     }
-    outcomes = admin.create_topics(new_topics)
+    outcomes = admin.topics.create_topics(new_topics)
+    too_large = [o.message for o in outcomes.values() if o.error_code is Errors.INVALID_PARTITIONS]
+    if too_large:
+        raise TopicError("\n".join(too_large))
     return {
-        topic: new
-        for topic, new in new_topics.items()
-        if outcomes[topic] is CreateTopicOutcome.CREATED
+        topic: new for topic, new in new_topics.items() if outcomes[topic].error_code is Errors.NONE
     }
 
 

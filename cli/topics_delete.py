@@ -13,10 +13,10 @@ from regent.cli.output import Output, examples, note, output_option, print_json
 from regent.cli.topic_options import TopicError, named
 from regent.cli.waiting import Progress, timeout_option
 from regent.core.admin.topic_validation import INTERNAL_TOPICS
-from regent.core.errors import BadDataError
+from regent.core.errors import ApiError, BadDataError, Errors
 from regent.core.protocol.controller import DescribeControllerRequest, DescribeControllerResponse
 from regent.transport.pauses import pauses
-from regent.zk.stores.admin_store import DeleteTopicOutcome, ZkAdminStore
+from regent.zk.stores.admin_store import ZkAdminStore
 
 _REASON_TIMEOUT_S = 2.0
 
@@ -50,9 +50,9 @@ def delete(
         raise click.UsageError("which topic? Give a name")
     with cluster.admin() as admin:
         incarnations = _existing(admin, wanted, may_be_absent=if_exists)
-        outcomes = admin.mark_for_deletion(incarnations)
+        outcomes = admin.topics.mark_for_deletion(incarnations)
         # What was there a moment ago and is unknown now has been deleted.
-        marked = {t: o for t, o in outcomes.items() if o is not DeleteTopicOutcome.UNKNOWN_TOPIC}
+        marked = {t: o for t, o in outcomes.items() if o.error_code is Errors.NONE}
         kept = {topic: incarnations[topic] for topic in marked}
         undeleted = _await_deletion(admin, kept, timeout_ms) if wait else dict.fromkeys(marked, "")
     if output == Output.JSON:
@@ -72,7 +72,7 @@ def _existing(
     internal = [topic for topic in topics if topic in INTERNAL_TOPICS]
     if internal:
         raise TopicError(f"topic {internal[0]} is internal and cannot be deleted")
-    found = admin.read_topics([name for topic in topics for name in named(topic)])
+    found = admin.topics.read_topics([name for topic in topics for name in named(topic)])
     absent = [f"topic {topic} does not exist" for topic in topics if topic not in found]
     if absent and not may_be_absent:
         raise TopicError("\n".join(absent))
@@ -84,10 +84,10 @@ def _existing(
     }
 
 
-def _became(topic: str, undeleted: Collection[str], outcome: DeleteTopicOutcome | None) -> str:
+def _became(topic: str, undeleted: Collection[str], outcome: ApiError | None) -> str:
     if topic not in undeleted:
         return "is deleted"
-    if outcome is DeleteTopicOutcome.ALREADY_MARKED:
+    if outcome is not None and outcome.message:
         return "is already marked for deletion"
     return "is marked for deletion"
 
@@ -100,7 +100,7 @@ def _await_deletion(
     remaining = set(incarnations)
     with Progress("deleting", len(remaining), "topics") as progress:
         for _ in pauses(deadline):
-            remaining &= admin.read_topics_being_deleted()
+            remaining &= admin.topics.read_topics_being_deleted()
             progress.remain(len(remaining))
             if not remaining:
                 break
@@ -109,7 +109,7 @@ def _await_deletion(
         for topic, obstacle in _obstacles(admin, sorted(remaining)).items()
     }
     finished = [topic for topic in incarnations if topic not in remaining]
-    for topic, assignment in admin.read_topics(finished).items():
+    for topic, assignment in admin.topics.read_topics(finished).items():
         if isinstance(assignment, BadDataError) or assignment.created_zxid == incarnations[topic]:
             undeleted[topic] = "was not deleted: the controller refused (delete.topic.enable)"
     return undeleted

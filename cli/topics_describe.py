@@ -41,9 +41,10 @@ def describe(
     is_filtered = under_replicated_partitions or unavailable_partitions
     with cluster.admin() as admin:
         live = admin.read_brokers()
-        found = read_partitions(admin, admin.read_topic_names() if name is None else named(name))
-        configs = {} if is_filtered else admin.read_topic_configs(found.assignments)
-        deleted = admin.read_topics_being_deleted()
+        names = admin.topics.read_topic_names() if name is None else named(name)
+        found = read_partitions(admin, names)
+        configs = {} if is_filtered else admin.configs.read_topic_configs(found.assignments)
+        deleted = admin.topics.read_topics_being_deleted()
     if name is not None and not found.assignments:
         raise TopicError(
             found.unreadable[0] if found.unreadable else f"topic {name} does not exist"

@@ -19,6 +19,7 @@
 from __future__ import annotations
 
 from enum import IntEnum
+from typing import NamedTuple
 
 
 class Errors(IntEnum):
@@ -83,6 +84,16 @@ class Errors(IntEnum):
     INCONSISTENT_TOPIC_ID = 103
     INELIGIBLE_REPLICA = 107
     NEW_LEADER_ELECTED = 108
+
+
+class ApiError(NamedTuple):
+    """An error code and, for people, one sentence that names the thing and the remedy.
+
+    Mirrors ``org.apache.kafka.common.requests.ApiError``.
+    """
+
+    error_code: Errors
+    message: str = ""
 
 
 class RegentError(Exception):

@@ -299,8 +299,8 @@ def _first_line(error: Exception) -> str:
 
 def _read_cluster(admin: ZkAdminStore, *, refuse_moving: bool) -> Iterator[pyarrow.RecordBatch]:
     """Yield the rows of the cluster's topics, in batches."""
-    deleted = admin.read_topics_being_deleted()
-    names = [name for name in admin.read_topic_names() if name not in deleted]
+    deleted = admin.topics.read_topics_being_deleted()
+    names = [name for name in admin.topics.read_topic_names() if name not in deleted]
     for first in range(0, len(names), _TOPICS_AT_ONCE):
         assignments = _read_topics(admin, names[first : first + _TOPICS_AT_ONCE])
         if refuse_moving:
@@ -324,7 +324,7 @@ def _read_topics(
     admin: ZkAdminStore, names: Sequence[str]
 ) -> dict[TopicPartition, ReplicaAssignment]:
     assignments = {}
-    for topic, found in admin.read_topics(names).items():
+    for topic, found in admin.topics.read_topics(names).items():
         if isinstance(found, BadDataError):
             raise found
         for partition, assignment in found.partitions.items():

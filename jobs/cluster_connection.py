@@ -15,7 +15,8 @@ from regent.jobs.command import InputError
 from regent.zk.client.operations import ConnectionLossError
 from regent.zk.client.zookeeper_client import ZooKeeperClient
 from regent.zk.codecs.json_fields import decode_object
-from regent.zk.stores.admin_store import NoClusterError, ZkAdminStore
+from regent.zk.stores.admin_store import ZkAdminStore
+from regent.zk.stores.topic_store import NoClusterError
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -147,9 +147,9 @@ def _registered_brokers(
 
 def _replica_counts(admin: ZkAdminStore, except_topics: Collection[str]) -> Counter[BrokerId]:
     counts: Counter[BrokerId] = Counter()
-    topics = [topic for topic in admin.read_topic_names() if topic not in except_topics]
+    topics = [topic for topic in admin.topics.read_topic_names() if topic not in except_topics]
     for first in range(0, len(topics), _TOPICS_AT_ONCE):
-        for topic in admin.read_topics(topics[first : first + _TOPICS_AT_ONCE]).values():
+        for topic in admin.topics.read_topics(topics[first : first + _TOPICS_AT_ONCE]).values():
             if not isinstance(topic, BadDataError):
                 for assignment in topic.partitions.values():
                     counts.update(assignment.replicas)

@@ -13,13 +13,14 @@ from typing import Final, NamedTuple
 
 import pyarrow
 
+from regent.core.admin.admin_requests import NewTopic
 from regent.core.admin.topic_validation import TopicNames, topic_config_problem
-from regent.core.errors import RegentError
+from regent.core.errors import Errors, RegentError
 from regent.core.model import BrokerId, ReplicaAssignment
 from regent.core.protocol.placement import PlaceTopicsRequest
 from regent.jobs.command import InputError
 from regent.zk.codecs.znodes import encode_topic_id
-from regent.zk.stores.admin_store import CreateTopicOutcome, NewTopic, ZkAdminStore
+from regent.zk.stores.admin_store import ZkAdminStore
 
 MAX_NAMED: Final = 3
 _PARTITIONS_AT_ONCE: Final = 20_000
@@ -72,7 +73,7 @@ def check_new_topics(
     if unknown:
         live = ", ".join(map(str, itertools.islice(sorted(registered), 10))) or "none"
         raise InputError(f"broker {unknown[0]} is not registered; registered are {live}")
-    names = TopicNames(admin.read_topic_names())
+    names = TopicNames(admin.topics.read_topic_names())
     id_bytes = max(len(str(broker.broker_id)) for broker in request.brokers) + 1
     for topic, partitions, factor, start_partition in request.topics:
         other = names.collision(topic)
@@ -142,8 +143,8 @@ def write_topics(
             )
             for topic, partitions in batch
         }
-        outcomes = admin.create_topics(new)
-        there = [t for t in new if outcomes[t] is not CreateTopicOutcome.CREATED]
+        outcomes = admin.topics.create_topics(new)
+        there = [t for t in new if outcomes[t].error_code is not Errors.NONE]
         otherwise = _existing_otherwise(admin, {topic: new[topic] for topic in there})
         created += len(new) - len(there)
         unchanged += len(there) - len(otherwise)
@@ -169,8 +170,8 @@ def _existing_otherwise(admin: ZkAdminStore, wanted: Mapping[str, NewTopic]) -> 
     """Return the topics that are not there exactly as wanted."""
     if not wanted:
         return []
-    deleted = admin.read_topics_being_deleted()
-    found = admin.read_topics(list(wanted))
+    deleted = admin.topics.read_topics_being_deleted()
+    found = admin.topics.read_topics(list(wanted))
     return [
         topic
         for topic, new in wanted.items()

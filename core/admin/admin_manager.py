@@ -16,10 +16,12 @@ from regent.core.admin.admin_requests import NewTopic, TopicPlacer, TopicStore
 from regent.core.admin.topic_validation import (
     TopicNames,
     assignment_problem,
+    growth_problem,
     topic_config_problem,
     topic_name_problem,
+    unknown_topic,
 )
-from regent.core.errors import BadDataError, Errors
+from regent.core.errors import ApiError, BadDataError, Errors
 from regent.core.model import BrokerId, ReplicaAssignment
 from regent.core.placement.replica_placer import IndexScope, PlacementError, Strategy, check, place
 from regent.core.ports import TopicAssignment, TopicIds
@@ -165,7 +167,7 @@ class AdminManager:
             if topic in unknown_ids:
                 raise _RefusedError(Errors.UNKNOWN_TOPIC_ID, f"no topic has the id {topic}")
             if topic not in topic_ids:
-                raise _unknown(topic)
+                raise _RefusedError(*unknown_topic(topic))
 
         plans, refusals = self._plan(wanted, plan)
         written = self._store.mark_for_deletion(list(plans))
@@ -347,34 +349,26 @@ def _growable(
     topic: str, stored: TopicAssignment | BadDataError | None, *, is_being_deleted: bool
 ) -> TopicAssignment:
     if stored is None:
-        raise _unknown(topic)
+        raise _RefusedError(*unknown_topic(topic))
     if isinstance(stored, BadDataError):
         raise _RefusedError(Errors.UNKNOWN_SERVER_ERROR, str(stored))
-    if is_being_deleted:
-        raise _RefusedError(Errors.INVALID_TOPIC_EXCEPTION, f"{topic} is being deleted")
-    if any(assignment.is_being_reassigned for assignment in stored.partitions.values()):
-        raise _RefusedError(Errors.REASSIGNMENT_IN_PROGRESS, f"{topic} is being reassigned")
-    if sorted(stored.partitions) != list(range(len(stored.partitions))) or not stored.partitions:
-        raise _RefusedError(Errors.INVALID_REQUEST, f"{topic} lacks some of its partitions")
+    problem = growth_problem(topic, stored, is_being_deleted=is_being_deleted)
+    if problem is not None:
+        raise _RefusedError(*problem)
     return stored
-
-
-def _unknown(topic: str) -> _RefusedError:
-    return _RefusedError(Errors.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {topic}")
 
 
 def _outcomes(
     topics: Iterable[str],
     refusals: Mapping[str, _Refusal],
-    written: Mapping[str, Errors],
+    written: Mapping[str, ApiError],
     counts: Mapping[str, int],
 ) -> tuple[TopicOutcome, ...]:
     """Return an outcome for each topic, named once, in the order of the request."""
-    return tuple(
-        TopicOutcome(topic, refusals[topic].error_code, str(refusals[topic])[:MAX_MESSAGE_LENGTH])
-        if topic in refusals
-        else TopicOutcome(
-            topic, written.get(topic, Errors.NONE), partitions=counts.get(topic, UNSET)
-        )
-        for topic in dict.fromkeys(topics)
-    )
+    results = dict(written) | {t: ApiError(r.error_code, str(r)) for t, r in refusals.items()}
+    outcomes = []
+    for topic in dict.fromkeys(topics):
+        error_code, message = results.get(topic, ApiError(Errors.NONE))
+        count = UNSET if topic in refusals else counts.get(topic, UNSET)
+        outcomes.append(TopicOutcome(topic, error_code, message[:MAX_MESSAGE_LENGTH], count))
+    return tuple(outcomes)

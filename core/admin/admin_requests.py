@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple, Protocol, TypeAlias
 
-from regent.core.errors import BadDataError, Errors
+from regent.core.errors import ApiError, BadDataError, Errors
 from regent.core.model import NO_LEADER, ReplicaAssignment, TopicPartition
 from regent.core.ports import TopicAssignment
 from regent.core.protocol.control import TopicId
@@ -69,25 +69,25 @@ class TopicStore(Protocol):
         ...
 
     def read_topics_being_deleted(self) -> Collection[str]:
-        """List the topics that somebody wants to be deleted."""
+        """List the topics that are marked for deletion."""
         ...
 
     def read_topics(self, topics: Collection[str]) -> Mapping[str, TopicAssignment | BadDataError]:
         """Read topics; absent ones are missing."""
         ...
 
-    def create_topics(self, topics: Mapping[str, NewTopic]) -> Mapping[str, Errors]:
+    def create_topics(self, topics: Mapping[str, NewTopic]) -> Mapping[str, ApiError]:
         """Create topics; TOPIC_ALREADY_EXISTS for one that does, unless it has the same id."""
         ...
 
     def add_partitions(
         self, added: Mapping[str, Mapping[int, ReplicaAssignment]]
-    ) -> Mapping[str, Errors]:
+    ) -> Mapping[str, ApiError]:
         """Add partitions, on condition that a topic has not changed since it was read."""
         ...
 
-    def mark_for_deletion(self, topics: Collection[str]) -> Mapping[str, Errors]:
-        """Write the wishes to delete topics; one that is there already is fine."""
+    def mark_for_deletion(self, topics: Collection[str]) -> Mapping[str, ApiError]:
+        """Ask for the deletion of topics; a topic that is already marked is no error."""
         ...
 
 

@@ -11,7 +11,9 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 
+from regent.core.errors import ApiError, Errors
 from regent.core.model import BrokerId
+from regent.core.ports import TopicAssignment
 
 MAX_NAME_LENGTH = 249
 
@@ -159,4 +161,22 @@ def assignment_problem(
         if unknown:
             live = ", ".join(map(str, sorted(brokers))) or "none"
             return f"broker {unknown[0]} is not registered; registered are {live}"
+    return None
+
+
+def unknown_topic(topic: str) -> ApiError:
+    """Return the error of a request about a topic that does not exist."""
+    return ApiError(Errors.UNKNOWN_TOPIC_OR_PARTITION, f"topic {topic} does not exist")
+
+
+def growth_problem(
+    topic: str, current: TopicAssignment, *, is_being_deleted: bool
+) -> ApiError | None:
+    """Say why a topic cannot get more partitions now, however many."""
+    if is_being_deleted:
+        return ApiError(Errors.INVALID_TOPIC_EXCEPTION, f"topic {topic} is being deleted")
+    if any(assignment.is_being_reassigned for assignment in current.partitions.values()):
+        return ApiError(Errors.REASSIGNMENT_IN_PROGRESS, f"topic {topic} is being reassigned")
+    if not current.partitions or sorted(current.partitions) != list(range(len(current.partitions))):
+        return ApiError(Errors.INVALID_REQUEST, f"topic {topic} lacks some of its partitions")
     return None

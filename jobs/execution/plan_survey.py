@@ -36,7 +36,7 @@ def survey(admin: ZkAdminStore, moves: Collection[PlannedMove]) -> list[Standing
         wishes = admin.read_pending_reassignments()
     except BadDataError:  # the controller deletes what it cannot understand
         wishes = {}
-    topics = admin.read_topics(sorted({move.partition.topic for move in moves}))
+    topics = admin.topics.read_topics(sorted({move.partition.topic for move in moves}))
     return [
         _standing(move, topics.get(move.partition.topic), wishes.get(move.partition))
         for move in moves

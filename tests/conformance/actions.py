@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 
+from regent.core.admin.admin_requests import NewTopic
 from regent.core.admin.topic_validation import INTERNAL_TOPICS
 from regent.core.controller.events import TopicUncleanLeaderElectionEnable
 from regent.core.errors import Errors
@@ -25,7 +26,6 @@ from regent.zk.codecs.admin_znodes import (
     ReassignPartitionsZNode,
 )
 from regent.zk.codecs.znodes import ControllerZNode, TopicZNode
-from regent.zk.stores.admin_store import CreateTopicOutcome, DeleteTopicOutcome, NewTopic
 from regent.zk.stores.controller_store import ZkControllerStore
 from tests.conformance.fields import Fields, UnknownInCaseError, one_of, partition
 from tests.conformance.record_clients import RecordClient, StandingConsumer, throttle
@@ -41,12 +41,6 @@ _REGISTRATION_EFFECTS = (
 )
 RECORDS_TO_MOVE = 10
 _OTHERS = "first|second|third|next|other|another|brokers?|than|not|controller|neither|nor|any"
-
-_DELETION_ERRORS = {
-    DeleteTopicOutcome.MARKED: None,
-    DeleteTopicOutcome.ALREADY_MARKED: "TOPIC_ALREADY_MARKED_FOR_DELETION",
-    DeleteTopicOutcome.UNKNOWN_TOPIC: "UNKNOWN_TOPIC_OR_PARTITION",
-}
 
 
 def _letters(name: str | None) -> str:
@@ -156,8 +150,8 @@ class Actions(Waits):
         name, replicas = partition(step.take("tp")), self.stage.brokers(step.take("replicas"))
         for error in step.expected("expect_error"):
             new = {name.topic: NewTopic("x" * 22, {0: ReplicaAssignment(tuple(replicas))}, {})}
-            outcome = self.stage.admin.create_topics(new)[name.topic]
-            assert (outcome, error) == (CreateTopicOutcome.ALREADY_EXISTS, "TOPIC_ALREADY_EXISTS")
+            outcome = self.stage.admin.topics.create_topics(new)[name.topic]
+            assert outcome.error_code.name == error == "TOPIC_ALREADY_EXISTS"
             return
         self._put_partitions(name, tuple(replicas))
         if set(replicas) & set(self.cluster.brokers):
@@ -211,7 +205,7 @@ class Actions(Waits):
         assert stored is not None
         first = stored.partitions[0]
         added = dict.fromkeys(range(len(stored.partitions), total), first)
-        self.stage.admin.add_partitions(topic, added)
+        self.stage.admin.topics.add_partitions({topic: added})
 
     def do_delete_topic_zk(self, step: Fields) -> None:
         """Write the wish to delete a topic."""
@@ -220,9 +214,11 @@ class Actions(Waits):
         if topic in INTERNAL_TOPICS:  # the tool does not even ask
             assert step.take("expect_error") == "ADMIN_OPERATION"
             return
-        outcome = self.stage.admin.mark_for_deletion([topic])[topic]
-        error = step.take("expect_error", None)
-        assert _letters(_DELETION_ERRORS[outcome]) == _letters(error)
+        error_code, message = self.stage.admin.topics.mark_for_deletion([topic])[topic]
+        found = None if error_code is Errors.NONE else error_code.name
+        if message and found is None:
+            found = "TOPIC_ALREADY_MARKED_FOR_DELETION"
+        assert _letters(found) == _letters(step.take("expect_error", None))
 
     def do_delete_znode(self, step: Fields) -> None:
         """Delete a node with all below it."""

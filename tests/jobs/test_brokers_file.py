@@ -11,7 +11,8 @@ from regent.core.model import BrokerInfo, EndPoint
 from regent.jobs.brokers_file import Broker, read_brokers_file, read_registered_brokers
 from regent.jobs.command import InputError
 from regent.zk.codecs import znodes
-from regent.zk.stores.admin_store import NoClusterError, ZkAdminStore
+from regent.zk.stores.admin_store import ZkAdminStore
+from regent.zk.stores.topic_store import NoClusterError
 from tests.support.fake_zookeeper import FakeZooKeeper, FakeZooKeeperServer
 
 

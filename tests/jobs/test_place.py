@@ -164,7 +164,7 @@ def test_topics_are_created_once_and_those_of_others_are_left_alone(
         files = [*files[:2], "--brokers", "zookeeper", "--zookeeper", zookeeper_address]
         options = [*files, "--start-index", "least-loaded", "--apply"]
         assert main([*options, "--dry-run"], spark) == 0
-        assert admin.read_topic_names() == []
+        assert admin.topics.read_topic_names() == []
         assert main(options, spark) == 0
         assert main(options, spark) == 0
         *_, first, second = (json.loads(line) for line in capsys.readouterr().out.splitlines())
@@ -177,10 +177,10 @@ def test_topics_are_created_once_and_those_of_others_are_left_alone(
         assert "2 topics exist with other replicas" in output.err
         assert json.loads(output.out)["created"] == 1
         assert len(json.loads((out / "placement.json").read_text())["partitions"]) == 15
-        found = admin.read_topics(["a", "b", "c"]).values()
+        found = admin.topics.read_topics(["a", "b", "c"]).values()
         topics = [topic for topic in found if not isinstance(topic, BadDataError)]
         assert [t.partitions[0].replicas for t in topics] == [(0, 1), (1, 2), (1, 2)]
-        config = admin.read_topic_configs(["c"])
+        config = admin.configs.read_topic_configs(["c"])
         assert config["c"] == {"retention.ms": "5"}
 
 

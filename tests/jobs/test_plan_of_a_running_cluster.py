@@ -33,7 +33,7 @@ def test_what_a_lost_broker_held_is_spread_over_the_others_and_summed_up_in_one_
         arguments = ["--assignment", "zookeeper", "--brokers", "zookeeper", "--max-moves", "5"]
         assert main(["decommission", "--from", str(LOST), *arguments, *where], spark) == 0
         [line] = capsys.readouterr().out.splitlines()
-        topic = ZkAdminStore(cluster.zookeeper).read_topics(["orders"])["orders"]
+        topic = ZkAdminStore(cluster.zookeeper).topics.read_topics(["orders"])["orders"]
     summary = json.loads(line)
     assert (summary["moves"], summary["lower_bound"], summary["waves"]) == (16, 16, 4)
     execution = summary["execution"]

@@ -50,7 +50,7 @@ def admin(zookeeper: FakeZooKeeper) -> ZkAdminStore:
 
 
 def replicas(admin: ZkAdminStore, topic: str) -> dict[int, tuple[int, ...]]:
-    found = admin.read_topics([topic])[topic]
+    found = admin.topics.read_topics([topic])[topic]
     assert not isinstance(found, Exception)
     return {p: assignment.replicas for p, assignment in found.partitions.items()}
 
@@ -148,7 +148,7 @@ def test_memory_is_bounded_however_many_topics_there_are(admin: ZkAdminStore):
     def many() -> Iterator[PlacedTopic]:
         nonlocal ahead
         for number in range(3_000):
-            ahead = max(ahead, number - len(admin.read_topic_names()))
+            ahead = max(ahead, number - len(admin.topics.read_topic_names()))
             yield PlacedTopic(f"many-{number:04}", {0: (0,)})
 
     assert write_topics(admin, many(), {}).created == 3_000

@@ -110,7 +110,7 @@ def everything_is_well(
     topics = sorted({partition.topic for partition in placed})
 
     def settled() -> bool:
-        found = admin.read_topics(topics)
+        found = admin.topics.read_topics(topics)
         assigned = {
             TopicPartition(topic, number): assignment
             for topic, read in found.items()

@@ -80,7 +80,7 @@ def executor(cluster: RunningCluster, plan: Path) -> Iterator[subprocess.Popen[s
 
 
 def assignments(cluster: RunningCluster) -> list[ReplicaAssignment]:
-    topic = ZkAdminStore(cluster.zookeeper).read_topics(["orders"])["orders"]
+    topic = ZkAdminStore(cluster.zookeeper).topics.read_topics(["orders"])["orders"]
     assert isinstance(topic, TopicAssignment)
     return [topic.partitions[p] for p in range(PARTITIONS)]
 

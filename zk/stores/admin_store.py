@@ -5,40 +5,33 @@ Mirrors ``kafka.zk.AdminZkClient`` and the reading half of ``KafkaZkClient``.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass
-from enum import Enum
-from typing import NamedTuple
 
-from regent.core.errors import BadDataError, BrokerNotFoundError, RegentError
+from regent.core.errors import BadDataError, BrokerNotFoundError
 from regent.core.model import (
     BrokerId,
     BrokerRegistration,
     LeaderIsrAndControllerEpoch,
-    ReplicaAssignment,
     TopicPartition,
 )
-from regent.core.ports import ControllerFailure, TopicAssignment, WriteError
-from regent.core.protocol.control import TopicId
+from regent.core.ports import ControllerFailure
 from regent.zk.client.conflicts import MAX_ATTEMPTS, ConflictError
 from regent.zk.client.operations import (
-    ANY_VERSION,
     Check,
     Committed,
     ConnectionLossError,
-    Create,
     Delete,
     Operation,
     SetData,
     UnreadableZnode,
     Znode,
+    ZooKeeper,
 )
 from regent.zk.client.requests import MAX_REQUEST_BYTES
 from regent.zk.codecs import znodes
 from regent.zk.codecs.admin_znodes import (
     ConfigEntityChangeNotificationZNode,
-    ConfigEntityZNode,
-    DeleteTopicsTopicZNode,
     DeleteTopicsZNode,
     IsrChangeNotificationZNode,
     LogDirEventNotificationZNode,
@@ -46,17 +39,11 @@ from regent.zk.codecs.admin_znodes import (
     ReassignPartitionsZNode,
 )
 from regent.zk.stores.broker_store import broker_registration
-from regent.zk.stores.controller_store import read_partition_states, topic_assignment
+from regent.zk.stores.controller_store import read_partition_states
+from regent.zk.stores.entity_configs import ZkEntityConfigs
 from regent.zk.stores.failure_store import ControllerFailuresZNode
-from regent.zk.stores.fenced_writes import (
-    BYTES_BESIDE_DATA,
-    Outcome,
-    Write,
-    WriteRefused,
-    write_unfenced,
-)
 from regent.zk.stores.progress_mark import read_mark
-from regent.zk.stores.topic_config_admin import TopicConfigAdmin
+from regent.zk.stores.topic_store import ZkTopicStore, children_of_cluster
 
 _MAX_DATA_BYTES = MAX_REQUEST_BYTES - 4096  # beside paths and headers
 
@@ -76,14 +63,6 @@ _LOOKED_AT = (
 )
 
 
-class NoClusterError(RegentError):
-    """No broker ever started at this address."""
-
-
-class TopicTooLargeError(RegentError):
-    """The assignment of a topic does not fit into a znode."""
-
-
 @dataclass(frozen=True, slots=True)
 class RulingController:
     """Who holds ``/controller``, by which epoch; ``broker_id`` is -1 when the data is garbage."""
@@ -94,44 +73,17 @@ class RulingController:
     zk_version: int  # of `/controller` itself
 
 
-class NewTopic(NamedTuple):
-    """A topic to create."""
-
-    topic_id: TopicId
-    partitions: Mapping[int, ReplicaAssignment]
-    config: Mapping[str, str]
-
-
-class CreateTopicOutcome(Enum):
-    """What became of a topic to create."""
-
-    CREATED = "created"
-    ALREADY_EXISTS = "already exists"
-
-
-class DeleteTopicOutcome(Enum):
-    """What became of a topic to delete; the controller does the deleting."""
-
-    MARKED = "marked"
-    ALREADY_MARKED = "already marked"
-    UNKNOWN_TOPIC = "does not exist"
-
-
-class AddPartitionsOutcome(Enum):
-    """What became of partitions to add."""
-
-    ADDED = "added"
-    UNKNOWN_TOPIC = "does not exist"
-    BEING_DELETED = "is being deleted"
-    BEING_REASSIGNED = "is being reassigned"
-    OTHER_PARTITIONS = "was given other partitions at the same time"
-
-
-class ZkAdminStore(TopicConfigAdmin):
+class ZkAdminStore:
     """Reads and writes of an administrator, over one ZooKeeper session.
 
-    Every call raises ``SessionExpiredError`` when the session is over.
+    ``topics`` and ``configs`` are the stores of those subjects, over the same session. Every call
+    raises ``SessionExpiredError`` when the session is over.
     """
+
+    def __init__(self, zookeeper: ZooKeeper) -> None:
+        self._zookeeper = zookeeper
+        self.topics = ZkTopicStore(zookeeper)
+        self.configs = ZkEntityConfigs(zookeeper)
 
     # --- controller ---
 
@@ -212,7 +164,7 @@ class ZkAdminStore(TopicConfigAdmin):
 
         Raises ``NoClusterError`` when there is no place for registrations.
         """
-        names = self._children_of_cluster(znodes.BrokerIdsZNode.PATH)
+        names = children_of_cluster(self._zookeeper, znodes.BrokerIdsZNode.PATH)
         broker_ids = sorted(int(name) for name in names if name.isdecimal())
         nodes = self._zookeeper.get_many([znodes.BrokerIdZNode.path(b) for b in broker_ids])
         return {
@@ -226,24 +178,7 @@ class ZkAdminStore(TopicConfigAdmin):
         node = self._zookeeper.get(znodes.BrokerIdZNode.path(broker_id))
         return None if node is None else broker_registration(self._zookeeper, node, broker_id)
 
-    # --- topics, as read ---
-
-    def read_topic_names(self) -> list[str]:
-        """List the topics, sorted. Raises ``NoClusterError``, as ``read_brokers``."""
-        return self._children_of_cluster(znodes.TopicsZNode.PATH)
-
-    def read_topics_being_deleted(self) -> set[str]:
-        """List the topics that somebody wants to be deleted."""
-        return set(self._zookeeper.children(DeleteTopicsZNode.PATH) or ())
-
-    def read_topics(self, topics: Collection[str]) -> dict[str, TopicAssignment | BadDataError]:
-        """Read topic znodes, in the order of ``topics``; absent ones are missing."""
-        nodes = self._zookeeper.get_many([znodes.TopicZNode.path(topic) for topic in topics])
-        return {
-            topic: topic_assignment(node, topic)
-            for topic, node in zip(topics, nodes, strict=True)
-            if node is not None
-        }
+    # --- partitions ---
 
     def read_partition_states(
         self, partitions: Collection[TopicPartition]
@@ -258,80 +193,6 @@ class ZkAdminStore(TopicConfigAdmin):
         """
         node = self._zookeeper.get(ReassignPartitionsZNode.PATH)
         return {} if node is None else ReassignPartitionsZNode.decode(node.data)
-
-    # --- topics, as written ---
-
-    def create_topics(self, topics: Mapping[str, NewTopic]) -> dict[str, CreateTopicOutcome]:
-        """Create topics, each with its configuration or not at all.
-
-        After a lost answer a topic is ours if it has the topic id we gave it. Raises
-        ``TopicTooLargeError`` before anything is written, ``NoClusterError``, ``ConflictError``.
-        """
-        writes = {topic: self._encode(topic, new) for topic, new in topics.items()}
-        outcomes: dict[str, CreateTopicOutcome] = {}
-        for _ in range(MAX_ATTEMPTS):
-            undecided = [topic for topic in topics if topic not in outcomes]
-            outcomes |= self._existing(undecided, topics)
-            undecided = [topic for topic in undecided if topic not in outcomes]
-            results = write_unfenced(self._zookeeper, self._writes(undecided, writes))
-            outcomes |= {
-                topic: CreateTopicOutcome.CREATED
-                for topic, result in zip(undecided, results, strict=True)
-                if not isinstance(result, WriteRefused)
-            }
-            if len(outcomes) == len(topics):
-                return {topic: outcomes[topic] for topic in topics}
-        raise self._refused(next(topic for topic in topics if topic not in outcomes))
-
-    def mark_for_deletion(self, topics: Collection[str]) -> dict[str, DeleteTopicOutcome]:
-        """Ask the controller to delete topics, as Kafka's tool does; only those that exist.
-
-        After a lost answer a topic of ours may be ALREADY_MARKED, or gone. Raises
-        ``NoClusterError``.
-        """
-        self._children_of_cluster(DeleteTopicsZNode.PATH)
-        writes: list[Write] = [
-            [
-                Check(znodes.TopicZNode.path(topic), ANY_VERSION),
-                Create(DeleteTopicsTopicZNode.path(topic)),
-            ]
-            for topic in topics
-        ]
-        results = write_unfenced(self._zookeeper, writes)
-        return {
-            topic: _deletion_outcome(result) for topic, result in zip(topics, results, strict=True)
-        }
-
-    def add_partitions(
-        self, topic: str, added: Mapping[int, ReplicaAssignment]
-    ) -> AddPartitionsOutcome:
-        """Add partitions whose ids continue those that the topic has; its topic id stays.
-
-        The write is conditional on what was read, so that it cannot undo a controller's. Raises
-        ``BadDataError``, ``TopicTooLargeError`` and ``ConflictError``.
-        """
-        path, first = znodes.TopicZNode.path(topic), min(added)
-        for _ in range(MAX_ATTEMPTS):
-            current = self.read_topics([topic]).get(topic)
-            if current is None:
-                return AddPartitionsOutcome.UNKNOWN_TOPIC
-            if isinstance(current, BadDataError):
-                raise current
-            wanted = {p: a for p, a in current.partitions.items() if p < first} | dict(added)
-            if wanted == current.partitions:  # our own attempt, whose answer was lost
-                return AddPartitionsOutcome.ADDED
-            refusal = self._refusal_to_grow(topic, current, first)
-            if refusal is not None:
-                return refusal
-            data = znodes.TopicZNode.encode(current.topic_id, wanted)
-            _check_size(topic, len(wanted), len(data))
-            write = SetData(path, data, current.zk_version)
-            try:
-                if isinstance(self._zookeeper.multi([write]), Committed):
-                    return AddPartitionsOutcome.ADDED
-            except ConnectionLossError:
-                self._zookeeper.wait_connected()
-        raise self._refused(topic)
 
     # --- whose data these are, and whether they can be read ---
 
@@ -352,66 +213,6 @@ class ZkAdminStore(TopicConfigAdmin):
     def read_mark(self) -> int | None:
         """Return the transaction that wrote ``/regent/progress_mark`` last, as ``read_mark``."""
         return read_mark(self._zookeeper)
-
-    # --- inside ---
-
-    def _children_of_cluster(self, path: str) -> list[str]:
-        names = self._zookeeper.children(path)
-        if names is None:
-            raise NoClusterError(
-                f"it has no {path}: no broker ever started there, or that was deleted"
-            )
-        return names
-
-    def _encode(self, topic: str, new: NewTopic) -> tuple[bytes, bytes]:
-        """Return the data of the configuration's and of the topic's znode."""
-        config = ConfigEntityZNode.encode(new.config)
-        data = znodes.TopicZNode.encode(new.topic_id, new.partitions)
-        _check_size(topic, len(new.partitions), len(config) + len(data) + 2 * BYTES_BESIDE_DATA)
-        return config, data
-
-    def _existing(
-        self, topics: Collection[str], wanted: Mapping[str, NewTopic]
-    ) -> dict[str, CreateTopicOutcome]:
-        outcomes = {}
-        for topic, found in self.read_topics(topics).items():
-            is_ours = isinstance(found, TopicAssignment) and (
-                found.topic_id == wanted[topic].topic_id
-            )
-            outcomes[topic] = (
-                CreateTopicOutcome.CREATED if is_ours else CreateTopicOutcome.ALREADY_EXISTS
-            )
-        return outcomes
-
-    def _writes(
-        self, topics: Collection[str], encoded: Mapping[str, tuple[bytes, bytes]]
-    ) -> list[Write]:
-        """Return the writes that create topics: configuration first, as Kafka's own tools do."""
-        config_paths = [ConfigEntityZNode.path("topics", topic) for topic in topics]
-        leftovers: list[Znode | None] = self._zookeeper.get_many(config_paths)
-        writes: list[Write] = []
-        for topic, path, leftover in zip(topics, config_paths, leftovers, strict=True):
-            config, data = encoded[topic]
-            set_config = (
-                Create(path, config) if leftover is None else (SetData(path, config, ANY_VERSION))
-            )
-            writes.append([set_config, Create(znodes.TopicZNode.path(topic), data)])
-        return writes
-
-    def _refusal_to_grow(
-        self, topic: str, current: TopicAssignment, first: int
-    ) -> AddPartitionsOutcome | None:
-        if topic in self.read_topics_being_deleted():
-            return AddPartitionsOutcome.BEING_DELETED
-        if any(a.is_being_reassigned for a in current.partitions.values()):
-            return AddPartitionsOutcome.BEING_REASSIGNED
-        if sorted(current.partitions) != list(range(first)):
-            return AddPartitionsOutcome.OTHER_PARTITIONS
-        return None
-
-    def _refused(self, topic: str) -> RegentError:
-        self.read_brokers()  # raises when it was in vain from the start
-        return ConflictError(f"topic {topic}: others keep changing it; try again")
 
 
 def control_endpoint(
@@ -441,18 +242,3 @@ def _ruling_controller(node: Znode, epoch: Znode) -> RulingController:
         epoch.stat.version,
         node.stat.version,
     )
-
-
-def _deletion_outcome(result: Outcome) -> DeleteTopicOutcome:
-    if not isinstance(result, WriteRefused):
-        return DeleteTopicOutcome.MARKED
-    is_unknown = result.error is WriteError.NO_NODE
-    return DeleteTopicOutcome.UNKNOWN_TOPIC if is_unknown else DeleteTopicOutcome.ALREADY_MARKED
-
-
-def _check_size(topic: str, partitions: int, size: int) -> None:
-    if size > _MAX_DATA_BYTES:
-        raise TopicTooLargeError(
-            f"topic {topic}: {partitions} partitions take {size} bytes in ZooKeeper, which accepts"
-            f" {_MAX_DATA_BYTES}: use fewer partitions or replicas"
-        )

@@ -1,90 +1,236 @@
-"""Implements ``core.admin.admin_requests.TopicStore`` in ZooKeeper."""
+"""Topics in ZooKeeper, read and changed in bulk; nothing here is fenced or watched.
+
+Mirrors ``kafka.zk.AdminZkClient`` and the topics' part of ``KafkaZkClient``. ``ZkTopicStore``
+implements ``core.admin.admin_requests.TopicStore``.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
 from regent.core.admin.admin_requests import NewTopic
-from regent.core.errors import BadDataError, Errors, RegentError
+from regent.core.admin.topic_validation import growth_problem, unknown_topic
+from regent.core.errors import ApiError, BadDataError, Errors, RegentError
 from regent.core.model import ReplicaAssignment
-from regent.core.ports import TopicAssignment
-from regent.zk.client.conflicts import ConflictError
-from regent.zk.client.operations import ZooKeeper
-from regent.zk.stores import admin_store
-from regent.zk.stores.admin_store import (
-    AddPartitionsOutcome,
-    CreateTopicOutcome,
-    DeleteTopicOutcome,
-    ZkAdminStore,
+from regent.core.ports import TopicAssignment, WriteError
+from regent.zk.client.conflicts import MAX_ATTEMPTS, ConflictError
+from regent.zk.client.operations import (
+    ANY_VERSION,
+    Check,
+    Committed,
+    ConnectionLossError,
+    Create,
+    SetData,
+    Znode,
+    ZooKeeper,
+)
+from regent.zk.client.requests import MAX_REQUEST_BYTES
+from regent.zk.codecs.admin_znodes import (
+    ConfigEntityZNode,
+    DeleteTopicsTopicZNode,
+    DeleteTopicsZNode,
+)
+from regent.zk.codecs.znodes import TopicsZNode, TopicZNode
+from regent.zk.stores.controller_store import topic_assignment
+from regent.zk.stores.fenced_writes import (
+    BYTES_BESIDE_DATA,
+    Outcome,
+    Write,
+    WriteRefused,
+    write_unfenced,
 )
 
-_CREATED = {
-    CreateTopicOutcome.CREATED: Errors.NONE,
-    CreateTopicOutcome.ALREADY_EXISTS: Errors.TOPIC_ALREADY_EXISTS,
-}
-_ADDED = {
-    AddPartitionsOutcome.ADDED: Errors.NONE,
-    AddPartitionsOutcome.UNKNOWN_TOPIC: Errors.UNKNOWN_TOPIC_OR_PARTITION,
-    AddPartitionsOutcome.BEING_DELETED: Errors.INVALID_TOPIC_EXCEPTION,
-    AddPartitionsOutcome.BEING_REASSIGNED: Errors.REASSIGNMENT_IN_PROGRESS,
-    AddPartitionsOutcome.OTHER_PARTITIONS: Errors.INVALID_PARTITIONS,
-}
-_MARKED = {
-    DeleteTopicOutcome.MARKED: Errors.NONE,
-    DeleteTopicOutcome.ALREADY_MARKED: Errors.NONE,
-    DeleteTopicOutcome.UNKNOWN_TOPIC: Errors.UNKNOWN_TOPIC_OR_PARTITION,
-}
+_MAX_DATA_BYTES = MAX_REQUEST_BYTES - 4096  # beside paths and headers
+
+_DONE = ApiError(Errors.NONE)
+
+
+class NoClusterError(RegentError):
+    """No broker ever started at this address."""
+
+
+def children_of_cluster(zookeeper: ZooKeeper, path: str) -> list[str]:
+    """List the children of a znode that every cluster has. Raises ``NoClusterError``."""
+    names = zookeeper.children(path)
+    if names is None:
+        raise NoClusterError(f"it has no {path}: no broker ever started there, or that was deleted")
+    return names
 
 
 class ZkTopicStore:
-    """Says in error codes what ``ZkAdminStore`` says in outcomes."""
+    """``/brokers/topics`` and ``/admin/delete_topics`` over one ZooKeeper session.
+
+    Every call raises ``SessionExpiredError`` when the session is over.
+    """
 
     def __init__(self, zookeeper: ZooKeeper) -> None:
-        self._admin = ZkAdminStore(zookeeper)
+        self._zookeeper = zookeeper
 
-    def read_topic_names(self) -> Collection[str]:
-        """List the topics."""
-        return self._admin.read_topic_names()
+    # --- reads ---
 
-    def read_topics_being_deleted(self) -> Collection[str]:
-        """List the topics that somebody wants to be deleted."""
-        return self._admin.read_topics_being_deleted()
+    def read_topic_names(self) -> list[str]:
+        """List the topics, sorted. Raises ``NoClusterError``."""
+        return children_of_cluster(self._zookeeper, TopicsZNode.PATH)
 
-    def read_topics(self, topics: Collection[str]) -> Mapping[str, TopicAssignment | BadDataError]:
-        """Read topics; absent ones are missing."""
-        return self._admin.read_topics(topics)
+    def read_topics_being_deleted(self) -> set[str]:
+        """List the topics that are marked for deletion."""
+        return set(self._zookeeper.children(DeleteTopicsZNode.PATH) or ())
 
-    def create_topics(self, topics: Mapping[str, NewTopic]) -> Mapping[str, Errors]:
-        """Create topics; INVALID_PARTITIONS for one that does not fit into a znode."""
-        try:
-            outcomes = self._admin.create_topics(
-                {topic: admin_store.NewTopic(*new) for topic, new in topics.items()}
+    def read_topics(self, topics: Collection[str]) -> dict[str, TopicAssignment | BadDataError]:
+        """Read topic znodes, in the order of ``topics``; absent ones are missing."""
+        nodes = self._zookeeper.get_many([TopicZNode.path(topic) for topic in topics])
+        return {
+            topic: topic_assignment(node, topic)
+            for topic, node in zip(topics, nodes, strict=True)
+            if node is not None
+        }
+
+    # --- new topics ---
+
+    def create_topics(self, topics: Mapping[str, NewTopic]) -> dict[str, ApiError]:
+        """Create topics, each with its configuration or not at all.
+
+        TOPIC_ALREADY_EXISTS for a topic that exists with another topic id: after a lost answer a
+        topic is ours if it has the id we gave it. INVALID_PARTITIONS for one that is too large for
+        a znode. Raises ``NoClusterError`` and ``ConflictError``.
+        """
+        results: dict[str, ApiError] = {}
+        encoded: dict[str, tuple[bytes, bytes]] = {}
+        for topic, new in topics.items():
+            config, data = ConfigEntityZNode.encode(new.config), _encode(new)
+            problem = _size_problem(topic, len(new.partitions), len(config) + len(data))
+            if problem is None:
+                encoded[topic] = config, data
+            else:
+                results[topic] = problem
+        for _ in range(MAX_ATTEMPTS):
+            undecided = [topic for topic in topics if topic not in results]
+            results |= self._existing(undecided, topics)
+            undecided = [topic for topic in undecided if topic not in results]
+            outcomes = write_unfenced(self._zookeeper, self._writes(undecided, encoded))
+            results |= {
+                topic: _DONE
+                for topic, outcome in zip(undecided, outcomes, strict=True)
+                if not isinstance(outcome, WriteRefused)
+            }
+            if len(results) == len(topics):
+                return {topic: results[topic] for topic in topics}
+        raise self._conflict(next(topic for topic in topics if topic not in results))
+
+    def _existing(
+        self, topics: Collection[str], wanted: Mapping[str, NewTopic]
+    ) -> dict[str, ApiError]:
+        results = {}
+        for topic, found in self.read_topics(topics).items():
+            is_ours = isinstance(found, TopicAssignment) and (
+                found.topic_id == wanted[topic].topic_id
             )
-        except admin_store.TopicTooLargeError as error:  # nothing has been written
-            if len(topics) == 1:
-                return dict.fromkeys(topics, _code_of(error))
-            one_by_one = [self.create_topics({topic: new}) for topic, new in topics.items()]
-            return {topic: error for outcome in one_by_one for topic, error in outcome.items()}
-        return {topic: _CREATED[outcome] for topic, outcome in outcomes.items()}
+            already_exists = ApiError(Errors.TOPIC_ALREADY_EXISTS, f"topic {topic} already exists")
+            results[topic] = _DONE if is_ours else already_exists
+        return results
+
+    def _writes(
+        self, topics: Collection[str], encoded: Mapping[str, tuple[bytes, bytes]]
+    ) -> list[Write]:
+        """Return the writes that create topics: configuration first, as Kafka's own tools do."""
+        config_paths = [ConfigEntityZNode.path("topics", topic) for topic in topics]
+        leftovers: list[Znode | None] = self._zookeeper.get_many(config_paths)
+        writes: list[Write] = []
+        for topic, path, leftover in zip(topics, config_paths, leftovers, strict=True):
+            config, data = encoded[topic]
+            set_config = (
+                Create(path, config) if leftover is None else (SetData(path, config, ANY_VERSION))
+            )
+            writes.append([set_config, Create(TopicZNode.path(topic), data)])
+        return writes
+
+    # --- more partitions ---
 
     def add_partitions(
         self, added: Mapping[str, Mapping[int, ReplicaAssignment]]
-    ) -> Mapping[str, Errors]:
-        """Add partitions, topic by topic: a request names few."""
-        errors: dict[str, Errors] = {}
+    ) -> dict[str, ApiError]:
+        """Add partitions whose ids continue those that a topic has; its topic id stays.
+
+        Each write is conditional on what was read, so that it cannot undo a controller's.
+        """
+        results = {}
         for topic, partitions in added.items():
             try:
-                errors[topic] = _ADDED[self._admin.add_partitions(topic, partitions)]
-            except (BadDataError, admin_store.TopicTooLargeError, ConflictError) as error:
-                errors[topic] = _code_of(error)
-        return errors
+                results[topic] = self._add_partitions(topic, partitions)
+            except (BadDataError, ConflictError) as error:
+                results[topic] = ApiError(Errors.UNKNOWN_SERVER_ERROR, str(error))
+        return results
 
-    def mark_for_deletion(self, topics: Collection[str]) -> Mapping[str, Errors]:
-        """Write the wishes to delete topics."""
-        outcomes = self._admin.mark_for_deletion(topics)
-        return {topic: _MARKED[outcome] for topic, outcome in outcomes.items()}
+    def _add_partitions(self, topic: str, added: Mapping[int, ReplicaAssignment]) -> ApiError:
+        path, first = TopicZNode.path(topic), min(added)
+        for _ in range(MAX_ATTEMPTS):
+            current = self.read_topics([topic]).get(topic)
+            if current is None:
+                return unknown_topic(topic)
+            if isinstance(current, BadDataError):
+                raise current
+            wanted = {p: a for p, a in current.partitions.items() if p < first} | dict(added)
+            if wanted == current.partitions:  # our own attempt, whose answer was lost
+                return _DONE
+            problem = growth_problem(
+                topic, current, is_being_deleted=topic in self.read_topics_being_deleted()
+            )
+            if problem is None and len(current.partitions) != first:
+                message = f"topic {topic} was given other partitions at the same time"
+                problem = ApiError(Errors.INVALID_PARTITIONS, message)
+            data = TopicZNode.encode(current.topic_id, wanted)
+            problem = problem or _size_problem(topic, len(wanted), len(data))
+            if problem is not None:
+                return problem
+            write = SetData(path, data, current.zk_version)
+            try:
+                if isinstance(self._zookeeper.multi([write]), Committed):
+                    return _DONE
+            except ConnectionLossError:
+                self._zookeeper.wait_connected()
+        raise self._conflict(topic)
+
+    # --- deletion ---
+
+    def mark_for_deletion(self, topics: Collection[str]) -> dict[str, ApiError]:
+        """Ask the controller to delete topics, as Kafka's tool does; only those that exist.
+
+        A topic that was marked before is no error, and the message says so: after a lost answer
+        that may have been our own attempt. Raises ``NoClusterError``.
+        """
+        children_of_cluster(self._zookeeper, DeleteTopicsZNode.PATH)
+        writes: list[Write] = [
+            [Check(TopicZNode.path(topic), ANY_VERSION), Create(DeleteTopicsTopicZNode.path(topic))]
+            for topic in topics
+        ]
+        outcomes = write_unfenced(self._zookeeper, writes)
+        return {
+            topic: _deletion_result(topic, outcome)
+            for topic, outcome in zip(topics, outcomes, strict=True)
+        }
+
+    def _conflict(self, topic: str) -> RegentError:
+        self.read_topic_names()  # raises NoClusterError if no attempt could have succeeded
+        return ConflictError(f"topic {topic}: others keep changing it; try again")
 
 
-def _code_of(error: RegentError) -> Errors:
-    is_too_large = isinstance(error, admin_store.TopicTooLargeError)
-    return Errors.INVALID_PARTITIONS if is_too_large else Errors.UNKNOWN_SERVER_ERROR
+def _encode(new: NewTopic) -> bytes:
+    return TopicZNode.encode(new.topic_id, new.partitions)
+
+
+def _size_problem(topic: str, partitions: int, size: int) -> ApiError | None:
+    if size + 2 * BYTES_BESIDE_DATA <= _MAX_DATA_BYTES:
+        return None
+    return ApiError(
+        Errors.INVALID_PARTITIONS,
+        f"topic {topic}: {partitions} partitions take {size} bytes in ZooKeeper, which accepts"
+        f" {_MAX_DATA_BYTES}: use fewer partitions or replicas",
+    )
+
+
+def _deletion_result(topic: str, outcome: Outcome) -> ApiError:
+    if not isinstance(outcome, WriteRefused):
+        return _DONE
+    if outcome.error is WriteError.NO_NODE:
+        return unknown_topic(topic)
+    return ApiError(Errors.NONE, f"topic {topic} is already marked for deletion")

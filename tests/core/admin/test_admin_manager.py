@@ -11,7 +11,7 @@ from regent.core.admin.admin_manager import (
     AdminSettings,
 )
 from regent.core.admin.admin_requests import NewTopic, PendingAnswer
-from regent.core.errors import BadDataError, Errors
+from regent.core.errors import ApiError, BadDataError, Errors
 from regent.core.model import BrokerId, ReplicaAssignment
 from regent.core.placement.replica_placer import Strategy, place
 from regent.core.ports import TopicAssignment
@@ -69,21 +69,21 @@ class Desk:
             if topic in self.topics
         }
 
-    def create_topics(self, topics: Mapping[str, NewTopic]) -> Mapping[str, Errors]:
+    def create_topics(self, topics: Mapping[str, NewTopic]) -> Mapping[str, ApiError]:
         for topic, new in topics.items():
             self.topics[topic], self.configs[topic] = dict(new.partitions), new.config
-        return dict.fromkeys(topics, Errors.NONE)
+        return dict.fromkeys(topics, ApiError(Errors.NONE))
 
     def add_partitions(
         self, added: Mapping[str, Mapping[int, ReplicaAssignment]]
-    ) -> Mapping[str, Errors]:
+    ) -> Mapping[str, ApiError]:
         for topic, partitions in added.items():
             self.topics[topic] |= partitions
-        return dict.fromkeys(added, Errors.NONE)
+        return dict.fromkeys(added, ApiError(Errors.NONE))
 
-    def mark_for_deletion(self, topics: Collection[str]) -> Mapping[str, Errors]:
+    def mark_for_deletion(self, topics: Collection[str]) -> Mapping[str, ApiError]:
         self.deleting |= set(topics)
-        return dict.fromkeys(topics, Errors.NONE)
+        return dict.fromkeys(topics, ApiError(Errors.NONE))
 
     def place(self, request: PlaceTopicsRequest) -> Sequence[PlacedPartition]:
         self.jobs.append(request)

@@ -8,25 +8,16 @@ from dataclasses import replace
 import pytest
 
 from regent.core.errors import BadDataError, BrokerNotFoundError
-from regent.core.model import BrokerInfo, EndPoint, ReplicaAssignment
-from regent.zk.client.conflicts import ConflictError
+from regent.core.model import BrokerInfo, EndPoint, TopicPartition
 from regent.zk.client.operations import ConnectionLossError, Create
 from regent.zk.codecs import znodes
-from regent.zk.codecs.admin_znodes import ConfigEntityZNode
+from regent.zk.codecs.admin_znodes import ConfigEntityZNode, ReassignPartitionsZNode
 from regent.zk.stores.admin_store import (
-    AddPartitionsOutcome,
-    CreateTopicOutcome,
-    NewTopic,
-    NoClusterError,
     RulingController,
-    TopicTooLargeError,
     ZkAdminStore,
 )
 from tests.support.fake_zookeeper import Call, FakeZooKeeper, FakeZooKeeperServer, Moment
 from tests.support.zookeeper_sessions import apply
-
-OURS, THEIRS = "A" * 22, "B" * 22
-ON_0 = {0: ReplicaAssignment((0, 1))}
 
 
 @pytest.fixture
@@ -47,19 +38,6 @@ def admin(zookeeper: FakeZooKeeper) -> ZkAdminStore:
     return ZkAdminStore(zookeeper)
 
 
-def new_topic(topic_id: str = OURS, **config: str) -> NewTopic:
-    return NewTopic(topic_id, ON_0, config)
-
-
-def topic_in(server: FakeZooKeeperServer, topic: str) -> znodes.TopicZNodeData:
-    return znodes.TopicZNode.decode(server.snapshot()[znodes.TopicZNode.path(topic)].data)
-
-
-def config_in(server: FakeZooKeeperServer, topic: str) -> dict[str, str]:
-    path = ConfigEntityZNode.path("topics", topic)
-    return ConfigEntityZNode.decode(server.snapshot()[path].data)
-
-
 def once(moment: Moment, method: str, action: Callable[[], None]) -> Callable[[Call], None]:
     """Return a hook that acts at the first such moment of a call that writes or reads topics."""
     pending = [action]
@@ -75,207 +53,21 @@ def lose_connection() -> None:
     raise ConnectionLossError("lost")
 
 
-# --- creating topics ------------------------------------------------------------------------------
+# --- reassignments of other tools -----------------------------------------------------------------
 
 
-def test_a_topic_is_created_in_one_transaction_configuration_first(
+def test_what_other_tools_want_to_be_moved_is_read(
     server: FakeZooKeeperServer, admin: ZkAdminStore
 ) -> None:
-    before = len(server.transactions)
+    assert admin.read_pending_reassignments() == {}
 
-    outcomes = admin.create_topics({"t": new_topic(**{"retention.ms": "5"})})
+    moves = {TopicPartition("t", 0): (1, 2)}
+    server.put(ReassignPartitionsZNode.PATH, ReassignPartitionsZNode.encode(moves))
+    assert admin.read_pending_reassignments() == moves
 
-    assert outcomes == {"t": CreateTopicOutcome.CREATED}
-    (transaction,) = server.transactions[before:]
-    assert [op.path for op in transaction.operations] == ["/config/topics/t", "/brokers/topics/t"]
-    assert config_in(server, "t") == {"retention.ms": "5"}
-    assert topic_in(server, "t") == znodes.TopicZNodeData(OURS, ON_0)
-
-
-def test_a_thousand_topics_take_a_few_transactions(
-    server: FakeZooKeeperServer, admin: ZkAdminStore
-) -> None:
-    before = len(server.transactions)
-
-    outcomes = admin.create_topics({f"t{n}": new_topic() for n in range(1000)})
-
-    assert set(outcomes.values()) == {CreateTopicOutcome.CREATED}
-    assert len(admin.read_topic_names()) == 1000
-    assert len(server.transactions) - before <= 3
-
-
-def test_an_existing_topic_is_left_alone_and_the_others_are_created(
-    server: FakeZooKeeperServer, admin: ZkAdminStore
-) -> None:
-    admin.create_topics({"old": new_topic(THEIRS, **{"retention.ms": "1"})})
-
-    outcomes = admin.create_topics({"new": new_topic(), "old": new_topic()})
-
-    assert outcomes == {
-        "new": CreateTopicOutcome.CREATED,
-        "old": CreateTopicOutcome.ALREADY_EXISTS,
-    }
-    assert topic_in(server, "old").topic_id == THEIRS
-    assert config_in(server, "old") == {"retention.ms": "1"}
-
-
-def test_a_topic_somebody_creates_at_the_same_time_is_theirs(
-    server: FakeZooKeeperServer, zookeeper: FakeZooKeeper, admin: ZkAdminStore
-) -> None:
-    other = ZkAdminStore(FakeZooKeeper(server))
-    zookeeper.hook = once(
-        Moment.BEFORE, "multi_many", lambda: void(other.create_topics({"t": new_topic(THEIRS)}))
-    )
-
-    outcomes = admin.create_topics({"a": new_topic(), "t": new_topic(), "z": new_topic()})
-
-    assert outcomes == {
-        "a": CreateTopicOutcome.CREATED,
-        "t": CreateTopicOutcome.ALREADY_EXISTS,
-        "z": CreateTopicOutcome.CREATED,
-    }
-    assert topic_in(server, "t").topic_id == THEIRS
-
-
-def test_a_configuration_left_over_from_an_earlier_topic_is_replaced(
-    server: FakeZooKeeperServer, admin: ZkAdminStore
-) -> None:
-    server.put("/config/topics/t", ConfigEntityZNode.encode({"retention.ms": "1"}))
-
-    assert admin.create_topics({"t": new_topic()}) == {"t": CreateTopicOutcome.CREATED}
-    assert config_in(server, "t") == {}
-
-
-def test_a_left_over_configuration_that_vanishes_meanwhile_is_created_after_all(
-    server: FakeZooKeeperServer, zookeeper: FakeZooKeeper, admin: ZkAdminStore
-) -> None:
-    session = FakeZooKeeper(server)
-    apply(session, Create("/config/topics/t", b"{}", ephemeral=True))
-    zookeeper.hook = once(Moment.BEFORE, "multi_many", session.close)
-
-    assert admin.create_topics({"t": new_topic()}) == {"t": CreateTopicOutcome.CREATED}
-    assert config_in(server, "t") == {}
-
-
-@pytest.mark.parametrize("moment", [Moment.BEFORE, Moment.AFTER])
-def test_a_topic_whose_answer_was_lost_is_recognised_by_its_id(
-    server: FakeZooKeeperServer, zookeeper: FakeZooKeeper, admin: ZkAdminStore, moment: Moment
-) -> None:
-    zookeeper.hook = once(moment, "multi_many", lose_connection)
-
-    assert admin.create_topics({"t": new_topic()}) == {"t": CreateTopicOutcome.CREATED}
-    assert topic_in(server, "t").topic_id == OURS
-
-
-def test_a_topic_too_large_for_a_znode_is_refused_before_anything_is_written(
-    server: FakeZooKeeperServer, admin: ZkAdminStore
-) -> None:
-    before = len(server.transactions)
-    large = {partition: ReplicaAssignment((1, 2, 3)) for partition in range(70_000)}
-
-    with pytest.raises(TopicTooLargeError, match="topic large: 70000 partitions"):
-        admin.create_topics({"small": new_topic(), "large": NewTopic(OURS, large, {})})
-
-    assert len(server.transactions) == before
-
-
-def test_creating_topics_where_no_broker_ever_started_fails(
-    server: FakeZooKeeperServer,
-) -> None:
-    with pytest.raises(NoClusterError):
-        ZkAdminStore(FakeZooKeeper(FakeZooKeeperServer())).create_topics({"t": new_topic()})
-
-
-def test_creating_nothing_writes_nothing(admin: ZkAdminStore) -> None:
-    assert admin.create_topics({}) == {}
-
-
-# --- adding partitions ----------------------------------------------------------------------------
-
-ADDED = {1: ReplicaAssignment((1, 0))}
-
-
-@pytest.fixture
-def topic(admin: ZkAdminStore) -> str:
-    admin.create_topics({"t": new_topic()})
-    return "t"
-
-
-def test_added_partitions_join_the_others_and_the_topic_id_stays(
-    server: FakeZooKeeperServer, admin: ZkAdminStore, topic: str
-) -> None:
-    assert admin.add_partitions(topic, ADDED) is AddPartitionsOutcome.ADDED
-    assert topic_in(server, topic) == znodes.TopicZNodeData(OURS, ON_0 | ADDED)
-
-
-def test_partitions_are_added_to_what_a_controller_wrote_meanwhile(
-    server: FakeZooKeeperServer, zookeeper: FakeZooKeeper, admin: ZkAdminStore, topic: str
-) -> None:
-    moved = {0: ReplicaAssignment((2, 3))}
-    path = znodes.TopicZNode.path(topic)
-    zookeeper.hook = once(
-        Moment.BEFORE, "multi", lambda: server.put(path, znodes.TopicZNode.encode(OURS, moved))
-    )
-
-    assert admin.add_partitions(topic, ADDED) is AddPartitionsOutcome.ADDED
-    assert topic_in(server, topic).partitions == moved | ADDED
-
-
-def test_partitions_that_somebody_else_added_first_are_not_overwritten(
-    server: FakeZooKeeperServer, zookeeper: FakeZooKeeper, admin: ZkAdminStore, topic: str
-) -> None:
-    theirs = {1: ReplicaAssignment((4, 5))}
-    other = ZkAdminStore(FakeZooKeeper(server))
-    zookeeper.hook = once(Moment.BEFORE, "multi", lambda: void(other.add_partitions(topic, theirs)))
-
-    assert admin.add_partitions(topic, ADDED) is AddPartitionsOutcome.OTHER_PARTITIONS
-    assert topic_in(server, topic).partitions == ON_0 | theirs
-
-
-@pytest.mark.parametrize("moment", [Moment.BEFORE, Moment.AFTER])
-def test_partitions_whose_answer_was_lost_are_added_once(
-    server: FakeZooKeeperServer,
-    zookeeper: FakeZooKeeper,
-    admin: ZkAdminStore,
-    topic: str,
-    moment: Moment,
-) -> None:
-    zookeeper.hook = once(moment, "multi", lose_connection)
-
-    assert admin.add_partitions(topic, ADDED) is AddPartitionsOutcome.ADDED
-    assert server.snapshot()[znodes.TopicZNode.path(topic)].stat.version == 1
-
-
-def test_a_topic_that_may_not_grow_is_not_touched(
-    server: FakeZooKeeperServer, admin: ZkAdminStore, topic: str
-) -> None:
-    assert admin.add_partitions("nope", ADDED) is AddPartitionsOutcome.UNKNOWN_TOPIC
-
-    server.put("/admin/delete_topics/t")
-    assert admin.add_partitions(topic, ADDED) is AddPartitionsOutcome.BEING_DELETED
-
-    moving = {0: ReplicaAssignment((0, 1, 2), adding_replicas=(2,))}
-    server.put("/brokers/topics/moving", znodes.TopicZNode.encode(OURS, moving))
-    assert admin.add_partitions("moving", ADDED) is AddPartitionsOutcome.BEING_REASSIGNED
-
-    server.put("/brokers/topics/bad", b"garbage")
-    with pytest.raises(BadDataError, match="topic bad"):
-        admin.add_partitions("bad", ADDED)
-
-
-def test_a_topic_that_changes_before_every_attempt_is_given_up(
-    server: FakeZooKeeperServer, zookeeper: FakeZooKeeper, admin: ZkAdminStore, topic: str
-) -> None:
-    path = znodes.TopicZNode.path(topic)
-
-    def interfere(call: Call) -> None:
-        if call.method == "multi" and call.moment is Moment.BEFORE:
-            server.put(path, znodes.TopicZNode.encode(OURS, ON_0))
-
-    zookeeper.hook = interfere
-
-    with pytest.raises(ConflictError, match="topic t"):
-        admin.add_partitions(topic, ADDED)
+    server.put(ReassignPartitionsZNode.PATH, b"garbage")
+    with pytest.raises(BadDataError, match="/admin/reassign_partitions"):
+        admin.read_pending_reassignments()
 
 
 # --- the controller -------------------------------------------------------------------------------
@@ -398,12 +190,8 @@ def test_configurations_are_read_for_all_topics_whether_they_have_one_or_not(
     server.put("/config/topics/a", ConfigEntityZNode.encode({"retention.ms": "1"}))
     server.put("/config/topics/bad", b"garbage")
 
-    configs = admin.read_topic_configs(["a", "b", "bad"])
+    configs = admin.configs.read_topic_configs(["a", "b", "bad"])
 
     assert configs["a"] == {"retention.ms": "1"}
     assert configs["b"] == {}
     assert isinstance(configs["bad"], BadDataError)
-
-
-def void(_: object) -> None:
-    """Ignore a result where a function must return nothing."""

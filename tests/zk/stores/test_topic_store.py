@@ -1,74 +1,341 @@
+"""Topics created, grown and marked, in a fake ZooKeeper that misbehaves on demand."""
+
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import pytest
 
 from regent.core.admin.admin_requests import NewTopic
-from regent.core.errors import Errors
+from regent.core.admin.topic_validation import unknown_topic
+from regent.core.errors import ApiError, Errors
 from regent.core.model import ReplicaAssignment
-from regent.zk.codecs.admin_znodes import DeleteTopicsTopicZNode
-from regent.zk.codecs.znodes import TopicZNode
-from regent.zk.stores.topic_store import ZkTopicStore
-from tests.support.fake_zookeeper import FakeZooKeeper
-from tests.support.term import Tree, topic_id
+from regent.zk.client.operations import ConnectionLossError, Create
+from regent.zk.codecs import znodes
+from regent.zk.codecs.admin_znodes import ConfigEntityZNode
+from regent.zk.stores.topic_store import NoClusterError, ZkTopicStore
+from tests.support.fake_zookeeper import Call, FakeZooKeeper, FakeZooKeeperServer, Moment
+from tests.support.zookeeper_sessions import apply
 
-ON_0 = {0: ReplicaAssignment((0,))}
-MORE = {1: ReplicaAssignment((0,))}
-
-
-@pytest.fixture
-def tree() -> Tree:
-    tree = Tree()
-    tree.register(0)
-    return tree
+DONE = ApiError(Errors.NONE)
+ALREADY_MARKED = ApiError(Errors.NONE, "topic t is already marked for deletion")
+OURS, THEIRS = "A" * 22, "B" * 22
+ON_0 = {0: ReplicaAssignment((0, 1))}
 
 
 @pytest.fixture
-def store(tree: Tree) -> ZkTopicStore:
-    return ZkTopicStore(FakeZooKeeper(tree.server))
+def server() -> FakeZooKeeperServer:
+    server = FakeZooKeeperServer()
+    for path in znodes.PERSISTENT_PATHS:
+        server.put(path)
+    return server
 
 
-def test_topics_are_created_once(tree: Tree, store: ZkTopicStore):
-    assert store.create_topics({"t": NewTopic(topic_id(1), ON_0, {})}) == {"t": Errors.NONE}
-    again = store.create_topics({"t": NewTopic(topic_id(2), ON_0, {})})
-    assert again == {"t": Errors.TOPIC_ALREADY_EXISTS}
-    assert tree.topic("t").topic_id == topic_id(1)
-    assert list(store.read_topic_names()) == ["t"]
-    assert set(store.read_topics(["t", "nobody"])) == {"t"}
+@pytest.fixture
+def zookeeper(server: FakeZooKeeperServer) -> FakeZooKeeper:
+    return FakeZooKeeper(server)
 
 
-def test_a_topic_that_is_too_large_leaves_the_others_alone(tree: Tree, store: ZkTopicStore):
-    too_many = {n: ReplicaAssignment((0,)) for n in range(100_000)}
-    wanted = {
-        "large": NewTopic(topic_id(1), too_many, {}),
-        "small": NewTopic(topic_id(2), ON_0, {}),
+@pytest.fixture
+def store(zookeeper: FakeZooKeeper) -> ZkTopicStore:
+    return ZkTopicStore(zookeeper)
+
+
+def new_topic(topic_id: str = OURS, **config: str) -> NewTopic:
+    return NewTopic(topic_id, ON_0, config)
+
+
+def exists(topic: str) -> ApiError:
+    return ApiError(Errors.TOPIC_ALREADY_EXISTS, f"topic {topic} already exists")
+
+
+def topic_in(server: FakeZooKeeperServer, topic: str) -> znodes.TopicZNodeData:
+    return znodes.TopicZNode.decode(server.snapshot()[znodes.TopicZNode.path(topic)].data)
+
+
+def config_in(server: FakeZooKeeperServer, topic: str) -> dict[str, str]:
+    path = ConfigEntityZNode.path("topics", topic)
+    return ConfigEntityZNode.decode(server.snapshot()[path].data)
+
+
+def once(moment: Moment, method: str, action: Callable[[], None]) -> Callable[[Call], None]:
+    """Return a hook that acts at the first such moment of a call that writes or reads topics."""
+    pending = [action]
+
+    def hook(call: Call) -> None:
+        if pending and call.moment is moment and call.method == method:
+            pending.pop()()
+
+    return hook
+
+
+def lose_connection() -> None:
+    raise ConnectionLossError("lost")
+
+
+# --- creating topics ------------------------------------------------------------------------------
+
+
+def test_a_topic_is_created_in_one_transaction_configuration_first(
+    server: FakeZooKeeperServer, store: ZkTopicStore
+) -> None:
+    before = len(server.transactions)
+
+    outcomes = store.create_topics({"t": new_topic(**{"retention.ms": "5"})})
+
+    assert outcomes == {"t": DONE}
+    (transaction,) = server.transactions[before:]
+    assert [op.path for op in transaction.operations] == ["/config/topics/t", "/brokers/topics/t"]
+    assert config_in(server, "t") == {"retention.ms": "5"}
+    assert topic_in(server, "t") == znodes.TopicZNodeData(OURS, ON_0)
+
+
+def test_a_thousand_topics_take_a_few_transactions(
+    server: FakeZooKeeperServer, store: ZkTopicStore
+) -> None:
+    before = len(server.transactions)
+
+    outcomes = store.create_topics({f"t{n}": new_topic() for n in range(1000)})
+
+    assert set(outcomes.values()) == {DONE}
+    assert len(store.read_topic_names()) == 1000
+    assert len(server.transactions) - before <= 3
+
+
+def test_an_existing_topic_is_left_alone_and_the_others_are_created(
+    server: FakeZooKeeperServer, store: ZkTopicStore
+) -> None:
+    store.create_topics({"old": new_topic(THEIRS, **{"retention.ms": "1"})})
+
+    outcomes = store.create_topics({"new": new_topic(), "old": new_topic()})
+
+    assert outcomes == {
+        "new": DONE,
+        "old": exists("old"),
     }
-    created = store.create_topics(wanted)
-    assert created == {"large": Errors.INVALID_PARTITIONS, "small": Errors.NONE}
-    assert list(store.read_topic_names()) == ["small"]
+    assert topic_in(server, "old").topic_id == THEIRS
+    assert config_in(server, "old") == {"retention.ms": "1"}
 
 
-def test_partitions_are_added_to_each_topic_that_takes_them(tree: Tree, store: ZkTopicStore):
-    tree.put_topic("t", {0: (0,)})
-    tree.put_topic("deleting", {0: (0,)})
-    tree.put_topic("moving", {0: ReplicaAssignment((0, 1), (1,))})
-    tree.put_topic("grown", {0: (0,), 1: (0,), 2: (0,)})
-    tree.server.put(TopicZNode.path("garbage"), b"{")
-    tree.server.put(DeleteTopicsTopicZNode.path("deleting"))
-    names = ("t", "nobody", "deleting", "moving", "grown", "garbage")
-    assert store.add_partitions(dict.fromkeys(names, MORE)) == {
-        "t": Errors.NONE,
-        "nobody": Errors.UNKNOWN_TOPIC_OR_PARTITION,
-        "deleting": Errors.INVALID_TOPIC_EXCEPTION,
-        "moving": Errors.REASSIGNMENT_IN_PROGRESS,
-        "grown": Errors.INVALID_PARTITIONS,
-        "garbage": Errors.UNKNOWN_SERVER_ERROR,
+def test_a_topic_somebody_creates_at_the_same_time_is_theirs(
+    server: FakeZooKeeperServer, zookeeper: FakeZooKeeper, store: ZkTopicStore
+) -> None:
+    other = ZkTopicStore(FakeZooKeeper(server))
+    zookeeper.hook = once(
+        Moment.BEFORE, "multi_many", lambda: void(other.create_topics({"t": new_topic(THEIRS)}))
+    )
+
+    outcomes = store.create_topics({"a": new_topic(), "t": new_topic(), "z": new_topic()})
+
+    assert outcomes == {
+        "a": DONE,
+        "t": exists("t"),
+        "z": DONE,
     }
-    assert set(tree.topic("t").partitions) == {0, 1}
+    assert topic_in(server, "t").topic_id == THEIRS
 
 
-def test_a_wish_to_delete_may_be_repeated(tree: Tree, store: ZkTopicStore):
-    tree.put_topic("t", {0: (0,)})
-    for _ in range(2):
-        marked = store.mark_for_deletion(["t", "nobody"])
-        assert marked == {"t": Errors.NONE, "nobody": Errors.UNKNOWN_TOPIC_OR_PARTITION}
-    assert set(store.read_topics_being_deleted()) == {"t"}
+def test_a_configuration_left_over_from_an_earlier_topic_is_replaced(
+    server: FakeZooKeeperServer, store: ZkTopicStore
+) -> None:
+    server.put("/config/topics/t", ConfigEntityZNode.encode({"retention.ms": "1"}))
+
+    assert store.create_topics({"t": new_topic()}) == {"t": DONE}
+    assert config_in(server, "t") == {}
+
+
+def test_a_left_over_configuration_that_vanishes_meanwhile_is_created_after_all(
+    server: FakeZooKeeperServer, zookeeper: FakeZooKeeper, store: ZkTopicStore
+) -> None:
+    session = FakeZooKeeper(server)
+    apply(session, Create("/config/topics/t", b"{}", ephemeral=True))
+    zookeeper.hook = once(Moment.BEFORE, "multi_many", session.close)
+
+    assert store.create_topics({"t": new_topic()}) == {"t": DONE}
+    assert config_in(server, "t") == {}
+
+
+@pytest.mark.parametrize("moment", [Moment.BEFORE, Moment.AFTER])
+def test_a_topic_whose_answer_was_lost_is_recognised_by_its_id(
+    server: FakeZooKeeperServer, zookeeper: FakeZooKeeper, store: ZkTopicStore, moment: Moment
+) -> None:
+    zookeeper.hook = once(moment, "multi_many", lose_connection)
+
+    assert store.create_topics({"t": new_topic()}) == {"t": DONE}
+    assert topic_in(server, "t").topic_id == OURS
+
+
+def test_a_topic_too_large_for_a_znode_leaves_the_others_alone(store: ZkTopicStore) -> None:
+    large = {partition: ReplicaAssignment((1, 2, 3)) for partition in range(70_000)}
+
+    created = store.create_topics({"small": new_topic(), "large": NewTopic(OURS, large, {})})
+
+    assert created["small"] == DONE
+    assert created["large"].error_code is Errors.INVALID_PARTITIONS
+    assert created["large"].message.startswith("topic large: 70000 partitions take")
+    assert store.read_topic_names() == ["small"]
+
+
+def test_creating_topics_where_no_broker_ever_started_fails(
+    server: FakeZooKeeperServer,
+) -> None:
+    with pytest.raises(NoClusterError):
+        ZkTopicStore(FakeZooKeeper(FakeZooKeeperServer())).create_topics({"t": new_topic()})
+
+
+def test_creating_nothing_writes_nothing(store: ZkTopicStore) -> None:
+    assert store.create_topics({}) == {}
+
+
+# --- adding partitions ----------------------------------------------------------------------------
+
+ADDED = {1: ReplicaAssignment((1, 0))}
+
+
+def grow(store: ZkTopicStore, topic: str) -> ApiError:
+    return store.add_partitions({topic: ADDED})[topic]
+
+
+@pytest.fixture
+def topic(store: ZkTopicStore) -> str:
+    store.create_topics({"t": new_topic()})
+    return "t"
+
+
+def test_added_partitions_join_the_others_and_the_topic_id_stays(
+    server: FakeZooKeeperServer, store: ZkTopicStore, topic: str
+) -> None:
+    assert grow(store, topic) == DONE
+    assert topic_in(server, topic) == znodes.TopicZNodeData(OURS, ON_0 | ADDED)
+
+
+def test_partitions_are_added_to_what_a_controller_wrote_meanwhile(
+    server: FakeZooKeeperServer, zookeeper: FakeZooKeeper, store: ZkTopicStore, topic: str
+) -> None:
+    moved = {0: ReplicaAssignment((2, 3))}
+    path = znodes.TopicZNode.path(topic)
+    zookeeper.hook = once(
+        Moment.BEFORE, "multi", lambda: server.put(path, znodes.TopicZNode.encode(OURS, moved))
+    )
+
+    assert grow(store, topic) == DONE
+    assert topic_in(server, topic).partitions == moved | ADDED
+
+
+def test_partitions_that_somebody_else_added_first_are_not_overwritten(
+    server: FakeZooKeeperServer, zookeeper: FakeZooKeeper, store: ZkTopicStore, topic: str
+) -> None:
+    theirs = {1: ReplicaAssignment((4, 5))}
+    other = ZkTopicStore(FakeZooKeeper(server))
+    zookeeper.hook = once(
+        Moment.BEFORE, "multi", lambda: void(other.add_partitions({topic: theirs}))
+    )
+
+    assert grow(store, topic).error_code is Errors.INVALID_PARTITIONS
+    assert topic_in(server, topic).partitions == ON_0 | theirs
+
+
+@pytest.mark.parametrize("moment", [Moment.BEFORE, Moment.AFTER])
+def test_partitions_whose_answer_was_lost_are_added_once(
+    server: FakeZooKeeperServer,
+    zookeeper: FakeZooKeeper,
+    store: ZkTopicStore,
+    topic: str,
+    moment: Moment,
+) -> None:
+    zookeeper.hook = once(moment, "multi", lose_connection)
+
+    assert grow(store, topic) == DONE
+    assert server.snapshot()[znodes.TopicZNode.path(topic)].stat.version == 1
+
+
+def test_a_topic_that_may_not_grow_is_not_touched(
+    server: FakeZooKeeperServer, store: ZkTopicStore, topic: str
+) -> None:
+    assert grow(store, "nope") == unknown_topic("nope")
+
+    server.put("/admin/delete_topics/t")
+    assert grow(store, topic).error_code is Errors.INVALID_TOPIC_EXCEPTION
+
+    moving = {0: ReplicaAssignment((0, 1, 2), adding_replicas=(2,))}
+    server.put("/brokers/topics/moving", znodes.TopicZNode.encode(OURS, moving))
+    assert grow(store, "moving").error_code is Errors.REASSIGNMENT_IN_PROGRESS
+
+    server.put("/brokers/topics/bad", b"garbage")
+    error_code, message = grow(store, "bad")
+    assert error_code is Errors.UNKNOWN_SERVER_ERROR
+    assert "topic bad" in message
+
+
+def test_a_topic_that_changes_before_every_attempt_is_given_up(
+    server: FakeZooKeeperServer, zookeeper: FakeZooKeeper, store: ZkTopicStore, topic: str
+) -> None:
+    path = znodes.TopicZNode.path(topic)
+
+    def interfere(call: Call) -> None:
+        if call.method == "multi" and call.moment is Moment.BEFORE:
+            server.put(path, znodes.TopicZNode.encode(OURS, ON_0))
+
+    zookeeper.hook = interfere
+
+    assert grow(store, topic) == ApiError(
+        Errors.UNKNOWN_SERVER_ERROR, "topic t: others keep changing it; try again"
+    )
+
+
+# --- deleting -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def two(store: ZkTopicStore) -> None:
+    store.create_topics({"t": new_topic(), "u": new_topic()})
+
+
+@pytest.mark.usefixtures("two")
+def test_topics_are_marked_in_one_transaction(
+    server: FakeZooKeeperServer, store: ZkTopicStore
+) -> None:
+    before = len(server.transactions)
+
+    assert store.mark_for_deletion(["t", "u"]) == {"t": DONE, "u": DONE}
+
+    assert len(server.transactions) == before + 1
+    assert server.snapshot()["/admin/delete_topics/t"].data == b""
+    assert store.read_topics_being_deleted() == {"t", "u"}
+
+
+@pytest.mark.usefixtures("two")
+def test_what_is_marked_or_unknown_does_not_hinder_the_others(
+    server: FakeZooKeeperServer, store: ZkTopicStore
+) -> None:
+    server.put("/admin/delete_topics/t")
+
+    outcomes = store.mark_for_deletion(["nope", "t", "u"])
+
+    assert outcomes == {"nope": unknown_topic("nope"), "t": ALREADY_MARKED, "u": DONE}
+    assert "/admin/delete_topics/nope" not in server.snapshot()
+
+
+@pytest.mark.usefixtures("two")
+def test_a_lost_request_to_mark_is_repeated(zookeeper: FakeZooKeeper, store: ZkTopicStore) -> None:
+    zookeeper.hook = once(Moment.BEFORE, "multi_many", lose_connection)
+
+    assert store.mark_for_deletion(["t"]) == {"t": DONE}
+
+
+@pytest.mark.usefixtures("two")
+def test_after_a_lost_answer_our_own_mark_is_found(
+    zookeeper: FakeZooKeeper, store: ZkTopicStore
+) -> None:
+    zookeeper.hook = once(Moment.AFTER, "multi_many", lose_connection)
+
+    assert store.mark_for_deletion(["t"]) == {"t": ALREADY_MARKED}
+
+
+def test_where_no_broker_ever_started_nothing_can_be_deleted() -> None:
+    with pytest.raises(NoClusterError):
+        ZkTopicStore(FakeZooKeeper(FakeZooKeeperServer())).mark_for_deletion(["t"])
+
+
+def void(_: object) -> None:
+    """Ignore a result where a function must return nothing."""

@@ -1,4 +1,4 @@
-"""What topics and brokers override, as administrators read and change it.
+"""The settings that topics and brokers override, as administrators read and change them.
 
 Mirrors ``kafka.zk.AdminZkClient.changeTopicConfig``, except that nobody else's change is undone.
 """
@@ -35,7 +35,7 @@ class UnknownTopicError(RegentError):
     """There is no topic of this name."""
 
 
-class TopicConfigAdmin:
+class ZkEntityConfigs:
     """``/config/topics`` and ``/config/brokers`` over one ZooKeeper session."""
 
     def __init__(self, zookeeper: ZooKeeper) -> None:

@@ -8,17 +8,15 @@ from collections.abc import Callable
 import pytest
 
 from regent.core.errors import BadDataError
-from regent.core.model import ReplicaAssignment, TopicPartition
+from regent.core.model import ReplicaAssignment
 from regent.zk.client.conflicts import ConflictError
 from regent.zk.client.operations import ConnectionLossError, Create, SetData
 from regent.zk.codecs import znodes
-from regent.zk.codecs.admin_znodes import ConfigEntityZNode, ReassignPartitionsZNode
-from regent.zk.stores.admin_store import DeleteTopicOutcome, NoClusterError, ZkAdminStore
-from regent.zk.stores.topic_config_admin import UnknownTopicError
+from regent.zk.codecs.admin_znodes import ConfigEntityZNode
+from regent.zk.stores.entity_configs import UnknownTopicError, ZkEntityConfigs
 from tests.support.fake_zookeeper import Call, FakeZooKeeper, FakeZooKeeperServer, Moment
 
 CONFIG = "/config/topics/t"
-MARKED, ALREADY_MARKED, UNKNOWN_TOPIC = DeleteTopicOutcome
 
 
 @pytest.fixture
@@ -38,8 +36,8 @@ def zookeeper(server: FakeZooKeeperServer) -> FakeZooKeeper:
 
 
 @pytest.fixture
-def admin(zookeeper: FakeZooKeeper) -> ZkAdminStore:
-    return ZkAdminStore(zookeeper)
+def configs(zookeeper: FakeZooKeeper) -> ZkEntityConfigs:
+    return ZkEntityConfigs(zookeeper)
 
 
 def once(moment: Moment, action: Callable[[], None]) -> Callable[[Call], None]:
@@ -66,77 +64,15 @@ def changes(server: FakeZooKeeperServer) -> list[object]:
     return [json.loads(n.data) for path, n in server.snapshot().items() if path.startswith(prefix)]
 
 
-# --- deleting -------------------------------------------------------------------------------------
-
-
-def test_topics_are_marked_in_one_transaction(
-    server: FakeZooKeeperServer, admin: ZkAdminStore
-) -> None:
-    before = len(server.transactions)
-
-    assert admin.mark_for_deletion(["t", "u"]) == {"t": MARKED, "u": MARKED}
-
-    assert len(server.transactions) == before + 1
-    assert server.snapshot()["/admin/delete_topics/t"].data == b""
-    assert admin.read_topics_being_deleted() == {"t", "u"}
-
-
-def test_what_is_marked_or_unknown_does_not_hinder_the_others(
-    server: FakeZooKeeperServer, admin: ZkAdminStore
-) -> None:
-    server.put("/admin/delete_topics/t")
-
-    outcomes = admin.mark_for_deletion(["nope", "t", "u"])
-
-    assert outcomes == {"nope": UNKNOWN_TOPIC, "t": ALREADY_MARKED, "u": MARKED}
-    assert "/admin/delete_topics/nope" not in server.snapshot()
-
-
-def test_a_lost_request_to_mark_is_repeated(zookeeper: FakeZooKeeper, admin: ZkAdminStore) -> None:
-    zookeeper.hook = once(Moment.BEFORE, lose_connection)
-
-    assert admin.mark_for_deletion(["t"]) == {"t": MARKED}
-
-
-def test_after_a_lost_answer_our_own_mark_is_found(
-    zookeeper: FakeZooKeeper, admin: ZkAdminStore
-) -> None:
-    zookeeper.hook = once(Moment.AFTER, lose_connection)
-
-    assert admin.mark_for_deletion(["t"]) == {"t": ALREADY_MARKED}
-
-
-def test_where_no_broker_ever_started_nothing_can_be_deleted() -> None:
-    with pytest.raises(NoClusterError):
-        ZkAdminStore(FakeZooKeeper(FakeZooKeeperServer())).mark_for_deletion(["t"])
-
-
-# --- reassignments of other tools -----------------------------------------------------------------
-
-
-def test_what_other_tools_want_to_be_moved_is_read(
-    server: FakeZooKeeperServer, admin: ZkAdminStore
-) -> None:
-    assert admin.read_pending_reassignments() == {}
-
-    moves = {TopicPartition("t", 0): (1, 2)}
-    server.put(ReassignPartitionsZNode.PATH, ReassignPartitionsZNode.encode(moves))
-    assert admin.read_pending_reassignments() == moves
-
-    server.put(ReassignPartitionsZNode.PATH, b"garbage")
-    with pytest.raises(BadDataError, match="/admin/reassign_partitions"):
-        admin.read_pending_reassignments()
-
-
 # --- settings -------------------------------------------------------------------------------------
 
 
 def test_settings_are_merged_and_brokers_told_in_one_transaction(
-    server: FakeZooKeeperServer, admin: ZkAdminStore
+    server: FakeZooKeeperServer, configs: ZkEntityConfigs
 ) -> None:
     server.put(CONFIG, ConfigEntityZNode.encode({"retention.ms": "1", "segment.ms": "2"}))
 
-    config = admin.alter_topic_config("t", {"retention.ms": None, "preallocate": "true"})
+    config = configs.alter_topic_config("t", {"retention.ms": None, "preallocate": "true"})
 
     assert config == config_of(server) == {"segment.ms": "2", "preallocate": "true"}
     written, told = server.transactions[-1].operations[1:]
@@ -148,22 +84,22 @@ def test_settings_are_merged_and_brokers_told_in_one_transaction(
 
 @pytest.mark.parametrize("leftover", [None, b""])
 def test_a_topic_that_never_had_settings_gets_some(
-    server: FakeZooKeeperServer, admin: ZkAdminStore, leftover: bytes | None
+    server: FakeZooKeeperServer, configs: ZkEntityConfigs, leftover: bytes | None
 ) -> None:
     if leftover is not None:
         server.put(CONFIG, leftover)
 
-    assert admin.alter_topic_config("t", {"segment.ms": "2"}) == config_of(server)
+    assert configs.alter_topic_config("t", {"segment.ms": "2"}) == config_of(server)
 
 
 def test_a_change_at_the_same_time_is_not_undone(
-    server: FakeZooKeeperServer, zookeeper: FakeZooKeeper, admin: ZkAdminStore
+    server: FakeZooKeeperServer, zookeeper: FakeZooKeeper, configs: ZkEntityConfigs
 ) -> None:
     server.put(CONFIG, ConfigEntityZNode.encode({"retention.ms": "1"}))
     theirs = ConfigEntityZNode.encode({"segment.ms": "9"})
     zookeeper.hook = once(Moment.BEFORE, lambda: server.put(CONFIG, theirs))
 
-    config = admin.alter_topic_config("t", {"preallocate": "true"})
+    config = configs.alter_topic_config("t", {"preallocate": "true"})
 
     assert config == config_of(server) == {"segment.ms": "9", "preallocate": "true"}
     assert len(changes(server)) == 1
@@ -171,29 +107,29 @@ def test_a_change_at_the_same_time_is_not_undone(
 
 @pytest.mark.parametrize("moment", [Moment.BEFORE, Moment.AFTER])
 def test_after_a_lost_answer_settings_are_written_again(
-    server: FakeZooKeeperServer, zookeeper: FakeZooKeeper, admin: ZkAdminStore, moment: Moment
+    server: FakeZooKeeperServer, zookeeper: FakeZooKeeper, configs: ZkEntityConfigs, moment: Moment
 ) -> None:
     zookeeper.hook = once(moment, lose_connection)
 
-    assert admin.alter_topic_config("t", {"segment.ms": "2"}) == {"segment.ms": "2"}
+    assert configs.alter_topic_config("t", {"segment.ms": "2"}) == {"segment.ms": "2"}
 
     assert config_of(server) == {"segment.ms": "2"}
     assert len(changes(server)) == (1 if moment is Moment.BEFORE else 2)
 
 
 def test_a_topic_deleted_at_the_same_time_gets_no_settings(
-    server: FakeZooKeeperServer, zookeeper: FakeZooKeeper, admin: ZkAdminStore
+    server: FakeZooKeeperServer, zookeeper: FakeZooKeeper, configs: ZkEntityConfigs
 ) -> None:
     zookeeper.hook = once(Moment.BEFORE, lambda: server.remove("/brokers/topics/t"))
 
     with pytest.raises(UnknownTopicError, match="topic t does not exist"):
-        admin.alter_topic_config("t", {"segment.ms": "2"})
+        configs.alter_topic_config("t", {"segment.ms": "2"})
     assert CONFIG not in server.snapshot()
     assert changes(server) == []
 
 
 def test_settings_that_change_before_every_attempt_are_left_alone(
-    server: FakeZooKeeperServer, zookeeper: FakeZooKeeper, admin: ZkAdminStore
+    server: FakeZooKeeperServer, zookeeper: FakeZooKeeper, configs: ZkEntityConfigs
 ) -> None:
     server.put(CONFIG)
 
@@ -204,14 +140,14 @@ def test_settings_that_change_before_every_attempt_are_left_alone(
     zookeeper.hook = interfere
 
     with pytest.raises(ConflictError, match="topic t"):
-        admin.alter_topic_config("t", {"segment.ms": "2"})
+        configs.alter_topic_config("t", {"segment.ms": "2"})
 
 
 def test_settings_that_cannot_be_understood_are_not_replaced(
-    server: FakeZooKeeperServer, admin: ZkAdminStore
+    server: FakeZooKeeperServer, configs: ZkEntityConfigs
 ) -> None:
     server.put(CONFIG, b"garbage")
 
     with pytest.raises(BadDataError):
-        admin.alter_topic_config("t", {"segment.ms": "2"})
+        configs.alter_topic_config("t", {"segment.ms": "2"})
     assert server.snapshot()[CONFIG].data == b"garbage"
