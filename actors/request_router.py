@@ -10,7 +10,7 @@ from pykka import ActorDeadError, ActorRef
 from regent.actors.broker import Broker, ControlRequestReceived
 from regent.actors.controller_event_manager import ControllerEventManager
 from regent.actors.inbox import Asked, InboxFullError, Reply
-from regent.actors.topic_decisions import TopicDecisions
+from regent.actors.topic_request_handler import TopicRequestHandler
 from regent.core.errors import Errors, SessionExpiredError
 from regent.core.model import BrokerId
 from regent.core.protocol.broker import DescribeMetadataRequest, ShutdownBrokerRequest
@@ -34,7 +34,7 @@ class RequestRouter:
         self,
         broker: ActorRef[Broker],
         controller: ActorRef[ControllerEventManager],
-        topics: ActorRef[TopicDecisions],
+        topics: ActorRef[TopicRequestHandler],
     ) -> None:
         self._broker = broker
         self._controller = controller

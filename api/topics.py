@@ -1,7 +1,7 @@
 """CreateTopics, versions 2 to 4, DeleteTopics, versions 1 to 3, CreatePartitions, versions 0 and 1.
 
 Mirrors ``kafka.server.KafkaApis.handleCreateTopicsRequest`` and its kin. Any broker answers: what
-the controller has to decide is taken to it by ``ClientAdmin``.
+the controller has to decide is taken to it by ``TopicService``.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from regent.api.replies import Replies, Reply
-from regent.core.admin.admin_requests import ClientAdmin
+from regent.core.admin.admin_requests import TopicService
 from regent.core.errors import Errors
 from regent.core.protocol.topics import (
     AssignedPartition,
@@ -34,7 +34,7 @@ from regent.transport.kafka.primitives import Reader, Writer
 _NOT_THROTTLED = 0
 
 
-def topic_apis(admin: ClientAdmin) -> Sequence[KafkaApi]:
+def topic_apis(admin: TopicService) -> Sequence[KafkaApi]:
     """Return the requests that change topics, taken by ``admin``."""
     replies = Replies()
 

@@ -39,8 +39,8 @@ from regent.broker.controlled_shutdown import hand_over
 from regent.broker.kafka_endpoint import KafkaEndpoint, Served
 from regent.broker.machine_settings import controller_settings, replication_settings
 from regent.broker.replication import Replication
-from regent.broker.topic_administration import TopicAdministration
 from regent.broker.topic_ids import RandomTopicIds
+from regent.broker.topic_service import BrokerTopicService
 from regent.broker.zookeeper_checks import ZooKeeperChecks
 from regent.cluster.guardian import Guardian
 from regent.config.addresses import port_of, tcp_endpoint
@@ -204,7 +204,7 @@ class BrokerProcess(ControllerListener):
         self._replication = Replication(
             self._context, self._options.broker_id, self._settings, self._scheduler
         )
-        self._topics = TopicAdministration(
+        self._topics = BrokerTopicService(
             self._context, self._options.broker_id, self._settings, self._scheduler
         )
         self._broker: ActorRef[Broker] = start_actor(
@@ -343,7 +343,7 @@ class BrokerProcess(ControllerListener):
 
     def _dispatch(self, incoming: IncomingRequest) -> None:
         if self._router is None and self._is_serving:
-            self._router = RequestRouter(self._broker, self._controller.ref, self._topics.decisions)
+            self._router = RequestRouter(self._broker, self._controller.ref, self._topics.handler)
         if self._router is None:
             incoming.reply.fail(Errors.BROKER_NOT_AVAILABLE)
         else:

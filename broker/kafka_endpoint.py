@@ -21,7 +21,7 @@ from regent.api.producer_ids import producer_id_apis
 from regent.api.topics import topic_apis
 from regent.broker.broker_settings import broker_settings
 from regent.broker.machine_settings import kafka_limits
-from regent.broker.topic_administration import TopicAdministration
+from regent.broker.topic_service import BrokerTopicService
 from regent.config.settings import Settings
 from regent.core.model import BrokerId
 from regent.core.replication.metadata_cache import MetadataCache
@@ -44,7 +44,7 @@ class Served:
 
     replica_manager: ReplicaManager
     cache: MetadataCache
-    topics: TopicAdministration
+    topics: BrokerTopicService
     zookeeper: ZooKeeper
     cluster_id: Callable[[], str | None]
 

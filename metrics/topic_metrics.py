@@ -17,7 +17,7 @@ class PlacementCounts(Protocol):
 
 
 class TopicRequestCounts(Protocol):
-    """``broker.topic_administration.TopicAdministration``, as far as it is counted."""
+    """``broker.topic_service.BrokerTopicService``, as far as it is counted."""
 
     @property
     def placement(self) -> PlacementCounts:

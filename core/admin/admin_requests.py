@@ -41,7 +41,7 @@ def refuse(request: TopicsRequest, error_code: Errors, message: str) -> TopicsRe
     )
 
 
-class ClientAdmin(Protocol):
+class TopicService(Protocol):
     """Takes what clients ask of topics, from any thread and without delay."""
 
     def ask(self, request: TopicsRequest, respond: RespondToClient) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from regent.actors.request_router import RequestRouter, controller_client_id, give_answer
 from regent.actors.runtime import start_actor, stop_actor
-from regent.actors.topic_decisions import TopicDecisions
+from regent.actors.topic_request_handler import TopicRequestHandler
 from regent.core.admin.admin_manager import AdminManager
 from regent.core.errors import Errors, SessionExpiredError
 from regent.core.protocol.api import ApiKey
@@ -38,7 +38,7 @@ def router() -> Iterator[RequestRouter]:
             FixedTopicIds(),
             lambda: False,
         )
-        topics = start_actor(TopicDecisions, TIMEOUT_S, 0, nobody_rules)
+        topics = start_actor(TopicRequestHandler, TIMEOUT_S, 0, nobody_rules)
         yield RequestRouter(stage.broker(0), stage.controller(0), topics)
         stop_actor(topics, TIMEOUT_S)
 

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from regent.actors.request_router import RequestRouter
 from regent.actors.scheduler import Scheduler
 from regent.broker.kafka_endpoint import LISTENER, KafkaEndpoint, Served
-from regent.broker.topic_administration import TopicAdministration
+from regent.broker.topic_service import BrokerTopicService
 from regent.config.settings import Settings
 from regent.core.protocol.control import UpdateMetadataBroker, UpdateMetadataEndPoint
 from regent.core.replica_logs import ReplicaLogs
@@ -45,10 +45,10 @@ class ServedEndpoint:
         stack.callback(scheduler.shutdown)
         cache = MetadataCache()
         self.replica_manager = ReplicaManager(BROKER, logs, cache, lock=threading.RLock())
-        topics = TopicAdministration(context, BROKER, settings, scheduler)
+        topics = BrokerTopicService(context, BROKER, settings, scheduler)
         stack.callback(topics.stop)
         topics.start(cache, zookeeper, lambda: True)
-        router = RequestRouter(stage.broker(BROKER), stage.controller(BROKER), topics.decisions)
+        router = RequestRouter(stage.broker(BROKER), stage.controller(BROKER), topics.handler)
         control = ControlServer(context, "tcp://127.0.0.1:0", router, name="control")
         stack.callback(control.stop)
         control.start()

@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 from pykka import ActorDeadError, ActorRef
 
 from regent.actors.alter_partition_sender import ControllerUnknownError
-from regent.actors.controller_forwarder import ControllerForwarder
+from regent.actors.broker_to_controller_channel import BrokerToControllerChannel
 from regent.actors.inbox import Asked, InboxFullError, Reply
 from regent.actors.runtime import RegentActor, Supervisor
 from regent.actors.scheduler import Scheduler
@@ -95,7 +95,7 @@ class _Waiting:
     pending: PendingAnswer | None = None
 
 
-class TopicAdmin(RegentActor):
+class ForwardingManager(RegentActor):
     """Takes ``TopicsRequest`` and ``CreateMissing`` from anybody; never waits for anything."""
 
     def __init__(
@@ -103,13 +103,13 @@ class TopicAdmin(RegentActor):
         broker_id: BrokerId,
         cache: MetadataCache,
         topic_ids: TopicIds,
-        forwarder: ActorRef[ControllerForwarder],
+        forwarder: ActorRef[BrokerToControllerChannel],
         scheduler: Scheduler,
         *,
         min_patience_ms: int = MIN_PATIENCE_MS,
         supervisor: Supervisor | None = None,
     ) -> None:
-        super().__init__(f"broker-{broker_id}-topic-admin", supervisor=supervisor)
+        super().__init__(f"broker-{broker_id}-forwarding-manager", supervisor=supervisor)
         self._min_patience_ms = min_patience_ms
         self._cache = cache
         self._topic_ids = topic_ids

@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterator
 import pytest
 from pykka import ActorRef
 
-from regent.actors import topic_admin
-from regent.actors.controller_forwarder import ControllerForwarder
+from regent.actors import forwarding_manager
+from regent.actors.broker_to_controller_channel import BrokerToControllerChannel
+from regent.actors.forwarding_manager import CreateMissing, ForwardingManager, MetadataChanged
 from regent.actors.inbox import Asked, Reply
 from regent.actors.runtime import start_actor, stop_actor
-from regent.actors.topic_admin import CreateMissing, MetadataChanged, TopicAdmin
-from regent.actors.topic_decisions import TopicDecisions
+from regent.actors.topic_request_handler import TopicRequestHandler
 from regent.core.admin.admin_manager import AdminManager
 from regent.core.errors import Errors
 from regent.core.protocol.control import (
@@ -71,10 +71,12 @@ class Town:
             FixedTopicIds(),
             lambda: self.rules,
         )
-        self._decisions = start_actor(TopicDecisions, TIMEOUT_S, 1, manager)
-        self._forwarder = start_actor(ControllerForwarder, TIMEOUT_S, 0, self.cache, self.open)
-        self.admin: ActorRef[TopicAdmin] = start_actor(
-            TopicAdmin,
+        self._decisions = start_actor(TopicRequestHandler, TIMEOUT_S, 1, manager)
+        self._forwarder = start_actor(
+            BrokerToControllerChannel, TIMEOUT_S, 0, self.cache, self.open
+        )
+        self.admin: ActorRef[ForwardingManager] = start_actor(
+            ForwardingManager,
             TIMEOUT_S,
             0,
             self.cache,
@@ -310,7 +312,7 @@ def test_whether_it_was_sent_makes_a_difference(
 def test_too_many_waiting_requests_are_refused_and_the_others_answered_once(
     town: Town, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(topic_admin, "MAX_PENDING", 2)
+    monkeypatch.setattr(forwarding_manager, "MAX_PENDING", 2)
     requests = [CreateTopicsRequest((CreatableTopic(name),), LONG_MS) for name in "abc"]
     first, second, third = (town.ask(request) for request in requests)
     assert third.get(timeout=TIMEOUT_S) == [("c", Errors.REQUEST_TIMED_OUT)]

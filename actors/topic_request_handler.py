@@ -21,7 +21,7 @@ class TooLateError(RegentError):
     """Whoever asked no longer waits."""
 
 
-class TopicDecisions(RegentActor):
+class TopicRequestHandler(RegentActor):
     """Owns the AdminManager; ZooKeeper and the placement service may keep it waiting."""
 
     inbox_limit = 1_000
@@ -29,7 +29,7 @@ class TopicDecisions(RegentActor):
     def __init__(
         self, broker_id: BrokerId, manager: AdminManager, *, supervisor: Supervisor | None = None
     ) -> None:
-        super().__init__(f"broker-{broker_id}-topic-decisions", supervisor=supervisor)
+        super().__init__(f"broker-{broker_id}-topic-request-handler", supervisor=supervisor)
         self._manager = manager
         self._is_failing = False
 

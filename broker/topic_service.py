@@ -1,10 +1,11 @@
-"""What a broker needs to do what clients ask of topics, started and stopped in order.
+"""One service for requests about topics, in every broker; started and stopped in order.
 
-Everybody's requests go to the TopicAdmin of the broker they were sent to, from there through the
-ControllerForwarder to the TopicDecisions of the broker that rules, which may be the same::
+Every request goes to the ForwardingManager of the broker it was sent to, and through the
+BrokerToControllerChannel to the TopicRequestHandler of the active controller's broker, which may be
+the same broker::
 
-    listener ─► TopicAdmin ─► ControllerForwarder ═► RequestRouter ─► TopicDecisions ─► ZooKeeper
-                  ▲   │                                                     └─ placement service
+    listener ─► ForwardingManager ─► BrokerToControllerChannel ═► TopicRequestHandler ─► ZooKeeper
+                  ▲   │                                             └─ placement service
     metadata ─────┘   └─► answer
 """
 
@@ -16,12 +17,12 @@ from typing import Any
 
 from pykka import ActorDeadError, ActorRef
 
-from regent.actors.controller_forwarder import ControllerForwarder
+from regent.actors.broker_to_controller_channel import BrokerToControllerChannel
+from regent.actors.forwarding_manager import CreateMissing, ForwardingManager, MetadataChanged
 from regent.actors.inbox import Asked, InboxFullError, Reply
 from regent.actors.runtime import start_actor, stop_actor
 from regent.actors.scheduler import Scheduler
-from regent.actors.topic_admin import CreateMissing, MetadataChanged, TopicAdmin
-from regent.actors.topic_decisions import TopicDecisions
+from regent.actors.topic_request_handler import TopicRequestHandler
 from regent.broker.placement_client import PlacementClient, placement_finder
 from regent.broker.topic_ids import RandomTopicIds
 from regent.config.settings import Settings
@@ -40,8 +41,8 @@ _START_TIMEOUT_S = 10.0
 _STOP_TIMEOUT_S = 2.0
 
 
-class TopicAdministration:
-    """Implements ``core.admin.admin_requests.ClientAdmin``, from ``start`` to ``stop``."""
+class BrokerTopicService:
+    """Implements ``core.admin.admin_requests.TopicService``, from ``start`` to ``stop``."""
 
     def __init__(
         self, context: Context, broker_id: BrokerId, settings: Settings, scheduler: Scheduler
@@ -50,9 +51,9 @@ class TopicAdministration:
         self._broker_id = broker_id
         self._settings = settings
         self._scheduler = scheduler
-        self._admin: ActorRef[TopicAdmin] | None = None
-        self._forwarder: ActorRef[ControllerForwarder] | None = None
-        self._decisions: ActorRef[TopicDecisions] | None = None
+        self._forwarding: ActorRef[ForwardingManager] | None = None
+        self._channel: ActorRef[BrokerToControllerChannel] | None = None
+        self._handler: ActorRef[TopicRequestHandler] | None = None
         self.placement = PlacementClient(
             context,
             placement_finder(settings.broker.placement_service),
@@ -77,37 +78,37 @@ class TopicAdministration:
             ),
             self.placement,
         )
-        self._decisions = start_actor(TopicDecisions, _START_TIMEOUT_S, self._broker_id, manager)
-        self._forwarder = start_actor(
-            ControllerForwarder, _START_TIMEOUT_S, self._broker_id, cache, self._open_channel
+        self._handler = start_actor(TopicRequestHandler, _START_TIMEOUT_S, self._broker_id, manager)
+        self._channel = start_actor(
+            BrokerToControllerChannel, _START_TIMEOUT_S, self._broker_id, cache, self._open_channel
         )
-        self._admin = start_actor(
-            TopicAdmin,
+        self._forwarding = start_actor(
+            ForwardingManager,
             _START_TIMEOUT_S,
             self._broker_id,
             cache,
             topic_ids,
-            self._forwarder,
+            self._channel,
             self._scheduler,
         )
 
     def stop(self) -> None:
         """Refuse what waits. Idempotent."""
-        actors: tuple[ActorRef[Any] | None, ...] = (self._admin, self._forwarder, self._decisions)
+        actors: tuple[ActorRef[Any] | None, ...] = (self._forwarding, self._channel, self._handler)
         for actor in actors:
             if actor is not None:
                 stop_actor(actor, _STOP_TIMEOUT_S)
 
     @property
-    def decisions(self) -> ActorRef[TopicDecisions]:
+    def handler(self) -> ActorRef[TopicRequestHandler]:
         """The actor that the requests of other brokers are for."""
-        assert self._decisions is not None
-        return self._decisions
+        assert self._handler is not None
+        return self._handler
 
     @property
     def pending_count(self) -> int:
         """How many requests of clients are not answered yet."""
-        actor = None if self._admin is None else self._admin._actor_weakref()
+        actor = None if self._forwarding is None else self._forwarding._actor_weakref()
         return 0 if actor is None else actor.pending_count
 
     def wake(self) -> None:
@@ -115,7 +116,7 @@ class TopicAdministration:
         self._tell(MetadataChanged())
 
     def ask(self, request: TopicsRequest, respond: RespondToClient) -> None:
-        """See ``ClientAdmin.ask``."""
+        """See ``TopicService.ask``."""
 
         def deliver(answer: object) -> None:
             if not isinstance(answer, TopicsResponse):
@@ -123,20 +124,20 @@ class TopicAdministration:
             respond(answer.outcomes)
 
         try:
-            assert self._admin is not None
-            self._admin.tell(Asked(request, Reply.of(deliver)))
+            assert self._forwarding is not None
+            self._forwarding.tell(Asked(request, Reply.of(deliver)))
         except (ActorDeadError, InboxFullError) as error:
             deliver(refuse(request, Errors.NOT_CONTROLLER, str(error)))
 
     def create_missing(self, topics: Collection[str]) -> None:
-        """See ``ClientAdmin.create_missing``."""
+        """See ``TopicService.create_missing``."""
         if topics:
             self._tell(CreateMissing(tuple(topics)))
 
     def _tell(self, message: MetadataChanged | CreateMissing) -> None:
-        if self._admin is not None:
+        if self._forwarding is not None:
             with suppress(ActorDeadError, InboxFullError):
-                self._admin.tell(message)
+                self._forwarding.tell(message)
 
     def _open_channel(self, endpoint: str) -> RequestClient:
         return RequestClient(self._context, endpoint, client_id=f"broker-{self._broker_id}")

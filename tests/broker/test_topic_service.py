@@ -10,7 +10,7 @@ import pytest
 
 from regent.actors.request_router import RequestRouter
 from regent.actors.scheduler import Scheduler
-from regent.broker.topic_administration import TopicAdministration
+from regent.broker.topic_service import BrokerTopicService
 from regent.config.settings import BrokerConfig, Settings
 from regent.core.errors import Errors
 from regent.core.model import BrokerId
@@ -50,14 +50,14 @@ class Town:
         self.stage = stage = stack.enter_context(Stage())
         self.tree = Tree()
         self.caches = {broker_id: MetadataCache() for broker_id in BROKERS}
-        self.brokers: dict[BrokerId, TopicAdministration] = {}
+        self.brokers: dict[BrokerId, BrokerTopicService] = {}
         self.endpoints: dict[BrokerId, str] = {}
         self._epoch = 0
         for broker_id in BROKERS:
             scheduler = Scheduler(f"scheduler-{broker_id}")
             stack.callback(scheduler.shutdown)
             self.tree.register(broker_id)
-            topics = TopicAdministration(context, broker_id, SETTINGS, scheduler)
+            topics = BrokerTopicService(context, broker_id, SETTINGS, scheduler)
             stack.callback(topics.stop)
             topics.start(
                 self.caches[broker_id],
@@ -65,7 +65,7 @@ class Town:
                 lambda broker_id=broker_id: broker_id == RULES,  # type: ignore[misc]
             )
             router = RequestRouter(
-                stage.broker(broker_id), stage.controller(broker_id), topics.decisions
+                stage.broker(broker_id), stage.controller(broker_id), topics.handler
             )
             server = ControlServer(context, "tcp://127.0.0.1:0", router, name="control")
             stack.callback(server.stop)

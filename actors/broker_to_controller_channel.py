@@ -12,7 +12,7 @@ from regent.actors.alter_partition_sender import ControllerUnknownError
 from regent.actors.inbox import Reply
 from regent.actors.request_channel import ChannelToCurrent, RequestChannel
 from regent.actors.runtime import RegentActor, Supervisor
-from regent.actors.topic_decisions import DECISION_TIMEOUT_MS
+from regent.actors.topic_request_handler import DECISION_TIMEOUT_MS
 from regent.core.admin.admin_requests import refuse
 from regent.core.errors import BadDataError, Errors
 from regent.core.model import BrokerId
@@ -23,7 +23,7 @@ from regent.transport.client import RequestError
 OpenForwardChannel: TypeAlias = Callable[[str], RequestChannel[TopicsRequest]]
 
 
-class ControllerForwarder(RegentActor):
+class BrokerToControllerChannel(RegentActor):
     """Answers with the TopicsResponse, a ``RequestError``, or ``ControllerUnknownError``.
 
     The controller is looked for in the metadata cache, anew for every request.
@@ -39,7 +39,7 @@ class ControllerForwarder(RegentActor):
         *,
         supervisor: Supervisor | None = None,
     ) -> None:
-        super().__init__(f"broker-{broker_id}-to-controller-forwarder", supervisor=supervisor)
+        super().__init__(f"broker-{broker_id}-to-controller-channel", supervisor=supervisor)
         self._broker_id = broker_id
         self._cache = cache
         self._channel = ChannelToCurrent(open_channel)
