@@ -16,6 +16,7 @@ from typing import Protocol, TypeAlias
 
 from regent.actors.inbox import Reply
 from regent.actors.runtime import RegentActor, Supervisor
+from regent.config.settings import ControllerConfig
 from regent.core.errors import Errors
 from regent.core.model import BrokerRegistration
 from regent.core.protocol.control import ControlHeader, ControlRequest, ControlResponse
@@ -67,8 +68,8 @@ class QueuedRequest:
 class DeliverySettings:
     """How long to wait for an answer, and between attempts."""
 
-    request_timeout_ms: int = 30_000
-    retry_backoff_ms: int = 100
+    request_timeout_ms: int = ControllerConfig.request_timeout_ms
+    retry_backoff_ms: int = ControllerConfig.retry_backoff_ms
 
 
 class RequestSendThread(RegentActor):

@@ -1,32 +1,36 @@
-"""The settings of a broker as clients are told of them: by Kafka's names, as text."""
+"""The settings of a broker as DescribeConfigs shows them: by Kafka's names, as text."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import fields
 
+from regent.config.setting import INT_MAX, settings_of
 from regent.config.settings import Settings
 from regent.core.admin.config_descriptions import BrokerSetting, ConfigType
 from regent.core.model import BrokerId
 
-_PREFIXES = {"zookeeper": "zookeeper."}  # tables whose name is part of Kafka's
-_INT_MAX = 2**31 - 1
-
 
 def broker_settings(settings: Settings, broker_id: BrokerId) -> Mapping[str, BrokerSetting]:
-    """Return what this broker was started with, beside the defaults."""
+    """Return the values that this broker was started with, and the defaults.
+
+    A setting that Kafka does not have is listed by its own name with ``.`` for ``_``.
+    """
     described = {"broker.id": BrokerSetting(str(broker_id), "-1", ConfigType.INT)}
-    by_default = Settings()
     for table in fields(settings):
-        given, default = getattr(settings, table.name), getattr(by_default, table.name)
-        for field in fields(given):
-            name = _PREFIXES.get(table.name, "") + field.name.replace("_", ".")
-            value, usual = getattr(given, field.name), getattr(default, field.name)
+        given = getattr(settings, table.name)
+        for setting in settings_of(type(given)()):
+            name = setting.kafka_name or setting.name.replace("_", ".")
+            if table.name == "logging":
+                name = f"logging.{name}"
+            value, usual = getattr(given, setting.name), setting.default
             described[name] = BrokerSetting(_text(value), _text(usual), _type(usual))
     return described
 
 
 def _text(value: object) -> str:
+    if isinstance(value, Mapping):
+        return ",".join(f"{key}={one}" for key, one in value.items())
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
@@ -34,5 +38,5 @@ def _type(value: object) -> ConfigType:
     if isinstance(value, bool):
         return ConfigType.BOOLEAN
     if isinstance(value, int):
-        return ConfigType.INT if value <= _INT_MAX else ConfigType.LONG
+        return ConfigType.INT if value <= INT_MAX else ConfigType.LONG
     return ConfigType.STRING

@@ -1,50 +1,49 @@
-"""What the machines of ``core``, and who else knows no settings, are told of them."""
+"""Hands the settings to the parts of a broker that have settings of their own by the same names."""
 
 from __future__ import annotations
 
+from dataclasses import fields
 from pathlib import Path
+from typing import Any, TypeVar
 
-from regent.config.settings import (
-    ISR_CHANGES_THROUGH_ZOOKEEPER,
-    Settings,
-    connections_per_ip_overrides,
-)
+from regent.config.settings import ISR_CHANGES_THROUGH_ZOOKEEPER, Settings
+from regent.config.settings_file import connections_per_ip_overrides
 from regent.core.controller.term import ControllerSettings
 from regent.core.log_config import BROKER_NAMES, LogConfig
 from regent.core.replication.replica_manager import ReplicationSettings
 from regent.transport.kafka.connection import KafkaLimits
 
+T = TypeVar("T")
+
+
+def _filled(kind: type[T], *tables: object, **others: Any) -> T:
+    """Return a ``kind`` with the values that the tables have by its names."""
+    values = {
+        field.name: getattr(table, field.name)
+        for table in tables
+        for field in fields(kind)  # type: ignore[arg-type]
+        if hasattr(table, field.name)
+    }
+    return kind(**{**values, **others})
+
 
 def controller_settings(settings: Settings) -> ControllerSettings:
-    """Return what the controller decides by."""
-    config = settings.controller
-    return ControllerSettings(
-        unclean_leader_election_enable=config.unclean_leader_election_enable,
-        min_insync_replicas=settings.log.min_insync_replicas,
-        delete_topic_enable=config.delete_topic_enable,
-        auto_leader_rebalance_enable=config.auto_leader_rebalance_enable,
-        leader_imbalance_per_broker_percentage=config.leader_imbalance_per_broker_percentage,
-        leader_imbalance_check_interval_ms=config.leader_imbalance_check_interval_seconds * 1000,
-        broker_answer_timeout_ms=config.broker_answer_timeout_ms,
+    """Return the settings of the controller."""
+    return _filled(
+        ControllerSettings,
+        settings.controller,
+        settings.log,
         isr_changes_through_zookeeper=isr_changes_through_zookeeper(settings),
     )
 
 
 def replication_settings(settings: Settings) -> ReplicationSettings:
-    """Return what the replica manager decides by."""
-    config = settings.broker
-    return ReplicationSettings(
-        replica_lag_time_max_ms=config.replica_lag_time_max_ms,
-        replica_fetch_wait_max_ms=config.replica_fetch_wait_max_ms,
-        replica_fetch_backoff_ms=config.replica_fetch_backoff_ms,
-        replica_fetch_min_bytes=config.replica_fetch_min_bytes,
-        replica_fetch_max_bytes=config.replica_fetch_max_bytes,
-        replica_fetch_response_max_bytes=config.replica_fetch_response_max_bytes,
-    )
+    """Return the settings of the replica manager."""
+    return _filled(ReplicationSettings, settings.broker)
 
 
 def log_defaults(settings: Settings) -> LogConfig:
-    """Return what holds for topics that do not say otherwise."""
+    """Return the defaults of topics."""
     return LogConfig(
         **{
             field: getattr(settings.log, name.replace(".", "_"))
@@ -54,22 +53,15 @@ def log_defaults(settings: Settings) -> LogConfig:
 
 
 def log_directories(settings: Settings, data_dir: Path) -> list[Path]:
-    """Return where logs are."""
+    """Return the log directories."""
     return [data_dir / name.strip() for name in settings.log.log_dirs.split(",")]
 
 
 def kafka_limits(settings: Settings) -> KafkaLimits:
-    """Return what Kafka clients may take."""
+    """Return the limits of Kafka clients."""
     config = settings.broker
-    return KafkaLimits(
-        config.socket_request_max_bytes,
-        config.max_connections,
-        config.max_connections_per_ip,
-        connections_per_ip_overrides(config),
-        config.queued_requests_per_connection,
-        config.connections_max_idle_ms,
-        config.queued_max_request_bytes,
-    )
+    overrides = connections_per_ip_overrides(config)
+    return _filled(KafkaLimits, config, max_connections_per_ip_overrides=overrides)
 
 
 def isr_changes_through_zookeeper(settings: Settings) -> bool:

@@ -23,7 +23,8 @@ from regent.cli.output import note
 from regent.cluster.guardian import watch_over
 from regent.cluster.supervisor_socket import start_command
 from regent.config.cluster_location import CLUSTER_FILE
-from regent.config.settings import Settings, load_settings
+from regent.config.settings import LoggingConfig, Settings
+from regent.config.settings_file import load_settings
 from regent.core.errors import RegentError
 
 logger = logging.getLogger(__name__)
@@ -93,7 +94,7 @@ def broker(
     if session_timeout_ms is not None:
         overrides["zookeeper"] = {"session_timeout_ms": session_timeout_ms}
     settings = load_settings(config, overrides)
-    _log_to(data_dir)
+    _log_to(data_dir, settings.logging)
     options = BrokerOptions(broker_id, zookeeper, data_dir)
     sys.exit(_run(options, settings, death_pipe_fd))
 
@@ -182,7 +183,7 @@ def _await_death(pipe: int, process: BrokerProcess) -> None:
     process.request_stop(hurry=True)
 
 
-def _log_to(data_dir: Path) -> None:
+def _log_to(data_dir: Path, config: LoggingConfig) -> None:
     """Log to ``broker.log`` in the broker's folder; raises ``RegentError`` when it cannot."""
     try:
         data_dir.mkdir(parents=True, exist_ok=True)
@@ -193,8 +194,7 @@ def _log_to(data_dir: Path) -> None:
         raise RegentError(f"{data_dir}: {error.strerror}") from None
     handler.setFormatter(logging.Formatter(_LOG_FORMAT))
     root = logging.getLogger()
-    root.setLevel(logging.INFO)
+    root.setLevel(config.level)
     root.addHandler(handler)
-    # Pykka logs every actor it registers, kazoo every connection; ours say what matters.
-    for chatty in ("pykka", "kazoo"):
-        logging.getLogger(chatty).setLevel(logging.WARNING)
+    for name, level in config.levels.items():
+        logging.getLogger(name).setLevel(level)

@@ -1,167 +1,399 @@
-"""Typed settings with Kafka's names and defaults, read from TOML.
+"""The table of settings: every setting with its name, type, default, limits and meaning.
 
-A file has the tables ``[broker]``, ``[controller]``, ``[log]`` and ``[zookeeper]``; an unknown
-table or key, or a value of the wrong type or out of range, is an error that names it.
+Names are Kafka's with underscores for dots. Times are in milliseconds and sizes in bytes unless the
+name says otherwise. ``config/broker.toml`` and ``docs/configuration.md`` are generated from here
+(``python -m regent.config.reference``); ``config.settings_file`` reads files of settings.
 """
 
 from __future__ import annotations
 
-import re
-import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
-from os.path import normpath
-from pathlib import Path
-from typing import Any, TypeVar, get_type_hints
+from dataclasses import dataclass, field
 
-from regent.config.addresses import is_every_address
-from regent.core.errors import RegentError
-
-T = TypeVar("T")
+from regent.config.setting import INT_MAX, LONG_MAX, setting
+from regent.core.controller.term import ControllerSettings
+from regent.core.log_config import LogConfig
+from regent.core.replication.replica_manager import ReplicationSettings
 
 ISR_CHANGES_THROUGH_ZOOKEEPER = "zookeeper"
-_CHOICES = {
-    "isr_change_protocol": {"controller", ISR_CHANGES_THROUGH_ZOOKEEPER},
-    "log_cleanup_policy": {"delete"},
-    "log_message_timestamp_type": {"CreateTime", "LogAppendTime"},
-}
-_INT_MAX = 2**31 - 1
-_LONG_MAX = 2**63 - 1
-_RANGES = {  # of integers, by the end of their name; the first that fits counts
-    "retention_bytes": (-1, _LONG_MAX),
-    "retention_ms": (-1, _LONG_MAX),
-    "log_segment_bytes": (14, _INT_MAX),
-    "log_roll_ms": (1, _LONG_MAX),
-    "log_flush_interval_messages": (1, _LONG_MAX),
-    "log_flush_interval_ms": (0, _LONG_MAX),
-    "after_max_ms": (0, _LONG_MAX),
-    "before_max_ms": (0, _LONG_MAX),
-    "difference_max_ms": (0, _LONG_MAX),
-    # Answers to followers travel in messages of 64 MiB: what they may have, and one batch on top.
-    "replica_fetch_max_bytes": (1, 32 * 1024 * 1024),
-    "replica_fetch_response_max_bytes": (1, 32 * 1024 * 1024),
-    "message_max_bytes": (0, 31 * 1024 * 1024),
-    "_bytes": (0, _INT_MAX),
-    "broker_answer_timeout_ms": (0, 86_400_000),
-    "min_insync_replicas": (1, 32_767),
-    "replication_factor": (1, 32_767),
-    "num_partitions": (1, 1_000_000),
-    "max_connections": (1, _INT_MAX),
-    "max_connections_per_ip": (0, _INT_MAX),
-    "per_connection": (1, 100_000),
-    "per_data_dir": (1, 1_000),
-    "interval_ms": (1, 86_400_000),
-    "port": (0, 65_535),
-    "percentage": (0, 100),
-    "seconds": (1, 86_400),
-    "timeout_ms": (100, 86_400_000),
-    "lag_time_max_ms": (100, 86_400_000),
-    "": (0, 86_400_000),
-}
+_PORT = (0, 65_535)
+_INT = (0, INT_MAX)
+_LONG = (0, LONG_MAX)
+_NO_LIMIT = (-1, LONG_MAX)
+_TIMEOUT = (100, 86_400_000)
+_INTERVAL = (1, 86_400_000)
+# Answers to followers travel in messages of 64 MiB: what a follower asks for, and one batch more.
+_FETCH_BYTES = (1, 32 * 1024 * 1024)
 
 
-_HOST = re.compile(r"[0-9A-Za-z\-%._:]*", re.ASCII)  # what clients understand in a registration
-
-
-class SettingsError(RegentError):
-    """A setting is unknown or has an impossible value; the message names it."""
-
-
-@dataclass(frozen=True, slots=True)
-class ZooKeeperConfig:
-    """How brokers talk to ZooKeeper; times in milliseconds."""
-
-    session_timeout_ms: int = 6_000
-    connection_timeout_ms: int = 18_000
-
-
-@dataclass(frozen=True, slots=True)
-class ControllerConfig:
-    """How the controller decides and delivers; times in milliseconds."""
-
-    unclean_leader_election_enable: bool = False
-    delete_topic_enable: bool = True
-    auto_leader_rebalance_enable: bool = True
-    leader_imbalance_per_broker_percentage: int = 10
-    leader_imbalance_check_interval_seconds: int = 300
-    request_timeout_ms: int = 30_000
-    retry_backoff_ms: int = 100  # between attempts to deliver the same request
-    broker_answer_timeout_ms: int = 0  # 0: a registered broker leads, whether it answers or not
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class BrokerConfig:
-    """What a broker is; port 0 means any free one, times in milliseconds."""
+    """The table ``[broker]``."""
 
-    host: str = "127.0.0.1"
-    port: int = 0
-    control_port: int = 0
-    replication_port: int = 0
-    metrics_port: int = 0
-    # Where others find the broker, if not where it listens; "" and 0: there.
-    advertised_host: str = ""
-    advertised_port: int = 0
-    advertised_control_port: int = 0
-    advertised_replication_port: int = 0
-    rack: str = ""  # empty: none
-    controlled_shutdown_max_retries: int = 3
-    controlled_shutdown_retry_backoff_ms: int = 5_000
-    controlled_shutdown_timeout_ms: int = 30_000
-    replica_lag_time_max_ms: int = 30_000
-    replica_fetch_wait_max_ms: int = 500
-    replica_fetch_backoff_ms: int = 1_000
-    replica_fetch_min_bytes: int = 1
-    replica_fetch_max_bytes: int = 1_048_576  # of a partition
-    replica_fetch_response_max_bytes: int = 10_485_760
-    isr_change_protocol: str = "controller"  # or "zookeeper"
-    auto_create_topics_enable: bool = True
-    num_partitions: int = 1
-    default_replication_factor: int = 1
-    placement_service: str = ""  # endpoint or cluster.json; empty: none
-    socket_request_max_bytes: int = 104_857_600
-    max_connections: int = _INT_MAX
-    max_connections_per_ip: int = _INT_MAX
-    max_connections_per_ip_overrides: str = ""  # host:count,…
-    queued_requests_per_connection: int = 64
-    queued_max_request_bytes: int = 268_435_456
-    connections_max_idle_ms: int = 600_000
+    host: str = setting(
+        "127.0.0.1",
+        'The address to listen on: a name, IPv4, or IPv6 without brackets. "0.0.0.0" and "::"'
+        " (which takes IPv4 too) listen on all addresses of the machine.",
+        ours=True,
+    )
+    port: int = setting(
+        0,
+        "The port for Kafka clients. 0 takes any free port; clients need one that they know,"
+        " usually 9092.",
+        limits=_PORT,
+        ours=True,
+    )
+    control_port: int = setting(
+        0,
+        "The port for control requests of the controller and for requests of the command line. 0:"
+        " any free port, which others learn from ZooKeeper.",
+        limits=_PORT,
+        ours=True,
+    )
+    replication_port: int = setting(
+        0, "The port that followers fetch from. 0: any free port.", limits=_PORT, ours=True
+    )
+    metrics_port: int = setting(
+        0,
+        "The port for Prometheus. 0: any free port. If the port is taken, a free one is used, with"
+        " a warning.",
+        limits=_PORT,
+        ours=True,
+    )
+    advertised_host: str = setting(
+        "",
+        "The address at which clients and other brokers find this broker, if that is not host:"
+        " behind a published port or an address translation (Kafka's advertised.listeners)."
+        " Required when"
+        ' host is "0.0.0.0" or "::".',
+        ours=True,
+    )
+    advertised_port: int = setting(
+        0, "The Kafka port that clients are told. 0: the real one.", limits=_PORT, ours=True
+    )
+    advertised_control_port: int = setting(
+        0, "The control port that brokers are told. 0: the real one.", limits=_PORT, ours=True
+    )
+    advertised_replication_port: int = setting(
+        0, "The replication port that followers are told. 0: the real one.", limits=_PORT, ours=True
+    )
+    rack: str = setting(
+        "",
+        "The rack of this broker; empty: none. The placement strategy rack-aware spreads the"
+        " replicas of a partition over racks.",
+        prefix="broker.",
+    )
+    controlled_shutdown_max_retries: int = setting(
+        3, "How often a broker that stops asks the controller to move its leaderships."
+    )
+    controlled_shutdown_retry_backoff_ms: int = setting(
+        5_000,
+        "The pause between these requests. `regent cluster` uses 200 unless its configuration file"
+        " has this setting.",
+    )
+    controlled_shutdown_timeout_ms: int = setting(
+        30_000,
+        "How long a broker that stops waits for the answer of one request.",
+        limits=_TIMEOUT,
+        ours=True,
+    )
+    replica_lag_time_max_ms: int = setting(
+        ReplicationSettings.replica_lag_time_max_ms,
+        "A follower that has not caught up with its leader for this time leaves the ISR. Checked"
+        " twice in this time.",
+        limits=_TIMEOUT,
+    )
+    replica_fetch_wait_max_ms: int = setting(
+        ReplicationSettings.replica_fetch_wait_max_ms,
+        "How long a leader keeps the fetch of a follower that has everything. At most"
+        " replica_lag_time_max_ms, and never longer than 3000.",
+    )
+    replica_fetch_backoff_ms: int = setting(
+        ReplicationSettings.replica_fetch_backoff_ms,
+        "How long a follower pauses after a fetch that failed.",
+    )
+    replica_fetch_min_bytes: int = setting(
+        ReplicationSettings.replica_fetch_min_bytes,
+        "How many bytes a follower's fetch waits for.",
+        limits=_INT,
+    )
+    replica_fetch_max_bytes: int = setting(
+        ReplicationSettings.replica_fetch_max_bytes,
+        "How many bytes of one partition a follower's fetch takes. A larger batch is fetched"
+        " alone.",
+        limits=_FETCH_BYTES,
+    )
+    replica_fetch_response_max_bytes: int = setting(
+        ReplicationSettings.replica_fetch_response_max_bytes,
+        "How many bytes of all partitions a follower's fetch takes.",
+        limits=_FETCH_BYTES,
+    )
+    isr_change_protocol: str = setting(
+        "controller",
+        'How leaders change an ISR: "controller" sends AlterPartition to the controller;'
+        ' "zookeeper"'
+        " has the leader write it and notify the controller, as before Kafka 2.7. The same for all"
+        " brokers.",
+        choices=("controller", ISR_CHANGES_THROUGH_ZOOKEEPER),
+        ours=True,
+    )
+    auto_create_topics_enable: bool = setting(
+        True, "Whether a topic is created when a client asks for its metadata."
+    )
+    num_partitions: int = setting(
+        1,
+        "The number of partitions of a topic that is created without a number.",
+        limits=(1, 1_000_000),
+    )
+    default_replication_factor: int = setting(
+        1,
+        "The replication factor of a topic that is created without one.",
+        limits=(1, 32_767),
+    )
+    placement_service: str = setting(
+        "",
+        'The service that places the topics of clients: "tcp://HOST:PORT", or the path of a'
+        ' cluster.json. While it does not answer, or with "", the broker places them itself, by the'
+        " same rules. `regent cluster` sets this for its brokers.",
+        ours=True,
+    )
+    socket_request_max_bytes: int = setting(
+        104_857_600, "The largest request of a client.", limits=_INT
+    )
+    queued_requests_per_connection: int = setting(
+        64,
+        "How many requests of one connection are handled at a time; more wait.",
+        limits=(1, 100_000),
+        ours=True,
+    )
+    queued_max_request_bytes: int = setting(
+        268_435_456,
+        "How many bytes the requests of all clients may take, counted as they arrive. A client that"
+        " needs more waits. While one waits, a request of which less than 256 KiB arrive in a"
+        " second is given up and its connection closed. Kafka's queued.max.request.bytes.",
+        limits=_INT,
+    )
+    connections_max_idle_ms: int = setting(
+        600_000, "How long a client's connection may be silent before it is closed."
+    )
+    max_connections: int = setting(
+        INT_MAX,
+        "How many connections clients may have. Further ones wait until one ends. 128 file"
+        " descriptors are always kept for logs and other brokers.",
+        limits=(1, INT_MAX),
+    )
+    max_connections_per_ip: int = setting(
+        INT_MAX,
+        "How many connections clients at one address may have. Further ones are closed.",
+        limits=_INT,
+    )
+    max_connections_per_ip_overrides: str = setting(
+        "", 'The limit of some hosts: "HOST:COUNT,HOST:COUNT".'
+    )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
+class ControllerConfig:
+    """The table ``[controller]``: the same for all brokers, because each may be elected."""
+
+    unclean_leader_election_enable: bool = setting(
+        ControllerSettings.unclean_leader_election_enable,
+        "Whether a replica that is not in sync may lead when no other can. The partition is"
+        " available again; acknowledged records may be lost. A topic may have its own value.",
+    )
+    delete_topic_enable: bool = setting(
+        ControllerSettings.delete_topic_enable,
+        "Whether topics can be deleted. If not, requests to delete one are dropped.",
+    )
+    auto_leader_rebalance_enable: bool = setting(
+        ControllerSettings.auto_leader_rebalance_enable,
+        "Whether leaderships return to the preferred replicas by themselves.",
+    )
+    leader_imbalance_per_broker_percentage: int = setting(
+        ControllerSettings.leader_imbalance_per_broker_percentage,
+        "They return when a broker lacks more than this part of the leaderships it should have.",
+        limits=(0, 100),
+    )
+    leader_imbalance_check_interval_seconds: int = setting(
+        ControllerSettings.leader_imbalance_check_interval_seconds,
+        "How often the controller checks this.",
+        limits=(1, 86_400),
+    )
+    request_timeout_ms: int = setting(
+        30_000,
+        "How long a broker may take to answer a control request (Kafka's"
+        " controller.socket.timeout.ms).",
+        limits=_TIMEOUT,
+        ours=True,
+    )
+    retry_backoff_ms: int = setting(
+        100, "The pause before a control request is sent again.", ours=True
+    )
+    broker_answer_timeout_ms: int = setting(
+        ControllerSettings.broker_answer_timeout_ms,
+        "A registered broker that answers no control request for this time loses its leaderships"
+        " until it answers. 0: never, as in Kafka. Use more than the longest request takes: the"
+        " first one after a start lists all replicas.",
+        ours=True,
+    )
+
+
+@dataclass(frozen=True)
 class LogsConfig:
-    """Where logs are, when they are looked after, and what holds for a topic that does not say.
+    """The table ``[log]``: where logs are, their upkeep, and the defaults of topics."""
 
-    Times in milliseconds; ``log_retention_*`` -1: no limit.
-    """
+    log_dirs: str = setting(
+        "log",
+        "The log directories, separated by commas; relative ones are below --data-dir. When one of"
+        " several fails, the broker continues with the others.",
+    )
+    num_recovery_threads_per_data_dir: int = setting(
+        1,
+        "How many threads recover the logs of one directory after a crash.",
+        limits=(1, 1_000),
+    )
+    log_flush_offset_checkpoint_interval_ms: int = setting(
+        60_000, "How often recovery points are written.", limits=_INTERVAL, prefix=""
+    )
+    log_flush_start_offset_checkpoint_interval_ms: int = setting(
+        60_000, "How often log start offsets are written.", limits=_INTERVAL
+    )
+    replica_high_watermark_checkpoint_interval_ms: int = setting(
+        5_000, "How often high watermarks are written.", limits=_INTERVAL
+    )
+    log_flush_scheduler_interval_ms: int = setting(
+        3_000, "How often the broker checks which logs must be flushed.", limits=_INTERVAL
+    )
+    log_retention_check_interval_ms: int = setting(
+        300_000, "How often the broker checks which segments are too old.", limits=_INTERVAL
+    )
+    log_verification_bytes_per_s: int = setting(
+        8_388_608,
+        "How fast complete segments are read in the background, once a week, to find what a disk"
+        " has changed. 0: never. Damaged replicas are fetched again from others. Reads for clients"
+        " and followers are always checked.",
+        limits=_INT,
+        ours=True,
+    )
+    min_insync_replicas: int = setting(
+        LogConfig.min_insync_replicas,
+        "How many replicas must be in sync for a record with acks=all.",
+        limits=(1, 32_767),
+    )
+    message_max_bytes: int = setting(
+        LogConfig.max_message_bytes, "The largest record batch.", limits=(0, 31 * 1024 * 1024)
+    )
+    log_cleanup_policy: str = setting(
+        LogConfig.cleanup_policy,
+        "What happens to old segments. Compaction is not implemented.",
+        choices=("delete",),
+    )
+    log_retention_ms: int = setting(
+        LogConfig.retention_ms, "How long records are kept; -1: no limit.", limits=_NO_LIMIT
+    )
+    log_retention_bytes: int = setting(
+        LogConfig.retention_bytes,
+        "How many bytes of a partition are kept; -1: no limit. Only whole segments are deleted.",
+        limits=_NO_LIMIT,
+    )
+    log_segment_delete_delay_ms: int = setting(
+        LogConfig.file_delete_delay_ms, "How long the files of a deleted segment are kept."
+    )
+    log_segment_bytes: int = setting(
+        LogConfig.segment_bytes,
+        "The size at which a new segment begins.",
+        limits=(14, INT_MAX),
+    )
+    log_roll_ms: int = setting(
+        LogConfig.segment_ms,
+        "The age at which a new segment begins.",
+        limits=(1, LONG_MAX),
+    )
+    log_roll_jitter_ms: int = setting(
+        LogConfig.segment_jitter_ms,
+        "Up to this much, chosen at random, is subtracted from log_roll_ms.",
+    )
+    log_index_size_max_bytes: int = setting(
+        LogConfig.segment_index_bytes,
+        "The size of an index at which a new segment begins.",
+        limits=_INT,
+    )
+    log_index_interval_bytes: int = setting(
+        LogConfig.index_interval_bytes,
+        "How many bytes of records lie between two entries of an index.",
+        limits=_INT,
+    )
+    log_flush_interval_messages: int = setting(
+        LogConfig.flush_messages,
+        "After how many records a log is flushed to disk. By default never: safety comes from"
+        " replicas.",
+        limits=(1, LONG_MAX),
+    )
+    log_flush_interval_ms: int = setting(
+        LogConfig.flush_ms, "After what time a log is flushed to disk.", limits=_LONG
+    )
+    log_message_timestamp_type: str = setting(
+        LogConfig.message_timestamp_type,
+        'Whether records keep the timestamps of their producers ("CreateTime") or get the time at'
+        ' which they are appended ("LogAppendTime").',
+        choices=("CreateTime", "LogAppendTime"),
+    )
+    log_message_timestamp_after_max_ms: int = setting(
+        LogConfig.message_timestamp_after_max_ms,
+        "How far a timestamp may be ahead of the broker's clock (KIP-937).",
+        limits=_LONG,
+    )
+    log_message_timestamp_before_max_ms: int = setting(
+        LogConfig.message_timestamp_before_max_ms,
+        "How far a timestamp may be behind the broker's clock (KIP-937).",
+        limits=_LONG,
+    )
+    log_message_timestamp_difference_max_ms: int = setting(
+        LogConfig.message_timestamp_difference_max_ms,
+        "The same in both directions, where the two settings above have their defaults.",
+        limits=_LONG,
+    )
 
-    log_dirs: str = "log"  # comma-separated; relative ones are below the data directory
-    num_recovery_threads_per_data_dir: int = 1
-    log_flush_offset_checkpoint_interval_ms: int = 60_000
-    log_flush_start_offset_checkpoint_interval_ms: int = 60_000
-    log_flush_scheduler_interval_ms: int = 3_000
-    log_retention_check_interval_ms: int = 300_000
-    log_verification_bytes_per_s: int = 8_388_608
-    replica_high_watermark_checkpoint_interval_ms: int = 5_000
-    log_cleanup_policy: str = "delete"
-    log_flush_interval_messages: int = _LONG_MAX
-    log_flush_interval_ms: int = _LONG_MAX
-    log_index_interval_bytes: int = 4_096
-    log_index_size_max_bytes: int = 10_485_760
-    log_message_timestamp_after_max_ms: int = _LONG_MAX
-    log_message_timestamp_before_max_ms: int = _LONG_MAX
-    log_message_timestamp_difference_max_ms: int = _LONG_MAX
-    log_message_timestamp_type: str = "CreateTime"
-    log_retention_bytes: int = -1
-    log_retention_ms: int = 604_800_000
-    log_roll_jitter_ms: int = 0
-    log_roll_ms: int = 604_800_000
-    log_segment_bytes: int = 1_073_741_824
-    log_segment_delete_delay_ms: int = 60_000
-    message_max_bytes: int = 1_048_588
-    min_insync_replicas: int = 1
+
+@dataclass(frozen=True)
+class ZooKeeperConfig:
+    """The table ``[zookeeper]``."""
+
+    session_timeout_ms: int = setting(
+        6_000,
+        "A broker that ZooKeeper has not heard of for this time counts as dead. A crash is noticed"
+        " at once by the guardian process; this is for machines and networks that fail.",
+        limits=_TIMEOUT,
+        prefix="zookeeper.",
+    )
+    connection_timeout_ms: int = setting(
+        18_000,
+        "How long a broker that starts tries to reach ZooKeeper.",
+        limits=_TIMEOUT,
+        prefix="zookeeper.",
+    )
 
 
-@dataclass(frozen=True, slots=True)
+_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
+
+
+@dataclass(frozen=True)
+class LoggingConfig:
+    """The table ``[logging]``."""
+
+    level: str = setting(
+        "INFO", "The least level of the lines in broker.log.", choices=_LEVELS, ours=True
+    )
+    levels: Mapping[str, str] = setting(
+        {"kazoo": "WARNING", "pykka": "WARNING"},
+        'The level of single loggers. "state.change" at DEBUG has a line for each partition and'
+        ' replica; the others are modules, such as "regent.core.controller".',
+        choices=_LEVELS,
+        ours=True,
+    )
+
+
+@dataclass(frozen=True)
 class Settings:
     """All settings of one process."""
 
@@ -169,119 +401,4 @@ class Settings:
     controller: ControllerConfig = field(default_factory=ControllerConfig)
     log: LogsConfig = field(default_factory=LogsConfig)
     zookeeper: ZooKeeperConfig = field(default_factory=ZooKeeperConfig)
-
-
-def load_settings(path: Path | None, overrides: Mapping[str, Mapping[str, Any]]) -> Settings:
-    """Read a TOML file (None: the defaults) and put ``overrides`` (table → key → value) on top.
-
-    Raises ``SettingsError`` naming the file, the key and what it must be.
-    """
-    settings = Settings()
-    if path is not None:
-        settings = _merged(settings, _read_toml(path), str(path))
-    settings = _merged(settings, overrides, "command line")
-    source = "command line" if path is None else str(path)
-    _check_host(settings.broker, source)
-    _check_replication(settings.broker, source)
-    _check_directories(settings.log, source)
-    connections_per_ip_overrides(settings.broker, source)
-    return settings
-
-
-def _read_toml(path: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise SettingsError(f"{path}: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise SettingsError(f"{path}: not valid TOML: {error}") from None
-
-
-def _merged(settings: Settings, tables: Mapping[str, Any], source: str) -> Settings:
-    known = {f.name: getattr(settings, f.name) for f in fields(settings)}
-    for name, table in tables.items():
-        if name not in known:
-            raise SettingsError(f"{source}: unknown table [{name}]; there are {sorted(known)}")
-        if not isinstance(table, Mapping):
-            raise SettingsError(f"{source}: [{name}] must be a table")
-        known[name] = _updated(known[name], table, f"{source}: {name}")
-    return Settings(**known)
-
-
-def _updated(current: T, table: Mapping[str, Any], source: str) -> T:
-    types = get_type_hints(type(current))
-    for key, value in table.items():
-        if key not in types:
-            raise SettingsError(f"{source}.{key} is unknown; there are {sorted(types)}")
-        expected = types[key]
-        if type(value) is not expected:
-            raise SettingsError(f"{source}.{key} must be of type {expected.__name__}: {value!r}")
-        _check_range(key, value, source)
-    return replace(current, **table)  # type: ignore[type-var]
-
-
-def _check_range(key: str, value: object, source: str) -> None:
-    choices = _CHOICES.get(key)
-    if choices is not None and value not in choices:
-        raise SettingsError(f"{source}.{key} must be one of {sorted(choices)}: {value!r}")
-    if not isinstance(value, int) or isinstance(value, bool):
-        return
-    low, high = next(r for suffix, r in _RANGES.items() if key.endswith(suffix))
-    if not low <= value <= high:
-        raise SettingsError(f"{source}.{key} must be in {low}..{high}: {value}")
-
-
-def _check_replication(broker: BrokerConfig, source: str) -> None:
-    """Check what Kafka checks: a follower that waits for longer than the lag is never in sync."""
-    wait_ms, lag_ms = broker.replica_fetch_wait_max_ms, broker.replica_lag_time_max_ms
-    if wait_ms > lag_ms:
-        raise SettingsError(
-            f"{source}: broker.replica_fetch_wait_max_ms ({wait_ms}) must not exceed"
-            f" replica_lag_time_max_ms ({lag_ms})"
-        )
-
-
-def _check_host(broker: BrokerConfig, source: str) -> None:
-    """Check that others can be told where to find the broker."""
-    for key, host in (("host", broker.host), ("advertised_host", broker.advertised_host)):
-        if not _HOST.fullmatch(host):
-            raise SettingsError(
-                f"{source}: broker.{key} must be a name or an address, IPv6 without brackets:"
-                f" {host!r}"
-            )
-    if not broker.host:
-        raise SettingsError(f"{source}: broker.host must not be empty")
-    if is_every_address(broker.advertised_host):
-        raise SettingsError(
-            f"{source}: broker.advertised_host must be an address others can connect to:"
-            f" {broker.advertised_host!r}"
-        )
-    if is_every_address(broker.host) and not broker.advertised_host:
-        raise SettingsError(
-            f"{source}: broker.host {broker.host!r} listens on every address of this machine, which"
-            " tells others nothing: set broker.advertised_host (--advertised-host) to the name or"
-            " address at which they find it"
-        )
-
-
-def _check_directories(log: LogsConfig, source: str) -> None:
-    names = [name.strip() and normpath(name.strip()) for name in log.log_dirs.split(",")]
-    mistake = "an empty directory" if "" in names else "a directory twice"
-    if "" in names or len(set(names)) < len(names):
-        raise SettingsError(f"{source}: log.log_dirs names {mistake}: {log.log_dirs!r}")
-
-
-def connections_per_ip_overrides(
-    broker: BrokerConfig, source: str = "settings"
-) -> Mapping[str, int]:
-    """Return the limit of each host that has its own; raises ``SettingsError``."""
-    key = f"{source}: broker.max_connections_per_ip_overrides"
-    overrides: dict[str, int] = {}
-    for item in filter(None, map(str.strip, broker.max_connections_per_ip_overrides.split(","))):
-        host, _, count = item.rpartition(":")
-        if not host or not count.isdecimal() or int(count) > _INT_MAX:
-            raise SettingsError(f"{key} must be HOST:COUNT,…: {item!r}")
-        overrides[host.strip("[] ")] = int(count)
-    if not broker.max_connections_per_ip and not overrides:
-        raise SettingsError(f"{key} must name a host when max_connections_per_ip is 0")
-    return overrides
+    logging: LoggingConfig = field(default_factory=LoggingConfig)

@@ -33,7 +33,7 @@ BROKER_NAMES: Mapping[str, str] = {
 """What Kafka calls each setting when it is a broker's: the default of its topics."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class LogConfig:
     """Kafka's topic settings of the same names with ``.`` for ``_``, and Kafka's defaults.
 

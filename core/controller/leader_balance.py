@@ -210,7 +210,8 @@ class LeaderBalance:
     def check_later(self, controller_epoch: int) -> None:
         """Arm the timer again, in the term whose timer it is."""
         if controller_epoch == self._context.epoch:
-            self._schedule_rebalance(self._term.settings.leader_imbalance_check_interval_ms)
+            interval_s = self._term.settings.leader_imbalance_check_interval_seconds
+            self._schedule_rebalance(interval_s * 1000)
 
     def _schedule_rebalance(self, after_ms: int) -> None:
         event = AutoPreferredReplicaLeaderElection(self._context.epoch)

@@ -11,7 +11,7 @@ from regent.core.model import BrokerId
 from regent.core.ports import ControllerStore, TopicIds
 
 
-@dataclass(slots=True)
+@dataclass
 class ControllerSettings:
     """The settings the controller decides by; times in milliseconds.
 
@@ -27,7 +27,7 @@ class ControllerSettings:
     election_retry_ms: int = 1000
     auto_leader_rebalance_enable: bool = True
     leader_imbalance_per_broker_percentage: int = 10
-    leader_imbalance_check_interval_ms: int = 300_000
+    leader_imbalance_check_interval_seconds: int = 300
     first_leader_imbalance_check_ms: int = 5_000
     controlled_shutdown_ack_timeout_ms: int = 5_000
     tell_again_ms: int = 10_000

@@ -59,7 +59,7 @@ from regent.core.replication.turns import Turns
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ReplicationSettings:
     """Kafka's settings of the same names."""
 

@@ -3,7 +3,6 @@ from __future__ import annotations
 from regent.broker.broker_settings import broker_settings
 from regent.config.settings import BrokerConfig, Settings
 from regent.core.admin.config_descriptions import BrokerSetting, ConfigType
-from regent.core.log_config import BROKER_NAMES
 
 
 def test_settings_have_kafkas_names_and_say_what_they_would_be_by_default():
@@ -16,7 +15,4 @@ def test_settings_have_kafkas_names_and_say_what_they_would_be_by_default():
     assert described["log.flush.interval.ms"].type is ConfigType.LONG
     assert described["log.dirs"].type is ConfigType.STRING
     assert "zookeeper.session.timeout.ms" in described
-
-
-def test_whatever_topics_can_override_is_a_setting_of_brokers():
-    assert broker_settings(Settings(), 0).keys() >= set(BROKER_NAMES.values())
+    assert described["logging.levels"].value == "kazoo=WARNING,pykka=WARNING"

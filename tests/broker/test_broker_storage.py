@@ -16,7 +16,7 @@ import regent.broker.broker_storage
 from regent.actors.broker import Broker, BrokerCallbacks, LogDirectoryFailed
 from regent.actors.timer import monotonic_ms
 from regent.broker.broker_storage import BrokerStorage
-from regent.config.settings import load_settings
+from regent.config.settings_file import load_settings
 from regent.core.errors import StorageError
 from regent.core.model import TopicPartition
 from regent.core.protocol.client import ACKS_LEADER

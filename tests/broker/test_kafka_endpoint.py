@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 
-from regent.config.settings import load_settings
+from regent.config.settings_file import load_settings
 from regent.transport.kafka.metrics import Closed
 from tests.support.memory_logs import MemoryLogs
 from tests.support.served_endpoint import ServedEndpoint

@@ -13,7 +13,8 @@ from regent.broker.machine_settings import (
     log_directories,
     replication_settings,
 )
-from regent.config.settings import Settings, load_settings
+from regent.config.settings import Settings
+from regent.config.settings_file import load_settings
 from regent.core.controller.term import ControllerSettings
 from regent.core.log_config import LogConfig
 from regent.core.replication.replica_manager import ReplicationSettings
@@ -64,7 +65,7 @@ def test_every_setting_arrives():
         delete_topic_enable=False,
         auto_leader_rebalance_enable=False,
         leader_imbalance_per_broker_percentage=20,
-        leader_imbalance_check_interval_ms=3_000,
+        leader_imbalance_check_interval_seconds=3,
         isr_changes_through_zookeeper=True,
     )
 

@@ -20,7 +20,8 @@ from regent.actors.scheduler import Scheduler
 from regent.actors.timer import monotonic_ms
 from regent.broker.machine_settings import replication_settings
 from regent.broker.replication import Replication
-from regent.config.settings import Settings, load_settings
+from regent.config.settings import Settings
+from regent.config.settings_file import load_settings
 from regent.core.errors import Errors
 from regent.core.model import LeaderAndIsr, LeaderIsrAndControllerEpoch, TopicPartition
 from regent.core.protocol.client import ACKS_ALL, ProducedPartition

@@ -14,7 +14,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from regent.cli.cluster import LOCK_FILE, cluster
+from regent.cli.cluster import LOCK_FILE, _retry_backoff_ms, cluster
+from regent.config.settings import Settings
+from regent.config.settings_file import load_settings
 
 
 def refusal(*arguments: object) -> str:
@@ -70,6 +72,23 @@ def test_an_ensemble_cannot_be_grown_around_its_data(tmp_path: Path) -> None:
 
 def test_a_zookeeper_address_that_is_none_is_refused(tmp_path: Path) -> None:
     assert "::::" in refusal("--data-dir", tmp_path, "--zookeeper", "::::")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", 200),
+        ("[broker]\nnum_partitions = 2\n", 200),
+        ("[broker]\ncontrolled_shutdown_retry_backoff_ms = 5000\n", 5_000),
+    ],
+)
+def test_a_cluster_pauses_shortly_at_its_end_unless_its_file_says_how_long(
+    tmp_path: Path, text: str, expected: int
+) -> None:
+    path = tmp_path / "cluster.toml"
+    path.write_text(text)
+    assert _retry_backoff_ms(load_settings(path, {}), path) == expected
+    assert _retry_backoff_ms(Settings(), None) == 200
 
 
 def test_settings_are_checked_before_the_brokers_read_them(tmp_path: Path) -> None:

@@ -59,7 +59,7 @@ def short_settings() -> ControllerSettings:
     return ControllerSettings(
         topic_deletion_retry_ms=2_000,
         election_retry_ms=250,
-        leader_imbalance_check_interval_ms=5_000,
+        leader_imbalance_check_interval_seconds=5,
         first_leader_imbalance_check_ms=3_000,
         controlled_shutdown_ack_timeout_ms=2_000,
         tell_again_ms=2_500,

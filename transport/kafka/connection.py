@@ -3,9 +3,9 @@
 It works on the socket itself and not through an asyncio transport, which would copy what is
 received and cannot put a file between two pieces of memory.
 
-A connection takes up no request, and is not read from, while it has ``requests_per_connection``
-under way, or does not read its answers, or waits for memory; and it takes turns with the others
-(``turns``). Mirrors ``kafka.network.Processor``.
+A connection accepts no request, and is not read, while ``queued_requests_per_connection`` of its
+requests are in work, while the client does not read its answers, and while it waits for memory.
+Connections take turns (``turns``). Mirrors ``kafka.network.Processor``.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from collections.abc import Callable, Coroutine, Generator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
+from regent.config.settings import BrokerConfig
 from regent.core.errors import StorageError
-from regent.transport.descriptors import UNLIMITED
 from regent.transport.kafka.api import (
     KafkaAnswer,
     KafkaApi,
@@ -55,13 +55,13 @@ class KafkaLimits:
     connection has about as much at most.
     """
 
-    socket_request_max_bytes: int = 104_857_600
-    max_connections: int = UNLIMITED
-    max_connections_per_ip: int = UNLIMITED
+    socket_request_max_bytes: int = BrokerConfig.socket_request_max_bytes
+    max_connections: int = BrokerConfig.max_connections
+    max_connections_per_ip: int = BrokerConfig.max_connections_per_ip
     max_connections_per_ip_overrides: Mapping[str, int] = field(default_factory=dict)
-    requests_per_connection: int = 64  # under way at a time
-    connections_max_idle_ms: int = 600_000
-    queued_max_request_bytes: int = 268_435_456
+    queued_requests_per_connection: int = BrokerConfig.queued_requests_per_connection
+    connections_max_idle_ms: int = BrokerConfig.connections_max_idle_ms
+    queued_max_request_bytes: int = BrokerConfig.queued_max_request_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,7 +224,7 @@ class Connection:
 
     @property
     def _is_at_limit(self) -> bool:
-        is_full = len(self._under_way) >= self._parts.limits.requests_per_connection
+        is_full = len(self._under_way) >= self._parts.limits.queued_requests_per_connection
         return is_full or self._waits_for_memory
 
     @property

@@ -101,7 +101,7 @@ def test_everything_in_order_costs_nothing(office: Office) -> None:
 
 def test_the_timer_is_armed_for_this_term_first_soon_and_then_again_and_again() -> None:
     settings = ControllerSettings(
-        first_leader_imbalance_check_ms=5, leader_imbalance_check_interval_ms=300
+        first_leader_imbalance_check_ms=5, leader_imbalance_check_interval_seconds=300
     )
     office = Office((1, 2), settings)
     again = AutoPreferredReplicaLeaderElection(office.context.epoch)
@@ -109,7 +109,7 @@ def test_the_timer_is_armed_for_this_term_first_soon_and_then_again_and_again() 
     assert of_type(office.effects(), ScheduleEvent) == [ScheduleEvent(5, again)]
     for _ in range(2):
         office.balance.rebalance()
-        assert of_type(office.effects(), ScheduleEvent) == [ScheduleEvent(300, again)]
+        assert of_type(office.effects(), ScheduleEvent) == [ScheduleEvent(300_000, again)]
 
 
 def test_without_automatic_rebalancing_no_timer_is_armed() -> None:

@@ -98,7 +98,7 @@ def test_versions_are_told_even_to_those_who_ask_in_an_unknown_one(listen: Liste
 
 def test_a_connection_has_so_many_requests_under_way_and_others_go_on(listen: Listen):
     desk = Desk()
-    listener = listen(desk.apis, KafkaLimits(requests_per_connection=2))
+    listener = listen(desk.apis, KafkaLimits(queued_requests_per_connection=2))
     with RawClient(listener) as busy, RawClient(listener) as other:
         busy.send(b"".join(request_bytes(b"%d" % number, number) for number in range(5)))
         assert [desk.next_begun(), desk.next_begun()] == [b"0", b"1"]

@@ -13,7 +13,7 @@ from tests.transport.kafka.conftest import Listen
 from tests.transport.kafka.raw_client import METADATA, WAIT_S, RawClient, request_bytes
 
 CLIENTS, REQUESTS = 8, 100
-LIMITS = KafkaLimits(requests_per_connection=5, queued_max_request_bytes=500_000)
+LIMITS = KafkaLimits(queued_requests_per_connection=5, queued_max_request_bytes=500_000)
 
 
 async def echo(request: KafkaRequest) -> KafkaAnswer:

@@ -9,12 +9,8 @@ from typing import Any
 
 import pytest
 
-from regent.config.settings import (
-    Settings,
-    SettingsError,
-    connections_per_ip_overrides,
-    load_settings,
-)
+from regent.config.settings import Settings
+from regent.config.settings_file import SettingsError, connections_per_ip_overrides, load_settings
 
 Write = Callable[[str], Path]
 
@@ -96,6 +92,12 @@ def test_a_file_changes_what_it_names(write: Write) -> None:
     assert settings.broker.host == Settings().broker.host
 
 
+def test_the_level_of_one_logger_leaves_those_of_others(write: Write) -> None:
+    path = write('[logging.levels]\n"state.change" = "DEBUG"\n')
+    levels = {"kazoo": "WARNING", "pykka": "WARNING", "state.change": "DEBUG"}
+    assert load_settings(path, {}).logging.levels == levels
+
+
 def test_the_command_line_has_the_last_word(write: Write) -> None:
     path = write("[broker]\nport = 9092\nmetrics_port = 1\n")
     settings = load_settings(path, {"broker": {"port": 1234}, "zookeeper": {}})
@@ -116,7 +118,7 @@ def test_every_setting_can_be_set_to_its_default(write: Write) -> None:
     [
         (
             "[brokr]\n",
-            "unknown table [brokr]; there are ['broker', 'controller', 'log', 'zookeeper']",
+            "unknown table [brokr]; there are ['broker', 'controller', 'log', 'logging', ",
         ),
         ("port = 1\n", "unknown table [port]"),
         ("broker = 1\n", "[broker] must be a table"),
@@ -135,6 +137,9 @@ def test_every_setting_can_be_set_to_its_default(write: Write) -> None:
             '[broker]\nisr_change_protocol = "raft"\n',
             "broker.isr_change_protocol must be one of ['controller', 'zookeeper']: 'raft'",
         ),
+        ('[logging]\nlevel = "LOUD"\n', "logging.level must be one of ['DEBUG', 'ERROR',"),
+        ('[logging]\nlevels = "DEBUG"\n', "logging.levels must be of type dict: 'DEBUG'"),
+        ('[logging.levels]\nkazoo = "info"\n', "logging.levels must be one of ['DEBUG',"),
         ("[broker]\nisr_change_protocol = 1\n", "isr_change_protocol must be of type str: 1"),
         (
             "[controller]\nleader_imbalance_per_broker_percentage = 101\n",

@@ -1,0 +1,136 @@
+"""Reads settings from a TOML file and from the command line.
+
+A file has the tables of ``config.settings.Settings``. An unknown table or key, and a value of the
+wrong type or out of range, is an error that names it.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import fields, replace
+from os.path import normpath
+from pathlib import Path
+from typing import Any, TypeVar
+
+from regent.config.addresses import is_every_address
+from regent.config.setting import INT_MAX, settings_of
+from regent.config.settings import BrokerConfig, LoggingConfig, LogsConfig, Settings
+from regent.core.errors import RegentError
+
+T = TypeVar("T")
+
+_HOST = re.compile(r"[0-9A-Za-z\-%._:]*", re.ASCII)  # what clients understand in a registration
+
+
+class SettingsError(RegentError):
+    """A setting is unknown or has an impossible value; the message names it."""
+
+
+def load_settings(path: Path | None, overrides: Mapping[str, Mapping[str, Any]]) -> Settings:
+    """Read a TOML file (None: the defaults) and put ``overrides`` (table → key → value) on top.
+
+    Raises ``SettingsError`` naming the file, the key and what it must be.
+    """
+    settings = Settings()
+    if path is not None:
+        settings = _merged(settings, read_tables(path), str(path))
+    settings = _merged(settings, overrides, "command line")
+    source = "command line" if path is None else str(path)
+    _check_host(settings.broker, source)
+    _check_replication(settings.broker, source)
+    _check_directories(settings.log, source)
+    connections_per_ip_overrides(settings.broker, source)
+    return settings
+
+
+def read_tables(path: Path) -> dict[str, Any]:
+    """Return the tables of a file as they are written; raises ``SettingsError``."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise SettingsError(f"{path}: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise SettingsError(f"{path}: not valid TOML: {error}") from None
+
+
+def _merged(settings: Settings, tables: Mapping[str, Any], source: str) -> Settings:
+    known = {f.name: getattr(settings, f.name) for f in fields(settings)}
+    for name, table in tables.items():
+        if name not in known:
+            raise SettingsError(f"{source}: unknown table [{name}]; there are {sorted(known)}")
+        if not isinstance(table, Mapping):
+            raise SettingsError(f"{source}: [{name}] must be a table")
+        known[name] = _updated(known[name], table, f"{source}: {name}")
+    return Settings(**known)
+
+
+def _updated(current: T, table: Mapping[str, Any], source: str) -> T:
+    declared = {setting.name: setting for setting in settings_of(type(current)())}
+    for key, value in table.items():
+        if key not in declared:
+            raise SettingsError(f"{source}.{key} is unknown; there are {sorted(declared)}")
+        problem = declared[key].problem(value)
+        if problem is not None:
+            raise SettingsError(f"{source}.{key} {problem}")
+    changes: dict[str, Any] = dict(table)
+    if isinstance(current, LoggingConfig) and "levels" in changes:
+        changes["levels"] = {**current.levels, **changes["levels"]}
+    return replace(current, **changes)  # type: ignore[type-var]
+
+
+def _check_replication(broker: BrokerConfig, source: str) -> None:
+    """Check what Kafka checks: a follower that waits for longer than the lag is never in sync."""
+    wait_ms, lag_ms = broker.replica_fetch_wait_max_ms, broker.replica_lag_time_max_ms
+    if wait_ms > lag_ms:
+        raise SettingsError(
+            f"{source}: broker.replica_fetch_wait_max_ms ({wait_ms}) must not exceed"
+            f" replica_lag_time_max_ms ({lag_ms})"
+        )
+
+
+def _check_host(broker: BrokerConfig, source: str) -> None:
+    """Check that others can be told where to find the broker."""
+    for key, host in (("host", broker.host), ("advertised_host", broker.advertised_host)):
+        if not _HOST.fullmatch(host):
+            raise SettingsError(
+                f"{source}: broker.{key} must be a name or an address, IPv6 without brackets:"
+                f" {host!r}"
+            )
+    if not broker.host:
+        raise SettingsError(f"{source}: broker.host must not be empty")
+    if is_every_address(broker.advertised_host):
+        raise SettingsError(
+            f"{source}: broker.advertised_host must be an address others can connect to:"
+            f" {broker.advertised_host!r}"
+        )
+    if is_every_address(broker.host) and not broker.advertised_host:
+        raise SettingsError(
+            f"{source}: broker.host {broker.host!r} listens on every address of this machine, which"
+            " tells others nothing: set broker.advertised_host (--advertised-host) to the name or"
+            " address at which they find it"
+        )
+
+
+def _check_directories(log: LogsConfig, source: str) -> None:
+    names = [name.strip() and normpath(name.strip()) for name in log.log_dirs.split(",")]
+    mistake = "an empty directory" if "" in names else "a directory twice"
+    if "" in names or len(set(names)) < len(names):
+        raise SettingsError(f"{source}: log.log_dirs names {mistake}: {log.log_dirs!r}")
+
+
+def connections_per_ip_overrides(
+    broker: BrokerConfig, source: str = "settings"
+) -> Mapping[str, int]:
+    """Return the limit of each host that has its own; raises ``SettingsError``."""
+    key = f"{source}: broker.max_connections_per_ip_overrides"
+    overrides: dict[str, int] = {}
+    for item in filter(None, map(str.strip, broker.max_connections_per_ip_overrides.split(","))):
+        host, _, count = item.rpartition(":")
+        if not host or not count.isdecimal() or int(count) > INT_MAX:
+            raise SettingsError(f"{key} must be HOST:COUNT,…: {item!r}")
+        overrides[host.strip("[] ")] = int(count)
+    if not broker.max_connections_per_ip and not overrides:
+        raise SettingsError(f"{key} must name a host when max_connections_per_ip is 0")
+    return overrides
