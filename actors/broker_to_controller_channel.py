@@ -1,6 +1,6 @@
-"""Takes to the broker that rules what clients ask of another.
+"""The connection over which a broker forwards requests about topics to the active controller's.
 
-Mirrors ``kafka.server.ForwardingManager``, except that only a decision is waited for.
+Mirrors ``kafka.server.BrokerToControllerChannelManager``.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ OpenForwardChannel: TypeAlias = Callable[[str], RequestChannel[TopicsRequest]]
 class BrokerToControllerChannel(RegentActor):
     """Answers with the TopicsResponse, a ``RequestError``, or ``ControllerUnknownError``.
 
-    The controller is looked for in the metadata cache, anew for every request.
+    The controller's address is read from the metadata cache for every request.
     """
 
     inbox_limit = 1_000
@@ -45,13 +45,13 @@ class BrokerToControllerChannel(RegentActor):
         self._channel = ChannelToCurrent(open_channel)
 
     def handle(self, message: TopicsRequest, reply: Reply | None) -> None:
-        """Ask the controller's broker once."""
+        """Send the request to the controller's broker once."""
         if reply is None:
             return
         left_ms = round(DECISION_TIMEOUT_MS - self.queue_ms)
         controller = self._cache.snapshot.controller
         if left_ms <= 0 or controller is None or controller.control_endpoint is None:
-            reply.fail(ControllerUnknownError("no controller can be asked"))
+            reply.fail(ControllerUnknownError("no controller is known"))
             return
         channel = self._channel.to(controller.control_endpoint)
         try:

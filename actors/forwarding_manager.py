@@ -1,9 +1,10 @@
-"""Answers what clients ask of topics, in every broker.
+"""Answers requests about topics, in every broker.
 
-A request is taken to the broker that rules, which decides and writes, as often as it takes to find
-it. Then the answer waits until this broker's own metadata cache shows what was asked for, so that a
-client that is told of a topic can ask the same broker where it is. Mirrors the purgatory of
-``kafka.server.ZkAdminManager`` and ``kafka.server.AutoTopicCreationManager``.
+A request is taken to the active controller's broker, which decides and writes, as often as it takes
+to find that broker. Then the answer waits until this broker's own metadata cache shows what was
+asked for, so that a client that is told of a topic can ask the same broker where it is. Mirrors
+``kafka.server.ForwardingManager``, the purgatory of ``kafka.server.ZkAdminManager`` and
+``kafka.server.AutoTopicCreationManager``.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from regent.actors.inbox import Asked, InboxFullError, Reply
 from regent.actors.runtime import RegentActor, Supervisor
 from regent.actors.scheduler import Scheduler
 from regent.actors.timer import Timer, monotonic_ms
-from regent.core.admin.admin_requests import PendingAnswer, refuse
+from regent.core.admin.admin_requests import PendingAnswer, done_before, refuse
 from regent.core.errors import Errors
 from regent.core.model import BrokerId, TopicPartition
 from regent.core.ports import TopicIds
@@ -32,7 +33,6 @@ from regent.core.protocol.topics import (
     CreatePartitionsRequest,
     CreateTopicsRequest,
     DeleteTopicsRequest,
-    TopicOutcome,
     TopicsRequest,
     TopicsResponse,
 )
@@ -43,8 +43,8 @@ logger = logging.getLogger(__name__)
 
 MAX_PENDING = 1_000
 MAX_WAIT_MS = 300_000
-MIN_PATIENCE_MS = 10_000  # for a decision, of clients that do not wait for the cluster
-CREATION_TIMEOUT_MS = 1_000  # of topics that are created because somebody asked about them
+MIN_PATIENCE_MS = 10_000  # for a decision, also if the request waits for nothing
+CREATION_TIMEOUT_MS = 1_000  # of topics that are created on demand
 MAX_MISSING = 1_000
 RETRY_BACKOFF_MS = 100
 MAX_RETRY_BACKOFF_MS = 1_000
@@ -54,19 +54,19 @@ _CREATED = (Errors.NONE, Errors.REQUEST_TIMED_OUT, Errors.TOPIC_ALREADY_EXISTS)
 
 @dataclass(frozen=True, slots=True)
 class MetadataChanged:
-    """The metadata cache may show what somebody waits for."""
+    """The metadata cache has changed, and may show what a request waits for."""
 
 
 @dataclass(frozen=True, slots=True)
 class CreateMissing:
-    """Somebody asked about topics that do not exist."""
+    """Clients asked about topics that do not exist."""
 
     topics: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class _Decided:
-    """The controller's broker answered request ``number``; or why it did not."""
+    """The answer of the controller's broker to request ``number``, or the error instead of it."""
 
     number: int
     answer: object
@@ -84,7 +84,7 @@ _Message: TypeAlias = TopicsRequest | MetadataChanged | CreateMissing | _Decided
 
 @dataclass(slots=True)
 class _Waiting:
-    """A request that is not answered yet; ``undone``: topics it had not been done to before."""
+    """A request that is not answered yet; ``undone``: see ``done_before``."""
 
     request: TopicsRequest
     reply: Reply
@@ -96,14 +96,14 @@ class _Waiting:
 
 
 class ForwardingManager(RegentActor):
-    """Takes ``TopicsRequest`` and ``CreateMissing`` from anybody; never waits for anything."""
+    """Takes ``TopicsRequest`` and ``CreateMissing`` on any thread; never blocks."""
 
     def __init__(
         self,
         broker_id: BrokerId,
         cache: MetadataCache,
         topic_ids: TopicIds,
-        forwarder: ActorRef[BrokerToControllerChannel],
+        channel: ActorRef[BrokerToControllerChannel],
         scheduler: Scheduler,
         *,
         min_patience_ms: int = MIN_PATIENCE_MS,
@@ -113,11 +113,11 @@ class ForwardingManager(RegentActor):
         self._min_patience_ms = min_patience_ms
         self._cache = cache
         self._topic_ids = topic_ids
-        self._forwarder = forwarder
+        self._channel = channel
         self._scheduler = scheduler
         self._numbers = count(1)
         self._waiting: dict[int, _Waiting] = {}
-        self._missing: dict[str, None] = {}  # in the order they were asked about
+        self._missing: dict[str, None] = {}  # in the order of arrival
         self._being_created: tuple[str, ...] = ()
         self._is_failing = False
         self._deadline = Timer(scheduler, lambda: self._tell(MetadataChanged()))
@@ -129,11 +129,11 @@ class ForwardingManager(RegentActor):
 
     @staticmethod
     def collapse_key(message: object) -> Hashable | None:
-        """One look at the metadata is enough however much has changed."""
+        """Several changes of the metadata cache need one look at it."""
         return message if isinstance(message, MetadataChanged) else None
 
     def handle(self, message: _Message, reply: Reply | None) -> None:
-        """Take a request, or go on with those there are."""
+        """Take a request, or continue with those that wait."""
         match message:
             case MetadataChanged():
                 self._poll(list(self._waiting))
@@ -148,13 +148,13 @@ class ForwardingManager(RegentActor):
                     self._take(message, reply)
 
     def preemption_answer(self, message: object) -> object:
-        """Have clients ask another broker when this one ends."""
+        """Send clients to another broker when this one stops."""
         if isinstance(message, TopicsRequest):
             return refuse(message, Errors.NOT_CONTROLLER, "the broker is shutting down")
         return super().preemption_answer(message)
 
     def on_stop(self) -> None:
-        """Wait for nothing any more."""
+        """Cancel the timer."""
         self._deadline.cancel()
 
     # --- from the request to the decision ---
@@ -176,10 +176,13 @@ class ForwardingManager(RegentActor):
         self._forward(number)
 
     def _with_topic_ids(self, request: TopicsRequest) -> TopicsRequest:
-        """Name the topics to create, so that another attempt knows them again."""
+        """Give new topics their ids, so that a second attempt recognises what the first created."""
         if not isinstance(request, CreateTopicsRequest):
             return request
-        topics = (t._replace(topic_id=self._topic_ids.new_topic_id()) for t in request.topics)
+        topics = (
+            topic._replace(topic_id=topic.topic_id or self._topic_ids.new_topic_id())
+            for topic in request.topics
+        )
         return replace(request, topics=tuple(topics))
 
     def _forward(self, number: int) -> None:
@@ -189,7 +192,7 @@ class ForwardingManager(RegentActor):
         waiting.attempts += 1
         reply = Reply.of(lambda answer: self._tell(_Decided(number, answer)))
         try:
-            self._forwarder.tell(Asked(waiting.request, reply))
+            self._channel.tell(Asked(replace(waiting.request, timeout_ms=0), reply))
         except (ActorDeadError, InboxFullError) as error:
             self._on_decided(number, error)
 
@@ -197,10 +200,14 @@ class ForwardingManager(RegentActor):
         waiting = self._waiting.get(number)
         if waiting is None:
             return
-        if isinstance(answer, TopicsResponse) and not _is_elsewhere(answer):
+        if isinstance(answer, TopicsResponse) and answer.error_code is Errors.NONE:
             self._is_failing = False
-            outcomes = [_excused(waiting, outcome) for outcome in answer.outcomes]
-            waiting.pending = PendingAnswer(waiting.request, outcomes, waiting.deadline_ms)
+            request = waiting.request
+            if waiting.attempts > 1:
+                undone = waiting.undone
+                outcomes = tuple(done_before(request, o, undone) for o in answer.outcomes)
+                answer = replace(answer, outcomes=outcomes)
+            waiting.pending = PendingAnswer(request, answer, waiting.deadline_ms)
             self._poll([number])
         elif monotonic_ms() >= waiting.decide_until_ms:
             self._finish(number, _given_up(waiting.request, answer))
@@ -217,9 +224,9 @@ class ForwardingManager(RegentActor):
         snapshot, now_ms = self._cache.snapshot, monotonic_ms()
         for number in numbers:
             pending = self._waiting[number].pending
-            outcomes = None if pending is None else pending.poll(snapshot, now_ms)
-            if outcomes is not None:
-                self._finish(number, TopicsResponse(tuple(outcomes)))
+            response = None if pending is None else pending.poll(snapshot, now_ms)
+            if response is not None:
+                self._finish(number, response)
         pendings = [waiting.pending for waiting in self._waiting.values() if waiting.pending]
         self._deadline.cancel()
         if pendings:
@@ -233,10 +240,10 @@ class ForwardingManager(RegentActor):
         with suppress(ActorDeadError):
             self.actor_ref.tell(message)
 
-    # --- topics somebody asked about ---
+    # --- automatic creation ---
 
     def _want(self, topics: Collection[str]) -> None:
-        """Have topics created, together with those that others want meanwhile."""
+        """Create topics, together with those that are asked about meanwhile."""
         for topic in topics:
             if len(self._missing) < MAX_MISSING and topic not in self._being_created:
                 self._missing[topic] = None
@@ -253,7 +260,7 @@ class ForwardingManager(RegentActor):
             self._take(request, Reply.of(self._on_created))
 
     def _on_created(self, answer: Any) -> None:
-        """Go on with the next; runs on this actor's thread, as nobody else answers its requests."""
+        """Log, and create the next; runs on this actor's thread, which answers all its requests."""
         failed = [o for o in answer.outcomes if o.error_code not in _CREATED]
         created = len(answer.outcomes) - len(failed)
         if created:
@@ -273,18 +280,14 @@ class ForwardingManager(RegentActor):
             self._tell(CreateMissing(()))
 
 
-def _is_elsewhere(response: TopicsResponse) -> bool:
-    return any(outcome.error_code is Errors.NOT_CONTROLLER for outcome in response.outcomes)
-
-
 def _reason(answer: object) -> str:
     if isinstance(answer, TopicsResponse):
-        return "whoever was asked rules no more"
+        return "the broker that was asked is not the controller any more"
     return str(answer)
 
 
 def _given_up(request: TopicsRequest, answer: object) -> TopicsResponse:
-    """Return the answer after the last attempt: it failed, or nobody knows whether it did."""
+    """Return the answer after the last attempt: it failed, or its outcome is unknown."""
     if isinstance(answer, TopicsResponse):
         return answer
     was_not_sent = isinstance(answer, ControllerUnknownError | PeerUnreachableError)
@@ -308,13 +311,3 @@ def _undone(request: TopicsRequest, snapshot: MetadataSnapshot) -> frozenset[str
             )
         case CreateTopicsRequest():
             return frozenset()
-
-
-def _excused(waiting: _Waiting, outcome: TopicOutcome) -> TopicOutcome:
-    """Take for done what an earlier attempt, whose answer was lost, has done."""
-    is_deletion = isinstance(waiting.request, DeleteTopicsRequest)
-    done = Errors.UNKNOWN_TOPIC_OR_PARTITION if is_deletion else Errors.INVALID_PARTITIONS
-    is_repeated = waiting.attempts > 1 and outcome.topic in waiting.undone
-    if is_repeated and outcome.error_code is done:
-        return outcome._replace(error_code=Errors.NONE, message="")
-    return outcome

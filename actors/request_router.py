@@ -9,6 +9,7 @@ from pykka import ActorDeadError, ActorRef
 
 from regent.actors.broker import Broker, ControlRequestReceived
 from regent.actors.controller_event_manager import ControllerEventManager
+from regent.actors.forwarding_manager import ForwardingManager
 from regent.actors.inbox import Asked, InboxFullError, Reply
 from regent.actors.topic_request_handler import TopicRequestHandler
 from regent.core.errors import Errors, SessionExpiredError
@@ -34,10 +35,12 @@ class RequestRouter:
         self,
         broker: ActorRef[Broker],
         controller: ActorRef[ControllerEventManager],
+        forwarding: ActorRef[ForwardingManager],
         topics: ActorRef[TopicRequestHandler],
     ) -> None:
         self._broker = broker
         self._controller = controller
+        self._forwarding = forwarding
         self._topics = topics
 
     def __call__(self, incoming: IncomingRequest) -> None:
@@ -56,7 +59,8 @@ class RequestRouter:
             case DescribeMetadataRequest() | ShutdownBrokerRequest():
                 actor, message = self._broker, incoming.body
             case body if isinstance(body, TopicsRequest):
-                actor, message = self._topics, incoming.body
+                waits = body.timeout_ms > 0
+                actor, message = (self._forwarding if waits else self._topics), incoming.body
             case body if isinstance(body, ControllerRequest):
                 actor, message = self._controller, incoming.body
             case _:

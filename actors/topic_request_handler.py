@@ -1,4 +1,4 @@
-"""Decides what clients ask of topics, at the broker that rules."""
+"""Decides requests about topics, on the active controller's broker."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from regent.actors.runtime import RegentActor, Supervisor
 from regent.core.admin.admin_manager import AdminManager
 from regent.core.errors import RegentError
 from regent.core.model import BrokerId
-from regent.core.protocol.topics import TopicsRequest, TopicsResponse
+from regent.core.protocol.topics import TopicsRequest
 
 logger = logging.getLogger(__name__)
 
 DECISION_TIMEOUT_MS = 5_000
-"""How long whoever asks waits for a decision; after that it is asked for again."""
+"""How long a broker waits for a decision; then it repeats the request."""
 
 
 class TooLateError(RegentError):
-    """Whoever asked no longer waits."""
+    """The sender does not wait for the answer any more."""
 
 
 class TopicRequestHandler(RegentActor):
-    """Owns the AdminManager; ZooKeeper and the placement service may keep it waiting."""
+    """Owns the AdminManager; blocks on ZooKeeper and on the placement service."""
 
     inbox_limit = 1_000
 
@@ -34,15 +34,15 @@ class TopicRequestHandler(RegentActor):
         self._is_failing = False
 
     def handle(self, message: TopicsRequest, reply: Reply | None) -> None:
-        """Decide, and answer with what was decided; waiting for the cluster is up to the asker."""
+        """Decide, and answer at once; ``ForwardingManager`` waits for the cluster."""
         if reply is None:
             return
         try:
             if self.queue_ms > DECISION_TIMEOUT_MS:
-                raise TooLateError("there is too much to decide")
-            reply.set(TopicsResponse(self._manager.decide(message)))
+                raise TooLateError("too many requests wait for a decision")
+            reply.set(self._manager.decide(message))
             self._is_failing = False
-        except RegentError as error:  # it may have been done in part; it is asked for again
+        except RegentError as error:  # done in part, perhaps; the sender repeats it
             log = logger.debug if self._is_failing else logger.warning
             log("%s: %s: %s", self.name, type(message).__name__, error)
             self._is_failing = True

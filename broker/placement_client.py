@@ -1,6 +1,6 @@
-"""Has topics that clients create placed by the resident placement service, if it can.
+"""Asks the resident placement service to place new partitions, and places them here if it cannot.
 
-The same rule applied right here takes its place when it is down, not warm yet, or slow: a topic
+The same algorithm runs in this process when the service is down, not warm yet, or slow: a new topic
 must not wait for Spark. That is counted, and logged once until the service answers again.
 """
 
@@ -31,17 +31,18 @@ TIMEOUT_S = 3.0
 PAUSE_S = 5.0
 _STATUS_TIMEOUT_S = 1.0
 _READY = "ready"
+_STARTING = ("starting", "warming")
 
 
 class PlacementUnavailableError(RegentError):
-    """The service did not place what it was asked to."""
+    """The service did not place the partitions; the message says why."""
 
 
 class PlacementClient:
     """Implements ``core.admin.admin_requests.TopicPlacer``; belongs to one thread.
 
-    ``find_endpoint`` is called for each request, because the service may have been started anew;
-    None: there is none. After a failure it is not asked for ``PAUSE_S``.
+    ``find_endpoint`` is called for each request, because the service may have been restarted; it
+    returns None when there is no service. After a failure it is not asked for ``PAUSE_S``.
     """
 
     def __init__(
@@ -63,12 +64,14 @@ class PlacementClient:
         self._failure: str | None = None
         self._ask_again_at = 0.0
 
-    def __call__(self, request: PlaceTopicsRequest) -> Sequence[PlacedPartition]:
+    def place(self, request: PlaceTopicsRequest, *, use_service: bool) -> PlaceTopicsResponse:
         """Place the partitions; raises ``PlacementError`` only if ``replica_placer.check`` does."""
         self.placements += 1
+        if not use_service:
+            return PlaceTopicsResponse(Errors.NONE, "", tuple(place(request)))
         if self._failure is None or self._clock() >= self._ask_again_at:
             try:
-                placed = self._ask(request)
+                answer = self._ask(request)
             except (PlacementUnavailableError, RequestError) as error:
                 log = logger.debug if self._failure else logger.warning
                 log("New topics are placed without the placement service: %s", error)
@@ -78,26 +81,46 @@ class PlacementClient:
                 if self._failure is not None:
                     logger.info("The placement service places new topics again")
                 self._failure = None
-                return placed
+                return answer
         self.fallbacks += 1
-        return place(request)
+        note = f"{self._failure}: placed by the same algorithm, without Spark"
+        return PlaceTopicsResponse(Errors.NONE, note, tuple(place(request)))
 
-    def _ask(self, request: PlaceTopicsRequest) -> Sequence[PlacedPartition]:
+    def warming(self) -> str:
+        """See ``TopicPlacer.warming``."""
         endpoint = self._find_endpoint()
         if endpoint is None:
-            raise PlacementUnavailableError("there is none")
+            return ""
+        try:
+            with RemoteActorRef(self._context, endpoint, client_id=self._client_id) as service:
+                status = _status(service)
+        except RequestError:
+            return ""
+        return (status.message or status.state) if status.state in _STARTING else ""
+
+    def _ask(self, request: PlaceTopicsRequest) -> PlaceTopicsResponse:
+        endpoint = self._find_endpoint()
+        if endpoint is None:
+            raise PlacementUnavailableError("there is no placement service")
         with RemoteActorRef(self._context, endpoint, client_id=self._client_id) as service:
-            status = service.ask(PlacementStatusRequest(), timeout=_STATUS_TIMEOUT_S)
-            assert isinstance(status, PlacementStatusResponse)
+            status = _status(service)
             if status.state != _READY:
-                raise PlacementUnavailableError(f"it is {status.state}: {status.message}")
+                reason = f" ({status.message})" if status.message else ""
+                raise PlacementUnavailableError(f"the placement service is {status.state}{reason}")
             answer = service.ask(request, timeout=self._timeout_s)
         assert isinstance(answer, PlaceTopicsResponse)
         if answer.error_code is not Errors.NONE:
             raise PlacementUnavailableError(answer.message or answer.error_code.name)
         if not _is_complete(request, answer.partitions):
-            raise PlacementUnavailableError("what it answered is not what it was asked for")
-        return answer.partitions
+            message = "the placement service placed other partitions than it was asked to"
+            raise PlacementUnavailableError(message)
+        return answer
+
+
+def _status(service: RemoteActorRef) -> PlacementStatusResponse:
+    status = service.ask(PlacementStatusRequest(), timeout=_STATUS_TIMEOUT_S)
+    assert isinstance(status, PlacementStatusResponse)
+    return status
 
 
 def placement_finder(setting: str) -> Callable[[], str | None]:

@@ -63,7 +63,7 @@ class BrokerTopicService:
     def start(
         self, cache: MetadataCache, zookeeper: ZooKeeper, is_controller: Callable[[], bool]
     ) -> None:
-        """Start the actors; ``is_controller`` tells, on any thread, whether this broker rules."""
+        """Start the actors; ``is_controller`` is called on any thread."""
         broker, controller = self._settings.broker, self._settings.controller
         topic_ids = RandomTopicIds(cache)
         manager = AdminManager(
@@ -93,26 +93,32 @@ class BrokerTopicService:
         )
 
     def stop(self) -> None:
-        """Refuse what waits. Idempotent."""
+        """Stop the actors, which refuses the requests that wait. Idempotent."""
         actors: tuple[ActorRef[Any] | None, ...] = (self._forwarding, self._channel, self._handler)
         for actor in actors:
             if actor is not None:
                 stop_actor(actor, _STOP_TIMEOUT_S)
 
     @property
+    def forwarding(self) -> ActorRef[ForwardingManager]:
+        """The actor that takes requests which wait for the cluster."""
+        assert self._forwarding is not None
+        return self._forwarding
+
+    @property
     def handler(self) -> ActorRef[TopicRequestHandler]:
-        """The actor that the requests of other brokers are for."""
+        """The actor that takes requests which are only to be decided."""
         assert self._handler is not None
         return self._handler
 
     @property
     def pending_count(self) -> int:
-        """How many requests of clients are not answered yet."""
+        """How many requests are not answered yet."""
         actor = None if self._forwarding is None else self._forwarding._actor_weakref()
         return 0 if actor is None else actor.pending_count
 
     def wake(self) -> None:
-        """Look at the metadata cache, which has changed; from any thread, at any time."""
+        """Say that the metadata cache has changed; on any thread, at any time."""
         self._tell(MetadataChanged())
 
     def ask(self, request: TopicsRequest, respond: RespondToClient) -> None:

@@ -1,57 +1,19 @@
-"""What topics somebody wants, and everything that speaks against creating them.
-
-All of it is checked before anything is written, and all problems are reported, not only the first.
-"""
+"""New topics as options and files describe them. All problems are reported, not only the first."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 import orjson
 
-from regent.core.admin.topic_validation import (
-    TopicNames,
-    assignment_problem,
-    topic_config_problem,
-    topic_name_problem,
-)
-from regent.core.errors import RegentError
+from regent.admin.topics import TopicsRefusedError
+from regent.core.admin.topic_validation import config_text
 from regent.core.model import BrokerId
+from regent.core.protocol.topics import ConfigEntry, CreatableTopic
 
-MAX_PARTITIONS: Final = 1_000_000  # in one command: what one answer of the placement service holds
-MAX_REPORTED: Final = 10
-
-_KEYS: Final = ("topic", "partitions", "replication_factor", "config")
-
-
-class InvalidTopicsError(RegentError):
-    """Topics cannot be created; one line a problem, the first ten."""
-
-    def __init__(self, problems: Sequence[str]) -> None:
-        more = len(problems) - MAX_REPORTED
-        lines = [*problems[:MAX_REPORTED], *([f"… and {more} more problems"] if more > 0 else [])]
-        super().__init__("\n".join(lines))
-
-
-class WantedTopic(NamedTuple):
-    """A topic as it was asked for; without an ``assignment`` it is still to be placed."""
-
-    topic: str
-    partitions: int
-    replication_factor: int
-    config: Mapping[str, str]
-    assignment: tuple[tuple[BrokerId, ...], ...] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class ClusterContent:
-    """What new topics must fit in with."""
-
-    brokers: Collection[BrokerId]
-    topics: Collection[str]
-    topics_being_deleted: Collection[str] = field(default_factory=frozenset)
+_NUMBERS: Final = ("partitions", "replication_factor")
+_KEYS: Final = ("topic", *_NUMBERS, "config")
 
 
 # --- from the command line ------------------------------------------------------------------------
@@ -87,18 +49,18 @@ def parse_config(options: Sequence[str]) -> dict[str, str]:
 # --- from a file ----------------------------------------------------------------------------------
 
 
-def parse_topics_file(data: bytes, source: str) -> list[WantedTopic]:
+def parse_topics_file(data: bytes, source: str) -> list[CreatableTopic]:
     """Parse ``[{"topic", "partitions", "replication_factor", "config"?}]``.
 
-    Raises ``InvalidTopicsError``, naming ``source`` and the entries, counted from 1.
+    Raises ``TopicsRefusedError``, naming ``source`` and the entries, counted from 1.
     """
     try:
         entries = orjson.loads(data)
     except orjson.JSONDecodeError as error:
-        raise InvalidTopicsError([f"{source}: not JSON: {error}"]) from None
+        raise TopicsRefusedError([f"{source}: not JSON: {error}"]) from None
     if not isinstance(entries, list) or not entries:
         expected = f"a JSON list of objects with the keys {', '.join(_KEYS)}"
-        raise InvalidTopicsError([f"{source}: must be {expected}"])
+        raise TopicsRefusedError([f"{source}: must be {expected}"])
     problems: list[str] = []
     topics = []
     for number, entry in enumerate(entries, 1):
@@ -108,9 +70,9 @@ def parse_topics_file(data: bytes, source: str) -> list[WantedTopic]:
             where = f"{source}: entry {number}" + (f" ({name})" if isinstance(name, str) else "")
             problems += [f"{where}: {problem}" for problem in found]
         else:
-            topics.append(_wanted(entry))
+            topics.append(_creatable(entry))
     if problems:
-        raise InvalidTopicsError(problems)
+        raise TopicsRefusedError(problems)
     return topics
 
 
@@ -131,6 +93,7 @@ def _entry_problems(entry: object) -> list[str]:
             problems.append(f"{key} is missing")
         elif not isinstance(value, kind) or isinstance(value, bool):
             problems.append(f"{key} must be {name}, not {_shown(value)}")
+    problems += [] if problems else not_positive(**{key: entry[key] for key in _NUMBERS})
     if isinstance(config, dict):
         problems += [
             f"config {setting} must be a string, a number or a boolean, not {_shown(value)}"
@@ -140,98 +103,21 @@ def _entry_problems(entry: object) -> list[str]:
     return problems
 
 
-def _wanted(entry: Mapping[str, Any]) -> WantedTopic:
-    return WantedTopic(
-        entry["topic"],
-        entry["partitions"],
-        entry["replication_factor"],
-        {name: _config_text(value) for name, value in entry.get("config", {}).items()},
+def not_positive(**numbers: int) -> list[str]:
+    """Return a problem for each number that is not positive: -1 would mean the default."""
+    return [f"{key} must be at least 1, not {n}" for key, n in numbers.items() if n <= 0]
+
+
+def _creatable(entry: Mapping[str, Any]) -> CreatableTopic:
+    config = tuple(ConfigEntry(n, config_text(v)) for n, v in entry.get("config", {}).items())
+    return CreatableTopic(
+        entry["topic"], entry["partitions"], entry["replication_factor"], config=config
     )
-
-
-def _config_text(value: str | float) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _shown(value: object) -> str:
     return _brief(orjson.dumps(value).decode())
 
 
-def _shown_name(topic: str) -> str:
-    return topic if topic_name_problem(topic) is None else _brief(repr(topic))
-
-
 def _brief(text: str) -> str:
     return text if len(text) <= 60 else f"{text[:60]}…"
-
-
-# --- what speaks against them ---------------------------------------------------------------------
-
-
-def check_topics(
-    topics: Sequence[WantedTopic], cluster: ClusterContent, *, may_exist: bool
-) -> list[WantedTopic]:
-    """Return the topics to create: all of them, or with ``may_exist`` those that do not exist.
-
-    Raises ``InvalidTopicsError`` with every problem of every topic.
-    """
-    problems: list[str] = []
-    names = TopicNames(cluster.topics)
-    existing = set(cluster.topics)
-    seen: set[str] = set()
-    missing = []
-    for wanted in topics:
-        if wanted.topic in seen:
-            found = ["is named more than once"]
-        elif wanted.topic in existing:
-            found = _existence_problems(wanted.topic, cluster, may_exist=may_exist)
-        else:
-            found = [*_name_problems(wanted.topic, names), *_shape_problems(wanted, cluster)]
-            missing.append(wanted)
-        seen.add(wanted.topic)
-        names.add(wanted.topic)
-        problems += [f"topic {_shown_name(wanted.topic)} {problem}" for problem in found]
-    total = sum(wanted.partitions for wanted in missing)
-    if not problems and total > MAX_PARTITIONS:
-        problems.append(f"{total} partitions in one command are more than {MAX_PARTITIONS}: split")
-    if problems:
-        raise InvalidTopicsError(problems)
-    return missing
-
-
-def _name_problems(topic: str, names: TopicNames) -> list[str]:
-    problem = topic_name_problem(topic)
-    if problem:
-        return [problem]
-    other = names.collision(topic)
-    return [f'collides with topic {other}: "." and "_" are the same in metrics'] if other else []
-
-
-def _existence_problems(topic: str, cluster: ClusterContent, *, may_exist: bool) -> list[str]:
-    if topic in cluster.topics_being_deleted:
-        return ["already exists and is being deleted"]
-    return [] if may_exist else ["already exists"]
-
-
-def _shape_problems(wanted: WantedTopic, cluster: ClusterContent) -> list[str]:
-    problems = []
-    if wanted.assignment is not None:
-        problem = assignment_problem(wanted.assignment, cluster.brokers)
-        problems += [f"cannot be assigned so: {problem}"] if problem else []
-    else:
-        if wanted.partitions <= 0:
-            problems.append(f"needs at least one partition, not {wanted.partitions}")
-        problems += _replication_factor_problems(wanted.replication_factor, len(cluster.brokers))
-    for name, value in wanted.config.items():
-        problem = topic_config_problem(name, value)
-        problems += [f"config {name} {problem}"] if problem else []
-    return problems
-
-
-def _replication_factor_problems(replication_factor: int, live: int) -> list[str]:
-    if replication_factor <= 0:
-        return [f"needs a replication factor of at least 1, not {replication_factor}"]
-    if replication_factor > live:
-        brokers = f"{live} live broker{'' if live == 1 else 's'}"
-        return [f"has replication factor {replication_factor}, but there are {brokers}"]
-    return []

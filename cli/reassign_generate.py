@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
-from regent.cli.placement import PlacementOptions, placement_request
 from regent.cli.reassign_progress import ReassignmentError
 from regent.core.errors import BadDataError
 from regent.core.model import NO_ASSIGNMENT, BrokerId, BrokerRegistration, TopicPartition
-from regent.core.placement.replica_placer import Strategy, place
+from regent.core.placement.replica_placer import IndexScope, Strategy, place
 from regent.core.ports import TopicAssignment
-from regent.core.protocol.placement import PlacementSpec
+from regent.core.protocol.placement import PlacementBroker, PlacementSpec, PlaceTopicsRequest
 from regent.zk.stores.admin_store import ZkAdminStore
 
 
@@ -40,7 +39,14 @@ def propose(
         for topic, assignment in sorted(assignments.items())
     ]
     strategy = _strategy(brokers, rack_aware=rack_aware)
-    request = placement_request(admin, specs, brokers, PlacementOptions(strategy))
+    request = PlaceTopicsRequest(
+        topics=tuple(specs),
+        brokers=tuple(PlacementBroker(b, broker.info.rack, 0) for b, broker in brokers.items()),
+        strategy=strategy,
+        start_index="0",
+        index=IndexScope.BATCH,
+        seed=0,
+    )
     current = {
         TopicPartition(topic, partition): replicas.origin_replicas
         for topic, assignment in sorted(assignments.items())

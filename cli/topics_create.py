@@ -2,36 +2,40 @@
 
 from __future__ import annotations
 
-import uuid
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, BinaryIO
 
 import click
 
+from regent.admin.topics import (
+    TopicsClient,
+    TopicsRefusedError,
+    creation,
+    new_topic_id,
+    raise_if_refused,
+)
 from regent.cli.find_cluster import Cluster, pass_cluster
 from regent.cli.new_topics import (
-    ClusterContent,
-    WantedTopic,
-    check_topics,
+    not_positive,
     parse_config,
     parse_replica_assignment,
     parse_topics_file,
 )
-from regent.cli.output import Output, counted, examples, listed, note, output_option, print_json
-from regent.cli.placement import (
+from regent.cli.output import Output, counted, examples, note, output_option, print_json
+from regent.cli.placement import placement_options
+from regent.cli.remote_actors import controller_of
+from regent.cli.topic_options import topic_argument
+from regent.cli.waiting import Waiting, timeout_option
+from regent.core.errors import ApiError, Errors
+from regent.core.protocol.topics import (
+    AssignedPartition,
+    ConfigEntry,
+    CreatableTopic,
     PlacementOptions,
-    place_topics,
-    placement_options,
-    placement_request,
+    TopicOutcome,
 )
-from regent.cli.topic_options import TopicError, read_live_brokers, topic_argument
-from regent.cli.waiting import timeout_option
-from regent.core.admin.admin_requests import NewTopic
-from regent.core.errors import Errors
-from regent.core.model import BrokerId, BrokerRegistration, ReplicaAssignment
-from regent.core.protocol.placement import PlacementSpec
-from regent.zk.codecs.znodes import encode_topic_id
-from regent.zk.stores.admin_store import ZkAdminStore
+from regent.transport.controller_ref import ControllerRef
 
 
 @click.command(
@@ -64,6 +68,7 @@ def create(
     file: BinaryIO | None,
     if_not_exists: bool,
     placement: PlacementOptions,
+    placement_timeout_ms: int,
     timeout_ms: int,
     output: str,
     **shape: Any,
@@ -73,25 +78,23 @@ def create(
     The file is a list of {"topic", "partitions", "replication_factor", "config"?}. Everything is
     checked before anything is written.
     """
-    from regent.cli.await_leaders import await_leaders
-
     wanted = _wanted_topics(name, file, **shape)
-    with cluster.admin() as admin:
-        brokers = read_live_brokers(admin)
-        content = ClusterContent(
-            brokers, admin.topics.read_topic_names(), admin.topics.read_topics_being_deleted()
-        )
-        missing = check_topics(wanted, content, may_exist=if_not_exists)
-        for topic in sorted({w.topic for w in wanted} - {m.topic for m in missing}):
-            note(f"topic {topic} already exists")
-        placed = _place(cluster, admin, missing, brokers, placement)
-        created = _create(admin, missing, placed)
-        counts = {topic: len(new.partitions) for topic, new in created.items()}
-        await_leaders(admin, counts, timeout_ms=timeout_ms)
-    _print_created(created, output)
-    lost = [topic.topic for topic in missing if topic.topic not in created]
-    if lost:
-        raise TopicError(f"created by somebody else at the same time: {listed(lost)}")
+    with cluster.admin() as admin, controller_of(admin) as controller:
+        problems = _client(controller, timeout_ms).validate(wanted, placement)
+        if if_not_exists:
+            deleted = admin.topics.read_topics_being_deleted()
+            problems = _without_existing(problems, deleted)
+        if any(problem.message for problem in problems.values()):
+            raise TopicsRefusedError([problem.message for problem in problems.values()])
+        missing = [
+            topic._replace(topic_id=new_topic_id())
+            for topic in sorted(wanted, key=lambda topic: topic.topic)
+            if topic.topic not in problems
+        ]
+        placement_deadline = time.monotonic() + placement_timeout_ms / 1000
+        outcomes = _create(controller, missing, placement, placement_deadline, timeout_ms)
+    _print_created([t for t in missing if outcomes[t.topic].error_code is Errors.NONE], output)
+    raise_if_refused(outcomes.values())
 
 
 def _wanted_topics(
@@ -101,7 +104,7 @@ def _wanted_topics(
     replication_factor: int | None,
     replica_assignment: str | None,
     config: Sequence[str],
-) -> list[WantedTopic]:
+) -> Sequence[CreatableTopic]:
     given = (partitions, replication_factor, replica_assignment)
     if file is not None:
         if name is not None or config or any(value is not None for value in given):
@@ -110,7 +113,7 @@ def _wanted_topics(
     if name is None:
         raise click.UsageError("which topic? Give a name, or --from-file")
     try:
-        overrides = parse_config(config)
+        overrides = tuple(ConfigEntry(*setting) for setting in parse_config(config).items())
     except ValueError as error:
         raise click.UsageError(f"--config {error}") from None
     if replica_assignment is None:
@@ -118,7 +121,10 @@ def _wanted_topics(
             raise click.UsageError(
                 "--partitions and --replication-factor are needed, or --replica-assignment"
             )
-        return [WantedTopic(name, partitions, replication_factor, overrides)]
+        problems = not_positive(partitions=partitions, replication_factor=replication_factor)
+        if problems:
+            raise TopicsRefusedError([f"topic {name}: {problem}" for problem in problems])
+        return [CreatableTopic(name, partitions, replication_factor, config=overrides)]
     if partitions is not None or replication_factor is not None:
         raise click.UsageError(
             "--replica-assignment goes without --partitions and --replication-factor"
@@ -127,67 +133,81 @@ def _wanted_topics(
         assignment = parse_replica_assignment(replica_assignment)
     except ValueError as error:
         raise click.UsageError(f"--replica-assignment: {error}") from None
-    return [WantedTopic(name, len(assignment), len(assignment[0]), overrides, assignment)]
+    rows = tuple(AssignedPartition(*row) for row in enumerate(assignment))
+    return [CreatableTopic(name, assignment=rows, config=overrides)]
 
 
-def _place(
-    cluster: Cluster,
-    admin: ZkAdminStore,
-    wanted: Sequence[WantedTopic],
-    brokers: Mapping[BrokerId, BrokerRegistration],
-    options: PlacementOptions,
-) -> dict[str, dict[int, tuple[BrokerId, ...]]]:
-    """Return the replicas of every partition by topic, placed or as they were asked for."""
-    placed = {w.topic: dict(enumerate(w.assignment)) for w in wanted if w.assignment is not None}
-    specs = [
-        PlacementSpec(w.topic, w.partitions, w.replication_factor, start_partition=0)
-        for w in wanted
-        if w.assignment is None
-    ]
-    if specs:
-        request = placement_request(admin, specs, brokers, options)
-        placed |= place_topics(cluster, request, options)
-    return placed
+def _client(controller: ControllerRef, timeout_ms: int) -> TopicsClient:
+    return TopicsClient(controller, deadline=time.monotonic() + timeout_ms / 1000)
+
+
+def _without_existing(
+    problems: Mapping[str, ApiError], being_deleted: Collection[str]
+) -> dict[str, ApiError]:
+    """Take the message from the topics that may exist, and report them."""
+    kept = {}
+    for topic, problem in problems.items():
+        exists = problem.error_code is Errors.TOPIC_ALREADY_EXISTS
+        if exists and topic not in being_deleted:
+            note(problem.message)
+            problem = ApiError(problem.error_code)
+        kept[topic] = problem
+    return kept
 
 
 def _create(
-    admin: ZkAdminStore,
-    wanted: Sequence[WantedTopic],
-    placed: Mapping[str, Mapping[int, tuple[BrokerId, ...]]],
-) -> dict[str, NewTopic]:
-    """Write the topics; return those that are ours."""
-    new_topics = {
-        w.topic: NewTopic(
-            encode_topic_id(uuid.uuid4().bytes),
-            {p: ReplicaAssignment(replicas) for p, replicas in placed[w.topic].items()},
-            w.config,
-        )
-        for w in wanted
-    }
-    outcomes = admin.topics.create_topics(new_topics)
-    too_large = [o.message for o in outcomes.values() if o.error_code is Errors.INVALID_PARTITIONS]
-    if too_large:
-        raise TopicError("\n".join(too_large))
-    return {
-        topic: new for topic, new in new_topics.items() if outcomes[topic].error_code is Errors.NONE
-    }
+    controller: ControllerRef,
+    topics: Sequence[CreatableTopic],
+    placement: PlacementOptions,
+    placement_deadline: float,
+    timeout_ms: int,
+) -> dict[str, TopicOutcome]:
+    """Create the topics once the placement service can place them; return what became of each."""
+    outcomes: dict[str, TopicOutcome] = {}
+    notes: dict[str, None] = {}
+    with Waiting() as waiting:
+        unplaced = [topic for topic in topics if topic.assignment is None]
+        if unplaced:
+            _client(controller, timeout_ms).await_placement_service(
+                creation(unplaced[:1], placement),
+                lambda starting: waiting.say(f"placement: {starting}"),
+                deadline=placement_deadline,
+            )
+        waiting.say(f"creating {counted(len(topics), 'topic')}")
+        client = _client(controller, timeout_ms)
+        for response in client.create(topics, placement, waits=True):
+            outcomes |= {outcome.topic: outcome for outcome in response.outcomes}
+            notes[response.placement_note] = None
+            waiting.say(f"creating topics: {len(outcomes)} of {len(topics)}")
+    for line in filter(None, notes):
+        note(line)
+    return outcomes
 
 
-def _print_created(created: Mapping[str, NewTopic], output: str) -> None:
+def _print_created(created: Sequence[CreatableTopic], output: str) -> None:
     if output == Output.JSON:
-        print_json([_created_json(topic, new) for topic, new in sorted(created.items())])
+        print_json([_created_json(topic) for topic in created])
         return
-    for topic, new in sorted(created.items()):
+    for topic in created:
+        partitions, factor = _shape(topic)
         click.echo(
-            f"Created topic {topic} ({counted(len(new.partitions), 'partition')},"
-            f" replication factor {len(new.partitions[0].replicas)})."
+            f"Created topic {topic.topic} ({counted(partitions, 'partition')},"
+            f" replication factor {factor})."
         )
 
 
-def _created_json(topic: str, new: NewTopic) -> dict[str, object]:
+def _created_json(topic: CreatableTopic) -> dict[str, object]:
+    partitions, factor = _shape(topic)
     return {
-        "topic": topic,
-        "topic_id": new.topic_id,
-        "partitions": len(new.partitions),
-        "replication_factor": len(new.partitions[0].replicas),
+        "topic": topic.topic,
+        "topic_id": topic.topic_id,
+        "partitions": partitions,
+        "replication_factor": factor,
     }
+
+
+def _shape(topic: CreatableTopic) -> tuple[int, int]:
+    """Return how many partitions and replicas a topic has."""
+    if topic.assignment is None:
+        return topic.partitions, topic.replication_factor
+    return len(topic.assignment), len(topic.assignment[0].replicas)

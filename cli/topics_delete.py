@@ -1,4 +1,4 @@
-"""``topics delete``: asks the controller for it, by a znode, and may wait until it is done."""
+"""``topics delete``: has topics marked for deletion, and may wait until they are deleted."""
 
 from __future__ import annotations
 
@@ -7,14 +7,17 @@ from collections.abc import Collection, Mapping, Sequence
 
 import click
 
+from regent.admin.topics import TopicsClient, raise_if_refused
 from regent.cli.deletion_obstacles import deletion_obstacles
 from regent.cli.find_cluster import Cluster, pass_cluster
 from regent.cli.output import Output, examples, note, output_option, print_json
+from regent.cli.remote_actors import controller_of
 from regent.cli.topic_options import TopicError, named
 from regent.cli.waiting import Progress, timeout_option
 from regent.core.admin.topic_validation import INTERNAL_TOPICS
-from regent.core.errors import ApiError, BadDataError, Errors
+from regent.core.errors import BadDataError, Errors
 from regent.core.protocol.controller import DescribeControllerRequest, DescribeControllerResponse
+from regent.core.protocol.topics import TopicOutcome
 from regent.transport.pauses import pauses
 from regent.zk.stores.admin_store import ZkAdminStore
 
@@ -44,15 +47,20 @@ def delete(
     timeout_ms: int,
     output: str,
 ) -> None:
-    """Delete topics: mark them for deletion, which is up to the controller from then on."""
+    """Delete topics: mark them for deletion. The controller deletes them."""
     wanted = list(dict.fromkeys((*names, *more_names)))
     if not wanted:
         raise click.UsageError("which topic? Give a name")
-    with cluster.admin() as admin:
+    with cluster.admin() as admin, controller_of(admin) as controller:
         incarnations = _existing(admin, wanted, may_be_absent=if_exists)
-        outcomes = admin.topics.mark_for_deletion(incarnations)
-        # What was there a moment ago and is unknown now has been deleted.
+        outcomes: dict[str, TopicOutcome] = {}
+        if incarnations:
+            client = TopicsClient(controller, deadline=time.monotonic() + timeout_ms / 1000)
+            outcomes = {row.topic: row for row in client.delete(incarnations).outcomes}
+        # A topic that existed a moment ago and is unknown now has been deleted.
         marked = {t: o for t, o in outcomes.items() if o.error_code is Errors.NONE}
+        gone = Errors.UNKNOWN_TOPIC_OR_PARTITION
+        raise_if_refused(row for row in outcomes.values() if row.error_code is not gone)
         kept = {topic: incarnations[topic] for topic in marked}
         undeleted = _await_deletion(admin, kept, timeout_ms) if wait else dict.fromkeys(marked, "")
     if output == Output.JSON:
@@ -68,7 +76,7 @@ def delete(
 def _existing(
     admin: ZkAdminStore, topics: Sequence[str], *, may_be_absent: bool
 ) -> dict[str, int | None]:
-    """Return the topics that exist, each with what tells it from a later one of its name."""
+    """Return the topics that exist, each with its czxid: a later one of its name has another."""
     internal = [topic for topic in topics if topic in INTERNAL_TOPICS]
     if internal:
         raise TopicError(f"topic {internal[0]} is internal and cannot be deleted")
@@ -84,7 +92,7 @@ def _existing(
     }
 
 
-def _became(topic: str, undeleted: Collection[str], outcome: ApiError | None) -> str:
+def _became(topic: str, undeleted: Collection[str], outcome: TopicOutcome | None) -> str:
     if topic not in undeleted:
         return "is deleted"
     if outcome is not None and outcome.message:
@@ -95,7 +103,7 @@ def _became(topic: str, undeleted: Collection[str], outcome: ApiError | None) ->
 def _await_deletion(
     admin: ZkAdminStore, incarnations: Mapping[str, int | None], timeout_ms: int
 ) -> dict[str, str]:
-    """Return the topics that are still there, with what is to be said about each."""
+    """Return the topics that still exist, each with the reason."""
     deadline = time.monotonic() + timeout_ms / 1000
     remaining = set(incarnations)
     with Progress("deleting", len(remaining), "topics") as progress:
@@ -118,8 +126,6 @@ def _await_deletion(
 def _obstacles(admin: ZkAdminStore, topics: Sequence[str]) -> dict[str, str]:
     if not topics:
         return {}
-    from regent.cli.remote_actors import controller_of
-
     deadline = time.monotonic() + _REASON_TIMEOUT_S
     with controller_of(admin) as controller:
         request = DescribeControllerRequest()

@@ -16,6 +16,7 @@ from regent.core.errors import BadDataError
 from regent.core.model import BrokerId
 from regent.core.placement.replica_placer import LEAST_LOADED, RANDOM, check
 from regent.core.protocol.placement import PlacementBroker, PlacementSpec, PlaceTopicsRequest
+from regent.core.protocol.topics import ConfigEntry
 from regent.jobs.brokers_file import Broker, read_brokers_file, read_registered_brokers
 from regent.jobs.cluster_connection import cluster_admin, zookeeper_address
 from regent.jobs.command import InputError
@@ -37,7 +38,7 @@ class PlacementOrder:
 
     request: PlaceTopicsRequest
     room: Mapping[BrokerId, int]  # how many more replicas a broker may hold, where that is known
-    configs: Mapping[str, Mapping[str, str]]  # of the topics to create
+    configs: Mapping[str, tuple[ConfigEntry, ...]]  # of the topics to create
     zookeeper: str | None  # address, if needed
 
     @property
@@ -60,7 +61,7 @@ def read_order(options: Mapping[str, Any]) -> PlacementOrder:
     address = None
     if is_registered or is_applied:
         address = zookeeper_address(options["zookeeper"], options["data_dir"])
-    configs: Mapping[str, Mapping[str, str]] = {}
+    configs: Mapping[str, tuple[ConfigEntry, ...]] = {}
     with nullcontext() if address is None else cluster_admin(address) as admin:
         if admin and is_registered:
             brokers = _registered_brokers(admin, options["start_index"], specs)

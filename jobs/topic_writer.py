@@ -1,31 +1,32 @@
-"""Placed topics, written to ZooKeeper: many in one transaction, each whole or not at all.
+"""Placed topics, created by the active controller's broker, many in each request.
 
-Whoever is interrupted runs the same again: topics that are there as they were placed are left as
-they are, and so are those that are there otherwise, which are reported.
+An interrupted run may be repeated: topics that exist as they were placed are left as they are, and
+so are those that exist with other replicas, which are reported.
 """
 
 from __future__ import annotations
 
 import itertools
-import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 import pyarrow
 
-from regent.core.admin.admin_requests import NewTopic
-from regent.core.admin.topic_validation import TopicNames, topic_config_problem
+from regent.admin.topics import TopicsClient, new_topic_id, raise_if_refused, slices
+from regent.core.admin.topic_validation import config_text
 from regent.core.errors import Errors, RegentError
-from regent.core.model import BrokerId, ReplicaAssignment
+from regent.core.model import BrokerId
+from regent.core.ports import TopicAssignment
 from regent.core.protocol.placement import PlaceTopicsRequest
+from regent.core.protocol.topics import AssignedPartition, ConfigEntry, CreatableTopic
 from regent.jobs.command import InputError
-from regent.zk.codecs.znodes import encode_topic_id
+from regent.transport.controller_ref import ControllerRef
 from regent.zk.stores.admin_store import ZkAdminStore
 
 MAX_NAMED: Final = 3
-_PARTITIONS_AT_ONCE: Final = 20_000
-_TOPICS_AT_ONCE: Final = 1_000
-_MAX_ASSIGNMENT_BYTES: Final = 1_000_000  # a request of ZooKeeper's takes little more
+_CLIENT_ID: Final = "regent-place"
+_PATIENCE_S: Final = 30.0  # for each request, while no controller answers
 
 
 class TopicsExistError(RegentError):
@@ -43,11 +44,11 @@ class Written(NamedTuple):
     """What became of the topics."""
 
     created: int
-    unchanged: int  # they were there already, exactly so
-    existing: tuple[str, ...]  # they were there otherwise, and still are
+    unchanged: int  # they existed already, with these replicas
+    existing: tuple[str, ...]  # they exist with other replicas
 
     def raise_if_any_existed(self) -> None:
-        """Raise ``TopicsExistError`` naming the first few of those that were there otherwise."""
+        """Raise ``TopicsExistError`` naming the first few that exist with other replicas."""
         if self.existing:
             more = len(self.existing) - MAX_NAMED
             names = ", ".join(self.existing[:MAX_NAMED]) + (f" and {more} more" if more > 0 else "")
@@ -62,49 +63,39 @@ class Written(NamedTuple):
 
 def check_new_topics(
     admin: ZkAdminStore, request: PlaceTopicsRequest, configs: Mapping[str, object]
-) -> dict[str, dict[str, str]]:
+) -> dict[str, tuple[ConfigEntry, ...]]:
     """Return the configuration of each topic if all could be created.
 
     ``configs`` has what the topics' file says. A topic that exists is no problem here. Raises
-    ``InputError`` naming the first problem, ``NoClusterError``.
+    ``InputError`` naming the first problem, ``NoClusterError``, ``ControllerError``.
     """
     registered = set(admin.read_brokers())
     unknown = [b.broker_id for b in request.brokers if b.broker_id not in registered]
     if unknown:
         live = ", ".join(map(str, itertools.islice(sorted(registered), 10))) or "none"
         raise InputError(f"broker {unknown[0]} is not registered; registered are {live}")
-    names = TopicNames(admin.topics.read_topic_names())
-    id_bytes = max(len(str(broker.broker_id)) for broker in request.brokers) + 1
+    checked = {topic: _config(topic, config) for topic, config in configs.items() if config}
+    wanted = []
     for topic, partitions, factor, start_partition in request.topics:
-        other = names.collision(topic)
-        if other:
-            raise InputError(
-                f'topic {topic} collides with topic {other}: "." and "_" are the same in metrics'
-            )
-        names.add(topic)
         if start_partition:
             raise InputError(f"topic {topic}: --apply creates topics, it does not let them grow")
-        size = partitions * (factor * id_bytes + len(f'"{partitions}":[],'))
-        if size > _MAX_ASSIGNMENT_BYTES:
-            raise InputError(
-                f"topic {topic}: {partitions} partitions take {size} bytes in ZooKeeper, which"
-                f" accepts {_MAX_ASSIGNMENT_BYTES}: use fewer partitions or replicas"
-            )
-    return {topic: _config(topic, config) for topic, config in configs.items() if config}
+        config = checked.get(topic, ())
+        wanted.append(CreatableTopic(topic, partitions, factor, config=config))
+    with _controller_of(admin) as controller:
+        problems = _client(controller).validate(wanted)
+    for problem in problems.values():
+        if problem.error_code is not Errors.TOPIC_ALREADY_EXISTS:
+            raise InputError(problem.message)
+    return checked
 
 
-def _config(topic: str, config: object) -> dict[str, str]:
+def _config(topic: str, config: object) -> tuple[ConfigEntry, ...]:
     if not isinstance(config, dict):
         raise InputError(f"topic {topic}: config must be an object")
-    texts = {}
     for name, value in config.items():
         if not isinstance(value, str | int | float):
             raise InputError(f"topic {topic}: config {name} must be a text or a number")
-        texts[name] = str(value).lower() if isinstance(value, bool) else str(value)
-        problem = topic_config_problem(name, texts[name])
-        if problem:
-            raise InputError(f"topic {topic}: config {name} {problem}")
-    return texts
+    return tuple(ConfigEntry(name, config_text(value)) for name, value in config.items())
 
 
 # --- writing --------------------------------------------------------------------------------------
@@ -124,56 +115,63 @@ def placed_topics(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[PlacedTopi
 def write_topics(
     admin: ZkAdminStore,
     topics: Iterable[PlacedTopic],
-    configs: Mapping[str, Mapping[str, str]],
-    on_batch: Callable[[int], None] = lambda _: None,
+    configs: Mapping[str, tuple[ConfigEntry, ...]],
+    on_slice: Callable[[int], None] = lambda _: None,
 ) -> Written:
-    """Create the topics, a batch at a time, in memory bounded whatever their number.
+    """Create the topics, a slice at a time, in memory bounded whatever their number.
 
-    ``on_batch`` is told how many are done. Raises ``NoClusterError``, ``ConflictError`` and
-    ``SessionExpiredError``; what is written until then stays.
+    ``on_slice`` is told how many are done. Raises ``NoClusterError``, ``ControllerError``,
+    ``TopicsRefusedError`` and ``SessionExpiredError``; what is written until then stays.
     """
     created = unchanged = 0
     existing: list[str] = []
-    for batch in _batches(topics):
-        new = {
-            topic: NewTopic(
-                encode_topic_id(uuid.uuid4().bytes),
-                {p: ReplicaAssignment(replicas) for p, replicas in partitions.items()},
-                configs.get(topic, {}),
-            )
-            for topic, partitions in batch
-        }
-        outcomes = admin.topics.create_topics(new)
-        there = [t for t in new if outcomes[t].error_code is not Errors.NONE]
-        otherwise = _existing_otherwise(admin, {topic: new[topic] for topic in there})
-        created += len(new) - len(there)
-        unchanged += len(there) - len(otherwise)
-        existing += otherwise
-        on_batch(created + unchanged + len(existing))
+    wanted = (_creatable(topic, configs.get(topic.topic, ())) for topic in topics)
+    with _controller_of(admin) as controller:
+        for part in slices(wanted):
+            (response,) = _client(controller).create(part, None, waits=False)
+            codes = {row.topic: row.error_code for row in response.outcomes}
+            exists = Errors.TOPIC_ALREADY_EXISTS
+            raise_if_refused(row for row in response.outcomes if row.error_code is not exists)
+            there = [topic for topic in part if codes[topic.topic] is exists]
+            otherwise = _existing_otherwise(admin, there)
+            created += len(part) - len(there)
+            unchanged += len(there) - len(otherwise)
+            existing += otherwise
+            on_slice(created + unchanged + len(existing))
     return Written(created, unchanged, tuple(existing))
 
 
-def _batches(topics: Iterable[PlacedTopic]) -> Iterator[list[PlacedTopic]]:
-    batch: list[PlacedTopic] = []
-    partitions = 0
-    for topic in topics:
-        batch.append(topic)
-        partitions += len(topic.partitions)
-        if partitions >= _PARTITIONS_AT_ONCE or len(batch) >= _TOPICS_AT_ONCE:
-            yield batch
-            batch, partitions = [], 0
-    if batch:
-        yield batch
+def _creatable(placed: PlacedTopic, config: tuple[ConfigEntry, ...]) -> CreatableTopic:
+    assignment = tuple(AssignedPartition(*row) for row in placed.partitions.items())
+    return CreatableTopic(
+        placed.topic, assignment=assignment, config=config, topic_id=new_topic_id()
+    )
 
 
-def _existing_otherwise(admin: ZkAdminStore, wanted: Mapping[str, NewTopic]) -> list[str]:
-    """Return the topics that are not there exactly as wanted."""
+def _existing_otherwise(admin: ZkAdminStore, wanted: Sequence[CreatableTopic]) -> list[str]:
+    """Return the topics that do not exist exactly as wanted."""
     if not wanted:
         return []
     deleted = admin.topics.read_topics_being_deleted()
-    found = admin.topics.read_topics(list(wanted))
+    found = admin.topics.read_topics([topic.topic for topic in wanted])
     return [
-        topic
-        for topic, new in wanted.items()
-        if topic in deleted or getattr(found.get(topic), "partitions", None) != new.partitions
+        topic.topic
+        for topic in wanted
+        if topic.topic in deleted or not _is_as_wanted(found.get(topic.topic), topic)
     ]
+
+
+def _is_as_wanted(found: object, wanted: CreatableTopic) -> bool:
+    if not isinstance(found, TopicAssignment) or wanted.assignment is None:
+        return False
+    is_moving = any(assignment.is_being_reassigned for assignment in found.partitions.values())
+    replicas = {number: assignment.replicas for number, assignment in found.partitions.items()}
+    return not is_moving and replicas == dict(wanted.assignment)
+
+
+def _controller_of(admin: ZkAdminStore) -> ControllerRef:
+    return ControllerRef(admin.read_controller_endpoint, client_id=_CLIENT_ID)
+
+
+def _client(controller: ControllerRef) -> TopicsClient:
+    return TopicsClient(controller, deadline=time.monotonic() + _PATIENCE_S)

@@ -24,10 +24,11 @@ MAY_IMPORT = {
         *("core", "config", "storage", "zk", "transport"),
         *("api", "cluster", "actors", "metrics"),
     },
-    "jobs": {"core", "config", "zk", "transport", "storage"},
+    "admin": {"core", "config", "zk", "transport"},
+    "jobs": {"core", "config", "zk", "transport", "storage", "admin"},
     "cli": {
         *("core", "config", "storage", "zk", "transport"),
-        *("api", "cluster", "actors", "broker", "jobs", ""),
+        *("api", "cluster", "actors", "broker", "admin", "jobs", ""),
     },
 }
 """The packages inside ``regent``, and which each may import beside itself; "" is the top level."""

@@ -64,7 +64,7 @@ class RequestLimit(NamedTuple):
 _SMALL: Final = RequestLimit(4096, 100)
 # Less than 32 MB once it is decoded. Brokers and tools send 10,000 rows at once: 40,000 values.
 _LIST: Final = RequestLimit(3 * 1024 * 1024, 80_000)
-_TOPICS_TO_PLACE: Final = RequestLimit(16 * 1024 * 1024, 500_000)
+_TOPICS: Final = RequestLimit(16 * 1024 * 1024, 500_000)
 # Controllers split theirs (``core.controller.request_batch``): 2 MiB of rows, and all brokers.
 _CONTROL: Final = RequestLimit(8 * 1024 * 1024, 300_000)
 
@@ -87,9 +87,9 @@ _APIS: Final[Mapping[ApiKey, _Api]] = {
     ApiKey.CONTROLLED_SHUTDOWN: _Api(
         controller.ControlledShutdownRequest, controller.ControlledShutdownResponse, _SMALL
     ),
-    ApiKey.CREATE_TOPICS: _Api(topics.CreateTopicsRequest, topics.TopicsResponse),
+    ApiKey.CREATE_TOPICS: _Api(topics.CreateTopicsRequest, topics.TopicsResponse, _TOPICS),
     ApiKey.DELETE_TOPICS: _Api(topics.DeleteTopicsRequest, topics.TopicsResponse),
-    ApiKey.CREATE_PARTITIONS: _Api(topics.CreatePartitionsRequest, topics.TopicsResponse),
+    ApiKey.CREATE_PARTITIONS: _Api(topics.CreatePartitionsRequest, topics.TopicsResponse, _TOPICS),
     ApiKey.ELECT_LEADERS: _Api(controller.ElectLeadersRequest, controller.ElectLeadersResponse),
     ApiKey.ALTER_PARTITION_REASSIGNMENTS: _Api(
         controller.AlterPartitionReassignmentsRequest,
@@ -112,9 +112,7 @@ _APIS: Final[Mapping[ApiKey, _Api]] = {
     ApiKey.DESCRIBE_CONTROLLER: _Api(
         controller.DescribeControllerRequest, controller.DescribeControllerResponse, _SMALL
     ),
-    ApiKey.PLACE_TOPICS: _Api(
-        placement.PlaceTopicsRequest, placement.PlaceTopicsResponse, _TOPICS_TO_PLACE
-    ),
+    ApiKey.PLACE_TOPICS: _Api(placement.PlaceTopicsRequest, placement.PlaceTopicsResponse, _TOPICS),
     ApiKey.PLACEMENT_STATUS: _Api(
         placement.PlacementStatusRequest, placement.PlacementStatusResponse, _SMALL
     ),

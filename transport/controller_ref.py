@@ -15,6 +15,7 @@ from regent.core.protocol.controller import (
     ElectedPartition,
     ReassignedPartition,
 )
+from regent.core.protocol.topics import TopicsResponse
 from regent.transport.client import RequestError, RequestFailedError
 from regent.transport.codec import Request
 from regent.transport.remote_ref import RemoteActorRef
@@ -27,7 +28,7 @@ MAX_ROWS_AT_ONCE: Final = 10_000
 _PASSING_ERRORS: Final = (Errors.NOT_CONTROLLER, Errors.BROKER_NOT_AVAILABLE)
 
 T = TypeVar("T")
-A = TypeVar("A", bound=ControllerResponse | DescribeMetadataResponse)
+A = TypeVar("A", bound=ControllerResponse | DescribeMetadataResponse | TopicsResponse)
 
 
 def batches(rows: Sequence[T], size: int = MAX_ROWS_AT_ONCE) -> Iterator[tuple[T, ...]]:
@@ -73,7 +74,8 @@ class ControllerRef:
         """Why the last question was not answered."""
         self.is_silent = False
         """Whether that is because the broker that should did not."""
-        self._was_refused = False  # so that asking again would not help
+        self.was_refused = False
+        """Whether asking again would not help."""
 
     def __enter__(self) -> Self:
         return self
@@ -93,7 +95,7 @@ class ControllerRef:
 
         ``deadline`` is on the monotonic clock. After None the controller is looked for anew.
         """
-        self._was_refused = self.is_silent = False
+        self.was_refused = self.is_silent = False
         try:
             actor = self._actor or self._connect()
             timeout_s = max(0.0, min(limit_s, deadline - time.monotonic()))
@@ -120,13 +122,13 @@ class ControllerRef:
             response = self.ask(request, answer, deadline=deadline, limit_s=_MAX_COMMAND_S)
             if response is not None:
                 return response
-            if self._was_refused or time.monotonic() >= deadline:
+            if self.was_refused or time.monotonic() >= deadline:
                 raise ControllerError(self.failure)
             time.sleep(_PAUSE_S)
 
     def _refused(self, error_code: Errors) -> None:
         self.failure = f"the controller answered {error_code.name}"
-        self._was_refused = error_code not in _PASSING_ERRORS
+        self.was_refused = error_code not in _PASSING_ERRORS
 
     def _connect(self) -> RemoteActorRef:
         actor = actor_at(self._find(), client_id=self._client_id)

@@ -1,31 +1,43 @@
-"""Topics created, grown and deleted on behalf of clients.
+"""Topics created, grown and deleted: validation, placement and the conditional write.
 
-Mirrors ``kafka.server.ZkAdminManager`` and the checks of ``KafkaApis``: only the broker that rules
-accepts, everything is validated before it is written, and one bad topic of a request leaves the
-others alone. The controller learns of it from ZooKeeper, as of any tool's writes.
+Mirrors ``kafka.server.ZkAdminManager`` and the checks of ``KafkaApis``: only the broker of the
+active controller accepts a request, everything is validated before it is written, and one bad topic
+of a request leaves the others alone. The controller learns of the result from ZooKeeper, as it does
+of any tool's writes.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple, TypeAlias, TypeVar
 
-from regent.core.admin.admin_requests import NewTopic, TopicPlacer, TopicStore
+from regent.core.admin.admin_requests import LocalPlacer, NewTopic, TopicPlacer, TopicStore
 from regent.core.admin.topic_validation import (
     TopicNames,
     assignment_problem,
     growth_problem,
+    shown_topic,
+    size_problem,
     topic_config_problem,
     topic_name_problem,
     unknown_topic,
 )
 from regent.core.errors import ApiError, BadDataError, Errors
 from regent.core.model import BrokerId, ReplicaAssignment
-from regent.core.placement.replica_placer import IndexScope, PlacementError, Strategy, check, place
+from regent.core.placement.replica_placer import (
+    LEAST_LOADED,
+    PlacementError,
+    Strategy,
+    check,
+)
 from regent.core.ports import TopicAssignment, TopicIds
-from regent.core.protocol.placement import PlacementBroker, PlacementSpec, PlaceTopicsRequest
+from regent.core.protocol.placement import (
+    PlacementBroker,
+    PlacementSpec,
+    PlaceTopicsRequest,
+)
 from regent.core.protocol.topics import (
     UNSET,
     AssignedPartition,
@@ -35,16 +47,14 @@ from regent.core.protocol.topics import (
     CreateTopicsRequest,
     DeleteTopicsRequest,
     GrowingTopic,
+    PlacementOptions,
     TopicOutcome,
     TopicsRequest,
+    TopicsResponse,
 )
 from regent.core.replication.metadata_cache import MetadataCache
 
-MAX_NEW_PARTITIONS = 10_000
-"""How many partitions one request may create: a client's slip must not keep a cluster busy for
-minutes. Kafka 4 has the same bound (``ReplicationControlManager.MAX_PARTITIONS_PER_BATCH``)."""
-
-MAX_MESSAGE_LENGTH = 1_000  # it may quote what is as long as a string of the protocol can be
+MAX_MESSAGE_LENGTH = 1_000  # a message may quote a string that is as long as the protocol allows
 
 T = TypeVar("T")
 
@@ -53,7 +63,7 @@ class _Unplaced(NamedTuple):
     """Partitions that are still to be placed, and where Kafka's schemes begin with them."""
 
     spec: PlacementSpec
-    start_index: int = 0
+    start_index: str
 
 
 _Plan: TypeAlias = dict[int, ReplicaAssignment] | _Unplaced
@@ -77,11 +87,8 @@ class _RefusedError(Exception):
         self.error_code = error_code
 
 
-_Refusal: TypeAlias = _RefusedError | PlacementError
-
-
 class AdminManager:
-    """Decides what clients ask of topics. ``is_controller`` tells whether this broker rules."""
+    """Decides requests about topics. ``is_controller``: whether this broker is the controller."""
 
     def __init__(
         self,
@@ -90,17 +97,17 @@ class AdminManager:
         topic_ids: TopicIds,
         is_controller: Callable[[], bool],
         settings: AdminSettings | None = None,
-        placer: TopicPlacer = place,
+        placer: TopicPlacer | None = None,
     ) -> None:
         self._cache = cache
         self._store = store
         self._topic_ids = topic_ids
         self._is_controller = is_controller
         self._settings = settings or AdminSettings()
-        self._placer = placer
+        self._placer = placer or LocalPlacer()
 
-    def decide(self, request: TopicsRequest) -> tuple[TopicOutcome, ...]:
-        """Decide and write; how far the cluster is with it is for ``PendingAnswer`` to see.
+    def decide(self, request: TopicsRequest) -> TopicsResponse:
+        """Validate, place and write; ``PendingAnswer`` waits for the cluster to follow.
 
         Raises ``SessionExpiredError`` when the session is over.
         """
@@ -114,80 +121,94 @@ class AdminManager:
 
     # --- the three requests ---
 
-    def _create_topics(self, request: CreateTopicsRequest) -> tuple[TopicOutcome, ...]:
+    def _create_topics(self, request: CreateTopicsRequest) -> TopicsResponse:
         wanted = {topic.topic: topic for topic in request.topics}
         existing = set(self._store.read_topic_names())
         names = TopicNames(existing)
-        created_before = self._created_before(existing.intersection(wanted), wanted)
+        known = existing.intersection(wanted)
+        created_before = self._created_before(known, wanted)
+        deleting = set(self._store.read_topics_being_deleted()) if known else set()
+        options = request.placement or PlacementOptions()
         configs: dict[str, dict[str, str]] = {}
 
         def plan(topic: str) -> _Plan:
             if topic not in created_before:
-                _check_name(topic, existing, names)
-            configs[topic] = _checked_config(wanted[topic].config)
-            planned = created_before.get(topic) or self._new_partitions(wanted[topic])
+                _check_name(topic, existing, deleting, names)
+            configs[topic] = _checked_config(topic, wanted[topic].config)
+            planned = created_before.get(topic) or self._new_partitions(wanted[topic], options)
             names.add(topic)
             return planned
 
         plans, refusals = self._plan([topic.topic for topic in request.topics], plan)
+        _limit(plans, refusals, request.max_partitions)
+        counts = {topic: _count(planned) for topic, planned in plans.items()}
+        if request.validate_only:
+            return TopicsResponse(_outcomes(wanted, refusals, {}, counts), self._warming(request))
+        placed, note = self._place(plans, options)
         new = {
             topic: NewTopic(
                 wanted[topic].topic_id or self._topic_ids.new_topic_id(), partitions, configs[topic]
             )
-            for topic, partitions in self._place(plans, refusals).items()
+            for topic, partitions in placed.items()
         }
-        written = {} if request.validate_only else self._store.create_topics(new)
-        counts = {topic: len(planned.partitions) for topic, planned in new.items()}
-        return _outcomes(wanted, refusals, written, counts)
+        written = self._store.create_topics(new)
+        return TopicsResponse(_outcomes(wanted, refusals, written, counts), note)
 
-    def _create_partitions(self, request: CreatePartitionsRequest) -> tuple[TopicOutcome, ...]:
+    def _create_partitions(self, request: CreatePartitionsRequest) -> TopicsResponse:
         wanted = {topic.topic: topic for topic in request.topics}
         stored = self._store.read_topics([t for t in wanted if topic_name_problem(t) is None])
         deleting = set(self._store.read_topics_being_deleted())
+        options = request.placement or PlacementOptions()
 
         def plan(topic: str) -> _Plan:
             current = _growable(topic, stored.get(topic), is_being_deleted=topic in deleting)
-            return self._added_partitions(wanted[topic], current)
+            return self._added_partitions(wanted[topic], current, options)
 
         plans, refusals = self._plan([topic.topic for topic in request.topics], plan)
-        added = self._place(plans, refusals)
-        written = {} if request.validate_only else self._store.add_partitions(added)
-        return _outcomes(wanted, refusals, written, {t: row.total for t, row in wanted.items()})
+        _limit(plans, refusals, request.max_partitions)
+        totals = {topic: row.total for topic, row in wanted.items()}
+        if request.validate_only:
+            return TopicsResponse(_outcomes(wanted, refusals, {}, totals), self._warming(request))
+        placed, note = self._place(plans, options)
+        written = self._store.add_partitions(placed)
+        return TopicsResponse(_outcomes(wanted, refusals, written, totals), note)
 
-    def _delete_topics(self, request: DeleteTopicsRequest) -> tuple[TopicOutcome, ...]:
-        """Delete topics; the outcome of an unknown id names the id."""
-        topic_ids = self._cache.snapshot.topic_ids
-        names = {topic_id: name for name, topic_id in topic_ids.items()}
+    def _delete_topics(self, request: DeleteTopicsRequest) -> TopicsResponse:
+        """Mark topics for deletion; the outcome of an unknown id names the id."""
+        names = {id_: name for name, id_ in self._cache.snapshot.topic_ids.items()}
         unknown_ids = {topic_id for topic_id in request.topic_ids if topic_id not in names}
         wanted = [*request.topics, *(names.get(id_, id_) for id_ in request.topic_ids)]
 
         def plan(topic: str) -> None:
             if not self._settings.delete_topic_enable:
-                raise _RefusedError(Errors.TOPIC_DELETION_DISABLED, "topics cannot be deleted here")
+                message = f"topic {shown_topic(topic)}: delete.topic.enable is false"
+                raise _RefusedError(Errors.TOPIC_DELETION_DISABLED, message)
             if topic in unknown_ids:
                 raise _RefusedError(Errors.UNKNOWN_TOPIC_ID, f"no topic has the id {topic}")
-            if topic not in topic_ids:
+            if topic_name_problem(topic) is not None:
                 raise _RefusedError(*unknown_topic(topic))
 
         plans, refusals = self._plan(wanted, plan)
         written = self._store.mark_for_deletion(list(plans))
-        return _outcomes(wanted, refusals, written, {})
+        return TopicsResponse(_outcomes(wanted, refusals, written, {}))
 
     def _plan(
         self, topics: Sequence[str], plan: Callable[[str], T]
-    ) -> tuple[dict[str, T], dict[str, _Refusal]]:
+    ) -> tuple[dict[str, T], dict[str, ApiError]]:
         """Return what is to be done for each topic, or why nothing is."""
         plans: dict[str, T] = {}
-        refusals: dict[str, _Refusal] = {}
+        refusals: dict[str, ApiError] = {}
         for topic, count in Counter(topics).items():
             try:
                 if not self._is_controller():
-                    raise _RefusedError(Errors.NOT_CONTROLLER, "this broker does not rule")
+                    message = "this broker is not the active controller"
+                    raise _RefusedError(Errors.NOT_CONTROLLER, message)
                 if count > 1:
-                    raise _RefusedError(Errors.INVALID_REQUEST, f"{topic} is named {count} times")
+                    message = f"topic {shown_topic(topic)} is named more than once"
+                    raise _RefusedError(Errors.INVALID_REQUEST, message)
                 plans[topic] = plan(topic)
             except (_RefusedError, PlacementError) as refused:
-                refusals[topic] = refused
+                refusals[topic] = ApiError(refused.error_code, str(refused))
         return plans, refusals
 
     # --- new topics ---
@@ -195,7 +216,7 @@ class AdminManager:
     def _created_before(
         self, topics: Collection[str], wanted: Mapping[str, CreatableTopic]
     ) -> dict[str, dict[int, ReplicaAssignment]]:
-        """Return those that exist because of an earlier attempt at the same request."""
+        """Return the topics that exist because of an earlier attempt at the same request."""
         return {
             topic: dict(stored.partitions)
             for topic, stored in self._store.read_topics(topics).items()
@@ -204,71 +225,75 @@ class AdminManager:
             and stored.topic_id == wanted[topic].topic_id
         }
 
-    def _new_partitions(self, wanted: CreatableTopic) -> _Plan:
-        count, factor = wanted.partitions, wanted.replication_factor
+    def _new_partitions(self, wanted: CreatableTopic, options: PlacementOptions) -> _Plan:
+        topic, count, factor = wanted.topic, wanted.partitions, wanted.replication_factor
         if wanted.assignment is None:
             settings = self._settings
             spec = PlacementSpec(
-                wanted.topic,
+                topic,
                 settings.num_partitions if count == UNSET else count,
                 settings.default_replication_factor if factor == UNSET else factor,
                 start_partition=0,
             )
-            return self._unplaced(spec)
+            return self._unplaced(spec, options)
         if (count, factor) != (UNSET, UNSET):
-            raise _RefusedError(
-                Errors.INVALID_REQUEST, "numbers and an assignment exclude each other"
-            )
-        return self._checked_assignment(wanted.assignment)
+            message = f"topic {topic}: numbers and an assignment exclude each other"
+            raise _RefusedError(Errors.INVALID_REQUEST, message)
+        return self._checked_assignment(topic, wanted.assignment)
 
     def _checked_assignment(
-        self, assignment: Sequence[AssignedPartition]
+        self, topic: str, assignment: Sequence[AssignedPartition]
     ) -> dict[int, ReplicaAssignment]:
         if not assignment or sorted(row.partition for row in assignment) != list(
             range(len(assignment))
         ):
-            raise _RefusedError(
-                Errors.INVALID_REPLICA_ASSIGNMENT, "partition ids must be 0, 1, … without gaps"
-            )
+            raise _misassigned(topic, "partition ids must be 0, 1, … without gaps")
         ordered = [row.replicas for row in sorted(assignment)]
-        self._check_replicas(ordered)
+        self._check_replicas(topic, ordered)
+        self._check_size(topic, len(ordered), len(ordered[0]))
         return {number: ReplicaAssignment(replicas) for number, replicas in enumerate(ordered)}
 
-    def _check_replicas(self, rows: Sequence[Sequence[BrokerId]]) -> None:
+    def _check_replicas(self, topic: str, rows: Sequence[Sequence[BrokerId]]) -> None:
         problem = assignment_problem(rows, self._cache.snapshot.brokers)
         if problem is not None:
-            raise _RefusedError(Errors.INVALID_REPLICA_ASSIGNMENT, problem)
+            raise _misassigned(topic, problem)
+
+    def _check_size(self, topic: str, partitions: int, replication_factor: int) -> None:
+        brokers = self._cache.snapshot.brokers
+        problem = size_problem(topic, partitions, replication_factor, brokers)
+        if problem is not None:
+            raise _RefusedError(*problem)
 
     # --- more partitions ---
 
-    def _added_partitions(self, wanted: GrowingTopic, current: TopicAssignment) -> _Plan:
-        count, first = len(current.partitions), current.partitions[0].replicas
+    def _added_partitions(
+        self, wanted: GrowingTopic, current: TopicAssignment, options: PlacementOptions
+    ) -> _Plan:
+        topic, count, first = wanted.topic, len(current.partitions), current.partitions[0].replicas
         missing = wanted.total - count
         if missing <= 0:
-            raise _RefusedError(
-                Errors.INVALID_PARTITIONS,
-                f"{wanted.topic} has {count} partitions and cannot have {wanted.total}",
-            )
+            relation = "already has" if missing == 0 else "cannot shrink: it has"
+            partitions = "1 partition" if count == 1 else f"{count} partitions"
+            message = f"topic {topic} {relation} {partitions}"
+            raise _RefusedError(Errors.INVALID_PARTITIONS, message)
         if wanted.assignments is None:
-            spec = PlacementSpec(wanted.topic, missing, len(first), start_partition=count)
-            return self._unplaced(spec, self._start_index(first[0]))
+            self._check_size(topic, wanted.total, len(first))
+            spec = PlacementSpec(topic, missing, len(first), start_partition=count)
+            start_index = str(self._start_index(first[0]))
+            return self._unplaced(spec, replace(options, start_index=start_index))
         if len(wanted.assignments) != missing:
-            raise _RefusedError(
-                Errors.INVALID_REPLICA_ASSIGNMENT,
-                f"{missing} partitions are to be added, {len(wanted.assignments)} are assigned",
-            )
-        self._check_replicas(wanted.assignments)
+            message = f"{missing} partitions are to be added, {len(wanted.assignments)} are given"
+            raise _misassigned(topic, message)
+        self._check_replicas(topic, wanted.assignments)
         if any(len(replicas) != len(first) for replicas in wanted.assignments):
-            raise _RefusedError(
-                Errors.INVALID_REPLICA_ASSIGNMENT, f"partition 0 has {len(first)} replicas"
-            )
+            raise _misassigned(topic, f"partition 0 has {len(first)} replicas")
         return {
             count + number: ReplicaAssignment(replicas)
             for number, replicas in enumerate(wanted.assignments)
         }
 
     def _start_index(self, first_replica: BrokerId) -> int:
-        """Return where Kafka's schemes go on: at the first leader. The ring goes on anyhow."""
+        """Return where Kafka's schemes continue: at the first leader. The ring needs no start."""
         if self._settings.placement is Strategy.RING:
             return 0
         brokers = sorted(self._cache.snapshot.brokers)
@@ -276,73 +301,103 @@ class AdminManager:
 
     # --- placement ---
 
-    def _unplaced(self, spec: PlacementSpec, start_index: int = 0) -> _Unplaced:
-        """Put off placing, once it is certain that it can be done; raises ``PlacementError``."""
-        check(self._placement_request([spec], start_index))
-        return _Unplaced(spec, start_index)
+    def _unplaced(self, spec: PlacementSpec, options: PlacementOptions) -> _Unplaced:
+        """Return partitions to place, once it is certain that it is possible.
+
+        Raises ``PlacementError``.
+        """
+        check(self._placement_request([spec], options, {}))
+        total = spec.start_partition + spec.partitions
+        self._check_size(spec.topic, total, spec.replication_factor)
+        return _Unplaced(spec, options.start_index)
 
     def _place(
-        self, plans: Mapping[str, _Plan], refusals: dict[str, _Refusal]
-    ) -> dict[str, dict[int, ReplicaAssignment]]:
-        """Place what no client placed: in one job all that begin at the same broker."""
+        self, plans: Mapping[str, _Plan], options: PlacementOptions
+    ) -> tuple[dict[str, dict[int, ReplicaAssignment]], str]:
+        """Return the partitions of each topic, and why the placement service did not place.
+
+        All partitions that begin at the same broker are placed in one job.
+        """
         partitions: dict[str, dict[int, ReplicaAssignment]] = {}
-        jobs: dict[int, list[PlacementSpec]] = {}
-        left = MAX_NEW_PARTITIONS
+        jobs: dict[str, list[PlacementSpec]] = {}
         for topic, plan in plans.items():
-            count = plan.spec.partitions if isinstance(plan, _Unplaced) else len(plan)
-            if count > left:
-                message = f"more than {MAX_NEW_PARTITIONS} new partitions in one request"
-                refusals[topic] = _RefusedError(Errors.POLICY_VIOLATION, message)
-                continue
-            left -= count
             if isinstance(plan, _Unplaced):
                 partitions[topic] = {}  # in the order of the request
                 jobs.setdefault(plan.start_index, []).append(plan.spec)
             else:
                 partitions[topic] = plan
+        note = ""
+        loads: Counter[BrokerId] = Counter()
+        if options.start_index == LEAST_LOADED:
+            rows = self._cache.snapshot.partitions.values()
+            loads.update(replica for row in rows for replica in row.replicas)
         for start_index, specs in jobs.items():
-            for row in self._placer(self._placement_request(specs, start_index)):
+            job = self._placement_request(specs, replace(options, start_index=start_index), loads)
+            answer = self._placer.place(job, use_service=options.use_service)
+            note = note or answer.message
+            for row in answer.partitions:
                 partitions[row.topic][row.partition] = ReplicaAssignment(row.replicas)
-        return partitions
+        return partitions, note
+
+    def _warming(self, request: CreateTopicsRequest | CreatePartitionsRequest) -> str:
+        """Return what the placement service is starting with; clients do not wait for it."""
+        waits = request.placement is not None and request.placement.use_service
+        return self._placer.warming() if waits else ""
 
     def _placement_request(
-        self, specs: Sequence[PlacementSpec], start_index: int
+        self,
+        specs: Sequence[PlacementSpec],
+        options: PlacementOptions,
+        loads: Mapping[BrokerId, int],
     ) -> PlaceTopicsRequest:
         brokers = sorted(self._cache.snapshot.brokers.items())
         return PlaceTopicsRequest(
             topics=tuple(specs),
-            brokers=tuple(PlacementBroker(number, broker.rack, 0) for number, broker in brokers),
-            strategy=self._settings.placement,
-            start_index=str(start_index),
-            index=IndexScope.PER_TOPIC,
-            seed=0,
+            brokers=tuple(
+                PlacementBroker(broker_id, broker.rack, loads.get(broker_id, 0))
+                for broker_id, broker in brokers
+            ),
+            strategy=options.strategy or self._settings.placement,
+            start_index=options.start_index,
+            index=options.index,
+            seed=options.seed,
         )
 
 
-# --- what speaks against it -----------------------------------------------------------------------
+# --- validation -----------------------------------------------------------------------------------
 
 
-def _check_name(topic: str, existing: set[str], names: TopicNames) -> None:
+def _check_name(
+    topic: str, existing: Collection[str], deleting: Collection[str], names: TopicNames
+) -> None:
     if topic in existing:
-        raise _RefusedError(Errors.TOPIC_ALREADY_EXISTS, f"topic {topic} already exists")
+        state = "already exists and is being deleted" if topic in deleting else "already exists"
+        raise _RefusedError(Errors.TOPIC_ALREADY_EXISTS, f"topic {topic} {state}")
     problem = topic_name_problem(topic)
     if problem is not None:
-        raise _RefusedError(Errors.INVALID_TOPIC_EXCEPTION, f"the name {problem}")
-    other = names.collision(topic)
-    if other is not None:
-        raise _RefusedError(Errors.INVALID_TOPIC_EXCEPTION, f"{topic} collides with {other}")
+        message = f"topic {shown_topic(topic)} {problem}"
+        raise _RefusedError(Errors.INVALID_TOPIC_EXCEPTION, message)
+    collision = names.collision_problem(topic)
+    if collision is not None:
+        raise _RefusedError(*collision)
 
 
-def _checked_config(config: Sequence[ConfigEntry]) -> dict[str, str]:
+def _checked_config(topic: str, config: Sequence[ConfigEntry]) -> dict[str, str]:
     checked: dict[str, str] = {}
     for name, value in config:
         if value is None:
-            raise _RefusedError(Errors.INVALID_REQUEST, f"{name} has no value")
+            message = f"topic {topic} config {name} has no value"
+            raise _RefusedError(Errors.INVALID_REQUEST, message)
         problem = topic_config_problem(name, value)
         if problem is not None:
-            raise _RefusedError(Errors.INVALID_CONFIG, f"{name} {problem}")
+            raise _RefusedError(Errors.INVALID_CONFIG, f"topic {topic} config {name} {problem}")
         checked[name] = value
     return checked
+
+
+def _misassigned(topic: str, problem: str) -> _RefusedError:
+    message = f"topic {topic} cannot be assigned like this: {problem}"
+    return _RefusedError(Errors.INVALID_REPLICA_ASSIGNMENT, message)
 
 
 def _growable(
@@ -358,14 +413,31 @@ def _growable(
     return stored
 
 
+def _count(plan: _Plan) -> int:
+    return plan.spec.partitions if isinstance(plan, _Unplaced) else len(plan)
+
+
+def _limit(plans: dict[str, _Plan], refusals: dict[str, ApiError], max_partitions: int) -> None:
+    """Refuse the topics that would take the new partitions of a request over its limit."""
+    left = max_partitions
+    for topic, plan in list(plans.items()):
+        count = _count(plan)
+        if count > left:
+            del plans[topic]
+            message = f"topic {topic}: more than {max_partitions} new partitions in one request"
+            refusals[topic] = ApiError(Errors.POLICY_VIOLATION, message)
+        else:
+            left -= count
+
+
 def _outcomes(
     topics: Iterable[str],
-    refusals: Mapping[str, _Refusal],
+    refusals: Mapping[str, ApiError],
     written: Mapping[str, ApiError],
     counts: Mapping[str, int],
 ) -> tuple[TopicOutcome, ...]:
     """Return an outcome for each topic, named once, in the order of the request."""
-    results = dict(written) | {t: ApiError(r.error_code, str(r)) for t, r in refusals.items()}
+    results = {**written, **refusals}
     outcomes = []
     for topic in dict.fromkeys(topics):
         error_code, message = results.get(topic, ApiError(Errors.NONE))

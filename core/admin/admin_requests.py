@@ -1,30 +1,31 @@
-"""How clients are answered that ask something of topics.
+"""How requests about topics are answered.
 
 A request is decided at once and answered later: when this broker's metadata cache shows what was
-asked for, or when the client's patience is over. Mirrors ``DelayedCreatePartitions`` and
-``DelayedDeleteTopics``: who is told REQUEST_TIMED_OUT gets what he wanted all the same.
+asked for, or when the request's time is over. Mirrors ``DelayedCreatePartitions`` and
+``DelayedDeleteTopics``: what was decided is done also after REQUEST_TIMED_OUT.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple, Protocol, TypeAlias
 
 from regent.core.errors import ApiError, BadDataError, Errors
 from regent.core.model import NO_LEADER, ReplicaAssignment, TopicPartition
+from regent.core.placement.replica_placer import place
 from regent.core.ports import TopicAssignment
 from regent.core.protocol.control import TopicId
-from regent.core.protocol.placement import PlacedPartition, PlaceTopicsRequest
+from regent.core.protocol.placement import PlaceTopicsRequest, PlaceTopicsResponse
 from regent.core.protocol.topics import (
+    CreatePartitionsRequest,
+    CreateTopicsRequest,
     DeleteTopicsRequest,
     TopicOutcome,
     TopicsRequest,
     TopicsResponse,
 )
 from regent.core.replication.metadata_cache import MetadataSnapshot
-
-TopicPlacer: TypeAlias = Callable[[PlaceTopicsRequest], Sequence[PlacedPartition]]
-"""Places every partition of a request that ``core.placement.replica_placer.check`` accepts."""
 
 RespondToClient: TypeAlias = Callable[[Sequence[TopicOutcome]], None]
 
@@ -41,15 +42,43 @@ def refuse(request: TopicsRequest, error_code: Errors, message: str) -> TopicsRe
     )
 
 
+class TopicPlacer(Protocol):
+    """Places new partitions, by the placement service if it can."""
+
+    def place(self, request: PlaceTopicsRequest, *, use_service: bool) -> PlaceTopicsResponse:
+        """Place every partition of a request that ``replica_placer.check`` accepts.
+
+        The response has no error; its message says why the service did not place, if so.
+        """
+        ...
+
+    def warming(self) -> str:
+        """Return what the service is starting with; empty if it is ready, or cannot place."""
+        ...
+
+
+class LocalPlacer:
+    """Implements ``TopicPlacer`` without a service."""
+
+    def place(self, request: PlaceTopicsRequest, *, use_service: bool) -> PlaceTopicsResponse:
+        """Place in this process."""
+        del use_service
+        return PlaceTopicsResponse(Errors.NONE, "", tuple(place(request)))
+
+    def warming(self) -> str:
+        """Return the empty string: there is no service."""
+        return ""
+
+
 class TopicService(Protocol):
-    """Takes what clients ask of topics, from any thread and without delay."""
+    """Takes requests about topics from clients, on any thread and without delay."""
 
     def ask(self, request: TopicsRequest, respond: RespondToClient) -> None:
-        """Have ``respond`` called exactly once, with an outcome a topic, from any thread."""
+        """Call ``respond`` exactly once, with an outcome for each topic, on any thread."""
         ...
 
     def create_missing(self, topics: Collection[str]) -> None:
-        """Have topics created as the settings say that somebody asked about; tells nobody."""
+        """Create topics that clients asked about, with the default settings; reports nothing."""
         ...
 
 
@@ -91,44 +120,71 @@ class TopicStore(Protocol):
         ...
 
 
-class PendingAnswer:
-    """The answer to ``request``, of which ``decided`` is what has been written so far.
+def done_before(
+    request: TopicsRequest, outcome: TopicOutcome, undone: Collection[str]
+) -> TopicOutcome:
+    """Return the outcome of a repeated request, of which an earlier attempt may have been done.
 
-    Poll after every change of the metadata cache, and when ``deadline_ms`` has come.
+    ``undone``: the topics that were still to grow or to be deleted before the first attempt. Topics
+    to create are known again by their ids.
+    """
+    done = {
+        CreateTopicsRequest: None,
+        CreatePartitionsRequest: Errors.INVALID_PARTITIONS,
+        DeleteTopicsRequest: Errors.UNKNOWN_TOPIC_OR_PARTITION,
+    }
+    if outcome.topic in undone and outcome.error_code is done[type(request)]:
+        return outcome._replace(error_code=Errors.NONE, message="")
+    return outcome
+
+
+class PendingAnswer:
+    """The answer to ``request`` while it waits for the cluster; ``decided`` is what was written.
+
+    Poll after every change of the metadata cache, and at ``deadline_ms``.
     """
 
-    def __init__(
-        self, request: TopicsRequest, decided: Sequence[TopicOutcome], deadline_ms: int
-    ) -> None:
+    def __init__(self, request: TopicsRequest, decided: TopicsResponse, deadline_ms: int) -> None:
         self.deadline_ms = deadline_ms
-        self._outcomes = list(decided)
-        self._is_done = _is_gone if isinstance(request, DeleteTopicsRequest) else _is_led
-        self._waits = isinstance(request, DeleteTopicsRequest) or not request.validate_only
+        self._request = request
+        self._decided = decided
 
-    def poll(self, snapshot: MetadataSnapshot, now_ms: int) -> list[TopicOutcome] | None:
-        """Return the answer, in the order of the request; None while it may still get better."""
-        late = {
-            outcome.topic
-            for outcome in self._outcomes
-            if self._waits
-            and outcome.error_code is Errors.NONE
-            and not self._is_done(snapshot, outcome)
-        }
-        if late and now_ms < self.deadline_ms:
-            return None
-        return [
-            outcome._replace(error_code=Errors.REQUEST_TIMED_OUT, message="it goes on nevertheless")
-            if outcome.topic in late
-            else outcome
-            for outcome in self._outcomes
-        ]
+    def poll(self, snapshot: MetadataSnapshot, now_ms: int) -> TopicsResponse | None:
+        """Return the answer; None while the cluster may still do what was asked for."""
+        outcomes = []
+        for outcome in self._decided.outcomes:
+            if self._is_done(snapshot, outcome):
+                outcomes.append(outcome)
+            elif now_ms < self.deadline_ms:
+                return None
+            else:
+                message = self._lateness(snapshot, outcome)
+                outcomes.append(
+                    outcome._replace(error_code=Errors.REQUEST_TIMED_OUT, message=message)
+                )
+        return replace(self._decided, outcomes=tuple(outcomes))
+
+    def _is_done(self, snapshot: MetadataSnapshot, outcome: TopicOutcome) -> bool:
+        if outcome.error_code is not Errors.NONE:
+            return True
+        if isinstance(self._request, DeleteTopicsRequest):
+            return outcome.topic not in snapshot.topic_ids
+        return self._request.validate_only or not any(True for _ in _leaderless(snapshot, outcome))
+
+    def _lateness(self, snapshot: MetadataSnapshot, outcome: TopicOutcome) -> str:
+        topic, timeout_ms = outcome.topic, max(self._request.timeout_ms, 0)
+        if isinstance(self._request, DeleteTopicsRequest):
+            return f"topic {topic} still exists after {timeout_ms} ms; its deletion goes on"
+        missing = sum(1 for _ in _leaderless(snapshot, outcome))
+        return (
+            f"topic {topic}: {missing} of {outcome.partitions} partitions have no leader after"
+            f" {timeout_ms} ms; everything is written"
+        )
 
 
-def _is_led(snapshot: MetadataSnapshot, outcome: TopicOutcome) -> bool:
-    partitions = (TopicPartition(outcome.topic, n) for n in range(outcome.partitions))
-    rows = map(snapshot.partitions.get, partitions)
-    return all(row is not None and row.leader != NO_LEADER for row in rows)
-
-
-def _is_gone(snapshot: MetadataSnapshot, outcome: TopicOutcome) -> bool:
-    return outcome.topic not in snapshot.topic_ids
+def _leaderless(snapshot: MetadataSnapshot, outcome: TopicOutcome) -> Iterator[TopicPartition]:
+    for number in range(outcome.partitions):
+        topic_partition = TopicPartition(outcome.topic, number)
+        row = snapshot.partitions.get(topic_partition)
+        if row is None or row.leader == NO_LEADER:
+            yield topic_partition

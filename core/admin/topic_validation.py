@@ -1,8 +1,8 @@
-"""What a topic may be called, configured and assigned: Kafka's rules, before anything is written.
+"""What a topic may be called, configured and assigned, checked before anything is written.
 
 Mirrors ``org.apache.kafka.common.internals.Topic``, ``kafka.log.LogConfig`` and the checks of
-``kafka.zk.AdminZkClient``. Each rule returns what is wrong, as the end of a sentence that begins
-with whose fault it is, or None.
+``kafka.zk.AdminZkClient``. A ``…_problem`` is None, or the end of a sentence whose subject is the
+name, the setting or the assignment; an ``ApiError`` has a whole sentence that names the topic.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from regent.core.model import BrokerId
 from regent.core.ports import TopicAssignment
 
 MAX_NAME_LENGTH = 249
+MAX_TOPIC_BYTES = 1_000_000  # a request to ZooKeeper holds little more
 
 INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state"})
 """The topics brokers keep their own records in."""
@@ -102,9 +103,24 @@ class TopicNames:
         other = self._names.get(_collision_key(name))
         return None if other == name else other
 
+    def collision_problem(self, topic: str) -> ApiError | None:
+        """Say why a topic cannot be called ``topic`` beside these."""
+        other = self.collision(topic)
+        if other is None:
+            return None
+        return ApiError(
+            Errors.INVALID_TOPIC_EXCEPTION,
+            f'topic {topic} collides with topic {other}: "." and "_" are the same in metrics',
+        )
+
 
 def _collision_key(name: str) -> str:
     return name.replace(".", "_")
+
+
+def config_text(value: str | float) -> str:
+    """Return a setting from a JSON file as znodes have it; booleans in lower case."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def topic_config_problem(name: str, value: str) -> str | None:
@@ -164,9 +180,32 @@ def assignment_problem(
     return None
 
 
+def shown_topic(topic: str) -> str:
+    """Return a name as messages quote it: abbreviated and in quotes if no topic can have it."""
+    if topic_name_problem(topic) is None:
+        return topic
+    quoted = repr(topic)
+    return quoted if len(quoted) <= 60 else f"{quoted[:60]}…"
+
+
+def size_problem(
+    topic: str, partitions: int, replication_factor: int, brokers: Collection[BrokerId]
+) -> ApiError | None:
+    """Say why a topic's assignment to some of ``brokers`` does not fit into a znode."""
+    id_bytes = max((len(str(broker_id)) for broker_id in brokers), default=0) + 1
+    size = partitions * (replication_factor * id_bytes + len(f'"{partitions}":[],'))
+    if size <= MAX_TOPIC_BYTES:
+        return None
+    return ApiError(
+        Errors.INVALID_PARTITIONS,
+        f"topic {topic}: {partitions} partitions take {size} bytes in ZooKeeper, which accepts"
+        f" {MAX_TOPIC_BYTES}: use fewer partitions or replicas",
+    )
+
+
 def unknown_topic(topic: str) -> ApiError:
     """Return the error of a request about a topic that does not exist."""
-    return ApiError(Errors.UNKNOWN_TOPIC_OR_PARTITION, f"topic {topic} does not exist")
+    return ApiError(Errors.UNKNOWN_TOPIC_OR_PARTITION, f"topic {shown_topic(topic)} does not exist")
 
 
 def growth_problem(

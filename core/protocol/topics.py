@@ -1,37 +1,60 @@
-"""What clients ask of topics: of any broker, which forwards it to the controller's."""
+"""Requests about topics: from Kafka clients, the command line and jobs to the active controller.
+
+A request whose ``timeout_ms`` is positive may be sent to any broker: it is answered when the
+cluster has done what was asked for, or when the time is over. A request whose ``timeout_ms`` is 0
+must be sent to the active controller's broker: it is answered when it is decided and written.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from regent.core.errors import Errors
 from regent.core.model import BrokerId
 from regent.core.protocol.control import TopicId
 
-UNSET = -1
+UNSET: Final = -1
 """A number of partitions or replicas that is left to the controller's broker, or not known."""
+
+MAX_NEW_PARTITIONS: Final = 10_000
+"""How many partitions one request of a client may create: a mistake must not keep a cluster busy
+for minutes. Kafka 4 has the same limit (``ReplicationControlManager.MAX_PARTITIONS_PER_BATCH``)."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlacementOptions:
+    """How new partitions are placed; see ``core.protocol.placement.PlaceTopicsRequest``.
+
+    An empty ``strategy`` is the one of the active controller's broker.
+    """
+
+    strategy: str = ""
+    start_index: str = "0"
+    index: str = "per-topic"
+    seed: int = 0
+    use_service: bool = True
 
 
 class AssignedPartition(NamedTuple):
-    """The replicas somebody wants a new partition to have."""
+    """The replicas of a new partition, chosen by the sender."""
 
     partition: int
     replicas: tuple[BrokerId, ...]
 
 
 class ConfigEntry(NamedTuple):
-    """A setting somebody wants a new topic to have."""
+    """A setting of a new topic."""
 
     name: str
     value: str | None
 
 
 class CreatableTopic(NamedTuple):
-    """A topic somebody wants; either numbers or an assignment.
+    """A topic to create, with either numbers or an assignment.
 
-    Whoever may have to ask again says which ``topic_id`` the topic shall have: a topic that exists
-    by that id was created by an earlier attempt.
+    A sender that may have to repeat the request chooses the ``topic_id``: a topic that exists with
+    that id was created by an earlier attempt.
     """
 
     topic: str
@@ -43,7 +66,7 @@ class CreatableTopic(NamedTuple):
 
 
 class GrowingTopic(NamedTuple):
-    """A topic that shall have ``total`` partitions; the new ones are placed unless assigned."""
+    """A topic to grow to ``total`` partitions; the new ones are placed unless assigned."""
 
     topic: str
     total: int
@@ -52,20 +75,24 @@ class GrowingTopic(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CreateTopicsRequest:
-    """Create topics, or only say whether they could be (Kafka api 19)."""
+    """Create topics, or only say whether they could be created (Kafka api 19)."""
 
     topics: tuple[CreatableTopic, ...]
     timeout_ms: int
     validate_only: bool = False
+    placement: PlacementOptions | None = None
+    max_partitions: int = MAX_NEW_PARTITIONS
 
 
 @dataclass(frozen=True, slots=True)
 class CreatePartitionsRequest:
-    """Give topics more partitions, or only say whether that could be (Kafka api 37)."""
+    """Give topics more partitions, or only say whether that is possible (Kafka api 37)."""
 
     topics: tuple[GrowingTopic, ...]
     timeout_ms: int
     validate_only: bool = False
+    placement: PlacementOptions | None = None
+    max_partitions: int = MAX_NEW_PARTITIONS
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +105,11 @@ class DeleteTopicsRequest:
 
 
 class TopicOutcome(NamedTuple):
-    """What became of one topic of a request; ``partitions``: how many it shall have now."""
+    """What became of one topic of a request; ``partitions``: how many it has now.
+
+    ``message`` is a sentence that names the topic; with NONE it is empty, or says that there was
+    nothing to do.
+    """
 
     topic: str
     error_code: Errors
@@ -90,10 +121,18 @@ class TopicOutcome(NamedTuple):
 class TopicsResponse:
     """An outcome for each topic, named once, in the order of the request.
 
-    NONE means that it is decided and written; how far the cluster is with it is another matter.
+    ``placement_note`` says why the placement service did not place, if it did not. After a
+    validation it says what the service is starting with, if it can place soon.
     """
 
     outcomes: tuple[TopicOutcome, ...]
+    placement_note: str = ""
+
+    @property
+    def error_code(self) -> Errors:
+        """NOT_CONTROLLER if the broker that was asked is not the active controller; else NONE."""
+        is_elsewhere = any(o.error_code is Errors.NOT_CONTROLLER for o in self.outcomes)
+        return Errors.NOT_CONTROLLER if is_elsewhere else Errors.NONE
 
 
 TopicsRequest: TypeAlias = CreateTopicsRequest | CreatePartitionsRequest | DeleteTopicsRequest

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
+from regent.actors.broker_to_controller_channel import BrokerToControllerChannel
+from regent.actors.forwarding_manager import ForwardingManager
+from regent.actors.request_channel import RequestChannel
 from regent.actors.request_router import RequestRouter, controller_client_id, give_answer
 from regent.actors.runtime import start_actor, stop_actor
 from regent.actors.topic_request_handler import TopicRequestHandler
@@ -18,7 +22,12 @@ from regent.core.protocol.control import (
     UpdateMetadataRequest,
     UpdateMetadataResponse,
 )
-from regent.core.protocol.topics import DeleteTopicsRequest, TopicsResponse
+from regent.core.protocol.topics import (
+    DeleteTopicsRequest,
+    TopicOutcome,
+    TopicsRequest,
+    TopicsResponse,
+)
 from regent.core.replication.metadata_cache import MetadataCache
 from regent.transport import codec
 from regent.transport.server import IncomingRequest, Reply
@@ -27,6 +36,10 @@ from tests.support.fake_zookeeper import FakeZooKeeper
 from tests.support.stage import TIMEOUT_S, FixedTopicIds, Stage
 
 HEADER = ControlHeader(controller_id=3, controller_epoch=5, broker_epoch=-1)
+
+
+def no_channel(endpoint: str) -> RequestChannel[TopicsRequest]:
+    raise AssertionError(f"there is no controller at {endpoint}")
 
 
 @pytest.fixture
@@ -39,8 +52,17 @@ def router() -> Iterator[RequestRouter]:
             lambda: False,
         )
         topics = start_actor(TopicRequestHandler, TIMEOUT_S, 0, nobody_rules)
-        yield RequestRouter(stage.broker(0), stage.controller(0), topics)
-        stop_actor(topics, TIMEOUT_S)
+        cache, ids = MetadataCache(), FixedTopicIds()
+        channel = start_actor(BrokerToControllerChannel, TIMEOUT_S, 0, cache, no_channel)
+        scheduler = stage.scheduler("router")
+
+        def hasty(*arguments: Any) -> ForwardingManager:
+            return ForwardingManager(*arguments, min_patience_ms=0)
+
+        forwarding = start_actor(hasty, TIMEOUT_S, 0, cache, ids, channel, scheduler)
+        yield RequestRouter(stage.broker(0), stage.controller(0), forwarding, topics)
+        for actor in (forwarding, channel, topics):
+            stop_actor(actor, TIMEOUT_S)
 
 
 def answer(
@@ -95,7 +117,13 @@ def test_who_cannot_answer_between_sessions_is_asked_again() -> None:
     assert codec.decode_reply_header(header).error_code is Errors.BROKER_NOT_AVAILABLE
 
 
-def test_what_another_brokers_client_asks_of_topics_is_decided_here(router: RequestRouter) -> None:
-    response = answer(router, "broker-1", 1, DeleteTopicsRequest(("t",), 1_000))
+@pytest.mark.parametrize(
+    ("timeout_ms", "message"),
+    [(0, "this broker is not the active controller"), (1, "no controller is known")],
+)
+def test_a_request_about_topics_is_forwarded_if_it_waits_and_decided_here_if_not(
+    router: RequestRouter, timeout_ms: int, message: str
+) -> None:
+    response = answer(router, "broker-1", 1, DeleteTopicsRequest(("t",), timeout_ms))
     assert isinstance(response, TopicsResponse)
-    assert [outcome.error_code for outcome in response.outcomes] == [Errors.NOT_CONTROLLER]
+    assert response.outcomes == (TopicOutcome("t", Errors.NOT_CONTROLLER, message),)

@@ -80,7 +80,8 @@ class Stage:
         )
 
     def place(self) -> list[PlacedPartition]:
-        return list(self.client(REQUEST))
+        self.answer = self.client.place(REQUEST, use_service=True)
+        return list(self.answer.partitions)
 
 
 @pytest.fixture
@@ -134,7 +135,7 @@ T0, T1, U3 = BY_THE_SERVICE
         "an unknown broker",
     ],
 )
-def test_an_answer_of_no_use_is_replaced_by_the_rule(
+def test_an_unusable_answer_is_replaced_by_the_same_algorithm(
     stage: Stage, reply: Callable[[IncomingRequest], None]
 ):
     stage.service.answer = reply
@@ -147,11 +148,22 @@ def test_a_cold_service_is_not_asked_to_place(stage: Stage, state: str):
     stage.service.state = state
     assert stage.place() == BY_THE_RULE
     assert stage.service.asked == 1, "how it is"
+    reason = f"the placement service is {state}"
+    assert stage.answer.message == f"{reason}: placed by the same algorithm, without Spark"
+    assert stage.client.warming() == ("" if state == "failed" else state)
+
+
+def test_a_service_that_is_not_to_be_used_is_not_asked(stage: Stage):
+    placed = stage.client.place(REQUEST, use_service=False)
+    assert (list(placed.partitions), placed.message) == (BY_THE_RULE, "")
+    assert stage.service.asked == 0
 
 
 def test_without_a_service_the_rule_places(stage: Stage):
     stage.endpoint = None
     assert stage.place() == BY_THE_RULE
+    assert stage.answer.message.startswith("there is no placement service: placed by")
+    assert stage.client.warming() == ""
     stage.endpoint = stage.service.endpoint
     stage.now += PAUSE_S
     stage.service.stop()

@@ -65,7 +65,10 @@ class Town:
                 lambda broker_id=broker_id: broker_id == RULES,  # type: ignore[misc]
             )
             router = RequestRouter(
-                stage.broker(broker_id), stage.controller(broker_id), topics.handler
+                stage.broker(broker_id),
+                stage.controller(broker_id),
+                topics.forwarding,
+                topics.handler,
             )
             server = ControlServer(context, "tcp://127.0.0.1:0", router, name="control")
             stack.callback(server.stop)

@@ -1,4 +1,4 @@
-"""What topics are asked for, and everything that speaks against creating them."""
+"""New topics as options and files describe them."""
 
 from __future__ import annotations
 
@@ -6,36 +6,14 @@ import json
 
 import pytest
 
-from regent.cli.new_topics import (
-    ClusterContent,
-    InvalidTopicsError,
-    WantedTopic,
-    check_topics,
-    parse_config,
-    parse_replica_assignment,
-    parse_topics_file,
-)
-
-CONTENT = ClusterContent(
-    brokers={0, 1, 2}, topics={"old", "a.b", "gone"}, topics_being_deleted={"gone"}
-)
-
-
-def wanted(
-    topic: str = "t", partitions: int = 1, factor: int = 1, config: dict[str, str] | None = None
-) -> WantedTopic:
-    return WantedTopic(topic, partitions, factor, config or {})
-
-
-def problems_of(*topics: WantedTopic, may_exist: bool = False) -> list[str]:
-    with pytest.raises(InvalidTopicsError) as raised:
-        check_topics(topics, CONTENT, may_exist=may_exist)
-    return str(raised.value).splitlines()
+from regent.admin.topics import TopicsRefusedError
+from regent.cli.new_topics import parse_config, parse_replica_assignment, parse_topics_file
+from regent.core.protocol.topics import ConfigEntry, CreatableTopic
 
 
 def problems_in(content: object) -> list[str]:
     data = content if isinstance(content, bytes) else json.dumps(content).encode()
-    with pytest.raises(InvalidTopicsError) as raised:
+    with pytest.raises(TopicsRefusedError) as raised:
         parse_topics_file(data, "f.json")
     return str(raised.value).splitlines()
 
@@ -90,9 +68,14 @@ def test_a_file_lists_topics_with_settings_of_any_scalar_type() -> None:
     ]
 
     assert parse_topics_file(json.dumps(entries).encode(), "f.json") == [
-        WantedTopic("a", 3, 2, {}),
-        WantedTopic(
-            "b", 1, 1, {"retention.ms": "5", "preallocate": "true", "cleanup.policy": "compact"}
+        CreatableTopic("a", 3, 2),
+        CreatableTopic(
+            *("b", 1, 1),
+            config=(
+                ConfigEntry("retention.ms", "5"),
+                ConfigEntry("preallocate", "true"),
+                ConfigEntry("cleanup.policy", "compact"),
+            ),
         ),
     ]
 
@@ -120,6 +103,8 @@ GOOD = {"topic": "t", "partitions": 1, "replication_factor": 1}
         ({"topic": 5}, "topic must be a string, not 5"),
         ({"topic": None}, "topic must be a string, not null"),
         ({"partitions": "3"}, 'partitions must be a number, not "3"'),
+        ({"partitions": -1}, "partitions must be at least 1, not -1"),
+        ({"replication_factor": 0}, "replication_factor must be at least 1, not 0"),
         ({"partitions": 1.5}, "partitions must be a number, not 1.5"),
         ({"partitions": True}, "partitions must be a number, not true"),
         ({"replication_factor": None}, "replication_factor must be a number, not null"),
@@ -148,62 +133,3 @@ def test_all_mistakes_of_all_entries_are_reported_but_ten_lines_at_most() -> Non
     assert problems[0] == "f.json: entry 1 (t0): partitions is missing"
     assert problems[1] == "f.json: entry 1 (t0): replication_factor is missing"
     assert problems[-1] == "… and 6 more problems"
-
-
-# --- what speaks against them ---------------------------------------------------------------------
-
-
-def test_topics_that_fit_in_are_returned_in_order() -> None:
-    topics = [wanted("z"), wanted("a", 12, 3, config={"retention.ms": "5"})]
-    assert check_topics(topics, CONTENT, may_exist=False) == topics
-
-
-@pytest.mark.parametrize(
-    ("topic", "problem"),
-    [
-        (wanted("old"), "topic old already exists"),
-        (wanted("gone"), "topic gone already exists and is being deleted"),
-        (wanted("a_b"), 'topic a_b collides with topic a.b: "." and "_" are the same in metrics'),
-        (wanted("a b"), "topic 'a b' has other characters than"),
-        (wanted(""), "topic '' is empty"),
-        (wanted("two\nlines"), r"topic 'two\nlines' has other characters"),
-        (wanted(partitions=0), "topic t needs at least one partition, not 0"),
-        (wanted(partitions=-1), "topic t needs at least one partition, not -1"),
-        (wanted(factor=0), "topic t needs a replication factor of at least 1, not 0"),
-        (wanted(factor=4), "topic t has replication factor 4, but there are 3 live brokers"),
-        (wanted(config={"retention.ms": "x"}), "topic t config retention.ms must be a number from"),
-        (wanted(config={"colour": "red"}), "topic t config colour is not a setting of topics"),
-        (
-            WantedTopic("t", 1, 2, {}, ((0, 9),)),
-            "topic t cannot be assigned so: broker 9 is not registered; registered are 0, 1, 2",
-        ),
-        (
-            wanted(partitions=1_000_001),
-            "1000001 partitions in one command are more than 1000000",
-        ),
-    ],
-)
-def test_what_speaks_against_a_topic_is_said_in_one_line(topic: WantedTopic, problem: str) -> None:
-    (found,) = problems_of(topic)
-    assert found.startswith(problem)
-
-
-def test_topics_of_one_file_may_neither_repeat_nor_collide() -> None:
-    assert problems_of(wanted("x"), wanted("y.z"), wanted("x"), wanted("y_z")) == [
-        "topic x is named more than once",
-        'topic y_z collides with topic y.z: "." and "_" are the same in metrics',
-    ]
-
-
-def test_every_problem_of_a_topic_is_reported() -> None:
-    topic = wanted(".", partitions=0, factor=9, config={"retention.ms": "x"})
-    assert len(problems_of(topic)) == 4
-
-
-def test_an_existing_topic_is_passed_over_whatever_it_looks_like_if_it_may_exist() -> None:
-    new = wanted("new")
-    assert check_topics([wanted("old", factor=9), new], CONTENT, may_exist=True) == [new]
-
-
-def test_a_topic_being_deleted_is_a_problem_even_if_it_may_exist() -> None:
-    assert problems_of(wanted("gone"), may_exist=True)

@@ -18,7 +18,7 @@ RING = {0: (0, 1, 2), 1: (1, 2, 0), 2: (2, 0, 1), 3: (0, 1, 2)}
 def test_new_partitions_go_on_where_the_old_ones_ended(local: FakeCluster) -> None:
     local.run("topics", "create", "t", "--partitions", "2", "--replication-factor", "3")
     topic_id = local.topic("t").topic_id
-    local.received.clear()
+    local.placer.requests.clear()
 
     result = local.run("topics", "alter", "t", "--partitions", "4")
 
@@ -55,7 +55,7 @@ def test_a_topic_that_is_unknown_deleted_or_being_moved_does_not_grow(local: Fak
     local.zookeeper.put("/admin/delete_topics/gone")
 
     assert failing(local.run("topics", "alter", "t", *alter)) == "topic t does not exist"
-    assert failing(local.run("topics", "alter", "..", *alter)) == "topic .. does not exist"
+    assert failing(local.run("topics", "alter", "..", *alter)) == "topic '..' does not exist"
     assert failing(local.run("topics", "alter", "gone", *alter)) == "topic gone is being deleted"
     assert failing(local.run("topics", "alter", "moving", *alter)) == (
         "topic moving is being reassigned"

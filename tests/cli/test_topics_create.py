@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from regent.core.model import ReplicaAssignment
-from regent.core.protocol.controller import DescribeTopicsRequest
-from regent.core.protocol.placement import PlaceTopicsRequest
+from regent.core.protocol.topics import CreateTopicsRequest
 from regent.zk.codecs.admin_znodes import ConfigEntityZNode
 from tests.support.fake_cluster import (
     FakeCluster,
@@ -32,7 +31,9 @@ def test_a_topic_is_placed_written_and_waited_for(local: FakeCluster) -> None:
     topic_id = local.topic("t").topic_id
     assert topic_id is not None
     assert len(topic_id) == 22
-    assert local.received[-1] == DescribeTopicsRequest(("t",))
+    request = local.received[-1]
+    assert isinstance(request, CreateTopicsRequest)
+    assert 0 < request.timeout_ms <= 30_000
 
 
 def test_the_created_topics_are_printed_as_json(local: FakeCluster) -> None:
@@ -71,10 +72,10 @@ def test_an_explicit_assignment_needs_no_placement(local: FakeCluster) -> None:
 
     assert result.stdout == "Created topic t (2 partitions, replication factor 2).\n"
     assert replicas(local, "t") == {0: (2, 0), 1: (0, 1)}
-    assert not any(isinstance(request, PlaceTopicsRequest) for request in local.received)
+    assert not local.placer.requests
 
 
-def test_how_to_place_is_handed_to_the_placement_service(local: FakeCluster) -> None:
+def test_how_to_place_is_handed_on(local: FakeCluster) -> None:
     options = ("--strategy", "kafka", "--start-index", "2", "--index", "per-topic")
     shape = ("--partitions", "2", "--replication-factor", "2")
 
@@ -144,8 +145,8 @@ def test_one_bad_topic_of_a_file_keeps_all_from_being_written(
     assert result.exit_code == 1
     assert result.stdout == ""
     assert result.stderr.splitlines() == [
-        'regent: topic \'b@d\' has other characters than ASCII letters, digits, ".", "_" and "-"',
         "regent: topic good is named more than once",
+        'regent: topic \'b@d\' has other characters than ASCII letters, digits, ".", "_" and "-"',
     ]
     assert local.writes == before
 
@@ -153,8 +154,12 @@ def test_one_bad_topic_of_a_file_keeps_all_from_being_written(
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
-        (("t", "--partitions", "0", "--replication-factor", "1"), "at least one partition"),
-        (("t", "--partitions", "1", "--replication-factor", "4"), "there are 3 live brokers"),
+        (("t", "--partitions", "0", "--replication-factor", "1"), "partitions must be at least 1"),
+        (
+            ("t", "--partitions", "1", "--replication-factor", "4"),
+            "larger than the 3 available brokers",
+        ),
+        (("t", "--partitions", "-1", "--replication-factor", "1"), "partitions must be at least 1"),
         (("t", "--replica-assignment", "0:1,0"), "partition 1 has 1 replicas"),
         (("t", "--replica-assignment", "0:7"), "broker 7 is not registered"),
         (("a b", "--partitions", "1", "--replication-factor", "1"), "other characters"),

@@ -66,14 +66,14 @@ class Desk:
         """Go on until a request is answered."""
         pending = PendingAnswer(request, self.manager.decide(request), request.timeout_ms)
         now_ms = 0
-        while (outcomes := pending.poll(self.cache.snapshot, now_ms)) is None:
+        while (response := pending.poll(self.cache.snapshot, now_ms)) is None:
             steps = self.cluster.steps()
             if steps:
                 self.cluster.take(steps[0])
             else:
                 self.cluster.time.advance(FETCH_INTERVAL_MS)
             now_ms += 1
-        return [outcome.error_code for outcome in outcomes]
+        return [outcome.error_code for outcome in response.outcomes]
 
     def create(self, topic: CreatableTopic, timeout_ms: int = TIMEOUT_MS) -> Errors:
         """Create one topic."""

@@ -11,15 +11,13 @@ import pytest
 from pyspark.sql import SparkSession
 
 from regent.core.errors import BadDataError
-from regent.core.model import BrokerInfo, EndPoint
 from regent.core.placement.replica_placer import place
 from regent.core.protocol.placement import PlacementBroker, PlacementSpec, PlaceTopicsRequest
 from regent.jobs.place import main
 from regent.jobs.placement_output import WriteFailedError, write_placement
-from regent.zk.client.operations import Create
 from regent.zk.client.zookeeper_client import ZooKeeperClient
-from regent.zk.codecs import znodes
 from regent.zk.stores.admin_store import ZkAdminStore
+from tests.support.topic_controller import brokers_of
 
 TOPICS = [
     {"topic": "payments", "partitions": 12, "replication_factor": 3, "config": {"a": "b"}},
@@ -193,18 +191,11 @@ def topics_named(*names: str) -> list[dict[str, Any]]:
 
 @contextmanager
 def cluster(address: str, brokers: int) -> Iterator[ZkAdminStore]:
-    """Register brokers, as far as ZooKeeper knows, for the block."""
+    """Register brokers, of which one answers requests about topics, for the block."""
     with closing(ZooKeeperClient(address, 6000, on_watch=lambda _: None)) as client:
         client.start(timeout_s=10.0)
-        for path in znodes.PERSISTENT_PATHS:
-            parts = path.split("/")
-            for depth in range(2, len(parts) + 1):
-                client.multi([Create("/".join(parts[:depth]))])
-        for broker_id in range(brokers):
-            info = BrokerInfo(broker_id, (EndPoint("PLAINTEXT", "127.0.0.1", 9092),))
-            data = znodes.BrokerIdZNode.encode(info)
-            client.multi([Create(znodes.BrokerIdZNode.path(broker_id), data, ephemeral=True)])
-        yield ZkAdminStore(client)
+        with brokers_of(client, brokers):
+            yield ZkAdminStore(client)
 
 
 # --- what is refused ------------------------------------------------------------------------------

@@ -1,14 +1,14 @@
 """Placed topics written to ZooKeeper: a fake one that fails on demand, and a real one."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 
 import pyarrow
 import pytest
 
-import regent.jobs.topic_writer
-from regent.core.model import BrokerInfo, EndPoint
+import regent.admin.topics
 from regent.core.protocol.placement import PlacementBroker, PlacementSpec, PlaceTopicsRequest
+from regent.core.protocol.topics import ConfigEntry
 from regent.jobs.command import InputError
 from regent.jobs.topic_writer import (
     PlacedTopic,
@@ -18,35 +18,28 @@ from regent.jobs.topic_writer import (
     placed_topics,
     write_topics,
 )
-from regent.zk.client.operations import ConnectionLossError, Create
 from regent.zk.client.zookeeper_client import ZooKeeperClient
 from regent.zk.codecs import znodes
 from regent.zk.codecs.admin_znodes import ConfigEntityZNode, DeleteTopicsTopicZNode
 from regent.zk.stores.admin_store import ZkAdminStore
-from tests.support.fake_zookeeper import Call, FakeZooKeeper, FakeZooKeeperServer, Moment
+from tests.support.fake_zookeeper import FakeZooKeeper, FakeZooKeeperServer
+from tests.support.topic_controller import brokers_of
 
 TOPICS = [PlacedTopic(f"t{n}", {0: (0, 1), 1: (1, 2)}) for n in range(10)]
 
 
+CONFIG = {"t1": (ConfigEntry("retention.ms", "5"),)}
+
+
 @pytest.fixture
 def server() -> FakeZooKeeperServer:
-    server = FakeZooKeeperServer()
-    for path in znodes.PERSISTENT_PATHS:
-        server.put(path)
-    for broker_id in range(3):
-        info = BrokerInfo(broker_id, (EndPoint("PLAINTEXT", "127.0.0.1", 9092),))
-        server.put(znodes.BrokerIdZNode.path(broker_id), znodes.BrokerIdZNode.encode(info))
-    return server
+    return FakeZooKeeperServer()
 
 
 @pytest.fixture
-def zookeeper(server: FakeZooKeeperServer) -> FakeZooKeeper:
-    return FakeZooKeeper(server)
-
-
-@pytest.fixture
-def admin(zookeeper: FakeZooKeeper) -> ZkAdminStore:
-    return ZkAdminStore(zookeeper)
+def admin(server: FakeZooKeeperServer) -> Iterator[ZkAdminStore]:
+    with brokers_of(FakeZooKeeper(server), 3):
+        yield ZkAdminStore(FakeZooKeeper(server))
 
 
 def replicas(admin: ZkAdminStore, topic: str) -> dict[int, tuple[int, ...]]:
@@ -65,10 +58,10 @@ def content(server: FakeZooKeeperServer) -> dict[str, bytes]:
 def test_topics_are_created_as_placed_each_with_its_configuration(
     server: FakeZooKeeperServer, admin: ZkAdminStore
 ):
-    written = write_topics(admin, TOPICS, {"t3": {"retention.ms": "5"}})
+    written = write_topics(admin, TOPICS, CONFIG)
     assert written == Written(created=10, unchanged=0, existing=())
     assert {t: replicas(admin, t) for t, _ in TOPICS} == dict(TOPICS)
-    data = server.snapshot()[ConfigEntityZNode.path("topics", "t3")].data
+    data = server.snapshot()[ConfigEntityZNode.path("topics", "t1")].data
     assert ConfigEntityZNode.decode(data) == {"retention.ms": "5"}
     written.raise_if_any_existed()
 
@@ -86,7 +79,7 @@ def test_topics_that_are_there_otherwise_stay_and_are_reported(
     others = [PlacedTopic(f"t{n}", {0: (0, 1), 1: (2, 1)}) for n in range(5)]
     write_topics(admin, others, {})
     before = content(server)
-    written = write_topics(admin, TOPICS, {"t1": {"retention.ms": "5"}})
+    written = write_topics(admin, TOPICS, CONFIG)
     assert written == Written(5, 0, ("t0", "t1", "t2", "t3", "t4"))
     assert content(server).items() >= before.items()
     with pytest.raises(TopicsExistError, match=r"^5 topics exist .*: t0, t1, t2 and 2 more$"):
@@ -108,38 +101,19 @@ def test_a_topic_whose_registration_is_garbage_is_reported(
     assert write_topics(admin, TOPICS, {}) == Written(9, 0, ("t1",))
 
 
-@pytest.mark.parametrize("last", [1, 2, 3, 4])
-def test_whoever_is_interrupted_anywhere_goes_on_where_it_ended(
-    server: FakeZooKeeperServer,
-    zookeeper: FakeZooKeeper,
-    admin: ZkAdminStore,
-    monkeypatch: pytest.MonkeyPatch,
-    last: int,
+@pytest.mark.parametrize("last", [3, 6, 9, 10])
+def test_an_interrupted_run_is_continued_by_the_same_command(
+    admin: ZkAdminStore, monkeypatch: pytest.MonkeyPatch, last: int
 ):
-    monkeypatch.setattr(regent.jobs.topic_writer, "_TOPICS_AT_ONCE", 3)
-    calls = iter(range(1, 100))
+    monkeypatch.setattr(regent.admin.topics, "_MAX_SLICE_TOPICS", 3)
 
-    def die(call: Call) -> None:
-        if call.moment is Moment.AFTER and call.method == "multi_many" and next(calls) == last:
+    def interrupt(done: int) -> None:
+        if done == last:
             raise KeyboardInterrupt
 
-    zookeeper.hook = die
     with pytest.raises(KeyboardInterrupt):
-        write_topics(admin, TOPICS, {})
-    done = min(3 * last, 10)
-    again = write_topics(ZkAdminStore(FakeZooKeeper(server)), TOPICS, {})
-    assert again == Written(10 - done, done, ())
-
-
-def test_a_lost_answer_is_no_problem(zookeeper: FakeZooKeeper, admin: ZkAdminStore):
-    pending = [ConnectionLossError("lost")]
-
-    def lose(call: Call) -> None:
-        if pending and call.moment is Moment.AFTER and call.method == "multi_many":
-            raise pending.pop()
-
-    zookeeper.hook = lose
-    assert write_topics(admin, TOPICS, {}) == Written(10, 0, ())
+        write_topics(admin, TOPICS, {}, interrupt)
+    assert write_topics(admin, TOPICS, {}) == Written(10 - last, last, ())
 
 
 def test_memory_is_bounded_however_many_topics_there_are(admin: ZkAdminStore):
@@ -157,12 +131,11 @@ def test_memory_is_bounded_however_many_topics_there_are(admin: ZkAdminStore):
 
 @pytest.mark.zookeeper
 def test_a_real_zookeeper_takes_them_too(zookeeper_address: str):
-    with closing(ZooKeeperClient(zookeeper_address, 6000, on_watch=lambda _: None)) as client:
+    with ExitStack() as stack:
+        client = ZooKeeperClient(zookeeper_address, 6000, on_watch=lambda _: None)
+        stack.enter_context(closing(client))
         client.start(timeout_s=10.0)
-        for path in znodes.PERSISTENT_PATHS:
-            parents = path.split("/")
-            for depth in range(2, len(parents) + 1):
-                client.multi([Create("/".join(parents[:depth]))])
+        stack.enter_context(brokers_of(client, 4))
         topics = [PlacedTopic(f"t{n}", {p: (p % 3, 3) for p in range(50)}) for n in range(500)]
         admin = ZkAdminStore(client)
         assert write_topics(admin, topics[:200], {}).created == 200
@@ -212,7 +185,7 @@ def request(*specs: PlacementSpec, brokers: Sequence[int] = range(3)) -> PlaceTo
         (
             request(PlacementSpec("t", 1, 1, 0)),
             {"t": {"retention.m": 5}},
-            "topic t: config retention.m is not a setting of topics; did you mean retention.ms?",
+            "topic t config retention.m is not a setting of topics; did you mean retention.ms?",
         ),
         (
             request(PlacementSpec("t", 1, 1, 0)),
@@ -237,5 +210,5 @@ def test_what_is_there_already_is_no_problem_before(admin: ZkAdminStore):
     again = request(*(PlacementSpec(topic, 2, 2, 0) for topic, _ in TOPICS))
     configs = {"t0": {"retention.ms": 7, "preallocate": True}, "t1": None}
     assert check_new_topics(admin, again, configs) == {
-        "t0": {"retention.ms": "7", "preallocate": "true"}
+        "t0": (ConfigEntry("retention.ms", "7"), ConfigEntry("preallocate", "true"))
     }

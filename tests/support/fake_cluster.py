@@ -8,12 +8,15 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from click.testing import CliRunner, Result
 
 from regent.cli.main import cli
+from regent.core.admin.admin_requests import LocalPlacer
 from regent.core.errors import Errors
 from regent.core.model import (
     BrokerId,
@@ -24,13 +27,9 @@ from regent.core.model import (
     ReplicaAssignment,
     TopicPartition,
 )
-from regent.core.placement.replica_placer import place
 from regent.core.protocol.controller import (
-    ControllerPartition,
     DescribeControllerRequest,
     DescribeControllerResponse,
-    DescribeTopicsRequest,
-    DescribeTopicsResponse,
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,
 )
@@ -40,17 +39,38 @@ from regent.core.protocol.placement import (
     PlaceTopicsRequest,
     PlaceTopicsResponse,
 )
+from regent.core.protocol.topics import TopicsRequest
 from regent.transport.codec import Request, Response
 from regent.transport.server import ControlServer, IncomingRequest
 from regent.transport.sockets import new_context
 from regent.zk.client.operations import ConnectionLossError, Create, ZooKeeper
 from regent.zk.codecs import znodes
 from tests.support.fake_zookeeper import FakeZooKeeper, FakeZooKeeperServer, Hook
+from tests.support.topic_controller import TopicController
 from tests.support.zookeeper_sessions import apply
 
 ADDRESS = "fake:2181"
 
 Answer: TypeAlias = Callable[[Request], Response | Errors | None]
+
+
+class RecordingPlacer(LocalPlacer):
+    """Places without Spark, and remembers what it was asked to place."""
+
+    def __init__(self) -> None:
+        self.requests: list[PlaceTopicsRequest] = []
+        self.note = ""
+        """Why the placement service does not place."""
+        self.starting: Iterator[str] = iter(())
+        """What the placement service is starting with, question by question."""
+
+    def place(self, request: PlaceTopicsRequest, *, use_service: bool) -> PlaceTopicsResponse:
+        self.requests.append(request)
+        answer = super().place(request, use_service=use_service)
+        return replace(answer, message=self.note if use_service else "")
+
+    def warming(self) -> str:
+        return next(self.starting, "")
 
 
 class FakeCluster:
@@ -65,12 +85,17 @@ class FakeCluster:
         self.controller_epoch = 0
         self.answers: dict[type[Request], Answer] = {}
         """What the controller answers to a kind of request, instead of what ``lead`` has for it."""
+        self.placer = RecordingPlacer()
         self._sessions: dict[BrokerId, FakeZooKeeper] = {}
         self._context = new_context()
         self._servers: list[ControlServer] = []
         self._unanswered: list[IncomingRequest] = []
         for path in znodes.PERSISTENT_PATHS:
             self.zookeeper.put(path)
+
+    @cached_property
+    def _topics(self) -> TopicController:
+        return TopicController(FakeZooKeeper(self.zookeeper), self.placer)
 
     def close(self) -> None:
         """Stop the servers."""
@@ -175,24 +200,14 @@ class FakeCluster:
         if type(request) in self.answers:
             return self.answers[type(request)](request)
         match request:
-            case DescribeTopicsRequest():
-                return self._describe_topics(request)
+            case body if isinstance(body, TopicsRequest):
+                return self._topics.answer(body)
             case DescribeControllerRequest():
                 return DescribeControllerResponse(Errors.NONE, self.controller_epoch)
             case ListPartitionReassignmentsRequest():
                 return ListPartitionReassignmentsResponse(Errors.NONE)
             case _:
                 return Errors.INVALID_REQUEST
-
-    def _describe_topics(self, request: DescribeTopicsRequest) -> DescribeTopicsResponse:
-        existing = self.zookeeper.snapshot()
-        rows = [
-            ControllerPartition(topic, partition, assignment.replicas[0], 0, (), ())
-            for topic in request.topics or ()
-            if znodes.TopicZNode.path(topic) in existing
-            for partition, assignment in self.topic(topic).partitions.items()
-        ]
-        return DescribeTopicsResponse(Errors.NONE, self.controller_epoch, tuple(rows))
 
     # --- the command line -------------------------------------------------------------------------
 
@@ -232,14 +247,9 @@ def failing(result: Result) -> str:
 
 
 def warm_placement(request: Request) -> Response | Errors:
-    """Answer as a placement service that is warm; the oracle places."""
-    match request:
-        case PlacementStatusRequest():
-            return PlacementStatusResponse(Errors.NONE, "ready")
-        case PlaceTopicsRequest():
-            return PlaceTopicsResponse(Errors.NONE, "", tuple(place(request)))
-        case _:
-            return Errors.INVALID_REQUEST
+    """Answer as a placement service that is warm."""
+    is_known = isinstance(request, PlacementStatusRequest)
+    return PlacementStatusResponse(Errors.NONE, "ready") if is_known else Errors.INVALID_REQUEST
 
 
 def write_cluster_file(
@@ -270,6 +280,6 @@ def replicas(cluster: FakeCluster, topic: str) -> dict[int, tuple[int, ...]]:
 
 
 def placed(cluster: FakeCluster) -> PlaceTopicsRequest:
-    """Return the one request that reached the placement service."""
-    (request,) = (r for r in cluster.received if isinstance(r, PlaceTopicsRequest))
+    """Return the one request to place partitions."""
+    (request,) = cluster.placer.requests
     return request

@@ -48,7 +48,9 @@ class ServedEndpoint:
         topics = BrokerTopicService(context, BROKER, settings, scheduler)
         stack.callback(topics.stop)
         topics.start(cache, zookeeper, lambda: True)
-        router = RequestRouter(stage.broker(BROKER), stage.controller(BROKER), topics.handler)
+        router = RequestRouter(
+            stage.broker(BROKER), stage.controller(BROKER), topics.forwarding, topics.handler
+        )
         control = ControlServer(context, "tcp://127.0.0.1:0", router, name="control")
         stack.callback(control.stop)
         control.start()

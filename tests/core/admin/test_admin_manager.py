@@ -1,16 +1,16 @@
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 
 import pytest
 
 from regent.core.admin.admin_manager import (
     MAX_MESSAGE_LENGTH,
-    MAX_NEW_PARTITIONS,
     AdminManager,
     AdminSettings,
 )
 from regent.core.admin.admin_requests import NewTopic, PendingAnswer
+from regent.core.admin.topic_validation import unknown_topic
 from regent.core.errors import ApiError, BadDataError, Errors
 from regent.core.model import BrokerId, ReplicaAssignment
 from regent.core.placement.replica_placer import Strategy, place
@@ -22,8 +22,9 @@ from regent.core.protocol.control import (
     UpdateMetadataRequest,
     UpdateMetadataTopic,
 )
-from regent.core.protocol.placement import PlacedPartition, PlaceTopicsRequest
+from regent.core.protocol.placement import PlaceTopicsRequest, PlaceTopicsResponse
 from regent.core.protocol.topics import (
+    MAX_NEW_PARTITIONS,
     AssignedPartition,
     ConfigEntry,
     CreatableTopic,
@@ -31,8 +32,10 @@ from regent.core.protocol.topics import (
     CreateTopicsRequest,
     DeleteTopicsRequest,
     GrowingTopic,
+    PlacementOptions,
     TopicOutcome,
     TopicsRequest,
+    TopicsResponse,
 )
 from regent.core.replication.metadata_cache import MetadataCache
 from tests.support.term import KnownTopicIds, topic_id
@@ -51,7 +54,7 @@ class Desk:
         self.deleting: set[str] = set()
         self.jobs: list[PlaceTopicsRequest] = []
         self.manager = AdminManager(
-            self.cache, self, KnownTopicIds(), lambda: self.rules, settings, self.place
+            self.cache, self, KnownTopicIds(), lambda: self.rules, settings, self
         )
         self.tell()
 
@@ -82,12 +85,17 @@ class Desk:
         return dict.fromkeys(added, ApiError(Errors.NONE))
 
     def mark_for_deletion(self, topics: Collection[str]) -> Mapping[str, ApiError]:
-        self.deleting |= set(topics)
-        return dict.fromkeys(topics, ApiError(Errors.NONE))
+        self.deleting |= self.topics.keys() & topics
+        done = dict.fromkeys(self.deleting, ApiError(Errors.NONE))
+        return {topic: done.get(topic, unknown_topic(topic)) for topic in topics}
 
-    def place(self, request: PlaceTopicsRequest) -> Sequence[PlacedPartition]:
+    def place(self, request: PlaceTopicsRequest, *, use_service: bool) -> PlaceTopicsResponse:
         self.jobs.append(request)
-        return place(request)
+        note = "" if use_service else "no service"
+        return PlaceTopicsResponse(Errors.NONE, note, tuple(place(request)))
+
+    def warming(self) -> str:
+        return "Spark is starting"
 
     # --- what tests do ---
 
@@ -113,7 +121,7 @@ class Desk:
 
     def decide(self, request: TopicsRequest) -> list[Errors]:
         """Have a request decided; return its outcomes."""
-        return [outcome.error_code for outcome in self.manager.decide(request)]
+        return [outcome.error_code for outcome in self.manager.decide(request).outcomes]
 
     def create(self, *topics: CreatableTopic) -> list[Errors]:
         """Create topics."""
@@ -168,15 +176,16 @@ def test_a_topic_is_created_when_every_partition_is_led():
     assert pending.poll(desk.cache.snapshot, NOW) is None
     desk.tell()
     created = TopicOutcome("t", Errors.NONE, partitions=2)
-    assert pending.poll(desk.cache.snapshot, NOW) == [created]
+    assert pending.poll(desk.cache.snapshot, NOW) == TopicsResponse((created,))
 
 
 def test_whose_patience_is_over_is_told_so_and_the_topic_stays():
     desk = Desk()
     pending = desk.ask(CreateTopicsRequest((CreatableTopic("t"),), PATIENCE))
-    outcomes = pending.poll(desk.cache.snapshot, NOW + PATIENCE)
-    assert outcomes is not None
-    assert outcomes[0].error_code is Errors.REQUEST_TIMED_OUT
+    response = pending.poll(desk.cache.snapshot, NOW + PATIENCE)
+    message = "topic t: 1 of 1 partitions have no leader after 500 ms; everything is written"
+    late = TopicOutcome("t", Errors.REQUEST_TIMED_OUT, message, 1)
+    assert response == TopicsResponse((late,))
     assert "t" in desk.topics
 
 
@@ -234,10 +243,51 @@ def test_what_cannot_be_is_refused_before_anything_is_written(
     assert set(desk.topics) == {"there", "t_a"}
 
 
-def test_a_refusal_that_quotes_a_long_name_is_cut_short():
-    request = DeleteTopicsRequest(("t" * 32_767,), PATIENCE)
-    (outcome,) = Desk().manager.decide(request)
-    assert (len(outcome.topic), len(outcome.message)) == (32_767, MAX_MESSAGE_LENGTH)
+@pytest.mark.parametrize(
+    ("wanted", "message"),
+    [
+        (CreatableTopic("old"), "topic old already exists"),
+        (CreatableTopic("gone"), "topic gone already exists and is being deleted"),
+        (
+            CreatableTopic("a_b"),
+            'topic a_b collides with topic a.b: "." and "_" are the same in metrics',
+        ),
+        (CreatableTopic("a b"), "topic 'a b' has other characters than"),
+        (CreatableTopic(""), "topic '' is empty"),
+        (CreatableTopic("two\nlines"), r"topic 'two\nlines' has other characters"),
+        (CreatableTopic("t", 0, 1), "topic t: the number of partitions must be positive, not 0"),
+        (CreatableTopic("t", 1, 0), "topic t: the replication factor must be positive, not 0"),
+        (CreatableTopic("t", 1, 4), "topic t: replication factor 4 is larger than the 3 available"),
+        (
+            CreatableTopic("t", config=(ConfigEntry("retention.ms", "x"),)),
+            "topic t config retention.ms must be a number from",
+        ),
+        (
+            CreatableTopic("t", config=(ConfigEntry("colour", "red"),)),
+            "topic t config colour is not a setting of topics",
+        ),
+        (
+            CreatableTopic("t", assignment=(AssignedPartition(0, (0, 9)),)),
+            "topic t cannot be assigned like this: broker 9 is not registered; registered are 0, 1",
+        ),
+        (CreatableTopic("t", 200_000, 3), "topic t: 200000 partitions take 3600000 bytes in Zoo"),
+    ],
+)
+def test_a_refusal_names_the_topic_and_the_reason(wanted: CreatableTopic, message: str):
+    desk = Desk()
+    for topic in ("old", "gone", "a.b"):
+        desk.have(topic, (0,))
+    desk.deleting.add("gone")
+    request = CreateTopicsRequest((wanted,), 0, True)
+    (outcome,) = desk.manager.decide(request).outcomes
+    assert outcome.message.startswith(message)
+
+
+def test_a_refusal_that_quotes_a_long_value_is_cut_short():
+    config = (ConfigEntry("cleanup.policy", "x" * 32_767),)
+    request = CreateTopicsRequest((CreatableTopic("t", config=config),), PATIENCE)
+    (outcome,) = Desk().manager.decide(request).outcomes
+    assert len(outcome.message) == MAX_MESSAGE_LENGTH
 
 
 def test_one_bad_topic_leaves_the_others_alone():
@@ -258,8 +308,38 @@ def test_validation_alone_writes_nothing():
     desk = Desk()
     request = CreateTopicsRequest((CreatableTopic("t", 2),), PATIENCE, validate_only=True)
     valid = TopicOutcome("t", Errors.NONE, partitions=2)
-    assert desk.ask(request).poll(desk.cache.snapshot, NOW) == [valid]
+    assert desk.ask(request).poll(desk.cache.snapshot, NOW) == TopicsResponse((valid,))
     assert not desk.topics
+
+
+def test_a_tool_learns_what_the_placement_service_does():
+    desk, topics = Desk(), (CreatableTopic("t"),)
+    for use_service, starting, note in ((True, "Spark is starting", ""), (False, "", "no service")):
+        options = PlacementOptions(use_service=use_service)
+        request = CreateTopicsRequest(topics, 0, validate_only=True, placement=options)
+        assert desk.manager.decide(request).placement_note == starting
+        desk.topics.clear()
+        request = CreateTopicsRequest(topics, 0, placement=options)
+        assert desk.manager.decide(request).placement_note == note
+    assert desk.manager.decide(CreateTopicsRequest(topics, 0, True)).placement_note == ""
+
+
+def test_a_tool_chooses_how_new_topics_are_placed():
+    desk = Desk()
+    desk.have("old", (0, 1), (0, 1))
+    desk.tell()
+    topics = CreatableTopic("a", 1, 2), CreatableTopic("b", 1, 1)
+    options = PlacementOptions("kafka", "least-loaded", "batch", seed=7)
+    desk.decide(CreateTopicsRequest(topics, 0, placement=options))
+    (job,) = desk.jobs
+    assert (job.strategy, job.start_index, job.index, job.seed) == (
+        "kafka",
+        "least-loaded",
+        "batch",
+        7,
+    )
+    assert [broker.replica_count for broker in job.brokers] == [2, 2, 0]
+    assert [desk.replicas(topic)[0][0] for topic in "ab"] == [2, 0]
 
 
 def test_what_is_created_together_is_placed_in_one_job():
@@ -338,7 +418,9 @@ def test_a_topic_is_deleted_when_this_broker_knows_it_no_more():
     assert desk.deleting == {"t"}
     assert pending.poll(desk.cache.snapshot, NOW) is None
     desk.forget("t")
-    assert pending.poll(desk.cache.snapshot, NOW) == [TopicOutcome("t", Errors.NONE)]
+    assert pending.poll(desk.cache.snapshot, NOW) == TopicsResponse(
+        (TopicOutcome("t", Errors.NONE),)
+    )
 
 
 def test_a_topic_may_be_named_by_its_id():
@@ -346,8 +428,8 @@ def test_a_topic_may_be_named_by_its_id():
     desk.have("t", (0,))
     desk.tell()
     unknown = topic_id(9)
-    outcomes = desk.manager.decide(DeleteTopicsRequest((), PATIENCE, (topic_id(1), unknown)))
-    assert [(o.topic, o.error_code) for o in outcomes] == [
+    decided = desk.manager.decide(DeleteTopicsRequest((), PATIENCE, (topic_id(1), unknown)))
+    assert [(o.topic, o.error_code) for o in decided.outcomes] == [
         ("t", Errors.NONE),
         (unknown, Errors.UNKNOWN_TOPIC_ID),
     ]

@@ -1,0 +1,91 @@
+"""The active controller's broker, for requests about topics: leaders are elected at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from regent.core.admin.admin_manager import AdminManager
+from regent.core.admin.admin_requests import TopicPlacer
+from regent.core.errors import BadDataError
+from regent.core.model import BrokerInfo, EndPoint, TopicPartition
+from regent.core.protocol.control import UpdateMetadataBroker, UpdateMetadataPartition
+from regent.core.protocol.topics import TopicsRequest, TopicsResponse
+from regent.core.replication.metadata_cache import MetadataCache, MetadataSnapshot
+from regent.transport.server import ControlServer, IncomingRequest
+from regent.transport.sockets import new_context
+from regent.zk.client.operations import Create, ZooKeeper
+from regent.zk.codecs import znodes
+from regent.zk.stores.admin_store import ZkAdminStore
+from tests.support.stage import FixedTopicIds
+
+
+class TopicController:
+    """Decides requests with a real ``AdminManager`` over ``zookeeper``."""
+
+    def __init__(self, zookeeper: ZooKeeper, placer: TopicPlacer | None = None) -> None:
+        self._admin = ZkAdminStore(zookeeper)
+        self._cache = MetadataCache()
+        self._manager = AdminManager(
+            self._cache, self._admin.topics, FixedTopicIds(), lambda: True, None, placer
+        )
+
+    def answer(self, request: TopicsRequest) -> TopicsResponse:
+        """Decide a request, knowing what ZooKeeper has at the moment."""
+        brokers = {
+            broker_id: UpdateMetadataBroker(broker_id, 1, (), broker.info.rack, None, None)
+            for broker_id, broker in self._admin.read_brokers().items()
+            if not isinstance(broker, BadDataError)
+        }
+        topics = self._admin.topics.read_topics(self._admin.topics.read_topic_names())
+        partitions = {
+            TopicPartition(topic, number): UpdateMetadataPartition(
+                number,
+                1,
+                assignment.replicas[0],
+                0,
+                assignment.replicas,
+                0,
+                assignment.replicas,
+                (),
+            )
+            for topic, found in topics.items()
+            if not isinstance(found, BadDataError)
+            for number, assignment in found.partitions.items()
+        }
+        self._cache.snapshot = MetadataSnapshot(0, 1, brokers, partitions)
+        return self._manager.decide(request)
+
+
+@contextmanager
+def brokers_of(zookeeper: ZooKeeper, count: int) -> Iterator[None]:
+    """Register brokers 0, 1, … in an empty ZooKeeper, and serve broker 0 as the controller."""
+    context = new_context()
+    topics = TopicController(zookeeper)
+
+    def answer(incoming: IncomingRequest) -> None:
+        assert isinstance(incoming.body, TopicsRequest)
+        incoming.reply(topics.answer(incoming.body))
+
+    server = ControlServer(context, "tcp://127.0.0.1:0", answer, name="topic-controller")
+    server.start()
+    for path in znodes.PERSISTENT_PATHS:
+        parts = path.split("/")
+        for depth in range(2, len(parts) + 1):
+            zookeeper.multi([Create("/".join(parts[:depth]))])
+    for broker_id in range(count):
+        endpoint = EndPoint("PLAINTEXT", "127.0.0.1", 9092)
+        info = BrokerInfo(broker_id, (endpoint,), None, server.endpoint)
+        data = znodes.BrokerIdZNode.encode(info)
+        zookeeper.multi([Create(znodes.BrokerIdZNode.path(broker_id), data, ephemeral=True)])
+    zookeeper.multi(
+        [
+            Create(znodes.ControllerZNode.PATH, znodes.ControllerZNode.encode(0, 0)),
+            Create(znodes.ControllerEpochZNode.PATH, znodes.ControllerEpochZNode.encode(1)),
+        ]
+    )
+    try:
+        yield
+    finally:
+        server.stop()
+        context.destroy(linger=0)
