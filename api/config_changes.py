@@ -13,20 +13,21 @@ from enum import IntEnum
 from typing import NamedTuple, TypeAlias
 
 from regent.api.configs import ConfigView, Resource, ResourceRefusedError, ResourceType
-from regent.core.admin.config_descriptions import LISTS, BrokerSettings, describe_topic
-from regent.core.admin.topic_validation import topic_config_problem
+from regent.core.admin.config_descriptions import BrokerSettings, describe_topic
+from regent.core.admin.topic_settings import TOPIC_SETTINGS, topic_config_problem
 from regent.core.errors import Errors, RegentError, SessionExpiredError
+from regent.core.setting import ConfigType
 from regent.transport.kafka.api import KafkaAnswer, KafkaApi, KafkaApiKey, KafkaRequest
 from regent.transport.kafka.primitives import Reader, Writer
 
 _NOT_THROTTLED = 0
 
 AlterTopicConfig: TypeAlias = Callable[[str, Mapping[str, str | None]], object]
-"""Sets some settings of a topic and drops those that are None; blocks, raises ``RegentError``."""
+"""Sets settings of a topic, and removes those that are None. Blocks; raises ``RegentError``."""
 
 
 class AlterOperation(IntEnum):
-    """What is to be done with a setting."""
+    """How a setting is changed."""
 
     SET = 0
     DELETE = 1
@@ -46,7 +47,7 @@ _Wanted: TypeAlias = Sequence[tuple[Resource, Sequence[_Alteration]]]
 def config_change_apis(
     view: ConfigView, alter_topic_config: AlterTopicConfig, executor: Executor
 ) -> Sequence[KafkaApi]:
-    """Return the requests that change configurations; everything is done in ``executor``."""
+    """Return the APIs that change configurations; their work is done in ``executor``."""
     changer = _ConfigChanger(view, alter_topic_config)
 
     async def replace(request: KafkaRequest) -> KafkaAnswer:
@@ -69,7 +70,7 @@ class _ConfigChanger:
         self._alter_topic_config = alter_topic_config
 
     def answer(self, request: KafkaRequest, is_incremental: bool) -> KafkaAnswer:
-        """Change what can be; what is wrong with one resource leaves the others alone."""
+        """Change the resources. An error of one does not affect the others."""
         wanted, validate_only = _decode(request.body, is_incremental=is_incremental)
         refusals: list[ResourceRefusedError | None] = []
         for resource, alterations in wanted:
@@ -78,7 +79,7 @@ class _ConfigChanger:
                 refusals.append(None)
             except ResourceRefusedError as refused:
                 refusals.append(refused)
-            except SessionExpiredError as error:  # it may have been done, and can be repeated
+            except SessionExpiredError as error:  # perhaps it is written; writing it again is safe
                 refusals.append(ResourceRefusedError(Errors.REQUEST_TIMED_OUT, str(error)))
             except RegentError as error:
                 refusals.append(ResourceRefusedError(Errors.UNKNOWN_SERVER_ERROR, str(error)))
@@ -92,7 +93,7 @@ class _ConfigChanger:
         validate_only: bool,
     ) -> None:
         if resource.type != ResourceType.TOPIC:
-            message = "only the configuration of topics can be changed here"
+            message = "only topics' configurations can be changed through a broker"
             raise ResourceRefusedError(Errors.INVALID_REQUEST, message)
         entity = self._view.entity(resource)
         _check_names(alterations)
@@ -116,7 +117,7 @@ def _check_names(alterations: Sequence[_Alteration]) -> None:
 
 
 def _new_value(alteration: _Alteration, effective: Mapping[str, str]) -> str | None:
-    """Return what a setting shall be, None for its default; ``effective`` is what holds now."""
+    """Return the new value of a setting, None to remove it; ``effective`` has the old values."""
     name, operation, value = alteration
     if operation == AlterOperation.DELETE:
         return None
@@ -126,7 +127,8 @@ def _new_value(alteration: _Alteration, effective: Mapping[str, str]) -> str | N
         return value
     if operation not in set(AlterOperation):
         raise ResourceRefusedError(Errors.INVALID_REQUEST, f"{name}: unknown operation {operation}")
-    if name not in LISTS:
+    row = TOPIC_SETTINGS.get(name)
+    if row is None or row.type is not ConfigType.LIST:
         raise ResourceRefusedError(Errors.INVALID_REQUEST, f"{name} is not a list")
     present = [item for item in effective.get(name, "").split(",") if item]
     given = value.split(",")
@@ -136,7 +138,7 @@ def _new_value(alteration: _Alteration, effective: Mapping[str, str]) -> str | N
 
 
 def _decode(body: memoryview, *, is_incremental: bool) -> tuple[_Wanted, bool]:
-    """Return what is wanted of each resource, and whether only to validate it."""
+    """Return the changes of each resource, and whether to validate them only."""
     reader = Reader(body)
 
     def alteration() -> _Alteration:

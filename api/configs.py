@@ -27,28 +27,28 @@ from regent.transport.kafka.api import KafkaAnswer, KafkaApi, KafkaApiKey, Kafka
 from regent.transport.kafka.primitives import Reader, Writer
 
 _NOT_THROTTLED = 0
-_MAX_MESSAGE_LENGTH = 1_000  # it may quote what is as long as a string can be
+_MAX_MESSAGE_LENGTH = 1_000  # it may quote a client's string of 32 KiB
 
 ReadConfigs: TypeAlias = Callable[[Collection[str]], Mapping[str, Mapping[str, str]]]
 """Reads what entities (``topics/T``, ``brokers/N``) override; blocks, raises ``RegentError``."""
 
 
 class ResourceType(IntEnum):
-    """What has a configuration; others are not known here."""
+    """The types of resources whose configurations a broker knows."""
 
     TOPIC = 2
     BROKER = 4
 
 
 class Resource(NamedTuple):
-    """Whose configuration it is about, as the client says."""
+    """The owner of a configuration, as the client names it."""
 
     type: int
     name: str
 
 
 class ResourceRefusedError(Exception):
-    """What is told about one resource of a request instead of its configuration."""
+    """One resource of a request is refused: the answer has the error code and the message."""
 
     def __init__(self, error_code: Errors, message: str) -> None:
         super().__init__(message[:_MAX_MESSAGE_LENGTH])
@@ -57,7 +57,7 @@ class ResourceRefusedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ConfigView:
-    """What this broker knows of configurations: ``settings`` are those it was started with."""
+    """The configurations that this broker can describe; ``settings``: those it was started with."""
 
     broker_id: BrokerId
     cache: MetadataCache
@@ -67,7 +67,7 @@ class ConfigView:
     def describe(
         self, resources: Collection[Resource]
     ) -> Mapping[Resource, list[ConfigDescription] | ResourceRefusedError]:
-        """Return all settings of each resource, read at once, or why there are none."""
+        """Return the settings of each resource, or its refusal. ZooKeeper is read once for all."""
         entities: dict[Resource, str] = {}
         described: dict[Resource, list[ConfigDescription] | ResourceRefusedError] = {}
         for resource in resources:
@@ -93,7 +93,7 @@ class ConfigView:
         return described
 
     def entity(self, resource: Resource) -> str:
-        """Return where a resource's configuration is; raises ``ResourceRefusedError``."""
+        """Return the entity of a resource below ``/config``; raises ``ResourceRefusedError``."""
         type_, name = resource
         if type_ == ResourceType.TOPIC:
             problem = topic_name_problem(name)
@@ -114,12 +114,12 @@ class ConfigView:
 
 
 def config_apis(view: ConfigView, executor: Executor) -> Sequence[KafkaApi]:
-    """Return DescribeConfigs; ``view`` is asked in ``executor``, where answers are encoded too."""
+    """Return DescribeConfigs. Configurations are read, and answers encoded, in ``executor``."""
 
     def describe(request: KafkaRequest) -> KafkaAnswer:
-        wanted, has_synonyms = _decode(request.body, request.api_version)
+        wanted, details = _decode(request.body, request.api_version)
         described = view.describe(wanted.keys())
-        return _encode(wanted, described, request.api_version, has_synonyms=has_synonyms)
+        return _encode(wanted, described, request.api_version, details)
 
     async def handle(request: KafkaRequest) -> KafkaAnswer:
         return await asyncio.get_running_loop().run_in_executor(executor, describe, request)
@@ -127,11 +127,18 @@ def config_apis(view: ConfigView, executor: Executor) -> Sequence[KafkaApi]:
     return [KafkaApi(KafkaApiKey.DESCRIBE_CONFIGS, 1, 3, handle)]
 
 
-_Wanted: TypeAlias = Mapping[Resource, Sequence[str] | None]  # names; None or empty: all there are
+_Wanted: TypeAlias = Mapping[Resource, Sequence[str] | None]  # names; None or empty: all
 
 
-def _decode(body: memoryview, version: int) -> tuple[_Wanted, bool]:
-    """Return what is wanted, and whether with synonyms."""
+class _Details(NamedTuple):
+    """What a client wants beside the values."""
+
+    synonyms: bool
+    documentation: bool
+
+
+def _decode(body: memoryview, version: int) -> tuple[_Wanted, _Details]:
+    """Return the settings and the details that the client asks for."""
     reader = Reader(body)
 
     def resource() -> tuple[Resource, list[str] | None]:
@@ -140,17 +147,15 @@ def _decode(body: memoryview, version: int) -> tuple[_Wanted, bool]:
 
     wanted = dict(reader.array(resource))
     has_synonyms = reader.boolean()
-    if version >= 3:
-        reader.boolean()  # documentation is wanted: there is none
-    return wanted, has_synonyms
+    has_documentation = version >= 3 and reader.boolean()
+    return wanted, _Details(has_synonyms, has_documentation)
 
 
 def _encode(
     wanted: _Wanted,
     described: Mapping[Resource, list[ConfigDescription] | ResourceRefusedError],
     version: int,
-    *,
-    has_synonyms: bool,
+    details: _Details,
 ) -> KafkaAnswer:
     writer = Writer()
 
@@ -166,7 +171,7 @@ def _encode(
             configs = [config for config in answer if not names or config.name in names]
         writer.int8(resource.type)
         writer.string(resource.name)
-        writer.array(configs, lambda config: _write_config(writer, config, version, has_synonyms))
+        writer.array(configs, lambda config: _write_config(writer, config, version, details))
 
     writer.int32(_NOT_THROTTLED)
     writer.array(wanted, write)
@@ -174,7 +179,7 @@ def _encode(
 
 
 def _write_config(
-    writer: Writer, config: ConfigDescription, version: int, has_synonyms: bool
+    writer: Writer, config: ConfigDescription, version: int, details: _Details
 ) -> None:
     def write_synonym(synonym: ConfigSynonym) -> None:
         writer.string(synonym.name)
@@ -186,7 +191,7 @@ def _write_config(
     writer.boolean(config.is_read_only)
     writer.int8(config.source)
     writer.boolean(False)  # sensitive: none is
-    writer.array(config.synonyms if has_synonyms else (), write_synonym)
+    writer.array(config.synonyms if details.synonyms else (), write_synonym)
     if version >= 3:
         writer.int8(config.type)
-        writer.nullable_string(None)  # documentation
+        writer.nullable_string(config.documentation if details.documentation else None)

@@ -21,7 +21,7 @@ from regent.cluster.cluster_supervisor import ClusterSupervisor
 from regent.config.cluster_location import DATA_DIR
 from regent.config.command_line import COMMAND
 from regent.config.settings import Settings
-from regent.config.settings_file import load_settings, read_tables
+from regent.config.settings_file import load_settings
 from regent.core.errors import RegentError
 from regent.zk.client.operations import ConnectionLossError
 from regent.zk.client.zookeeper_client import ZooKeeperClient
@@ -116,7 +116,7 @@ def cluster(
         zookeeper=zookeeper,
         zookeeper_nodes=int(zookeeper_nodes),
         session_timeout_ms=settings.zookeeper.session_timeout_ms,
-        controlled_shutdown_retry_backoff_ms=_retry_backoff_ms(settings, config),
+        controlled_shutdown_retry_backoff_ms=_retry_backoff_ms(settings),
         config=config,
         placement_service=placement_service,
         restart=restart,
@@ -134,10 +134,9 @@ def _load(config: Path | None, session_timeout_ms: int | None) -> Settings:
     return load_settings(config, {"zookeeper": given})
 
 
-def _retry_backoff_ms(settings: Settings, config: Path | None) -> int:
-    """Return the configured pause, or a short one if the file does not have it."""
-    given = {} if config is None else read_tables(config).get("broker", {})
-    if "controlled_shutdown_retry_backoff_ms" in given:
+def _retry_backoff_ms(settings: Settings) -> int:
+    """Return the pause that the file has, or else a short one."""
+    if "broker.controlled_shutdown_retry_backoff_ms" in settings.given:
         return settings.broker.controlled_shutdown_retry_backoff_ms
     return _RETRY_BACKOFF_MS
 

@@ -8,9 +8,9 @@ from typing import Any, Final
 import orjson
 
 from regent.admin.topics import TopicsRefusedError
-from regent.core.admin.topic_validation import config_text
 from regent.core.model import BrokerId
 from regent.core.protocol.topics import ConfigEntry, CreatableTopic
+from regent.core.setting import text_of
 
 _NUMBERS: Final = ("partitions", "replication_factor")
 _KEYS: Final = ("topic", *_NUMBERS, "config")
@@ -109,7 +109,7 @@ def not_positive(**numbers: int) -> list[str]:
 
 
 def _creatable(entry: Mapping[str, Any]) -> CreatableTopic:
-    config = tuple(ConfigEntry(n, config_text(v)) for n, v in entry.get("config", {}).items())
+    config = tuple(ConfigEntry(n, text_of(v)) for n, v in entry.get("config", {}).items())
     return CreatableTopic(
         entry["topic"], entry["partitions"], entry["replication_factor"], config=config
     )

@@ -10,7 +10,7 @@ from regent.cli.find_cluster import Cluster, pass_cluster
 from regent.cli.new_topics import parse_config
 from regent.cli.output import Output, examples, note, output_option, print_json, print_table
 from regent.cli.topic_options import TopicError, named, topic_argument
-from regent.core.admin.topic_validation import TOPIC_CONFIGS, topic_config_problem
+from regent.core.admin.topic_settings import TOPIC_SETTINGS, topic_config_problem
 from regent.core.errors import BadDataError
 from regent.zk.stores.admin_store import ZkAdminStore
 
@@ -21,7 +21,7 @@ from regent.zk.stores.admin_store import ZkAdminStore
         "topics config payments --set retention.ms=86400000 --set min.insync.replicas=2",
         "topics config payments --unset retention.ms",
     )
-    + f"\n\nSettings: {', '.join(sorted(TOPIC_CONFIGS))}."
+    + f"\n\nSettings: {', '.join(sorted(TOPIC_SETTINGS))}."
 )
 @topic_argument
 @click.option("--set", "--config", "settings", metavar="NAME=VALUE", multiple=True, help="Set it.")

@@ -7,19 +7,18 @@ name says otherwise. ``config/broker.toml`` and ``docs/configuration.md`` are ge
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
 
-from regent.config.setting import INT_MAX, LONG_MAX, setting
 from regent.core.controller.term import ControllerSettings
-from regent.core.log_config import LogConfig
+from regent.core.log_config import LOG_SETTINGS
 from regent.core.replication.replica_manager import ReplicationSettings
+from regent.core.setting import INT_MAX, Scope, Setting, setting, settings_of
 
 ISR_CHANGES_THROUGH_ZOOKEEPER = "zookeeper"
 _PORT = (0, 65_535)
 _INT = (0, INT_MAX)
-_LONG = (0, LONG_MAX)
-_NO_LIMIT = (-1, LONG_MAX)
 _TIMEOUT = (100, 86_400_000)
 _INTERVAL = (1, 86_400_000)
 # Answers to followers travel in messages of 64 MiB: what a follower asks for, and one batch more.
@@ -200,6 +199,7 @@ class ControllerConfig:
         ControllerSettings.unclean_leader_election_enable,
         "Whether a replica that is not in sync may lead when no other can. The partition is"
         " available again; acknowledged records may be lost. A topic may have its own value.",
+        scope=Scope.CLUSTER_WIDE,
     )
     delete_topic_enable: bool = setting(
         ControllerSettings.delete_topic_enable,
@@ -238,6 +238,13 @@ class ControllerConfig:
     )
 
 
+def _default_of_topics(field_of_topics: str, **changes: Any) -> Any:
+    """Return the broker's setting that holds for topics without their own."""
+    row = LOG_SETTINGS[field_of_topics]
+    declared = replace(row.declared, scope=Scope.CLUSTER_WIDE, broker_name=None, **changes)
+    return field(default=row.default, metadata=declared.metadata)
+
+
 @dataclass(frozen=True)
 class LogsConfig:
     """The table ``[log]``: where logs are, their upkeep, and the defaults of topics."""
@@ -253,7 +260,7 @@ class LogsConfig:
         limits=(1, 1_000),
     )
     log_flush_offset_checkpoint_interval_ms: int = setting(
-        60_000, "How often recovery points are written.", limits=_INTERVAL, prefix=""
+        60_000, "How often recovery points are written.", limits=_INTERVAL
     )
     log_flush_start_offset_checkpoint_interval_ms: int = setting(
         60_000, "How often log start offsets are written.", limits=_INTERVAL
@@ -275,83 +282,29 @@ class LogsConfig:
         limits=_INT,
         ours=True,
     )
-    min_insync_replicas: int = setting(
-        LogConfig.min_insync_replicas,
-        "How many replicas must be in sync for a record with acks=all.",
-        limits=(1, 32_767),
-    )
-    message_max_bytes: int = setting(
-        LogConfig.max_message_bytes, "The largest record batch.", limits=(0, 31 * 1024 * 1024)
-    )
-    log_cleanup_policy: str = setting(
-        LogConfig.cleanup_policy,
-        "What happens to old segments. Compaction is not implemented.",
+    min_insync_replicas: int = _default_of_topics("min_insync_replicas")
+    # Answers to followers travel in messages of 64 MiB.
+    message_max_bytes: int = _default_of_topics("max_message_bytes", limits=(0, 31 * 1024 * 1024))
+    log_cleanup_policy: str = _default_of_topics(
+        "cleanup_policy",
         choices=("delete",),
+        meaning="What happens to old segments. Compaction is not implemented.",
     )
-    log_retention_ms: int = setting(
-        LogConfig.retention_ms, "How long records are kept; -1: no limit.", limits=_NO_LIMIT
-    )
-    log_retention_bytes: int = setting(
-        LogConfig.retention_bytes,
-        "How many bytes of a partition are kept; -1: no limit. Only whole segments are deleted.",
-        limits=_NO_LIMIT,
-    )
-    log_segment_delete_delay_ms: int = setting(
-        LogConfig.file_delete_delay_ms, "How long the files of a deleted segment are kept."
-    )
-    log_segment_bytes: int = setting(
-        LogConfig.segment_bytes,
-        "The size at which a new segment begins.",
-        limits=(14, INT_MAX),
-    )
-    log_roll_ms: int = setting(
-        LogConfig.segment_ms,
-        "The age at which a new segment begins.",
-        limits=(1, LONG_MAX),
-    )
-    log_roll_jitter_ms: int = setting(
-        LogConfig.segment_jitter_ms,
-        "Up to this much, chosen at random, is subtracted from log_roll_ms.",
-    )
-    log_index_size_max_bytes: int = setting(
-        LogConfig.segment_index_bytes,
-        "The size of an index at which a new segment begins.",
-        limits=_INT,
-    )
-    log_index_interval_bytes: int = setting(
-        LogConfig.index_interval_bytes,
-        "How many bytes of records lie between two entries of an index.",
-        limits=_INT,
-    )
-    log_flush_interval_messages: int = setting(
-        LogConfig.flush_messages,
-        "After how many records a log is flushed to disk. By default never: safety comes from"
-        " replicas.",
-        limits=(1, LONG_MAX),
-    )
-    log_flush_interval_ms: int = setting(
-        LogConfig.flush_ms, "After what time a log is flushed to disk.", limits=_LONG
-    )
-    log_message_timestamp_type: str = setting(
-        LogConfig.message_timestamp_type,
-        'Whether records keep the timestamps of their producers ("CreateTime") or get the time at'
-        ' which they are appended ("LogAppendTime").',
-        choices=("CreateTime", "LogAppendTime"),
-    )
-    log_message_timestamp_after_max_ms: int = setting(
-        LogConfig.message_timestamp_after_max_ms,
-        "How far a timestamp may be ahead of the broker's clock (KIP-937).",
-        limits=_LONG,
-    )
-    log_message_timestamp_before_max_ms: int = setting(
-        LogConfig.message_timestamp_before_max_ms,
-        "How far a timestamp may be behind the broker's clock (KIP-937).",
-        limits=_LONG,
-    )
-    log_message_timestamp_difference_max_ms: int = setting(
-        LogConfig.message_timestamp_difference_max_ms,
-        "The same in both directions, where the two settings above have their defaults.",
-        limits=_LONG,
+    log_retention_ms: int = _default_of_topics("retention_ms")
+    log_retention_bytes: int = _default_of_topics("retention_bytes")
+    log_segment_delete_delay_ms: int = _default_of_topics("file_delete_delay_ms")
+    log_segment_bytes: int = _default_of_topics("segment_bytes")
+    log_roll_ms: int = _default_of_topics("segment_ms")
+    log_roll_jitter_ms: int = _default_of_topics("segment_jitter_ms")
+    log_index_size_max_bytes: int = _default_of_topics("segment_index_bytes")
+    log_index_interval_bytes: int = _default_of_topics("index_interval_bytes")
+    log_flush_interval_messages: int = _default_of_topics("flush_messages")
+    log_flush_interval_ms: int = _default_of_topics("flush_ms")
+    log_message_timestamp_type: str = _default_of_topics("message_timestamp_type")
+    log_message_timestamp_after_max_ms: int = _default_of_topics("message_timestamp_after_max_ms")
+    log_message_timestamp_before_max_ms: int = _default_of_topics("message_timestamp_before_max_ms")
+    log_message_timestamp_difference_max_ms: int = _default_of_topics(
+        "message_timestamp_difference_max_ms"
     )
 
 
@@ -382,7 +335,11 @@ class LoggingConfig:
     """The table ``[logging]``."""
 
     level: str = setting(
-        "INFO", "The least level of the lines in broker.log.", choices=_LEVELS, ours=True
+        "INFO",
+        "The least level of the lines in broker.log.",
+        choices=_LEVELS,
+        ours=True,
+        prefix="logging.",
     )
     levels: Mapping[str, str] = setting(
         {"kazoo": "WARNING", "pykka": "WARNING"},
@@ -390,15 +347,31 @@ class LoggingConfig:
         ' replica; the others are modules, such as "regent.core.controller".',
         choices=_LEVELS,
         ours=True,
+        prefix="logging.",
     )
 
 
 @dataclass(frozen=True)
 class Settings:
-    """All settings of one process."""
+    """All settings of one process: a field for each table.
+
+    ``given`` names those that a file or the command line has, as ``table.name``; the others have
+    their defaults.
+    """
 
     broker: BrokerConfig = field(default_factory=BrokerConfig)
     controller: ControllerConfig = field(default_factory=ControllerConfig)
     log: LogsConfig = field(default_factory=LogsConfig)
     zookeeper: ZooKeeperConfig = field(default_factory=ZooKeeperConfig)
     logging: LoggingConfig = field(default_factory=LoggingConfig)
+    given: frozenset[str] = field(default=frozenset(), compare=False)
+
+
+TABLES = tuple(table.name for table in fields(Settings) if table.name != "given")
+"""The names of the tables."""
+
+
+def rows() -> Iterator[tuple[str, Setting]]:
+    """Yield every setting after the name of its table."""
+    for table in TABLES:
+        yield from ((table, row) for row in settings_of(getattr(Settings(), table)))

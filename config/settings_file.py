@@ -9,15 +9,23 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Mapping
-from dataclasses import fields, replace
+from dataclasses import replace
+from difflib import get_close_matches
 from os.path import normpath
 from pathlib import Path
 from typing import Any, TypeVar
 
 from regent.config.addresses import is_every_address
-from regent.config.setting import INT_MAX, settings_of
-from regent.config.settings import BrokerConfig, LoggingConfig, LogsConfig, Settings
+from regent.config.settings import (
+    TABLES,
+    BrokerConfig,
+    LoggingConfig,
+    LogsConfig,
+    Settings,
+    rows,
+)
 from regent.core.errors import RegentError
+from regent.core.setting import INT_MAX, Setting, settings_of
 
 T = TypeVar("T")
 
@@ -35,7 +43,7 @@ def load_settings(path: Path | None, overrides: Mapping[str, Mapping[str, Any]])
     """
     settings = Settings()
     if path is not None:
-        settings = _merged(settings, read_tables(path), str(path))
+        settings = _merged(settings, _read_tables(path), str(path))
     settings = _merged(settings, overrides, "command line")
     source = "command line" if path is None else str(path)
     _check_host(settings.broker, source)
@@ -45,8 +53,7 @@ def load_settings(path: Path | None, overrides: Mapping[str, Mapping[str, Any]])
     return settings
 
 
-def read_tables(path: Path) -> dict[str, Any]:
-    """Return the tables of a file as they are written; raises ``SettingsError``."""
+def _read_tables(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -56,28 +63,47 @@ def read_tables(path: Path) -> dict[str, Any]:
 
 
 def _merged(settings: Settings, tables: Mapping[str, Any], source: str) -> Settings:
-    known = {f.name: getattr(settings, f.name) for f in fields(settings)}
+    changed: dict[str, Any] = {}
     for name, table in tables.items():
-        if name not in known:
-            raise SettingsError(f"{source}: unknown table [{name}]; there are {sorted(known)}")
+        if name not in TABLES:
+            raise SettingsError(
+                f"{source}: unknown table [{name}]; the tables are {', '.join(TABLES)}"
+            )
         if not isinstance(table, Mapping):
             raise SettingsError(f"{source}: [{name}] must be a table")
-        known[name] = _updated(known[name], table, f"{source}: {name}")
-    return Settings(**known)
+        changed[name] = _updated(getattr(settings, name), name, table, source)
+    given = settings.given.union(f"{name}.{key}" for name, table in tables.items() for key in table)
+    return replace(settings, **changed, given=given)
 
 
-def _updated(current: T, table: Mapping[str, Any], source: str) -> T:
-    declared = {setting.name: setting for setting in settings_of(type(current)())}
+def _updated(current: T, table_name: str, table: Mapping[str, Any], source: str) -> T:
+    known = {row.name: row for row in settings_of(type(current)())}
     for key, value in table.items():
-        if key not in declared:
-            raise SettingsError(f"{source}.{key} is unknown; there are {sorted(declared)}")
-        problem = declared[key].problem(value)
+        if key not in known:
+            hint = _hint(table_name, key, known)
+            raise SettingsError(f"{source}: {table_name}.{key} is not a setting; {hint}")
+        problem = known[key].problem(value)
         if problem is not None:
-            raise SettingsError(f"{source}.{key} {problem}")
+            default = known[key].default
+            raise SettingsError(
+                f"{source}: {table_name}.{key} {problem}: correct it, or remove it for the"
+                f" default, {default!r}"
+            )
     changes: dict[str, Any] = dict(table)
     if isinstance(current, LoggingConfig) and "levels" in changes:
         changes["levels"] = {**current.levels, **changes["levels"]}
     return replace(current, **changes)  # type: ignore[type-var]
+
+
+def _hint(table_name: str, key: str, known: Mapping[str, Setting]) -> str:
+    """Say what a setting that does not exist was probably meant to be."""
+    elsewhere = [table for table, row in rows() if row.name == key]
+    if elsewhere:
+        return f"move it to the table [{elsewhere[0]}]"
+    similar = get_close_matches(key, known, n=1)
+    if similar:
+        return f"did you mean {similar[0]}?"
+    return f"those of [{table_name}] are {', '.join(known)}"
 
 
 def _check_replication(broker: BrokerConfig, source: str) -> None:

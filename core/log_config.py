@@ -6,31 +6,24 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
+from regent.core.setting import (
+    DAY_MS,
+    INT_MAX,
+    LONG_MAX,
+    ConfigType,
+    Scope,
+    Setting,
+    setting,
+    settings_of,
+)
+
 UNLIMITED = -1
 LOG_APPEND_TIME = "LogAppendTime"
-_NO_LIMIT = 2**63 - 1
-_DAY_MS = 24 * 60 * 60 * 1000
 
-BROKER_NAMES: Mapping[str, str] = {
-    "cleanup_policy": "log.cleanup.policy",
-    "file_delete_delay_ms": "log.segment.delete.delay.ms",
-    "flush_messages": "log.flush.interval.messages",
-    "flush_ms": "log.flush.interval.ms",
-    "index_interval_bytes": "log.index.interval.bytes",
-    "max_message_bytes": "message.max.bytes",
-    "message_timestamp_after_max_ms": "log.message.timestamp.after.max.ms",
-    "message_timestamp_before_max_ms": "log.message.timestamp.before.max.ms",
-    "message_timestamp_difference_max_ms": "log.message.timestamp.difference.max.ms",
-    "message_timestamp_type": "log.message.timestamp.type",
-    "min_insync_replicas": "min.insync.replicas",
-    "retention_bytes": "log.retention.bytes",
-    "retention_ms": "log.retention.ms",
-    "segment_bytes": "log.segment.bytes",
-    "segment_index_bytes": "log.index.size.max.bytes",
-    "segment_jitter_ms": "log.roll.jitter.ms",
-    "segment_ms": "log.roll.ms",
-}
-"""What Kafka calls each setting when it is a broker's: the default of its topics."""
+
+def _of_topics(default: Any, broker_name: str, meaning: str, **declared: Any) -> Any:
+    row = {"limits": (0, LONG_MAX), "scope": Scope.TOPIC, "broker_name": broker_name, **declared}
+    return setting(default, meaning, **row)
 
 
 @dataclass(frozen=True)
@@ -40,23 +33,103 @@ class LogConfig:
     Sizes in bytes, times in milliseconds; ``retention_*`` -1: no limit.
     """
 
-    cleanup_policy: str = "delete"
-    file_delete_delay_ms: int = 60_000
-    flush_messages: int = 2**63 - 1
-    flush_ms: int = 2**63 - 1
-    index_interval_bytes: int = 4_096
-    max_message_bytes: int = 1_048_588
-    message_timestamp_after_max_ms: int = _NO_LIMIT
-    message_timestamp_before_max_ms: int = _NO_LIMIT
-    message_timestamp_difference_max_ms: int = _NO_LIMIT
-    message_timestamp_type: str = "CreateTime"
-    min_insync_replicas: int = 1
-    retention_bytes: int = UNLIMITED
-    retention_ms: int = 7 * _DAY_MS
-    segment_bytes: int = 1_073_741_824
-    segment_index_bytes: int = 10_485_760
-    segment_jitter_ms: int = 0
-    segment_ms: int = 7 * _DAY_MS
+    cleanup_policy: str = _of_topics(
+        "delete",
+        "log.cleanup.policy",
+        "What happens to old segments. With compact every record must have a key, but compaction is"
+        " not implemented: nothing is deleted.",
+        type=ConfigType.LIST,
+        choices=("compact", "delete"),
+    )
+    file_delete_delay_ms: int = _of_topics(
+        60_000,
+        "log.segment.delete.delay.ms",
+        "How long the files of a deleted segment are kept.",
+    )
+    flush_messages: int = _of_topics(
+        LONG_MAX,
+        "log.flush.interval.messages",
+        "After how many records a log is flushed to disk. By default never: safety comes from"
+        " replicas.",
+        limits=(1, LONG_MAX),
+    )
+    flush_ms: int = _of_topics(
+        LONG_MAX, "log.flush.interval.ms", "After what time a log is flushed to disk."
+    )
+    index_interval_bytes: int = _of_topics(
+        4_096,
+        "log.index.interval.bytes",
+        "How many bytes of records lie between two entries of an index.",
+        limits=(0, INT_MAX),
+    )
+    max_message_bytes: int = _of_topics(
+        1_048_588, "message.max.bytes", "The largest record batch.", limits=(0, INT_MAX)
+    )
+    message_timestamp_after_max_ms: int = _of_topics(
+        LONG_MAX,
+        "log.message.timestamp.after.max.ms",
+        "How far a timestamp may be ahead of the broker's clock (KIP-937).",
+    )
+    message_timestamp_before_max_ms: int = _of_topics(
+        LONG_MAX,
+        "log.message.timestamp.before.max.ms",
+        "How far a timestamp may be behind the broker's clock (KIP-937).",
+    )
+    message_timestamp_difference_max_ms: int = _of_topics(
+        LONG_MAX,
+        "log.message.timestamp.difference.max.ms",
+        "How far a timestamp may be from the broker's clock. It counts in each direction in which"
+        " the settings of KIP-937 have their default.",
+    )
+    message_timestamp_type: str = _of_topics(
+        "CreateTime",
+        "log.message.timestamp.type",
+        'Whether records keep the timestamps of their producers ("CreateTime") or get the time at'
+        ' which they are appended ("LogAppendTime").',
+        choices=("CreateTime", LOG_APPEND_TIME),
+    )
+    min_insync_replicas: int = _of_topics(
+        1,
+        "min.insync.replicas",
+        "How many replicas must be in sync for a record with acks=all.",
+        limits=(1, INT_MAX),
+    )
+    retention_bytes: int = _of_topics(
+        UNLIMITED,
+        "log.retention.bytes",
+        "How many bytes of a partition are kept; -1: no limit. Only whole segments are deleted.",
+        limits=(UNLIMITED, LONG_MAX),
+    )
+    retention_ms: int = _of_topics(
+        7 * DAY_MS,
+        "log.retention.ms",
+        "How long records are kept; -1: no limit.",
+        limits=(UNLIMITED, LONG_MAX),
+    )
+    segment_bytes: int = _of_topics(
+        1_073_741_824,
+        "log.segment.bytes",
+        "The size at which a new segment begins.",
+        limits=(14, INT_MAX),
+    )
+    segment_index_bytes: int = _of_topics(
+        10_485_760,
+        "log.index.size.max.bytes",
+        "The size of an index at which a new segment begins.",
+        limits=(4, INT_MAX),
+    )
+    segment_jitter_ms: int = _of_topics(
+        0,
+        "log.roll.jitter.ms",
+        "Up to this much, chosen at random, is subtracted from the age at which a new segment"
+        " begins.",
+    )
+    segment_ms: int = _of_topics(
+        7 * DAY_MS,
+        "log.roll.ms",
+        "The age at which a new segment begins.",
+        limits=(1, LONG_MAX),
+    )
 
     @property
     def stamps_append_time(self) -> bool:
@@ -67,13 +140,13 @@ class LogConfig:
     def max_past_ms(self) -> int:
         """How old records may be when they come. The difference counts unless this is set."""
         before_ms = self.message_timestamp_before_max_ms
-        return self.message_timestamp_difference_max_ms if before_ms == _NO_LIMIT else before_ms
+        return self.message_timestamp_difference_max_ms if before_ms == LONG_MAX else before_ms
 
     @property
     def max_future_ms(self) -> int:
         """How far ahead of the broker's clock records may be. The difference counts likewise."""
         after_ms = self.message_timestamp_after_max_ms
-        return self.message_timestamp_difference_max_ms if after_ms == _NO_LIMIT else after_ms
+        return self.message_timestamp_difference_max_ms if after_ms == LONG_MAX else after_ms
 
     @property
     def is_compacted(self) -> bool:
@@ -83,8 +156,8 @@ class LogConfig:
     def overridden(self, overrides: Mapping[str, str]) -> LogConfig:
         """Return these settings with what a topic overrides (``/config/topics/T``).
 
-        Names that are not here are other components' business. A value that is no number, which
-        only a hand can have written, is ignored: the default holds.
+        Names of other settings are ignored. So is a value that is not a number, which only somebody
+        who edits the znode can have written: the default holds.
         """
         names = [field.name for field in fields(self)]
         return self._with({name: overrides.get(name.replace("_", ".")) for name in names})
@@ -109,3 +182,11 @@ class LogConfig:
 
 
 DEFAULT_LOG_CONFIG = LogConfig()
+
+LOG_SETTINGS: Mapping[str, Setting] = {row.name: row for row in settings_of(DEFAULT_LOG_CONFIG)}
+"""The settings of a topic's logs by the names of their fields."""
+
+BROKER_NAMES: Mapping[str, str] = {
+    name: row.declared.broker_name or "" for name, row in LOG_SETTINGS.items()
+}
+"""Kafka's name of the broker's setting that is the default of each."""

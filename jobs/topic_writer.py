@@ -14,12 +14,12 @@ from typing import Final, NamedTuple
 import pyarrow
 
 from regent.admin.topics import TopicsClient, new_topic_id, raise_if_refused, slices
-from regent.core.admin.topic_validation import config_text
 from regent.core.errors import Errors, RegentError
 from regent.core.model import BrokerId
 from regent.core.ports import TopicAssignment
 from regent.core.protocol.placement import PlaceTopicsRequest
 from regent.core.protocol.topics import AssignedPartition, ConfigEntry, CreatableTopic
+from regent.core.setting import text_of
 from regent.jobs.command import InputError
 from regent.transport.controller_ref import ControllerRef
 from regent.zk.stores.admin_store import ZkAdminStore
@@ -95,7 +95,7 @@ def _config(topic: str, config: object) -> tuple[ConfigEntry, ...]:
     for name, value in config.items():
         if not isinstance(value, str | int | float):
             raise InputError(f"topic {topic}: config {name} must be a text or a number")
-    return tuple(ConfigEntry(name, config_text(value)) for name, value in config.items())
+    return tuple(ConfigEntry(name, text_of(value)) for name, value in config.items())
 
 
 # --- writing --------------------------------------------------------------------------------------

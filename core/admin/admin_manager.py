@@ -14,13 +14,13 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple, TypeAlias, TypeVar
 
 from regent.core.admin.admin_requests import LocalPlacer, NewTopic, TopicPlacer, TopicStore
+from regent.core.admin.topic_settings import topic_config_problem
 from regent.core.admin.topic_validation import (
     TopicNames,
     assignment_problem,
     growth_problem,
     shown_topic,
     size_problem,
-    topic_config_problem,
     topic_name_problem,
     unknown_topic,
 )

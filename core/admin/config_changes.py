@@ -1,8 +1,8 @@
 """Configuration that changes while a broker runs.
 
-Mirrors ``kafka.common.ZkNodeChangeNotificationListener`` and ``kafka.server.ConfigHandler``: the
-controller learns who may be elected uncleanly, logs what their topics and their broker override. A
-change is only a trigger; what holds is read from the entity itself.
+Mirrors ``kafka.common.ZkNodeChangeNotificationListener`` and ``kafka.server.ConfigHandler``. The
+controller is told which topics allow unclean elections; logs are told the overrides of their topic
+and broker. A notification only names an entity; the configuration is read from the entity's znode.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import logging
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
+from regent.core.admin.topic_settings import UNCLEAN_LEADER_ELECTION
 from regent.core.controller.events import (
     ControllerEvent,
     TopicUncleanLeaderElectionEnable,
@@ -20,14 +21,13 @@ from regent.core.model import BrokerId
 
 log = logging.getLogger(__name__)
 
-UNCLEAN_LEADER_ELECTION = "unclean.leader.election.enable"
 CHANGE_EXPIRATION_MS = 15 * 60 * 1000
 DEFAULT_BROKER = "brokers/<default>"
 _TOPICS = "topics/"
 
 
 class ConfigChange(NamedTuple):
-    """A notification: ``entity`` is ``<type>/<name>``, None when it cannot be understood."""
+    """A notification; ``entity`` is ``<type>/<name>``, None for one that cannot be decoded."""
 
     name: str
     sequence: int
@@ -36,12 +36,12 @@ class ConfigChange(NamedTuple):
 
 
 class ConfigNews(NamedTuple):
-    """What is different since the last look."""
+    """What has changed since the configurations were last read."""
 
-    events: Sequence[ControllerEvent] = ()  # what the controller must know
+    events: Sequence[ControllerEvent] = ()  # for the controller
     topics: Sequence[str] = ()  # whose configuration may have changed
-    has_missed_some: bool = False  # then any other topic's may have changed, too
-    broker_config: Mapping[str, str] | None = None  # this broker's, as a whole; None: as before
+    has_missed_some: bool = False  # notifications; any topic's may have changed
+    broker_config: Mapping[str, str] | None = None  # all of this broker's; None: unchanged
 
 
 class ConfigStore(Protocol):
@@ -56,19 +56,19 @@ class ConfigStore(Protocol):
         ...
 
     def read_configs(self, entities: Collection[str]) -> Mapping[str, Mapping[str, str]]:
-        """Read what entities override; an entity that has nothing, or garbage, is missing."""
+        """Read what entities override. Entities without a valid configuration are left out."""
         ...
 
     def delete_changes(self, names: Collection[str]) -> None:
-        """Delete notifications; absent is fine."""
+        """Delete notifications. Absent ones are ignored."""
         ...
 
 
 class ConfigChanges:
-    """Remembers which changes it has seen; after a restart it looks at all of them again.
+    """Reads each change once. A broker that starts reads all of them.
 
-    Notifications are numbered without gaps and the newest is never deleted, so that who was away
-    while others were deleted sees by their numbers that something was missed.
+    Notifications are numbered without gaps and the newest is never deleted. So a broker that was
+    away while others were deleted sees from the numbers that it missed some.
     """
 
     def __init__(
@@ -83,11 +83,11 @@ class ConfigChanges:
         self._is_first = True
 
     def catch_up(self, *, sync: bool = False) -> ConfigNews:
-        """Look at what changed since the last time; delete notifications that are old.
+        """Read what changed since the last call, and delete old notifications.
 
-        ``sync``: no change is missed that was acknowledged before this call. A watch needs no sync:
-        the server that fired it has the change.
-        Raises ``SessionExpiredError``; what was not looked at then is looked at the next time.
+        ``sync``: include every change that was acknowledged before this call. A call because of a
+        watch needs no sync: the server that fired the watch has the change.
+        Raises ``SessionExpiredError``; the next call then reads what this one did not.
         """
         if sync:
             self._store.sync()
@@ -100,12 +100,16 @@ class ConfigChanges:
             entities |= {DEFAULT_BROKER, self._own_entity}
         configs = self._store.read_configs(sorted(entities)) if entities else {}
         self._purge(changes)
-        # From here on nothing is raised: what is taken note of is announced.
+        # Nothing is raised from here on, so every change that is marked as read is returned.
         self._is_first = False
         self._last_sequence = max(self._last_sequence, newest)
         ignored = [c.name for c in news if c.entity is None]
         if ignored:
-            log.warning("%d changes cannot be understood, the first: %s", len(ignored), ignored[0])
+            log.warning(
+                "%d notifications of changed configurations cannot be decoded, the first: %s",
+                len(ignored),
+                ignored[0],
+            )
         before = self._broker_config()
         for entity in (DEFAULT_BROKER, self._own_entity):
             if entity in entities:
@@ -127,13 +131,13 @@ class ConfigChanges:
         self._default = _allows_unclean(broker_config, self._static_default)
         if self._default == before:
             return []
-        log.info("%s is %s by default now", UNCLEAN_LEADER_ELECTION, self._default)
+        log.info("the default of %s is %s now", UNCLEAN_LEADER_ELECTION, self._default)
         return [UncleanLeaderElectionEnable(self._default)]
 
     def _purge(self, changes: Sequence[ConfigChange]) -> None:
-        """Delete what is much older than the newest, by ZooKeeper's clock.
+        """Delete notifications much older than the newest, by ZooKeeper's clock.
 
-        Ours may be far ahead: others would not see what we delete as soon as it is there.
+        Our clock may be far ahead; by it we would delete new ones before other brokers read them.
         """
         created_ms = {c.name: c.created_ms for c in changes if c.created_ms is not None}
         newest_ms = max(created_ms.values(), default=0)

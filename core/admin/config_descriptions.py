@@ -1,22 +1,31 @@
-"""What a topic's or a broker's settings are, and where each of them comes from.
+"""The values of a topic's or a broker's settings, and the source of each value.
 
-Mirrors ``kafka.server.ConfigHelper`` and ``LogConfig.TopicConfigSynonyms``: what a topic does not
-override is the broker's setting of a similar name, which is given to the broker or its default.
+Mirrors ``kafka.server.ConfigHelper`` and ``LogConfig.TopicConfigSynonyms``. A topic without a value
+has that of the broker's setting of a similar name. A broker has its dynamic value, else the one it
+was started with, else the default.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple
 
-from regent.core.admin.config_changes import UNCLEAN_LEADER_ELECTION
-from regent.core.admin.topic_validation import TOPIC_CONFIGS
-from regent.core.log_config import BROKER_NAMES
+from regent.core.admin.topic_settings import TOPIC_SETTINGS, has_effect
+from regent.core.setting import (
+    LONG_MAX,
+    ConfigType,
+    Scope,
+    Setting,
+    setting,
+    settings_of,
+    text_of,
+)
 
 
 class ConfigSource(IntEnum):
-    """Who set it."""
+    """Where a value was set. The numbers are DescribeConfigs'."""
 
     TOPIC = 1
     DYNAMIC_BROKER = 2
@@ -25,29 +34,23 @@ class ConfigSource(IntEnum):
     DEFAULT = 5
 
 
-class ConfigType(IntEnum):
-    """What kind of value it takes."""
-
-    BOOLEAN = 1
-    STRING = 2
-    INT = 3
-    LONG = 5
-    DOUBLE = 6
-    LIST = 7
-
-
 class BrokerSetting(NamedTuple):
-    """A setting as a broker was started with it."""
+    """A setting as a broker was started with it; ``is_given``: by its file or command line."""
 
+    setting: Setting
     value: str
-    default: str
-    type: ConfigType
+    is_given: bool
+
+    @property
+    def default(self) -> str:
+        """The value that holds when none is given."""
+        return text_of(self.setting.default)
 
 
 class BrokerSettings(NamedTuple):
     """The settings of this broker by Kafka's names.
 
-    ``own`` and ``of_all`` were set in ZooKeeper, for it alone and for all brokers.
+    ``static``: what it was started with. ``own``, ``of_all``: in ZooKeeper, for it and for all.
     """
 
     static: Mapping[str, BrokerSetting]
@@ -56,7 +59,7 @@ class BrokerSettings(NamedTuple):
 
 
 class ConfigSynonym(NamedTuple):
-    """A value that would hold, or holds, for a setting, and by which name."""
+    """One value of a setting, the name it was set by, and its source."""
 
     name: str
     value: str
@@ -72,70 +75,58 @@ class ConfigDescription(NamedTuple):
     type: ConfigType
     is_read_only: bool
     synonyms: tuple[ConfigSynonym, ...]
+    documentation: str | None = None
 
 
-_BROKER_NAMES: Mapping[str, str] = {
-    **{field.replace("_", "."): name for field, name in BROKER_NAMES.items()},
-    UNCLEAN_LEADER_ELECTION: UNCLEAN_LEADER_ELECTION,
-}
-_DYNAMIC = frozenset(_BROKER_NAMES.values())  # of a broker that runs
-_DEFAULTS: Mapping[str, str] = {  # of the settings that brokers have no word in
-    "compression.type": "producer",
-    "follower.replication.throttled.replicas": "",
-    "leader.replication.throttled.replicas": "",
-}
-_TYPES: Mapping[str, ConfigType] = {
-    "cleanup.policy": ConfigType.LIST,
-    "compression.type": ConfigType.STRING,
-    "follower.replication.throttled.replicas": ConfigType.LIST,
-    "index.interval.bytes": ConfigType.INT,
-    "leader.replication.throttled.replicas": ConfigType.LIST,
-    "max.message.bytes": ConfigType.INT,
-    "message.downconversion.enable": ConfigType.BOOLEAN,
-    "message.format.version": ConfigType.STRING,
-    "message.timestamp.type": ConfigType.STRING,
-    "min.cleanable.dirty.ratio": ConfigType.DOUBLE,
-    "min.insync.replicas": ConfigType.INT,
-    "preallocate": ConfigType.BOOLEAN,
-    "remote.storage.enable": ConfigType.BOOLEAN,
-    "segment.bytes": ConfigType.INT,
-    "segment.index.bytes": ConfigType.INT,
-    "unclean.leader.election.enable": ConfigType.BOOLEAN,
-}
+@dataclass(frozen=True)
+class DynamicBrokerSettings:
+    """The settings that only ZooKeeper has: a broker is not started with them."""
 
-LISTS = frozenset(name for name, type_ in _TYPES.items() if type_ is ConfigType.LIST)
-"""The settings of topics that a value may be appended to or taken from."""
+    leader_replication_throttled_rate: int = setting(
+        LONG_MAX,
+        "How many bytes a second the throttled replicas of the partitions that this broker leads"
+        " may fetch from it together (KIP-73).",
+        limits=(0, LONG_MAX),
+        scope=Scope.PER_BROKER,
+    )
+    follower_replication_throttled_rate: int = setting(
+        LONG_MAX,
+        "How many bytes a second the throttled replicas on this broker may fetch together"
+        " (KIP-73).",
+        limits=(0, LONG_MAX),
+        scope=Scope.PER_BROKER,
+    )
+
+
+_DYNAMIC_ONLY = {row.dotted_name: row for row in settings_of(DynamicBrokerSettings())}
 
 
 def describe_topic(overrides: Mapping[str, str], broker: BrokerSettings) -> list[ConfigDescription]:
-    """Return the settings of a topic by name: those that have an effect, and all it overrides."""
+    """Return the settings of a topic by name: those with an effect, and all that it overrides."""
     described = []
-    for name in sorted({*_DEFAULTS, *_BROKER_NAMES, *(TOPIC_CONFIGS & overrides.keys())}):
+    for name, row in sorted(TOPIC_SETTINGS.items()):
+        if name not in overrides and not has_effect(row):
+            continue
         synonyms = []
         if name in overrides:
             synonyms.append(ConfigSynonym(name, overrides[name], ConfigSource.TOPIC))
-        if name in _BROKER_NAMES:
-            synonyms += _of_broker(_BROKER_NAMES[name], broker)
-        elif name in _DEFAULTS:
-            synonyms.append(ConfigSynonym(name, _DEFAULTS[name], ConfigSource.DEFAULT))
-        type_ = _TYPES.get(name, ConfigType.LONG)
-        described.append(_description(name, type_, synonyms, is_read_only=False))
+        if row.declared.broker_name is not None:
+            synonyms += _of_broker(row.declared.broker_name, broker)
+        else:
+            synonyms.append(ConfigSynonym(name, text_of(row.default), ConfigSource.DEFAULT))
+        described.append(_description(name, row, synonyms))
     return described
 
 
 def describe_broker(broker: BrokerSettings) -> list[ConfigDescription]:
     """Return the settings of a broker by name.
 
-    What it was started with holds until it is started again, unless it can change while it runs.
+    A value in ZooKeeper counts only for a setting that can change while the broker runs.
     """
-    described = []
-    for name in sorted({*broker.static, *broker.own, *broker.of_all}):
-        setting = broker.static.get(name)
-        is_dynamic = setting is None or name in _DYNAMIC
-        type_ = ConfigType.STRING if setting is None else setting.type
-        synonyms = _of_broker(name, broker)
-        described.append(_description(name, type_, synonyms, is_read_only=not is_dynamic))
-    return described
+    return [
+        _description(name, _row(name, broker), _of_broker(name, broker))
+        for name in sorted({*broker.static, *broker.own, *broker.of_all})
+    ]
 
 
 def describe_all_brokers(of_all: Mapping[str, str]) -> list[ConfigDescription]:
@@ -143,28 +134,40 @@ def describe_all_brokers(of_all: Mapping[str, str]) -> list[ConfigDescription]:
     return describe_broker(BrokerSettings({}, {}, of_all))
 
 
+def _row(name: str, broker: BrokerSettings) -> Setting | None:
+    """Return what is known about a broker's setting; None for a name from ZooKeeper only."""
+    started = broker.static.get(name)
+    return _DYNAMIC_ONLY.get(name) if started is None else started.setting
+
+
 def _of_broker(name: str, broker: BrokerSettings) -> list[ConfigSynonym]:
     """Return the values of a broker's setting, first the one that holds."""
-    setting = broker.static.get(name)
+    started = broker.static.get(name)
     synonyms = []
-    if setting is None or name in _DYNAMIC:
+    if started is None or started.setting.scope is not Scope.READ_ONLY:
         for values, source in (
             (broker.own, ConfigSource.DYNAMIC_BROKER),
             (broker.of_all, ConfigSource.DYNAMIC_DEFAULT_BROKER),
         ):
             if name in values:
                 synonyms.append(ConfigSynonym(name, values[name], source))
-    if setting is not None:
-        if setting.value != setting.default:
-            synonyms.append(ConfigSynonym(name, setting.value, ConfigSource.STATIC_BROKER))
-        synonyms.append(ConfigSynonym(name, setting.default, ConfigSource.DEFAULT))
+    if started is not None:
+        if started.is_given:
+            synonyms.append(ConfigSynonym(name, started.value, ConfigSource.STATIC_BROKER))
+        synonyms.append(ConfigSynonym(name, started.default, ConfigSource.DEFAULT))
     return synonyms
 
 
 def _description(
-    name: str, type_: ConfigType, synonyms: Sequence[ConfigSynonym], *, is_read_only: bool
+    name: str, row: Setting | None, synonyms: Sequence[ConfigSynonym]
 ) -> ConfigDescription:
     effective = synonyms[0]
     return ConfigDescription(
-        name, effective.value, effective.source, type_, is_read_only, tuple(synonyms)
+        name,
+        effective.value,
+        effective.source,
+        ConfigType.STRING if row is None else row.type,
+        row is not None and row.scope is Scope.READ_ONLY,
+        tuple(synonyms),
+        None if row is None else row.meaning,
     )

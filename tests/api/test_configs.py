@@ -15,9 +15,10 @@ from kafka.protocol.admin.configs import (
 
 from regent.api.config_changes import AlterOperation, config_change_apis
 from regent.api.configs import ConfigView, ResourceType, config_apis
-from regent.core.admin.config_descriptions import BrokerSetting, ConfigSource, ConfigType
+from regent.broker.broker_settings import broker_settings
+from regent.config.settings_file import load_settings
+from regent.core.admin.config_descriptions import ConfigSource
 from regent.core.errors import BadDataError, Errors, SessionExpiredError
-from regent.core.log_config import BROKER_NAMES
 from regent.core.protocol.control import (
     ControlHeader,
     UpdateMetadataPartition,
@@ -29,12 +30,7 @@ from tests.support.term import topic_id
 from tests.transport.kafka.wire import ask
 
 TOPIC, BROKER = ResourceType.TOPIC, ResourceType.BROKER
-SETTINGS = {
-    **{name: BrokerSetting("1", "1", ConfigType.INT) for name in BROKER_NAMES.values()},
-    "log.cleanup.policy": BrokerSetting("delete", "delete", ConfigType.STRING),
-    "unclean.leader.election.enable": BrokerSetting("false", "false", ConfigType.BOOLEAN),
-    "num.partitions": BrokerSetting("3", "1", ConfigType.INT),
-}
+SETTINGS = broker_settings(load_settings(None, {"broker": {"num_partitions": 3}}), 1)
 
 
 class Desk:
@@ -67,6 +63,7 @@ class Desk:
         version: int = 3,
         names: list[str] | None = None,
         synonyms: bool = False,
+        documentation: bool = True,
     ) -> list[Any]:
         rows = [
             DescribeConfigsRequest.DescribeConfigsResource(
@@ -75,7 +72,9 @@ class Desk:
             for type_, name in resources
         ]
         request = DescribeConfigsRequest(
-            resources=rows, include_synonyms=synonyms, include_documentation=version >= 3
+            resources=rows,
+            include_synonyms=synonyms,
+            include_documentation=documentation and version >= 3,
         )
         return list(ask(self.apis, request, version).results)
 
@@ -125,7 +124,7 @@ def test_a_topic_is_described_with_its_overrides_and_the_defaults(desk: Desk, ve
     found = {c.name: (c.value, c.config_source, c.read_only) for c in result.configs}
     assert found["retention.ms"] == ("99", ConfigSource.TOPIC, False)
     assert found["segment.ms"] == ("7", ConfigSource.DYNAMIC_DEFAULT_BROKER, False)
-    assert found["segment.bytes"] == ("1", ConfigSource.DEFAULT, False)
+    assert found["segment.bytes"] == ("1073741824", ConfigSource.DEFAULT, False)
     assert not any(c.is_sensitive or c.synonyms for c in result.configs)
     if version >= 3:
         assert {c.config_type for c in result.configs if c.name == "retention.ms"} == {5}
@@ -137,8 +136,17 @@ def test_only_the_settings_that_were_asked_for_are_named_with_their_synonyms(des
     (config,) = result.configs
     assert [(s.name, s.value, s.source) for s in config.synonyms] == [
         ("retention.ms", "99", 1),
-        ("log.retention.ms", "1", 5),
+        ("log.retention.ms", "604800000", 5),
     ]
+
+
+def test_the_meaning_of_a_setting_is_told_to_those_that_ask(desk: Desk):
+    for wanted in (True, False):
+        (result,) = desk.describe((TOPIC, "t"), names=["retention.ms"], documentation=wanted)
+        (config,) = result.configs
+        assert config.documentation == (
+            "How long records are kept; -1: no limit." if wanted else None
+        )
 
 
 def test_a_broker_is_described_as_it_was_started(desk: Desk):

@@ -87,14 +87,16 @@ def test_a_cluster_pauses_shortly_at_its_end_unless_its_file_says_how_long(
 ) -> None:
     path = tmp_path / "cluster.toml"
     path.write_text(text)
-    assert _retry_backoff_ms(load_settings(path, {}), path) == expected
-    assert _retry_backoff_ms(Settings(), None) == 200
+    assert _retry_backoff_ms(load_settings(path, {})) == expected
+    assert _retry_backoff_ms(Settings()) == 200
 
 
 def test_settings_are_checked_before_the_brokers_read_them(tmp_path: Path) -> None:
     settings = tmp_path / "settings.toml"
     settings.write_text("[broker]\nhots = 'x'\n")
-    assert "broker.hots is unknown" in refusal("--data-dir", tmp_path, "--config", settings)
+    assert "broker.hots is not a setting; did you mean host?" in refusal(
+        "--data-dir", tmp_path, "--config", settings
+    )
 
 
 def test_what_a_killed_cluster_left_is_waited_for(tmp_path: Path) -> None:

@@ -104,12 +104,22 @@ def test_the_command_line_has_the_last_word(write: Write) -> None:
     assert (settings.broker.port, settings.broker.metrics_port) == (1234, 1)
 
 
+def test_what_was_given_is_known_from_the_defaults(write: Write) -> None:
+    path = write("[broker]\nnum_partitions = 1\n")
+    assert load_settings(path, {"broker": {"port": 0}, "zookeeper": {}}).given == {
+        "broker.num_partitions",
+        "broker.port",
+    }
+    assert load_settings(None, {}).given == frozenset()
+
+
 def test_an_empty_file_changes_nothing(write: Write) -> None:
     assert load_settings(write(""), {}) == Settings()
 
 
 def test_every_setting_can_be_set_to_its_default(write: Write) -> None:
     tables = asdict(Settings())
+    del tables["given"]
     assert load_settings(None, tables) == Settings()
 
 
@@ -118,42 +128,67 @@ def test_every_setting_can_be_set_to_its_default(write: Write) -> None:
     [
         (
             "[brokr]\n",
-            "unknown table [brokr]; there are ['broker', 'controller', 'log', 'logging', ",
+            "unknown table [brokr]; the tables are broker, controller, log, zookeeper, logging",
         ),
         ("port = 1\n", "unknown table [port]"),
         ("broker = 1\n", "[broker] must be a table"),
-        ("[broker]\nprot = 1\n", "broker.prot is unknown; there are ['advertised_control"),
-        ('[broker]\nport = "9092"\n', "broker.port must be of type int: '9092'"),
-        ("[broker]\nport = true\n", "broker.port must be of type int: True"),
-        ("[broker]\nport = 1.5\n", "broker.port must be of type int: 1.5"),
-        ("[broker]\nrack = 1\n", "broker.rack must be of type str: 1"),
-        ("[controller]\nunclean_leader_election_enable = 1\n", "must be of type bool: 1"),
-        ("[broker]\nport = 65536\n", "broker.port must be in 0..65535: 65536"),
-        ("[broker]\ncontrol_port = -1\n", "broker.control_port must be in 0..65535: -1"),
-        ("[zookeeper]\nsession_timeout_ms = 99\n", "session_timeout_ms must be in 100.."),
-        ("[controller]\nretry_backoff_ms = -1\n", "retry_backoff_ms must be in 0.."),
-        ("[controller]\nrequest_timeout_ms = 86400001\n", "..86400000: 86400001"),
+        ("[broker]\nprot = 1\n", "broker.prot is not a setting; did you mean port?"),
+        (
+            '[broker]\nport = "9092"\n',
+            "broker.port must be a number from 0 to 65535, not '9092': correct it, or remove it for"
+            " the default, 0",
+        ),
+        ("[broker]\nport = true\n", "broker.port must be a number from 0 to 65535, not True"),
+        ("[broker]\nport = 1.5\n", "broker.port must be a number from 0 to 65535, not 1.5"),
+        ("[broker]\nrack = 1\n", "broker.rack must be a string, not 1"),
+        ("[controller]\nunclean_leader_election_enable = 1\n", "must be true or false, not 1"),
+        ("[broker]\nport = 65536\n", "broker.port must be a number from 0 to 65535, not 65536"),
+        (
+            "[broker]\ncontrol_port = -1\n",
+            "broker.control_port must be a number from 0 to 65535, not -1",
+        ),
+        (
+            "[zookeeper]\nsession_timeout_ms = 99\n",
+            "session_timeout_ms must be a number from 100 to",
+        ),
+        ("[controller]\nretry_backoff_ms = -1\n", "retry_backoff_ms must be a number from 0 to"),
+        ("[controller]\nrequest_timeout_ms = 86400001\n", "to 86400000, not 86400001"),
         (
             '[broker]\nisr_change_protocol = "raft"\n',
-            "broker.isr_change_protocol must be one of ['controller', 'zookeeper']: 'raft'",
+            "broker.isr_change_protocol must be one of controller, zookeeper, not 'raft'",
         ),
-        ('[logging]\nlevel = "LOUD"\n', "logging.level must be one of ['DEBUG', 'ERROR',"),
-        ('[logging]\nlevels = "DEBUG"\n', "logging.levels must be of type dict: 'DEBUG'"),
-        ('[logging.levels]\nkazoo = "info"\n', "logging.levels must be one of ['DEBUG',"),
-        ("[broker]\nisr_change_protocol = 1\n", "isr_change_protocol must be of type str: 1"),
+        ('[logging]\nlevel = "LOUD"\n', "logging.level must be one of DEBUG, INFO,"),
+        (
+            '[logging]\nlevels = "DEBUG"\n',
+            "logging.levels must be a table of names, each with one of DEBUG,",
+        ),
+        (
+            '[logging.levels]\nkazoo = "info"\n',
+            "logging.levels must be a table of names, each with one of",
+        ),
+        (
+            "[broker]\nisr_change_protocol = 1\n",
+            "isr_change_protocol must be one of controller, zookeeper, not 1",
+        ),
         (
             "[controller]\nleader_imbalance_per_broker_percentage = 101\n",
-            "leader_imbalance_per_broker_percentage must be in 0..100: 101",
+            "leader_imbalance_per_broker_percentage must be a number from 0 to 100, not 101",
         ),
         (
             "[controller]\nleader_imbalance_check_interval_seconds = 0\n",
-            "leader_imbalance_check_interval_seconds must be in 1..86400: 0",
+            "leader_imbalance_check_interval_seconds must be a number from 1 to 86400, not 0",
         ),
-        ("[log]\nlog_retention_ms = -2\n", "log.log_retention_ms must be in -1.."),
-        ("[log]\nlog_segment_bytes = 13\n", "log.log_segment_bytes must be in 14..2147483647"),
-        ("[log]\nmin_insync_replicas = 0\n", "log.min_insync_replicas must be in 1.."),
-        ("[log]\nmessage_max_bytes = 33554432\n", "message_max_bytes must be in 0..32505856"),
-        ('[log]\nlog_cleanup_policy = "compact"\n', "must be one of ['delete']: 'compact'"),
+        ("[log]\nlog_retention_ms = -2\n", "log.log_retention_ms must be a number from -1 to"),
+        (
+            "[log]\nlog_segment_bytes = 13\n",
+            "log.log_segment_bytes must be a number from 14 to 2147483647",
+        ),
+        ("[log]\nmin_insync_replicas = 0\n", "log.min_insync_replicas must be a number from 1 to"),
+        (
+            "[log]\nmessage_max_bytes = 33554432\n",
+            "message_max_bytes must be a number from 0 to 32505856",
+        ),
+        ('[log]\nlog_cleanup_policy = "compact"\n', "must be one of delete, not 'compact'"),
         ('[log]\nlog_dirs = "a,,b"\n', "log.log_dirs names an empty directory: 'a,,b'"),
         ('[log]\nlog_dirs = "a,b, a"\n', "log.log_dirs names a directory twice: 'a,b, a'"),
         ('[log]\nlog_dirs = "a,./a/"\n', "log.log_dirs names a directory twice: 'a,./a/'"),
@@ -170,8 +205,15 @@ def test_every_setting_can_be_set_to_its_default(write: Write) -> None:
             '[broker]\nadvertised_host = "b1:9092/x"\n',
             "broker.advertised_host must be a name or an address",
         ),
-        ("[broker]\nadvertised_port = 65536\n", "advertised_port must be in 0..65535"),
-        ("[broker]\nreplica_fetch_max_bytes = 0\n", "replica_fetch_max_bytes must be in 1.."),
+        ("[broker]\nadvertised_port = 65536\n", "advertised_port must be a number from 0 to 65535"),
+        (
+            "[broker]\nreplica_fetch_max_bytes = 0\n",
+            "replica_fetch_max_bytes must be a number from 1 to",
+        ),
+        (
+            "[controller]\nport = 1\n",
+            "controller.port is not a setting; move it to the table [broker]",
+        ),
         ("[broker\n", "not valid TOML"),
         ("[broker]\nport = 1\nport = 2\n", "not valid TOML"),
     ],
@@ -204,8 +246,14 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("overrides", "expected"),
     [
-        ({"broker": {"port": 70_000}}, "command line: broker.port must be in 0..65535: 70000"),
-        ({"broker": {"nope": 1}}, "command line: broker.nope is unknown"),
+        (
+            {"broker": {"port": 70_000}},
+            "command line: broker.port must be a number from 0 to 65535, not 70000",
+        ),
+        (
+            {"broker": {"nope": 1}},
+            "command line: broker.nope is not a setting; those of [broker] are host,",
+        ),
         ({"nope": {}}, "command line: unknown table [nope]"),
     ],
 )

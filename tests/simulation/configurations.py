@@ -5,7 +5,8 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping
 
-from regent.core.admin.config_changes import DEFAULT_BROKER, UNCLEAN_LEADER_ELECTION
+from regent.core.admin.config_changes import DEFAULT_BROKER
+from regent.core.admin.topic_settings import UNCLEAN_LEADER_ELECTION
 from regent.core.model import BrokerId, TopicPartition
 from regent.core.protocol.control import LeaderAndIsrRequest
 from regent.zk.codecs.admin_znodes import (

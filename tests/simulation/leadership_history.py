@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from typing import NamedTuple
 
-from regent.core.admin.config_changes import UNCLEAN_LEADER_ELECTION
+from regent.core.admin.topic_settings import UNCLEAN_LEADER_ELECTION
 from regent.core.errors import BadDataError
 from regent.core.model import (
     NO_LEADER,

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 
-from regent.core.admin.config_changes import UNCLEAN_LEADER_ELECTION
+from regent.core.admin.topic_settings import UNCLEAN_LEADER_ELECTION
 from regent.core.admin.topic_validation import topic_name_problem
 from regent.core.errors import (
     BadDataError,

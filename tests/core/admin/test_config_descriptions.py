@@ -2,29 +2,21 @@
 
 from __future__ import annotations
 
+from regent.broker.broker_settings import broker_settings
+from regent.config.settings_file import load_settings
 from regent.core.admin.config_descriptions import (
-    BrokerSetting,
     BrokerSettings,
     ConfigDescription,
     ConfigSource,
-    ConfigType,
     describe_all_brokers,
     describe_broker,
     describe_topic,
 )
-from regent.core.log_config import BROKER_NAMES
+from regent.core.setting import ConfigType
 
-STATIC = {
-    "log.retention.ms": BrokerSetting("100", "604800000", ConfigType.INT),
-    "min.insync.replicas": BrokerSetting("1", "1", ConfigType.INT),
-    "num.partitions": BrokerSetting("3", "1", ConfigType.INT),
-    **{
-        name: BrokerSetting("1", "1", ConfigType.INT)
-        for name in BROKER_NAMES.values()
-        if name not in ("log.retention.ms", "min.insync.replicas")
-    },
-    "unclean.leader.election.enable": BrokerSetting("false", "false", ConfigType.BOOLEAN),
-}
+STATIC = broker_settings(
+    load_settings(None, {"log": {"log_retention_ms": 100}, "broker": {"num_partitions": 3}}), 1
+)
 
 
 def one(described: list[ConfigDescription], name: str) -> ConfigDescription:
@@ -78,6 +70,17 @@ def test_a_running_broker_takes_some_settings_from_zookeeper_and_not_others():
     assert (partitions.value, partitions.source, partitions.is_read_only) == ("3", 4, True)
     rate = one(described, "leader.replication.throttled.rate")
     assert (rate.value, rate.source) == ("1", ConfigSource.DYNAMIC_BROKER)
+    assert (rate.type, rate.is_read_only) == (ConfigType.LONG, False)
+
+
+def test_a_value_that_was_given_is_the_brokers_own_even_if_it_is_the_default():
+    given = load_settings(None, {"broker": {"num_partitions": 1}})
+    described = describe_broker(BrokerSettings(broker_settings(given, 1), {}, {}))
+    partitions, factor = (
+        one(described, n) for n in ("num.partitions", "default.replication.factor")
+    )
+    assert (partitions.value, partitions.source) == ("1", ConfigSource.STATIC_BROKER)
+    assert (factor.value, factor.source) == ("1", ConfigSource.DEFAULT)
 
 
 def test_all_brokers_together_have_only_what_is_set_for_them_all():

@@ -1,0 +1,87 @@
+"""The settings of topics: those of their logs, and these others."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from itertools import chain
+from typing import Any
+
+from regent.core.log_config import DEFAULT_LOG_CONFIG
+from regent.core.setting import LONG_MAX, ConfigType, Scope, Setting, setting, settings_of
+
+UNCLEAN_LEADER_ELECTION = "unclean.leader.election.enable"
+_WITHOUT_EFFECT = "Accepted from Kafka's tools. It has no effect."
+_REPLICAS = {
+    "type": ConfigType.LIST,
+    "pattern": r"|\*|[0-9]+:[0-9]+(,[0-9]+:[0-9]+)*",
+    "form": "* or PARTITION:BROKER,PARTITION:BROKER,…",
+}
+
+
+def _of_topics(default: Any, meaning: str = _WITHOUT_EFFECT, **declared: Any) -> Any:
+    return setting(default, meaning, **{"scope": Scope.TOPIC, "limits": (0, LONG_MAX), **declared})
+
+
+@dataclass(frozen=True)
+class OtherTopicSettings:
+    """The settings of topics that are not those of ``LogConfig``. Defaults are Kafka's."""
+
+    unclean_leader_election_enable: bool = _of_topics(
+        False,
+        "Whether a replica that is not in sync may lead when no other can. The partition is"
+        " available again; acknowledged records may be lost.",
+        broker_name=UNCLEAN_LEADER_ELECTION,
+    )
+    leader_replication_throttled_replicas: str = _of_topics(
+        "", "The replicas whose leaders send to them at a limited rate (KIP-73).", **_REPLICAS
+    )
+    follower_replication_throttled_replicas: str = _of_topics(
+        "", "The replicas that fetch from their leaders at a limited rate (KIP-73).", **_REPLICAS
+    )
+    compression_type: str = _of_topics(
+        "producer",
+        "The broker keeps the compression of the producer, whatever is set.",
+        choices=("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"),
+    )
+    delete_retention_ms: int = _of_topics(86_400_000)
+    local_retention_bytes: int = _of_topics(-2, limits=(-2, LONG_MAX))
+    local_retention_ms: int = _of_topics(-2, limits=(-2, LONG_MAX))
+    max_compaction_lag_ms: int = _of_topics(LONG_MAX, limits=(1, LONG_MAX))
+    message_downconversion_enable: bool = _of_topics(True)
+    message_format_version: str = _of_topics(
+        "3.0-IV1", pattern=r"[0-9]+\.[0-9]+(\.[0-9]+)?(-IV[0-9]+)?", form="a version of Kafka"
+    )
+    min_cleanable_dirty_ratio: str = _of_topics(
+        "0.5",
+        type=ConfigType.DOUBLE,
+        pattern=r"0*\.[0-9]+|0+\.?|0*1(\.0*)?",
+        form="a fraction from 0 to 1",
+    )
+    min_compaction_lag_ms: int = _of_topics(0)
+    preallocate: bool = _of_topics(False)
+    remote_storage_enable: bool = _of_topics(False)
+
+
+TOPIC_SETTINGS: Mapping[str, Setting] = {
+    row.dotted_name: row
+    for row in chain(settings_of(DEFAULT_LOG_CONFIG), settings_of(OtherTopicSettings()))
+}
+"""Every setting that a topic may override, by Kafka's names."""
+
+
+def has_effect(topic_setting: Setting) -> bool:
+    """Whether Regent reads the setting."""
+    return topic_setting.meaning != _WITHOUT_EFFECT
+
+
+def topic_config_problem(name: str, value: str) -> str | None:
+    """Say why a topic cannot override setting ``name`` with ``value``."""
+    row = TOPIC_SETTINGS.get(name)
+    if row is not None:
+        return row.text_problem(value)
+    names = sorted(TOPIC_SETTINGS)
+    similar = get_close_matches(name, names, n=1)
+    hint = f"did you mean {similar[0]}?" if similar else f"those are {', '.join(names)}"
+    return f"is not a setting of topics; {hint}"

@@ -1,0 +1,184 @@
+"""What is known about one setting: its type, values, scope and meaning, beside name and default.
+
+A table of settings is a dataclass whose fields are made by ``setting``: its instances are the
+values that code reads, its fields say everything else. The loader, the checks of values, the
+answers to DescribeConfigs, the example files and the reference page read the same declarations.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields
+from enum import Enum, IntEnum
+from typing import Any, Final
+
+INT_MAX: Final = 2**31 - 1
+LONG_MAX: Final = 2**63 - 1
+DAY_MS: Final = 86_400_000
+
+_KEY = "setting"
+_NUMBER = re.compile(r"[+-]?[0-9]{1,19}")
+
+
+class ConfigType(IntEnum):
+    """The type of a setting's value. The numbers are DescribeConfigs'."""
+
+    BOOLEAN = 1
+    STRING = 2
+    INT = 3
+    LONG = 5
+    DOUBLE = 6
+    LIST = 7
+
+
+class Scope(Enum):
+    """Where a setting can be set, and when it takes effect. Kafka's update modes, and topics."""
+
+    READ_ONLY = "read-only"
+    """For a broker, when it starts."""
+    PER_BROKER = "per broker"
+    """In ZooKeeper, for each broker; running brokers follow."""
+    CLUSTER_WIDE = "cluster-wide"
+    """When a broker starts, or in ZooKeeper for one or all brokers; running brokers follow."""
+    TOPIC = "per topic"
+    """In ZooKeeper, for each topic; running brokers follow."""
+
+
+@dataclass(frozen=True, slots=True)
+class Declaration:
+    """What the declaration of a setting adds to the name and the default of its field.
+
+    ``limits`` are the least and the greatest value of an integer. ``choices`` are the values of a
+    string, or of each item of a list or table; empty: any. ``pattern`` is a form that text must
+    have, described by ``form``. ``type``: None where the default shows it. ``ours``: Kafka has no
+    such setting. ``prefix`` is what Kafka's name has before the field's. ``broker_name`` is the
+    broker's setting (Kafka's name) that is the default of a topic's.
+    """
+
+    meaning: str
+    limits: tuple[int, int] = (0, DAY_MS)
+    choices: tuple[str, ...] = ()
+    pattern: str = ""
+    form: str = ""
+    type: ConfigType | None = None
+    scope: Scope = Scope.READ_ONLY
+    ours: bool = False
+    prefix: str = ""
+    broker_name: str | None = None
+
+    @property
+    def metadata(self) -> Mapping[str, Declaration]:
+        """The metadata of a field that is a setting."""
+        return {_KEY: self}
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One setting of a table: the field's name and default, and its declaration."""
+
+    name: str
+    default: Any
+    declared: Declaration
+
+    @property
+    def meaning(self) -> str:
+        """What the setting does."""
+        return self.declared.meaning
+
+    @property
+    def scope(self) -> Scope:
+        """Where it can be set."""
+        return self.declared.scope
+
+    @property
+    def dotted_name(self) -> str:
+        """The name that clients know: Kafka's, or ours in the same style."""
+        return self.declared.prefix + self.name.replace("_", ".")
+
+    @property
+    def kafka_name(self) -> str | None:
+        """Kafka's name; None if Kafka does not have the setting."""
+        return None if self.declared.ours else self.dotted_name
+
+    @property
+    def type(self) -> ConfigType:
+        """The type of the value. A number that may exceed 2³¹ - 1 is a LONG."""
+        if self.declared.type is not None:
+            return self.declared.type
+        if isinstance(self.default, bool):
+            return ConfigType.BOOLEAN
+        if not isinstance(self.default, int):
+            return ConfigType.STRING
+        return ConfigType.LONG if self.declared.limits[1] > INT_MAX else ConfigType.INT
+
+    @property
+    def limits(self) -> tuple[int, int] | None:
+        """The least and the greatest value of a number; None for other types."""
+        return self.declared.limits if self.type in (ConfigType.INT, ConfigType.LONG) else None
+
+    @property
+    def allowed(self) -> str:
+        """The values that it may have, to follow "must be"."""
+        choices = self.declared.choices
+        if self.declared.form:
+            return self.declared.form
+        if self.type is ConfigType.BOOLEAN:
+            return "true or false"
+        if self.limits is not None:
+            return f"a number from {self.limits[0]} to {self.limits[1]}"
+        if isinstance(self.default, Mapping):
+            return f"a table of names, each with one of {', '.join(choices)}"
+        if self.type is ConfigType.LIST and len(choices) > 1:
+            choices = (*choices, ",".join(choices))
+        return f"one of {', '.join(choices)}" if choices else "a string"
+
+    def problem(self, value: object) -> str | None:
+        """Say why a value cannot be the setting's, as the end of a sentence; None if it can."""
+        return None if self._accepts(value) else f"must be {self.allowed}, not {value!r}"
+
+    def text_problem(self, text: str) -> str | None:
+        """Say the same of a value that comes as text, from ZooKeeper or a Kafka client."""
+        value: object = text
+        if self.limits is not None and _NUMBER.fullmatch(text):
+            value = int(text)
+        elif self.type is ConfigType.BOOLEAN and text.lower() in ("true", "false"):
+            value = text.lower() == "true"
+        return None if self._accepts(value) else f"must be {self.allowed}, not {text!r}"
+
+    def _accepts(self, value: object) -> bool:
+        if type(value) is not type(self.default):
+            return False
+        if self.limits is not None:
+            low, high = self.limits
+            return isinstance(value, int) and low <= value <= high
+        if isinstance(value, str) and re.fullmatch(self.declared.pattern or ".*", value) is None:
+            return False
+        items: Any = [value]
+        if isinstance(value, Mapping):
+            items = value.values()
+        elif isinstance(value, str) and self.type is ConfigType.LIST:
+            items = (item.strip() for item in value.split(","))
+        return not self.declared.choices or all(item in self.declared.choices for item in items)
+
+
+def setting(default: Any, meaning: str, **declared: Any) -> Any:
+    """Return a field of a table; ``declared`` has what ``Declaration`` has."""
+    metadata = Declaration(meaning, **declared).metadata
+    if isinstance(default, dict):
+        return field(default_factory=default.copy, metadata=metadata)
+    return field(default=default, metadata=metadata)
+
+
+def settings_of(table: Any) -> Iterator[Setting]:
+    """Yield the settings of a table, an instance with the default values, in their sequence."""
+    for declaration in fields(table):
+        default = getattr(table, declaration.name)
+        yield Setting(declaration.name, default, declaration.metadata[_KEY])
+
+
+def text_of(value: object) -> str:
+    """Return a value as clients are told of it."""
+    if isinstance(value, Mapping):
+        return ",".join(f"{key}={one}" for key, one in value.items())
+    return str(value).lower() if isinstance(value, bool) else str(value)
