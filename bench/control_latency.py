@@ -48,9 +48,9 @@ from regent.core.protocol.controller import (
     ElectLeadersRequest,
     ReassignablePartition,
 )
+from regent.testing.regent_cluster import RegentCluster
 from regent.transport.client import RequestClient
 from regent.transport.sockets import Context, new_context
-from tests.support.running_cluster import RunningCluster
 
 BROKERS: tuple[BrokerId, ...] = (0, 1, 2)
 ELECTED = "elected"
@@ -198,7 +198,7 @@ def summary(times_ms: list[float]) -> list[float]:
     return [round(time_ms, 1) for time_ms in picked]
 
 
-def measure(cluster: RunningCluster, topic: str, seconds: float) -> Figures:
+def measure(cluster: RegentCluster, topic: str, seconds: float) -> Figures:
     """Measure for so long, while whatever happens happens."""
     context = new_context()
     with ExitStack() as undo:
@@ -250,16 +250,17 @@ def main(sizes: tuple[int, ...], counts: tuple[int, ...], seconds: float) -> Non
     """Measure every combination; sizes and numbers of partitions can be given several times."""
     with (
         tempfile.TemporaryDirectory() as folder,
-        RunningCluster(Path(folder), "--no-placement-service") as cluster,
+        RegentCluster(Path(folder), "--no-placement-service") as cluster,
     ):
         cluster.create_topic(ELECTED, 1)
         results: list[dict[str, Any]] = []
         for partitions in counts:
-            with topic_of(cluster.bootstrap, partitions) as topic:
+            with topic_of(cluster.bootstrap_servers, partitions) as topic:
                 cluster.await_agreement(list(BROKERS), topic)
                 cases: list[tuple[int, Any]] = [(0, ExitStack())]  # at rest
                 cases += [
-                    (size, saturated(cluster.bootstrap, topic, partitions, size)) for size in sizes
+                    (size, saturated(cluster.bootstrap_servers, topic, partitions, size))
+                    for size in sizes
                 ]
                 for size, load in cases:
                     with load:

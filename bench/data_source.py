@@ -33,7 +33,7 @@ from pyspark.sql import DataFrame, SparkSession
 from bench.produce import TIMEOUT_S, log_end_offsets, new_producer, send, topic_of
 from regent.jobs.session import spark_session
 from regent.jobs.source import RegentDataSource
-from tests.support.running_cluster import RunningCluster
+from regent.testing.regent_cluster import RegentCluster
 
 Result: TypeAlias = dict[str, Any]
 
@@ -161,12 +161,12 @@ def main(
         tempfile.TemporaryDirectory() as folder,
         nullcontext()
         if bootstrap
-        else RunningCluster(Path(folder), "--no-placement-service") as cluster,
+        else RegentCluster(Path(folder), "--no-placement-service") as cluster,
         spark_session(f"local[{cores}]", app_name="bench", driver_memory="1g") as spark,
     ):
         spark.dataSource.register(RegentDataSource)
         log_dirs = ",".join(str(path) for path in Path(folder).glob("broker-*/log"))
-        address = bootstrap or (cluster.bootstrap if cluster else "")
+        address = bootstrap or (cluster.bootstrap_servers if cluster else "")
         bench = Bench(spark, address, log_dirs, partitions, repeat)
         for size in sizes:
             results.append(bench.measure(size, megabytes * 1_000_000 // size))

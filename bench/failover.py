@@ -24,9 +24,10 @@ from typing import Any
 import click
 
 from regent.core.model import ReplicaAssignment
+from regent.testing.regent_cluster import RegentCluster
+from regent.testing.waits import eventually
 from regent.zk.client.operations import Create
 from regent.zk.codecs.znodes import TopicZNode, encode_topic_id
-from tests.support.running_cluster import RunningCluster, eventually
 
 TIMEOUT_S = 300.0
 TOPICS_AT_ONCE = 20
@@ -39,7 +40,7 @@ def elapsed_ms(since: float) -> float:
     return round((monotonic() - since) * 1000, 1)
 
 
-def create_topics(cluster: RunningCluster, topics: int, partitions: int) -> list[str]:
+def create_topics(cluster: RegentCluster, topics: int, partitions: int) -> list[str]:
     """Create topics placed in a ring, and wait until the last is led."""
     assignments = {
         p: ReplicaAssignment(tuple((p + j) % 3 for j in range(3))) for p in range(partitions)
@@ -53,11 +54,11 @@ def create_topics(cluster: RunningCluster, topics: int, partitions: int) -> list
         [writes[i : i + TOPICS_AT_ONCE] for i in range(0, topics, TOPICS_AT_ONCE)]
     )
     last = names[-1]
-    eventually(lambda: len(cluster.leaderships(last)) == partitions, "all is led", TIMEOUT_S)
+    eventually(lambda: len(cluster.partition_states(last)) == partitions, "all is led", TIMEOUT_S)
     return names
 
 
-def are_updated(cluster: RunningCluster, survivors: list[int], epoch: int, count: int) -> bool:
+def are_updated(cluster: RegentCluster, survivors: list[int], epoch: int, count: int) -> bool:
     """Return whether the survivors' caches have the new controller, and need no other broker."""
     return all(
         (told.controller_epoch, len(told.partitions)) == (epoch, count)
@@ -72,7 +73,7 @@ def processor_seconds(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def idle_percent(cluster: RunningCluster) -> float:
+def idle_percent(cluster: RegentCluster) -> float:
     """Return the share of a processor a broker needs to do nothing."""
     pids = [cluster.pid(broker_id) for broker_id in range(3)]
     before = sum(map(processor_seconds, pids))
@@ -80,7 +81,7 @@ def idle_percent(cluster: RunningCluster) -> float:
     return round((sum(map(processor_seconds, pids)) - before) / IDLE_S / len(pids) * 100, 1)
 
 
-def failover_event(cluster: RunningCluster, epoch: int) -> dict[str, Any] | None:
+def failover_event(cluster: RegentCluster, epoch: int) -> dict[str, Any] | None:
     """Return the journal's line about the election of ``epoch``."""
     for journal in cluster.data_dir.glob("broker-*/events.jsonl"):
         for line in journal.read_text(encoding="utf-8").splitlines():
@@ -98,7 +99,7 @@ def main(topics: int, partitions: int, quiet_s: float) -> None:
     """Measure one failover."""
     with (
         tempfile.TemporaryDirectory() as folder,
-        RunningCluster(Path(folder), "--no-placement-service") as cluster,
+        RegentCluster(Path(folder), "--no-placement-service") as cluster,
     ):
         started = monotonic()
         names = create_topics(cluster, topics, partitions)

@@ -29,7 +29,8 @@ import click
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition, libversion
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from tests.support.running_cluster import RunningCluster, eventually
+from regent.testing.regent_cluster import RegentCluster
+from regent.testing.waits import eventually
 
 TIMEOUT_S = 120.0
 BURST = 500  # records between two looks at the clock
@@ -159,9 +160,9 @@ def cluster_at(bootstrap: str | None) -> Iterator[str]:
         return
     with (
         tempfile.TemporaryDirectory() as folder,
-        RunningCluster(Path(folder), "--no-placement-service") as cluster,
+        RegentCluster(Path(folder), "--no-placement-service") as cluster,
     ):
-        yield cluster.bootstrap
+        yield cluster.bootstrap_servers
 
 
 @click.command()

@@ -1,156 +1,91 @@
-"""A real cluster: real ZooKeeper, real brokers, real signals; all of it gone afterwards."""
+"""A cluster of real processes on this machine, and faults in one line each.
+
+``cluster`` starts one for a block of code; ``RegentCluster`` is one on a folder of the caller's.
+"""
 
 from __future__ import annotations
 
 import json
 import os
+import resource
+import shutil
 import signal
 import subprocess
+import tempfile
 import urllib.request
-from collections.abc import Callable
-from contextlib import suppress
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
-from time import monotonic, sleep
-from typing import Any, Self, TypeVar
+from signal import Signals
+from typing import Any, Final, Self
 
+from regent.cluster.supervisor_socket import start_brokers
 from regent.config.command_line import COMMAND
-from regent.core.errors import BadDataError, RegentError
-from regent.core.model import (
-    BrokerId,
-    LeaderIsrAndControllerEpoch,
-    ReplicaAssignment,
-    TopicPartition,
-)
-from regent.core.protocol.broker import (
-    DescribeMetadataRequest,
-    DescribeMetadataResponse,
-    MetadataPartition,
-)
-from regent.transport.remote_ref import RemoteActorRef
+from regent.core.model import BrokerId, ReplicaAssignment
+from regent.testing.cluster_observer import ClusterObserver
+from regent.testing.janitor import Janitor
+from regent.testing.waits import TIMEOUT_S, eventually
 from regent.transport.sockets import new_context
-from regent.zk.client.operations import Create
+from regent.zk.client.operations import Create, Delete, Operation
 from regent.zk.client.zookeeper_client import ZooKeeperClient
-from regent.zk.codecs.znodes import (
-    ControllerEpochZNode,
-    ControllerZNode,
-    TopicPartitionStateZNode,
-    TopicZNode,
-    encode_topic_id,
-)
+from regent.zk.codecs.admin_znodes import ConfigEntityZNode, DeleteTopicsTopicZNode
+from regent.zk.codecs.znodes import ControllerZNode, TopicZNode, encode_topic_id
+from regent.zk.embedded.embedded_zookeeper import EmbeddedZooKeeper
 
-T = TypeVar("T")
-
-SESSION_TIMEOUT_MS = 2000
-START_TIMEOUT_S = 60.0
-TIMEOUT_S = 20.0
-POLL_S = 0.02  # between looks at another process, which cannot tell us when it has changed
+SESSION_TIMEOUT_MS: Final = 2_000
+START_TIMEOUT_S: Final = 60.0
+_MAX_MOVES: Final = 20  # of the controller: the same broker may be elected again
 
 
-def eventually(look: Callable[[], T], what: str, timeout_s: float = TIMEOUT_S) -> T:
-    """Return the first true result of ``look``, which may fail as long as it likes."""
-    deadline = monotonic() + timeout_s
-    problem: object = None
-    while True:
-        try:
-            seen = look()
-            if seen:
-                return seen
-            problem = seen
-        except (RegentError, OSError, LookupError) as error:
-            problem = error
-        if monotonic() > deadline:
-            raise AssertionError(f"{what}: not within {timeout_s} s; last: {problem!r}")
-        sleep(POLL_S)
+class RegentCluster(ClusterObserver):
+    """``regent cluster`` as a child process.
 
+    ``options`` are those of the command. With ``zookeeper`` the cluster uses that server, which can
+    be stopped; it is started here, and ended with the cluster. Faults wait for what they cause and
+    raise ``AssertionError`` when it does not happen.
+    """
 
-class ObservedCluster:
-    """What ZooKeeper says of a running cluster."""
-
-    zookeeper: ZooKeeperClient
-
-    def control_endpoint(self, broker_id: BrokerId) -> str:
-        """Return where a registered broker takes requests."""
-        node = self.zookeeper.get(f"/brokers/ids/{broker_id}")
-        if node is None:
-            raise LookupError(f"broker {broker_id} is not registered")
-        endpoint: str = json.loads(node.data)["control_endpoint"]
-        return endpoint
-
-    def controller(self) -> BrokerId | None:
-        """Return who rules according to ZooKeeper; None when nobody does, or nobody can tell."""
-        node = self.zookeeper.get(ControllerZNode.PATH)
-        with suppress(BadDataError):
-            return None if node is None else ControllerZNode.decode(node.data)
-        return None
-
-    def ruler(self) -> BrokerId:
-        """Return the active controller, as soon as there is one."""
-        (rules,) = eventually(
-            lambda: [found for found in [self.controller()] if found is not None], "somebody rules"
-        )
-        return rules
-
-    def controller_epoch(self) -> int:
-        """Return the controller epoch."""
-        node = self.zookeeper.get(ControllerEpochZNode.PATH)
-        return 0 if node is None else ControllerEpochZNode.decode(node.data)
-
-    def broker_epoch(self, broker_id: BrokerId) -> int | None:
-        """Return the czxid of a broker's registration."""
-        node = self.zookeeper.get(f"/brokers/ids/{broker_id}")
-        return None if node is None else node.stat.czxid
-
-    def leaderships(self, topic: str) -> dict[int, LeaderIsrAndControllerEpoch]:
-        """Return what ZooKeeper says about every partition of a topic that has a leadership."""
-        numbers = self.zookeeper.children(f"/brokers/topics/{topic}/partitions") or []
-        paths = [TopicPartitionStateZNode.path(TopicPartition(topic, int(n))) for n in numbers]
-        return {
-            int(number): TopicPartitionStateZNode.decode(node.data, node.stat.version)
-            for number, node in zip(numbers, self.zookeeper.get_many(paths), strict=True)
-            if node is not None
-        }
-
-    def await_isrs(self, topic: str, brokers: set[BrokerId]) -> None:
-        """Wait until the ISR of every partition of a topic is exactly these brokers."""
-
-        def isrs() -> set[frozenset[BrokerId]]:
-            states = self.leaderships(topic).values()
-            return {frozenset(state.leader_and_isr.isr) for state in states}
-
-        eventually(lambda: isrs() == {frozenset(brokers)}, f"{brokers} are the ISRs of {topic}")
-
-
-class RunningCluster(ObservedCluster):
-    """``run.py cluster`` as a child, and what an admin can see of it."""
-
-    def __init__(self, data_dir: Path, *arguments: str) -> None:
+    def __init__(
+        self,
+        data_dir: Path,
+        *options: str,
+        zookeeper: EmbeddedZooKeeper | None = None,
+        janitor: Janitor | None = None,
+    ) -> None:
         self.data_dir = data_dir
+        self._server = zookeeper
+        if zookeeper is not None:
+            zookeeper.start(START_TIMEOUT_S)
+            options = (*options, "--zookeeper", zookeeper.address)
         self.process = subprocess.Popen(
             [
-                *COMMAND,
-                "cluster",
-                "--data-dir",
-                str(data_dir),
-                "--base-port",
-                "0",
-                "--session-timeout-ms",
-                str(SESSION_TIMEOUT_MS),
-                *arguments,
+                *(*COMMAND, "cluster", "--data-dir", str(data_dir), "--base-port", "0"),
+                *("--session-timeout-ms", str(SESSION_TIMEOUT_MS), *options),
             ],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
             start_new_session=True,
         )
-        self._context = new_context()
-        self._restarted: dict[BrokerId, subprocess.Popen[str]] = {}
-        assert self.process.stdout is not None
-        ready = self.process.stdout.readline()
-        assert ready.startswith("ready: "), f"{ready!r} {self.process.communicate()[1]}"
-        self.zookeeper = ZooKeeperClient(
-            self.description["zookeeper"], 10_000, on_watch=lambda event: None
-        )
-        self.zookeeper.start(10)
+        if janitor is not None:
+            janitor.process(self.process.pid)
+        self.context = new_context()
+        self._extra: dict[BrokerId, subprocess.Popen[str]] = {}
+        self._paused: set[BrokerId] = set()
+        try:
+            _await_ready(self.process)
+            self.renew_session()
+        except BaseException:
+            self.process.kill()
+            self.process.communicate()
+            if zookeeper is not None:
+                zookeeper.stop()
+            raise
+        self._ports: dict[BrokerId, int] = {
+            broker["id"]: broker["port"] for broker in self.description["brokers"]
+        }
 
     def __enter__(self) -> Self:
         return self
@@ -159,21 +94,25 @@ class RunningCluster(ObservedCluster):
         self.close()
 
     def close(self) -> None:
-        """End everything, however it stands."""
+        """End everything, in whatever state it is."""
+        for broker_id in list(self._paused):
+            self._continue(broker_id)
         self.zookeeper.close()
-        self._context.destroy(linger=0)
-        for process in self._restarted.values():
+        self.context.destroy(linger=0)
+        for process in self._extra.values():
             process.kill()
             process.communicate()
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGINT)
             try:
-                self.process.communicate(timeout=60)
+                self.process.communicate(timeout=START_TIMEOUT_S)
             except subprocess.TimeoutExpired:
                 self.process.kill()
         self.process.communicate()
+        if self._server is not None:
+            self._server.stop()
 
-    # --- processes ---
+    # --- what it is ---
 
     @property
     def description(self) -> dict[str, Any]:
@@ -183,85 +122,26 @@ class RunningCluster(ObservedCluster):
         return description
 
     @property
-    def bootstrap(self) -> str:
-        """Where Kafka's clients begin: ``host:port,…``."""
-        return ",".join(f"{b['host']}:{b['port']}" for b in self.description["brokers"])
+    def brokers(self) -> list[BrokerId]:
+        """The ids of the brokers, of stopped ones too."""
+        return sorted(self._ports)
 
-    def pid(self, broker_id: BrokerId) -> int:
-        """Return the process id of a broker."""
-        if broker_id in self._restarted:
-            return self._restarted[broker_id].pid
-        return int(next(b["pid"] for b in self.description["brokers"] if b["id"] == broker_id))
-
-    def signal(self, broker_id: BrokerId, number: signal.Signals) -> None:
-        """Send a signal to a broker."""
-        os.kill(self.pid(broker_id), number)
-
-    def await_end(self, broker_id: BrokerId, pid: int, timeout_s: float = TIMEOUT_S) -> None:
-        """Wait until the process ``pid`` of a broker has ended."""
-        restarted = self._restarted.get(broker_id)
-        if restarted is not None and restarted.pid == pid:
-            restarted.wait(timeout_s)  # ours: a zombie until then
-        else:
-            eventually(lambda: not _is_alive(pid), f"broker {broker_id} has ended", timeout_s)
-
-    def start_broker(self, broker_id: BrokerId, *arguments: str) -> subprocess.Popen[str]:
-        """Start a broker again that has died, as an operator would."""
-        process = subprocess.Popen(
-            self.broker_command(broker_id, *arguments),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
-        predecessor, self._restarted[broker_id] = self._restarted.get(broker_id), process
-        if predecessor is not None:
-            predecessor.communicate()
-        assert process.stdout is not None
-        ready = process.stdout.readline()
-        assert ready.startswith("ready: "), ready
-        return process
-
-    def broker_command(self, broker_id: BrokerId, *arguments: str) -> list[str]:
-        """Return the command line that starts a broker on its own data."""
-        return [
-            *COMMAND,
-            "broker",
-            "--id",
-            str(broker_id),
-            "--zookeeper",
-            self.description["zookeeper"],
-            "--data-dir",
-            str(self.data_dir / f"broker-{broker_id}"),
-            "--session-timeout-ms",
-            str(SESSION_TIMEOUT_MS),
-            *arguments,
-        ]
+    @property
+    def bootstrap_servers(self) -> str:
+        """``host:port,…`` for Kafka clients. A broker that is restarted keeps its port."""
+        return ",".join(f"127.0.0.1:{port}" for port in self._ports.values())
 
     def renew_session(self) -> None:
-        """Look at ZooKeeper in a session of its present data."""
-        self.zookeeper.close()
+        """Read ZooKeeper in a new session from now on."""
+        if hasattr(self, "zookeeper"):
+            self.zookeeper.close()
         self.zookeeper = ZooKeeperClient(
             self.description["zookeeper"], 10_000, on_watch=lambda event: None
         )
         self.zookeeper.start(10)
 
-    # --- what there is to see ---
-
-    def ask(self, broker_id: BrokerId, message: Any, timeout_s: float = 5.0) -> Any:
-        """Ask an actor of a broker."""
-        endpoint = self.control_endpoint(broker_id)
-        with RemoteActorRef(self._context, endpoint, client_id="test") as actor:
-            return actor.ask(message, timeout=timeout_s)
-
-    def metadata(self, broker_id: BrokerId) -> DescribeMetadataResponse:
-        """Return what a broker's metadata cache holds."""
-        answer = self.ask(broker_id, DescribeMetadataRequest())
-        assert isinstance(answer, DescribeMetadataResponse)
-        return answer
-
     def metrics(self, broker_id: BrokerId) -> dict[str, float]:
-        """Return what a broker of the supervisor tells Prometheus, by name and labels."""
+        """Return what a broker tells Prometheus, by name and labels."""
         brokers = self.description["brokers"]
         port = next(broker["metrics_port"] for broker in brokers if broker["id"] == broker_id)
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
@@ -269,21 +149,8 @@ class RunningCluster(ObservedCluster):
         samples = (line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
         return {name: float(value) for name, value in samples}
 
-    def create_topic(self, topic: str, partitions: int, brokers: int = 3) -> None:
-        """Create a topic with a replica on every broker and wait until it is led."""
-        self.create_topic_on(
-            topic, [tuple((p + j) % brokers for j in range(brokers)) for p in range(partitions)]
-        )
-
-    def create_topic_on(self, topic: str, replicas: list[tuple[BrokerId, ...]]) -> None:
-        """Create a topic with these replicas of each partition and wait until it is led."""
-        assignments = {p: ReplicaAssignment(brokers) for p, brokers in enumerate(replicas)}
-        data = TopicZNode.encode(encode_topic_id(os.urandom(16)), assignments)
-        self.zookeeper.multi([Create(TopicZNode.path(topic), data)])
-        eventually(lambda: len(self.leaderships(topic)) == len(replicas), f"{topic} is led")
-
     def status(self) -> dict[str, Any]:
-        """Return what the command ``status`` says."""
+        """Return what ``regent status -o json`` prints."""
         ended = subprocess.run(
             [*COMMAND, "status", "-o", "json", "--data-dir", self.data_dir],
             capture_output=True,
@@ -294,55 +161,275 @@ class RunningCluster(ObservedCluster):
         health: dict[str, Any] = json.loads(ended.stdout)
         return health
 
-    def await_agreement(
-        self, brokers: list[BrokerId], topic: str, controller_epoch: int | None = None
-    ) -> dict[int, MetadataPartition]:
-        """Wait until these brokers' caches equal ZooKeeper and each other; return the rows.
+    # --- topics ---
 
-        Every partition is led by one of them, and its ISR is among them.
+    def create_topic(
+        self,
+        topic: str,
+        partitions: int = 1,
+        replication_factor: int | None = None,
+        config: Mapping[str, str] | None = None,
+    ) -> None:
+        """Create a topic and wait until every partition has a leader.
+
+        The replicas are placed in a ring over all brokers; without ``replication_factor`` on every
+        one.
         """
+        count = len(self.brokers)
+        factor = count if replication_factor is None else replication_factor
+        ring = [
+            tuple(self.brokers[(p + j) % count] for j in range(factor)) for p in range(partitions)
+        ]
+        self.create_topic_on(topic, ring, config)
 
-        def agreed() -> dict[int, MetadataPartition] | None:
-            stored = self.leaderships(topic)
-            told = [self.metadata(b) for b in brokers]
-            rows = [{p.partition: p for p in t.partitions if p.topic == topic} for t in told]
-            expected = {
-                n: (s.leader_and_isr.leader, s.leader_and_isr.leader_epoch, s.leader_and_isr.isr)
-                for n, s in stored.items()
-            }
-            for seen in rows:
-                if {n: (p.leader, p.leader_epoch, p.isr) for n, p in seen.items()} != expected:
-                    return None
-            if {t.controller_id for t in told} != {self.controller()}:
-                return None
-            if controller_epoch not in (None, told[0].controller_epoch):
-                return None
-            if not all(
-                p.leader in brokers and set(p.isr) <= set(brokers) for p in rows[0].values()
-            ):
-                return None
-            return rows[0]
+    def create_topic_on(
+        self,
+        topic: str,
+        replicas: Sequence[tuple[BrokerId, ...]],
+        config: Mapping[str, str] | None = None,
+    ) -> None:
+        """Create a topic with these replicas of each partition and wait for the leaders."""
+        assignments = {p: ReplicaAssignment(brokers) for p, brokers in enumerate(replicas)}
+        writes: list[Operation] = []
+        if config:
+            path = ConfigEntityZNode.path("topics", topic)
+            writes.append(Create(path, ConfigEntityZNode.encode(config)))
+        data = TopicZNode.encode(encode_topic_id(os.urandom(16)), assignments)
+        self.zookeeper.multi([*writes, Create(TopicZNode.path(topic), data)])
+        eventually(lambda: len(self.partition_states(topic)) == len(replicas), f"{topic} is led")
 
-        found = eventually(agreed, f"brokers {brokers} agree")
-        assert found is not None
-        return found
+    def delete_topic(self, topic: str) -> None:
+        """Ask for the deletion of a topic, without waiting for it."""
+        self.zookeeper.multi([Create(DeleteTopicsTopicZNode.path(topic), b"")])
+
+    # --- processes ---
+
+    def pid(self, broker_id: BrokerId) -> int:
+        """Return the process id of a broker, of the last one if it does not run."""
+        if broker_id in self._extra:
+            return self._extra[broker_id].pid
+        return int(next(b["pid"] for b in self.description["brokers"] if b["id"] == broker_id))
+
+    def signal(self, broker_id: BrokerId, number: Signals) -> None:
+        """Send a signal to a broker."""
+        os.kill(self.pid(broker_id), number)
+
+    def await_end(self, broker_id: BrokerId, pid: int, timeout_s: float = TIMEOUT_S) -> None:
+        """Wait until the process ``pid`` of a broker has ended."""
+        extra = self._extra.get(broker_id)
+        if extra is not None and extra.pid == pid:
+            extra.wait(timeout_s)  # our child: a zombie until then
+        else:
+            eventually(lambda: not _is_alive(pid), f"broker {broker_id} has ended", timeout_s)
+
+    def start_broker(self, broker_id: BrokerId, *options: str) -> subprocess.Popen[str]:
+        """Start a broker as a child of this process, with options of its own."""
+        process = subprocess.Popen(
+            self.broker_command(broker_id, *options),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        predecessor, self._extra[broker_id] = self._extra.get(broker_id), process
+        if predecessor is not None:
+            predecessor.communicate()
+        _await_ready(process)
+        return process
+
+    def broker_command(self, broker_id: BrokerId, *options: str) -> list[str]:
+        """Return the command line that starts a broker on its own data."""
+        return [
+            *(*COMMAND, "broker", "--id", str(broker_id)),
+            *("--zookeeper", self.description["zookeeper"]),
+            *("--data-dir", str(self.data_dir / f"broker-{broker_id}")),
+            *("--session-timeout-ms", str(SESSION_TIMEOUT_MS), *options),
+        ]
+
+    # --- faults ---
+
+    def kill(self, *brokers: BrokerId) -> None:
+        """End brokers by ``kill -9``, all at once; wait until their registrations are gone."""
+        self._end(signal.SIGKILL, brokers)
+
+    def shut_down(self, broker_id: BrokerId) -> None:
+        """End a broker in order, by SIGTERM; wait until its registration is gone."""
+        self._end(signal.SIGTERM, [broker_id])
+
+    def restart(self, broker_id: BrokerId) -> None:
+        """Start a broker that has ended, or stop it in order and start it; wait until it serves."""
+        if broker_id not in self._paused and _is_alive(self.pid(broker_id)):
+            self.shut_down(broker_id)
+        start_brokers(self.data_dir, (broker_id,), START_TIMEOUT_S)
+        eventually(
+            lambda: self.broker_epoch(broker_id) is not None, f"broker {broker_id} is registered"
+        )
+
+    def pause(self, broker_id: BrokerId) -> None:
+        """Stop a broker by SIGSTOP; wait until its ZooKeeper session has ended."""
+        self._paused.add(broker_id)
+        self.signal(broker_id, signal.SIGSTOP)
+        eventually(
+            lambda: self.broker_epoch(broker_id) is None,
+            f"the session of broker {broker_id} has ended",
+        )
+
+    def resume(self, broker_id: BrokerId) -> None:
+        """Let a paused broker go on; wait until it is registered again."""
+        self._continue(broker_id)
+        eventually(
+            lambda: self.broker_epoch(broker_id) is not None, f"broker {broker_id} is registered"
+        )
+
+    def kill_leader_of(self, topic: str, partition: int = 0) -> BrokerId:
+        """``kill -9`` the leader of a partition, wait for another one, return the killed broker."""
+        leader = self.await_leader(topic, partition)
+        self.kill(leader)
+        self.await_leader(topic, partition, other_than=leader)
+        return leader
+
+    def move_controller(self) -> BrokerId:
+        """Delete ``/controller`` until another broker is the active controller; return it."""
+        former = self.await_controller()
+        for _ in range(_MAX_MOVES):
+            epoch = self.controller_epoch()
+            node = self.zookeeper.get(ControllerZNode.PATH)
+            if node is not None:
+                self.zookeeper.multi([Delete(ControllerZNode.PATH, node.stat.version)])
+            eventually(partial(self._is_elected_after, epoch), "another election")
+            if self.await_controller() != former:
+                break
+        return self.await_controller()
+
+    def stop_zookeeper(self) -> None:
+        """End the ZooKeeper server. Brokers go on with what needs no decision."""
+        self._own_server().stop()
+
+    def start_zookeeper(self) -> None:
+        """Start the ZooKeeper server on its data; wait until the running brokers are registered."""
+        self._own_server().start(START_TIMEOUT_S)
+        running = [b for b in self.brokers if b not in self._paused and _is_alive(self.pid(b))]
+        eventually(
+            lambda: all(self.broker_epoch(broker_id) is not None for broker_id in running),
+            "all running brokers are registered",
+        )
+
+    def fill_disk(self, broker_id: BrokerId) -> None:
+        """Have every write of a broker to a file fail; wait until it leads nothing any more.
+
+        The broker's limit on the size of files (RLIMIT_FSIZE) becomes 0: a write fails with EFBIG
+        as it would with ENOSPC on a full disk. This uses no space and needs no privilege. A broker
+        whose only log directory fails ends. ``restart`` gives it room again.
+        """
+        _limit_files(self.pid(broker_id), 0)
+        eventually(lambda: not self._leads(broker_id), f"broker {broker_id} leads nothing")
+
+    def heal(self) -> None:
+        """Undo every fault: resume, start and mend what does not run; wait until it is whole."""
+        for broker_id in list(self._paused):
+            self._continue(broker_id)
+        if self._server is not None and self._server.poll() is not None:
+            self._server.start(START_TIMEOUT_S)
+        for broker_id in self.brokers:
+            if not _is_alive(self.pid(broker_id)) or _has_no_room(self.pid(broker_id)):
+                self.restart(broker_id)
+        self.await_ready()
+
+    def await_ready(self, timeout_s: float = START_TIMEOUT_S) -> None:
+        """Wait until there is a controller and every broker's metadata has all brokers."""
+
+        def is_ready() -> bool:
+            everyone = set(self.brokers)
+            return self.controller() in everyone and all(
+                {broker.broker_id for broker in self.metadata(broker_id).brokers} == everyone
+                for broker_id in everyone
+            )
+
+        eventually(is_ready, "all brokers are ready", timeout_s)
+
+    def _is_elected_after(self, epoch: int) -> bool:
+        return self.controller_epoch() > epoch
+
+    def _end(self, number: Signals, brokers: Sequence[BrokerId]) -> None:
+        pids = {broker_id: self.pid(broker_id) for broker_id in brokers}
+        for pid in pids.values():
+            os.kill(pid, number)
+        for broker_id, pid in pids.items():
+            self.await_end(broker_id, pid)
+        if self._server is not None and self._server.poll() is not None:
+            return
+        eventually(
+            lambda: all(self.broker_epoch(broker_id) is None for broker_id in brokers),
+            f"the registrations of {sorted(brokers)} are gone",
+        )
+
+    def _continue(self, broker_id: BrokerId) -> None:
+        self._paused.discard(broker_id)
+        with suppress(ProcessLookupError):
+            self.signal(broker_id, signal.SIGCONT)
+
+    def _leads(self, broker_id: BrokerId) -> bool:
+        topics = self.zookeeper.children("/brokers/topics") or []
+        states = (state for topic in topics for state in self.partition_states(topic).values())
+        return any(state.leader_and_isr.leader == broker_id for state in states)
+
+    def _own_server(self) -> EmbeddedZooKeeper:
+        assert self._server is not None, "this cluster was started without a server to stop"
+        return self._server
+
+
+@contextmanager
+def cluster(
+    brokers: int = 3, *, config: Path | None = None, placement_service: bool = False
+) -> Iterator[RegentCluster]:
+    """Start a cluster in a temporary folder for the block, on free ports.
+
+    ``config`` is a TOML file with settings of brokers. Nothing is left when the block ends, also
+    when this process is killed in it. Call it in the main thread.
+    """
+    options = ["--brokers", str(brokers)]
+    options += [] if config is None else ["--config", str(config)]
+    options += [] if placement_service else ["--no-placement-service"]
+    folder = Path(tempfile.mkdtemp(prefix="regent-"))
+    janitor = Janitor()
+    try:
+        janitor.folder(folder)
+        server = EmbeddedZooKeeper(folder / "zookeeper")
+        with RegentCluster(folder / "data", *options, zookeeper=server, janitor=janitor) as running:
+            yield running
+    finally:
+        _remove(folder)
+        janitor.dismiss()
+
+
+def unique_topic(name: str) -> str:
+    """Return a valid topic name that begins with ``name`` and is used once."""
+    valid = "".join(c if c.isascii() and (c.isalnum() or c in "._-") else "-" for c in name)
+    return f"{valid[:200].strip('.')}-{uuid.uuid4().hex[:8]}"
+
+
+def _await_ready(process: subprocess.Popen[str]) -> None:
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    assert line.startswith("ready: "), f"{line!r} {process.communicate()[1]}"
 
 
 def _is_alive(pid: int) -> bool:
     try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
+    except FileNotFoundError:
         return False
-    return True
+    return stat.rpartition(")")[2].split()[0] != "Z"
 
 
-def guardian_of(pid: int) -> int:
-    """Return the process id of a broker's guardian; raises ``LookupError``."""
-    for path in Path("/proc").glob("[0-9]*"):
-        try:
-            words = (path / "cmdline").read_bytes().split(b"\0")
-        except OSError:
-            continue
-        if b"guardian" in words and str(pid).encode() in words:
-            return int(path.name)
-    raise LookupError(f"process {pid} has no guardian")
+def _limit_files(pid: int, size: int) -> None:
+    _, hard = resource.prlimit(pid, resource.RLIMIT_FSIZE)
+    resource.prlimit(pid, resource.RLIMIT_FSIZE, (size, hard))
+
+
+def _has_no_room(pid: int) -> bool:
+    return resource.prlimit(pid, resource.RLIMIT_FSIZE)[0] == 0
+
+
+def _remove(folder: Path) -> None:
+    shutil.rmtree(folder, ignore_errors=True)

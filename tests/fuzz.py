@@ -29,6 +29,7 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from regent.core.errors import RegentError
 from regent.core.protocol.broker import DescribeMetadataRequest, FetchRequest
 from regent.core.protocol.control import ControlHeader
+from regent.testing.regent_cluster import RegentCluster
 from regent.transport.remote_ref import RemoteActorRef
 from regent.transport.sockets import new_context
 from tests.support import fuzzed_frames
@@ -41,7 +42,6 @@ from tests.support.fuzzed_requests import (
     genuine_requests,
     talk,
 )
-from tests.support.running_cluster import RunningCluster
 
 CONNECTIONS = 25
 REQUESTS_PER_CONNECTION = 2  # on average
@@ -183,12 +183,12 @@ def problems(result: dict[str, Any], innocent: list[Seen]) -> list[str]:
 class Target:
     """A cluster of one broker, one of whose ports is fuzzed."""
 
-    def __init__(self, cluster: RunningCluster, port: str) -> None:
+    def __init__(self, cluster: RegentCluster, port: str) -> None:
         self._cluster = cluster
         self._port = port
-        cluster.create_topic(TOPIC, 1, brokers=1)
+        cluster.create_topic(TOPIC)
         cluster.await_agreement([0], TOPIC)
-        host, kafka_port = cluster.bootstrap.rsplit(":", 1)
+        host, kafka_port = cluster.bootstrap_servers.rsplit(":", 1)
         self._kafka = host, int(kafka_port)
         (broker,) = cluster.description["brokers"]
         self._address = self._kafka if port == "kafka" else (host, int(broker[f"{port}_port"]))
@@ -249,7 +249,7 @@ def main(port: str, requests: int, chosen: int | None, data_dir: Path | None) ->
         config = folder / "fuzz.toml"
         config.write_text(SETTINGS)
         options = ("--brokers", "1", "--no-placement-service", "--config", str(config))
-        cluster = stack.enter_context(closing(RunningCluster(folder / "cluster", *options)))
+        cluster = stack.enter_context(closing(RegentCluster(folder / "cluster", *options)))
         result = Target(cluster, port).run(requests, first)
     sys.stdout.write(json.dumps(result, indent=1) + "\n")
     sys.exit(bool(result["problems"]))

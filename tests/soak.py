@@ -79,7 +79,7 @@ class Soak:
         self.chapters += 1
         topic = f"soak-{self.chapters:05d}"
         partitions = cluster.create_safe_topic(topic, PARTITIONS)
-        with Load(cluster.bootstrap, partitions, records_per_s=records_per_s) as load:
+        with Load(cluster.bootstrap_servers, partitions, records_per_s=records_per_s) as load:
             for fault in faults:
                 load.await_progress(int(records_per_s * chance.uniform(1, 10)))
                 sys.stderr.write(f"{self.minutes} min: {topic}: {fault.__name__}\n")

@@ -26,6 +26,7 @@ MAY_IMPORT = {
     },
     "admin": {"core", "config", "zk", "transport"},
     "jobs": {"core", "config", "zk", "transport", "storage", "admin"},
+    "testing": {"core", "config", "zk", "transport", "cluster"},
     "cli": {
         *("core", "config", "storage", "zk", "transport"),
         *("api", "cluster", "actors", "broker", "admin", "jobs", ""),

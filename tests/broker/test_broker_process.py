@@ -22,12 +22,12 @@ from regent.core.protocol.control import (
     UpdateMetadataRequest,
     UpdateMetadataResponse,
 )
+from regent.testing.waits import eventually
 from regent.transport.client import RequestClient, RequestFailedError
 from regent.transport.sockets import new_context
 from regent.zk.client.operations import Create
 from regent.zk.codecs.znodes import BrokerIdZNode
 from tests.support.connected_sessions import Session
-from tests.support.running_cluster import eventually
 from tests.support.term import topic_id
 
 pytestmark = pytest.mark.zookeeper

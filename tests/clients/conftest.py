@@ -41,7 +41,7 @@ def bootstrap(request: pytest.FixtureRequest) -> str:
     if given:
         return given
     running: BreakableCluster = request.getfixturevalue("cluster")
-    return running.bootstrap
+    return running.bootstrap_servers
 
 
 @pytest.fixture(scope="package")

@@ -18,9 +18,9 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
+from regent.testing.waits import eventually
 from tests.clients.conftest import CreateTopic
 from tests.clients.librdkafka import TIMEOUT_S, code_of, produce, producer, values_from
-from tests.support.running_cluster import eventually
 
 pytestmark = [pytest.mark.system, pytest.mark.zookeeper]
 

@@ -15,6 +15,7 @@ from confluent_kafka import (
     TopicPartition,
 )
 
+from regent.testing.waits import eventually
 from tests.clients.conftest import CreateTopic
 from tests.clients.librdkafka import (
     TIMEOUT_S,
@@ -25,7 +26,6 @@ from tests.clients.librdkafka import (
     read_to_end,
     values_from,
 )
-from tests.support.running_cluster import eventually
 
 pytestmark = [pytest.mark.system, pytest.mark.zookeeper]
 

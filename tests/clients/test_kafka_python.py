@@ -18,8 +18,8 @@ from kafka.errors import (
     TopicAlreadyExistsError,
 )
 
+from regent.testing.waits import eventually
 from tests.clients.conftest import CreateTopic
-from tests.support.running_cluster import eventually
 
 pytestmark = [pytest.mark.system, pytest.mark.zookeeper]
 

@@ -47,7 +47,7 @@ def test_kafka_python_finds_the_next_leader(
             return found
 
         assert send_and_read(BEFORE) == BEFORE
-        victim = cluster.leader_of(TopicPartition(topic, 0))
+        victim = cluster.leader_of(*TopicPartition(topic, 0))
         cluster.kill(victim)
         assert send_and_read(AFTER) == AFTER
     cluster.revive(victim)
@@ -73,7 +73,7 @@ def test_aiokafka_finds_the_next_leader(
                 return [(await consumer.getone()).value for _ in values]
 
             assert await send_and_read(BEFORE) == BEFORE
-            victim = cluster.leader_of(TopicPartition(topic, 0))
+            victim = cluster.leader_of(*TopicPartition(topic, 0))
             await asyncio.to_thread(cluster.kill, victim)
             assert await send_and_read(AFTER) == AFTER
         await asyncio.to_thread(cluster.revive, victim)

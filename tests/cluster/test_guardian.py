@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from regent.cluster.guardian import Guardian
+from regent.testing.waits import eventually
 from regent.zk.client.zookeeper_client import SessionCredentials
-from tests.support.running_cluster import eventually
 
 NOTES_DOWN = """
 import os, sys, time

@@ -11,6 +11,8 @@ import pytest
 
 from regent.core.model import NO_LEADER, BrokerId, ReplicaAssignment, TopicPartition
 from regent.core.protocol.controller import ControlledShutdownRequest
+from regent.testing.regent_cluster import RegentCluster
+from regent.testing.waits import eventually
 from regent.zk.client.operations import ANY_VERSION, Committed, Create, Operation, SetData, Znode
 from regent.zk.codecs.admin_znodes import (
     DeleteTopicsTopicZNode,
@@ -20,7 +22,6 @@ from regent.zk.codecs.admin_znodes import (
 from regent.zk.codecs.znodes import TopicZNode
 from tests.conformance.fields import Fields, partition
 from tests.conformance.tables import OWN_TABLES, read_table
-from tests.support.running_cluster import RunningCluster, eventually
 
 pytestmark = [pytest.mark.system, pytest.mark.zookeeper]
 
@@ -42,10 +43,10 @@ def _steps(name: str) -> list[Mapping[str, Any]]:
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningCluster]:
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RegentCluster]:
     config: Path = tmp_path_factory.mktemp("config") / "cluster.toml"
     config.write_text("[controller]\nauto_leader_rebalance_enable = false\n")
-    with RunningCluster(
+    with RegentCluster(
         tmp_path_factory.mktemp("cluster"), "--no-placement-service", "--config", str(config)
     ) as cluster:
         yield cluster
@@ -54,11 +55,11 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningCluster
 class RealActions:
     """The steps of the chosen cases; every case has topics of its own."""
 
-    def __init__(self, cluster: RunningCluster, case: str) -> None:
+    def __init__(self, cluster: RegentCluster, case: str) -> None:
         self.cluster = cluster
         self.zookeeper = cluster.zookeeper
         self._prefix = case.replace("/", ".").replace("_", "-")
-        self._rules = cluster.ruler()
+        self._rules = cluster.await_controller()
         self._other = next(b for b in (0, 1, 2) if b != self._rules)
         self.by_op: Mapping[str, Callable[[Fields], None]] = {
             op.removeprefix("do_"): getattr(self, op) for op in dir(self) if op.startswith("do_")
@@ -160,7 +161,7 @@ class RealActions:
         topic, count = self._topic(step.take("topic", "t")), step.take("n")
         eventually(
             lambda: (
-                {len(s.leader_and_isr.isr) for s in self.cluster.leaderships(topic).values()}
+                {len(s.leader_and_isr.isr) for s in self.cluster.partition_states(topic).values()}
                 == {count}
             ),
             f"{count} are in sync",
@@ -177,7 +178,7 @@ class RealActions:
         )
 
         def found() -> tuple[int, BrokerId, int]:
-            state = self.cluster.leaderships(name.topic)[name.partition]
+            state = self.cluster.partition_states(name.topic)[name.partition]
             now = state.leader_and_isr
             return state.controller_epoch, now.leader, now.leader_epoch
 
@@ -226,7 +227,7 @@ class RealActions:
 
 
 @pytest.mark.parametrize("name", CHOSEN)
-def test_case_on_real_processes(cluster: RunningCluster, name: str):
+def test_case_on_real_processes(cluster: RegentCluster, name: str):
     actions = RealActions(cluster, name)
     for step in _steps(name):
         with Fields(step, "step") as fields:

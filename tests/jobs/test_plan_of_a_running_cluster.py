@@ -9,8 +9,9 @@ from pyspark.sql import SparkSession
 
 from regent.core.ports import TopicAssignment
 from regent.jobs.plan import main
+from regent.testing.regent_cluster import RegentCluster
+from regent.testing.waits import eventually
 from regent.zk.stores.admin_store import ZkAdminStore
-from tests.support.running_cluster import RunningCluster, eventually
 
 LOST, PARTITIONS = 3, 24
 BEFORE: list[tuple[int, ...]] = [
@@ -25,7 +26,7 @@ def test_what_a_lost_broker_held_is_spread_over_the_others_and_summed_up_in_one_
     spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     data, out = tmp_path / "data", tmp_path / "plan"
-    with RunningCluster(data, "--brokers", "4", "--no-placement-service") as cluster:
+    with RegentCluster(data, "--brokers", "4", "--no-placement-service") as cluster:
         cluster.create_topic_on("orders", BEFORE)
         cluster.signal(LOST, signal.SIGKILL)
         eventually(lambda: cluster.broker_epoch(LOST) is None, "it is seen to be dead")

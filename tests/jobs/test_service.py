@@ -23,9 +23,9 @@ from regent.core.protocol.placement import (
 )
 from regent.jobs.service import MAX_PARTITIONS, MAX_WAITING
 from regent.jobs.session import DIRECTORY_PREFIX
+from regent.testing.waits import eventually
 from regent.transport.remote_ref import RemoteActorRef
 from regent.transport.sockets import new_context
-from tests.support.running_cluster import eventually
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("java")]
 

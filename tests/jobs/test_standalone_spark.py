@@ -12,7 +12,7 @@ import pytest
 from regent.config.command_line import COMMAND
 from regent.core.placement.replica_placer import place
 from regent.core.protocol.placement import PlacementBroker, PlacementSpec, PlaceTopicsRequest
-from tests.support.running_cluster import eventually
+from regent.testing.waits import eventually
 from tests.support.standalone_spark import StandaloneSpark
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]

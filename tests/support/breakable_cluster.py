@@ -16,11 +16,12 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from regent.core.model import BrokerId, TopicPartition
 from regent.storage.log_names import STRAY
+from regent.testing.regent_cluster import RegentCluster
+from regent.testing.waits import eventually
 from regent.zk.embedded.embedded_zookeeper import EmbeddedZooKeeper
 from tests.support.embedded_ensemble import EmbeddedEnsemble
 from tests.support.histories import Logs
 from tests.support.record_batches import Record, records_of
-from tests.support.running_cluster import RunningCluster, eventually
 
 BROKERS = (0, 1, 2)
 ALONE = "zookeeper-alone"
@@ -41,7 +42,7 @@ log_segment_bytes = 1048576
 """
 
 
-class BreakableCluster(RunningCluster):
+class BreakableCluster(RegentCluster):
     """Three brokers with two log directories each, on a ZooKeeper that can be stopped.
 
     It is one server, whose data are in the directory ``ALONE``, or the ensemble ``server``.
@@ -78,15 +79,6 @@ class BreakableCluster(RunningCluster):
         return ",".join(f"127.0.0.1:{port}" for port in self._ports.values())
 
     # --- brokers ---
-
-    def leader_of(self, partition: TopicPartition) -> BrokerId:
-        """Return who leads a partition, according to ZooKeeper."""
-        return self.leaderships(partition.topic)[partition.partition].leader_and_isr.leader
-
-    def await_another_leader(self, partition: TopicPartition, former: BrokerId) -> BrokerId:
-        """Wait until somebody else leads, and return who."""
-        eventually(lambda: self.leader_of(partition) not in (former, -1), "another leader")
-        return self.leader_of(partition)
 
     def kill(self, *brokers: BrokerId) -> None:
         """End brokers by ``kill -9``, at once, and wait until all others see it."""
@@ -133,15 +125,15 @@ class BreakableCluster(RunningCluster):
 
     def create_safe_topic(self, topic: str, partitions: int) -> list[TopicPartition]:
         """Create a topic of three replicas of which two must be in sync, in small segments."""
-        admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
+        admin = AdminClient({"bootstrap.servers": self.bootstrap_servers, "log_level": 0})
         wanted = NewTopic(topic, partitions, 3, config=SAFE)
         admin.create_topics([wanted])[topic].result(TIMEOUT_S)
-        eventually(lambda: len(self.leaderships(topic)) == partitions, f"{topic} is led")
+        eventually(lambda: len(self.partition_states(topic)) == partitions, f"{topic} is led")
         return [TopicPartition(topic, number) for number in range(partitions)]
 
     def delete_topic(self, topic: str) -> None:
         """Delete a topic and wait until ZooKeeper has forgotten it."""
-        admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
+        admin = AdminClient({"bootstrap.servers": self.bootstrap_servers, "log_level": 0})
         admin.delete_topics([topic])[topic].result(TIMEOUT_S)
         eventually(lambda: self.zookeeper.get(f"/brokers/topics/{topic}") is None, "it is gone")
 

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import TypeAlias
 
 from regent.core.model import BrokerId
+from regent.testing.waits import eventually
 from tests.support.breakable_cluster import BROKERS, SMALL_DISK, BreakableCluster, flip_a_bit
 from tests.support.load import Load
-from tests.support.running_cluster import eventually
 
 Fault: TypeAlias = Callable[[BreakableCluster, Load, random.Random], None]
 
@@ -25,16 +25,16 @@ _CHUNK_BYTES = 64 * 1024
 def kill_the_leader(cluster: BreakableCluster, load: Load, chance: random.Random) -> None:
     """``kill -9`` of the leader of a partition, which then comes back."""
     partition = chance.choice(load.partitions)
-    victim = cluster.leader_of(partition)
+    victim = cluster.leader_of(*partition)
     cluster.kill(victim)
-    cluster.await_another_leader(partition, victim)
+    cluster.await_leader(*partition, other_than=victim)
     load.await_progress()
     cluster.revive(victim)
 
 
 def kill_the_controller(cluster: BreakableCluster, load: Load, chance: random.Random) -> None:
     """``kill -9`` of the controller; while nobody rules, nothing else can happen."""
-    victim = cluster.ruler()
+    victim = cluster.await_controller()
     cluster.kill(victim)
     load.await_progress()
     cluster.revive(victim)
@@ -45,12 +45,12 @@ def kill_two_one_after_the_other(
 ) -> None:
     """``kill -9`` of the leader and of whoever leads then: one replica is not enough."""
     partition = chance.choice(load.partitions)
-    first = cluster.leader_of(partition)
+    first = cluster.leader_of(*partition)
     cluster.kill(first)
-    second = cluster.await_another_leader(partition, first)
+    second = cluster.await_leader(*partition, other_than=first)
     load.await_progress()
     cluster.kill(second)
-    cluster.await_another_leader(partition, second)
+    cluster.await_leader(*partition, other_than=second)
     both = [first, second]
     chance.shuffle(both)
     for victim in both:
@@ -60,9 +60,9 @@ def kill_two_one_after_the_other(
 def pause_the_leader(cluster: BreakableCluster, load: Load, chance: random.Random) -> None:
     """The leader stands still for longer than its session, and goes on as if nothing had been."""
     partition = chance.choice(load.partitions)
-    victim = cluster.leader_of(partition)
+    victim = cluster.leader_of(*partition)
     cluster.pause(victim)
-    cluster.await_another_leader(partition, victim)
+    cluster.await_leader(*partition, other_than=victim)
     load.await_progress()
     cluster.resume(victim)
     eventually(lambda: cluster.broker_epoch(victim) is not None, "it is registered again")
@@ -142,7 +142,7 @@ def fill_a_disk(cluster: BreakableCluster, load: Load, chance: random.Random) ->
             file.write(bytes(_CHUNK_BYTES))
 
     def is_taken_over() -> bool:
-        states = cluster.leaderships(hit[0].topic)
+        states = cluster.partition_states(hit[0].topic)
         found = [states[partition.partition].leader_and_isr for partition in hit]
         return all(victim not in (state.leader, *state.isr) for state in found)
 

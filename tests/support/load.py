@@ -15,8 +15,8 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Produ
 from confluent_kafka import TopicPartition as Position
 
 from regent.core.model import TopicPartition
+from regent.testing.waits import eventually
 from tests.support.histories import History, Outcome, Read, Send
-from tests.support.running_cluster import eventually
 
 TIMEOUT_S = 60.0
 SILENCE_MS = 5_000  # a paused broker that leads everything is given up after this

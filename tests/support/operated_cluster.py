@@ -8,8 +8,9 @@ from functools import partial
 from pathlib import Path
 
 from regent.core.model import BrokerId
+from regent.testing.regent_cluster import RegentCluster
+from regent.testing.waits import eventually
 from regent.zk.client.operations import ANY_VERSION, Create, Refused, SetData
-from tests.support.running_cluster import RunningCluster, eventually
 
 REASSIGN = "/admin/reassign_partitions"
 ELECT = "/admin/preferred_replica_election"
@@ -22,7 +23,7 @@ auto_leader_rebalance_enable = false
 """
 
 
-class OperatedCluster(RunningCluster):
+class OperatedCluster(RegentCluster):
     """Three brokers that die and come back, and tools that know nothing of us."""
 
     def __init__(self, directory: Path, isr_change_protocol: str) -> None:
@@ -32,7 +33,7 @@ class OperatedCluster(RunningCluster):
 
     def roles(self) -> tuple[BrokerId, BrokerId, BrokerId]:
         """Return who rules and the two others."""
-        rules = self.ruler()
+        rules = self.await_controller()
         first, second = sorted({0, 1, 2} - {rules})
         return rules, first, second
 
@@ -53,7 +54,7 @@ class OperatedCluster(RunningCluster):
         partitions = ",".join(f'"{p}":{list(r)}' for p, r in enumerate(replicas))
         self.write(f"/config/topics/{topic}", '{"version":1,"config":{}}')
         self.write(f"/brokers/topics/{topic}", f'{{"version":1,"partitions":{{{partitions}}}}}')
-        eventually(lambda: len(self.leaderships(topic)) == len(replicas), f"{topic} is led")
+        eventually(lambda: len(self.partition_states(topic)) == len(replicas), f"{topic} is led")
 
     def write(self, path: str, data: str) -> None:
         """Create a znode; with a path that ends in "_" ZooKeeper appends a number."""
@@ -84,7 +85,7 @@ class OperatedCluster(RunningCluster):
         """Wait for this leader and this ISR of partition 0."""
 
         def is_so() -> bool:
-            found = self.leaderships(topic)[0].leader_and_isr
+            found = self.partition_states(topic)[0].leader_and_isr
             return (found.leader, set(found.isr)) == (leader, isr)
 
         eventually(is_so, f"{topic}-0 is led by {leader}, ISR {isr}")

@@ -16,7 +16,7 @@ from typing import Any, Self
 import pyspark
 
 from regent.config.java import find_java
-from tests.support.running_cluster import eventually
+from regent.testing.waits import eventually
 
 _SPARK_HOME = Path(pyspark.__file__).parent
 _START_S = 120.0

@@ -8,7 +8,7 @@ from collections.abc import Collection
 from typing import Any, NamedTuple
 
 from regent.core.model import BrokerId
-from tests.support.running_cluster import RunningCluster
+from regent.testing.regent_cluster import RegentCluster
 from tests.support.transaction_log import Transaction, read_transactions
 
 MS = "<milliseconds, a string>"
@@ -75,7 +75,7 @@ def topic_znode(
 class History:
     """The writes since a moment, by ZooKeeper's own transaction log."""
 
-    def __init__(self, cluster: RunningCluster) -> None:
+    def __init__(self, cluster: RegentCluster) -> None:
         self._directory = cluster.data_dir / "zookeeper-0" / "version-2"
         self._after = max((t.zxid for t in self.everything()), default=0)
 

@@ -13,13 +13,13 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from kazoo.client import KazooClient
 
 from regent.core.model import BrokerId, TopicPartition
+from regent.testing.waits import eventually
 from tests.support.breakable_cluster import (
     BROKERS,
     SMALL_SEGMENTS,
     BreakableCluster,
     flip_a_bit,
 )
-from tests.support.running_cluster import eventually
 
 pytestmark = [pytest.mark.system, pytest.mark.zookeeper]
 
@@ -42,7 +42,7 @@ def produce(cluster: BreakableCluster, partition: TopicPartition, values: list[b
             refused.append(error)
 
     producer = Producer(
-        {"bootstrap.servers": cluster.bootstrap, "acks": "all", "batch.num.messages": 10}
+        {"bootstrap.servers": cluster.bootstrap_servers, "acks": "all", "batch.num.messages": 10}
     )
     for value in values:
         producer.produce(
@@ -55,7 +55,11 @@ def produce(cluster: BreakableCluster, partition: TopicPartition, values: list[b
 def consumer(cluster: BreakableCluster, partition: TopicPartition, offset: int) -> Consumer:
     """Return one that checks nothing itself, as librdkafka does unless told otherwise."""
     client = Consumer(
-        {"bootstrap.servers": cluster.bootstrap, "group.id": "g", "enable.auto.commit": False}
+        {
+            "bootstrap.servers": cluster.bootstrap_servers,
+            "group.id": "g",
+            "enable.auto.commit": False,
+        }
     )
     client.assign([Position(*partition, offset)])
     return client
@@ -94,10 +98,10 @@ def test_a_leader_gives_nobody_damaged_records_and_lets_others_lead(
 ) -> None:
     (partition,) = cluster.create_safe_topic("led", 1)
     produce(cluster, partition, VALUES)
-    leader = cluster.leader_of(partition)
+    leader = cluster.leader_of(*partition)
     damage(cluster, partition, leader)
     assert consume(cluster, partition) == VALUES
-    cluster.await_another_leader(partition, leader)
+    cluster.await_leader(*partition, other_than=leader)
     cluster.await_replacement(partition, leader)
     assert_whole(cluster, partition)
 
@@ -105,12 +109,12 @@ def test_a_leader_gives_nobody_damaged_records_and_lets_others_lead(
 def test_a_follower_finds_damage_that_nobody_reads(cluster: BreakableCluster) -> None:
     (partition,) = cluster.create_safe_topic("followed", 1)
     produce(cluster, partition, VALUES)
-    leader = cluster.leader_of(partition)
+    leader = cluster.leader_of(*partition)
     follower = next(broker_id for broker_id in BROKERS if broker_id != leader)
     damage(cluster, partition, follower)
     cluster.await_replacement(partition, follower)
     assert_whole(cluster, partition)
-    assert cluster.leader_of(partition) == leader
+    assert cluster.leader_of(*partition) == leader
 
 
 def test_a_bit_that_flipped_while_a_broker_was_away_is_found_before_anybody_reads_it(
@@ -118,7 +122,7 @@ def test_a_bit_that_flipped_while_a_broker_was_away_is_found_before_anybody_read
 ) -> None:
     (partition,) = cluster.create_safe_topic("restarted", 1)
     produce(cluster, partition, VALUES)
-    leader = cluster.leader_of(partition)
+    leader = cluster.leader_of(*partition)
     cluster.shut_down(leader)
     damage(cluster, partition, leader)
     cluster.revive(leader)
@@ -133,7 +137,7 @@ def test_a_segment_that_is_gone_is_missed_and_a_wrong_checkpoint_is_not_believed
     holed, told = cluster.create_safe_topic("holed", 2)
     for partition in (holed, told):
         produce(cluster, partition, VALUES)
-    leader = cluster.leader_of(holed)
+    leader = cluster.leader_of(*holed)
     cluster.shut_down(leader)
     log = cluster.log_of(holed, leader)
     sorted(log.glob("*.log"))[2].unlink()
@@ -146,12 +150,12 @@ def test_a_segment_that_is_gone_is_missed_and_a_wrong_checkpoint_is_not_believed
 
 
 def test_the_only_copy_goes_on_without_what_is_damaged(cluster: BreakableCluster) -> None:
-    admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})
     wanted = NewTopic("alone", 1, 1, config=SMALL_SEGMENTS)
     admin.create_topics([wanted])["alone"].result(TIMEOUT_S)
     partition = TopicPartition("alone", 0)
     produce(cluster, partition, VALUES)
-    leader = cluster.leader_of(partition)
+    leader = cluster.leader_of(*partition)
     damage(cluster, partition, leader)
     with closing(consumer(cluster, partition, 0)) as client:
         errors = eventually(
@@ -191,7 +195,7 @@ def test_a_topic_whose_znode_is_deleted_by_hand_finds_its_records_when_it_is_bac
     finally:
         client.stop()
         client.close()
-    eventually(lambda: cluster.leaderships("lost"), "it is led")
+    eventually(lambda: cluster.partition_states("lost"), "it is led")
     cluster.await_isrs("lost", set(BROKERS))
     assert consume(cluster, partition) == VALUES
     assert_whole(cluster, partition)

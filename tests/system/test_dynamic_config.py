@@ -9,29 +9,30 @@ from pathlib import Path
 import pytest
 
 from regent.core.model import NO_LEADER
+from regent.testing.regent_cluster import RegentCluster
+from regent.testing.waits import eventually
 from regent.zk.client.operations import Create
 from regent.zk.codecs.admin_znodes import (
     ConfigEntityChangeNotificationSequenceZNode,
     ConfigEntityZNode,
 )
-from tests.support.running_cluster import RunningCluster, eventually
 
 pytestmark = [pytest.mark.system, pytest.mark.zookeeper]
 
 
 @pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[RunningCluster]:
-    with RunningCluster(tmp_path, "--no-placement-service") as cluster:
+def cluster(tmp_path: Path) -> Iterator[RegentCluster]:
+    with RegentCluster(tmp_path, "--no-placement-service") as cluster:
         yield cluster
 
 
-def leader_and_isr(cluster: RunningCluster, topic: str) -> tuple[int, tuple[int, ...]]:
+def leader_and_isr(cluster: RegentCluster, topic: str) -> tuple[int, tuple[int, ...]]:
     """Return what ZooKeeper says of a topic's only partition."""
-    leadership = cluster.leaderships(topic)[0].leader_and_isr
+    leadership = cluster.partition_states(topic)[0].leader_and_isr
     return leadership.leader, leadership.isr
 
 
-def allow_unclean_elections(cluster: RunningCluster, topic: str) -> None:
+def allow_unclean_elections(cluster: RegentCluster, topic: str) -> None:
     """Do what Kafka's own tool does."""
     config = ConfigEntityZNode.encode({"unclean.leader.election.enable": "true"})
     cluster.zookeeper.multi([Create(ConfigEntityZNode.path("topics", topic), config)])
@@ -41,7 +42,7 @@ def allow_unclean_elections(cluster: RunningCluster, topic: str) -> None:
 
 
 def test_a_topic_is_allowed_unclean_elections_while_it_waits_for_a_leader(
-    cluster: RunningCluster,
+    cluster: RegentCluster,
 ) -> None:
     cluster.create_topic("payments", 1)
     cluster.await_agreement([0, 1, 2], "payments")
@@ -62,6 +63,6 @@ def test_a_topic_is_allowed_unclean_elections_while_it_waits_for_a_leader(
     meter = "kafka_controller_ControllerStats_UncleanLeaderElectionsPerSec_total"
     eventually(lambda: cluster.metrics(ruler)[meter] == 1.0, "the meter counted it")
     eventually(
-        lambda: cluster.leaderships("stuck")[0].leader_and_isr.leader_recovery_state == 0,
+        lambda: cluster.partition_states("stuck")[0].leader_and_isr.leader_recovery_state == 0,
         "the new leader has recovered",
     )

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from regent.core.protocol.broker import ShutdownBrokerRequest
+from regent.testing.regent_cluster import RegentCluster
+from regent.testing.waits import eventually
 from regent.zk.client.operations import ANY_VERSION, Delete, SetData
 from regent.zk.codecs.znodes import ControllerEpochZNode, ControllerZNode
-from tests.support.running_cluster import RunningCluster, eventually
 
 pytestmark = [pytest.mark.system, pytest.mark.zookeeper]
 
@@ -20,24 +21,24 @@ MAX_MOVES = 40  # each is won by one of three brokers, by chance
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory):
-    with RunningCluster(tmp_path_factory.mktemp("cluster"), "--no-placement-service") as cluster:
+    with RegentCluster(tmp_path_factory.mktemp("cluster"), "--no-placement-service") as cluster:
         cluster.create_topic("payments", PARTITIONS)
         yield cluster
 
 
-def test_ten_moves_of_the_controller_lose_nothing(cluster: RunningCluster):
+def test_ten_moves_of_the_controller_lose_nothing(cluster: RegentCluster):
     first = cluster.controller_epoch() + 1
     for epoch in range(first, first + 10):
         cluster.zookeeper.multi([Delete(ControllerZNode.PATH, ANY_VERSION)])
         cluster.await_agreement([0, 1, 2], "payments", epoch)
-    assert len(cluster.leaderships("payments")) == PARTITIONS
+    assert len(cluster.partition_states("payments")) == PARTITIONS
 
 
 @pytest.mark.parametrize(
     "data",
     [b"garbage", ControllerZNode.encode(99, 0), ControllerZNode.encode(0, 0), b'{"brokerid":1}'],
 )
-def test_an_overwritten_controller_znode_ends_with_one_ruler(cluster: RunningCluster, data: bytes):
+def test_an_overwritten_controller_znode_ends_with_one_ruler(cluster: RegentCluster, data: bytes):
     epoch = cluster.controller_epoch()
     cluster.zookeeper.multi([SetData(ControllerZNode.PATH, data, ANY_VERSION)])
     cluster.await_agreement([0, 1, 2], "payments")
@@ -46,7 +47,7 @@ def test_an_overwritten_controller_znode_ends_with_one_ruler(cluster: RunningClu
     assert cluster.controller_epoch() >= epoch
 
 
-def test_a_paused_controller_is_replaced_and_returns_as_a_subject(cluster: RunningCluster):
+def test_a_paused_controller_is_replaced_and_returns_as_a_subject(cluster: RegentCluster):
     paused = cluster.controller()
     assert paused is not None
     others = [b for b in (0, 1, 2) if b != paused]
@@ -74,7 +75,7 @@ def test_a_paused_controller_is_replaced_and_returns_as_a_subject(cluster: Runni
     assert cluster.controller() == paused
 
 
-def test_a_killed_controller_is_replaced_at_once_and_rejoins(cluster: RunningCluster):
+def test_a_killed_controller_is_replaced_at_once_and_rejoins(cluster: RegentCluster):
     killed = cluster.controller()
     assert killed is not None
     others = [b for b in (0, 1, 2) if b != killed]
@@ -95,7 +96,7 @@ def test_a_killed_controller_is_replaced_at_once_and_rejoins(cluster: RunningClu
 
 
 def test_a_broker_that_is_asked_to_stop_hands_over_first(tmp_path: Path):
-    with RunningCluster(tmp_path, "--no-placement-service") as cluster:
+    with RegentCluster(tmp_path, "--no-placement-service") as cluster:
         cluster.create_topic("payments", PARTITIONS)
         cluster.await_agreement([0, 1, 2], "payments")
         rules = cluster.controller()
@@ -103,7 +104,7 @@ def test_a_broker_that_is_asked_to_stop_hands_over_first(tmp_path: Path):
         pid = cluster.pid(leaves)
         answer = cluster.ask(leaves, ShutdownBrokerRequest(), timeout_s=30)
         assert answer.remaining_partitions == ()
-        leaders = {s.leader_and_isr.leader for s in cluster.leaderships("payments").values()}
+        leaders = {s.leader_and_isr.leader for s in cluster.partition_states("payments").values()}
         assert leaves not in leaders
         eventually(lambda: cluster.broker_epoch(leaves) is None, "its registration ends")
         cluster.await_end(leaves, pid)

@@ -11,9 +11,9 @@ import orjson
 import pytest
 from confluent_kafka import Producer
 
+from regent.testing.waits import eventually
 from regent.zk.client.operations import ANY_VERSION, Create, Delete, Operation
 from tests.support.operated_cluster import ELECT, REASSIGN, OperatedCluster
-from tests.support.running_cluster import eventually
 from tests.support.znode_writes import History, create, delete
 
 pytestmark = [pytest.mark.system, pytest.mark.zookeeper]
@@ -82,7 +82,7 @@ def test_a_plan_of_new_orders_only_is_done_and_then_elected(cluster: OperatedClu
     rows = '{"topic":"revoked","partition":0},{"partition":1,"topic":"revoked"}'
     cluster.write(ELECT, f'{{"version":1,"partitions":[{rows}]}}')
     cluster.await_gone(ELECT)
-    assert [s.leader_and_isr.leader for s in cluster.leaderships("revoked").values()] == [1, 2]
+    assert [s.leader_and_isr.leader for s in cluster.partition_states("revoked").values()] == [1, 2]
 
 
 @pytest.mark.parametrize(
@@ -155,7 +155,7 @@ def test_a_rewrite_that_knows_no_ids_and_no_moves_loses_neither(cluster: Operate
         "/brokers/topics/rewritten", orjson.dumps({"version": 1, "partitions": grown}).decode()
     )
     await_znode(cluster, "rewritten", **{**before, "partitions": grown})
-    eventually(lambda: 2 in cluster.leaderships("rewritten"), "the new partition is led")
+    eventually(lambda: 2 in cluster.partition_states("rewritten"), "the new partition is led")
     cluster.rewrite(
         REASSIGN, '{"version":1,"partitions":[{"topic":"rewritten","partition":0,"replicas":[1]}]}'
     )
@@ -223,7 +223,9 @@ def change(entity: str) -> Operation:
 def test_a_move_is_throttled_from_its_first_byte_on(cluster: OperatedCluster):
     _rules, source, target = cluster.roles()
     cluster.create_as_tools_do("throttled", (source,))
-    producer = Producer({"bootstrap.servers": cluster.bootstrap, "compression.type": "none"})
+    producer = Producer(
+        {"bootstrap.servers": cluster.bootstrap_servers, "compression.type": "none"}
+    )
     for _ in range(40):
         producer.produce("throttled", bytes(MEBIBYTE // 10), partition=0)
     assert producer.flush(20) == 0
@@ -240,7 +242,7 @@ def test_a_move_is_throttled_from_its_first_byte_on(cluster: OperatedCluster):
             f'"replicas":[{source},{target}]}}]}}',
         )
         eventually(
-            lambda: cluster.leaderships("throttled")[0].leader_and_isr.leader_epoch == 1,
+            lambda: cluster.partition_states("throttled")[0].leader_and_isr.leader_epoch == 1,
             "the controller has begun the move",
         )
     finally:

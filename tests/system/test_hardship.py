@@ -13,22 +13,23 @@ from pathlib import Path
 import pytest
 
 from regent.config.command_line import COMMAND
+from regent.testing.regent_cluster import SESSION_TIMEOUT_MS, RegentCluster
+from regent.testing.waits import eventually
 from regent.zk.client.operations import ANY_VERSION, Create, SetData
 from regent.zk.codecs.znodes import TopicZNode
-from tests.support.running_cluster import SESSION_TIMEOUT_MS, RunningCluster, eventually
 
 pytestmark = [pytest.mark.system, pytest.mark.zookeeper]
 
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory):
-    with RunningCluster(tmp_path_factory.mktemp("cluster"), "--no-placement-service") as cluster:
+    with RegentCluster(tmp_path_factory.mktemp("cluster"), "--no-placement-service") as cluster:
         cluster.create_topic("payments", 6)
         yield cluster
 
 
 def start_second(
-    cluster: RunningCluster, data_dir: Path, *arguments: str, broker_id: int = 1
+    cluster: RegentCluster, data_dir: Path, *arguments: str, broker_id: int = 1
 ) -> subprocess.CompletedProcess[str]:
     """Start a broker that cannot run, and wait for its end."""
     return subprocess.run(
@@ -62,13 +63,13 @@ def assert_one_line(ended: subprocess.CompletedProcess[str], *words: str) -> Non
 
 
 def test_a_second_broker_with_a_used_id_gives_up_in_one_line(
-    cluster: RunningCluster, tmp_path: Path
+    cluster: RegentCluster, tmp_path: Path
 ):
     assert_one_line(start_second(cluster, tmp_path), "broker id 1 is registered by another process")
     cluster.await_agreement([0, 1, 2], "payments")
 
 
-def test_a_data_directory_has_one_broker(cluster: RunningCluster):
+def test_a_data_directory_has_one_broker(cluster: RegentCluster):
     ended = start_second(cluster, cluster.data_dir / "broker-1")
     assert_one_line(ended, "in use by another process")
     ended = start_second(cluster, cluster.data_dir / "broker-1", broker_id=7)
@@ -76,7 +77,7 @@ def test_a_data_directory_has_one_broker(cluster: RunningCluster):
 
 
 @pytest.mark.parametrize("option", ["--port", "--control-port", "--replication-port"])
-def test_a_taken_port_is_named(cluster: RunningCluster, tmp_path: Path, option: str):
+def test_a_taken_port_is_named(cluster: RegentCluster, tmp_path: Path, option: str):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         ended = start_second(cluster, tmp_path, option, port, broker_id=7)
@@ -85,7 +86,7 @@ def test_a_taken_port_is_named(cluster: RunningCluster, tmp_path: Path, option: 
     assert f"127.0.0.1:{port} is in use" in last
 
 
-def test_no_zookeeper_is_one_line(cluster: RunningCluster, tmp_path: Path):
+def test_no_zookeeper_is_one_line(cluster: RegentCluster, tmp_path: Path):
     """REC-06, the half without a log."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         nobody = taken.getsockname()[1]
@@ -96,7 +97,7 @@ def test_no_zookeeper_is_one_line(cluster: RunningCluster, tmp_path: Path):
     assert_one_line(ended, f"127.0.0.1:{nobody}")
 
 
-def test_garbage_on_the_control_port_is_counted_and_survived(cluster: RunningCluster):
+def test_garbage_on_the_control_port_is_counted_and_survived(cluster: RegentCluster):
     host, _, port = cluster.control_endpoint(0).removeprefix("tcp://").rpartition(":")
     for garbage in (b"\x00" * 4096, b"GET / HTTP/1.1\r\n\r\n", os.urandom(65_536)):
         with socket.create_connection((host, int(port)), timeout=5) as connection:
@@ -112,7 +113,7 @@ def test_garbage_on_the_control_port_is_counted_and_survived(cluster: RunningClu
     cluster.await_agreement([0, 1, 2], "payments")
 
 
-def test_an_unreadable_topic_is_set_aside_until_it_is_mended(cluster: RunningCluster):
+def test_an_unreadable_topic_is_set_aside_until_it_is_mended(cluster: RegentCluster):
     path = TopicZNode.path("broken")
     cluster.zookeeper.multi([Create(path, b'{"version":1,"partitions":')])
     cluster.create_topic("whole", 2)
@@ -125,12 +126,12 @@ def test_an_unreadable_topic_is_set_aside_until_it_is_mended(cluster: RunningClu
     cluster.await_agreement([0, 1, 2], "payments")
 
 
-def test_a_topic_rewritten_by_an_old_tool_grows_and_keeps_its_id(cluster: RunningCluster):
+def test_a_topic_rewritten_by_an_old_tool_grows_and_keeps_its_id(cluster: RegentCluster):
     cluster.create_topic("orders", 2)
     before = cluster.await_agreement([0, 1, 2], "orders")[0].topic_id
     grown = b'{"version":1,"partitions":{"0":[0,1,2],"1":[1,2,0],"2":[2,0,1]}}'
     cluster.zookeeper.multi([SetData(TopicZNode.path("orders"), grown, ANY_VERSION)])
-    eventually(lambda: len(cluster.leaderships("orders")) == 3, "the third partition is led")
+    eventually(lambda: len(cluster.partition_states("orders")) == 3, "the third partition is led")
     rows = cluster.await_agreement([0, 1, 2], "orders")
     assert {row.topic_id for row in rows.values()} == {before}
     node = cluster.zookeeper.get(TopicZNode.path("orders"))
@@ -138,7 +139,7 @@ def test_a_topic_rewritten_by_an_old_tool_grows_and_keeps_its_id(cluster: Runnin
     assert TopicZNode.decode(node.data).topic_id == before
 
 
-def test_two_signals_at_once_are_one_request(cluster: RunningCluster):
+def test_two_signals_at_once_are_one_request(cluster: RegentCluster):
     for _ in range(5):
         fourth = cluster.start_broker(3)
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGINT):
@@ -146,7 +147,7 @@ def test_two_signals_at_once_are_one_request(cluster: RunningCluster):
         assert fourth.wait(timeout=30) == 0
 
 
-def test_a_broker_paused_and_resumed_still_obeys_a_signal(cluster: RunningCluster):
+def test_a_broker_paused_and_resumed_still_obeys_a_signal(cluster: RegentCluster):
     fourth = cluster.start_broker(3)
     fourth.send_signal(signal.SIGSTOP)
     fourth.send_signal(signal.SIGTERM)
@@ -154,7 +155,7 @@ def test_a_broker_paused_and_resumed_still_obeys_a_signal(cluster: RunningCluste
     assert fourth.wait(timeout=30) == 0
 
 
-def test_the_cluster_outlives_a_zookeeper_that_hangs(cluster: RunningCluster):
+def test_the_cluster_outlives_a_zookeeper_that_hangs(cluster: RegentCluster):
     (node,) = cluster.description["zookeeper_nodes"]
     os.kill(node["pid"], signal.SIGSTOP)
     try:
@@ -164,7 +165,7 @@ def test_the_cluster_outlives_a_zookeeper_that_hangs(cluster: RunningCluster):
     cluster.await_agreement([0, 1, 2], "payments")
 
 
-def test_the_cluster_outlives_a_zookeeper_that_is_killed_and_restarted(cluster: RunningCluster):
+def test_the_cluster_outlives_a_zookeeper_that_is_killed_and_restarted(cluster: RegentCluster):
     (node,) = cluster.description["zookeeper_nodes"]
     os.kill(node["pid"], signal.SIGKILL)
     again = subprocess.Popen(
@@ -194,7 +195,7 @@ def test_the_cluster_outlives_a_zookeeper_that_is_killed_and_restarted(cluster: 
 
 
 def test_after_ctrl_c_nothing_is_left(tmp_path: Path):
-    with RunningCluster(tmp_path, "--no-placement-service") as cluster:
+    with RegentCluster(tmp_path, "--no-placement-service") as cluster:
         description = cluster.description
         pids = [b["pid"] for b in description["brokers"]]
         pids += [n["pid"] for n in description["zookeeper_nodes"]]
@@ -207,7 +208,7 @@ def test_after_ctrl_c_nothing_is_left(tmp_path: Path):
 
 
 def test_after_the_death_of_the_supervisor_nothing_is_left(tmp_path: Path):
-    with RunningCluster(tmp_path, "--no-placement-service") as cluster:
+    with RegentCluster(tmp_path, "--no-placement-service") as cluster:
         description = cluster.description
         pids = [b["pid"] for b in description["brokers"]]
         pids += [n["pid"] for n in description["zookeeper_nodes"]]

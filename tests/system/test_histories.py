@@ -44,7 +44,7 @@ def live_through(cluster: BreakableCluster, fault: Fault, chance: random.Random)
     """Have a fault happen under load; return what it broke that it should not have."""
     topic = f"history-{uuid.uuid4().hex[:8]}"
     partitions = cluster.create_safe_topic(topic, PARTITIONS)
-    with Load(cluster.bootstrap, partitions) as load:
+    with Load(cluster.bootstrap_servers, partitions) as load:
         load.await_progress()
         fault(cluster, load, chance)
         load.await_progress()

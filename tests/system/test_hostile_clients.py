@@ -16,10 +16,11 @@ import zmq
 
 from regent.core.protocol.api import ApiKey
 from regent.core.protocol.control import ControlHeader
+from regent.testing.regent_cluster import RegentCluster
+from regent.testing.waits import eventually
 from tests.support import fuzzed_frames
 from tests.support.fuzzed_requests import ask, ask_versions, framed, genuine_requests, request
 from tests.support.record_batches import batch
-from tests.support.running_cluster import RunningCluster, eventually
 from tests.transport.kafka.raw_client import RawClient
 
 pytestmark = [pytest.mark.system, pytest.mark.zookeeper]
@@ -32,7 +33,7 @@ CHANGED = 400
 EXPIRIES = "kafka_server_SessionExpireListener_ZooKeeperExpiresPerSec_total"
 
 
-class Broker(RunningCluster):
+class Broker(RegentCluster):
     """A cluster of one."""
 
     def __init__(self, folder: Path) -> None:
@@ -41,9 +42,9 @@ class Broker(RunningCluster):
         super().__init__(
             folder / "cluster", "--brokers", "1", "--no-placement-service", "--config", str(config)
         )
-        self.create_topic(TOPIC, 1, brokers=1)
+        self.create_topic(TOPIC)
         self.await_agreement([0], TOPIC)
-        host, port = self.bootstrap.rsplit(":", 1)
+        host, port = self.bootstrap_servers.rsplit(":", 1)
         self.address = host, int(port)
         self.port = int(port)
 

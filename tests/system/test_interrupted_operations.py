@@ -20,6 +20,8 @@ from regent.core.errors import BadDataError
 from regent.core.model import BrokerId, ReplicaAssignment, TopicPartition
 from regent.core.ports import TopicAssignment
 from regent.core.protocol.broker import ShutdownBrokerRequest
+from regent.testing.regent_cluster import RegentCluster
+from regent.testing.waits import eventually
 from regent.transport.client import RequestError
 from regent.zk.client.operations import Create
 from regent.zk.codecs.admin_znodes import (
@@ -29,7 +31,6 @@ from regent.zk.codecs.admin_znodes import (
 )
 from regent.zk.codecs.znodes import TopicZNode, encode_topic_id
 from regent.zk.stores.admin_store import ZkAdminStore
-from tests.support.running_cluster import RunningCluster, eventually
 
 pytestmark = [pytest.mark.system, pytest.mark.zookeeper]
 
@@ -49,13 +50,13 @@ def rounds(request: pytest.FixtureRequest) -> Iterator[random.Random]:
 
 
 @pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[RunningCluster]:
+def cluster(tmp_path: Path) -> Iterator[RegentCluster]:
     options = ("--brokers", str(BROKERS), "--no-placement-service")
-    with RunningCluster(tmp_path, *options) as cluster:
+    with RegentCluster(tmp_path, *options) as cluster:
         yield cluster
 
 
-def create(cluster: RunningCluster, prefix: str) -> dict[TopicPartition, tuple[int, ...]]:
+def create(cluster: RegentCluster, prefix: str) -> dict[TopicPartition, tuple[int, ...]]:
     """Create topics of two replicas, and wait until they are led."""
     placed: dict[TopicPartition, tuple[int, ...]] = {
         TopicPartition(f"{prefix}-{t:02d}", p): ((t + p) % BROKERS, (t + p + 1) % BROKERS)
@@ -67,7 +68,7 @@ def create(cluster: RunningCluster, prefix: str) -> dict[TopicPartition, tuple[i
     return placed
 
 
-def write_topics(cluster: RunningCluster, placed: Mapping[TopicPartition, tuple[int, ...]]) -> None:
+def write_topics(cluster: RegentCluster, placed: Mapping[TopicPartition, tuple[int, ...]]) -> None:
     topics: dict[str, dict[int, ReplicaAssignment]] = {}
     for (topic, partition), replicas in placed.items():
         topics.setdefault(topic, {})[partition] = ReplicaAssignment(replicas)
@@ -82,7 +83,7 @@ def write_topics(cluster: RunningCluster, placed: Mapping[TopicPartition, tuple[
 class Interruption:
     """The death of whoever rules, some time from now, and its return."""
 
-    def __init__(self, cluster: RunningCluster, chance: random.Random) -> None:
+    def __init__(self, cluster: RegentCluster, chance: random.Random) -> None:
         self._cluster = cluster
         self._killed: list[BrokerId] = []
         self._timer = Timer(chance.uniform(0.0, LATEST_KILL_S), self._kill)
@@ -103,7 +104,7 @@ class Interruption:
 
 
 def everything_is_well(
-    cluster: RunningCluster, placed: Mapping[TopicPartition, tuple[int, ...]]
+    cluster: RegentCluster, placed: Mapping[TopicPartition, tuple[int, ...]]
 ) -> None:
     """Wait until every partition is assigned as ``placed``, all of it in sync, and led."""
     admin = ZkAdminStore(cluster.zookeeper)
@@ -131,7 +132,7 @@ def everything_is_well(
     eventually(settled, "every partition is where it belongs, and in sync", TIMEOUT_S)
 
 
-def caches_hold(cluster: RunningCluster, partitions: Mapping[TopicPartition, object]) -> None:
+def caches_hold(cluster: RegentCluster, partitions: Mapping[TopicPartition, object]) -> None:
     """Wait until every broker knows these partitions and no others."""
 
     def agreed() -> bool:
@@ -145,7 +146,7 @@ def caches_hold(cluster: RunningCluster, partitions: Mapping[TopicPartition, obj
 
 
 def test_a_reassignment_survives_the_death_of_the_controller(
-    cluster: RunningCluster, rounds: Iterator[random.Random]
+    cluster: RegentCluster, rounds: Iterator[random.Random]
 ):
     placed = create(cluster, "moving")
     for chance in rounds:
@@ -167,7 +168,7 @@ def test_a_reassignment_survives_the_death_of_the_controller(
 
 
 def test_a_deletion_survives_the_death_of_the_controller(
-    cluster: RunningCluster, rounds: Iterator[random.Random]
+    cluster: RegentCluster, rounds: Iterator[random.Random]
 ):
     for number, chance in enumerate(rounds):
         placed = create(cluster, f"doomed-{number}")
@@ -188,7 +189,7 @@ def test_a_deletion_survives_the_death_of_the_controller(
 
 
 def test_a_controlled_shutdown_survives_the_death_of_the_controller(
-    cluster: RunningCluster, rounds: Iterator[random.Random]
+    cluster: RegentCluster, rounds: Iterator[random.Random]
 ):
     placed = create(cluster, "steady")
     for chance in rounds:

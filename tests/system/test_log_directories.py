@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.running_cluster import TIMEOUT_S, RunningCluster, eventually
+from regent.testing.regent_cluster import RegentCluster
+from regent.testing.waits import TIMEOUT_S, eventually
 
 pytestmark = [pytest.mark.system, pytest.mark.zookeeper]
 
@@ -20,13 +21,13 @@ log_dirs = "one,two"
 
 
 @pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[RunningCluster]:
-    with RunningCluster(tmp_path / "cluster", "--no-placement-service") as cluster:
+def cluster(tmp_path: Path) -> Iterator[RegentCluster]:
+    with RegentCluster(tmp_path / "cluster", "--no-placement-service") as cluster:
         yield cluster
 
 
-def led_by(cluster: RunningCluster, broker_id: int, topic: str) -> set[int]:
-    states = cluster.leaderships(topic).items()
+def led_by(cluster: RegentCluster, broker_id: int, topic: str) -> set[int]:
+    states = cluster.partition_states(topic).items()
     return {number for number, state in states if state.leader_and_isr.leader == broker_id}
 
 
@@ -35,7 +36,7 @@ def partitions_in(directory: Path, topic: str) -> set[int]:
 
 
 def test_a_failed_disk_costs_its_replicas_and_the_last_one_the_broker(
-    cluster: RunningCluster, tmp_path: Path
+    cluster: RegentCluster, tmp_path: Path
 ) -> None:
     config = tmp_path / "broker.toml"
     config.write_text(CONFIG)

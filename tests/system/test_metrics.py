@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.running_cluster import RunningCluster, eventually
+from regent.testing.regent_cluster import RegentCluster
+from regent.testing.waits import eventually
 
 pytestmark = [pytest.mark.system, pytest.mark.zookeeper]
 
@@ -42,12 +43,12 @@ KAFKA_NAMES = [
 
 
 @pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[RunningCluster]:
-    with RunningCluster(tmp_path, "--no-placement-service") as cluster:
+def cluster(tmp_path: Path) -> Iterator[RegentCluster]:
+    with RegentCluster(tmp_path, "--no-placement-service") as cluster:
         yield cluster
 
 
-def test_every_broker_has_kafkas_metrics_and_one_of_them_rules(cluster: RunningCluster) -> None:
+def test_every_broker_has_kafkas_metrics_and_one_of_them_rules(cluster: RegentCluster) -> None:
     cluster.create_topic("payments", 3)
     cluster.await_agreement([0, 1, 2], "payments")
     told = {broker_id: cluster.metrics(broker_id) for broker_id in (0, 1, 2)}

@@ -15,8 +15,9 @@ import pytest
 
 from regent.core.model import BrokerId, ReplicaAssignment
 from regent.core.ports import TopicAssignment
+from regent.testing.regent_cluster import RegentCluster
+from regent.testing.waits import eventually
 from regent.zk.stores.admin_store import ZkAdminStore
-from tests.support.running_cluster import RunningCluster, eventually
 
 pytestmark = [pytest.mark.system, pytest.mark.zookeeper]
 
@@ -39,8 +40,8 @@ TARGETS = [ReplicaAssignment(replicas) for replicas in TARGET]
 
 
 @pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[RunningCluster]:
-    with RunningCluster(tmp_path / "data", "--brokers", "4", "--no-placement-service") as cluster:
+def cluster(tmp_path: Path) -> Iterator[RegentCluster]:
+    with RegentCluster(tmp_path / "data", "--brokers", "4", "--no-placement-service") as cluster:
         cluster.create_topic_on("orders", BEFORE)
         yield cluster
 
@@ -63,7 +64,7 @@ def document(assigned: Replicas, partitions: range) -> str:
 
 
 @contextmanager
-def executor(cluster: RunningCluster, plan: Path) -> Iterator[subprocess.Popen[str]]:
+def executor(cluster: RegentCluster, plan: Path) -> Iterator[subprocess.Popen[str]]:
     address = cluster.description["zookeeper"]
     process = subprocess.Popen(
         [sys.executable, "-c", PROGRAM, str(plan), "--zookeeper", address],
@@ -79,7 +80,7 @@ def executor(cluster: RunningCluster, plan: Path) -> Iterator[subprocess.Popen[s
         process.communicate()
 
 
-def assignments(cluster: RunningCluster) -> list[ReplicaAssignment]:
+def assignments(cluster: RegentCluster) -> list[ReplicaAssignment]:
     topic = ZkAdminStore(cluster.zookeeper).topics.read_topics(["orders"])["orders"]
     assert isinstance(topic, TopicAssignment)
     return [topic.partitions[p] for p in range(PARTITIONS)]
@@ -100,7 +101,7 @@ def outcome(process: subprocess.Popen[str]) -> tuple[int, dict[str, Any], list[s
 
 
 def test_a_plan_outlives_the_broker_that_receives_and_whoever_executes_it(
-    cluster: RunningCluster, plan: Path
+    cluster: RegentCluster, plan: Path
 ):
     with executor(cluster, plan) as first:
         await_words(first, "wave 1 of 4 is done: 15 partitions")
@@ -125,5 +126,5 @@ def test_a_plan_outlives_the_broker_that_receives_and_whoever_executes_it(
     assert status == 0, said
     assert (summary["reached_before"], summary["moved"]) == (reached, PARTITIONS - reached)
     assert assignments(cluster) == TARGETS
-    for p, state in cluster.leaderships("orders").items():
+    for p, state in cluster.partition_states("orders").items():
         assert set(state.leader_and_isr.isr) == set(TARGET[p])

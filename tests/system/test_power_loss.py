@@ -17,10 +17,11 @@ from regent.config.command_line import COMMAND
 from regent.core.model import BrokerId, TopicPartition
 from regent.storage.checkpoints import HIGH_WATERMARKS
 from regent.storage.log_ends import LOG_ENDS
+from regent.testing.waits import eventually
 from regent.zk.client.operations import ANY_VERSION, Delete
 from regent.zk.codecs.znodes import TopicPartitionStateZNode
 from tests.support.breakable_cluster import BROKERS, BreakableCluster
-from tests.support.running_cluster import eventually, guardian_of
+from tests.support.guardians import guardian_of
 from tests.support.zookeeper_sessions import deny_writing
 
 pytestmark = [pytest.mark.system, pytest.mark.zookeeper]
@@ -43,7 +44,9 @@ def produce_one_by_one(cluster: BreakableCluster, partition: TopicPartition) -> 
         if error is not None:
             refused.append(error)
 
-    producer = Producer({"bootstrap.servers": cluster.bootstrap, "acks": "all", "linger.ms": 0})
+    producer = Producer(
+        {"bootstrap.servers": cluster.bootstrap_servers, "acks": "all", "linger.ms": 0}
+    )
     for value in VALUES:
         producer.produce(
             partition.topic, value, partition=partition.partition, on_delivery=on_delivery
@@ -69,7 +72,11 @@ def values_on(
 def consume(cluster: BreakableCluster, partition: TopicPartition) -> list[bytes | None]:
     """Return every record that can be read; wait for as many as were written."""
     client = Consumer(
-        {"bootstrap.servers": cluster.bootstrap, "group.id": "g", "enable.auto.commit": False}
+        {
+            "bootstrap.servers": cluster.bootstrap_servers,
+            "group.id": "g",
+            "enable.auto.commit": False,
+        }
     )
     client.assign([Position(*partition, 0)])
     try:
@@ -101,9 +108,9 @@ def test_who_lost_records_does_not_lead_before_who_has_them_is_back(
     )
     eventually(lambda: why in regent(cluster, "status"), "status says who is waited for")
     assert why in regent(cluster, "topics", "describe", "payments")
-    assert cluster.leader_of(partition) == -1
+    assert cluster.leader_of(*partition) == -1
     cluster.revive(1)
-    assert cluster.await_another_leader(partition, -1) == 1
+    assert cluster.await_leader(*partition, other_than=-1) == 1
     cluster.revive(2)
     cluster.await_isrs(partition.topic, set(BROKERS))
     assert consume(cluster, partition) == VALUES
@@ -116,10 +123,10 @@ def test_an_unclean_election_ends_the_wait(cluster: BreakableCluster) -> None:
     cluster.kill(*BROKERS)
     halve(cluster, 0, partition)
     cluster.revive(0)
-    eventually(lambda: cluster.leader_of(partition) == -1, "a controller knows")
+    eventually(lambda: cluster.leader_of(*partition) == -1, "a controller knows")
     elect = ("elect-leaders", "--election-type", "unclean", "--topic", "orders", "--partition", "0")
     assert "Successfully" in regent(cluster, *elect)
-    assert cluster.leader_of(partition) == 0
+    assert cluster.leader_of(*partition) == 0
     cluster.revive(1)
     cluster.revive(2)
     cluster.await_isrs(partition.topic, set(BROKERS))
@@ -138,7 +145,7 @@ def test_when_all_have_lost_records_who_has_most_leads(cluster: BreakableCluster
         file.truncate(segment.stat().st_size - 1)
     for broker_id in BROKERS:
         cluster.revive(broker_id)
-    assert cluster.await_another_leader(partition, -1) == 1
+    assert cluster.await_leader(*partition, other_than=-1) == 1
     cluster.await_isrs(partition.topic, set(BROKERS))
     assert all(values_on(cluster, partition, b) == VALUES[:-1] for b in BROKERS)
 
@@ -148,7 +155,7 @@ def test_a_leader_without_a_log_does_not_lead_on_while_nobody_may_change_that_it
 ) -> None:
     (partition,) = cluster.create_safe_topic("sealed", 1)
     produce_one_by_one(cluster, partition)
-    before = cluster.leaderships("sealed")[0].leader_and_isr
+    before = cluster.partition_states("sealed")[0].leader_and_isr
     others = set(BROKERS) - {before.leader}
     address, path = cluster.description["zookeeper"], TopicPartitionStateZNode.path(partition)
     deny_writing(address, path)
@@ -157,10 +164,10 @@ def test_a_leader_without_a_log_does_not_lead_on_while_nobody_may_change_that_it
     cluster.revive(before.leader)
     why = f"{partition}: ZooKeeper refuses to let the controller change {path}"
     eventually(lambda: why in regent(cluster, "status"), "status names what may not be changed")
-    assert cluster.leaderships("sealed")[0].leader_and_isr == before
+    assert cluster.partition_states("sealed")[0].leader_and_isr == before
     assert all(values_on(cluster, partition, b) == VALUES for b in others)
     deny_writing(address, path, allow=True)
-    assert cluster.await_another_leader(partition, before.leader) in others
+    assert cluster.await_leader(*partition, other_than=before.leader) in others
     cluster.await_isrs("sealed", set(BROKERS))
     assert consume(cluster, partition) == VALUES
     assert all(values_on(cluster, partition, b) == VALUES for b in BROKERS)
@@ -173,10 +180,10 @@ def test_a_leader_that_is_back_before_anybody_rules_does_not_lead_with_what_it_h
     with BreakableCluster(tmp_path, "--session-timeout-ms", "30000") as cluster:
         partitions = cluster.create_safe_topic("ledger", 3)
         controller = cluster.controller()
-        partition = next(p for p in partitions if cluster.leader_of(p) == controller)
+        partition = next(p for p in partitions if cluster.leader_of(*p) == controller)
         assert controller is not None
         produce_one_by_one(cluster, partition)
-        before = cluster.leaderships("ledger")[partition.partition].leader_and_isr
+        before = cluster.partition_states("ledger")[partition.partition].leader_and_isr
         assert set(before.isr) == set(BROKERS)
         survivors = set(BROKERS) - {controller}
         for broker_id in survivors:
@@ -196,7 +203,7 @@ def test_a_leader_that_is_back_before_anybody_rules_does_not_lead_with_what_it_h
         for broker_id in survivors:
             cluster.resume(broker_id)
         cluster.await_isrs("ledger", set(BROKERS))
-        after = cluster.leaderships("ledger")[partition.partition].leader_and_isr
+        after = cluster.partition_states("ledger")[partition.partition].leader_and_isr
         assert after.leader in survivors
         assert after.leader_epoch > before.leader_epoch
         assert consume(cluster, partition) == VALUES

@@ -15,7 +15,8 @@ from typing import NamedTuple
 import pytest
 
 from regent.config.command_line import COMMAND
-from tests.support.running_cluster import RunningCluster, eventually
+from regent.testing.regent_cluster import RegentCluster
+from regent.testing.waits import eventually
 
 pytestmark = [pytest.mark.system, pytest.mark.slow]
 
@@ -80,7 +81,7 @@ def test_what_the_readme_shows_is_what_happens(tmp_path: Path, shell: list[str])
             raise LookupError(f"{step.command}: {ended}")
         return True
 
-    with RunningCluster(tmp_path / "data") as cluster:
+    with RegentCluster(tmp_path / "data") as cluster:
         for broker_id in range(3):  # it has said that it is ready
             assert {b.broker_id for b in cluster.metadata(broker_id).brokers} == {0, 1, 2}
         for step in steps:

@@ -15,6 +15,7 @@ import pytest
 from confluent_kafka import Producer
 
 from regent.core.model import BrokerId, ReplicaAssignment
+from regent.testing.waits import eventually
 from regent.zk.client.operations import Create
 from regent.zk.client.zookeeper_client import ZooKeeperClient
 from regent.zk.codecs.znodes import ControllerEpochZNode, TopicZNode, encode_topic_id
@@ -23,7 +24,6 @@ from regent.zk.stores.cluster_identity import join_cluster
 from regent.zk.stores.controller_store import ZkControllerStore
 from tests.support.breakable_cluster import ALONE, BROKERS, BreakableCluster
 from tests.support.embedded_ensemble import EmbeddedEnsemble
-from tests.support.running_cluster import eventually
 
 pytestmark = [pytest.mark.system, pytest.mark.zookeeper]
 
@@ -123,7 +123,7 @@ class ReplaceableData:
 
 def produce(cluster: BreakableCluster, topic: str) -> None:
     """Write records that are acknowledged."""
-    producer = Producer({"bootstrap.servers": cluster.bootstrap, "acks": "all"})
+    producer = Producer({"bootstrap.servers": cluster.bootstrap_servers, "acks": "all"})
     for number in range(RECORDS):
         producer.produce(topic, b"%d" % number)
     assert producer.flush(TIMEOUT_S) == 0
@@ -208,9 +208,9 @@ def test_records_that_are_younger_than_the_data_are_kept_when_older_data_are_acc
         (partition,) = cluster.create_safe_topic("payments", 1)
         tree, older = tmp_path / ALONE / TREE, tmp_path / "older"
         shutil.copytree(tree, older)
-        first = cluster.leader_of(partition)
+        first = cluster.leader_of(*partition)
         cluster.kill(first)
-        cluster.await_another_leader(partition, first)
+        cluster.await_leader(*partition, other_than=first)
         produce(cluster, "payments")
         others = [broker for broker in BROKERS if broker != first]
         cluster.kill(*others)

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from regent.testing.regent_cluster import RegentCluster
+from regent.testing.waits import eventually
 from regent.zk.codecs.admin_znodes import IsrChangeNotificationZNode
-from tests.support.running_cluster import RunningCluster, eventually
 
 pytestmark = [pytest.mark.system, pytest.mark.zookeeper]
 
@@ -26,25 +27,25 @@ isr_change_protocol = "{}"
 @pytest.fixture(params=["controller", "zookeeper"], scope="module")
 def cluster(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[RunningCluster]:
+) -> Iterator[RegentCluster]:
     directory = tmp_path_factory.mktemp(request.param)
     config = directory / "cluster.toml"
     config.write_text(CONFIG.format(request.param))
     options = ["--config", str(config), "--session-timeout-ms", str(SESSION_TIMEOUT_MS)]
-    with RunningCluster(directory, "--no-placement-service", "--restart", *options) as cluster:
+    with RegentCluster(directory, "--no-placement-service", "--restart", *options) as cluster:
         cluster.create_topic("payments", PARTITIONS)
         cluster.await_isrs("payments", {0, 1, 2})
         yield cluster
 
 
-def leaders(cluster: RunningCluster, topic: str) -> dict[int, tuple[int, int]]:
+def leaders(cluster: RegentCluster, topic: str) -> dict[int, tuple[int, int]]:
     """Return the leader and leader epoch of every partition."""
-    states = cluster.leaderships(topic).items()
+    states = cluster.partition_states(topic).items()
     return {n: (s.leader_and_isr.leader, s.leader_and_isr.leader_epoch) for n, s in states}
 
 
 @pytest.mark.parametrize("role", ["follower of the controller", "controller"])
-def test_after_a_broker_was_killed_and_came_back_all_is_in_sync(cluster: RunningCluster, role: str):
+def test_after_a_broker_was_killed_and_came_back_all_is_in_sync(cluster: RegentCluster, role: str):
     rules = cluster.controller()
     assert rules is not None
     killed = rules if role == "controller" else next(b for b in (0, 1, 2) if b != rules)
@@ -58,7 +59,7 @@ def test_after_a_broker_was_killed_and_came_back_all_is_in_sync(cluster: Running
 
 
 def test_a_paused_follower_leaves_the_isr_and_returns_without_an_election(
-    cluster: RunningCluster,
+    cluster: RegentCluster,
 ):
     rules = cluster.controller()
     paused = next(b for b in (0, 1, 2) if b != rules)
@@ -76,7 +77,7 @@ def test_a_paused_follower_leaves_the_isr_and_returns_without_an_election(
     assert leaders(cluster, topic) == created, "an ISR is no reason for an election"
 
 
-def test_the_controller_hears_of_every_change_of_an_isr(cluster: RunningCluster):
+def test_the_controller_hears_of_every_change_of_an_isr(cluster: RegentCluster):
     cluster.await_agreement([0, 1, 2], "payments")
     eventually(
         lambda: cluster.zookeeper.children(IsrChangeNotificationZNode.PATH) == [],

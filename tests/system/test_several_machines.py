@@ -16,12 +16,13 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from regent.config.command_line import COMMAND
 from regent.core.model import BrokerId, TopicPartition
+from regent.testing.cluster_observer import ClusterObserver
+from regent.testing.waits import eventually
 from regent.zk.client.zookeeper_client import ZooKeeperClient
 from tests.support.breakable_cluster import read_log
 from tests.support.histories import Logs, check, summary
 from tests.support.load import Load
 from tests.support.network_namespaces import Host, HostNetwork, NamespacesUnavailableError
-from tests.support.running_cluster import ObservedCluster, eventually
 
 pytestmark = [pytest.mark.system, pytest.mark.zookeeper]
 
@@ -40,7 +41,7 @@ session_timeout_ms = 2000
 """
 
 
-class SeveralMachines(ObservedCluster):
+class SeveralMachines(ClusterObserver):
     """ZooKeeper, three brokers and a client, each on a host; the caller is inside the client's.
 
     One broker listens on all addresses and advertises one, one listens on an IPv4 address, one on
@@ -77,7 +78,7 @@ class SeveralMachines(ObservedCluster):
         return self.zookeeper_host.ipv6
 
     @property
-    def bootstrap(self) -> str:
+    def bootstrap_servers(self) -> str:
         """Where Kafka's clients begin."""
         first, second, third = self.brokers
         hosts = (first.ipv4, second.ipv4, f"[{third.ipv6}]")
@@ -115,10 +116,10 @@ class SeveralMachines(ObservedCluster):
 
     def create_topic(self, topic: str, partitions: int) -> list[TopicPartition]:
         """Create a topic of three replicas of which two must be in sync."""
-        admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
+        admin = AdminClient({"bootstrap.servers": self.bootstrap_servers, "log_level": 0})
         wanted = NewTopic(topic, partitions, 3, config={"min.insync.replicas": "2"})
         admin.create_topics([wanted])[topic].result(TIMEOUT_S)
-        eventually(lambda: len(self.leaderships(topic)) == partitions, f"{topic} is led")
+        eventually(lambda: len(self.partition_states(topic)) == partitions, f"{topic} is led")
         return [TopicPartition(topic, number) for number in range(partitions)]
 
     def logs(self, partitions: Sequence[TopicPartition]) -> Logs:
@@ -147,7 +148,7 @@ class SeveralMachines(ObservedCluster):
         """Wait until a broker has left an ISR."""
 
         def is_missing() -> bool:
-            states = [state.leader_and_isr for state in self.leaderships("orders").values()]
+            states = [state.leader_and_isr for state in self.partition_states("orders").values()]
             return any(broker_id not in state.isr for state in states)
 
         eventually(is_missing, f"broker {broker_id} has left an ISR")
@@ -168,10 +169,10 @@ def test_one_way_cuts_between_machines_lose_nothing_and_heal(machines: SeveralMa
     partitions = machines.create_topic("orders", 6)
     cut, zookeeper, hosts = machines.network.cut, machines.zookeeper_host, machines.brokers
     machines.await_isrs("orders", set(BROKERS))
-    with Load(machines.bootstrap, partitions) as load:
+    with Load(machines.bootstrap_servers, partitions) as load:
         load.await_progress()
 
-        rules = machines.ruler()
+        rules = machines.await_controller()
         other = (rules + 1) % 3
         with cut(hosts[other], [hosts[rules]]):
             machines.await_missing_in_isr(other)
@@ -187,13 +188,13 @@ def test_one_way_cuts_between_machines_lose_nothing_and_heal(machines: SeveralMa
             load.await_progress()
         machines.await_isrs("orders", set(BROKERS))
 
-        rules, epoch = machines.ruler(), machines.controller_epoch()
+        rules, epoch = machines.await_controller(), machines.controller_epoch()
         with cut(zookeeper, [hosts[rules]]):
             eventually(lambda: machines.controller_epoch() > epoch, "another one rules")
             load.await_progress()
         machines.await_isrs("orders", set(BROKERS))
 
-        alone = machines.ruler()
+        alone = machines.await_controller()
         with cut(hosts[alone], [zookeeper, *(h for h in hosts if h is not hosts[alone])]):
             eventually(lambda: machines.controller() not in (None, alone), "another one rules")
             load.await_progress()

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.running_cluster import RunningCluster, eventually
+from regent.testing.regent_cluster import RegentCluster
+from regent.testing.waits import eventually
 
 pytestmark = [pytest.mark.system, pytest.mark.slow]
 
@@ -16,13 +17,13 @@ def test_a_paused_broker_that_is_still_registered_makes_the_cluster_unhealthy(
     tmp_path: Path,
 ) -> None:
     options = ("--brokers", "2", "--no-placement-service", "--session-timeout-ms", "60000")
-    with RunningCluster(tmp_path, *options) as cluster:
-        cluster.create_topic("before", 2, brokers=2)
+    with RegentCluster(tmp_path, *options) as cluster:
+        cluster.create_topic("before", 2, 2)
         assert eventually(lambda: cluster.status()["healthy"], "the cluster is healthy")
-        paused = 1 - cluster.ruler()
+        paused = 1 - cluster.await_controller()
         cluster.signal(paused, signal.SIGSTOP)
         try:
-            cluster.create_topic("meanwhile", 2, brokers=2)
+            cluster.create_topic("meanwhile", 2, 2)
             reasons = eventually(lambda: cluster.status()["reasons"], "it is told")
         finally:
             cluster.signal(paused, signal.SIGCONT)
@@ -36,7 +37,7 @@ def test_a_registered_broker_that_answers_nothing_loses_its_leaderships_until_it
     config = tmp_path / "cluster.toml"
     config.write_text("[controller]\nbroker_answer_timeout_ms = 2000\n")
     options = ("--no-placement-service", "--session-timeout-ms", "60000", "--config", str(config))
-    with RunningCluster(tmp_path, *options) as cluster:
+    with RegentCluster(tmp_path, *options) as cluster:
         cluster.create_topic("t", 3)
         cluster.await_isrs("t", {0, 1, 2})
         controller, epoch = cluster.controller(), cluster.controller_epoch()
@@ -46,7 +47,9 @@ def test_a_registered_broker_that_answers_nothing_loses_its_leaderships_until_it
         cluster.signal(paused, signal.SIGSTOP)
         try:
             cluster.await_isrs("t", others)
-            assert {s.leader_and_isr.leader for s in cluster.leaderships("t").values()} <= others
+            assert {
+                s.leader_and_isr.leader for s in cluster.partition_states("t").values()
+            } <= others
             assert cluster.broker_epoch(paused) == registration, "its session lives"
         finally:
             cluster.signal(paused, signal.SIGCONT)

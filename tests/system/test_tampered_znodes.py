@@ -11,8 +11,10 @@ import pytest
 from confluent_kafka import Producer
 
 from regent.core.model import BrokerId
+from regent.testing.regent_cluster import RegentCluster
+from regent.testing.waits import eventually
 from regent.zk.client.operations import ANY_VERSION, Delete, Operation, SetData
-from tests.support.running_cluster import RunningCluster, eventually, guardian_of
+from tests.support.guardians import guardian_of
 
 pytestmark = [pytest.mark.system, pytest.mark.zookeeper]
 
@@ -22,8 +24,8 @@ EPOCH = "/controller_epoch"
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningCluster]:
-    with RunningCluster(
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RegentCluster]:
+    with RegentCluster(
         tmp_path_factory.mktemp("cluster"),
         "--no-placement-service",
         "--session-timeout-ms",
@@ -38,29 +40,29 @@ def await_greater(look: Callable[[], int | None], than: int) -> None:
     eventually(lambda: (look() or 0) > than, f"it is greater than {than}")
 
 
-def write(cluster: RunningCluster, *operations: Operation) -> None:
+def write(cluster: RegentCluster, *operations: Operation) -> None:
     cluster.zookeeper.multi(operations)
 
 
-def move_the_controller(cluster: RunningCluster, *before: Operation) -> None:
+def move_the_controller(cluster: RegentCluster, *before: Operation) -> None:
     write(cluster, *before, Delete("/controller", ANY_VERSION))
 
 
-def assert_obeyed(cluster: RunningCluster, topic: str) -> None:
+def assert_obeyed(cluster: RegentCluster, topic: str) -> None:
     """Check that there is a controller whom everybody obeys: a new topic is led by all."""
     cluster.create_topic(topic, 3)
     cluster.await_isrs(topic, BROKERS)
     cluster.await_agreement(sorted(BROKERS), topic)
 
 
-def produce(cluster: RunningCluster) -> None:
-    producer = Producer({"bootstrap.servers": cluster.bootstrap, "acks": "all"})
+def produce(cluster: RegentCluster) -> None:
+    producer = Producer({"bootstrap.servers": cluster.bootstrap_servers, "acks": "all"})
     for number in range(30):
         producer.produce("payments", b"%d" % number)
     assert producer.flush(30) == 0
 
 
-def test_a_registration_deleted_by_hand_is_made_again_at_once(cluster: RunningCluster) -> None:
+def test_a_registration_deleted_by_hand_is_made_again_at_once(cluster: RegentCluster) -> None:
     for broker_id in sorted(BROKERS):
         before = cluster.broker_epoch(broker_id)
         assert before is not None
@@ -72,7 +74,7 @@ def test_a_registration_deleted_by_hand_is_made_again_at_once(cluster: RunningCl
 
 
 def test_a_registration_overwritten_by_hand_is_written_again_in_the_same_life(
-    cluster: RunningCluster,
+    cluster: RegentCluster,
 ) -> None:
     before = {broker_id: cluster.broker_epoch(broker_id) for broker_id in BROKERS}
     ids = [f"/brokers/ids/{broker_id}" for broker_id in sorted(BROKERS)]
@@ -82,7 +84,7 @@ def test_a_registration_overwritten_by_hand_is_written_again_in_the_same_life(
 
 
 @pytest.mark.parametrize("way", ["set back", "deleted", "overwritten"])
-def test_a_controller_epoch_that_was_tampered_with_heals(cluster: RunningCluster, way: str) -> None:
+def test_a_controller_epoch_that_was_tampered_with_heals(cluster: RegentCluster, way: str) -> None:
     for _ in range(2):
         epoch = cluster.controller_epoch()
         move_the_controller(cluster)
@@ -100,7 +102,7 @@ def test_a_controller_epoch_that_was_tampered_with_heals(cluster: RunningCluster
 
 
 def test_nobody_is_elected_after_the_highest_epoch_until_it_is_set_back(
-    cluster: RunningCluster,
+    cluster: RegentCluster,
 ) -> None:
     epoch = cluster.controller_epoch()
     move_the_controller(cluster, SetData(EPOCH, b"2147483647", ANY_VERSION))
@@ -117,7 +119,7 @@ def test_nobody_is_elected_after_the_highest_epoch_until_it_is_set_back(
 
 
 def test_a_guardian_that_dies_is_replaced_and_its_successor_sees_a_crash_at_once(
-    cluster: RunningCluster,
+    cluster: RegentCluster,
 ) -> None:
     broker_id: BrokerId = next(b for b in sorted(BROKERS) if b != cluster.controller())
     pid = cluster.pid(broker_id)

@@ -12,9 +12,10 @@ import pytest
 
 from regent.core.errors import Errors
 from regent.core.model import BrokerId
+from regent.testing.regent_cluster import RegentCluster
+from regent.testing.waits import TIMEOUT_S
 from regent.transport.kafka.api import KafkaApiKey
 from regent.transport.kafka.primitives import Reader, Writer
-from tests.support.running_cluster import TIMEOUT_S, RunningCluster
 from tests.transport.kafka.raw_client import request_bytes
 
 pytestmark = [pytest.mark.system, pytest.mark.zookeeper]
@@ -23,12 +24,12 @@ PARTITIONS, REPLICATION_FACTOR = 4, 2
 
 
 @pytest.fixture
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningCluster]:
-    with RunningCluster(tmp_path_factory.mktemp("cluster"), "--no-placement-service") as cluster:
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RegentCluster]:
+    with RegentCluster(tmp_path_factory.mktemp("cluster"), "--no-placement-service") as cluster:
         yield cluster
 
 
-def create(cluster: RunningCluster, broker_id: BrokerId, topic: str) -> Errors:
+def create(cluster: RegentCluster, broker_id: BrokerId, topic: str) -> Errors:
     """Ask this broker, and no other as clients would, to create a topic."""
     brokers = cluster.description["brokers"]
     port = next(broker["port"] for broker in brokers if broker["id"] == broker_id)
@@ -53,18 +54,18 @@ def create(cluster: RunningCluster, broker_id: BrokerId, topic: str) -> Errors:
     return Errors(reader.int16())
 
 
-def test_a_topic_can_be_created_at_any_broker(cluster: RunningCluster):
+def test_a_topic_can_be_created_at_any_broker(cluster: RegentCluster):
     for broker_id in range(3):
         topic = f"created-at-{broker_id}"
         assert create(cluster, broker_id, topic) is Errors.NONE
-        led = cluster.leaderships(topic)
+        led = cluster.partition_states(topic)
         assert sorted(led) == list(range(PARTITIONS))
         assert all(len(row.leader_and_isr.isr) == REPLICATION_FACTOR for row in led.values())
         known = {row.partition for row in cluster.metadata(broker_id).partitions}
         assert known == set(range(PARTITIONS)), "whoever answers knows it"
 
 
-def test_topics_are_created_while_another_controller_is_elected(cluster: RunningCluster):
+def test_topics_are_created_while_another_controller_is_elected(cluster: RegentCluster):
     ruling = cluster.controller()
     assert ruling is not None
     others = [broker_id for broker_id in range(3) if broker_id != ruling]
@@ -75,4 +76,4 @@ def test_topics_are_created_while_another_controller_is_elected(cluster: Running
         ]
     assert [answer.result() for answer in answers] == [Errors.NONE] * 6
     for number in range(6):
-        assert sorted(cluster.leaderships(f"t{number}")) == list(range(PARTITIONS))
+        assert sorted(cluster.partition_states(f"t{number}")) == list(range(PARTITIONS))

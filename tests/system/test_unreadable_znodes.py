@@ -13,6 +13,8 @@ from kazoo.client import KazooClient
 from kazoo.security import OPEN_ACL_UNSAFE, make_digest_acl
 
 from regent.core.model import ReplicaAssignment
+from regent.testing.regent_cluster import RegentCluster
+from regent.testing.waits import eventually
 from regent.zk.client.operations import ANY_VERSION, Create, Delete
 from regent.zk.codecs.admin_znodes import ConfigEntityZNode
 from regent.zk.codecs.znodes import (
@@ -22,7 +24,6 @@ from regent.zk.codecs.znodes import (
     TopicZNode,
     encode_topic_id,
 )
-from tests.support.running_cluster import RunningCluster, eventually
 from tests.support.zookeeper_sessions import deny_reading
 
 pytestmark = [pytest.mark.system, pytest.mark.zookeeper]
@@ -39,7 +40,7 @@ def refusal(path: str) -> str:
 
 
 @contextmanager
-def denied(cluster: RunningCluster, path: str) -> Iterator[None]:
+def denied(cluster: RegentCluster, path: str) -> Iterator[None]:
     """Let only those who know a password use a znode, for the block; no watch fires."""
     client = KazooClient(cluster.description["zookeeper"])
     client.start()
@@ -55,7 +56,7 @@ def denied(cluster: RunningCluster, path: str) -> Iterator[None]:
 
 
 def test_a_poisoned_topic_and_a_poisoned_configuration_stop_nobody_else(tmp_path: Path) -> None:
-    with RunningCluster(tmp_path, "--no-placement-service") as cluster:
+    with RegentCluster(tmp_path, "--no-placement-service") as cluster:
         address = cluster.description["zookeeper"]
         cluster.create_topic_on("good", list(ALL))
         cluster.create_topic_on("secret", [(0, 1, 2)])
@@ -73,7 +74,7 @@ def test_a_poisoned_topic_and_a_poisoned_configuration_stop_nobody_else(tmp_path
         others = {0, 1, 2} - {killed}
         cluster.signal(killed, signal.SIGKILL)
         cluster.await_isrs("good", others)
-        leaders = {s.leader_and_isr.leader for s in cluster.leaderships("good").values()}
+        leaders = {s.leader_and_isr.leader for s in cluster.partition_states("good").values()}
         assert leaders <= others
         status = cluster.status()
         reasons = [r for r in status["reasons"] if "evil" in r]
@@ -96,7 +97,7 @@ def test_a_poisoned_topic_and_a_poisoned_configuration_stop_nobody_else(tmp_path
 def test_lists_and_the_controller_s_znode_that_nobody_may_read_use_up_no_epochs(
     tmp_path: Path,
 ) -> None:
-    with RunningCluster(tmp_path, "--no-placement-service") as cluster:
+    with RegentCluster(tmp_path, "--no-placement-service") as cluster:
         cluster.create_topic_on("good", list(ALL))
         cluster.await_isrs("good", {0, 1, 2})
         epoch, controller = cluster.controller_epoch(), cluster.controller()

@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 from regent.config.command_line import COMMAND
+from regent.testing.waits import eventually
 from regent.zk.client.operations import ANY_VERSION, Delete
 from tests.support.operated_cluster import ELECT, REASSIGN, OperatedCluster
-from tests.support.running_cluster import eventually
 from tests.support.znode_writes import (
     ID,
     MS,
@@ -241,7 +241,7 @@ def test_added_partitions_are_created_and_the_topic_keeps_its_id(cluster: Operat
     before = cluster.zookeeper.get(topic)
     history, epoch = History(cluster), cluster.controller_epoch()
     cluster.rewrite(topic, '{"version":1,"partitions":{"1":[1,2],"0":[0,1]}}')
-    eventually(lambda: 1 in cluster.leaderships("expanded"), "the new partition is led")
+    eventually(lambda: 1 in cluster.partition_states("expanded"), "the new partition is led")
     assert history.writes(topic) == [
         change(topic, {"version": 1, "partitions": {"0": [0, 1], "1": [1, 2]}}),
         change(topic, topic_znode([[0, 1], [1, 2]])),

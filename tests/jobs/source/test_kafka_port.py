@@ -24,17 +24,17 @@ TIME_MS = int(time.time() * 1000) - 60_000  # old records would be deleted
 def journal(cluster: BreakableCluster) -> BreakableCluster:
     """A topic of twenty records, a second apart; the first five are deleted."""
     cluster.create_safe_topic("journal", 2)
-    client = producer(cluster.bootstrap)
+    client = producer(cluster.bootstrap_servers)
     for number in range(20):
         produce(client, "journal", [b"%d" % number], timestamp=TIME_MS + 1000 * number)
-    admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
     position = KafkaPosition("journal", 0, 5)
     admin.delete_records([position])[position].result(TIMEOUT_S)
     return cluster
 
 
 def port(cluster: BreakableCluster, *, strict: bool = True, timeout_s: float = 60.0) -> KafkaPort:
-    settings = {"bootstrap.servers": cluster.bootstrap}
+    settings = {"bootstrap.servers": cluster.bootstrap_servers}
     return KafkaPort(settings, fail_on_data_loss=strict, poll_timeout_s=timeout_s)
 
 
@@ -89,7 +89,7 @@ def test_records_beyond_the_end_are_waited_for_and_then_missed(journal: Breakabl
 def test_a_leader_and_controller_that_dies_is_not_asked_any_more(journal: BreakableCluster):
     store = port(journal)
     ends = store.latest([FIRST, OTHER])
-    victim = journal.leader_of(FIRST)
+    victim = journal.leader_of(*FIRST)
     journal.kill(victim)
     try:
         assert store.partitions(Subscription(topics=("journal",))) == [FIRST, OTHER]

@@ -16,9 +16,9 @@ from pyspark.sql import functions as F  # noqa: N812
 from regent.jobs.source.columns import arrow_schema, record_schema
 from regent.jobs.source.log_directories import LogDirectories
 from regent.jobs.source.offset_range import OffsetRange
+from regent.testing.waits import eventually
 from tests.clients.librdkafka import consumer, produce, producer, read_to_end
 from tests.support.breakable_cluster import BROKERS, BreakableCluster
-from tests.support.running_cluster import eventually
 
 pytestmark = [pytest.mark.spark, pytest.mark.system, pytest.mark.zookeeper]
 
@@ -31,7 +31,7 @@ TYPES = {1: 0, 2: 1}  # librdkafka's numbers of timestamp types, and Spark's
 def consumed(cluster: BreakableCluster, topic: str) -> list[Message]:
     """Return what a plain consumer gets, by partition and offset."""
     starts = [KafkaPosition(topic, number, 0) for number in range(PARTITIONS)]
-    found = read_to_end(consumer(cluster.bootstrap), *starts)
+    found = read_to_end(consumer(cluster.bootstrap_servers), *starts)
     return sorted(found, key=lambda message: (message.partition(), message.offset()))
 
 
@@ -52,7 +52,9 @@ def row_of(message: Message) -> dict[str, Any]:
 
 
 def read(session: SparkSession, cluster: BreakableCluster, topic: str) -> DataFrame:
-    reader = session.read.format("regent").option("kafka.bootstrap.servers", cluster.bootstrap)
+    reader = session.read.format("regent").option(
+        "kafka.bootstrap.servers", cluster.bootstrap_servers
+    )
     return reader.option("subscribe", topic).option("includeHeaders", "true").load()
 
 
@@ -67,7 +69,7 @@ def in_order(table: pa.Table) -> list[dict[str, Any]]:
 def produce_of_all_kinds(cluster: BreakableCluster, topic: str) -> None:
     """Write records with and without keys, values, headers, in every compression."""
     for number, kind in enumerate(("none", "gzip", "snappy", "lz4", "zstd")):
-        client = producer(cluster.bootstrap, compression_type=kind, batch_size=16_384)
+        client = producer(cluster.bootstrap_servers, compression_type=kind, batch_size=16_384)
         values = [b"%s %d " % (kind.encode(), n) * (1 + n % 50) for n in range(300)]
         for partition in range(PARTITIONS):
             produce(client, topic, values, partition, key=kind, timestamp=TIME_MS + number)
@@ -88,7 +90,7 @@ def test_batch_reads_have_what_a_plain_consumer_gets(
     frame = read(session, cluster, "kinds").where(f"partition = 1 and {since}")
     young = [r for r in expected if r["partition"] == 1 and r["timestamp"] >= TIME_MS + 4]
     assert in_order(frame.toArrow()) == young
-    leader = cluster.log_directories(cluster.leader_of(partitions[1]))
+    leader = cluster.log_directories(cluster.leader_of(*partitions[1]))
     offline = LogDirectories(leader, include_uncommitted=True, fail_on_data_loss=True)
     schema = arrow_schema(record_schema(include_headers=True))
     whole = OffsetRange(partitions[1], 0, offline.latest([partitions[1]])[partitions[1]])
@@ -100,7 +102,7 @@ def test_a_stream_has_each_record_once_over_restarts_and_leader_changes(
     session: SparkSession, cluster: BreakableCluster, tmp_path: Path
 ):
     partitions = cluster.create_safe_topic("stream", PARTITIONS)
-    client = producer(cluster.bootstrap, enable_idempotence=True)
+    client = producer(cluster.bootstrap_servers, enable_idempotence=True)
     batches: dict[int, list[tuple[int, int, bytes]]] = {}
 
     def keep(frame: DataFrame, number: int) -> None:
@@ -113,7 +115,7 @@ def test_a_stream_has_each_record_once_over_restarts_and_leader_changes(
 
     def start(**trigger: Any) -> Any:
         reader = session.readStream.format("regent").option("subscribe", "stream")
-        reader = reader.option("kafka.bootstrap.servers", cluster.bootstrap)
+        reader = reader.option("kafka.bootstrap.servers", cluster.bootstrap_servers)
         frame = reader.option("startingOffsets", "earliest").load()
         writer = frame.writeStream.foreachBatch(keep).trigger(**trigger)
         return writer.option("checkpointLocation", str(tmp_path)).start()
@@ -129,7 +131,7 @@ def test_a_stream_has_each_record_once_over_restarts_and_leader_changes(
     try:
         send(b"running")
         eventually(lambda: count() == 1200, "the stream follows", TIMEOUT_S)
-        victim = cluster.leader_of(partitions[0])
+        victim = cluster.leader_of(*partitions[0])
         cluster.kill(victim)
         send(b"without-a-broker")
         eventually(lambda: count() == 1800, "the stream finds the next leader", TIMEOUT_S)
@@ -155,7 +157,9 @@ def test_what_is_written_is_read(session: SparkSession, cluster: BreakableCluste
             "headers"
         ),
     )
-    writer = frame.write.format("regent").option("kafka.bootstrap.servers", cluster.bootstrap)
+    writer = frame.write.format("regent").option(
+        "kafka.bootstrap.servers", cluster.bootstrap_servers
+    )
     writer.option("topic", "written").mode("append").save()
     messages = consumed(cluster, "written")
     numbers = {m.value(): n for n in range(500) for m in messages if m.value() == b"value-%d" % n}
@@ -182,7 +186,9 @@ def test_the_rows_of_a_task_that_runs_twice_are_written_once(
     cluster.create_safe_topic("retried", PARTITIONS)
     values = F.udf(value, "string", useArrow=False)
     frame = session.range(0, count, 1, 2).select(values("id").alias("value"))
-    writer = frame.write.format("regent").option("kafka.bootstrap.servers", cluster.bootstrap)
+    writer = frame.write.format("regent").option(
+        "kafka.bootstrap.servers", cluster.bootstrap_servers
+    )
     writer = writer.option("topic", "retried").option("stagingLocation", str(tmp_path / "staging"))
     writer.option("kafka.batch.size", "16384").mode("append").save()  # its segments are small
     written = sorted(message.value() or b"" for message in consumed(cluster, "retried"))
@@ -195,14 +201,16 @@ def test_a_stream_into_a_topic_writes_each_record_once(
 ):
     cluster.create_safe_topic("source", PARTITIONS)
     cluster.create_safe_topic("sink", PARTITIONS)
-    client = producer(cluster.bootstrap)
+    client = producer(cluster.bootstrap_servers)
 
     def copy() -> None:
         reader = session.readStream.format("regent").option("subscribe", "source")
-        reader = reader.option("kafka.bootstrap.servers", cluster.bootstrap)
+        reader = reader.option("kafka.bootstrap.servers", cluster.bootstrap_servers)
         frame = reader.option("startingOffsets", "earliest").load()
         writer = frame.select("key", "value", "partition").writeStream.format("regent")
-        writer = writer.option("kafka.bootstrap.servers", cluster.bootstrap).option("topic", "sink")
+        writer = writer.option("kafka.bootstrap.servers", cluster.bootstrap_servers).option(
+            "topic", "sink"
+        )
         writer = writer.option("stagingLocation", str(tmp_path / "staging"))
         writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint"))
         assert writer.trigger(availableNow=True).start().awaitTermination(TIMEOUT_S)

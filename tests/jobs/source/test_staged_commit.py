@@ -30,7 +30,7 @@ def topic(cluster: BreakableCluster) -> str:
 
 
 def options(cluster: BreakableCluster, staging: Path | None, commit_id: str | None = None):
-    return WriteOptions({"bootstrap.servers": cluster.bootstrap}, None, staging, commit_id)
+    return WriteOptions({"bootstrap.servers": cluster.bootstrap_servers}, None, staging, commit_id)
 
 
 def rows(topic: str, start: int, end: int) -> pa.RecordBatch:
@@ -46,7 +46,7 @@ def a_task_that_fails(topic: str, start: int) -> Iterator[pa.RecordBatch]:
 
 def messages(cluster: BreakableCluster, topic: str) -> list[Message]:
     starts = [KafkaPosition(topic, number, 0) for number in range(PARTITIONS)]
-    return read_to_end(consumer(cluster.bootstrap), *starts)
+    return read_to_end(consumer(cluster.bootstrap_servers), *starts)
 
 
 def numbers(cluster: BreakableCluster, topic: str) -> list[int]:

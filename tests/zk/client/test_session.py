@@ -9,11 +9,11 @@ from contextlib import ExitStack
 import pytest
 
 from regent.core.errors import ForeignDirectoryError, SessionExpiredError
+from regent.testing.waits import eventually
 from regent.zk.client.operations import ConnectionLossError, Create, SetData, WatchEvent, ZooKeeper
 from regent.zk.client.session import SessionKeeper, close_session
 from regent.zk.client.zookeeper_client import ZooKeeperClient
 from regent.zk.embedded.embedded_zookeeper import EmbeddedZooKeeper
-from tests.support.running_cluster import eventually
 from tests.support.tcp_proxy import TcpProxy
 
 pytestmark = pytest.mark.zookeeper

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from regent.config.java import JavaNotFoundError
+from regent.testing.waits import eventually
 from regent.zk.client.operations import ConnectionLossError, Create
 from regent.zk.client.zookeeper_client import ZooKeeperClient
 from regent.zk.embedded.embedded_zookeeper import (
@@ -21,7 +22,6 @@ from regent.zk.embedded.embedded_zookeeper import (
     ZooKeeperStartError,
     start_ensemble,
 )
-from tests.support.running_cluster import eventually
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.usefixtures("zookeeper_server")]
 

@@ -1,0 +1,120 @@
+"""The fixtures, as an application uses them: pytest in a folder of its own."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from regent.testing.waits import eventually
+
+pytestmark = [pytest.mark.system, pytest.mark.zookeeper]
+
+APPLICATION_TESTS = """
+
+def test_a_topic_has_leaders(regent_cluster, regent_topic):
+    assert regent_cluster.leader_of(regent_topic) in regent_cluster.brokers
+
+
+def test_another_replica_leads_when_the_leader_dies(regent_cluster, regent_topic):
+    killed = regent_cluster.kill_leader_of(regent_topic)
+    assert regent_cluster.leader_of(regent_topic) != killed
+
+
+def test_the_next_test_has_a_whole_cluster(regent_cluster, regent_topics):
+    topic = regent_topics(partitions=4, replication_factor=2, config={"retention.ms": "5000"})
+    assert len(regent_cluster.partition_states(topic)) == 4
+    regent_cluster.await_ready()
+    former = regent_cluster.await_controller()
+    assert regent_cluster.move_controller() != former
+
+
+def test_a_pause_costs_the_leadership(regent_cluster, regent_topic):
+    leader = regent_cluster.leader_of(regent_topic)
+    regent_cluster.pause(leader)
+    regent_cluster.await_leader(regent_topic, other_than=leader)
+    regent_cluster.resume(leader)
+    regent_cluster.await_isrs(regent_topic, set(regent_cluster.brokers))
+
+
+def test_a_full_disk_costs_the_leadership(regent_cluster, regent_topic):
+    leader = regent_cluster.leader_of(regent_topic)
+    regent_cluster.fill_disk(leader)
+    regent_cluster.await_leader(regent_topic, other_than=leader)
+    regent_cluster.restart(leader)
+    regent_cluster.await_isrs(regent_topic, set(regent_cluster.brokers))
+
+
+def test_without_zookeeper_leaders_go_on(regent_cluster, regent_topic):
+    leader = regent_cluster.leader_of(regent_topic)
+    regent_cluster.stop_zookeeper()
+    regent_cluster.start_zookeeper()
+    assert regent_cluster.leader_of(regent_topic) == leader
+"""
+
+
+def test_an_application_uses_the_fixtures(tmp_path: Path) -> None:
+    (tmp_path / "test_application.py").write_text(APPLICATION_TESTS)
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path)]
+
+    ended = subprocess.run(
+        [*command, "--rootdir", str(tmp_path), "--durations=8"],
+        cwd=tmp_path,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=180,
+        check=False,
+    )
+
+    assert "6 passed" in ended.stdout, ended.stdout + ended.stderr
+    assert not list(tmp_path.glob("regent-*"))
+
+
+def test_nothing_is_left_when_the_tests_are_killed(tmp_path: Path) -> None:
+    program = (
+        "import os, signal, sys\n"
+        "from regent.testing import cluster\n"
+        "with cluster(brokers=1) as running:\n"
+        "    print(running.data_dir.parent, running.process.pid, running.pid(0), flush=True)\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    killed = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        stdout=subprocess.PIPE,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    folder, *pids = killed.stdout.split()
+
+    assert killed.returncode == -signal.SIGKILL
+    eventually(lambda: not Path(folder).exists(), "the folder is gone")
+    for pid in map(int, pids):
+        eventually(partial(_is_gone, pid), "the process is gone")
+
+
+def test_loading_the_plugin_imports_nothing_heavy() -> None:
+    program = (
+        "import sys, regent.testing.plugin\n"
+        "print(sorted({name.partition('.')[0] for name in sys.modules}"
+        " & {'kazoo', 'zmq', 'msgpack', 'pykka', 'click', 'pyspark', 'orjson'}))\n"
+    )
+    loaded = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert loaded.stdout == "[]\n"
+
+
+def _is_gone(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    return False
