@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import os
 import random
-import signal
 import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -64,41 +62,13 @@ class BreakableCluster(RegentCluster):
         except BaseException:
             self.server.stop()
             raise
-        self._ports = {b["id"]: b["port"] for b in self.description["brokers"]}
 
     def close(self) -> None:
         """End everything, however it stands."""
-        for broker_id in BROKERS:
-            self.resume(broker_id)
         super().close()
         self.server.stop()
 
-    @property
-    def bootstrap(self) -> str:
-        """Where Kafka's clients begin, whoever lives: brokers come back where they were."""
-        return ",".join(f"127.0.0.1:{port}" for port in self._ports.values())
-
     # --- brokers ---
-
-    def kill(self, *brokers: BrokerId) -> None:
-        """End brokers by ``kill -9``, at once, and wait until all others see it."""
-        self._end(signal.SIGKILL, brokers)
-
-    def shut_down(self, broker_id: BrokerId) -> None:
-        """End a broker in order and wait until all others see it."""
-        self._end(signal.SIGTERM, [broker_id])
-
-    def _end(self, number: signal.Signals, brokers: Sequence[BrokerId]) -> None:
-        pids = [self.pid(broker_id) for broker_id in brokers]
-        for broker_id in brokers:
-            self.signal(broker_id, number)
-        for broker_id, pid in zip(brokers, pids, strict=True):
-            self.await_end(broker_id, pid, TIMEOUT_S)
-        for broker_id in brokers:
-            eventually(partial(self._is_gone, broker_id), "its registration is gone")
-
-    def _is_gone(self, broker_id: BrokerId) -> bool:
-        return self.broker_epoch(broker_id) is None
 
     def revive(self, broker_id: BrokerId) -> None:
         """Start a broker that has ended, where clients know it."""
@@ -108,18 +78,6 @@ class BreakableCluster(RegentCluster):
     def broker_arguments(self, broker_id: BrokerId) -> list[str]:
         """Return what the command line of a broker says beside where it is."""
         return ["--config", str(self._config), "--port", str(self._ports[broker_id])]
-
-    def pause(self, broker_id: BrokerId) -> None:
-        """Stop a broker in its tracks and wait until its session has ended."""
-        self.signal(broker_id, signal.SIGSTOP)
-        eventually(lambda: self.broker_epoch(broker_id) is None, "its session has ended")
-
-    def resume(self, broker_id: BrokerId) -> None:
-        """Let a paused broker go on."""
-        try:
-            self.signal(broker_id, signal.SIGCONT)
-        except (ProcessLookupError, LookupError, StopIteration):
-            return
 
     # --- topics ---
 
