@@ -107,8 +107,7 @@ class ControllerEventManager(RegentActor):
             done = self._process(event, now_ms, reply)
         self.stats.gauges = self._gauges()
         handling_ms = (time.monotonic() - started) * 1000
-        if not isinstance(event, events.DescribeTopics):  # it only looks, and many times a second
-            self._record(event, done, now_ms, handling_ms)
+        self._record(event, done, now_ms, handling_ms)
         if reply is not None and not isinstance(message, ControllerRequest):
             reply.set(None)  # who asks with an event wants to know when it has been processed
 

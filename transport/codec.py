@@ -103,9 +103,6 @@ _APIS: Final[Mapping[ApiKey, _Api]] = {
         controller.AlterPartitionRequest, controller.AlterPartitionResponse
     ),
     ApiKey.DESCRIBE_METADATA: _Api(broker.DescribeMetadataRequest, broker.DescribeMetadataResponse),
-    ApiKey.DESCRIBE_TOPICS: _Api(
-        controller.DescribeTopicsRequest, controller.DescribeTopicsResponse
-    ),
     ApiKey.SHUTDOWN_BROKER: _Api(
         broker.ShutdownBrokerRequest, broker.ShutdownBrokerResponse, _SMALL
     ),

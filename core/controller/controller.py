@@ -16,7 +16,7 @@ from typing import assert_never
 
 from regent.core.controller import set_aside
 from regent.core.controller.alter_partition import AlterPartitions
-from regent.core.controller.answers import describe_topics, refusal
+from regent.core.controller.answers import refusal
 from regent.core.controller.broker_health import BrokerHealth
 from regent.core.controller.broker_membership import BrokerMembership
 from regent.core.controller.context import ControllerContext
@@ -47,7 +47,6 @@ from regent.core.controller.events import (
     ControllerChange,
     ControllerEvent,
     ControllerFailuresChange,
-    DescribeTopics,
     EventsLost,
     Expire,
     IsrChangeNotification,
@@ -290,8 +289,6 @@ class Controller:
                 self._reply(request_id, self._reassignments.submit(request))
             case ListPartitionReassignments(request_id, request):
                 self._reply(request_id, self._reassignments.ongoing(request))
-            case DescribeTopics(request_id, topics):
-                self._reply(request_id, describe_topics(self.context, topics))
             case (
                 LeaderAndIsrResponseReceived(response=response)
                 | UpdateMetadataResponseReceived(response=response)

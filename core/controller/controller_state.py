@@ -97,4 +97,4 @@ _STATES: dict[type[ControllerEvent], ControllerState] = {
 
 def state_of(event: ControllerEvent) -> ControllerState:
     """Return the state the controller is in while it handles ``event``."""
-    return _STATES.get(type(event), ControllerState.IDLE)
+    return _STATES[type(event)]

@@ -25,7 +25,6 @@ from regent.core.protocol.controller import (
     ControlledShutdownRequest,
     ControllerRequest,
     DescribeControllerRequest,
-    DescribeTopicsRequest,
     ElectLeadersRequest,
     ListPartitionReassignmentsRequest,
 )
@@ -221,14 +220,6 @@ class ListPartitionReassignments:
 
 
 @dataclass(frozen=True, slots=True)
-class DescribeTopics:
-    """Somebody asks what the controller knows of some topics (None: of all)."""
-
-    request_id: RequestId
-    topics: tuple[str, ...] | None
-
-
-@dataclass(frozen=True, slots=True)
 class LeaderAndIsrResponseReceived:
     """A broker answered a LeaderAndIsr; ``header`` is the one the request carried.
 
@@ -344,7 +335,6 @@ ControllerEvent: TypeAlias = (
     | ReplicaLeaderElection
     | ApiPartitionReassignment
     | ListPartitionReassignments
-    | DescribeTopics
     | LeaderAndIsrResponseReceived
     | UpdateMetadataResponseReceived
     | TopicDeletionStopReplicaResponseReceived
@@ -395,7 +385,6 @@ _ABOUT_ONE_OF_MANY = (
     ReplicaLeaderElection,
     ApiPartitionReassignment,
     ListPartitionReassignments,
-    DescribeTopics,
     LeaderAndIsrResponseReceived,
     UpdateMetadataResponseReceived,
     TopicDeletionStopReplicaResponseReceived,
@@ -436,8 +425,6 @@ def event_of(request: ControllerRequest, request_id: RequestId) -> ControllerEve
     match request:
         case ControlledShutdownRequest(broker_id, broker_epoch):
             return ControlledShutdown(request_id, broker_id, broker_epoch)
-        case DescribeTopicsRequest(topics):
-            return DescribeTopics(request_id, topics)
         case AlterPartitionRequest():
             return AlterPartitionReceived(request_id, request)
         case ElectLeadersRequest():

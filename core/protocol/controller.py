@@ -27,33 +27,6 @@ class ControlledShutdownResponse:
     remaining_partitions: tuple[TopicPartition, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class DescribeTopicsRequest:
-    """To the controller: what do you know of these topics? ``None`` = every topic."""
-
-    topics: tuple[str, ...] | None = None
-
-
-class ControllerPartition(NamedTuple):
-    """One partition as the controller sees it; leader and epoch are -1 before its election."""
-
-    topic: str
-    partition: int
-    leader: BrokerId
-    leader_epoch: int
-    isr: tuple[BrokerId, ...]
-    replicas: tuple[BrokerId, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class DescribeTopicsResponse:
-    """The controller's view; a topic it does not know has no rows."""
-
-    error_code: Errors
-    controller_epoch: int = 0
-    partitions: tuple[ControllerPartition, ...] = ()
-
-
 class AlterPartitionRow(NamedTuple):
     """The ISR a leader proposes for one partition (KIP-497).
 
@@ -233,7 +206,6 @@ class DescribeControllerResponse:
 
 ControllerRequest: TypeAlias = (
     ControlledShutdownRequest
-    | DescribeTopicsRequest
     | DescribeControllerRequest
     | AlterPartitionRequest
     | ElectLeadersRequest
@@ -242,7 +214,6 @@ ControllerRequest: TypeAlias = (
 )
 ControllerResponse: TypeAlias = (
     ControlledShutdownResponse
-    | DescribeTopicsResponse
     | DescribeControllerResponse
     | AlterPartitionResponse
     | ElectLeadersResponse

@@ -24,7 +24,7 @@ from regent.core.controller.events import (
     is_always_queued,
 )
 from regent.core.errors import Errors
-from regent.core.model import BrokerId, ReplicaAssignment
+from regent.core.model import BrokerId, ReplicaAssignment, TopicPartition
 from regent.core.protocol.control import (
     ControlHeader,
     LeaderAndIsrRequest,
@@ -36,15 +36,21 @@ from regent.core.protocol.controller import (
     AlterPartitionRequest,
     ControlledShutdownRequest,
     ControlledShutdownResponse,
-    DescribeTopicsRequest,
-    DescribeTopicsResponse,
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsResponse,
 )
 from regent.zk.client.requests import RequestRefusedError
-from regent.zk.codecs.znodes import BrokerIdZNode, ControllerZNode, TopicZNode
+from regent.zk.codecs.znodes import (
+    BrokerIdZNode,
+    ControllerZNode,
+    TopicPartitionStateZNode,
+    TopicZNode,
+)
 from regent.zk.stores.failure_store import ControllerFailuresZNode
 from tests.support.fake_zookeeper import Call
 from tests.support.stage import TIMEOUT_S, Sent, Stage, ask
 
+REFUSED = ListPartitionReassignmentsResponse(Errors.NOT_CONTROLLER)
 PAYMENTS = {0: ReplicaAssignment((0, 1)), 1: ReplicaAssignment((1, 0))}
 
 
@@ -109,9 +115,10 @@ def test_a_controlled_shutdown_is_asked_of_the_actor_and_answered(stage: Stage):
     ask(controller, TopicChange())
     answer = ask(controller, ControlledShutdownRequest(1, epoch))
     assert answer == ControlledShutdownResponse(Errors.NONE)
-    described = ask(controller, DescribeTopicsRequest(("payments",)))
-    assert [p.leader for p in described.partitions] == [0, 0]
-    assert [p.isr for p in described.partitions] == [(0,), (0,)]
+    for number in PAYMENTS:
+        path = TopicPartitionStateZNode.path(TopicPartition("payments", number))
+        state = TopicPartitionStateZNode.decode(stage.zookeeper.snapshot()[path].data, path)
+        assert (state.leader_and_isr.leader, state.leader_and_isr.isr) == (0, (0,))
 
 
 def test_a_broker_that_does_not_rule_refuses_requests(stage: Stage):
@@ -119,8 +126,8 @@ def test_a_broker_that_does_not_rule_refuses_requests(stage: Stage):
     other = stage.controller(1)
     answer = ask(other, ControlledShutdownRequest(0, -1))
     assert answer == ControlledShutdownResponse(Errors.STALE_CONTROLLER_EPOCH)
-    answer = ask(other, DescribeTopicsRequest())
-    assert answer == DescribeTopicsResponse(Errors.NOT_CONTROLLER)
+    answer = ask(other, ListPartitionReassignmentsRequest())
+    assert answer == REFUSED
 
 
 def test_expiry_resigns_and_requests_behind_it_are_refused(stage: Stage):
@@ -135,9 +142,11 @@ def test_a_request_that_is_preempted_is_answered_as_by_no_controller(stage: Stag
     blocked = stage.zookeeper  # the queue cannot move while a handler waits for this lock
     with blocked._changed:
         controller.tell(TopicChange())
-        waiting = controller.ask(DescribeTopicsRequest(), block=False)
+        waiting = controller.ask(ListPartitionReassignmentsRequest(), block=False)
         controller.tell(ClearAndPut(Expire()))
-    assert waiting.get(timeout=TIMEOUT_S) == DescribeTopicsResponse(Errors.NOT_CONTROLLER)
+    assert waiting.get(timeout=TIMEOUT_S) == ListPartitionReassignmentsResponse(
+        Errors.NOT_CONTROLLER
+    )
 
 
 @pytest.mark.parametrize("news", [StandAgain(), UncleanLeaderElectionEnable(True)])
@@ -170,8 +179,10 @@ def test_nothing_is_handled_between_an_unexpected_error_and_the_resignation(stag
         controller.tell(
             LeaderAndIsrResponseReceived(0, ControlHeader(0, 1, epoch), nothing, not_an_answer)
         )
-        waiting = controller.ask(DescribeTopicsRequest(), block=False)
-    assert waiting.get(timeout=TIMEOUT_S) == DescribeTopicsResponse(Errors.NOT_CONTROLLER)
+        waiting = controller.ask(ListPartitionReassignmentsRequest(), block=False)
+    assert waiting.get(timeout=TIMEOUT_S) == ListPartitionReassignmentsResponse(
+        Errors.NOT_CONTROLLER
+    )
 
 
 def test_an_unexpected_error_moves_the_controller_and_nothing_dies(stage: Stage):
@@ -187,7 +198,7 @@ def test_an_unexpected_error_moves_the_controller_and_nothing_dies(stage: Stage)
 
     assert await_another_ruler(stage, 0) == 1
     assert len(stage.unexpected) == 1
-    answer = ask(first, DescribeTopicsRequest())
+    answer = ask(first, ListPartitionReassignmentsRequest())
     assert answer.error_code is Errors.NOT_CONTROLLER
 
 

@@ -24,7 +24,7 @@ from regent.core.protocol.control import (
     LeaderAndIsrType,
     UpdateMetadataResponse,
 )
-from regent.core.protocol.controller import AlterPartitionRequest
+from regent.core.protocol.controller import AlterPartitionRequest, ListPartitionReassignmentsRequest
 
 HEADER = ControlHeader(0, 1, 1)
 
@@ -154,7 +154,7 @@ def test_a_disk_that_fails_costs_lines_and_is_reported_once(
         (events.TopicChange(), "/brokers/topics"),
         (events.PartitionModifications("t"), "/brokers/topics/t"),
         (events.ControlledShutdown(1, 4, 5), "request of broker 4"),
-        (events.DescribeTopics(1, None), "request"),
+        (events.ListPartitionReassignments(1, ListPartitionReassignmentsRequest()), "request"),
         (
             events.LeaderAndIsrResponseReceived(
                 4,

@@ -9,7 +9,7 @@ from prometheus_client.core import Metric
 
 from regent.actors.event_manager_stats import EventManagerStats
 from regent.core.controller.controller_state import ControllerState
-from regent.core.controller.events import BrokerChange, DescribeTopics, TopicChange
+from regent.core.controller.events import BrokerChange, TopicChange
 from regent.core.model import ReplicaAssignment
 from regent.core.protocol.control import ControlResponse
 from regent.core.protocol.controller import UnansweredRequest
@@ -51,13 +51,6 @@ def test_an_event_that_fails_is_timed_as_well():
         raise LookupError
     assert stats.state is ControllerState.IDLE
     assert stats.timers["LeaderElectionRateAndTimeMs"].count == 1
-
-
-def test_a_mere_look_has_no_timer():
-    stats = EventManagerStats()
-    with stats.handling(DescribeTopics(1, None), queue_ms=0.0):
-        pass
-    assert sum(timer.count for timer in stats.timers.values()) == 0
 
 
 def test_queue_times_are_forgotten_after_a_quiet_while():

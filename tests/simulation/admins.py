@@ -11,7 +11,6 @@ from regent.core.model import BrokerId, ReplicaAssignment, TopicPartition
 from regent.core.protocol.controller import (
     AlterPartitionReassignmentsRequest,
     ControllerRequest,
-    DescribeTopicsRequest,
     ElectionType,
     ElectLeadersRequest,
     ListPartitionReassignmentsRequest,
@@ -287,7 +286,9 @@ class Admins:
 
     def _ask_what_there_is(self) -> None:
         self._ask(
-            self._random.choice((DescribeTopicsRequest(), ListPartitionReassignmentsRequest()))
+            self._random.choice(
+                (ListPartitionReassignmentsRequest(()), ListPartitionReassignmentsRequest())
+            )
         )
 
     def _ask(self, request: ControllerRequest) -> None:

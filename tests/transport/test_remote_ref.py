@@ -12,9 +12,8 @@ from regent.core.errors import Errors
 from regent.core.protocol.controller import (
     ControlledShutdownRequest,
     ControlledShutdownResponse,
-    DescribeTopicsRequest,
-    DescribeTopicsResponse,
 )
+from regent.core.protocol.topics import DeleteTopicsRequest, TopicOutcome, TopicsResponse
 from regent.transport.client import PeerUnreachableError, RequestAbandonedError, RequestTimeoutError
 from regent.transport.remote_ref import RemoteActorRef
 from regent.transport.server import IncomingRequest
@@ -23,6 +22,11 @@ from tests.transport.conftest import Serve
 
 SHUTDOWN = ControlledShutdownRequest(1, 2)
 SAFE = ControlledShutdownResponse(Errors.NONE)
+
+
+def answer_to(name: str) -> TopicsResponse:
+    """Answer a request to delete a topic."""
+    return TopicsResponse((TopicOutcome(name, Errors.NONE),))
 
 
 def test_ask_returns_the_answer(serve: Serve, context: Context) -> None:
@@ -55,17 +59,16 @@ def test_what_is_told_and_asked_arrives_in_that_order(serve: Serve, context: Con
     told: queue.Queue[str] = queue.Queue()
 
     def dispatch(request: IncomingRequest) -> None:
-        assert isinstance(request.body, DescribeTopicsRequest)
-        assert request.body.topics is not None
+        assert isinstance(request.body, DeleteTopicsRequest)
         told.put(request.body.topics[0])
-        request.reply(DescribeTopicsResponse(Errors.NONE, int(request.body.topics[0])))
+        request.reply(answer_to(request.body.topics[0]))
 
     server = serve(dispatch)
     with RemoteActorRef(context, server.endpoint, client_id="broker-1") as ref:
         for number in range(500):
-            ref.tell(DescribeTopicsRequest((str(number),)))
-        answer = ref.ask(DescribeTopicsRequest(("500",)), timeout=5)
-    assert answer == DescribeTopicsResponse(Errors.NONE, 500)
+            ref.tell(DeleteTopicsRequest((str(number),), 0))
+        answer = ref.ask(DeleteTopicsRequest(("500",), 0), timeout=5)
+    assert answer == answer_to(str(500))
     assert [told.get(timeout=5) for _ in range(501)] == [str(number) for number in range(501)]
 
 
@@ -88,16 +91,15 @@ def test_telling_nobody_is_logged_and_raises_nothing(
 
 def test_threads_that_ask_at_once_get_their_own_answers(serve: Serve, context: Context) -> None:
     def echo(request: IncomingRequest) -> None:
-        assert isinstance(request.body, DescribeTopicsRequest)
-        assert request.body.topics is not None
-        request.reply(DescribeTopicsResponse(Errors.NONE, int(request.body.topics[0])))
+        assert isinstance(request.body, DeleteTopicsRequest)
+        request.reply(answer_to(request.body.topics[0]))
 
     answers: queue.Queue[tuple[int, object]] = queue.Queue()
     with RemoteActorRef(context, serve(echo).endpoint, client_id="broker-1") as ref:
 
         def ask(number: int) -> None:
             for _ in range(20):
-                request = DescribeTopicsRequest((str(number),))
+                request = DeleteTopicsRequest((str(number),), 0)
                 answers.put((number, ref.ask(request, timeout=10)))
 
         threads = [threading.Thread(target=ask, args=(number,)) for number in range(8)]
@@ -107,7 +109,7 @@ def test_threads_that_ask_at_once_get_their_own_answers(serve: Serve, context: C
             thread.join(20)
     for _ in range(8 * 20):
         number, answer = answers.get(timeout=5)
-        assert answer == DescribeTopicsResponse(Errors.NONE, number)
+        assert answer == answer_to(str(number))
 
 
 def test_closing_abandons_the_ask_that_is_going_on(serve: Serve, context: Context) -> None:

@@ -15,8 +15,8 @@ from regent.config.addresses import port_of
 from regent.core.errors import Errors, RegentError
 from regent.core.protocol.api import ApiKey
 from regent.core.protocol.control import ControlHeader, StopReplicaRequest, StopReplicaResponse
-from regent.core.protocol.controller import DescribeTopicsRequest, DescribeTopicsResponse
 from regent.core.protocol.placement import PlacementStatusResponse
+from regent.core.protocol.topics import DeleteTopicsRequest, TopicOutcome, TopicsResponse
 from regent.transport.client import RequestFailedError
 from regent.transport.server import ControlServer, IncomingRequest, PortInUseError, Rejection
 from regent.transport.sockets import Context, new_context, open_socket
@@ -28,6 +28,11 @@ from tests.transport.raw_peer import READY, STATUS, RawPeer, answer_ready
 @pytest.fixture
 def server(serve: Serve) -> ControlServer:
     return serve(answer_ready)
+
+
+def answer_to(name: str) -> TopicsResponse:
+    """Answer a request to delete a topic."""
+    return TopicsResponse((TopicOutcome(name, Errors.NONE),))
 
 
 def test_a_request_arrives_whole_and_its_answer_comes_back(serve: Serve, connect: Connect) -> None:
@@ -93,14 +98,14 @@ def test_an_exception_in_dispatch_is_answered_and_the_next_request_served(
     serve: Serve, connect: Connect, caplog: pytest.LogCaptureFixture
 ) -> None:
     def dispatch(request: IncomingRequest) -> None:
-        if isinstance(request.body, DescribeTopicsRequest):
+        if isinstance(request.body, DeleteTopicsRequest):
             raise KeyError("surprise")
         request.reply(READY)
 
     server = serve(dispatch)
     client = connect(server.endpoint)
     with pytest.raises(RequestFailedError) as caught:
-        client.request(DescribeTopicsRequest(), timeout_ms=5000)
+        client.request(DeleteTopicsRequest((), 0), timeout_ms=5000)
     assert caught.value.error_code is Errors.UNKNOWN_SERVER_ERROR
     assert client.request(STATUS, timeout_ms=5000) == READY
     assert server.rejected.counts == {Rejection.DISPATCH_FAILED: 1}
@@ -109,7 +114,7 @@ def test_an_exception_in_dispatch_is_answered_and_the_next_request_served(
 
 @pytest.mark.parametrize(
     "response",
-    [DescribeTopicsResponse(Errors.NONE), PlacementStatusResponse(Errors.NONE, "\ud800")],
+    [TopicsResponse(()), PlacementStatusResponse(Errors.NONE, "\ud800")],
 )
 def test_an_answer_that_cannot_be_sent_becomes_an_error(
     serve: Serve, connect: Connect, response: PlacementStatusResponse
@@ -134,9 +139,8 @@ def many_open_files() -> Iterator[None]:
 
 def test_200_clients_at_once_get_their_own_answers(serve: Serve, connect: Connect) -> None:
     def echo(request: IncomingRequest) -> None:
-        assert isinstance(request.body, DescribeTopicsRequest)
-        assert request.body.topics is not None
-        request.reply(DescribeTopicsResponse(Errors.NONE, int(request.body.topics[0])))
+        assert isinstance(request.body, DeleteTopicsRequest)
+        request.reply(answer_to(request.body.topics[0]))
 
     server = serve(echo)
     everybody = threading.Barrier(200, timeout=20)
@@ -146,9 +150,9 @@ def test_200_clients_at_once_get_their_own_answers(serve: Serve, connect: Connec
         client = connect(server.endpoint)
         for offset in (0, 1000):
             everybody.wait()
-            request = DescribeTopicsRequest((str(number + offset),))
+            request = DeleteTopicsRequest((str(number + offset),), 0)
             response = client.request(request, timeout_ms=10_000)
-            if response != DescribeTopicsResponse(Errors.NONE, number + offset):
+            if response != answer_to(str(number + offset)):
                 wrong.put(response)
         client.close()
 

@@ -29,9 +29,9 @@ from regent.core.controller.events import (
     ControlledShutdownAbandoned,
     ControllerChange,
     ControllerEvent,
-    DescribeTopics,
     Expire,
     LeaderAndIsrResponseReceived,
+    ListPartitionReassignments,
     PartitionModifications,
     Reelect,
     RegisterBrokerAndReelect,
@@ -41,7 +41,7 @@ from regent.core.controller.events import (
 )
 from regent.core.controller.term import ControllerSettings
 from regent.core.errors import Errors, ForeignDirectoryError
-from regent.core.model import MAX_CONTROLLER_EPOCH, NO_LEADER, UNKNOWN_BROKER_EPOCH, TopicPartition
+from regent.core.model import MAX_CONTROLLER_EPOCH, UNKNOWN_BROKER_EPOCH, TopicPartition
 from regent.core.protocol.control import (
     ControlHeader,
     LeaderAndIsrRequest,
@@ -54,8 +54,8 @@ from regent.core.protocol.control import (
 )
 from regent.core.protocol.controller import (
     ControlledShutdownResponse,
-    ControllerPartition,
-    DescribeTopicsResponse,
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsResponse,
 )
 from regent.zk.codecs.znodes import BrokerIdsZNode, BrokerIdZNode
 from regent.zk.stores.controller_store import ZkControllerStore
@@ -402,19 +402,6 @@ def test_a_controlled_shutdown_is_answered_when_the_new_leader_has_taken_over(
     assert ruler.handle(answered) == [Reply(17, ControlledShutdownResponse(Errors.NONE))]
 
 
-def test_it_describes_what_it_knows(tree: Tree, ruler: Candidate) -> None:
-    tree.put_topic("a", {1: (9,), 0: (2,)})
-    ruler.catch_up()
-    t0 = ControllerPartition("t", 0, 1, 0, (1, 2), (1, 2))
-    t1 = ControllerPartition("t", 1, 2, 0, (2, 1), (2, 1))
-    a0 = ControllerPartition("a", 0, 2, 0, (2,), (2,))
-    a1 = ControllerPartition("a", 1, NO_LEADER, -1, (), (9,))
-    (everything,) = ruler.handle(DescribeTopics(3, None))
-    assert everything == Reply(3, DescribeTopicsResponse(Errors.NONE, 1, (a0, a1, t0, t1)))
-    (some,) = ruler.handle(DescribeTopics(4, ("t", "unknown")))
-    assert some == Reply(4, DescribeTopicsResponse(Errors.NONE, 1, (t0, t1)))
-
-
 def test_what_changed_is_recorded_last_and_in_moderation(tree: Tree, ruler: Candidate) -> None:
     tree.put_topic("wide", dict.fromkeys(range(50), (1, 2)), topic_id(5))
     effects = ruler.catch_up()
@@ -587,8 +574,8 @@ def test_who_does_not_rule_refuses_requests_and_ignores_the_rest(
     assert other.handle(ControlledShutdown(1, 5, 1)) == [
         Reply(1, ControlledShutdownResponse(Errors.STALE_CONTROLLER_EPOCH))
     ]
-    assert other.handle(DescribeTopics(2, None)) == [
-        Reply(2, DescribeTopicsResponse(Errors.NOT_CONTROLLER))
+    assert other.handle(ListPartitionReassignments(2, ListPartitionReassignmentsRequest())) == [
+        Reply(2, ListPartitionReassignmentsResponse(Errors.NOT_CONTROLLER))
     ]
     for event in OF_THE_ACTIVE_ONE:
         assert other.handle(event) == []
@@ -598,7 +585,9 @@ def test_who_does_not_rule_refuses_requests_and_ignores_the_rest(
 def test_the_answer_to_what_is_never_processed_is_a_refusal() -> None:
     shutdown = ControlledShutdownResponse(Errors.STALE_CONTROLLER_EPOCH)
     assert refusal(ControlledShutdown(1, 2, 3)) == Reply(1, shutdown)
-    assert refusal(DescribeTopics(4, ())) == Reply(4, DescribeTopicsResponse(Errors.NOT_CONTROLLER))
+    question = ListPartitionReassignments(4, ListPartitionReassignmentsRequest())
+    refused = ListPartitionReassignmentsResponse(Errors.NOT_CONTROLLER)
+    assert refusal(question) == Reply(4, refused)
     assert all(refusal(event) is None for event in (*OF_THE_ACTIVE_ONE, Expire(), Startup()))
 
 

@@ -9,11 +9,9 @@ import pytest
 from regent.core.controller import events
 from regent.core.controller.controller_state import _STATES, ControllerState, state_of
 
-NOT_TIMED = {events.DescribeTopics}
 
-
-def test_every_event_but_a_mere_look_has_a_state() -> None:
-    assert set(_STATES) == set(get_args(events.ControllerEvent)) - NOT_TIMED
+def test_every_event_has_a_state() -> None:
+    assert set(_STATES) == set(get_args(events.ControllerEvent))
 
 
 @pytest.mark.parametrize(
@@ -34,7 +32,6 @@ def test_every_event_but_a_mere_look_has_a_state() -> None:
             14,
             "TopicUncleanLeaderElectionEnableRateAndTimeMs",
         ),
-        (events.DescribeTopics(1, None), 0, None),
     ],
 )
 def test_states_have_kafkas_numbers_and_timers(

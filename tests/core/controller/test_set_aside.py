@@ -34,10 +34,10 @@ from regent.core.protocol.control import (
 from regent.core.protocol.controller import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionRequest,
-    DescribeTopicsResponse,
     ElectionType,
     ElectLeadersRequest,
     ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsResponse,
 )
 from regent.zk.client.operations import ConnectionLossError
 from regent.zk.codecs.admin_znodes import DeleteTopicsTopicZNode
@@ -394,13 +394,13 @@ def test_who_asks_for_what_is_set_aside_is_told_that_it_failed(
     def fail(*_: object) -> None:
         raise PlantedError
 
-    monkeypatch.setattr("regent.core.controller.controller.describe_topics", fail)
-    request = events.DescribeTopics(7, None)
+    monkeypatch.setattr(Reassignments, "ongoing", fail)
+    request = events.ListPartitionReassignments(7, ListPartitionReassignmentsRequest())
     cluster.tell_ruler(request)
     cluster.tell_ruler(request)
     (reply,) = of_type(cluster.tell_ruler(request), Reply)
     assert reply.request_id == 7
-    assert reply.response == DescribeTopicsResponse(Errors.UNKNOWN_SERVER_ERROR)
+    assert reply.response == ListPartitionReassignmentsResponse(Errors.UNKNOWN_SERVER_ERROR)
 
 
 def test_a_deposed_controller_writes_nothing_down(
