@@ -446,11 +446,6 @@ class BrokerProcess(ControllerListener):
             self._hurry.set()
         self._stop_requested.set()
 
-    @property
-    def is_stopping(self) -> bool:
-        """Whether a stop has been requested."""
-        return self._stop_requested.is_set()
-
     def wait(self) -> None:
         """Wait until somebody requests a stop."""
         while not self._stop_requested.wait(60):

@@ -19,7 +19,6 @@ from regent.core.replica_logs import NO_TIMESTAMP
 
 HEADER_SIZE = 61
 MAGIC = 2
-NO_PRODUCER_ID = -1
 NO_PRODUCER_EPOCH = -1
 NO_SEQUENCE = -1
 INT32_MAX = 2**31 - 1

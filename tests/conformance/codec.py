@@ -13,7 +13,6 @@ from regent.core.model import TopicPartition
 from regent.zk.client.operations import Committed, Create
 from regent.zk.codecs.admin_znodes import (
     ConfigEntityChangeNotificationSequenceZNode,
-    FeatureZNode,
     IsrChangeNotificationSequenceZNode,
     LogDirEventNotificationSequenceZNode,
     ReassignPartitionsZNode,
@@ -79,7 +78,6 @@ def _decode_garbage(case: Case, raw: str, expect: Fields) -> None:
         "isr_change": IsrChangeNotificationSequenceZNode.decode,
         "log_dir": LogDirEventNotificationSequenceZNode.decode,
         "config_change": ConfigEntityChangeNotificationSequenceZNode.decode,
-        "feature": FeatureZNode.decode,
         "broker": lambda data: BrokerIdZNode.decode(data, 0),
     }
     named = [decode for word, decode in decoders.items() if word in case.meaning]

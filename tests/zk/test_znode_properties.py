@@ -23,9 +23,6 @@ from regent.core.model import (
 from regent.zk.codecs.admin_znodes import (
     ConfigEntityChangeNotificationSequenceZNode,
     ConfigEntityZNode,
-    FeatureZNode,
-    FeatureZNodeData,
-    FeatureZNodeStatus,
     IsrChangeNotificationSequenceZNode,
     LogDirEventNotificationSequenceZNode,
     PreferredReplicaElectionZNode,
@@ -64,7 +61,6 @@ DECODERS: dict[str, Callable[[bytes], object]] = {
     "log_dir_event": LogDirEventNotificationSequenceZNode.decode,
     "config": ConfigEntityZNode.decode,
     "config_change": ConfigEntityChangeNotificationSequenceZNode.decode,
-    "feature": FeatureZNode.decode,
     "producer_ids": ProducerIdBlockZNode.decode,
 }
 
@@ -85,7 +81,6 @@ VALID: list[dict[str, Any]] = [
         ConfigEntityZNode.encode({"f": "v"}),
         ConfigEntityChangeNotificationSequenceZNode.encode("topics/orders"),
         b'{"version":1,"entity_type":"topics","entity_name":"orders"}',
-        FeatureZNode.encode(FeatureZNodeData(FeatureZNodeStatus.ENABLED, {"f": (1, 2)})),
         ProducerIdBlockZNode.encode(ProducerIdBlock(1, 0, 999)),
     )
 ]
@@ -213,15 +208,12 @@ def test_partitions_are_read_back_as_they_were_written(
 @repeatable
 @given(
     st.dictionaries(names, st.text(st.characters(codec="utf-8"), max_size=20), max_size=4),
-    st.dictionaries(names, versions, max_size=3),
     st.builds(ProducerIdBlock, ids, st.integers(0, 2**63 - 1), st.integers(0, 2**63 - 1)),
 )
 def test_the_other_znodes_are_read_back_as_they_were_written(
-    config: dict[str, str], levels: dict[str, tuple[int, int]], block: ProducerIdBlock
+    config: dict[str, str], block: ProducerIdBlock
 ) -> None:
     assert ConfigEntityZNode.decode(ConfigEntityZNode.encode(config)) == config
-    features = FeatureZNodeData(FeatureZNodeStatus.ENABLED, levels)
-    assert FeatureZNode.decode(FeatureZNode.encode(features)) == features
     assert ProducerIdBlockZNode.decode(ProducerIdBlockZNode.encode(block)) == block
     broker_id = block.broker_id
     assert ControllerZNode.decode(ControllerZNode.encode(broker_id, 0)) == broker_id

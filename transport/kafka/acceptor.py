@@ -107,7 +107,6 @@ class Acceptor:
                 self._loop.remove_reader(self._listening)
                 self._loop.call_later(_ACCEPT_RETRY_S, self._listen)
                 return
-            self._metrics.connections_accepted += 1
             self._add(sock, address[0])
 
     def _add(self, sock: socket.socket, client_host: str) -> None:

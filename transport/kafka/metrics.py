@@ -55,7 +55,6 @@ class ListenerMetrics:
     """
 
     connections: int = 0  # open now
-    connections_accepted: int = 0
     requests: Counter[KafkaApiKey] = field(
         default_factory=lambda: Counter(dict.fromkeys(KafkaApiKey, 0))
     )
@@ -68,11 +67,6 @@ class ListenerMetrics:
     _log_at: float = 0.0
     _log_error_at: float = 0.0
     _warnings: dict[str, _Warning] = field(default_factory=dict)
-
-    @property
-    def malformed(self) -> int:
-        """How many requests nobody could make sense of."""
-        return self.closed[Closed.MALFORMED] + self.closed[Closed.UNSUPPORTED]
 
     @property
     def warnings(self) -> tuple[str, ...]:

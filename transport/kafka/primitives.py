@@ -19,7 +19,6 @@ INT8: Final = struct.Struct(">b")
 INT16: Final = struct.Struct(">h")
 INT32: Final = struct.Struct(">i")
 INT64: Final = struct.Struct(">q")
-UINT32: Final = struct.Struct(">I")
 
 MAX_ELEMENTS: Final = 50_000
 """How many elements the arrays of a request may have together: each costs some microseconds, and
@@ -71,10 +70,6 @@ class Reader:
     def int64(self) -> int:
         """Read eight bytes."""
         return self.unpack(INT64)[0]  # type: ignore[no-any-return]
-
-    def uint32(self) -> int:
-        """Read four bytes without a sign."""
-        return self.unpack(UINT32)[0]  # type: ignore[no-any-return]
 
     def boolean(self) -> bool:
         """Read a byte; whatever is not 0 is true."""
@@ -169,10 +164,6 @@ class Writer:
     def int64(self, value: int) -> None:
         """Write eight bytes."""
         self._buffer += INT64.pack(value)
-
-    def uint32(self, value: int) -> None:
-        """Write four bytes without a sign."""
-        self._buffer += UINT32.pack(value)
 
     def boolean(self, value: bool) -> None:
         """Write a byte."""

@@ -107,11 +107,6 @@ class ZooKeeperClient:
         """The id that stands as ``ephemeral_owner`` in nodes this session creates."""
         return self.credentials.session_id
 
-    @property
-    def negotiated_timeout_ms(self) -> int:
-        """The session timeout the server granted."""
-        return self._channel.timeout_ms
-
     def lease_valid(self) -> bool:
         """Whether the server certainly knew us within 2/3 of the session timeout.
 

@@ -6,8 +6,6 @@ One namespace a path, named as in Kafka's ``ZkData.scala``, under the rules of `
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from enum import IntEnum
 from typing import NamedTuple
 
 import orjson
@@ -15,7 +13,6 @@ import orjson
 from regent.core.errors import BadDataError
 from regent.core.model import BrokerId, TopicPartition
 from regent.zk.codecs.json_fields import (
-    MAX_INT16,
     MAX_INT64,
     JsonObject,
     bad_field,
@@ -137,15 +134,6 @@ class LogDirEventNotificationSequenceZNode:
         return decode_object(data, node).integer("broker")
 
 
-class ConfigEntityTypeZNode:
-    """``/config/<type>``: a child an entity of the type with a configuration of its own."""
-
-    @staticmethod
-    def path(entity_type: str) -> str:
-        """Return the path of a type: topics, clients, users, brokers or ips."""
-        return f"/config/{entity_type}"
-
-
 class ConfigEntityZNode:
     """``/config/<type>/<name>``: what an entity's configuration overrides."""
 
@@ -206,63 +194,6 @@ def sequence_number(child: str) -> int:
     if len(digits) == 10 and digits.isascii() and digits.isdigit():
         return int(digits)
     raise bad_field("a notification", "the name", "ended by ten digits", child)
-
-
-class FeatureZNodeStatus(IntEnum):
-    """Whether features have versions in this cluster at all (KIP-584)."""
-
-    DISABLED = 0
-    ENABLED = 1
-
-
-@dataclass(frozen=True, slots=True)
-class FeatureZNodeData:
-    """Finalized features: the version levels, from and to, that everyone must support."""
-
-    status: FeatureZNodeStatus
-    features: Mapping[str, tuple[int, int]] = field(default_factory=dict)
-
-
-class FeatureZNode:
-    """``/feature``: the finalized features of the cluster (KIP-584)."""
-
-    PATH = "/feature"
-
-    @staticmethod
-    def encode(data: FeatureZNodeData) -> bytes:
-        """Encode as version 1."""
-        features = {
-            name: {"min_version_level": minimum, "max_version_level": maximum}
-            for name, (minimum, maximum) in data.features.items()
-        }
-        return orjson.dumps({"features": features, "version": 1, "status": int(data.status)})
-
-    @staticmethod
-    def decode(data: bytes) -> FeatureZNodeData:
-        """Read version 1, or version 2, where a feature has one level instead of two."""
-        json = decode_object(data, FeatureZNode.PATH)
-        version = json.integer("version", minimum=1, maximum=2)
-        status = FeatureZNodeStatus(json.integer("status", maximum=1))
-        features = json.optional_nested("features")
-        if status is FeatureZNodeStatus.DISABLED and features.values:
-            raise BadDataError(f"{json.node}: features must be empty when the status is disabled")
-        decode_levels = _decode_levels_v1 if version == 1 else _decode_level_v2
-        return FeatureZNodeData(
-            status, {name: decode_levels(features, name) for name in features.values}
-        )
-
-
-def _decode_levels_v1(features: JsonObject, name: str) -> tuple[int, int]:
-    levels = features.nested(name)
-    return (
-        levels.integer("min_version_level", maximum=MAX_INT16),
-        levels.integer("max_version_level", maximum=MAX_INT16),
-    )
-
-
-def _decode_level_v2(features: JsonObject, name: str) -> tuple[int, int]:
-    level = features.integer(name, maximum=MAX_INT16)
-    return level, level
 
 
 class ProducerIdBlock(NamedTuple):

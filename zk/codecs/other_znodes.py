@@ -1,4 +1,4 @@
-"""The znodes the controller has no part in: access control, token changes, old consumer offsets.
+"""The znodes of security: access control lists, and changes of them and of delegation tokens.
 
 As in ``zk.codecs.znodes``: one namespace a path, ``decode`` raises ``BadDataError`` and nothing
 else. Unknown keys are ignored, as Kafka does.
@@ -12,8 +12,7 @@ from typing import NamedTuple
 import orjson
 
 from regent.core.errors import BadDataError
-from regent.core.model import TopicPartition
-from regent.zk.codecs.json_fields import MAX_INT64, bad_field, decode_decimal, decode_object
+from regent.zk.codecs.json_fields import bad_field, decode_object
 
 
 class AccessControlEntry(NamedTuple):
@@ -133,26 +132,6 @@ class DelegationTokenChangeZNode:
     def decode(data: bytes) -> str:
         """Return the token's id."""
         return decode_text(data, f"{DelegationTokenChangeZNode.PATH_PREFIX}<n>")
-
-
-class ConsumerOffsetZNode:
-    """``/consumers/<group>/offsets/<topic>/<partition>``: where an old consumer group stands."""
-
-    @staticmethod
-    def path(group: str, partition: TopicPartition) -> str:
-        """Return the path of a group's offset."""
-        return f"/consumers/{group}/offsets/{partition.topic}/{partition.partition}"
-
-    @staticmethod
-    def encode(offset: int) -> bytes:
-        """Encode as decimal text."""
-        return b"%d" % offset
-
-    @staticmethod
-    def decode(data: bytes) -> int:
-        """Return the offset."""
-        node = "/consumers/<group>/offsets/<topic>/<partition>"
-        return decode_decimal(decode_text(data, node), node, "the offset", MAX_INT64)
 
 
 def decode_text(data: bytes, node: str) -> str:

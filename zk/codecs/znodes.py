@@ -107,12 +107,6 @@ class ClusterIdZNode:
         return decode_object(data, ClusterIdZNode.PATH).string("id")
 
 
-class BrokerSequenceIdZNode:
-    """``/brokers/seqid``, always empty: its version after a set numbers generated broker ids."""
-
-    PATH = "/brokers/seqid"
-
-
 class BrokerIdsZNode:
     """``/brokers/ids``: a child a live broker."""
 

@@ -391,7 +391,6 @@ def test_a_malformed_request_closes_its_connection_only(
         client.send(data)
         assert client.is_closed()
         assert +listener.metrics.closed == {reason: 1}
-        assert listener.metrics.malformed == 1
         assert other.ask(b"now") == b"now"
 
 
@@ -401,7 +400,7 @@ def test_malformed_requests_fill_no_log(listen: Listen, caplog: pytest.LogCaptur
         with RawClient(listener) as client:
             client.send(struct.pack(">i", -1))
             assert client.is_closed()
-    assert listener.metrics.malformed == 20
+    assert listener.metrics.closed[Closed.MALFORMED] == 20
     assert len(caplog.records) == 1
 
 
@@ -494,7 +493,6 @@ def test_what_it_counts(listen: Listen):
         client.send(request_bytes(api_key=18, version=0))
         client.answer()
     metrics = listener.metrics
-    assert metrics.connections_accepted == 1
     assert +metrics.requests == {METADATA: 3, KafkaApiKey.API_VERSIONS: 1}
     assert metrics.bytes_in == 3 * len(request_bytes(b"now")) + len(request_bytes())
     assert metrics.bytes_out >= 3 * len(b"size" + b"corr" + b"now")

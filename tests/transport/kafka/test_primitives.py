@@ -19,7 +19,6 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "int16": st.integers(-(2**15), 2**15 - 1),
     "int32": INT32,
     "int64": st.integers(-(2**63), 2**63 - 1),
-    "uint32": st.integers(0, 2**32 - 1),
     "boolean": st.booleans(),
     "string": st.text(max_size=50),
     "nullable_string": st.none() | st.text(max_size=50),

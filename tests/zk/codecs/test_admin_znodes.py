@@ -11,12 +11,8 @@ from regent.core.errors import BadDataError
 from regent.core.model import TopicPartition
 from regent.zk.codecs.admin_znodes import (
     ConfigEntityChangeNotificationSequenceZNode,
-    ConfigEntityTypeZNode,
     ConfigEntityZNode,
     DeleteTopicsTopicZNode,
-    FeatureZNode,
-    FeatureZNodeData,
-    FeatureZNodeStatus,
     IsrChangeNotificationSequenceZNode,
     LogDirEventNotificationSequenceZNode,
     PreferredReplicaElectionZNode,
@@ -35,7 +31,6 @@ def bytes_of(value: object) -> bytes:
 
 def test_paths_are_kafkas() -> None:
     assert DeleteTopicsTopicZNode.path("orders") == "/admin/delete_topics/orders"
-    assert ConfigEntityTypeZNode.path("topics") == "/config/topics"
     assert ConfigEntityZNode.path("brokers", "<default>") == "/config/brokers/<default>"
     assert IsrChangeNotificationSequenceZNode.PATH_PREFIX == "/isr_change_notification/isr_change_"
     assert (
@@ -71,14 +66,6 @@ WRITTEN: list[tuple[bytes, Json]] = [
     (
         ConfigEntityChangeNotificationSequenceZNode.encode("topics/orders"),
         {"version": 2, "entity_path": "topics/orders"},
-    ),
-    (
-        FeatureZNode.encode(FeatureZNodeData(FeatureZNodeStatus.ENABLED, {"f": (1, 2)})),
-        {
-            "version": 1,
-            "status": 1,
-            "features": {"f": {"min_version_level": 1, "max_version_level": 2}},
-        },
     ),
     (
         ProducerIdBlockZNode.encode(ProducerIdBlock(1, 0, 999)),
@@ -126,15 +113,6 @@ def test_a_configuration_may_be_empty_or_lack_its_version() -> None:
     assert ConfigEntityZNode.decode(b'{"config":{"k":"v"}}') == {"k": "v"}
     with pytest.raises(BadDataError, match="k must be a string, not 1"):
         ConfigEntityZNode.decode(b'{"config":{"k":1}}')
-
-
-def test_features_of_both_versions_are_read() -> None:
-    one = b'{"version":1,"status":1,"features":{"f":{"min_version_level":1,"max_version_level":3}}}'
-    two = b'{"version":2,"status":1,"features":{"f":3}}'
-    assert FeatureZNode.decode(one).features == {"f": (1, 3)}
-    assert FeatureZNode.decode(two).features == {"f": (3, 3)}
-    with pytest.raises(BadDataError, match="disabled"):
-        FeatureZNode.decode(b'{"version":2,"status":0,"features":{"f":3}}')
 
 
 def test_nobody_may_have_taken_producer_ids_yet() -> None:

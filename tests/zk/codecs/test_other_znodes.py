@@ -1,4 +1,4 @@
-"""Access control, token changes and old offsets, byte for byte as Kafka writes them."""
+"""Access control and token changes, byte for byte as Kafka writes them."""
 
 from __future__ import annotations
 
@@ -11,10 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from regent.core.errors import BadDataError
-from regent.core.model import TopicPartition
 from regent.zk.codecs.other_znodes import (
     AccessControlEntry,
-    ConsumerOffsetZNode,
     DelegationTokenChangeZNode,
     ExtendedAclChangeZNode,
     LiteralAclChangeZNode,
@@ -31,7 +29,6 @@ DECODERS: list[Callable[[bytes], object]] = [
     LiteralAclChangeZNode.decode,
     ExtendedAclChangeZNode.decode,
     DelegationTokenChangeZNode.decode,
-    ConsumerOffsetZNode.decode,
 ]
 
 
@@ -68,19 +65,11 @@ def test_a_changed_token_is_named_by_its_bare_id():
     assert DelegationTokenChangeZNode.decode(b"t-1") == "t-1"
 
 
-def test_an_old_consumer_offset_is_decimal_text():
-    path = ConsumerOffsetZNode.path("g", TopicPartition("orders", 3))
-    assert path == "/consumers/g/offsets/orders/3"
-    assert ConsumerOffsetZNode.encode(2**40) == b"1099511627776"
-    assert ConsumerOffsetZNode.decode(b"1099511627776") == 2**40
-
-
 @pytest.mark.parametrize(
     ("decode", "data"),
     [
         (LiteralAclChangeZNode.decode, b"no colon"),
         (LiteralAclChangeZNode.decode, b":name"),
-        (ConsumerOffsetZNode.decode, b"-1"),
         (ResourceZNode.decode, b'{"version":1}'),
         (ResourceZNode.decode, b'{"version":1,"acls":[{"principal":1}]}'),
     ],
