@@ -2,6 +2,10 @@
 
 Big-endian integers; strings, byte sequences and arrays after their length, -1 for null. Mirrors
 ``org.apache.kafka.common.protocol.types.Type``.
+
+Requests are not decoded with kio (0.6.5): it allocates as many elements as an array's length says
+before it reads them. In DeleteTopics version 4, a body of 13 bytes with the length 2^32 - 2 aborts
+the process. kio also refuses tagged fields that it does not know, and has no limit of elements.
 """
 
 from __future__ import annotations
