@@ -6,7 +6,7 @@ Mirrors what ``kafka.server.KafkaServer`` does with its ``LogManager``.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
@@ -103,21 +103,7 @@ class BrokerStorage:
         self._undo.callback(replica_manager.checkpoint_high_watermarks)
         upkeep = Scheduler("log-upkeep")
         self._undo.callback(upkeep.shutdown)
-        for interval_ms, task in (
-            (
-                settings.replica_high_watermark_checkpoint_interval_ms,
-                replica_manager.checkpoint_high_watermarks,
-            ),
-            (settings.log_flush_scheduler_interval_ms, logs.flush),
-            (settings.log_flush_offset_checkpoint_interval_ms, logs.checkpoint_recovery_points),
-            (
-                settings.log_flush_start_offset_checkpoint_interval_ms,
-                logs.checkpoint_log_start_offsets,
-            ),
-            (settings.log_flush_offset_checkpoint_interval_ms, logs.save_suspects),
-            (settings.log_retention_check_interval_ms, logs.clean_up),
-            (_PURGE_INTERVAL_MS, partial(logs.purge, replica_manager.is_known_topic)),
-        ):
+        for task, interval_ms in self.upkeep(replica_manager).items():
             RepeatingTimer(upkeep, interval_ms, task, first_after_ms=_SETTLE_MS)
         if settings.log_verification_bytes_per_s > 0:
             self._on_records_damaged = replica_manager.on_records_damaged
@@ -125,6 +111,23 @@ class BrokerStorage:
             self._undo.callback(verification.shutdown)
             a_second = partial(logs.verify, settings.log_verification_bytes_per_s)
             RepeatingTimer(verification, _VERIFICATION_INTERVAL_MS, a_second)
+
+    def upkeep(self, replica_manager: ReplicaManager) -> Mapping[Callable[[], None], int]:
+        """Return what is done to the logs regularly, and every how many milliseconds."""
+        settings, logs = self._settings, self.logs
+        return {
+            replica_manager.checkpoint_high_watermarks: (
+                settings.replica_high_watermark_checkpoint_interval_ms
+            ),
+            logs.flush: settings.log_flush_scheduler_interval_ms,
+            logs.checkpoint_recovery_points: settings.log_flush_offset_checkpoint_interval_ms,
+            logs.checkpoint_log_start_offsets: (
+                settings.log_flush_start_offset_checkpoint_interval_ms
+            ),
+            logs.save_suspects: settings.log_flush_offset_checkpoint_interval_ms,
+            logs.clean_up: settings.log_retention_check_interval_ms,
+            partial(logs.purge, replica_manager.is_known_topic): _PURGE_INTERVAL_MS,
+        }
 
     def announce_failure(self) -> None:
         """Have the controller find others to lead what was in a failed directory.

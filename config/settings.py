@@ -109,7 +109,8 @@ class BrokerConfig:
     )
     replica_fetch_backoff_ms: int = setting(
         ReplicationSettings.replica_fetch_backoff_ms,
-        "How long a follower pauses after a fetch that failed.",
+        "The longest pause of a follower after a fetch that failed. The first is 20 ms; each"
+        " further one is twice as long.",
     )
     replica_fetch_min_bytes: int = setting(
         ReplicationSettings.replica_fetch_min_bytes,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -48,12 +49,13 @@ def test_orders_that_come_before_the_broker_is_registered_are_refused(
 ) -> None:
     caplog.set_level("INFO", logger="regent.broker.broker_registration")
     former_life = Session(zookeeper_address).client
+    reader = Session(zookeeper_address).client
     path = BrokerIdZNode.path(BROKER)
     former_life.multi([Create("/brokers"), Create("/brokers/ids"), Create(path, ephemeral=True)])
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     settings = Settings()
-    broker_config = dataclasses.replace(settings.broker, control_port=port)
+    broker_config = dataclasses.replace(settings.broker, control_port=port, rack="r1")
     process = BrokerProcess(
         BrokerOptions(BROKER, zookeeper_address, tmp_path),
         dataclasses.replace(settings, broker=broker_config),
@@ -78,9 +80,13 @@ def test_orders_that_come_before_the_broker_is_registered_are_refused(
             former_life.close()
             assert is_started.wait(20)
             assert not list(tmp_path.rglob("t-0"))
+            (registered,) = reader.get_many([path])
+            assert registered is not None
+            assert json.loads(registered.data)["rack"] == "r1"
             answer = client.request(ORDERS[1], control_header=HEADER, timeout_ms=5000)
             assert isinstance(answer, UpdateMetadataResponse)
         finally:
             process.request_stop(hurry=True)
             client.close()
+            reader.close()
             life.result(30)

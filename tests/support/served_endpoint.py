@@ -47,6 +47,7 @@ class ServedEndpoint:
         self.replica_manager = ReplicaManager(BROKER, logs, cache, lock=threading.RLock())
         topics = BrokerTopicService(context, BROKER, settings, scheduler)
         stack.callback(topics.stop)
+        self.topics = topics
         topics.start(cache, zookeeper, lambda: True)
         router = RequestRouter(
             stage.broker(BROKER), stage.controller(BROKER), topics.forwarding, topics.handler

@@ -1,0 +1,789 @@
+"""Every setting has an effect: something that can be seen is different when it is changed.
+
+Each setting has a check at the lowest level that can show it. Values come from the loader and go
+through the mappings that the broker uses. A setting without a check fails.
+"""
+
+from __future__ import annotations
+
+import ast
+import logging
+import socket
+import struct
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from queue import Empty, Queue
+from types import SimpleNamespace
+from typing import Any, NamedTuple, TypeAlias
+
+import pytest
+from kio.index import load_response_schema
+from kio.serial import entity_reader
+
+from regent.actors.controller_event_manager import ControllerListener
+from regent.actors.scheduler import Scheduler
+from regent.broker.broker_controller import BrokerController
+from regent.broker.broker_process import BrokerOptions, BrokerProcess
+from regent.broker.broker_registration import AdvertisedListeners
+from regent.broker.broker_storage import BrokerStorage
+from regent.broker.controlled_shutdown import hand_over
+from regent.broker.kafka_endpoint import KafkaEndpoint
+from regent.broker.machine_settings import (
+    controller_settings,
+    log_defaults,
+    replication_settings,
+)
+from regent.broker.placement_client import placement_finder
+from regent.cli.broker import _log_to
+from regent.config.settings import Settings, rows
+from regent.config.settings_file import load_settings
+from regent.core.admin.topic_settings import TOPIC_SETTINGS, has_effect
+from regent.core.controller.controller import Controller
+from regent.core.controller.effects import ScheduleEvent
+from regent.core.controller.events import CheckBrokers, RegisterBrokerAndReelect
+from regent.core.controller.states import PartitionState
+from regent.core.errors import Errors, RecordsRefusedError, RegentError
+from regent.core.log_config import DEFAULT_LOG_CONFIG, LOG_SETTINGS
+from regent.core.protocol.control import UpdateMetadataBroker
+from regent.core.protocol.controller import ControlledShutdownRequest, ControlledShutdownResponse
+from regent.core.protocol.topics import (
+    CreatableTopic,
+    CreateTopicsRequest,
+    DeleteTopicsRequest,
+    TopicOutcome,
+    TopicsRequest,
+)
+from regent.core.replication.metadata_cache import MetadataCache, MetadataSnapshot
+from regent.core.replication.replica_manager import ReplicaManager
+from regent.core.setting import text_of
+from regent.storage.batch_validation import batches_of_producer
+from regent.storage.log_contents import with_jitter
+from regent.storage.retention import SegmentSpan, segments_to_delete
+from regent.transport.kafka.metrics import Closed
+from regent.transport.server import ControlServer, IncomingRequest
+from regent.transport.sockets import new_context
+from regent.zk.stores.controller_store import ZkControllerStore
+from tests.core.replication.record_stage import RecordBroker
+from tests.support.disk_logs import Machine, create, files, fill, send
+from tests.support.fake_zookeeper import FakeZooKeeper
+from tests.support.memory_logs import MemoryLogs
+from tests.support.record_batches import TIMESTAMP_MS, batch
+from tests.support.served_endpoint import ServedEndpoint
+from tests.support.stage import TIMEOUT_S
+from tests.support.term import T0, Candidate, KnownTopicIds, Office, Tree, broker_info, of_type
+from tests.transport.kafka.raw_client import RawClient, request_bytes
+
+ROOT = Path(__file__).parents[2]
+HOUR_MS = 3_600_000
+
+
+class Place(NamedTuple):
+    """Where a check takes place; what it starts is ended with ``undo``."""
+
+    path: Path
+    undo: ExitStack
+
+
+Look: TypeAlias = Callable[[Settings, Place], object]
+"""Returns what is seen with the settings."""
+
+_NOT_LOOKED_AT = object()
+
+
+class Effect(NamedTuple):
+    """A setting's other value, and what is seen with its default and with that value."""
+
+    value: Any
+    look: Look
+    by_default: object
+    changed: object
+    others: Mapping[str, Any] = {}  # settings of the same table that both have
+
+
+# --- logs -----------------------------------------------------------------------------------------
+
+
+def machine(settings: Settings, place: Place) -> Machine:
+    """Return a broker's logs with the configured defaults."""
+    found = Machine(place.path, defaults=log_defaults(settings))
+    place.undo.callback(found.end)
+    found.start()
+    return found
+
+
+def segments(settings: Settings, place: Place) -> int:
+    """How many segments six batches of 5,000 bytes have, one a second."""
+    logs = machine(settings, place)
+    log = create(logs.logs)
+    for second in range(6):
+        logs.clock.now_ms = TIMESTAMP_MS + second * 1_000
+        send(log, bytes(5_000), timestamp_ms=logs.clock.now_ms)
+    return len(files(log.path))
+
+
+def index_entries(settings: Settings, place: Place) -> int:
+    """How many entries the index of six batches has."""
+    logs = machine(settings, place)
+    log = create(logs.logs)
+    fill(log, 6)
+    logs.logs.close(is_clean=True)
+    return sum(path.stat().st_size for path in log.path.glob("*.index")) // 8
+
+
+def flushed(settings: Settings, place: Place) -> int:
+    """How far a log is on the disk a second after six batches."""
+    logs = machine(settings, place)
+    log = create(logs.logs)
+    fill(log, 6)
+    logs.clock.now_ms += 1_000
+    logs.logs.flush()
+    return log.recovery_point
+
+
+def deleted(settings: Settings, _: Place) -> int:
+    """How many of two segments of 100 bytes are deleted an hour after their last records."""
+    spans = [SegmentSpan(10, 100, 0), SegmentSpan(20, 100, 0)]
+    config = log_defaults(settings)
+    return segments_to_delete(spans, config, log_start_offset=0, limit=20, now_ms=HOUR_MS)
+
+
+def removed_logs_left(settings: Settings, place: Place) -> int:
+    """How many directories are left of a log two minutes after it was deleted."""
+    logs = machine(settings, place)
+    create(logs.logs)
+    logs.logs.delete(T0)
+    logs.clock.now_ms += 120_000
+    logs.logs.purge(lambda _: True)
+    return len(list(place.path.glob("*-delete")))
+
+
+def refused(settings: Settings, off_by_ms: int = 0) -> Errors | None:
+    """Why a batch with a timestamp that is so far off is not taken."""
+    records = batch(b"record", timestamp_ms=TIMESTAMP_MS + off_by_ms)
+    try:
+        batches_of_producer(records, log_defaults(settings), TIMESTAMP_MS)
+    except RecordsRefusedError as error:
+        return error.error_code
+    return None
+
+
+def append_time(settings: Settings, place: Place) -> int:
+    """The time that an appended record gets; -1: it keeps its own."""
+    return send(create(machine(settings, place).logs), b"record").log_append_time_ms
+
+
+def acknowledged_by_one(settings: Settings, _: Place) -> bool:
+    """Whether a leader alone in the ISR takes records with acks=all."""
+    leader = RecordBroker(logs=MemoryLogs(defaults=log_defaults(settings)))
+    leader.order(1, 0, isr=(1,))
+    return leader.produce(b"record").answer[T0].error_code is Errors.NONE
+
+
+def intervals(task: str) -> Look:
+    """Return a look at how often a task is done."""
+
+    def look(settings: Settings, place: Place) -> int:
+        storage = BrokerStorage(1, settings, place.path)
+        manager = ReplicaManager(1, storage.logs, MetadataCache())
+        named = {getattr(done, "__name__", ""): ms for done, ms in storage.upkeep(manager).items()}
+        return named[task]
+
+    return look
+
+
+def storage_of(settings: Settings, place: Place) -> BrokerStorage:
+    storage = BrokerStorage(1, settings, place.path)
+    place.undo.callback(storage.close)
+    storage.open()
+    return storage
+
+
+def directories(settings: Settings, place: Place) -> list[str]:
+    storage_of(settings, place)
+    return sorted(path.name for path in place.path.iterdir())
+
+
+def is_verified(settings: Settings, place: Place) -> bool:
+    """Whether logs are verified in the background."""
+    storage = storage_of(settings, place)
+    storage.look_after(ReplicaManager(1, storage.logs, MetadataCache()), lambda: None)
+    return any("log-verification" in thread.name for thread in threading.enumerate())
+
+
+def loading_threads(settings: Settings, place: Place) -> bool:
+    """Whether other threads than that of the broker load logs."""
+    former = storage_of(settings, place)
+    former.logs.get_or_create(T0, None, is_new=True)
+    former.close()
+    names: list[str] = []
+    threading.setprofile(lambda *_: names.append(threading.current_thread().name))
+    try:
+        storage_of(settings, place)
+    finally:
+        threading.setprofile(None)
+    return any(name.startswith("logs") for name in names)
+
+
+LOGS: dict[str, Effect] = {
+    "log_dirs": Effect("one,two", directories, ["log"], ["one", "two"]),
+    "num_recovery_threads_per_data_dir": Effect(2, loading_threads, False, True),
+    "log_flush_offset_checkpoint_interval_ms": Effect(
+        7, intervals("checkpoint_recovery_points"), 60_000, 7
+    ),
+    "log_flush_start_offset_checkpoint_interval_ms": Effect(
+        7, intervals("checkpoint_log_start_offsets"), 60_000, 7
+    ),
+    "replica_high_watermark_checkpoint_interval_ms": Effect(
+        7, intervals("checkpoint_high_watermarks"), 5_000, 7
+    ),
+    "log_flush_scheduler_interval_ms": Effect(7, intervals("flush"), 3_000, 7),
+    "log_retention_check_interval_ms": Effect(7, intervals("clean_up"), 300_000, 7),
+    "log_verification_bytes_per_s": Effect(0, is_verified, True, False),
+    "min_insync_replicas": Effect(2, acknowledged_by_one, True, False),
+    "message_max_bytes": Effect(50, lambda s, _: refused(s), None, Errors.MESSAGE_TOO_LARGE),
+    "log_retention_ms": Effect(HOUR_MS - 1, deleted, 0, 2),
+    "log_retention_bytes": Effect(100, deleted, 0, 1),
+    "log_segment_delete_delay_ms": Effect(180_000, removed_logs_left, 0, 1),
+    "log_segment_bytes": Effect(6_000, segments, 1, 6),
+    "log_roll_ms": Effect(1_500, segments, 1, 3),
+    "log_roll_jitter_ms": Effect(
+        7 * 24 * HOUR_MS,
+        lambda s, _: with_jitter(log_defaults(s)) == log_defaults(s),
+        True,
+        False,
+    ),
+    "log_index_size_max_bytes": Effect(16, segments, 1, 3),
+    "log_index_interval_bytes": Effect(1, index_entries, 0, 5),
+    "log_flush_interval_messages": Effect(2, flushed, 0, 6),
+    "log_flush_interval_ms": Effect(500, flushed, 0, 6),
+    "log_message_timestamp_type": Effect("LogAppendTime", append_time, -1, TIMESTAMP_MS),
+    "log_message_timestamp_after_max_ms": Effect(
+        1_000, lambda s, _: refused(s, 2_000), None, Errors.INVALID_TIMESTAMP
+    ),
+    "log_message_timestamp_before_max_ms": Effect(
+        1_000, lambda s, _: refused(s, -2_000), None, Errors.INVALID_TIMESTAMP
+    ),
+    "log_message_timestamp_difference_max_ms": Effect(
+        1_000, lambda s, _: refused(s, 2_000), None, Errors.INVALID_TIMESTAMP
+    ),
+}
+
+
+# --- the controller -------------------------------------------------------------------------------
+
+
+def is_elected_uncleanly(settings: Settings, _: Place) -> bool:
+    office = Office((5, 6), controller_settings(settings))
+    office.lead(T0, (8, 5), leader=8, isr=(8,), state=PartitionState.OFFLINE)
+    return office.partitions.trigger_online_partition_state_change() == {}
+
+
+def is_rebalanced(settings: Settings, _: Place) -> bool:
+    """Whether a timer for rebalancing is started."""
+    office = Office((1, 2), controller_settings(settings))
+    office.balance.begin_checks()
+    return bool(office.effects())
+
+
+def rebalanced_again_after_ms(settings: Settings, _: Place) -> list[int]:
+    office = Office((1, 2), controller_settings(settings))
+    office.balance.rebalance()
+    return [event.after_ms for event in of_type(office.effects(), ScheduleEvent)]
+
+
+def leader_after_rebalancing(settings: Settings, _: Place) -> int:
+    """The leader of the partition of ten that its preferred replica, 1, does not lead."""
+    office = Office((1, 2), controller_settings(settings))
+    for number in range(10):
+        leader = 2 if number == 0 else 1
+        office.lead(T0._replace(partition=number), (1, 2), leader, isr=(1, 2))
+    office.balance.rebalance()
+    return office.leads(T0)[0]
+
+
+def brokers_checked_after_ms(settings: Settings, _: Place) -> list[int]:
+    tree = Tree()
+    effects = Candidate(tree, 0, controller_settings(settings)).start()
+    timers = of_type(effects, ScheduleEvent)
+    return [timer.after_ms for timer in timers if isinstance(timer.event, CheckBrokers)]
+
+
+def answer_about_topics(settings: Settings, place: Place, request: TopicsRequest) -> TopicOutcome:
+    answers: Queue[Any] = Queue()
+    served = ServedEndpoint(place.undo, MemoryLogs(), settings)
+    served.topics.ask(request, answers.put)
+    (outcome,) = answers.get(timeout=TIMEOUT_S)
+    assert isinstance(outcome, TopicOutcome)
+    return outcome
+
+
+def answer_to_deletion(settings: Settings, place: Place) -> Errors:
+    return answer_about_topics(settings, place, DeleteTopicsRequest(("t",), 0)).error_code
+
+
+def requests_repeated(settings: Settings, place: Place) -> bool:
+    """Whether a control request without an answer is sent again within a second and a half."""
+    context = place.undo.enter_context(new_context())
+    sent: Queue[IncomingRequest] = Queue()
+    server = ControlServer(context, "tcp://127.0.0.1:0", sent.put, name="silent")
+    place.undo.callback(server.stop)
+    server.start()
+    scheduler = Scheduler("scheduler")
+    place.undo.callback(scheduler.shutdown)
+    tree = Tree()
+    info = replace(broker_info(1), control_endpoint=server.endpoint)
+    ZkControllerStore(FakeZooKeeper(tree.server)).register_broker(info)
+    store = ZkControllerStore(FakeZooKeeper(tree.server))
+    session: Any = SimpleNamespace(client=SimpleNamespace(lease_valid=lambda: True))
+    controller = BrokerController(
+        0,
+        Controller(broker_info(0), store, KnownTopicIds(), controller_settings(settings)),
+        settings,
+        context=context,
+        keeper=session,
+        scheduler=scheduler,
+        journal_file=place.path / "events.jsonl",
+        listener=ControllerListener(),
+    )
+    place.undo.callback(controller.stop)
+    controller.tell(RegisterBrokerAndReelect())
+    first = sent.get(timeout=TIMEOUT_S)
+    try:
+        return sent.get(timeout=1.5).api_key == first.api_key
+    except Empty:
+        return False
+
+
+CONTROLLER: dict[str, Effect] = {
+    "unclean_leader_election_enable": Effect(True, is_elected_uncleanly, False, True),
+    "delete_topic_enable": Effect(
+        False, answer_to_deletion, Errors.REQUEST_TIMED_OUT, Errors.TOPIC_DELETION_DISABLED
+    ),
+    "auto_leader_rebalance_enable": Effect(False, is_rebalanced, True, False),
+    "leader_imbalance_per_broker_percentage": Effect(5, leader_after_rebalancing, 2, 1),
+    "leader_imbalance_check_interval_seconds": Effect(
+        7, rebalanced_again_after_ms, [300_000], [7_000]
+    ),
+    "request_timeout_ms": Effect(200, requests_repeated, False, True),
+    "retry_backoff_ms": Effect(60_000, requests_repeated, True, False, {"request_timeout_ms": 200}),
+    "broker_answer_timeout_ms": Effect(8_000, brokers_checked_after_ms, [], [2_000]),
+}
+
+
+# --- what a broker is -----------------------------------------------------------------------------
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        return int(free.getsockname()[1])
+
+
+def listening_at(settings: Settings, place: Place) -> tuple[str, bool]:
+    endpoint = KafkaEndpoint(1, settings)
+    place.undo.callback(endpoint.close)
+    host = settings.broker.host
+    with socket.create_connection((host, endpoint.port), TIMEOUT_S) as client:
+        return str(client.getpeername()[0]), endpoint.port == settings.broker.port
+
+
+def advertised(settings: Settings, _: Place) -> tuple[object, ...]:
+    return tuple(AdvertisedListeners.of(settings.broker, 1, 2, 3))
+
+
+class SilentZooKeeper:
+    """A server that accepts a connection, keeps what the client says first, and answers nothing.
+
+    When the broker connects to it, its own ports are open: ``open_ports`` has those of ``ports``.
+    """
+
+    def __init__(self, ports: tuple[int, ...]) -> None:
+        self.session_timeout_ms = 0
+        self.open_ports: list[int] = []
+        self._ports = ports
+        self._server = socket.create_server(("127.0.0.1", 0))
+        self.address = f"127.0.0.1:{self._server.getsockname()[1]}"
+        self._thread = threading.Thread(target=self._serve)
+        self._thread.start()
+
+    def _serve(self) -> None:
+        connection, _ = self._server.accept()
+        with connection:
+            request = connection.recv(20, socket.MSG_WAITALL)
+            self.session_timeout_ms = struct.unpack(">iiqi", request)[3]
+            for port in filter(None, self._ports):
+                with socket.socket() as client:
+                    if client.connect_ex(("127.0.0.1", port)) == 0:
+                        self.open_ports.append(port)
+
+    def close(self) -> None:
+        self._thread.join(TIMEOUT_S)
+        self._server.close()
+
+
+def without_zookeeper(settings: Settings, place: Place) -> tuple[SilentZooKeeper, str]:
+    """Start a broker that finds no ZooKeeper; return what the server saw, and why it ended."""
+    broker = settings.broker
+    ports = (broker.control_port, broker.replication_port, broker.metrics_port)
+    zookeeper = SilentZooKeeper(ports)
+    place.undo.callback(zookeeper.close)
+    process = BrokerProcess(BrokerOptions(1, zookeeper.address, place.path), settings)
+    with pytest.raises(RegentError) as ended:
+        process.start()
+    return zookeeper, str(ended.value)
+
+
+def is_open(settings: Settings, place: Place) -> int:
+    """How many of the configured ports are open."""
+    return len(without_zookeeper(settings, place)[0].open_ports)
+
+
+def asked_session_timeout_ms(settings: Settings, place: Place) -> int:
+    return without_zookeeper(settings, place)[0].session_timeout_ms
+
+
+def waits_for_zookeeper(settings: Settings, place: Place) -> str:
+    return without_zookeeper(settings, place)[1].partition("within ")[2].partition(" s")[0]
+
+
+class Hurry(threading.Event):
+    """Notes the pauses that are made, and makes none."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pauses: list[float | None] = []
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.pauses.append(timeout)
+        return False
+
+
+class BusyController:
+    """Refuses, and notes how long it is waited for."""
+
+    def __init__(self) -> None:
+        self.timeouts: list[float] = []
+
+    def ask(self, message: Any, *, timeout: float) -> Any:
+        del message
+        self.timeouts.append(timeout)
+        return ControlledShutdownResponse(Errors.STALE_CONTROLLER_EPOCH)
+
+
+def shutdown_requests(settings: Settings, place: Place) -> tuple[list[float], list[float | None]]:
+    """The time limits of the requests for a controlled shutdown, and the pauses between them."""
+    hurry, controller = Hurry(), BusyController()
+    known = {b: UpdateMetadataBroker(b, 1, (), None, None, None) for b in (1, 2)}
+    cluster = MetadataSnapshot(controller_id=1, controller_epoch=1, brokers=known)
+    context = place.undo.enter_context(new_context())
+    hand_over(
+        lambda: ControlledShutdownRequest(1, 7),
+        lambda: cluster,
+        controller,
+        context,
+        settings.broker,
+        hurry,
+        lambda: True,
+    )
+    return controller.timeouts, hurry.pauses
+
+
+def shrinks_after_20_s(settings: Settings, _: Place) -> bool:
+    leader = RecordBroker(settings=replication_settings(settings))
+    leader.order(1, 0)
+    leader.produce(b"record", acks=1)
+    leader.manager.shrink_isrs(20_000)
+    return leader.manager.has_proposals
+
+
+def fetch_request(settings: Settings, _: Place) -> tuple[int, int, int, int]:
+    follower = RecordBroker(2, settings=replication_settings(settings))
+    follower.order(1, 0)
+    request, _asked = follower.fetch_from(led_by_1())
+    return (
+        request.max_wait_ms,
+        request.min_bytes,
+        request.partition_max_bytes,
+        request.max_bytes,
+    )
+
+
+def longest_pause_after_failed_fetches(settings: Settings, _: Place) -> int:
+    follower, leader = RecordBroker(2, settings=replication_settings(settings)), RecordBroker()
+    follower.order(1, 0)
+    pauses = []
+    for _attempt in range(10):
+        follower.follow(leader)  # it has not been told that it leads
+        pause_ms = follower.manager.fetch_delay_ms(1, follower.now_ms) or 0
+        pauses.append(pause_ms)
+        follower.now_ms += pause_ms
+    return max(pauses)
+
+
+def led_by_1() -> RecordBroker:
+    leader = RecordBroker()
+    leader.order(1, 0)
+    return leader
+
+
+def answer_to_metadata_of_a_missing_topic(settings: Settings, place: Place) -> Errors:
+    served = ServedEndpoint(place.undo, MemoryLogs(), settings)
+    client = place.undo.enter_context(RawClient(served))
+    client.send(request_bytes(struct.pack(">ih", 1, 7) + b"missing"))
+    answer: Any = entity_reader(load_response_schema(3, 1))(client.answer()[1], 0)[0]
+    (topic,) = answer.topics
+    return Errors(topic.error_code)
+
+
+def partitions_of_a_new_topic(settings: Settings, place: Place) -> int:
+    request = CreateTopicsRequest((CreatableTopic("new"),), 0, validate_only=True)
+    return answer_about_topics(settings, place, request).partitions
+
+
+def answer_to_a_new_topic(settings: Settings, place: Place) -> Errors:
+    request = CreateTopicsRequest((CreatableTopic("new"),), 0, validate_only=True)
+    return answer_about_topics(settings, place, request).error_code
+
+
+def ask_versions(client: RawClient) -> None:
+    client.send(request_bytes(b"\0\0\0\0", api_key=18, version=0))
+    client.answer()
+
+
+def waiting_requests(settings: Settings, place: Place) -> int:
+    """How many connections had too many requests, when one has sent two fetches that wait."""
+    served = ServedEndpoint(place.undo, MemoryLogs(), settings)
+    client, other = (place.undo.enter_context(RawClient(served)) for _ in range(2))
+    fetch = struct.pack(">iiiibi", -1, 300, 1, 1_000, 0, 1) + b"\0\1t"
+    fetch += struct.pack(">iiqi", 1, 0, 0, 1_000)
+    client.send(request_bytes(fetch, 1, api_key=1, version=4) * 2)
+    for _ in range(20):
+        ask_versions(other)
+    assert served.endpoint.metrics is not None
+    return served.endpoint.metrics.throttled
+
+
+def second_connection(host: str = "127.0.0.1") -> Look:
+    """Return a look at whether a client at an address is closed that connects as the second."""
+
+    def look(settings: Settings, place: Place) -> bool:
+        served = ServedEndpoint(place.undo, MemoryLogs(), settings)
+        clients = [place.undo.enter_context(RawClient(served, host)) for _ in range(2)]
+        for client in clients:
+            client.socket.settimeout(TIMEOUT_S)
+        try:
+            ask_versions(clients[1])
+        except ConnectionError:
+            return True
+        return False
+
+    return look
+
+
+def is_answered_as_second(settings: Settings, place: Place) -> bool:
+    """Whether a second client is answered while the first is connected."""
+    served = ServedEndpoint(place.undo, MemoryLogs(), settings)
+    ask_versions(place.undo.enter_context(RawClient(served)))
+    second = place.undo.enter_context(RawClient(served))
+    second.socket.settimeout(0.5)
+    try:
+        ask_versions(second)
+    except TimeoutError:
+        return False
+    return True
+
+
+def closed_after(data: bytes, timeout_s: float) -> Look:
+    """Return a look at why a connection is closed on which this is sent, and then nothing."""
+
+    def look(settings: Settings, place: Place) -> set[Closed]:
+        served = ServedEndpoint(place.undo, MemoryLogs(), settings)
+        client = place.undo.enter_context(RawClient(served))
+        client.send(data)
+        client.socket.settimeout(timeout_s)
+        try:
+            client.is_closed()
+        except TimeoutError:
+            return set()
+        return set(served.closed)
+
+    return look
+
+
+BROKER: dict[str, Effect] = {
+    "host": Effect("127.0.0.2", listening_at, ("127.0.0.1", False), ("127.0.0.2", False)),
+    "port": Effect(free_port, listening_at, ("127.0.0.1", False), ("127.0.0.1", True)),
+    "control_port": Effect(free_port, is_open, 0, 1),
+    "replication_port": Effect(free_port, is_open, 0, 1),
+    "metrics_port": Effect(free_port, is_open, 0, 1),
+    "advertised_host": Effect("b7", advertised, ("127.0.0.1", 1, 2, 3), ("b7", 1, 2, 3)),
+    "advertised_port": Effect(9, advertised, ("127.0.0.1", 1, 2, 3), ("127.0.0.1", 9, 2, 3)),
+    "advertised_control_port": Effect(
+        9, advertised, ("127.0.0.1", 1, 2, 3), ("127.0.0.1", 1, 9, 3)
+    ),
+    "advertised_replication_port": Effect(
+        9, advertised, ("127.0.0.1", 1, 2, 3), ("127.0.0.1", 1, 2, 9)
+    ),
+    "controlled_shutdown_max_retries": Effect(
+        2, shutdown_requests, ([30.0] * 3, [5.0] * 2), ([30.0] * 2, [5.0])
+    ),
+    "controlled_shutdown_retry_backoff_ms": Effect(
+        7, shutdown_requests, ([30.0] * 3, [5.0] * 2), ([30.0] * 3, [0.007] * 2)
+    ),
+    "controlled_shutdown_timeout_ms": Effect(
+        700, shutdown_requests, ([30.0] * 3, [5.0] * 2), ([0.7] * 3, [5.0] * 2)
+    ),
+    "replica_lag_time_max_ms": Effect(10_000, shrinks_after_20_s, False, True),
+    "replica_fetch_wait_max_ms": Effect(
+        7, fetch_request, (500, 1, 1_048_576, 10_485_760), (7, 1, 1_048_576, 10_485_760)
+    ),
+    "replica_fetch_min_bytes": Effect(
+        7, fetch_request, (500, 1, 1_048_576, 10_485_760), (500, 7, 1_048_576, 10_485_760)
+    ),
+    "replica_fetch_max_bytes": Effect(
+        7, fetch_request, (500, 1, 1_048_576, 10_485_760), (500, 1, 7, 10_485_760)
+    ),
+    "replica_fetch_response_max_bytes": Effect(
+        7, fetch_request, (500, 1, 1_048_576, 10_485_760), (500, 1, 1_048_576, 7)
+    ),
+    "replica_fetch_backoff_ms": Effect(70, longest_pause_after_failed_fetches, 1_000, 70),
+    "auto_create_topics_enable": Effect(
+        False,
+        answer_to_metadata_of_a_missing_topic,
+        Errors.LEADER_NOT_AVAILABLE,
+        Errors.UNKNOWN_TOPIC_OR_PARTITION,
+    ),
+    "num_partitions": Effect(7, partitions_of_a_new_topic, 1, 7),
+    "default_replication_factor": Effect(
+        2, answer_to_a_new_topic, Errors.NONE, Errors.INVALID_REPLICATION_FACTOR
+    ),
+    "placement_service": Effect(
+        "tcp://placer:7",
+        lambda s, _: placement_finder(s.broker.placement_service)(),
+        None,
+        "tcp://placer:7",
+    ),
+    "queued_requests_per_connection": Effect(1, waiting_requests, 0, 1),
+    "max_connections": Effect(1, is_answered_as_second, True, False),
+    "socket_request_max_bytes": Effect(
+        100, closed_after(struct.pack(">i", 101), 0.3), set(), {Closed.MALFORMED}
+    ),
+    "connections_max_idle_ms": Effect(100, closed_after(b"", 1.0), set(), {Closed.IDLE}),
+    "max_connections_per_ip": Effect(1, second_connection(), False, True),
+    "max_connections_per_ip_overrides": Effect(
+        "127.0.0.2:1", second_connection("127.0.0.2"), False, True
+    ),
+}
+
+
+ZOOKEEPER: dict[str, Effect] = {
+    "session_timeout_ms": Effect(
+        7_000, asked_session_timeout_ms, 6_000, 7_000, {"connection_timeout_ms": 300}
+    ),
+    "connection_timeout_ms": Effect(300, waits_for_zookeeper, _NOT_LOOKED_AT, "0.3"),
+}
+
+
+def written(settings: Settings, place: Place) -> str:
+    """What is written to ``broker.log``."""
+    root, state_changes = logging.getLogger(), logging.getLogger("state.change")
+    for logger in (root, *map(logging.getLogger, {"state.change", *settings.logging.levels})):
+        place.undo.callback(logger.setLevel, logger.level)
+    before = {*root.handlers}
+    _log_to(place.path, settings.logging)
+    (handler,) = {*root.handlers} - before
+    place.undo.callback(handler.close)
+    place.undo.callback(root.removeHandler, handler)
+    root.info("of root")
+    state_changes.debug("of a partition")
+    return (place.path / "broker.log").read_text()
+
+
+def levels_seen(settings: Settings, place: Place) -> tuple[bool, bool]:
+    text = written(settings, place)
+    return "of root" in text, "of a partition" in text
+
+
+LOGGING: dict[str, Effect] = {
+    "level": Effect("ERROR", levels_seen, (True, False), (False, False)),
+    "levels": Effect({"state.change": "DEBUG"}, levels_seen, (True, False), (True, True)),
+}
+
+EFFECTS = {
+    **{("broker", name): effect for name, effect in BROKER.items()},
+    **{("controller", name): effect for name, effect in CONTROLLER.items()},
+    **{("log", name): effect for name, effect in LOGS.items()},
+    **{("logging", name): effect for name, effect in LOGGING.items()},
+    **{("zookeeper", name): effect for name, effect in ZOOKEEPER.items()},
+}
+
+ELSEWHERE = {
+    ("broker", "rack"): "tests/broker/test_broker_process.py",
+    ("broker", "isr_change_protocol"): "tests/broker/test_replication.py",
+    ("broker", "queued_max_request_bytes"): "tests/broker/test_kafka_endpoint.py",
+}
+"""The files of tests that show the effects of other settings, which need more than a look."""
+
+WITHOUT_ANOTHER_VALUE = {("log", "log_cleanup_policy")}
+
+
+def test_every_setting_has_a_check() -> None:
+    settings = {(table, row.name) for table, row in rows()}
+    assert EFFECTS.keys() | ELSEWHERE.keys() | WITHOUT_ANOTHER_VALUE == settings
+
+
+@pytest.mark.parametrize(("table", "name"), EFFECTS)
+def test_a_setting_that_is_changed_has_an_effect(table: str, name: str, tmp_path: Path) -> None:
+    value, look, by_default, changed, others = EFFECTS[table, name]
+    tables = {table: dict(others)}
+    if look is is_open:
+        tables["zookeeper"] = {"connection_timeout_ms": 300}
+    if by_default is not _NOT_LOOKED_AT:
+        assert seen(look, load_settings(None, tables), tmp_path / "default") == by_default
+        assert by_default != changed
+    tables[table][name] = value() if callable(value) else value
+    assert seen(look, load_settings(None, tables), tmp_path / "changed") == changed
+
+
+def seen(look: Look, settings: Settings, path: Path) -> object:
+    path.mkdir()
+    with ExitStack() as undo:
+        return look(settings, Place(path, undo))
+
+
+@pytest.mark.parametrize(("table", "name"), ELSEWHERE)
+def test_a_setting_that_is_checked_elsewhere_is_named_there(table: str, name: str) -> None:
+    tree = ast.parse((ROOT / ELSEWHERE[table, name]).read_text(encoding="utf-8"))
+    words = {n.value for n in ast.walk(tree) if isinstance(n, ast.Constant)}
+    words |= {n.arg for n in ast.walk(tree) if isinstance(n, ast.keyword)}
+    words |= {n.attr for n in ast.walk(tree) if isinstance(n, ast.Attribute)}
+    assert name in words
+
+
+def test_settings_without_a_check_have_one_value_only() -> None:
+    for table, row in rows():
+        if (table, row.name) in WITHOUT_ANOTHER_VALUE:
+            assert len(row.declared.choices) == 1
+
+
+@pytest.mark.parametrize("name", LOG_SETTINGS)
+def test_a_topic_overrides_the_setting_of_its_logs(name: str) -> None:
+    row = LOG_SETTINGS[name]
+    other: object = row.default + 1 if row.limits and row.default < row.limits[1] else 7
+    if row.declared.choices:
+        (other,) = {*row.declared.choices} - {row.default}
+    config = DEFAULT_LOG_CONFIG.overridden({row.dotted_name: text_of(other)})
+    assert getattr(config, name) == other != row.default
+
+
+def test_every_other_topic_setting_with_an_effect_is_known() -> None:
+    others = {name for name, row in TOPIC_SETTINGS.items() if has_effect(row)}
+    others -= {row.dotted_name for row in LOG_SETTINGS.values()}
+    assert others == {
+        "unclean.leader.election.enable",  # tests/core/controller/test_partition_state_machine.py
+        "leader.replication.throttled.replicas",  # tests/core/replication/test_replication_quota.py
+        "follower.replication.throttled.replicas",
+        "compression.type",  # shown, and always the producer's
+    }
