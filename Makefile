@@ -66,7 +66,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@echo "setting up $(VENV) (once; some 500 MB are downloaded)"
 	$(PYTHON) -m venv $(VENV)
 	$(PIP_INSTALL) setuptools wheel
-	$(PIP_INSTALL) --no-build-isolation -e '.[dev]'
+	$(PIP_INSTALL) --no-build-isolation -e '.[jobs,dev]'
 	@mkdir -p $(VENV)/typing && ln -sfn ../.. $(VENV)/typing/regent
 	@$(BIN)/python -c 'from regent.config.java import find_java; find_java()' 2>/dev/null || { \
 		echo "no Java 17 or later was found: installing one in $(VENV)"; \

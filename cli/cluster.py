@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import importlib.util
 import os
 import select
 import socket
@@ -19,7 +20,7 @@ from regent.cluster.cluster_file import listed_processes
 from regent.cluster.cluster_plan import HOST, PORT_SPACING, ClusterPlan
 from regent.cluster.cluster_supervisor import ClusterSupervisor
 from regent.config.cluster_location import DATA_DIR
-from regent.config.command_line import COMMAND
+from regent.config.command_line import COMMAND, JOBS, pip_install
 from regent.config.settings import Settings
 from regent.config.settings_file import load_settings
 from regent.core.errors import RegentError
@@ -80,8 +81,8 @@ class ClusterOptionsError(RegentError):
 )
 @click.option(
     "--placement-service/--no-placement-service",
-    default=True,
-    help="Keep a Spark session that places new topics at once.",
+    default=None,
+    help="Keep a Spark session that places new topics at once; by default if Spark is installed.",
 )
 @click.option("--restart", is_flag=True, help="Start what died again.")
 @click.option(
@@ -97,7 +98,7 @@ def cluster(
     zookeeper_nodes: str,
     base_port: int,
     config: Path | None,
-    placement_service: bool,
+    placement_service: bool | None,
     restart: bool,
     session_timeout_ms: int | None,
 ) -> None:
@@ -118,7 +119,7 @@ def cluster(
         session_timeout_ms=settings.zookeeper.session_timeout_ms,
         controlled_shutdown_retry_backoff_ms=_retry_backoff_ms(settings),
         config=config,
-        placement_service=placement_service,
+        placement_service=_with_placement_service(placement_service),
         restart=restart,
     )
     if not os.access(data_dir / LOCK_FILE, os.F_OK):
@@ -127,6 +128,19 @@ def cluster(
         _await_predecessor(data_dir)
         _check(plan)
         sys.exit(ClusterSupervisor(plan, announce=_announce, say=_say).run())
+
+
+def _with_placement_service(asked: bool | None) -> bool:
+    """Return whether to start the service; raises ``ClusterOptionsError`` if it cannot run."""
+    is_installed = importlib.util.find_spec("pyspark") is not None
+    if is_installed or asked is False:
+        return asked is not False
+    if asked:
+        raise ClusterOptionsError(
+            f"the placement service needs Spark, which is not installed: run {pip_install(JOBS)}"
+        )
+    _say(f"without Spark the brokers place new topics themselves; to add it: {pip_install(JOBS)}")
+    return False
 
 
 def _load(config: Path | None, session_timeout_ms: int | None) -> Settings:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
 import sys
 from typing import Final
 
 import click
+
+from regent.cli.lazy_group import load
 
 _OWN_OPTIONS: Final = {"ignore_unknown_options": True, "help_option_names": []}
 
@@ -17,7 +18,7 @@ def _job(name: str, module: str, summary: str) -> click.Command:
     @click.command(name, context_settings=_OWN_OPTIONS, help=summary)
     @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
     def command(arguments: tuple[str, ...]) -> None:
-        sys.exit(importlib.import_module(module).main(arguments))
+        sys.exit(load(module, f"jobs {name}").main(arguments))
 
     return command
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import click
 
+from regent.config.command_line import JOBS, pip_install
 from regent.core.errors import RegentError
 
 
@@ -17,6 +19,21 @@ class LazyCommand(NamedTuple):
     module: str
     attribute: str
     summary: str | None
+
+
+def load(module: str, command: str) -> ModuleType:
+    """Import the module of a command; raises ``RegentError`` with the remedy if it cannot."""
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] == "regent":
+            raise RegentError(f"the command {command} cannot be loaded: {error}") from error
+        raise RegentError(
+            f"the command {command} needs {error.name}, which is not installed: run"
+            f" {pip_install(JOBS)}"
+        ) from error
+    except ImportError as error:
+        raise RegentError(f"the command {command} cannot be loaded: {error}") from error
 
 
 class LazyGroup(click.Group):
@@ -35,10 +52,7 @@ class LazyGroup(click.Group):
         lazy = self._lazy.get(cmd_name)
         if lazy is None:
             return None
-        try:
-            command = getattr(importlib.import_module(lazy.module), lazy.attribute)
-        except ImportError as error:
-            raise RegentError(f"the command {cmd_name} cannot be loaded: {error}") from error
+        command = getattr(load(lazy.module, cmd_name), lazy.attribute)
         assert isinstance(command, click.Command)
         return command
 

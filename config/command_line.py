@@ -23,6 +23,9 @@ taken for the library.
 DISTRIBUTION = "regent-cluster"
 """Our name for pip: on PyPI, ``regent`` is somebody else's package."""
 
+JOBS = f"{DISTRIBUTION}[jobs]"
+"""What the Spark jobs, ``produce``, ``consume`` and the embedded ZooKeeper need beside a broker."""
+
 _NAME = "regent"
 _MAIN = Path(__file__).parents[1] / "__main__.py"  # what ``python -m regent`` runs
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from regent.testing.waits import eventually
+from tests.testing.conftest import InstallWheel
 
 pytestmark = [pytest.mark.system, pytest.mark.zookeeper]
 
@@ -58,13 +59,17 @@ def test_without_zookeeper_leaders_go_on(regent_cluster, regent_topic):
 """
 
 
-def test_an_application_uses_the_fixtures(tmp_path: Path) -> None:
-    (tmp_path / "test_application.py").write_text(APPLICATION_TESTS)
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path)]
+def test_an_application_uses_the_fixtures_of_an_installed_wheel(
+    tmp_path: Path, install_wheel: InstallWheel
+) -> None:
+    python = install_wheel(extras=["jobs"], also=["pytest"]) / "bin" / "python"
+    application = tmp_path / "application"
+    application.mkdir()
+    (application / "test_application.py").write_text(APPLICATION_TESTS)
 
     ended = subprocess.run(
-        [*command, "--rootdir", str(tmp_path), "--durations=8"],
-        cwd=tmp_path,
+        [python, "-m", "pytest", "-q"],
+        cwd=application,
         env={**os.environ, "TMPDIR": str(tmp_path)},
         capture_output=True,
         text=True,

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from regent.config.addresses import bracketed, listening_socket
-from regent.config.command_line import pip_install
+from regent.config.command_line import JOBS, pip_install
 from regent.config.java import OPTION_VARIABLES, find_java
 from regent.core.errors import RegentError
 
@@ -310,8 +310,8 @@ def _classpath() -> str:
     spec = importlib.util.find_spec("pyspark")
     if spec is None or spec.origin is None:
         raise ZooKeeperStartError(
-            "the embedded ZooKeeper comes with pyspark, which is not installed: "
-            f"run {pip_install('pyspark')}, or use a ZooKeeper of your own"
+            "the embedded ZooKeeper server comes with PySpark, which is not installed: run"
+            f" {pip_install(JOBS)}, or use a server of your own (--zookeeper HOST:PORT)"
         )
     jars = sorted(Path(spec.origin).with_name("jars").glob("*.jar"))
     wanted = [str(jar) for jar in jars if _JARS.match(jar.name)]
