@@ -57,7 +57,8 @@ def test_a_wheel_without_extras_runs_a_cluster_beside_modules_of_the_same_names(
     with running([regent, "cluster", *options], folder) as ready:
         assert ready.startswith("ready: 1 broker on 127.0.0.1:")
         port = ready.partition("127.0.0.1:")[2].partition(";")[0]
-        created = run([regent, "topics", "create", "t", "--partitions", "2"], folder)
+        size = ["--partitions", "2", "--replication-factor", "1"]
+        created = run([regent, "topics", "create", "t", *size], folder)
         assert created.stdout == "Created topic t (2 partitions, replication factor 1).\n"
         producer = Producer({"bootstrap.servers": f"127.0.0.1:{port}"})
         producer.produce("t", b"a record")
