@@ -29,6 +29,7 @@ from regent.core.errors import Errors
 from regent.core.model import BrokerId, TopicPartition
 from regent.core.ports import TopicIds
 from regent.core.protocol.topics import (
+    AlterTopicConfigsRequest,
     CreatableTopic,
     CreatePartitionsRequest,
     CreateTopicsRequest,
@@ -143,7 +144,7 @@ class ForwardingManager(RegentActor):
                 self._on_decided(number, answer)
             case _TryAgain(number):
                 self._forward(number)
-            case CreateTopicsRequest() | CreatePartitionsRequest() | DeleteTopicsRequest():
+            case _:
                 if reply is not None:
                     self._take(message, reply)
 
@@ -309,5 +310,5 @@ def _undone(request: TopicsRequest, snapshot: MetadataSnapshot) -> frozenset[str
                 and TopicPartition(row.topic, 0) in known
                 and TopicPartition(row.topic, row.total - 1) not in known
             )
-        case CreateTopicsRequest():
+        case CreateTopicsRequest() | AlterTopicConfigsRequest():
             return frozenset()

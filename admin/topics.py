@@ -1,4 +1,4 @@
-"""Topics created, grown and deleted by tools: requests to the active controller's broker.
+"""Topics created, grown, configured and deleted by tools, through the active controller's broker.
 
 A request of many topics is sent in slices, and repeated while the controller moves. Everything is
 validated before the first slice is written, and a repeated request creates no topic twice: each new
@@ -20,6 +20,9 @@ from regent.core.admin.topic_validation import TopicNames
 from regent.core.errors import ApiError, Errors, RegentError
 from regent.core.placement.replica_placer import MAX_PARTITION, IndexScope
 from regent.core.protocol.topics import (
+    AlterTopicConfigsRequest,
+    ConfigAlteration,
+    ConfiguredTopic,
     CreatableTopic,
     CreatePartitionsRequest,
     CreateTopicsRequest,
@@ -117,6 +120,10 @@ class TopicsClient:
     def delete(self, topics: Collection[str]) -> TopicsResponse:
         """Mark topics that exist for deletion; the controller deletes them."""
         return self._ask(DeleteTopicsRequest(tuple(topics), 0), topics)
+
+    def configure(self, topic: str, alterations: Iterable[ConfigAlteration]) -> TopicsResponse:
+        """Change what a topic overrides."""
+        return self._ask(AlterTopicConfigsRequest((ConfiguredTopic(topic, tuple(alterations)),), 0))
 
     def _ask(self, request: TopicsRequest, undone: Collection[str] = ()) -> TopicsResponse:
         """Send a request until it is answered; ``undone``: see ``done_before``.

@@ -31,7 +31,6 @@ from regent.transport.kafka.listener import KafkaListener, listen
 from regent.transport.kafka.metrics import ListenerMetrics
 from regent.zk.client.operations import ZooKeeper
 from regent.zk.stores.config_store import ZkConfigStore
-from regent.zk.stores.entity_configs import ZkEntityConfigs
 from regent.zk.stores.producer_ids import ZkProducerIds
 
 LISTENER = "PLAINTEXT"
@@ -96,7 +95,6 @@ class KafkaEndpoint:
         may_create = self._settings.broker.auto_create_topics_enable
         create_missing = served.topics.create_missing if may_create else None
         producer_ids = ZkProducerIds(zookeeper, self._broker_id)
-        alter_config = ZkEntityConfigs(zookeeper).alter_topic_config
         return [
             *metadata_apis(cache, LISTENER, served.cluster_id, create_missing),
             *produce_apis(replicas),
@@ -105,6 +103,6 @@ class KafkaEndpoint:
             *delete_records_apis(replicas),
             *topic_apis(served.topics),
             *config_apis(view, self._calls),
-            *config_change_apis(view, alter_config, self._calls),
+            *config_change_apis(served.topics),
             *producer_id_apis(producer_ids.take_block, self._calls),
         ]

@@ -23,11 +23,13 @@ from regent.actors.inbox import Asked, InboxFullError, Reply
 from regent.actors.runtime import start_actor, stop_actor
 from regent.actors.scheduler import Scheduler
 from regent.actors.topic_request_handler import TopicRequestHandler
+from regent.broker.broker_settings import broker_settings
 from regent.broker.placement_client import PlacementClient, placement_finder
 from regent.broker.topic_ids import RandomTopicIds
 from regent.config.settings import Settings
 from regent.core.admin.admin_manager import AdminManager, AdminSettings
 from regent.core.admin.admin_requests import RespondToClient, refuse
+from regent.core.admin.config_descriptions import BrokerSettings, describe_topic
 from regent.core.errors import Errors
 from regent.core.model import BrokerId
 from regent.core.protocol.topics import TopicsRequest, TopicsResponse
@@ -66,6 +68,7 @@ class BrokerTopicService:
         """Start the actors; ``is_controller`` is called on any thread."""
         broker, controller = self._settings.broker, self._settings.controller
         topic_ids = RandomTopicIds(cache)
+        own = BrokerSettings(broker_settings(self._settings, self._broker_id), {}, {})
         manager = AdminManager(
             cache,
             ZkTopicStore(zookeeper),
@@ -75,6 +78,7 @@ class BrokerTopicService:
                 broker.num_partitions,
                 broker.default_replication_factor,
                 controller.delete_topic_enable,
+                topic_defaults={row.name: row.value for row in describe_topic({}, own)},
             ),
             self.placement,
         )

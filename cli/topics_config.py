@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 import click
 
+from regent.admin.topics import TopicsClient, raise_if_refused
 from regent.cli.find_cluster import Cluster, pass_cluster
 from regent.cli.new_topics import parse_config
 from regent.cli.output import Output, examples, note, output_option, print_json, print_table
+from regent.cli.remote_actors import controller_of
 from regent.cli.topic_options import TopicError, named, topic_argument
-from regent.core.admin.topic_settings import TOPIC_SETTINGS, topic_config_problem
+from regent.core.admin.topic_settings import TOPIC_SETTINGS
 from regent.core.errors import BadDataError
+from regent.core.protocol.topics import AlterOperation, ConfigAlteration
 from regent.zk.stores.admin_store import ZkAdminStore
+
+_TIMEOUT_S = 30.0
 
 
 @click.command(
@@ -24,9 +31,16 @@ from regent.zk.stores.admin_store import ZkAdminStore
     + f"\n\nSettings: {', '.join(sorted(TOPIC_SETTINGS))}."
 )
 @topic_argument
-@click.option("--set", "--config", "settings", metavar="NAME=VALUE", multiple=True, help="Set it.")
 @click.option(
-    "--unset", "--delete-config", "removed", metavar="NAME", multiple=True, help="Override no more."
+    "--set", "--config", "settings", metavar="NAME=VALUE", multiple=True, help="Set an override."
+)
+@click.option(
+    "--unset",
+    "--delete-config",
+    "removed",
+    metavar="NAME",
+    multiple=True,
+    help="Remove an override.",
 )
 @output_option
 @pass_cluster
@@ -38,15 +52,18 @@ def config(
     removed: Sequence[str],
     output: str,
 ) -> None:
-    """Show what a topic overrides, after changing it if so told."""
+    """Show what a topic overrides, after the changes that the options ask for."""
     if name is None:
         raise click.UsageError("which topic? Give a name")
     changes = _changes(settings, removed)
     with cluster.admin() as admin:
         current = _read(admin, name)
         if changes:
-            _check(name, current, changes)
-            current = admin.configs.alter_topic_config(name, changes)
+            _check_removed(name, current, removed)
+            with controller_of(admin) as controller:
+                client = TopicsClient(controller, deadline=time.monotonic() + _TIMEOUT_S)
+                raise_if_refused(client.configure(name, changes).outcomes)
+            current = _read(admin, name)
     if output == Output.JSON:
         print_json({"topic": name, "config": dict(sorted(current.items()))})
     elif current:
@@ -55,16 +72,18 @@ def config(
         note(f"topic {name} overrides nothing")
 
 
-def _changes(settings: Sequence[str], removed: Sequence[str]) -> dict[str, str | None]:
+def _changes(settings: Sequence[str], removed: Sequence[str]) -> list[ConfigAlteration]:
     try:
-        changes: dict[str, str | None] = {**parse_config(settings)}
+        values = parse_config(settings)
     except ValueError as error:
         raise click.UsageError(f"--set {error}") from None
-    for name in removed:
-        if name in changes:
+    for name, count in Counter((*values, *removed)).items():
+        if count > 1:
             raise click.UsageError(f"{name} is both set and unset, or unset twice")
-        changes[name] = None
-    return changes
+    return [
+        *(ConfigAlteration(name, AlterOperation.SET, value) for name, value in values.items()),
+        *(ConfigAlteration(name, AlterOperation.DELETE) for name in removed),
+    ]
 
 
 def _read(admin: ZkAdminStore, topic: str) -> dict[str, str]:
@@ -76,16 +95,12 @@ def _read(admin: ZkAdminStore, topic: str) -> dict[str, str]:
     return current
 
 
-def _check(topic: str, current: Mapping[str, str], changes: Mapping[str, str | None]) -> None:
-    problems = []
-    for name, value in changes.items():
-        if value is not None:
-            problem = topic_config_problem(name, value)
-        elif name not in current:
-            overridden = ", ".join(sorted(current)) or "nothing"
-            problem = f"is not overridden; overridden is {overridden}"
-        else:
-            problem = None
-        problems += [f"topic {topic} config {name} {problem}"] if problem else []
+def _check_removed(topic: str, current: Mapping[str, str], removed: Sequence[str]) -> None:
+    overridden = ", ".join(sorted(current)) or "nothing"
+    problems = [
+        f"topic {topic} config {name} is not overridden; overridden is {overridden}"
+        for name in removed
+        if name not in current
+    ]
     if problems:
         raise TopicError("\n".join(problems))

@@ -90,6 +90,9 @@ _APIS: Final[Mapping[ApiKey, _Api]] = {
     ApiKey.CREATE_TOPICS: _Api(topics.CreateTopicsRequest, topics.TopicsResponse, _TOPICS),
     ApiKey.DELETE_TOPICS: _Api(topics.DeleteTopicsRequest, topics.TopicsResponse),
     ApiKey.CREATE_PARTITIONS: _Api(topics.CreatePartitionsRequest, topics.TopicsResponse, _TOPICS),
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: _Api(
+        topics.AlterTopicConfigsRequest, topics.TopicsResponse, _TOPICS
+    ),
     ApiKey.ELECT_LEADERS: _Api(controller.ElectLeadersRequest, controller.ElectLeadersResponse),
     ApiKey.ALTER_PARTITION_REASSIGNMENTS: _Api(
         controller.AlterPartitionReassignmentsRequest,

@@ -1,4 +1,4 @@
-"""Topics created, grown and deleted: validation, placement and the conditional write.
+"""Topics created, grown, configured and deleted: validation, placement and the conditional write.
 
 Mirrors ``kafka.server.ZkAdminManager`` and the checks of ``KafkaApis``: only the broker of the
 active controller accepts a request, everything is validated before it is written, and one bad topic
@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple, TypeAlias, TypeVar
 
 from regent.core.admin.admin_requests import LocalPlacer, NewTopic, TopicPlacer, TopicStore
-from regent.core.admin.topic_settings import topic_config_problem
+from regent.core.admin.topic_settings import TOPIC_SETTINGS, topic_config_problem
 from regent.core.admin.topic_validation import (
     TopicNames,
     assignment_problem,
@@ -24,7 +24,13 @@ from regent.core.admin.topic_validation import (
     topic_name_problem,
     unknown_topic,
 )
-from regent.core.errors import ApiError, BadDataError, Errors
+from regent.core.errors import (
+    ApiError,
+    BadDataError,
+    Errors,
+    RegentError,
+    SessionExpiredError,
+)
 from regent.core.model import BrokerId, ReplicaAssignment
 from regent.core.placement.replica_placer import (
     LEAST_LOADED,
@@ -40,8 +46,12 @@ from regent.core.protocol.placement import (
 )
 from regent.core.protocol.topics import (
     UNSET,
+    AlterOperation,
+    AlterTopicConfigsRequest,
     AssignedPartition,
+    ConfigAlteration,
     ConfigEntry,
+    ConfiguredTopic,
     CreatableTopic,
     CreatePartitionsRequest,
     CreateTopicsRequest,
@@ -53,6 +63,7 @@ from regent.core.protocol.topics import (
     TopicsResponse,
 )
 from regent.core.replication.metadata_cache import MetadataCache
+from regent.core.setting import ConfigType
 
 MAX_MESSAGE_LENGTH = 1_000  # a message may quote a string that is as long as the protocol allows
 
@@ -77,6 +88,8 @@ class AdminSettings:
     default_replication_factor: int = 1
     delete_topic_enable: bool = True
     placement: Strategy = Strategy.RING
+    topic_defaults: Mapping[str, str] = field(default_factory=dict)
+    """The settings of topics that override nothing."""
 
 
 class _RefusedError(Exception):
@@ -118,8 +131,10 @@ class AdminManager:
                 return self._create_partitions(request)
             case DeleteTopicsRequest():
                 return self._delete_topics(request)
+            case AlterTopicConfigsRequest():
+                return self._alter_configs(request)
 
-    # --- the three requests ---
+    # --- the four requests ---
 
     def _create_topics(self, request: CreateTopicsRequest) -> TopicsResponse:
         wanted = {topic.topic: topic for topic in request.topics}
@@ -191,6 +206,39 @@ class AdminManager:
         plans, refusals = self._plan(wanted, plan)
         written = self._store.mark_for_deletion(list(plans))
         return TopicsResponse(_outcomes(wanted, refusals, written, {}))
+
+    def _alter_configs(self, request: AlterTopicConfigsRequest) -> TopicsResponse:
+        wanted = {row.topic: row for row in request.topics}
+        stored = self._store.read_topics([t for t in wanted if topic_name_problem(t) is None])
+        configs = self._store.configs.read_topic_configs(stored)
+        defaults = self._settings.topic_defaults
+
+        def plan(topic: str) -> dict[str, str | None]:
+            problem = topic_name_problem(topic)
+            if problem is not None:
+                message = f"topic {shown_topic(topic)} {problem}"
+                raise _RefusedError(Errors.INVALID_TOPIC_EXCEPTION, message)
+            current = configs.get(topic)
+            if current is None:
+                raise _RefusedError(*unknown_topic(topic))
+            if isinstance(current, BadDataError):
+                raise _RefusedError(Errors.UNKNOWN_SERVER_ERROR, str(current))
+            return _config_changes(wanted[topic], current, defaults)
+
+        plans, refusals = self._plan([row.topic for row in request.topics], plan)
+        written = {}
+        for topic, changes in {} if request.validate_only else plans.items():
+            written[topic] = self._alter_config(topic, changes)
+        return TopicsResponse(_outcomes(wanted, refusals, written, {}))
+
+    def _alter_config(self, topic: str, changes: Mapping[str, str | None]) -> ApiError:
+        try:
+            self._store.configs.alter_topic_config(topic, changes)
+        except SessionExpiredError:
+            raise  # it may be written: the request is repeated
+        except RegentError as error:
+            return ApiError(Errors.UNKNOWN_SERVER_ERROR, str(error))
+        return ApiError(Errors.NONE)
 
     def _plan(
         self, topics: Sequence[str], plan: Callable[[str], T]
@@ -393,6 +441,50 @@ def _checked_config(topic: str, config: Sequence[ConfigEntry]) -> dict[str, str]
             raise _RefusedError(Errors.INVALID_CONFIG, f"topic {topic} config {name} {problem}")
         checked[name] = value
     return checked
+
+
+def _config_changes(
+    wanted: ConfiguredTopic, current: Mapping[str, str], defaults: Mapping[str, str]
+) -> dict[str, str | None]:
+    """Return the new overrides, None for those to remove."""
+    topic = wanted.topic
+    for name, count in Counter(row.name for row in wanted.alterations).items():
+        if count > 1:
+            message = f"topic {topic} config {name} is named {count} times"
+            raise _RefusedError(Errors.INVALID_REQUEST, message)
+    changes: dict[str, str | None] = dict.fromkeys(current) if wanted.replaces else {}
+    for row in wanted.alterations:
+        old = current.get(row.name, defaults.get(row.name, ""))
+        value = changes[row.name] = _new_value(topic, row, old)
+        problem = None if value is None else topic_config_problem(row.name, value)
+        if problem is not None:
+            message = f"topic {topic} config {row.name} {problem}"
+            raise _RefusedError(Errors.INVALID_CONFIG, message)
+    return changes
+
+
+def _new_value(topic: str, alteration: ConfigAlteration, old: str) -> str | None:
+    """Return the new value of a setting, None to remove it; ``old`` is the value in effect."""
+    name, operation, value = alteration
+    if operation == AlterOperation.DELETE:
+        return None
+    problem = None
+    row = TOPIC_SETTINGS.get(name)
+    if value is None:
+        problem = "has no value"
+    elif operation not in set(AlterOperation):
+        problem = f"cannot be changed: unknown operation {operation}"
+    elif operation != AlterOperation.SET and (row is None or row.type is not ConfigType.LIST):
+        problem = "is not a list"
+    if problem is not None or value is None:
+        message = f"topic {topic} config {name} {problem}"
+        raise _RefusedError(Errors.INVALID_REQUEST, message)
+    if operation == AlterOperation.SET:
+        return value
+    present, given = [item for item in old.split(",") if item], value.split(",")
+    if operation == AlterOperation.APPEND:
+        return ",".join(dict.fromkeys([*present, *given]))
+    return ",".join(item for item in present if item not in given)
 
 
 def _misassigned(topic: str, problem: str) -> _RefusedError:

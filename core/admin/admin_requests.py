@@ -18,6 +18,7 @@ from regent.core.ports import TopicAssignment
 from regent.core.protocol.control import TopicId
 from regent.core.protocol.placement import PlaceTopicsRequest, PlaceTopicsResponse
 from regent.core.protocol.topics import (
+    AlterTopicConfigsRequest,
     CreatePartitionsRequest,
     CreateTopicsRequest,
     DeleteTopicsRequest,
@@ -90,6 +91,25 @@ class NewTopic(NamedTuple):
     config: Mapping[str, str]
 
 
+class TopicConfigStore(Protocol):
+    """What topics override. See ``zk.stores.entity_configs``."""
+
+    def read_topic_configs(
+        self, topics: Collection[str]
+    ) -> Mapping[str, Mapping[str, str] | BadDataError]:
+        """Read what each topic overrides; empty where nothing was ever set."""
+        ...
+
+    def alter_topic_config(
+        self, topic: str, changes: Mapping[str, str | None]
+    ) -> Mapping[str, str]:
+        """Set overrides, remove those that are None; return what the topic overrides then.
+
+        Raises ``RegentError`` if the topic does not exist or its settings cannot be changed.
+        """
+        ...
+
+
 class TopicStore(Protocol):
     """What topics there are, and the writes that change them. See ``zk.stores.topic_store``."""
 
@@ -115,6 +135,11 @@ class TopicStore(Protocol):
         """Add partitions, on condition that a topic has not changed since it was read."""
         ...
 
+    @property
+    def configs(self) -> TopicConfigStore:
+        """The settings of topics."""
+        ...
+
     def mark_for_deletion(self, topics: Collection[str]) -> Mapping[str, ApiError]:
         """Ask for the deletion of topics; a topic that is already marked is no error."""
         ...
@@ -132,6 +157,7 @@ def done_before(
         CreateTopicsRequest: None,
         CreatePartitionsRequest: Errors.INVALID_PARTITIONS,
         DeleteTopicsRequest: Errors.UNKNOWN_TOPIC_OR_PARTITION,
+        AlterTopicConfigsRequest: None,
     }
     if outcome.topic in undone and outcome.error_code is done[type(request)]:
         return outcome._replace(error_code=Errors.NONE, message="")

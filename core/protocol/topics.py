@@ -8,6 +8,7 @@ must be sent to the active controller's broker: it is answered when it is decide
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import Final, NamedTuple, TypeAlias
 
 from regent.core.errors import Errors
@@ -104,6 +105,40 @@ class DeleteTopicsRequest:
     topic_ids: tuple[TopicId, ...] = ()
 
 
+class AlterOperation(IntEnum):
+    """What is to be done with a setting (KIP-339)."""
+
+    SET = 0
+    DELETE = 1
+    APPEND = 2
+    SUBTRACT = 3
+
+
+class ConfigAlteration(NamedTuple):
+    """A change of one setting; ``operation`` is an ``AlterOperation``, or one we do not know."""
+
+    name: str
+    operation: int
+    value: str | None = None
+
+
+class ConfiguredTopic(NamedTuple):
+    """A topic to configure; ``replaces``: all other overrides are removed (Kafka api 33)."""
+
+    topic: str
+    alterations: tuple[ConfigAlteration, ...]
+    replaces: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class AlterTopicConfigsRequest:
+    """Change what topics override, or only say whether that is possible (Kafka api 44)."""
+
+    topics: tuple[ConfiguredTopic, ...]
+    timeout_ms: int
+    validate_only: bool = False
+
+
 class TopicOutcome(NamedTuple):
     """What became of one topic of a request; ``partitions``: how many it has now.
 
@@ -135,4 +170,6 @@ class TopicsResponse:
         return Errors.NOT_CONTROLLER if is_elsewhere else Errors.NONE
 
 
-TopicsRequest: TypeAlias = CreateTopicsRequest | CreatePartitionsRequest | DeleteTopicsRequest
+TopicsRequest: TypeAlias = (
+    CreateTopicsRequest | CreatePartitionsRequest | DeleteTopicsRequest | AlterTopicConfigsRequest
+)

@@ -13,17 +13,26 @@ from kafka.protocol.admin.configs import (
     IncrementalAlterConfigsRequest,
 )
 
-from regent.api.config_changes import AlterOperation, config_change_apis
+from regent.api.config_changes import config_change_apis
 from regent.api.configs import ConfigView, ResourceType, config_apis
 from regent.broker.broker_settings import broker_settings
 from regent.config.settings_file import load_settings
+from regent.core.admin.admin_requests import RespondToClient
 from regent.core.admin.config_descriptions import ConfigSource
-from regent.core.errors import BadDataError, Errors, SessionExpiredError
+from regent.core.errors import ApiError, Errors, SessionExpiredError
 from regent.core.protocol.control import (
     ControlHeader,
     UpdateMetadataPartition,
     UpdateMetadataRequest,
     UpdateMetadataTopic,
+)
+from regent.core.protocol.topics import (
+    AlterOperation,
+    AlterTopicConfigsRequest,
+    ConfigAlteration,
+    ConfiguredTopic,
+    TopicOutcome,
+    TopicsRequest,
 )
 from regent.core.replication.metadata_cache import MetadataCache
 from tests.support.term import topic_id
@@ -39,14 +48,15 @@ class Desk:
     def __init__(self, executor: ThreadPoolExecutor) -> None:
         self.configs: dict[str, dict[str, str]] = {}
         self.reads = 0
-        self.changes: list[tuple[str, Mapping[str, str | None]]] = []
+        self.asked: list[TopicsRequest] = []
+        self.refusal = ApiError(Errors.NONE)
         self.failure: Exception | None = None
         cache = MetadataCache()
         row = UpdateMetadataPartition(0, 1, 1, 0, (1,), 0, (1,), ())
         topic = UpdateMetadataTopic("t", topic_id(1), (row,))
         cache.update(ControlHeader(1, 1, 1), UpdateMetadataRequest((topic,), ()))
         view = ConfigView(1, cache, SETTINGS, self.read)
-        self.apis = [*config_apis(view, executor), *config_change_apis(view, self.alter, executor)]
+        self.apis = [*config_apis(view, executor), *config_change_apis(self)]
 
     def read(self, entities: Collection[str]) -> Mapping[str, Mapping[str, str]]:
         self.reads += 1
@@ -54,8 +64,13 @@ class Desk:
             raise self.failure
         return {entity: self.configs[entity] for entity in entities if entity in self.configs}
 
-    def alter(self, topic: str, changes: Mapping[str, str | None]) -> None:
-        self.changes.append((topic, changes))
+    def ask(self, request: TopicsRequest, respond: RespondToClient) -> None:
+        self.asked.append(request)
+        assert isinstance(request, AlterTopicConfigsRequest)
+        respond([TopicOutcome(row.topic, *self.refusal) for row in request.topics])
+
+    def create_missing(self, topics: Collection[str]) -> None:
+        raise NotImplementedError
 
     def describe(
         self,
@@ -192,86 +207,28 @@ def test_without_zookeeper_nothing_is_told(desk: Desk):
 # --- changing -------------------------------------------------------------------------------------
 
 
-def test_replacing_drops_what_is_not_named(desk: Desk):
-    desk.configs["topics/t"] = {"retention.ms": "99", "segment.ms": "5"}
+def test_all_settings_of_a_topic_are_replaced(desk: Desk):
     assert desk.replace({"segment.ms": "6"}).error_code == Errors.NONE
-    assert desk.changes == [("t", {"retention.ms": None, "segment.ms": "6"})]
+    alterations = (ConfigAlteration("segment.ms", AlterOperation.SET, "6"),)
+    wanted = (ConfiguredTopic("t", alterations, replaces=True),)
+    assert desk.asked == [AlterTopicConfigsRequest(wanted, 0)]
 
 
-def test_changes_leave_the_rest_alone(desk: Desk):
-    desk.configs["topics/t"] = {"retention.ms": "99", "segment.ms": "5"}
-    response = desk.alter_some(
-        ("segment.ms", AlterOperation.DELETE, None),
-        ("flush.ms", AlterOperation.SET, "1"),
-    )
-    assert response.error_code == Errors.NONE
-    assert desk.changes == [("t", {"segment.ms": None, "flush.ms": "1"})]
+def test_some_settings_of_a_topic_are_changed_or_only_validated(desk: Desk):
+    changes = ("segment.ms", AlterOperation.DELETE, None), ("cleanup.policy", 2, "compact")
+    assert desk.alter_some(*changes, validate_only=True).error_code == Errors.NONE
+    wanted = (ConfiguredTopic("t", tuple(ConfigAlteration(*change) for change in changes)),)
+    assert desk.asked == [AlterTopicConfigsRequest(wanted, 0, validate_only=True)]
 
 
-@pytest.mark.parametrize(
-    ("before", "operation", "value", "after"),
-    [
-        (None, AlterOperation.APPEND, "compact", "delete,compact"),
-        ("compact", AlterOperation.APPEND, "compact,delete", "compact,delete"),
-        ("compact,delete", AlterOperation.SUBTRACT, "delete", "compact"),
-    ],
-)
-def test_lists_take_and_lose_values(
-    desk: Desk, before: str | None, operation: AlterOperation, value: str, after: str
-):
-    desk.configs["topics/t"] = {} if before is None else {"cleanup.policy": before}
-    assert desk.alter_some(("cleanup.policy", operation, value)).error_code == Errors.NONE
-    assert desk.changes == [("t", {"cleanup.policy": after})]
+def test_a_refusal_is_told_with_its_reason(desk: Desk):
+    desk.refusal = ApiError(Errors.INVALID_CONFIG, "topic t config segment.ms must be a number")
+    response = desk.replace({"segment.ms": "soon"})
+    assert (response.error_code, response.error_message) == desk.refusal
 
 
-@pytest.mark.parametrize(
-    ("change", "error"),
-    [
-        (("made.up", AlterOperation.SET, "1"), Errors.INVALID_CONFIG),
-        (("segment.ms", AlterOperation.SET, "soon"), Errors.INVALID_CONFIG),
-        (("segment.ms", AlterOperation.SET, None), Errors.INVALID_REQUEST),
-        (("segment.ms", AlterOperation.APPEND, "1"), Errors.INVALID_REQUEST),
-        (("segment.ms", 9, "1"), Errors.INVALID_REQUEST),
-        (("cleanup.policy", AlterOperation.SUBTRACT, "delete"), Errors.INVALID_CONFIG),
-    ],
-)
-def test_what_cannot_be_is_refused(desk: Desk, change: tuple[str, int, str | None], error: Errors):
-    response = desk.alter_some(change)
-    assert response.error_code == error
-    assert response.error_message
-    assert not desk.changes
-
-
-def test_a_setting_named_twice_a_broker_and_an_unknown_topic_are_refused(desk: Desk):
+def test_the_settings_of_a_broker_cannot_be_changed(desk: Desk):
     change = ("segment.ms", AlterOperation.SET, "1")
-    refused = [
-        desk.alter_some(change, change),
-        desk.alter_some(change, type_=BROKER, name="1"),
-        desk.alter_some(change, name="nobody"),
-    ]
-    assert [response.error_code for response in refused] == [
-        Errors.INVALID_REQUEST,
-        Errors.INVALID_REQUEST,
-        Errors.UNKNOWN_TOPIC_OR_PARTITION,
-    ]
-    assert not desk.changes
-
-
-def test_validation_alone_changes_nothing(desk: Desk):
-    assert desk.replace({"segment.ms": "6"}, validate_only=True).error_code == Errors.NONE
-    assert desk.replace({"segment.ms": "x"}, validate_only=True).error_code != Errors.NONE
-    assert not desk.changes
-
-
-@pytest.mark.parametrize(
-    ("failure", "error"),
-    [
-        (SessionExpiredError("no session"), Errors.REQUEST_TIMED_OUT),
-        (BadDataError("garbage"), Errors.UNKNOWN_SERVER_ERROR),
-    ],
-)
-def test_a_change_that_zookeeper_does_not_take_is_refused(
-    desk: Desk, failure: Exception, error: Errors
-):
-    desk.failure = failure
-    assert desk.replace({"segment.ms": "6"}).error_code == error
+    refused = desk.alter_some(change, type_=BROKER, name="1")
+    assert refused.error_code == Errors.INVALID_REQUEST
+    assert not desk.asked

@@ -40,7 +40,6 @@ from regent.zk.codecs.admin_znodes import (
 )
 from regent.zk.stores.broker_store import broker_registration
 from regent.zk.stores.controller_store import read_partition_states
-from regent.zk.stores.entity_configs import ZkEntityConfigs
 from regent.zk.stores.failure_store import ControllerFailuresZNode
 from regent.zk.stores.progress_mark import read_mark
 from regent.zk.stores.topic_store import ZkTopicStore, children_of_cluster
@@ -83,7 +82,7 @@ class ZkAdminStore:
     def __init__(self, zookeeper: ZooKeeper) -> None:
         self._zookeeper = zookeeper
         self.topics = ZkTopicStore(zookeeper)
-        self.configs = ZkEntityConfigs(zookeeper)
+        self.configs = self.topics.configs
 
     # --- controller ---
 

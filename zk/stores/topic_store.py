@@ -32,6 +32,7 @@ from regent.zk.codecs.admin_znodes import (
 )
 from regent.zk.codecs.znodes import TopicsZNode, TopicZNode
 from regent.zk.stores.controller_store import topic_assignment
+from regent.zk.stores.entity_configs import ZkEntityConfigs
 from regent.zk.stores.fenced_writes import (
     BYTES_BESIDE_DATA,
     Outcome,
@@ -65,6 +66,7 @@ class ZkTopicStore:
 
     def __init__(self, zookeeper: ZooKeeper) -> None:
         self._zookeeper = zookeeper
+        self.configs = ZkEntityConfigs(zookeeper)
 
     # --- reads ---
 

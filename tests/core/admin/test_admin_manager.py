@@ -11,7 +11,7 @@ from regent.core.admin.admin_manager import (
 )
 from regent.core.admin.admin_requests import NewTopic, PendingAnswer
 from regent.core.admin.topic_validation import unknown_topic
-from regent.core.errors import ApiError, BadDataError, Errors
+from regent.core.errors import ApiError, BadDataError, Errors, SessionExpiredError
 from regent.core.model import BrokerId, ReplicaAssignment
 from regent.core.placement.replica_placer import Strategy, place
 from regent.core.ports import TopicAssignment
@@ -25,8 +25,12 @@ from regent.core.protocol.control import (
 from regent.core.protocol.placement import PlaceTopicsRequest, PlaceTopicsResponse
 from regent.core.protocol.topics import (
     MAX_NEW_PARTITIONS,
+    AlterOperation,
+    AlterTopicConfigsRequest,
     AssignedPartition,
+    ConfigAlteration,
     ConfigEntry,
+    ConfiguredTopic,
     CreatableTopic,
     CreatePartitionsRequest,
     CreateTopicsRequest,
@@ -50,7 +54,9 @@ class Desk:
         self.rules = rules
         self.cache = MetadataCache()
         self.topics: dict[str, dict[int, ReplicaAssignment]] = {}
-        self.configs: dict[str, Mapping[str, str]] = {}
+        self.overrides: dict[str, Mapping[str, str]] = {}
+        self.changes: list[tuple[str, Mapping[str, str | None]]] = []
+        self.failure: Exception | None = None
         self.deleting: set[str] = set()
         self.jobs: list[PlaceTopicsRequest] = []
         self.manager = AdminManager(
@@ -74,7 +80,7 @@ class Desk:
 
     def create_topics(self, topics: Mapping[str, NewTopic]) -> Mapping[str, ApiError]:
         for topic, new in topics.items():
-            self.topics[topic], self.configs[topic] = dict(new.partitions), new.config
+            self.topics[topic], self.overrides[topic] = dict(new.partitions), new.config
         return dict.fromkeys(topics, ApiError(Errors.NONE))
 
     def add_partitions(
@@ -88,6 +94,21 @@ class Desk:
         self.deleting |= self.topics.keys() & topics
         done = dict.fromkeys(self.deleting, ApiError(Errors.NONE))
         return {topic: done.get(topic, unknown_topic(topic)) for topic in topics}
+
+    @property
+    def configs(self) -> Desk:
+        return self
+
+    def read_topic_configs(self, topics: Collection[str]) -> Mapping[str, Mapping[str, str]]:
+        return {topic: self.overrides.get(topic, {}) for topic in topics}
+
+    def alter_topic_config(
+        self, topic: str, changes: Mapping[str, str | None]
+    ) -> Mapping[str, str]:
+        if self.failure is not None:
+            raise self.failure
+        self.changes.append((topic, changes))
+        return {}
 
     def place(self, request: PlaceTopicsRequest, *, use_service: bool) -> PlaceTopicsResponse:
         self.jobs.append(request)
@@ -131,6 +152,12 @@ class Desk:
         """Give a topic more partitions."""
         growing = GrowingTopic(topic, total, assignments or None)
         (error,) = self.decide(CreatePartitionsRequest((growing,), PATIENCE))
+        return error
+
+    def alter(self, *alterations: ConfigAlteration, topic: str = "t") -> Errors:
+        """Change what a topic overrides; return the outcome."""
+        wanted = ConfiguredTopic(topic, alterations)
+        (error,) = self.decide(AlterTopicConfigsRequest((wanted,), 0))
         return error
 
     def delete(self, *topics: str) -> list[Errors]:
@@ -202,7 +229,7 @@ def test_an_assignment_and_a_configuration_are_stored_as_given():
     desk.create(CreatableTopic("t", assignment=assignment, config=config))
     assert not desk.jobs
     assert desk.replicas("t") == [(1, 2), (2, 0)]
-    assert desk.configs["t"] == {"cleanup.policy": "compact"}
+    assert desk.overrides["t"] == {"cleanup.policy": "compact"}
 
 
 def assigned(*rows: tuple[int, BrokerId]) -> tuple[AssignedPartition, ...]:
@@ -453,3 +480,92 @@ def test_only_the_broker_that_rules_accepts():
     assert desk.grow("t", 2) is Errors.NOT_CONTROLLER
     assert desk.delete("t") == [Errors.NOT_CONTROLLER]
     assert not desk.deleting
+
+
+# --- configuring ----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def configured() -> Desk:
+    """A topic that overrides two settings."""
+    desk = Desk(AdminSettings(topic_defaults={"cleanup.policy": "delete"}))
+    desk.have("t", (0,))
+    desk.overrides["t"] = {"retention.ms": "99", "segment.ms": "5"}
+    return desk
+
+
+def set_(name: str, value: str | None) -> ConfigAlteration:
+    return ConfigAlteration(name, AlterOperation.SET, value)
+
+
+def test_replacing_drops_what_is_not_named(configured: Desk):
+    wanted = ConfiguredTopic("t", (set_("segment.ms", "6"),), replaces=True)
+    assert configured.decide(AlterTopicConfigsRequest((wanted,), 0)) == [Errors.NONE]
+    assert configured.changes == [("t", {"retention.ms": None, "segment.ms": "6"})]
+
+
+def test_changes_leave_the_rest_alone(configured: Desk):
+    deleted = ConfigAlteration("segment.ms", AlterOperation.DELETE)
+    assert configured.alter(deleted, set_("flush.ms", "1")) is Errors.NONE
+    assert configured.changes == [("t", {"segment.ms": None, "flush.ms": "1"})]
+
+
+@pytest.mark.parametrize(
+    ("before", "operation", "value", "after"),
+    [
+        (None, AlterOperation.APPEND, "compact", "delete,compact"),
+        ("compact", AlterOperation.APPEND, "compact,delete", "compact,delete"),
+        ("compact,delete", AlterOperation.SUBTRACT, "delete", "compact"),
+    ],
+)
+def test_lists_take_and_lose_values(
+    configured: Desk, before: str | None, operation: AlterOperation, value: str, after: str
+):
+    configured.overrides["t"] = {} if before is None else {"cleanup.policy": before}
+    assert configured.alter(ConfigAlteration("cleanup.policy", operation, value)) is Errors.NONE
+    assert configured.changes == [("t", {"cleanup.policy": after})]
+
+
+@pytest.mark.parametrize(
+    ("alteration", "error"),
+    [
+        (set_("made.up", "1"), Errors.INVALID_CONFIG),
+        (set_("segment.ms", "soon"), Errors.INVALID_CONFIG),
+        (set_("segment.ms", None), Errors.INVALID_REQUEST),
+        (ConfigAlteration("segment.ms", AlterOperation.APPEND, "1"), Errors.INVALID_REQUEST),
+        (ConfigAlteration("segment.ms", 9, "1"), Errors.INVALID_REQUEST),
+        (
+            ConfigAlteration("cleanup.policy", AlterOperation.SUBTRACT, "delete"),
+            Errors.INVALID_CONFIG,
+        ),
+    ],
+)
+def test_settings_that_are_not_valid_are_refused(
+    configured: Desk, alteration: ConfigAlteration, error: Errors
+):
+    assert configured.alter(alteration) is error
+    assert not configured.changes
+
+
+def test_a_setting_named_twice_and_topics_that_do_not_exist_are_refused(configured: Desk):
+    change = set_("segment.ms", "1")
+    assert configured.alter(change, change) is Errors.INVALID_REQUEST
+    assert configured.alter(change, topic="nobody") is Errors.UNKNOWN_TOPIC_OR_PARTITION
+    assert configured.alter(change, topic="a/b") is Errors.INVALID_TOPIC_EXCEPTION
+    assert not configured.changes
+
+
+def test_validating_settings_changes_nothing(configured: Desk):
+    for value, error in (("6", Errors.NONE), ("x", Errors.INVALID_CONFIG)):
+        wanted = ConfiguredTopic("t", (set_("segment.ms", value),))
+        request = AlterTopicConfigsRequest((wanted,), 0, validate_only=True)
+        assert configured.decide(request) == [error]
+    assert not configured.changes
+
+
+def test_settings_that_cannot_be_written_are_refused_or_tried_again(configured: Desk):
+    configured.failure = BadDataError("garbage")
+    assert configured.alter(set_("segment.ms", "6")) is Errors.UNKNOWN_SERVER_ERROR
+    configured.failure = SessionExpiredError("no session")
+    with pytest.raises(SessionExpiredError):
+        configured.alter(set_("segment.ms", "6"))
