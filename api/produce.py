@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Final, NamedTuple, Protocol
 
-from regent.api.partition_order import PartitionOrder
 from regent.api.record_validation import InvalidRecordsError, is_quick, validate
 from regent.api.replies import Replies, Reply, monotonic_ms
 from regent.core.errors import Errors
@@ -86,13 +86,47 @@ def produce_apis(target: ProduceTarget) -> Sequence[KafkaApi]:
     return [KafkaApi(KafkaApiKey.PRODUCE, 3, 8, _Produce(target).handle)]
 
 
+class _PartitionOrder:
+    """Keeps the requests for one partition in the order in which they began.
+
+    Belongs to one event loop.
+    """
+
+    def __init__(self) -> None:
+        self._last: dict[TopicPartition, asyncio.Future[None]] = {}
+
+    def has_any(self, partitions: Collection[TopicPartition]) -> bool:
+        """Whether a request for one of these partitions has not ended."""
+        return bool(self._last) and not self._last.keys().isdisjoint(partitions)
+
+    @contextmanager
+    def begin(
+        self, partitions: Collection[TopicPartition]
+    ) -> Iterator[Collection[asyncio.Future[None]]]:
+        """Begin a request, which ends with the block.
+
+        Yields the ends of the earlier requests for the same partitions, to wait for.
+        """
+        partitions = tuple(partitions)
+        ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        earlier = {self._last[p] for p in partitions if p in self._last}
+        self._last.update(dict.fromkeys(partitions, ended))
+        try:
+            yield earlier
+        finally:
+            for topic_partition in partitions:
+                if self._last.get(topic_partition) is ended:
+                    del self._last[topic_partition]
+            ended.set_result(None)
+
+
 class _Produce:
     """Belongs to one event loop."""
 
     def __init__(self, target: ProduceTarget) -> None:
         self._target = target
         self._replies = Replies()
-        self._order = PartitionOrder()
+        self._order = _PartitionOrder()
 
     # Not a coroutine itself: what waits for replicas must not keep records in memory.
     def handle(self, request: KafkaRequest) -> Awaitable[KafkaAnswer]:
@@ -113,10 +147,11 @@ class _Produce:
         records: dict[TopicPartition, memoryview],
         compacted: Collection[TopicPartition],
     ) -> KafkaAnswer:
-        with self._order.turn(records) as turn:
+        with self._order.begin(records) as earlier:
             loop = asyncio.get_running_loop()
             refused.update(await loop.run_in_executor(_checker, _invalid, records, compacted))
-            await turn.come()
+            if earlier:
+                await asyncio.wait(earlier)
             answered = self._append(asked, refused, records)
         records.clear()
         return await answered

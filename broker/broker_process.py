@@ -54,10 +54,13 @@ from regent.core.protocol.api import ApiKey
 from regent.core.protocol.broker import ShutdownBrokerResponse
 from regent.core.protocol.control import ControlHeader, ControlResponse
 from regent.core.protocol.controller import ControlledShutdownRequest
-from regent.metrics.broker_metrics import BrokerMetrics, MetricsServer
-from regent.metrics.guardian_metrics import GuardianMetrics
+from regent.metrics.broker_metrics import (
+    BrokerMetrics,
+    GuardianMetrics,
+    MetricsServer,
+    TopicMetrics,
+)
 from regent.metrics.listener_metrics import KafkaClientMetrics
-from regent.metrics.topic_metrics import TopicMetrics
 from regent.transport.codec import CONTROL_REQUESTS, max_request_bytes
 from regent.transport.server import ControlServer, IncomingRequest
 from regent.transport.sockets import new_context

@@ -73,95 +73,6 @@ PartitionStates: TypeAlias = Mapping[TopicPartition, LeaderIsrAndControllerEpoch
 """``state`` znodes as read, with ``partition_epoch`` = znode version; absent ones are missing."""
 
 
-class TopicDeletionStore(Protocol):
-    """What the deletion of topics reads and writes; ``ControllerStore`` says how."""
-
-    def read_topics_to_delete(self) -> Mapping[str, int]:
-        """List the topics somebody wants to be deleted, sorted, and watch for others.
-
-        The value is the zxid at which the wish was created.
-        """
-        ...
-
-    def delete_topic_deletions(self, topics: Collection[str], epoch_zk_version: int) -> None:
-        """Drop the wishes to delete these topics (fenced); absent is fine."""
-        ...
-
-    def delete_topics(self, topics: Mapping[str, int], epoch_zk_version: int) -> frozenset[str]:
-        """Delete topics with all below them, their configuration and the wish to delete them.
-
-        The value is the zxid up to which a topic of that name is meant: one created later stays,
-        with its configuration and with the wish, if that came later still. Fenced; children go
-        first, and topic, configuration and wish together, so that after a crash in between the
-        next controller goes on. Returns the topics that are done with: not those below which
-        somebody keeps creating nodes, nor those whose name is another's that is wished away too.
-        """
-        ...
-
-
-class ReassignmentStore(Protocol):
-    """``/admin/reassign_partitions``; ``ControllerStore`` says how."""
-
-    def read_reassignments(
-        self,
-    ) -> Mapping[TopicPartition, tuple[BrokerId, ...]] | BadDataError | None:
-        """Read what is to be moved where and watch the node; None when there is no such node."""
-        ...
-
-    def remove_reassignments(
-        self, settled: Mapping[TopicPartition, tuple[BrokerId, ...]], epoch_zk_version: int
-    ) -> None:
-        """Take out the entries that still ask for just this (fenced); absent is fine.
-
-        A node with nothing left in it, or that cannot be understood, is deleted.
-        """
-        ...
-
-    def watch_partition_states(self, partitions: Collection[TopicPartition]) -> None:
-        """Watch ``state`` znodes, while leaders change ISRs in ZooKeeper themselves."""
-        ...
-
-    def unwatch_partition_states(self, partitions: Collection[TopicPartition]) -> None:
-        """Drop the watches of ``watch_partition_states``."""
-        ...
-
-
-class PreferredElectionStore(Protocol):
-    """``/admin/preferred_replica_election``; ``ControllerStore`` says how."""
-
-    def read_preferred_elections(self) -> tuple[TopicPartition, ...] | BadDataError | None:
-        """Read which elections are wished and watch the node; None when there is no such node."""
-        ...
-
-    def delete_preferred_elections(self, epoch_zk_version: int) -> None:
-        """Delete the node (fenced); absent is fine."""
-        ...
-
-
-class NotificationStore(Protocol):
-    """What brokers notify the controller of; ``ControllerStore`` says how.
-
-    A notification is the name of a node with what it says; one that cannot be understood says
-    nothing, and is deleted like the others.
-    """
-
-    def read_isr_changes(self) -> Mapping[str, tuple[TopicPartition, ...]]:
-        """Read which states leaders changed, oldest first, and watch for others."""
-        ...
-
-    def delete_isr_changes(self, names: Collection[str], epoch_zk_version: int) -> None:
-        """Delete notifications (fenced); absent is fine."""
-        ...
-
-    def read_log_dir_events(self) -> Mapping[str, BrokerId]:
-        """Read whose log directories failed, oldest first, and watch for others; -1 = garbage."""
-        ...
-
-    def delete_log_dir_events(self, names: Collection[str], epoch_zk_version: int) -> None:
-        """Delete notifications (fenced); absent is fine."""
-        ...
-
-
 class ControllerFailure(NamedTuple):
     """What ended a controller by an unexpected exception: ``topic T``, or an event by its name.
 
@@ -176,30 +87,7 @@ class ControllerFailure(NamedTuple):
     controller_epoch: int
 
 
-class FailureStore(Protocol):
-    """``/regent/controller_failures``; ``ControllerStore`` says how."""
-
-    def read_failures(self) -> Sequence[ControllerFailure]:
-        """Read what ended controllers, oldest first, and watch for changes."""
-        ...
-
-    def change_failures(
-        self,
-        change: Callable[[Sequence[ControllerFailure]], Sequence[ControllerFailure]],
-        epoch_zk_version: int,
-    ) -> None:
-        """Replace the list by what ``change`` makes of it (fenced); it may be called again."""
-        ...
-
-
-class ControllerStore(
-    TopicDeletionStore,
-    ReassignmentStore,
-    PreferredElectionStore,
-    NotificationStore,
-    FailureStore,
-    Protocol,
-):
+class ControllerStore(Protocol):
     """ZooKeeper as the controller sees it.
 
     Every call raises ``SessionExpiredError`` when the session is over; it retries by itself after a
@@ -377,6 +265,104 @@ class ControllerStore(
 
         Never raises: with the session the watches are gone as well.
         """
+        ...
+
+    # --- deletion of topics ---
+
+    def read_topics_to_delete(self) -> Mapping[str, int]:
+        """List the topics queued for deletion, sorted, and watch for others.
+
+        The value is the zxid at which the request znode was created.
+        """
+        ...
+
+    def delete_topic_deletions(self, topics: Collection[str], epoch_zk_version: int) -> None:
+        """Delete the requests to delete these topics (fenced); absent ones are skipped."""
+        ...
+
+    def delete_topics(self, topics: Mapping[str, int], epoch_zk_version: int) -> frozenset[str]:
+        """Delete topics with all znodes below them, their configurations and deletion requests.
+
+        The value is the largest zxid at which the topic may have been created. A later topic of
+        that name stays, with its configuration, and so does a later deletion request. Fenced.
+        Children are deleted first; topic, configuration and request are deleted together, so that
+        the next controller continues after a crash. Returns the topics whose deletion is complete.
+        It is not complete while others create znodes below the topic, and when a later topic of
+        that name is queued for deletion too.
+        """
+        ...
+
+    # --- /admin/reassign_partitions ---
+
+    def read_reassignments(
+        self,
+    ) -> Mapping[TopicPartition, tuple[BrokerId, ...]] | BadDataError | None:
+        """Read the requested target replicas and watch the node; None: there is no such node."""
+        ...
+
+    def remove_reassignments(
+        self, settled: Mapping[TopicPartition, tuple[BrokerId, ...]], epoch_zk_version: int
+    ) -> None:
+        """Remove the entries that still have these targets (fenced); absent ones are skipped.
+
+        A node without entries, or with data that cannot be decoded, is deleted.
+        """
+        ...
+
+    def watch_partition_states(self, partitions: Collection[TopicPartition]) -> None:
+        """Watch ``state`` znodes, while leaders change ISRs in ZooKeeper themselves."""
+        ...
+
+    def unwatch_partition_states(self, partitions: Collection[TopicPartition]) -> None:
+        """Drop the watches of ``watch_partition_states``."""
+        ...
+
+    # --- /admin/preferred_replica_election ---
+
+    def read_preferred_elections(self) -> tuple[TopicPartition, ...] | BadDataError | None:
+        """Read the requested elections and watch the node; None when there is no such node."""
+        ...
+
+    def delete_preferred_elections(self, epoch_zk_version: int) -> None:
+        """Delete the node (fenced), if it exists."""
+        ...
+
+    # --- notifications of brokers ---
+    #
+    # The key is the name of the notification's node. A notification that cannot be decoded has an
+    # empty value, and is deleted like the others.
+
+    def read_isr_changes(self) -> Mapping[str, tuple[TopicPartition, ...]]:
+        """Read the partitions whose ISR leaders changed, oldest first, and watch for others."""
+        ...
+
+    def delete_isr_changes(self, names: Collection[str], epoch_zk_version: int) -> None:
+        """Delete notifications (fenced); absent ones are skipped."""
+        ...
+
+    def read_log_dir_events(self) -> Mapping[str, BrokerId]:
+        """Read the brokers whose log directories failed, oldest first, and watch for others.
+
+        The value is -1 when the notification cannot be decoded.
+        """
+        ...
+
+    def delete_log_dir_events(self, names: Collection[str], epoch_zk_version: int) -> None:
+        """Delete notifications (fenced); absent ones are skipped."""
+        ...
+
+    # --- /regent/controller_failures ---
+
+    def read_failures(self) -> Sequence[ControllerFailure]:
+        """Read the failures that ended controllers, oldest first, and watch for changes."""
+        ...
+
+    def change_failures(
+        self,
+        change: Callable[[Sequence[ControllerFailure]], Sequence[ControllerFailure]],
+        epoch_zk_version: int,
+    ) -> None:
+        """Replace the list by what ``change`` makes of it (fenced); it may be called again."""
         ...
 
 

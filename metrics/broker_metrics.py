@@ -10,7 +10,7 @@ import logging
 from collections.abc import Iterable
 from contextlib import suppress
 from threading import Thread
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 from prometheus_client import CollectorRegistry, start_http_server
@@ -25,6 +25,7 @@ from regent.metrics.controller_metrics import controller_metrics, timer_metric
 from regent.metrics.replication_metrics import fetcher_metrics, replication_metrics
 
 if TYPE_CHECKING:
+    from regent.cluster.guardian import Guardian
     from regent.storage.log_manager import LogManager
     from regent.transport.server import ControlServer
     from regent.zk.client.session import SessionKeeper
@@ -161,3 +162,65 @@ class MetricsServer:
         self._server.shutdown()
         self._server.server_close()
         self._thread.join(5)
+
+
+class PlacementCounts(Protocol):
+    """How often new topics were placed."""
+
+    placements: int
+    fallbacks: int
+
+
+class TopicRequestCounts(Protocol):
+    """``broker.topic_service.BrokerTopicService``, as far as it is counted."""
+
+    @property
+    def placement(self) -> PlacementCounts:
+        """The placements for clients."""
+        ...
+
+    @property
+    def pending_count(self) -> int:
+        """How many requests wait."""
+        ...
+
+
+class TopicMetrics(Collector):
+    """How many requests wait, and how often new topics were placed without the service."""
+
+    def __init__(self, topics: TopicRequestCounts) -> None:
+        self._topics = topics
+
+    def collect(self) -> Iterable[Metric]:
+        """Yield every metric, as of now."""
+        yield GaugeMetricFamily(
+            "kafka_server_DelayedOperationPurgatory_topic_PurgatorySize",
+            "requests about topics that are not answered yet",
+            value=self._topics.pending_count,
+        )
+        placement = self._topics.placement
+        for name, meaning, count in (
+            ("placements", "placements of topics for clients", placement.placements),
+            ("placement_fallbacks", "those without the placement service", placement.fallbacks),
+        ):
+            yield CounterMetricFamily(f"regent_topic_{name}", meaning, value=count)
+
+
+class GuardianMetrics(Collector):
+    """Whether the process that reports this broker's crash runs, and how often it was replaced."""
+
+    def __init__(self, guardian: Guardian) -> None:
+        self._guardian = guardian
+
+    def collect(self) -> Iterable[Metric]:
+        """Yield every metric, as of now."""
+        yield GaugeMetricFamily(
+            "regent_guardian_up",
+            "1: a crash of this broker is seen at once; 0: when its session times out",
+            value=int(self._guardian.is_alive),
+        )
+        yield CounterMetricFamily(
+            "regent_guardian_replacements",
+            "guardians that died and were replaced",
+            value=self._guardian.replacements,
+        )

@@ -29,7 +29,7 @@ from regent.core.protocol.topics import (
     TopicsRequest,
 )
 from regent.core.replication.metadata_cache import MetadataCache
-from regent.metrics.topic_metrics import TopicMetrics
+from regent.metrics.broker_metrics import TopicMetrics
 from regent.transport.server import ControlServer
 from regent.transport.sockets import new_context
 from tests.support.fake_zookeeper import FakeZooKeeper

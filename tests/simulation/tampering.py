@@ -9,9 +9,9 @@ from regent.zk.codecs.znodes import (
     BrokerIdsZNode,
     BrokerIdZNode,
     ControllerEpochZNode,
+    ControllerTermZNode,
     ControllerZNode,
 )
-from regent.zk.stores.controller_term import TERMS
 from tests.simulation.cluster import Cluster
 from tests.simulation.leadership_history import LeadershipHistory
 from tests.support.fake_zookeeper import SavedData
@@ -114,9 +114,9 @@ class Tampering:
         self._zookeeper.remove(ControllerZNode.PATH)
 
     def _delete_the_term(self) -> None:
-        for name in self._zookeeper.children_of(TERMS):
+        for name in self._zookeeper.children_of(ControllerTermZNode.PARENT):
             self._note("delete the term %s", name)
-            self._zookeeper.remove(f"{TERMS}/{name}")
+            self._zookeeper.remove(f"{ControllerTermZNode.PARENT}/{name}")
 
     def _copy_the_data(self) -> None:
         self._note("somebody copies ZooKeeper's data")

@@ -163,6 +163,14 @@ class WatchEvent(NamedTuple):
     path: str
 
 
+MAX_ATTEMPTS = 10
+"""How often a conditional write is tried while others write the same nodes."""
+
+
+class ConflictError(RegentError):
+    """Others changed the same nodes between every read and the write that followed it."""
+
+
 class ConnectionLossError(RegentError):
     """The connection broke before an answer came: a write may or may not have been applied."""
 

@@ -91,6 +91,24 @@ class ControllerEpochZNode:
         return decode_decimal(text, ControllerEpochZNode.PATH, "the epoch")
 
 
+class ControllerTermZNode:
+    """``/regent/controller_terms/<session>-<epoch>``, ephemeral and empty; Kafka has none.
+
+    It fences a former controller that is paused and keeps its session while somebody deletes
+    ``/controller``. The version of ``/controller_epoch`` alone does not: it begins at 0 again when
+    that znode is deleted as well, and some elections later it is what the former controller checks
+    for. Every election creates a path that never comes again, because the epochs of a session only
+    grow, and deletes those of all earlier elections.
+    """
+
+    PARENT = "/regent/controller_terms"
+
+    @staticmethod
+    def path(session_id: int, epoch: int) -> str:
+        """Return the path for an election of this session to this epoch."""
+        return f"{ControllerTermZNode.PARENT}/{session_id:x}-{epoch}"
+
+
 class ClusterIdZNode:
     """``/cluster/id``: the 22-character id the first broker gave the cluster."""
 

@@ -16,10 +16,11 @@ from regent.core.model import (
     TopicPartition,
 )
 from regent.core.ports import ControllerFailure
-from regent.zk.client.conflicts import MAX_ATTEMPTS, ConflictError
 from regent.zk.client.operations import (
+    MAX_ATTEMPTS,
     Check,
     Committed,
+    ConflictError,
     ConnectionLossError,
     Delete,
     Operation,

@@ -48,13 +48,11 @@ from regent.zk.client.operations import (
 )
 from regent.zk.client.requests import RequestRefusedError
 from regent.zk.codecs import znodes
-from regent.zk.codecs.admin_znodes import ConfigEntityZNode
+from regent.zk.codecs.admin_znodes import ConfigEntityZNode, PreferredReplicaElectionZNode
 from regent.zk.stores.broker_store import ZkBrokerStore
-from regent.zk.stores.controller_term import TERMS, ControllerTermZNode
 from regent.zk.stores.failure_store import ZkFailureStore
 from regent.zk.stores.fenced_writes import Outcome, Write, WriteRefused
 from regent.zk.stores.notification_store import ZkNotificationStore
-from regent.zk.stores.preferred_election_store import ZkPreferredElectionStore
 from regent.zk.stores.reassignment_store import ZkReassignmentStore
 from regent.zk.stores.topic_deletion_store import ZkTopicDeletionStore
 
@@ -70,7 +68,6 @@ class ZkControllerStore(
     ZkBrokerStore,
     ZkTopicDeletionStore,
     ZkReassignmentStore,
-    ZkPreferredElectionStore,
     ZkNotificationStore,
     ZkFailureStore,
 ):
@@ -132,7 +129,7 @@ class ZkControllerStore(
         our session and the epoch is the one only that attempt can have written.
         """
         epoch = max(current.epoch, obeyed_epoch) + 1
-        term = ControllerTermZNode.path(self._zookeeper.session_id, epoch)
+        term = znodes.ControllerTermZNode.path(self._zookeeper.session_id, epoch)
         fence = self._cluster_fence()
         operations = [
             *fence,
@@ -174,14 +171,15 @@ class ZkControllerStore(
 
         It is refused while there is a term that was not read, because it began just now.
         """
-        root = TERMS.rpartition("/")[0]
-        found = self._zookeeper.get_many([root, TERMS])
+        terms = znodes.ControllerTermZNode.PARENT
+        root = terms.rpartition("/")[0]
+        found = self._zookeeper.get_many([root, terms])
         has_root, has_terms = (node is not None for node in found)
-        former = [*self._below([TERMS])[TERMS], TERMS] if has_terms else []
+        former = [*self._below([terms])[terms], terms] if has_terms else []
         return [
             *([] if has_root else [Create(root)]),
             *(Delete(path, ANY_VERSION) for path in former),
-            Create(TERMS),
+            Create(terms),
             Create(term, ephemeral=True),
         ]
 
@@ -223,6 +221,23 @@ class ZkControllerStore(
         )
         if isinstance(result, Refused) and result.index == 0:
             raise ControllerMovedError("another controller has been elected")
+
+    # --- preferred elections ---
+
+    def read_preferred_elections(self) -> tuple[TopicPartition, ...] | BadDataError | None:
+        """Read the requested elections and watch the node."""
+        node = self._watch_node(PreferredReplicaElectionZNode.PATH)
+        if node is None:
+            return None
+        try:
+            return PreferredReplicaElectionZNode.decode(node.data)
+        except BadDataError as error:
+            return error
+
+    def delete_preferred_elections(self, epoch_zk_version: int) -> None:
+        """Delete the node."""
+        delete = Delete(PreferredReplicaElectionZNode.PATH, ANY_VERSION)
+        self._write_fenced([[delete]], epoch_zk_version)
 
     # --- topics ---
 

@@ -9,11 +9,12 @@ from collections.abc import Collection, Iterable, Mapping
 
 from regent.core.errors import BadDataError, RegentError
 from regent.core.model import BrokerId
-from regent.zk.client.conflicts import MAX_ATTEMPTS, ConflictError
 from regent.zk.client.operations import (
     ANY_VERSION,
+    MAX_ATTEMPTS,
     Check,
     Committed,
+    ConflictError,
     ConnectionLossError,
     Create,
     Operation,

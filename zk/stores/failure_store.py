@@ -47,7 +47,7 @@ class ControllerFailuresZNode:
 
 
 class ZkFailureStore(WatchingStore):
-    """Implements ``core.ports.FailureStore``."""
+    """The part of ``core.ports.ControllerStore`` that is about failures of controllers."""
 
     def read_failures(self) -> Sequence[ControllerFailure]:
         """Read what ended controllers and watch the node; garbage is as good as nothing."""

@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 
 class ZkNotificationStore(WatchingStore):
-    """Implements ``core.ports.NotificationStore``."""
+    """The part of ``core.ports.ControllerStore`` that is about notifications."""
 
     def read_isr_changes(self) -> Mapping[str, tuple[TopicPartition, ...]]:
         """Read which states leaders changed, oldest first, and watch for others."""

@@ -7,8 +7,15 @@ from __future__ import annotations
 
 from regent.core.errors import BadDataError
 from regent.core.model import BrokerId
-from regent.zk.client.conflicts import MAX_ATTEMPTS, ConflictError
-from regent.zk.client.operations import Committed, ConnectionLossError, Create, SetData, ZooKeeper
+from regent.zk.client.operations import (
+    MAX_ATTEMPTS,
+    Committed,
+    ConflictError,
+    ConnectionLossError,
+    Create,
+    SetData,
+    ZooKeeper,
+)
 from regent.zk.codecs.admin_znodes import ProducerIdBlock, ProducerIdBlockZNode
 from regent.zk.codecs.json_fields import MAX_INT64
 

@@ -17,7 +17,7 @@ MAX_ROUNDS = 10
 
 
 class ZkReassignmentStore(WatchingStore):
-    """Implements ``core.ports.ReassignmentStore``."""
+    """The part of ``core.ports.ControllerStore`` that is about reassignments."""
 
     def read_reassignments(
         self,

@@ -26,7 +26,7 @@ MAX_ROUNDS = 5
 
 
 class ZkTopicDeletionStore(WatchingStore):
-    """Implements ``core.ports.TopicDeletionStore``."""
+    """The part of ``core.ports.ControllerStore`` that is about the deletion of topics."""
 
     def read_topics_to_delete(self) -> Mapping[str, int]:
         """List the topics somebody wants to be deleted, and watch for others."""

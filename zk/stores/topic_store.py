@@ -13,11 +13,12 @@ from regent.core.admin.topic_validation import growth_problem, unknown_topic
 from regent.core.errors import ApiError, BadDataError, Errors, RegentError
 from regent.core.model import ReplicaAssignment
 from regent.core.ports import TopicAssignment, WriteError
-from regent.zk.client.conflicts import MAX_ATTEMPTS, ConflictError
 from regent.zk.client.operations import (
     ANY_VERSION,
+    MAX_ATTEMPTS,
     Check,
     Committed,
+    ConflictError,
     ConnectionLossError,
     Create,
     SetData,

@@ -17,9 +17,8 @@ from regent.zk.client.operations import (
     WatchEvent,
     WatchKind,
 )
-from regent.zk.codecs.znodes import ControllerZNode
+from regent.zk.codecs.znodes import ControllerTermZNode, ControllerZNode
 from regent.zk.stores.controller_store import ZkControllerStore
-from regent.zk.stores.controller_term import TERMS, ControllerTermZNode
 from tests.support.fake_zookeeper import (
     Call,
     FakeZooKeeper,
@@ -106,7 +105,7 @@ def test_taking_the_node_raising_the_epoch_and_beginning_a_term_are_one_transact
         Create(CONTROLLER, ControllerZNode.encode(1, 1), ephemeral=True),
         SetData(EPOCH, b"1", 0),
         Create("/regent"),
-        Create(TERMS),
+        Create(ControllerTermZNode.PARENT),
         Create(ControllerTermZNode.path(one.zookeeper.session_id, 1), ephemeral=True),
     )
 

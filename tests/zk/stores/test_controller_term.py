@@ -22,13 +22,14 @@ from regent.zk.client.operations import (
     ZooKeeper,
 )
 from regent.zk.client.requests import RequestRefusedError
+from regent.zk.codecs.znodes import ControllerTermZNode
 from regent.zk.stores.controller_store import ZkControllerStore
-from regent.zk.stores.controller_term import TERMS
 from tests.support.fake_zookeeper import Call, FakeZooKeeper, FakeZooKeeperServer, Moment
 from tests.support.term import leadership
 from tests.support.zookeeper_sessions import Ensemble, apply
 
 CONTROLLER, EPOCH = "/controller", "/controller_epoch"
+TERMS = ControllerTermZNode.PARENT
 
 
 class Candidate:
@@ -97,7 +98,17 @@ def test_a_controller_whose_term_is_deleted_by_hand_is_elected_again(
 ) -> None:
     interrupted = one.elect()
     (term,) = hand.children(TERMS) or ("",)
-    apply(hand, *(Delete(path, ANY_VERSION) for path in (f"{TERMS}/{term}", TERMS, "/regent")))
+    apply(
+        hand,
+        *(
+            Delete(path, ANY_VERSION)
+            for path in (
+                f"{TERMS}/{term}",
+                TERMS,
+                "/regent",
+            )
+        ),
+    )
     with pytest.raises(ControllerMovedError):
         one.write(interrupted)
     one.write(one.elect())
@@ -106,7 +117,19 @@ def test_a_controller_whose_term_is_deleted_by_hand_is_elected_again(
 def test_what_somebody_puts_among_the_terms_goes_with_the_next_election(
     hand: ZooKeeper, one: Candidate
 ) -> None:
-    apply(hand, *map(Create, ("/regent", TERMS, f"{TERMS}/a", f"{TERMS}/a/b", f"{TERMS}/c")))
+    apply(
+        hand,
+        *map(
+            Create,
+            (
+                "/regent",
+                TERMS,
+                f"{TERMS}/a",
+                f"{TERMS}/a/b",
+                f"{TERMS}/c",
+            ),
+        ),
+    )
     one.write(one.elect())
     assert len(hand.children(TERMS) or ()) == 1
 

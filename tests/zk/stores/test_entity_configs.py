@@ -9,8 +9,7 @@ import pytest
 
 from regent.core.errors import BadDataError
 from regent.core.model import ReplicaAssignment
-from regent.zk.client.conflicts import ConflictError
-from regent.zk.client.operations import ConnectionLossError, Create, SetData
+from regent.zk.client.operations import ConflictError, ConnectionLossError, Create, SetData
 from regent.zk.codecs import znodes
 from regent.zk.codecs.admin_znodes import ConfigEntityZNode
 from regent.zk.stores.entity_configs import UnknownTopicError, ZkEntityConfigs

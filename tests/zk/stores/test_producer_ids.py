@@ -7,8 +7,7 @@ import json
 import pytest
 
 from regent.core.errors import BadDataError
-from regent.zk.client.conflicts import ConflictError
-from regent.zk.client.operations import ConnectionLossError
+from regent.zk.client.operations import ConflictError, ConnectionLossError
 from regent.zk.codecs.admin_znodes import ProducerIdBlockZNode
 from regent.zk.stores.producer_ids import ZkProducerIds
 from tests.support.connected_sessions import Connect, read
