@@ -12,6 +12,7 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +24,10 @@ from regent.cli.output import note
 from regent.cluster.guardian import watch_over
 from regent.cluster.supervisor_socket import start_command
 from regent.config.cluster_location import CLUSTER_FILE
-from regent.config.settings import LoggingConfig, Settings
+from regent.config.settings import LoggingConfig, Settings, rows
 from regent.config.settings_file import load_settings
 from regent.core.errors import RegentError
+from regent.core.setting import Setting
 
 logger = logging.getLogger(__name__)
 
@@ -36,34 +38,57 @@ _SAME_REQUEST_S = 0.25  # timeout(1) and some terminals send a signal twice
 EXIT_INTERRUPTED = 130
 
 
+_SHOWN = {
+    *("host", "port", "control_port", "replication_port", "metrics_port"),
+    *("advertised_host", "advertised_port", "rack", "placement_service", "session_timeout_ms"),
+    "log_level",
+}
+"""The options for settings that the help text lists. Each other setting has an option too."""
+
+
+def _option_name(table: str, row: Setting) -> str:
+    return "log_level" if (table, row.name) == ("logging", "level") else row.name
+
+
+_OPTIONS = {
+    _option_name(table, row): (table, row)
+    for table, row in rows()
+    if not isinstance(row.default, Mapping)
+}
+
+
 def _settings_options(command: Any) -> Any:
-    """Add an option for each setting that is often given on the command line."""
-    options = [
-        click.option("--host", help="Address to listen on; 0.0.0.0 or :: for all."),
-        click.option("--advertised-host", help="Name or address that others find it at."),
-        click.option("--advertised-port", type=int, help="Kafka port that clients are told."),
-        click.option("--port", type=int, help="Kafka port; 0 for a free one."),
-        click.option("--control-port", type=int, help="Port of the control server."),
-        click.option("--replication-port", type=int, help="Port followers fetch from."),
-        click.option("--metrics-port", type=int, help="Port of the metrics endpoint."),
-        click.option("--rack", help="Rack of this broker."),
-        click.option("--placement-service", help="Endpoint of the placement service, if any."),
-        click.option("--controlled-shutdown-retry-backoff-ms", type=int, hidden=True),
-        click.option("--session-timeout-ms", type=int, help="ZooKeeper session timeout."),
-    ]
-    for option in reversed(options):
+    """Add an option for each setting."""
+    for name, (_, row) in reversed(_OPTIONS.items()):
+        option = click.option(
+            f"--{name.replace('_', '-')}",
+            type=type(row.default),
+            metavar=row.type.name,
+            help=row.meaning,
+            hidden=name not in _SHOWN,
+        )
         command = option(command)
     return command
 
 
+def _given(options: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return the settings that the command line has, by table and name."""
+    given: dict[str, dict[str, Any]] = {}
+    for name, value in options.items():
+        if value is not None:
+            table, row = _OPTIONS[name]
+            given.setdefault(table, {})[row.name] = value
+    return given
+
+
 @click.command()
 @click.option("--id", "broker_id", type=click.IntRange(0), required=True, help="Broker id.")
-@click.option("--zookeeper", help="HOST:PORT[,HOST:PORT…][/chroot].")
+@click.option("--zookeeper", help="Address of ZooKeeper: HOST:PORT[,HOST:PORT…][/chroot].")
 @click.option(
     "--data-dir",
     type=click.Path(path_type=Path),
     required=True,
-    help="Its own folder; without --zookeeper, that of a cluster that runs on this machine.",
+    help="The broker's folder; without --zookeeper, the folder of a cluster on this machine.",
 )
 @click.option("--config", type=click.Path(path_type=Path), help="TOML file with settings.")
 @click.option("--death-pipe-fd", type=int, hidden=True)
@@ -74,8 +99,7 @@ def broker(
     data_dir: Path,
     config: Path | None,
     death_pipe_fd: int | None,
-    session_timeout_ms: int | None,
-    **broker_settings: Any,
+    **options: Any,
 ) -> None:
     """Run one broker in the foreground, for clusters over several machines.
 
@@ -83,20 +107,21 @@ def broker(
 
     Without --zookeeper the cluster that runs on --data-dir starts the broker, as it was and as its
     own child (see `brokers start`).
+
+    Every setting of docs/configuration.md has an option of its name, with dashes; those that are
+    used most are listed here. Options override the file.
     """
-    given = {key: value for key, value in broker_settings.items() if value is not None}
+    given = _given(options)
     if zookeeper is None:
-        if given or config is not None or session_timeout_ms is not None:
-            raise click.UsageError("settings go with --zookeeper: without it they are as they were")
+        if given or config is not None:
+            raise click.UsageError(
+                "settings need --zookeeper: without it the broker starts with those it had"
+            )
         print_started(bring_back(data_dir, [broker_id]))
         return
-    overrides: dict[str, dict[str, Any]] = {"broker": given}
-    if session_timeout_ms is not None:
-        overrides["zookeeper"] = {"session_timeout_ms": session_timeout_ms}
-    settings = load_settings(config, overrides)
+    settings = load_settings(config, given)
     _log_to(data_dir, settings.logging)
-    options = BrokerOptions(broker_id, zookeeper, data_dir)
-    sys.exit(_run(options, settings, death_pipe_fd))
+    sys.exit(_run(BrokerOptions(broker_id, zookeeper, data_dir), settings, death_pipe_fd))
 
 
 @click.command(hidden=True)
@@ -109,10 +134,10 @@ def guardian(zookeeper: str, pid: int) -> None:
 
 
 def _prepare_process() -> None:
-    """Allow as many open files as we may, and collect garbage seldom.
+    """Raise the limit of open files, and collect garbage less often.
 
-    Every channel takes a few descriptors. A controller builds and keeps objects by the hundred
-    thousand, and looking through them again and again would double the time of a failover.
+    Every channel takes a few descriptors. A controller builds and keeps hundreds of thousands of
+    objects; the default garbage collection would double the time of a failover.
     """
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -124,8 +149,8 @@ def _run(options: BrokerOptions, settings: Settings, death_pipe_fd: int | None) 
     _prepare_process()
     process = BrokerProcess(options, settings)
 
-    # Blocked in every thread from here on, and taken by one that waits for them: a handler would
-    # interrupt the main thread anywhere, in the middle of the lock it needs itself too.
+    # Signals are blocked in every thread, and one thread waits for them. A handler would interrupt
+    # the main thread anywhere, even while that holds a lock that the handler needs.
     signal.pthread_sigmask(signal.SIG_BLOCK, _STOP_SIGNALS)
     threading.Thread(target=_await_signals, args=(process,), name="signals", daemon=True).start()
     if death_pipe_fd is not None:
@@ -148,7 +173,7 @@ def _run(options: BrokerOptions, settings: Settings, death_pipe_fd: int | None) 
     logger.info("broker %d has shut down", options.broker_id)
     if remaining:
         click.echo(
-            f"broker {options.broker_id}: {len(remaining)} partitions had nobody to take over:"
+            f"broker {options.broker_id}: {len(remaining)} partitions have no other leader:"
             f" {', '.join(map(str, remaining[:10]))}",
             err=True,
         )
@@ -156,17 +181,18 @@ def _run(options: BrokerOptions, settings: Settings, death_pipe_fd: int | None) 
 
 
 def _note_cluster_of(options: BrokerOptions) -> None:
-    """Say how a broker of a local cluster starts as a child of it, which this process is not."""
+    """Say how to start a broker of a local cluster as a child of the cluster."""
     cluster_dir = options.data_dir.parent
     if (cluster_dir / CLUSTER_FILE).exists():
         note(
             f"{options.data_dir} belongs to the cluster that runs on {cluster_dir}, which does not"
-            f" know this process; as its child: {start_command(cluster_dir, options.broker_id)}"
+            f" supervise this process; to start the broker as its child:"
+            f" {start_command(cluster_dir, options.broker_id)}"
         )
 
 
 def _await_signals(process: BrokerProcess) -> None:
-    """Stop at the first signal; at the next one end at once, and leave the rest to the guardian."""
+    """Stop at the first signal. At the second one end at once; the guardian closes the session."""
     signal.sigwait(_STOP_SIGNALS)
     first = time.monotonic()
     process.request_stop()
@@ -177,7 +203,7 @@ def _await_signals(process: BrokerProcess) -> None:
 
 
 def _await_death(pipe: int, process: BrokerProcess) -> None:
-    """Stop when the process that started us is gone, and with it whoever would take over."""
+    """Stop without a controlled shutdown when the process that started this one is gone."""
     while os.read(pipe, 4096):
         pass
     process.request_stop(hurry=True)

@@ -242,7 +242,8 @@ class ControllerConfig:
 def _default_of_topics(field_of_topics: str, **changes: Any) -> Any:
     """Return the broker's setting that holds for topics without their own."""
     row = LOG_SETTINGS[field_of_topics]
-    declared = replace(row.declared, scope=Scope.CLUSTER_WIDE, broker_name=None, **changes)
+    changes = {"scope": Scope.CLUSTER_WIDE, "broker_name": None, **changes}
+    declared = replace(row.declared, **changes)
     return field(default=row.default, metadata=declared.metadata)
 
 
@@ -293,7 +294,11 @@ class LogsConfig:
     )
     log_retention_ms: int = _default_of_topics("retention_ms")
     log_retention_bytes: int = _default_of_topics("retention_bytes")
-    log_segment_delete_delay_ms: int = _default_of_topics("file_delete_delay_ms")
+    log_segment_delete_delay_ms: int = _default_of_topics(
+        "file_delete_delay_ms",
+        meaning="How long the files of a removed log are kept.",
+        scope=Scope.READ_ONLY,
+    )
     log_segment_bytes: int = _default_of_topics("segment_bytes")
     log_roll_ms: int = _default_of_topics("segment_ms")
     log_roll_jitter_ms: int = _default_of_topics("segment_jitter_ms")

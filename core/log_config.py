@@ -44,7 +44,7 @@ class LogConfig:
     file_delete_delay_ms: int = _of_topics(
         60_000,
         "log.segment.delete.delay.ms",
-        "How long the files of a deleted segment are kept.",
+        "How long the files of a removed log are kept. A topic's own value has no effect.",
     )
     flush_messages: int = _of_topics(
         LONG_MAX,
@@ -133,24 +133,24 @@ class LogConfig:
 
     @property
     def stamps_append_time(self) -> bool:
-        """Whether records get the time they are appended at instead of the one they came with."""
+        """Whether records get the time at which they are appended."""
         return self.message_timestamp_type == LOG_APPEND_TIME
 
     @property
     def max_past_ms(self) -> int:
-        """How old records may be when they come. The difference counts unless this is set."""
+        """How old the timestamps of new records may be."""
         before_ms = self.message_timestamp_before_max_ms
         return self.message_timestamp_difference_max_ms if before_ms == LONG_MAX else before_ms
 
     @property
     def max_future_ms(self) -> int:
-        """How far ahead of the broker's clock records may be. The difference counts likewise."""
+        """How far the timestamps of new records may be ahead of the broker's clock."""
         after_ms = self.message_timestamp_after_max_ms
         return self.message_timestamp_difference_max_ms if after_ms == LONG_MAX else after_ms
 
     @property
     def is_compacted(self) -> bool:
-        """Whether the last record of each key is kept, so that every record must have one."""
+        """Whether every record must have a key, because the last one of each key is kept."""
         return "compact" in self.cleanup_policy
 
     def overridden(self, overrides: Mapping[str, str]) -> LogConfig:

@@ -7,9 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
-from regent.cli.broker import _log_to
-from regent.config.settings import LoggingConfig
+from regent.cli.broker import _given, _log_to, broker
+from regent.config.settings import LoggingConfig, Settings, rows
+from regent.config.settings_file import load_settings
 
 LOGGERS = ("", "state.change", "pykka")
 
@@ -39,3 +41,24 @@ def test_the_log_has_the_levels_that_are_configured(tmp_path: Path) -> None:
         "WARNING wanted (some.module)",
         "DEBUG payments-0 (state.change)",
     ]
+
+
+def test_every_setting_with_one_value_has_an_option() -> None:
+    options = {parameter.name for parameter in broker.params}
+    for table, row in rows():
+        if (table, row.name) != ("logging", "levels"):
+            assert {"level": "log_level"}.get(row.name, row.name) in options
+
+
+def test_options_override_their_settings_and_no_others() -> None:
+    given = _given({"delete_topic_enable": False, "log_level": "ERROR", "rack": None})
+    assert given == {"controller": {"delete_topic_enable": False}, "logging": {"level": "ERROR"}}
+    assert load_settings(None, given).broker == Settings().broker
+
+
+def test_a_bad_value_of_an_option_is_refused_before_the_broker_starts(tmp_path: Path) -> None:
+    data_dir = tmp_path / "broker-1"
+    arguments = ["--id", "1", "--zookeeper", "localhost:1", "--data-dir", str(data_dir)]
+    result = CliRunner().invoke(broker, [*arguments, "--num-partitions", "0"])
+    assert "command line: broker.num_partitions must be a number from 1" in str(result.exception)
+    assert not data_dir.exists()

@@ -53,4 +53,4 @@ def test_a_broker_of_a_local_cluster_takes_no_other_settings(
 ) -> None:
     result = cluster.run("broker", "--id", "1", "--data-dir", data_dir, "--port", "9093")
     assert result.exit_code == 2
-    assert "settings go with --zookeeper" in result.stderr
+    assert "settings need --zookeeper" in result.stderr
