@@ -281,9 +281,9 @@ class Broker(RegentActor):
             tuple(snapshot.brokers[b] for b in sorted(snapshot.brokers)),
             tuple(
                 MetadataPartition(
-                    topic=partition.topic,
-                    topic_id=snapshot.topic_ids.get(partition.topic),
-                    partition=partition.partition,
+                    topic=topic_partition.topic,
+                    topic_id=snapshot.topic_ids.get(topic_partition.topic),
+                    partition=topic_partition.partition,
                     leader=row.leader,
                     leader_epoch=row.leader_epoch,
                     controller_epoch=row.controller_epoch,
@@ -292,8 +292,8 @@ class Broker(RegentActor):
                     offline_replicas=row.offline_replicas,
                     partition_epoch=row.partition_epoch,
                 )
-                for partition, row in sorted(snapshot.partitions.items())
-                if topics is None or partition.topic in topics
+                for topic_partition, row in sorted(snapshot.partitions.items())
+                if topics is None or topic_partition.topic in topics
             ),
             self.status.warnings,
         )

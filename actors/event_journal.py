@@ -129,8 +129,8 @@ def _znode(event: ControllerEvent) -> str | None:
             return f"/brokers/ids/{broker_id}"
         case events.PartitionModifications(topic):
             return f"/brokers/topics/{topic}"
-        case events.PartitionReassignmentIsrChange(partition):
-            return f"state of {partition}"
+        case events.PartitionReassignmentIsrChange(topic_partition):
+            return f"state of {topic_partition}"
         case events.TopicUncleanLeaderElectionEnable(topic):
             return f"/config/topics/{topic}"
         case _:

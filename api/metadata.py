@@ -160,8 +160,10 @@ class _TopicEncoder:
             if self._is_read:
                 return
             topics: dict[str, list[UpdateMetadataPartition]] = {}  # who reads may be cancelled
-            for count, (name, row) in enumerate(self.snapshot.partitions.items(), start=1):
-                topics.setdefault(name.topic, []).append(row)
+            for count, (topic_partition, row) in enumerate(
+                self.snapshot.partitions.items(), start=1
+            ):
+                topics.setdefault(topic_partition.topic, []).append(row)
                 if count % _INDEXED_PER_TURN == 0:
                     await asyncio.sleep(0)
             self.topics, self._is_read = topics, True

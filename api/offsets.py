@@ -70,12 +70,12 @@ def _decode_list(
     wanted: dict[TopicPartition, int] = {}
 
     def partition_of(topic: str) -> int:
-        name = TopicPartition(topic, reader.int32())
+        topic_partition = TopicPartition(topic, reader.int32())
         epoch = reader.int32() if version >= 4 else NO_EPOCH
-        queries[name] = OffsetQuery(reader.int64(), epoch)
+        queries[topic_partition] = OffsetQuery(reader.int64(), epoch)
         if version == 0:
-            wanted[name] = reader.int32()
-        return name.partition
+            wanted[topic_partition] = reader.int32()
+        return topic_partition.partition
 
     def topic_with_partitions() -> tuple[str, list[int]]:
         topic = reader.string()
@@ -98,14 +98,14 @@ def _encode_list(
         writer.string(topic)
         writer.int32(len(partitions))
         for index in partitions:
-            name = TopicPartition(topic, index)
-            error, timestamp_ms, offset, leader_epoch = listed[name]
+            topic_partition = TopicPartition(topic, index)
+            error, timestamp_ms, offset, leader_epoch = listed[topic_partition]
             if error is Errors.OFFSET_NOT_AVAILABLE and version < 5:
                 error = Errors.LEADER_NOT_AVAILABLE  # what older clients know (KIP-207)
             if version == 0:
                 writer.int32(index)
                 writer.int16(error)
-                is_known = error is Errors.NONE and offset >= 0 and wanted[name] > 0
+                is_known = error is Errors.NONE and offset >= 0 and wanted[topic_partition] > 0
                 writer.array([offset] if is_known else [], writer.int64)
                 continue
             writer.pack(_LISTED, index, error, timestamp_ms, offset)
@@ -123,10 +123,10 @@ def _decode_epochs(
     queries: dict[TopicPartition, EpochQuery] = {}
 
     def partition_of(topic: str) -> int:
-        name = TopicPartition(topic, reader.int32())
+        topic_partition = TopicPartition(topic, reader.int32())
         current_epoch = reader.int32() if version >= 2 else NO_EPOCH
-        queries[name] = EpochQuery(reader.int32(), current_epoch)
-        return name.partition
+        queries[topic_partition] = EpochQuery(reader.int32(), current_epoch)
+        return topic_partition.partition
 
     def topic_with_partitions() -> tuple[str, list[int]]:
         topic = reader.string()

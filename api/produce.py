@@ -62,7 +62,7 @@ class ProduceTarget(Protocol):
         """Append records; answer when they are as safe as ``acks`` says."""
         ...
 
-    def is_compacted(self, name: TopicPartition) -> bool:
+    def is_compacted(self, topic_partition: TopicPartition) -> bool:
         """Whether records of a partition must have keys."""
         ...
 
@@ -190,11 +190,11 @@ def _decode(body: memoryview, version: int) -> tuple[_Asked, dict[TopicPartition
     records: dict[TopicPartition, memoryview] = {}
 
     def partition_of(topic: str) -> int:
-        name = TopicPartition(topic, reader.int32())
-        if name in records:
-            raise MalformedRequestError(f"{name} twice in one request")
-        records[name] = reader.nullable_bytes() or memoryview(b"")
-        return name.partition
+        topic_partition = TopicPartition(topic, reader.int32())
+        if topic_partition in records:
+            raise MalformedRequestError(f"{topic_partition} twice in one request")
+        records[topic_partition] = reader.nullable_bytes() or memoryview(b"")
+        return topic_partition.partition
 
     def topic_with_partitions() -> tuple[str, list[int]]:
         topic = reader.string()
@@ -211,10 +211,10 @@ def _refused(
     if asked.is_transactional:
         return dict.fromkeys(records, _NO_TRANSACTIONS)
     refused = {}
-    for name, data in records.items():
+    for topic_partition, data in records.items():
         refusal = _refusal(data, asked.version)
         if refusal is not None:
-            refused[name] = refusal
+            refused[topic_partition] = refusal
     return refused
 
 
@@ -242,7 +242,11 @@ def _refusal(data: memoryview, version: int) -> ProducedPartition | None:
 def _without(
     records: Mapping[TopicPartition, memoryview], refused: Collection[TopicPartition]
 ) -> dict[TopicPartition, memoryview]:
-    return {name: data for name, data in records.items() if name not in refused}
+    return {
+        topic_partition: data
+        for topic_partition, data in records.items()
+        if topic_partition not in refused
+    }
 
 
 def _invalid(
@@ -250,21 +254,22 @@ def _invalid(
 ) -> dict[TopicPartition, ProducedPartition]:
     """Return the partitions whose records are unreadable, or lack keys; on any thread."""
     refused = {}
-    for name, data in records.items():
+    for topic_partition, data in records.items():
         try:
-            validate(data, needs_keys=name in compacted)
+            validate(data, needs_keys=topic_partition in compacted)
         except InvalidRecordsError as error:
-            refused[name] = ProducedPartition(
+            refused[topic_partition] = ProducedPartition(
                 Errors.INVALID_RECORD, message=str(error), refused_records=error.keyless
             )
     return refused
 
 
 def _raise_first_error(produced: Mapping[TopicPartition, ProducedPartition]) -> None:
-    for name, partition in produced.items():
+    for topic_partition, partition in produced.items():
         if partition.error_code is not Errors.NONE:
             raise UnansweredRequestError(
-                f"acks=0 to {name}: {partition.error_code.name} {partition.message}".rstrip()
+                f"acks=0 to {topic_partition}:"
+                f" {partition.error_code.name} {partition.message}".rstrip()
             )
 
 

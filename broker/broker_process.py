@@ -268,7 +268,9 @@ class BrokerProcess(ControllerListener):
         self._keeper.start(self._settings.zookeeper.connection_timeout_ms / 1000)
         self._cluster_id = self._storage.logs.cluster_id or join_cluster(self._keeper)
         self._storage.logs.join_cluster(self._cluster_id)
-        self._topic_configs.load({p.topic for p in self._storage.logs.hosted()})
+        self._topic_configs.load(
+            {topic_partition.topic for topic_partition in self._storage.logs.hosted()}
+        )
         self._status.add_warner(self._storage.warnings)
         self._storage.look_after(self._replica_manager, self._on_log_directory_failed)
         store.create_persistent_paths()

@@ -58,7 +58,9 @@ class BrokerStorage:
             broker_id,
             defaults=self._defaults,
             on_directory_failed=lambda _: self._on_directory_failed(),
-            on_records_damaged=lambda name, error: self._on_records_damaged(name, error),
+            on_records_damaged=lambda topic_partition, error: self._on_records_damaged(
+                topic_partition, error
+            ),
             recovery_threads=self._settings.num_recovery_threads_per_data_dir,
         )
 

@@ -26,5 +26,9 @@ class RandomTopicIds:
         heard_of = self._cache.snapshot.topic_ids.get(topic)
         if heard_of is not None or self._logs is None:
             return heard_of
-        ids = (id_ for partition, id_ in self._logs.hosted().items() if partition.topic == topic)
+        ids = (
+            id_
+            for topic_partition, id_ in self._logs.hosted().items()
+            if topic_partition.topic == topic
+        )
         return next((topic_id for topic_id in ids if topic_id is not None), None)

@@ -70,7 +70,13 @@ def write_offsets(path: Path, offsets: Mapping[TopicPartition, int]) -> None:
 
     Raises ``StorageError``.
     """
-    write_rows(path, [f"{tp.topic} {tp.partition} {offset}" for tp, offset in offsets.items()])
+    write_rows(
+        path,
+        [
+            f"{topic_partition.topic} {topic_partition.partition} {offset}"
+            for topic_partition, offset in offsets.items()
+        ],
+    )
 
 
 def parse_numbers(path: Path, words: Iterable[str]) -> list[int]:

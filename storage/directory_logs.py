@@ -84,20 +84,20 @@ class DirectoryLogs:
         """Whether the directory failed."""
         return self.directory.is_offline
 
-    def why_unusable(self, name: TopicPartition) -> str:
+    def why_unusable(self, topic_partition: TopicPartition) -> str:
         """Return why a log that is here cannot be used."""
-        log = self.logs.get(name)
+        log = self.logs.get(topic_partition)
         if log is not None and log.why_unusable:
             return f"the log is {log.why_unusable}"
-        return self.refused.get(name, "its log directory failed")
+        return self.refused.get(topic_partition, "its log directory failed")
 
-    def topic_id(self, name: TopicPartition) -> TopicId | None:
+    def topic_id(self, topic_partition: TopicPartition) -> TopicId | None:
         """Return the topic that a log was created for; None: nobody can tell."""
-        log = self.logs.get(name)
+        log = self.logs.get(topic_partition)
         if log is not None:
             return log.topic_id
         try:
-            return read_topic_id(self.directory.path / str(name))
+            return read_topic_id(self.directory.path / str(topic_partition))
         except (BadDataError, StorageError):
             return None
 
@@ -114,7 +114,12 @@ class DirectoryLogs:
                 was_clean = self.directory.was_closed_cleanly() and not self.suspects.lost_power
                 self._load(was_closed_cleanly=was_clean)
                 self.suspects.begin()
-                self._ends.begin({name: log.log_end_offset for name, log in self.logs.items()})
+                self._ends.begin(
+                    {
+                        topic_partition: log.log_end_offset
+                        for topic_partition, log in self.logs.items()
+                    }
+                )
                 self.directory.mark_in_use()
         except ShortageError:
             raise
@@ -134,14 +139,16 @@ class DirectoryLogs:
         self.strays.load()
         now_ms = self._settings.wall_clock_ms()
 
-        def load(name: TopicPartition) -> tuple[LoadedLog, TopicId | None] | str:
-            path = self.directory.path / str(name)
+        def load(topic_partition: TopicPartition) -> tuple[LoadedLog, TopicId | None] | str:
+            path = self.directory.path / str(topic_partition)
             try:
                 loaded = load_log(
                     path,
-                    self._settings.config_of(name.topic),
+                    self._settings.config_of(topic_partition.topic),
                     CheckpointedOffsets(
-                        starts.get(name, 0), recovery_points.get(name, 0), name in compacted
+                        starts.get(topic_partition, 0),
+                        recovery_points.get(topic_partition, 0),
+                        topic_partition in compacted,
                     ),
                     was_closed_cleanly=was_closed_cleanly,
                     now_ms=now_ms,
@@ -153,20 +160,20 @@ class DirectoryLogs:
             except BadDataError:  # a crash tore it; the topic that claims the log gives it an id
                 return loaded, None
 
-        names = self._find()
+        topic_partitions = self._find()
         cut: dict[TopicPartition, int] = {}
-        outcomes = _each(names, load, threads=self._settings.recovery_threads)
-        for name, outcome in zip(names, outcomes, strict=True):
+        outcomes = _each(topic_partitions, load, threads=self._settings.recovery_threads)
+        for topic_partition, outcome in zip(topic_partitions, outcomes, strict=True):
             if isinstance(outcome, str):
-                self.refused[name] = outcome
+                self.refused[topic_partition] = outcome
                 continue
             (contents, cut_bytes), topic_id = outcome
             if cut_bytes:
-                cut[name] = cut_bytes
-            self.logs[name] = self._add(name, contents, topic_id)
-            high_watermark = min(high_watermarks.get(name, 0), contents.log_end_offset)
-            self.high_watermarks[name] = high_watermark
-            self.logs[name].retention_limit = high_watermark
+                cut[topic_partition] = cut_bytes
+            self.logs[topic_partition] = self._add(topic_partition, contents, topic_id)
+            high_watermark = min(high_watermarks.get(topic_partition, 0), contents.log_end_offset)
+            self.high_watermarks[topic_partition] = high_watermark
+            self.logs[topic_partition].retention_limit = high_watermark
         self._examine(high_watermarks, was_closed_cleanly=was_closed_cleanly)
         self._report(cut, high_watermarks, was_closed_cleanly=was_closed_cleanly)
 
@@ -177,7 +184,7 @@ class DirectoryLogs:
         is_empty = not self.logs and not self.refused
         self.suspects.examine(
             FoundLogs(
-                {name: log.log_end_offset for name, log in self.logs.items()},
+                {topic_partition: log.log_end_offset for topic_partition, log in self.logs.items()},
                 self.refused,
                 high_watermarks,
                 self._ends.read(),
@@ -195,11 +202,11 @@ class DirectoryLogs:
             for entry in entries:
                 if is_moved(entry.name) or not entry.is_dir():
                     continue
-                name = log_of_directory(entry.name)
-                if name is None:
+                topic_partition = log_of_directory(entry.name)
+                if topic_partition is None:
                     foreign.append(entry.name)
                 else:
-                    found.append(name)
+                    found.append(topic_partition)
         if foreign:
             text = "%s: %d directories are no logs and left alone, %s first"
             _log.warning(text, self.directory.path, len(foreign), min(foreign))
@@ -221,7 +228,11 @@ class DirectoryLogs:
             first = next(iter(cut))
             text = "%s: the ends of %d logs were not whole; %d bytes cut off, %d of them of %s"
             _log.warning(text, path, len(cut), sum(cut.values()), cut[first], first)
-        lost = [n for n in cut if self.logs[n].log_end_offset < high_watermarks.get(n, 0)]
+        lost = [
+            topic_partition
+            for topic_partition in cut
+            if self.logs[topic_partition].log_end_offset < high_watermarks.get(topic_partition, 0)
+        ]
         if lost:
             text = "%s: %d logs lost committed records that only other replicas have, %s first"
             _log.error(text, path, len(lost), lost[0])
@@ -230,9 +241,9 @@ class DirectoryLogs:
             text += " again they lead only if nobody who has everything can come back"
             _log.error(text, path, len(self.suspects.names), min(self.suspects.names))
         if self.refused:
-            name, reason = next(iter(self.refused.items()))
+            topic_partition, reason = next(iter(self.refused.items()))
             text = "%s: %d logs cannot be used, %s first: %s"
-            _log.error(text, path, len(self.refused), name, reason)
+            _log.error(text, path, len(self.refused), topic_partition, reason)
 
     def _read(self, checkpoint: str) -> Mapping[TopicPartition, int]:
         """Return a checkpoint; nothing, which is safe, if it is torn."""
@@ -247,77 +258,83 @@ class DirectoryLogs:
 
     # --- logs that come and go ---
 
-    def create(self, name: TopicPartition, topic_id: TopicId | None) -> Log:
+    def create(self, topic_partition: TopicPartition, topic_id: TopicId | None) -> Log:
         """Make an empty log. Raises ``StorageError``."""
-        path = self.directory.path / str(name)
-        config = self._settings.config_of(name.topic)
-        self._forget_former(name)
+        path = self.directory.path / str(topic_partition)
+        config = self._settings.config_of(topic_partition.topic)
+        self._forget_former(topic_partition)
         with self.directory:
-            self._ends.add(name)
+            self._ends.add(topic_partition)
             path.mkdir()
             try:
                 if topic_id is not None:
                     write_topic_id(path, topic_id, is_synced=False)
                 contents = LogContents.create(path, config, self._settings.wall_clock_ms())
             except ShortageError:
-                take_out(self.directory.path, name, TO_DELETE, self._settings.wall_clock_ms())
+                take_out(
+                    self.directory.path, topic_partition, TO_DELETE, self._settings.wall_clock_ms()
+                )
                 raise
-        log = self.logs[name] = self._add(name, contents, topic_id)
+        log = self.logs[topic_partition] = self._add(topic_partition, contents, topic_id)
         return log
 
-    def take_back(self, name: TopicPartition, topic_id: TopicId | None) -> Log | None:
+    def take_back(self, topic_partition: TopicPartition, topic_id: TopicId | None) -> Log | None:
         """Use a log again that was set aside, of that very topic; None: there is none.
 
         Raises ``StorageError``, also when it turns out to be damaged: it is ``refused`` then.
         """
-        stray = self.strays.take_usable(name, topic_id)
+        stray = self.strays.take_usable(topic_partition, topic_id)
         if stray is None:
             return None
-        path = self.directory.path / str(name)
-        self._forget_former(name)
+        path = self.directory.path / str(topic_partition)
+        self._forget_former(topic_partition)
         with self.directory:
-            self._ends.add(name)
+            self._ends.add(topic_partition)
             stray.rename(path)
             try:
-                contents, progress = self._load_stray(path, name)
+                contents, progress = self._load_stray(path, topic_partition)
             except ShortageError:
                 path.rename(stray)
                 self.strays.add(stray, topic_id)
                 raise
             except (BadDataError, CorruptSegmentError) as error:
                 forget_progress(path)
-                self.refused[name] = str(error)
-                _log.error("%s: a log that was set aside cannot be used again: %s", name, error)
+                self.refused[topic_partition] = str(error)
+                _log.error(
+                    "%s: a log that was set aside cannot be used again: %s", topic_partition, error
+                )
                 return None
             forget_progress(path)
-        log = self.logs[name] = self._add(name, contents, topic_id)
+        log = self.logs[topic_partition] = self._add(topic_partition, contents, topic_id)
         with self.directory:
-            self._ends.note(name, contents.log_end_offset)
+            self._ends.note(topic_partition, contents.log_end_offset)
         committed = min(progress.high_watermark, contents.log_end_offset)
-        log.taken_back_to = log.retention_limit = self.high_watermarks[name] = committed
+        log.taken_back_to = log.retention_limit = self.high_watermarks[topic_partition] = committed
         text = "%s: the log that was set aside is in use again, offsets %d to %d"
-        _log.warning(text, name, log.log_start_offset, log.log_end_offset)
+        _log.warning(text, topic_partition, log.log_start_offset, log.log_end_offset)
         return log
 
-    def _load_stray(self, path: Path, name: TopicPartition) -> tuple[LogContents, Progress]:
+    def _load_stray(
+        self, path: Path, topic_partition: TopicPartition
+    ) -> tuple[LogContents, Progress]:
         with self.directory:
             progress = read_progress(path)
             contents, _ = load_log(
                 path,
-                self._settings.config_of(name.topic),
+                self._settings.config_of(topic_partition.topic),
                 CheckpointedOffsets(progress.log_start_offset, progress.recovery_point),
                 was_closed_cleanly=False,
                 now_ms=self._settings.wall_clock_ms(),
             )
             return contents, progress
 
-    def delete_strays(self, name: TopicPartition, topic_id: TopicId | None) -> None:
+    def delete_strays(self, topic_partition: TopicPartition, topic_id: TopicId | None) -> None:
         """Delete what was set aside of a topic that is deleted. Raises ``StorageError``."""
-        for path in self.strays.take_all(name, topic_id):
+        for path in self.strays.take_all(topic_partition, topic_id):
             with self.directory, suppress(FileNotFoundError):
-                path.rename(self.directory.path / out_of_use(name, TO_DELETE))
+                path.rename(self.directory.path / out_of_use(topic_partition, TO_DELETE))
 
-    def _forget_former(self, name: TopicPartition) -> None:
+    def _forget_former(self, topic_partition: TopicPartition) -> None:
         """Have no checkpoint speak of an earlier log of that name.
 
         After a crash the new log would be taken to begin where that one did, and what is before
@@ -328,24 +345,26 @@ class DirectoryLogs:
             (LOG_START_OFFSETS, self.checkpoint_log_start_offsets),
             (HIGH_WATERMARKS, self.checkpoint_high_watermarks),
         ):
-            if self._written.get(checkpoint, {}).get(name, 0) > 0:
+            if self._written.get(checkpoint, {}).get(topic_partition, 0) > 0:
                 write()
 
-    def remove(self, name: TopicPartition, suffix: str) -> None:
+    def remove(self, topic_partition: TopicPartition, suffix: str) -> None:
         """Take a log out of use; its directory gets another name. Raises ``StorageError``."""
         with self.directory:
-            log, topic_id = self.logs.get(name), self.topic_id(name)
+            log, topic_id = self.logs.get(topic_partition), self.topic_id(topic_partition)
             if log is not None:
                 if suffix == STRAY and log.is_usable:
                     self._note_progress(log)
                 log.retire()
-            self._ends.remove(name)
-            moved = take_out(self.directory.path, name, suffix, self._settings.wall_clock_ms())
+            self._ends.remove(topic_partition)
+            moved = take_out(
+                self.directory.path, topic_partition, suffix, self._settings.wall_clock_ms()
+            )
             if moved is not None and suffix == STRAY:
                 self.strays.add(moved, topic_id)
-        self.logs.pop(name, None)
-        self.refused.pop(name, None)
-        self.high_watermarks.pop(name, None)
+        self.logs.pop(topic_partition, None)
+        self.refused.pop(topic_partition, None)
+        self.high_watermarks.pop(topic_partition, None)
 
     def _note_progress(self, log: Log) -> None:
         watermark = self.high_watermarks.get(log.topic_partition, 0)
@@ -357,9 +376,11 @@ class DirectoryLogs:
         except StorageError:
             return  # it is kept all the same
 
-    def _add(self, name: TopicPartition, contents: LogContents, topic_id: TopicId | None) -> Log:
+    def _add(
+        self, topic_partition: TopicPartition, contents: LogContents, topic_id: TopicId | None
+    ) -> Log:
         return self._settings.make_log(
-            name,
+            topic_partition,
             self.directory,
             contents,
             topic_id,
@@ -367,7 +388,7 @@ class DirectoryLogs:
             on_damaged=self._settings.on_damaged,
             on_unverified_read=self._settings.on_unverified_read,
             on_truncated=self._on_truncated,
-            note_end=partial(self._ends.note, name),
+            note_end=partial(self._ends.note, topic_partition),
         )
 
     def _on_truncated(self, log: Log) -> None:

@@ -52,29 +52,35 @@ class LogEnds:
 
     def begin(self, ends: Mapping[TopicPartition, int]) -> None:
         """Note where all logs there are end, in a new file. Raises ``StorageError``."""
-        data = b"".join(_ENTRY.pack(_digest(name), end) for name, end in ends.items())
+        data = b"".join(
+            _ENTRY.pack(_digest(topic_partition), end) for topic_partition, end in ends.items()
+        )
         write_atomically(self._path, data, is_synced=False)
-        self._slots = {name: slot for slot, name in enumerate(ends)}
+        self._slots = {topic_partition: slot for slot, topic_partition in enumerate(ends)}
         self._free, self._count = [], len(ends)
         self.close()
         self._file = os.open(self._path, os.O_WRONLY | os.O_CLOEXEC)
 
-    def add(self, name: TopicPartition) -> None:
+    def add(self, topic_partition: TopicPartition) -> None:
         """Note an empty log."""
-        if name not in self._slots:
+        if topic_partition not in self._slots:
             slot = self._free.pop() if self._free else self._count
             self._count = max(self._count, slot + 1)
-            self._slots[name] = slot
-        os.pwrite(self._file, _ENTRY.pack(_digest(name), 0), self._slots[name] * _ENTRY.size)
+            self._slots[topic_partition] = slot
+        os.pwrite(
+            self._file,
+            _ENTRY.pack(_digest(topic_partition), 0),
+            self._slots[topic_partition] * _ENTRY.size,
+        )
 
-    def note(self, name: TopicPartition, log_end_offset: int) -> None:
+    def note(self, topic_partition: TopicPartition, log_end_offset: int) -> None:
         """Note where a log ends."""
-        position = self._slots[name] * _ENTRY.size + len(_FREE)
+        position = self._slots[topic_partition] * _ENTRY.size + len(_FREE)
         os.pwrite(self._file, _OFFSET.pack(log_end_offset), position)
 
-    def remove(self, name: TopicPartition) -> None:
+    def remove(self, topic_partition: TopicPartition) -> None:
         """Forget a log; absent is fine."""
-        slot = self._slots.pop(name, None)
+        slot = self._slots.pop(topic_partition, None)
         if slot is not None:
             os.pwrite(self._file, _ENTRY.pack(_FREE, 0), slot * _ENTRY.size)
             self._free.append(slot)
@@ -92,15 +98,15 @@ class NotedEnds:
     def __init__(self, by_digest: dict[bytes, int]) -> None:
         self._by_digest = by_digest
 
-    def of(self, name: TopicPartition) -> int | None:
+    def of(self, topic_partition: TopicPartition) -> int | None:
         """Return where a log ended; None: it is not noted."""
-        return self._by_digest.get(_digest(name))
+        return self._by_digest.get(_digest(topic_partition))
 
-    def has_others(self, names: set[TopicPartition]) -> bool:
+    def has_others(self, topic_partitions: set[TopicPartition]) -> bool:
         """Whether logs with records are noted that are not among these."""
-        known = {_digest(name) for name in names}
+        known = {_digest(topic_partition) for topic_partition in topic_partitions}
         return any(end > 0 and digest not in known for digest, end in self._by_digest.items())
 
 
-def _digest(name: TopicPartition) -> bytes:
-    return hashlib.blake2b(str(name).encode(), digest_size=16).digest()
+def _digest(topic_partition: TopicPartition) -> bytes:
+    return hashlib.blake2b(str(topic_partition).encode(), digest_size=16).digest()

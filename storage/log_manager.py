@@ -112,10 +112,10 @@ class LogManager:
             logs.load()
         self._check_any_live()
         for logs in self._directories:
-            for name in (*logs.logs, *logs.refused):
-                other = self._homes.setdefault(name, logs)
+            for topic_partition in (*logs.logs, *logs.refused):
+                other = self._homes.setdefault(topic_partition, logs)
                 if other is not logs:
-                    self._refuse_twice(name, other, logs)
+                    self._refuse_twice(topic_partition, other, logs)
         self._seen = self._read_seen()
 
     def join_cluster(self, cluster_id: str) -> None:
@@ -220,9 +220,9 @@ class LogManager:
         """Return every log that can be used, and the topic id it was created for."""
         with self._lock:
             return {
-                name: log.topic_id
+                topic_partition: log.topic_id
                 for logs in self._live()
-                for name, log in logs.logs.items()
+                for topic_partition, log in logs.logs.items()
                 if log.is_usable
             }
 
@@ -303,11 +303,11 @@ class LogManager:
         Retention keeps what is beyond them. Logs that are not named keep what they have.
         """
         with self._lock:
-            for name, high_watermark in high_watermarks.items():
-                home = self._homes.get(name)
-                log = None if home is None else home.logs.get(name)
+            for topic_partition, high_watermark in high_watermarks.items():
+                home = self._homes.get(topic_partition)
+                log = None if home is None else home.logs.get(topic_partition)
                 if home is not None and log is not None:
-                    home.high_watermarks[name] = high_watermark
+                    home.high_watermarks[topic_partition] = high_watermark
                     log.retention_limit = high_watermark
         self._for_each_live(DirectoryLogs.checkpoint_high_watermarks)
 
@@ -331,11 +331,17 @@ class LogManager:
     def suspects(self) -> SuspectReplicas:
         """Return which replicas may have lost committed records, and how much they have."""
         with self._lock:
-            names = sorted({name for d in self._live() for name in (*d.suspects.names, *d.refused)})
+            topic_partitions = sorted(
+                {
+                    topic_partition
+                    for d in self._live()
+                    for topic_partition in (*d.suspects.names, *d.refused)
+                }
+            )
             ends = {}
-            for name in names:
-                log = self.get(name)
-                ends[name] = NO_LOG_END if log is None else log.end
+            for topic_partition in topic_partitions:
+                log = self.get(topic_partition)
+                ends[topic_partition] = NO_LOG_END if log is None else log.end
             sound = None if self.knows_all else frozenset(set(self.hosted()) - ends.keys())
             return SuspectReplicas(ends, sound)
 
@@ -444,17 +450,17 @@ class LogManager:
         self._removed.pop(topic_partition, None)
         return log
 
-    def _take_back(self, name: TopicPartition, topic_id: TopicId | None) -> Log | None:
+    def _take_back(self, topic_partition: TopicPartition, topic_id: TopicId | None) -> Log | None:
         """Return a log of that very topic that was set aside. Raises ``StorageError``."""
         for logs in self._live():
-            log = logs.take_back(name, topic_id)
-            if log is not None or name in logs.refused:
-                self._homes[name] = logs
-                self._removed.pop(name, None)
+            log = logs.take_back(topic_partition, topic_id)
+            if log is not None or topic_partition in logs.refused:
+                self._homes[topic_partition] = logs
+                self._removed.pop(topic_partition, None)
             if log is not None:
                 return log
-            if name in logs.refused:
-                raise StorageError(f"{name}: {logs.why_unusable(name)}")
+            if topic_partition in logs.refused:
+                raise StorageError(f"{topic_partition}: {logs.why_unusable(topic_partition)}")
         return None
 
     def _remove(self, topic_partition: TopicPartition, suffix: str) -> None:
@@ -474,14 +480,16 @@ class LogManager:
                 del self._removed[next(iter(self._removed))]
 
     def _refuse_twice(
-        self, name: TopicPartition, first: DirectoryLogs, second: DirectoryLogs
+        self, topic_partition: TopicPartition, first: DirectoryLogs, second: DirectoryLogs
     ) -> None:
         """Use neither of two logs of one partition: nobody knows which is the right one."""
         paths = f"{first.directory.path} and {second.directory.path}"
         for logs in (first, second):
-            logs.logs.pop(name, None)
-            logs.refused[name] = f"there is a log of it in {paths}; take one of them away"
-        _log.error("%s: %s", name, first.refused[name])
+            logs.logs.pop(topic_partition, None)
+            logs.refused[topic_partition] = (
+                f"there is a log of it in {paths}; take one of them away"
+            )
+        _log.error("%s: %s", topic_partition, first.refused[topic_partition])
 
     def _check_any_live(self) -> None:
         if not self._live():

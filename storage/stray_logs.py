@@ -66,20 +66,24 @@ class StrayLogs:
         with self._lock:
             return sorted(self._topic_ids)
 
-    def take_usable(self, name: TopicPartition, topic_id: TopicId | None) -> Path | None:
+    def take_usable(self, topic_partition: TopicPartition, topic_id: TopicId | None) -> Path | None:
         """Take the one out that was set aside last and can be used again; None: there is none."""
         with self._lock:
-            usable = [path for path in self._of(name, topic_id) if (path / _CHECKPOINT).exists()]
+            usable = [
+                path
+                for path in self._of(topic_partition, topic_id)
+                if (path / _CHECKPOINT).exists()
+            ]
             if not usable:
                 return None
             newest = max(usable, key=_modified_ns)
             del self._topic_ids[newest.name]
             return newest
 
-    def take_all(self, name: TopicPartition, topic_id: TopicId | None) -> list[Path]:
+    def take_all(self, topic_partition: TopicPartition, topic_id: TopicId | None) -> list[Path]:
         """Take all out of a partition of that very topic."""
         with self._lock:
-            found = self._of(name, topic_id)
+            found = self._of(topic_partition, topic_id)
             for path in found:
                 del self._topic_ids[path.name]
             return found
@@ -99,13 +103,13 @@ class StrayLogs:
                 del self._topic_ids[path.name]
             return due
 
-    def _of(self, name: TopicPartition, topic_id: TopicId | None) -> list[Path]:
+    def _of(self, topic_partition: TopicPartition, topic_id: TopicId | None) -> list[Path]:
         if topic_id is None or not self._topic_ids:
             return []
         return [
             self._directory / directory
             for directory, its_id in self._topic_ids.items()
-            if its_id == topic_id and is_name_of(name, directory)
+            if its_id == topic_id and is_name_of(topic_partition, directory)
         ]
 
 

@@ -95,12 +95,12 @@ class SuspectLogs:
         is_same_boot = bool(boot) and self._used_in == boot
         is_new = found.is_new and not self._used_in
         is_set_back = found.is_set_back and bool(self._used_in)  # Kafka notes nothing of the kind
-        for name, end in found.ends.items():
-            noted = None if found.noted is None else found.noted.of(name)
+        for topic_partition, end in found.ends.items():
+            noted = None if found.noted is None else found.noted.of(topic_partition)
             is_proven = found.is_clean or (is_same_boot and noted is not None)
-            least = max(noted or 0, found.high_watermarks.get(name, 0))
+            least = max(noted or 0, found.high_watermarks.get(topic_partition, 0))
             if is_set_back or not is_proven or end < least:
-                self.names.add(name)
+                self.names.add(topic_partition)
         is_any_gone = found.noted is not None and found.noted.has_others(
             {*found.ends, *found.unusable}
         )
@@ -121,7 +121,10 @@ class SuspectLogs:
         """Write down what changed. Raises ``StorageError``."""
         if not self._is_saved:
             known = "all" if self.knows_all else "some"
-            rows = [f"{tp.topic} {tp.partition} suspect" for tp in sorted(self.names)]
+            rows = [
+                f"{topic_partition.topic} {topic_partition.partition} suspect"
+                for topic_partition in sorted(self.names)
+            ]
             write_rows(self._path, [f"{self._used_in} {known} logs", *rows])
             self._is_saved = True
 

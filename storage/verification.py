@@ -103,11 +103,11 @@ class Verification:
         return True
 
     def _tell(self, log: Log, segment: Segment, damage: CorruptSegmentError) -> None:
-        name = log.topic_partition
+        topic_partition = log.topic_partition
         if segment not in self._known_as_damaged:
             self._known_as_damaged.add(segment)
-            _log.error("%s: records are not what was written: %s", name, damage)
-        self._on_damaged(name, DamagedRecordsError(str(damage)))
+            _log.error("%s: records are not what was written: %s", topic_partition, damage)
+        self._on_damaged(topic_partition, DamagedRecordsError(str(damage)))
 
     def _begin_next(self) -> _Pass | None:
         """Begin with a segment that is due; None: there is none, or none is found so soon."""

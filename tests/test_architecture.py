@@ -65,6 +65,9 @@ LONG_BY_NATURE = {
     "api/record_validation.py::_walk",  # for every record: a call costs as much as it
 }
 
+OLDER_NAMES = ("core/controller/", "jobs/")
+"""Rooms whose variables are older than the name ``topic_partition``."""
+
 
 def sources() -> Iterator[Path]:
     """Yield every module of ours that is not a test."""
@@ -138,3 +141,35 @@ def test_files_and_functions_stay_short(name: str):
 @pytest.mark.parametrize("name", SOURCES)
 def test_names_say_what_a_module_is_about(name: str):
     assert not {"utils.py", "common.py", "helpers.py", "misc.py"} & set(name.split("/"))
+
+
+def topic_partitions(tree: ast.Module) -> Iterator[tuple[str, int]]:
+    """Yield the parameters and variables that are annotated as a TopicPartition, with their lines.
+
+    Not fields of a class: a field is read beside its owner, which says what it is of.
+    """
+    kinds = {"TopicPartition", "TopicPartition | None"}
+    fields = {
+        id(statement)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef)
+        for statement in node.body
+    }
+    for node in ast.walk(tree):
+        annotation = getattr(node, "annotation", None)
+        if id(node) in fields or annotation is None or ast.unparse(annotation) not in kinds:
+            continue
+        if isinstance(node, ast.arg):
+            yield node.arg, node.lineno
+        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            yield node.target.id, node.lineno
+
+
+@pytest.mark.parametrize("name", [n for n in SOURCES if not n.startswith(OLDER_NAMES)])
+def test_a_topic_partition_is_called_one(name: str):
+    wrong = [
+        f"{name}:{line}: {called}"
+        for called, line in topic_partitions(SOURCES[name])
+        if not called.endswith("topic_partition")
+    ]
+    assert wrong == []

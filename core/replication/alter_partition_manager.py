@@ -35,12 +35,12 @@ class AlterPartitionManager:
         """Queue a proposal; False, and nothing is done, while another of its partition waits."""
         return self._items.setdefault(row.topic_partition, row) is row
 
-    def withdraw(self, partition: TopicPartition) -> None:
+    def withdraw(self, topic_partition: TopicPartition) -> None:
         """Forget the proposal of a leadership that is over.
 
         If it is in flight already, its answer finds nothing to answer (KAFKA-12686).
         """
-        self._items.pop(partition, None)
+        self._items.pop(topic_partition, None)
 
     def next_request(self, broker_id: BrokerId, broker_epoch: int) -> AlterPartitionRequest | None:
         """Put what waits in flight; None when nothing waits, or a request is in flight."""

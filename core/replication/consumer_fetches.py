@@ -38,13 +38,15 @@ class DelayedConsumerFetch(DelayedOperation):
         self._size = 0
         self._is_urgent = False  # there is an error, or a log that leaves the leader's
 
-    def on_changes(self, names: Collection[TopicPartition]) -> bool:
+    def on_changes(self, topic_partitions: Collection[TopicPartition]) -> bool:
         """Read partitions, again or for the first time, in this order."""
-        for name in names:
-            before = self._answers.get(name)
+        for topic_partition in topic_partitions:
+            before = self._answers.get(topic_partition)
             if before is not None:
                 self._size -= before.records.size
-            answer = self._answers[name] = self._read(name, self._positions[name])
+            answer = self._answers[topic_partition] = self._read(
+                topic_partition, self._positions[topic_partition]
+            )
             self._size += answer.records.size
             if answer.error_code is not Errors.NONE or answer.diverging_epoch != NO_EPOCH:
                 self._is_urgent = True
@@ -54,16 +56,18 @@ class DelayedConsumerFetch(DelayedOperation):
         """Tell what was found."""
         return partial(self._respond, self._answers)
 
-    def _read(self, name: TopicPartition, position: ConsumerPosition) -> ConsumedPartition:
-        partition = self._hosted.led(name, position.current_leader_epoch)
+    def _read(
+        self, topic_partition: TopicPartition, position: ConsumerPosition
+    ) -> ConsumedPartition:
+        partition = self._hosted.led(topic_partition, position.current_leader_epoch)
         if isinstance(partition, Errors):
             return ConsumedPartition(partition)
         try:
             return self._read_log(partition, position)
         except StorageError as error:
-            return ConsumedPartition(self._hosted.fail(name, error))
+            return ConsumedPartition(self._hosted.fail(topic_partition, error))
         except DamagedRecordsError as error:
-            return ConsumedPartition(self._hosted.on_damaged(name, error))
+            return ConsumedPartition(self._hosted.on_damaged(topic_partition, error))
 
     def _read_log(self, partition: Partition, position: ConsumerPosition) -> ConsumedPartition:
         log, limit = partition.local_log, partition.high_watermark

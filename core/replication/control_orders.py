@@ -130,8 +130,10 @@ class ControlOrders:
             case UpdateMetadataRequest():
                 self._cache.update(header, request)
                 if self._logs.has_suspects:
-                    for name, row in request.partitions():
-                        self._learn(header, partial(self._suspects.on_leadership, name, row))
+                    for topic_partition, row in request.partitions():
+                        self._learn(
+                            header, partial(self._suspects.on_leadership, topic_partition, row)
+                        )
                 return UpdateMetadataResponse(Errors.NONE)
 
     def refuse_unread(
@@ -217,8 +219,8 @@ class ControlOrders:
         for topic in request.topic_states:
             for state in topic.partition_states:
                 if state.adding_replicas:
-                    name = TopicPartition(topic.topic_name, state.partition_index)
-                    partition = self._hosted.get(name)
+                    topic_partition = TopicPartition(topic.topic_name, state.partition_index)
+                    partition = self._hosted.get(topic_partition)
                     known = () if partition is None else partition.assignment.adding_replicas
                     if not set(state.adding_replicas) <= set(known):
                         return True
@@ -239,13 +241,22 @@ class ControlOrders:
 
         def obey(portion: Sequence[tuple[LeaderAndIsrTopic, LeaderAndIsrPartition]]) -> None:
             for topic, state in portion:
-                name = TopicPartition(topic.topic_name, state.partition_index)
+                topic_partition = TopicPartition(topic.topic_name, state.partition_index)
                 obey_row = partial(
-                    self._obey, name, topic.topic_id, state, now_ms, is_present=is_present
+                    self._obey,
+                    topic_partition,
+                    topic.topic_id,
+                    state,
+                    now_ms,
+                    is_present=is_present,
                 )
-                errors.append(PartitionError(*name, self._alone(name, obey_row)))
+                errors.append(
+                    PartitionError(*topic_partition, self._alone(topic_partition, obey_row))
+                )
                 if self._logs.has_suspects:
-                    self._learn(header, partial(self._suspects.on_leadership, name, state))
+                    self._learn(
+                        header, partial(self._suspects.on_leadership, topic_partition, state)
+                    )
 
         orders = (
             (topic, state) for topic in request.topic_states for state in topic.partition_states
@@ -258,17 +269,17 @@ class ControlOrders:
 
     def _obey(  # noqa: C901 - every reason not to
         self,
-        name: TopicPartition,
+        topic_partition: TopicPartition,
         topic_id: TopicId | None,
         state: LeaderAndIsrPartition,
         now_ms: int,
         *,
         is_present: bool,
     ) -> Errors:
-        has_failed = self._logs.is_offline(name)
-        if has_failed and (error := self._make_room(name, state)) is not Errors.NONE:
+        has_failed = self._logs.is_offline(topic_partition)
+        if has_failed and (error := self._make_room(topic_partition, state)) is not Errors.NONE:
             return error
-        partition = self._hosted.get(name) or Partition(name)
+        partition = self._hosted.get(topic_partition) or Partition(topic_partition)
         if differ(partition.topic_id, topic_id):
             return Errors.INCONSISTENT_TOPIC_ID
         is_same_epoch = state.leader_epoch == partition.leader_epoch
@@ -279,43 +290,45 @@ class ControlOrders:
         stopped_in = partition.stopped_in
         resumes = is_same_epoch and stopped_in is not None and stopped_in < self._ordered_in
         # Nor for one that failed unexpectedly: it has not been obeyed.
-        resumes |= is_same_epoch and name in self._failed
+        resumes |= is_same_epoch and topic_partition in self._failed
         if state.leader_epoch <= partition.leader_epoch and not (gets_id or resumes):
             return Errors.STALE_CONTROLLER_EPOCH
         if self._broker_id not in state.replicas:
             return Errors.UNKNOWN_TOPIC_OR_PARTITION
         try:
             replica_log = self._logs.get_or_create(
-                name, topic_id, is_new=state.is_new or has_failed
+                topic_partition, topic_id, is_new=state.is_new or has_failed
             )
             error = _why_not(replica_log, topic_id, state.leader_epoch)
             if error is not Errors.NONE:
                 return error
-            if self._suspects.must_refuse(name, state, replica_log, is_present=is_present):
+            if self._suspects.must_refuse(
+                topic_partition, state, replica_log, is_present=is_present
+            ):
                 return Errors.CORRUPT_MESSAGE
             if partition.log is not replica_log:
-                partition.open(replica_log, self._logs.checkpointed_high_watermark(name))
+                partition.open(replica_log, self._logs.checkpointed_high_watermark(topic_partition))
             if not is_same_epoch or resumes:
                 self._take_role(partition, state, now_ms)
         except StorageError as error:
-            return self._hosted.fail(name, error)
+            return self._hosted.fail(topic_partition, error)
         partition.topic_id = replica_log.topic_id
         self._hosted.add(partition)
         if state.leader == self._broker_id:
-            self._suspects.absolve(name)
+            self._suspects.absolve(topic_partition)
         return Errors.NONE
 
-    def _make_room(self, name: TopicPartition, state: LeaderAndIsrPartition) -> Errors:
+    def _make_room(self, topic_partition: TopicPartition, state: LeaderAndIsrPartition) -> Errors:
         """Set a log aside that cannot be used, or have its replica out of service."""
         is_registered = self.broker_epoch != UNKNOWN_BROKER_EPOCH
-        error = self._replacement.make_room(name, state, is_registered=is_registered)
+        error = self._replacement.make_room(topic_partition, state, is_registered=is_registered)
         if error is not Errors.NONE:
-            self._hosted.mark_offline(name)
+            self._hosted.mark_offline(topic_partition)
         else:
-            self._suspects.forget(name)
+            self._suspects.forget(topic_partition)
         return error
 
-    def _alone(self, name: TopicPartition, obey_row: Callable[[], Errors]) -> Errors:
+    def _alone(self, topic_partition: TopicPartition, obey_row: Callable[[], Errors]) -> Errors:
         """Obey one row; if that raises, its replica alone is out of service, and asked to return.
 
         Raised as it is it would keep all rows behind it from being obeyed, in every repetition.
@@ -323,22 +336,24 @@ class ControlOrders:
         try:
             error = obey_row()
         except Exception as unexpected:  # whatever it is, it is about this replica
-            if name not in self._failed and len(self._failed) < MAX_TRACEBACKS:
-                log.exception("[Broker id=%d] %s cannot be obeyed", self._broker_id, name)
-            self._failed.add(name)
-            return self._hosted.fail(name, StorageError(f"unexpected: {unexpected!r}"))
-        self._failed.discard(name)
+            if topic_partition not in self._failed and len(self._failed) < MAX_TRACEBACKS:
+                log.exception(
+                    "[Broker id=%d] %s cannot be obeyed", self._broker_id, topic_partition
+                )
+            self._failed.add(topic_partition)
+            return self._hosted.fail(topic_partition, StorageError(f"unexpected: {unexpected!r}"))
+        self._failed.discard(topic_partition)
         return error
 
     def _take_role(self, partition: Partition, state: LeaderAndIsrPartition, now_ms: int) -> None:
-        name = partition.topic_partition
+        topic_partition = partition.topic_partition
         if state.leader == self._broker_id:
             partition.local_log.assign_epoch(state.leader_epoch)
-            self._hosted.retire(name)
+            self._hosted.retire(topic_partition)
             partition.make_leader(state, now_ms)
             self._led.lead(partition, now_ms)
         else:
-            self._hosted.retire(name)
+            self._hosted.retire(topic_partition)
             partition.make_follower(state)
             if partition.role is Role.FOLLOWER:
                 self._fetcher.follow(partition)
@@ -358,23 +373,25 @@ class ControlOrders:
         The topic may have been deleted and created anew while this broker was away.
         """
         by_name = self._hosted.by_name
-        hosted = {name: partition.topic_id for name, partition in by_name.items()}
+        hosted = {
+            topic_partition: partition.topic_id for topic_partition, partition in by_name.items()
+        }
         hosted.update(self._logs.hosted())
         strays = sorted(
-            name
-            for name, topic_id in hosted.items()
+            topic_partition
+            for topic_partition, topic_id in hosted.items()
             if (
-                differ(topic_id, named.partitions[name])
-                if name in named.partitions
+                differ(topic_id, named.partitions[topic_partition])
+                if topic_partition in named.partitions
                 else named.is_everything
             )
         )
-        for name in strays:
+        for topic_partition in strays:
             try:
-                self._forget(name)
-                self._logs.set_aside(name)
+                self._forget(topic_partition)
+                self._logs.set_aside(topic_partition)
             except Exception as error:  # noqa: BLE001 - also unexpected ones: it is one of many
-                log.error("%s stays where it is: %r", name, error)
+                log.error("%s stays where it is: %r", topic_partition, error)
         if strays:
             log.warning(
                 "[Broker id=%d epoch=%d] set %d partitions aside that are not assigned to it, the"
@@ -392,9 +409,11 @@ class ControlOrders:
 
         def stop(portion: Sequence[tuple[StopReplicaTopic, StopReplicaPartition]]) -> None:
             for topic, state in portion:
-                name = TopicPartition(topic.topic_name, state.partition_index)
-                stop_row = partial(self._stop, name, topic.topic_id, state)
-                errors.append(PartitionError(*name, self._alone(name, stop_row)))
+                topic_partition = TopicPartition(topic.topic_name, state.partition_index)
+                stop_row = partial(self._stop, topic_partition, topic.topic_id, state)
+                errors.append(
+                    PartitionError(*topic_partition, self._alone(topic_partition, stop_row))
+                )
 
         orders = (
             (topic, state) for topic in request.topic_states for state in topic.partition_states
@@ -404,16 +423,16 @@ class ControlOrders:
         return StopReplicaResponse(Errors.NONE, tuple(errors))
 
     def _stop(
-        self, name: TopicPartition, topic_id: TopicId | None, stop: StopReplicaPartition
+        self, topic_partition: TopicPartition, topic_id: TopicId | None, stop: StopReplicaPartition
     ) -> Errors:
-        if self._logs.is_offline(name) and not (
-            stop.delete_partition and self._logs.is_damaged(name)
+        if self._logs.is_offline(topic_partition) and not (
+            stop.delete_partition and self._logs.is_damaged(topic_partition)
         ):
-            return self._hosted.mark_offline(name)
-        if stop.delete_partition and self._logs.may_be_offline(name):
+            return self._hosted.mark_offline(topic_partition)
+        if stop.delete_partition and self._logs.may_be_offline(topic_partition):
             return Errors.KAFKA_STORAGE_ERROR
-        partition = self._hosted.get(name)
-        log_id = self._logs.topic_id(name) if partition is None else partition.topic_id
+        partition = self._hosted.get(topic_partition)
+        log_id = self._logs.topic_id(topic_partition) if partition is None else partition.topic_id
         if differ(log_id, topic_id):
             return Errors.INCONSISTENT_TOPIC_ID  # meant for an earlier topic of that name
         # An equal epoch is accepted (KAFKA-13972): the ISR may not have changed on the way out.
@@ -421,26 +440,28 @@ class ControlOrders:
             return Errors.FENCED_LEADER_EPOCH
         if not stop.delete_partition:
             if partition is not None and partition.role is Role.FOLLOWER:
-                self._fetcher.unfollow(name)
+                self._fetcher.unfollow(topic_partition)
                 partition.stop(Role.NONE)
                 partition.stopped_in = self._ordered_in
             return Errors.NONE
         try:
             if stop.leader_epoch == EPOCH_OF_LOST_TOPIC:
-                self._logs.set_aside(name)
+                self._logs.set_aside(topic_partition)
             else:
                 is_topic_deleted = stop.leader_epoch == EPOCH_DURING_DELETE
-                self._logs.delete(name, deleted_topic=topic_id if is_topic_deleted else None)
+                self._logs.delete(
+                    topic_partition, deleted_topic=topic_id if is_topic_deleted else None
+                )
         except StorageError as error:
-            return self._hosted.fail(name, error)
-        self._forget(name)
+            return self._hosted.fail(topic_partition, error)
+        self._forget(topic_partition)
         return Errors.NONE
 
-    def _forget(self, name: TopicPartition) -> None:
+    def _forget(self, topic_partition: TopicPartition) -> None:
         """Host a replica no longer; the next one of its name may be of another topic."""
-        self._hosted.forget(name)
-        self._suspects.forget(name)
-        self._replacement.forget(name)
+        self._hosted.forget(topic_partition)
+        self._suspects.forget(topic_partition)
+        self._replacement.forget(topic_partition)
 
     def _report(self, done: str, errors: Sequence[PartitionError]) -> None:
         """Log in one line what became of an order."""
@@ -511,7 +532,10 @@ def refusal(request: ControlRequest, error: Errors, controller_epoch: int = 0) -
     """Return the answer that refuses ``request`` as a whole."""
     match request:
         case LeaderAndIsrRequest():
-            errors = tuple(PartitionError(*name, error) for name, _ in request.partitions())
+            errors = tuple(
+                PartitionError(*topic_partition, error)
+                for topic_partition, _ in request.partitions()
+            )
             return LeaderAndIsrResponse(error, errors, controller_epoch)
         case StopReplicaRequest():
             return StopReplicaResponse(error)

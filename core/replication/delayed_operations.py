@@ -28,7 +28,7 @@ class DelayedOperation(ABC):
         self.is_completed = False
 
     @abstractmethod
-    def on_changes(self, names: Collection[TopicPartition]) -> bool:
+    def on_changes(self, topic_partitions: Collection[TopicPartition]) -> bool:
         """Look at partitions something happened to; return whether there is an answer now."""
 
     @abstractmethod
@@ -55,29 +55,29 @@ class DelayedOperations:
             self._finish(operation)
             return None
         self._count += 1
-        for name in operation.partitions:
-            self._watching.setdefault(name, {})[operation] = None
+        for topic_partition in operation.partitions:
+            self._watching.setdefault(topic_partition, {})[operation] = None
         return operation
 
-    def on_change(self, name: TopicPartition) -> None:
+    def on_change(self, topic_partition: TopicPartition) -> None:
         """Have those who wait for a partition look at it again."""
-        for operation in self._watching.get(name, ()):
-            self.wake(operation, name)
+        for operation in self._watching.get(topic_partition, ()):
+            self.wake(operation, topic_partition)
 
-    def wake(self, operation: DelayedOperation, name: TopicPartition) -> None:
+    def wake(self, operation: DelayedOperation, topic_partition: TopicPartition) -> None:
         """Have one look at a partition again."""
-        self._woken.setdefault(operation, {})[name] = None
+        self._woken.setdefault(operation, {})[topic_partition] = None
 
     def complete(self, operation: DelayedOperation) -> None:
         """Answer now with what there is; what was answered before is let be."""
         if operation.is_completed:
             return
         self._count -= 1
-        for name in operation.partitions:
-            watching = self._watching[name]
+        for topic_partition in operation.partitions:
+            watching = self._watching[topic_partition]
             del watching[operation]
             if not watching:
-                del self._watching[name]
+                del self._watching[topic_partition]
         self._finish(operation)
 
     def answer(self, answer: Answer) -> None:

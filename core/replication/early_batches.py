@@ -92,12 +92,12 @@ class EarlyBatches:
         self._awaited: dict[tuple[TopicPartition, int], _Awaited] = {}  # by producer id
 
     def on_refused(
-        self, name: TopicPartition, sequence: ProducerSequence, error_code: Errors
+        self, topic_partition: TopicPartition, sequence: ProducerSequence, error_code: Errors
     ) -> None:
         """Await a batch that was refused for now, and nothing behind it before."""
         if sequence.producer_id < 0:
             return
-        awaited = self._awaited.get((name, sequence.producer_id))
+        awaited = self._awaited.get((topic_partition, sequence.producer_id))
         if (
             awaited is not None
             and awaited.producer_epoch == sequence.producer_epoch
@@ -105,34 +105,34 @@ class EarlyBatches:
         ):
             awaited.last_refused = max(awaited.last_refused, sequence.base_sequence)
         else:
-            self._await(name, sequence, error_code)
+            self._await(topic_partition, sequence, error_code)
 
-    def on_appended(self, name: TopicPartition, sequence: ProducerSequence) -> None:
+    def on_appended(self, topic_partition: TopicPartition, sequence: ProducerSequence) -> None:
         """Await what was refused behind a batch that is there now, or nothing more.
 
         What its producer sends next may overtake what it has not yet heard to be refused.
         """
-        awaited = self._awaited.get((name, sequence.producer_id))
+        awaited = self._awaited.get((topic_partition, sequence.producer_id))
         if awaited is None:
             return
         is_of_its_epoch = awaited.producer_epoch == sequence.producer_epoch
         if is_of_its_epoch and sequence.base_sequence < awaited.last_refused:
             awaited.base_sequence = sequence.base_sequence
         else:
-            del self._awaited[name, sequence.producer_id]
+            del self._awaited[topic_partition, sequence.producer_id]
 
     def refusal(self, partition: Partition, sequence: ProducerSequence) -> Errors | None:
         """Return what to tell a batch that is not the next of its producer; None: it is too late.
 
         ``partition`` is led here.
         """
-        name = partition.topic_partition
-        awaited = self._awaited.get((name, sequence.producer_id))
+        topic_partition = partition.topic_partition
+        awaited = self._awaited.get((topic_partition, sequence.producer_id))
         if awaited is None or awaited.producer_epoch != sequence.producer_epoch:
             if not _may_be_early(partition, sequence):
                 return None
             awaited = self._await(
-                name, sequence._replace(base_sequence=-1), Errors.NOT_LEADER_OR_FOLLOWER
+                topic_partition, sequence._replace(base_sequence=-1), Errors.NOT_LEADER_OR_FOLLOWER
             )
             if awaited is None:
                 return None
@@ -140,20 +140,20 @@ class EarlyBatches:
         return awaited.error_code if is_early and awaited.refuse(sequence.base_sequence) else None
 
     def _await(
-        self, name: TopicPartition, first: ProducerSequence, error_code: Errors
+        self, topic_partition: TopicPartition, first: ProducerSequence, error_code: Errors
     ) -> _Awaited | None:
         """Remember a producer; None: more of them than are remembered are being refused.
 
         Then a forgotten producer would begin its rounds again and again.
         """
-        self._awaited.pop((name, first.producer_id), None)
+        self._awaited.pop((topic_partition, first.producer_id), None)
         if len(self._awaited) >= MAX_PRODUCERS:
             forgotten = self._awaited.pop(next(iter(self._awaited)))
             if forgotten.has_begun:
                 return None
         base_sequence = first.base_sequence
         awaited = _Awaited(first.producer_epoch, base_sequence, error_code, base_sequence)
-        self._awaited[name, first.producer_id] = awaited
+        self._awaited[topic_partition, first.producer_id] = awaited
         return awaited
 
 

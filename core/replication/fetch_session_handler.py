@@ -58,9 +58,9 @@ class FetchSessionHandler:
     def __len__(self) -> int:
         return len(self._partitions)
 
-    def get(self, name: TopicPartition) -> Partition | None:
+    def get(self, topic_partition: TopicPartition) -> Partition | None:
         """Return the partition if it is fetched from this leader."""
-        return self._partitions.get(name)
+        return self._partitions.get(topic_partition)
 
     # --- what changes ---
 
@@ -69,34 +69,34 @@ class FetchSessionHandler:
         self._partitions[partition.topic_partition] = partition
         self.on_change(partition.topic_partition)
 
-    def remove(self, name: TopicPartition) -> None:
+    def remove(self, topic_partition: TopicPartition) -> None:
         """Fetch a partition no longer."""
-        del self._partitions[name]
-        self._delayed_until_ms.pop(name, None)
-        self.end_back_off(name)
-        self.on_change(name)
+        del self._partitions[topic_partition]
+        self._delayed_until_ms.pop(topic_partition, None)
+        self.end_back_off(topic_partition)
+        self.on_change(topic_partition)
 
-    def back_off(self, name: TopicPartition, now_ms: int, longest_ms: int) -> None:
+    def back_off(self, topic_partition: TopicPartition, now_ms: int, longest_ms: int) -> None:
         """Leave a partition out for a while, for longer each time.
 
         Mostly the leader has only not been told yet that it is one.
         """
-        backoff_ms = min(self._backoff_ms.get(name, FIRST_BACKOFF_MS), longest_ms)
-        self._backoff_ms[name] = 2 * backoff_ms
-        self.delay(name, now_ms + backoff_ms)
+        backoff_ms = min(self._backoff_ms.get(topic_partition, FIRST_BACKOFF_MS), longest_ms)
+        self._backoff_ms[topic_partition] = 2 * backoff_ms
+        self.delay(topic_partition, now_ms + backoff_ms)
 
-    def end_back_off(self, name: TopicPartition) -> None:
+    def end_back_off(self, topic_partition: TopicPartition) -> None:
         """Begin anew with short delays: a partition was answered."""
-        self._backoff_ms.pop(name, None)
+        self._backoff_ms.pop(topic_partition, None)
 
-    def delay(self, name: TopicPartition, until_ms: int) -> None:
+    def delay(self, topic_partition: TopicPartition, until_ms: int) -> None:
         """Leave a partition out for a while."""
-        self._delayed_until_ms[name] = until_ms
-        self.on_change(name)
+        self._delayed_until_ms[topic_partition] = until_ms
+        self.on_change(topic_partition)
 
-    def on_change(self, name: TopicPartition) -> None:
+    def on_change(self, topic_partition: TopicPartition) -> None:
         """Say where a partition stands in the next fetch, although it has been said before."""
-        self._changed[name] = None
+        self._changed[topic_partition] = None
 
     # --- fetches ---
 
@@ -121,21 +121,22 @@ class FetchSessionHandler:
             self._held = {}
         listed: list[Partition] = []
         forgotten: list[TopicPartition] = []
-        names = list(self._partitions if is_full else self._changed)
-        self._changed = dict.fromkeys(names[MAX_LISTED:])
-        for name in names[:MAX_LISTED]:
-            partition = self._partitions.get(name)
+        topic_partitions = list(self._partitions if is_full else self._changed)
+        self._changed = dict.fromkeys(topic_partitions[MAX_LISTED:])
+        for topic_partition in topic_partitions[:MAX_LISTED]:
+            partition = self._partitions.get(topic_partition)
             position = None
-            if partition is not None and name not in self._delayed_until_ms:
+            if partition is not None and topic_partition not in self._delayed_until_ms:
                 position = self._position(partition)
             if partition is not None and position is not None:
-                self._held[name] = Asked(partition, position)
+                self._held[topic_partition] = Asked(partition, position)
                 listed.append(partition)
-            elif self._held.pop(name, None) is not None:
-                forgotten.append(name)
+            elif self._held.pop(topic_partition, None) is not None:
+                forgotten.append(topic_partition)
         if is_full and self._changed:  # the others first, should there be no session again
             self._partitions = {
-                n: self._partitions[n] for n in (*self._changed, *names[:MAX_LISTED])
+                topic_partition: self._partitions[topic_partition]
+                for topic_partition in (*self._changed, *topic_partitions[:MAX_LISTED])
             }
         delay_ms = 0 if self._changed else self.delay_ms(now_ms)
         self._in_flight = replace(
@@ -166,10 +167,14 @@ class FetchSessionHandler:
         return self._held
 
     def _end_delays(self, now_ms: int) -> None:
-        over = [name for name, until_ms in self._delayed_until_ms.items() if until_ms <= now_ms]
-        for name in over:
-            del self._delayed_until_ms[name]
-            self.on_change(name)
+        over = [
+            topic_partition
+            for topic_partition, until_ms in self._delayed_until_ms.items()
+            if until_ms <= now_ms
+        ]
+        for topic_partition in over:
+            del self._delayed_until_ms[topic_partition]
+            self.on_change(topic_partition)
 
     def _topics(self, partitions: Iterable[Partition]) -> tuple[FetchTopic, ...]:
         topics: dict[str, list[Partition]] = {}
@@ -183,10 +188,10 @@ class FetchSessionHandler:
         )
 
 
-def _forgotten_topics(names: Iterable[TopicPartition]) -> tuple[ForgottenTopic, ...]:
+def _forgotten_topics(topic_partitions: Iterable[TopicPartition]) -> tuple[ForgottenTopic, ...]:
     topics: dict[str, list[int]] = {}
-    for name in names:
-        topics.setdefault(name.topic, []).append(name.partition)
+    for topic_partition in topic_partitions:
+        topics.setdefault(topic_partition.topic, []).append(topic_partition.partition)
     return tuple(ForgottenTopic(topic, tuple(numbers)) for topic, numbers in topics.items())
 
 

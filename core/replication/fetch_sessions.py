@@ -62,27 +62,27 @@ class FetchSession:
         """
         for topic in request.topics:
             for row in topic.partitions:
-                name = TopicPartition(topic.topic_name, row.partition_index)
-                before = self.positions.get(name)
+                topic_partition = TopicPartition(topic.topic_name, row.partition_index)
+                before = self.positions.get(topic_partition)
                 if before is not None and row.fetch_offset <= before.row.fetch_offset:
-                    self._told.pop(name, None)
-                self.positions[name] = Position(topic.topic_id, row)
-                self.unsettled[name] = None
+                    self._told.pop(topic_partition, None)
+                self.positions[topic_partition] = Position(topic.topic_id, row)
+                self.unsettled[topic_partition] = None
 
-    def forget(self, name: TopicPartition) -> None:
+    def forget(self, topic_partition: TopicPartition) -> None:
         """Drop a partition the follower does not fetch any more."""
-        self.positions.pop(name, None)
-        self.unsettled.pop(name, None)
-        self._told.pop(name, None)
+        self.positions.pop(topic_partition, None)
+        self.unsettled.pop(topic_partition, None)
+        self._told.pop(topic_partition, None)
 
-    def is_news(self, name: TopicPartition, answer: FetchedPartition) -> bool:
+    def is_news(self, topic_partition: TopicPartition, answer: FetchedPartition) -> bool:
         """Whether the follower has not been told so yet; from now on it has."""
         if answer.error_code is not Errors.NONE or answer.diverging_epoch != NO_EPOCH:
-            self._told.pop(name, None)
+            self._told.pop(topic_partition, None)
             return True
         said = (answer.high_watermark, answer.log_start_offset)
-        is_news = self._told.get(name) != said or len(answer.records) > 0
-        self._told[name] = said
+        is_news = self._told.get(topic_partition) != said or len(answer.records) > 0
+        self._told[topic_partition] = said
         return is_news
 
 
@@ -144,19 +144,19 @@ class FetchSessions:
         if session.held is not None:
             self._delayed.complete(session.held)
 
-    def on_change(self, name: TopicPartition) -> None:
+    def on_change(self, topic_partition: TopicPartition) -> None:
         """Have a partition looked at again at the next fetch of the sessions it is in.
 
         To be called when its ISR or its high watermark changed: nobody compares what nobody lists,
         and nobody who waits for records is to be troubled with that.
         """
         for session in self._sessions.values():
-            if name in session.positions:
-                session.unsettled[name] = None
+            if topic_partition in session.positions:
+                session.unsettled[topic_partition] = None
 
-    def on_news(self, name: TopicPartition) -> None:
+    def on_news(self, topic_partition: TopicPartition) -> None:
         """Have it looked at again now, where a fetch waits: it has records, or another leader."""
-        self.on_change(name)
+        self.on_change(topic_partition)
         for session in (*self._sessions.values(), *self._passing):
-            if session.held is not None and name in session.positions:
-                self._delayed.wake(session.held, name)
+            if session.held is not None and topic_partition in session.positions:
+                self._delayed.wake(session.held, topic_partition)

@@ -63,10 +63,10 @@ class FollowerFetch(DelayedOperation):
         self._respond = respond
         self._is_urgent = False
 
-    def on_changes(self, names: Collection[TopicPartition]) -> bool:
+    def on_changes(self, topic_partitions: Collection[TopicPartition]) -> bool:
         """Look at partitions again; return whether there is something to tell."""
-        for name in names:
-            self._fetches.look_again(self, name)
+        for topic_partition in topic_partitions:
+            self._fetches.look_again(self, topic_partition)
         return self.is_due
 
     def answer(self) -> Answer:
@@ -74,17 +74,17 @@ class FollowerFetch(DelayedOperation):
         self._fetches.on_answer(self)
         return partial(self._respond, _response(self.answers, self.session))
 
-    def take(self, name: TopicPartition, answer: FetchedPartition) -> None:
+    def take(self, topic_partition: TopicPartition, answer: FetchedPartition) -> None:
         """Keep what is to be told of a partition.
 
         A new high watermark alone can wait; records that are to be dropped cannot, for people wait
         for that (DeleteRecords).
         """
         self.size += len(answer.records)
-        if not self.session.is_news(name, answer):
+        if not self.session.is_news(topic_partition, answer):
             return
-        self.answers[name] = answer
-        row = self.session.positions[name].row
+        self.answers[topic_partition] = answer
+        row = self.session.positions[topic_partition].row
         if not _is_plain(answer) or answer.log_start_offset > row.log_start_offset:
             self._is_urgent = True
 
@@ -131,8 +131,8 @@ class FollowerFetches:
             return None
         fetch = FollowerFetch(self, request, session, respond, now_ms)
         unsettled, session.unsettled = session.unsettled, {}
-        for name in unsettled:
-            fetch.take(name, self._fetch(fetch, name, now_ms))
+        for topic_partition in unsettled:
+            fetch.take(topic_partition, self._fetch(fetch, topic_partition, now_ms))
         session.unsettled = {**fetch.starved, **session.unsettled}
         session.last_fetch.at_ms = now_ms  # of all the others
         if fetch.is_due or request.max_wait_ms <= 0 or not session.positions:
@@ -148,15 +148,15 @@ class FollowerFetches:
         session = self._sessions.resume(request)
         if isinstance(session, Errors):
             return session
-        for name in request.forgotten():
-            session.forget(name)
-            self._hear_of(name, request.replica_id)
+        for topic_partition in request.forgotten():
+            session.forget(topic_partition)
+            self._hear_of(topic_partition, request.replica_id)
         session.note(request)
         return session
 
-    def _hear_of(self, name: TopicPartition, replica: BrokerId) -> RemoteReplica | None:
+    def _hear_of(self, topic_partition: TopicPartition, replica: BrokerId) -> RemoteReplica | None:
         """Return what is known of a follower, which is silent about the partition no longer."""
-        partition = self._hosted.get(name)
+        partition = self._hosted.get(topic_partition)
         follower = None if partition is None else partition.followers.get(replica)
         if follower is not None:
             follower.end_silence()
@@ -172,22 +172,22 @@ class FollowerFetches:
             self._fetching_epochs[request.replica_id] = max(seen, request.replica_epoch)
         return request.replica_epoch < newest
 
-    def look_again(self, fetch: FollowerFetch, name: TopicPartition) -> None:
+    def look_again(self, fetch: FollowerFetch, topic_partition: TopicPartition) -> None:
         """Read a partition for a fetch that waits: something happened to it."""
-        position = fetch.session.positions.get(name)
+        position = fetch.session.positions.get(topic_partition)
         if position is not None:
-            before = fetch.answers.get(name)
+            before = fetch.answers.get(topic_partition)
             fetch.size -= 0 if before is None else len(before.records)
-            fetch.take(name, self._fetch(fetch, name, None))
+            fetch.take(topic_partition, self._fetch(fetch, topic_partition, None))
 
     def on_answer(self, fetch: FollowerFetch) -> None:
         """Let a fetch that waited tell what was committed meanwhile."""
         session = fetch.session
         self._sessions.on_answer(session)
-        for name in tuple(session.unsettled):
-            row = session.positions[name].row
-            answer = fetch.answers.get(name) or _nothing_new(row)
-            partition = self._hosted.led(name, row.current_leader_epoch)
+        for topic_partition in tuple(session.unsettled):
+            row = session.positions[topic_partition].row
+            answer = fetch.answers.get(topic_partition) or _nothing_new(row)
+            partition = self._hosted.led(topic_partition, row.current_leader_epoch)
             if _is_plain(answer) and isinstance(partition, Partition):
                 try:
                     answer = answer._replace(
@@ -195,18 +195,18 @@ class FollowerFetches:
                         log_start_offset=partition.local_log.log_start_offset,
                     )
                 except StorageError as error:
-                    answer = _failed(row, self._hosted.fail(name, error))
-                if session.is_news(name, answer):
-                    fetch.answers[name] = answer
+                    answer = _failed(row, self._hosted.fail(topic_partition, error))
+                if session.is_news(topic_partition, answer):
+                    fetch.answers[topic_partition] = answer
 
     def _fetch(
-        self, fetch: FollowerFetch, name: TopicPartition, now_ms: int | None
+        self, fetch: FollowerFetch, topic_partition: TopicPartition, now_ms: int | None
     ) -> FetchedPartition:
         """Return the answer for a partition; ``now_ms`` None: the fetch was counted before."""
-        position = fetch.session.positions[name]
+        position = fetch.session.positions[topic_partition]
         row = position.row
-        follower = self._hear_of(name, fetch.request.replica_id)
-        partition = self._hosted.led(name, row.current_leader_epoch, position.topic_id)
+        follower = self._hear_of(topic_partition, fetch.request.replica_id)
+        partition = self._hosted.led(topic_partition, row.current_leader_epoch, position.topic_id)
         if isinstance(partition, Errors):
             return _failed(row, partition)
         if follower is None:
@@ -215,9 +215,9 @@ class FollowerFetches:
         try:
             return self._read(fetch, partition, follower, row, now_ms)
         except StorageError as error:
-            return _failed(row, self._hosted.fail(name, error))
+            return _failed(row, self._hosted.fail(topic_partition, error))
         except DamagedRecordsError as error:
-            return _failed(row, self._hosted.on_damaged(name, error))
+            return _failed(row, self._hosted.on_damaged(topic_partition, error))
 
     def _read(
         self,
@@ -248,13 +248,13 @@ class FollowerFetches:
 
     def _throttled(self, fetch: FollowerFetch, partition: Partition, offset: int) -> RecordBytes:
         """Read, unless the follower must wait: who is in sync never does."""
-        name, now_ms = partition.topic_partition, fetch.began_ms
-        if not self._quota.is_throttled(name):
-            return _records(fetch, name, partition.local_log, offset)
+        topic_partition, now_ms = partition.topic_partition, fetch.began_ms
+        if not self._quota.is_throttled(topic_partition):
+            return _records(fetch, topic_partition, partition.local_log, offset)
         is_in_sync = fetch.request.replica_id in partition.isr
         if not is_in_sync and self._quota.pause_ms(now_ms) > 0:
             return b""
-        records = _records(fetch, name, partition.local_log, offset)
+        records = _records(fetch, topic_partition, partition.local_log, offset)
         self._quota.record(len(records), now_ms)
         return records
 
@@ -267,9 +267,9 @@ class FollowerFetches:
         now_ms: int,
     ) -> None:
         """Take note of where a follower stands, with all that follows from it."""
-        name, session, request = partition.topic_partition, fetch.session, fetch.request
+        topic_partition, session, request = partition.topic_partition, fetch.session, fetch.request
         if row.log_start_offset != follower.log_start_offset:
-            self._delayed.on_change(name)
+            self._delayed.on_change(topic_partition)
         got_on = follower.on_fetch(
             row.fetch_offset,
             row.log_start_offset,
@@ -280,11 +280,13 @@ class FollowerFetches:
         )
         self._led.on_fetch(partition, request.replica_id, got_on=got_on, now_ms=now_ms)
         if session.is_kept and request.replica_id not in partition.isr:
-            session.unsettled[name] = None  # until it may join: others decide when that is
+            session.unsettled[topic_partition] = (
+                None  # until it may join: others decide when that is
+            )
 
 
 def _records(
-    fetch: FollowerFetch, name: TopicPartition, log: PartitionLog, offset: int
+    fetch: FollowerFetch, topic_partition: TopicPartition, log: PartitionLog, offset: int
 ) -> RecordBytes:
     end, room, is_first = log.log_end_offset, fetch.room(), fetch.size == 0
     if offset >= end:
@@ -293,7 +295,7 @@ def _records(
         records = log.read(offset, room, end, at_least_one=is_first)
         if records.size > 0:
             return records.read()
-    fetch.starved[name] = None
+    fetch.starved[topic_partition] = None
     return b""
 
 
@@ -314,8 +316,8 @@ def _response(
     answers: Mapping[TopicPartition, FetchedPartition], session: FetchSession
 ) -> FetchResponse:
     topics: dict[str, list[FetchedPartition]] = {}
-    for name, answer in answers.items():
-        topics.setdefault(name.topic, []).append(answer)
+    for topic_partition, answer in answers.items():
+        topics.setdefault(topic_partition.topic, []).append(answer)
     return FetchResponse(
         Errors.NONE,
         tuple(FetchedTopic(topic, tuple(rows)) for topic, rows in topics.items()),

@@ -45,20 +45,20 @@ class HostedPartitions:
         self._failures: list[tuple[TopicPartition, StorageError]] = []
         self._damaged_last_copies: set[TopicPartition] = set()  # that were told of
 
-    def get(self, name: TopicPartition) -> Partition | None:
+    def get(self, topic_partition: TopicPartition) -> Partition | None:
         """Return a replica if it is hosted."""
-        return self.by_name.get(name)
+        return self.by_name.get(topic_partition)
 
     def led(
         self,
-        name: TopicPartition,
+        topic_partition: TopicPartition,
         leader_epoch: int = NO_EPOCH,
         topic_id: TopicId | None = None,
     ) -> Partition | Errors:
         """Return a partition this broker leads, in the epoch the caller believes in, or why not."""
-        partition = self.by_name.get(name)
+        partition = self.by_name.get(topic_partition)
         if partition is None:
-            is_known = name in self._cache.snapshot.partitions
+            is_known = topic_partition in self._cache.snapshot.partitions
             return Errors.NOT_LEADER_OR_FOLLOWER if is_known else Errors.UNKNOWN_TOPIC_OR_PARTITION
         if partition.role is Role.OFFLINE:
             return Errors.KAFKA_STORAGE_ERROR
@@ -72,66 +72,68 @@ class HostedPartitions:
         self.by_name[partition.topic_partition] = partition
         self.offline.discard(partition.topic_partition)
 
-    def forget(self, name: TopicPartition) -> None:
+    def forget(self, topic_partition: TopicPartition) -> None:
         """Host a replica no longer; not hosted is fine."""
-        self.retire(name)
-        self.by_name.pop(name, None)
-        self.offline.discard(name)
-        self._damaged_last_copies.discard(name)
+        self.retire(topic_partition)
+        self.by_name.pop(topic_partition, None)
+        self.offline.discard(topic_partition)
+        self._damaged_last_copies.discard(topic_partition)
 
     # --- logs that fail ---
 
-    def mark_offline(self, name: TopicPartition) -> Errors:
+    def mark_offline(self, topic_partition: TopicPartition) -> Errors:
         """Take a replica out of service until its log is replaced, or the broker starts again."""
-        self.retire(name)
-        self.by_name.setdefault(name, Partition(name)).stop(Role.OFFLINE)
-        self.offline.add(name)
+        self.retire(topic_partition)
+        self.by_name.setdefault(topic_partition, Partition(topic_partition)).stop(Role.OFFLINE)
+        self.offline.add(topic_partition)
         return Errors.KAFKA_STORAGE_ERROR
 
-    def fail(self, name: TopicPartition, error: StorageError) -> Errors:
+    def fail(self, topic_partition: TopicPartition, error: StorageError) -> Errors:
         """Take a replica out of service because its log just said so; return what to answer.
 
         It stays in service after a ``ShortageError``.
         """
         if isinstance(error, ShortageError):
             return FOR_NOW
-        self._failures.append((name, error))
-        return self.mark_offline(name)
+        self._failures.append((topic_partition, error))
+        return self.mark_offline(topic_partition)
 
-    def on_damaged(self, name: TopicPartition, error: DamagedRecordsError) -> Errors:
+    def on_damaged(self, topic_partition: TopicPartition, error: DamagedRecordsError) -> Errors:
         """Take a replica with damaged records out of service if others have them.
 
         The last copy stays, for what is whole of it, and is not given to anybody who reads there.
         """
-        partition = self.by_name.get(name)
+        partition = self.by_name.get(topic_partition)
         if partition is None or partition.role is Role.OFFLINE:
             return Errors.KAFKA_STORAGE_ERROR
         if not set(partition.isr) - {self._broker_id}:
-            self._report_last_copy(name, error)
+            self._report_last_copy(topic_partition, error)
             return Errors.CORRUPT_MESSAGE
-        self._logs.condemn(name, str(error))
-        return self.fail(name, StorageError(str(error)))
+        self._logs.condemn(topic_partition, str(error))
+        return self.fail(topic_partition, StorageError(str(error)))
 
-    def _report_last_copy(self, name: TopicPartition, error: DamagedRecordsError) -> None:
-        if name not in self._damaged_last_copies:
-            self._damaged_last_copies.add(name)
+    def _report_last_copy(
+        self, topic_partition: TopicPartition, error: DamagedRecordsError
+    ) -> None:
+        if topic_partition not in self._damaged_last_copies:
+            self._damaged_last_copies.add(topic_partition)
             log.error(
                 "[Broker id=%d] %s: nobody else in sync has the records that are damaged here: %s;"
                 " until they are deleted (DeleteRecords) nobody can read or copy them",
                 self._broker_id,
-                name,
+                topic_partition,
                 error,
             )
 
     def on_log_directory_failed(self) -> list[TopicPartition]:
         """Take out of service whatever is in a failed directory by now; return what was not yet."""
         failed = [
-            name
-            for name, partition in self.by_name.items()
-            if partition.role is not Role.OFFLINE and self._logs.is_offline(name)
+            topic_partition
+            for topic_partition, partition in self.by_name.items()
+            if partition.role is not Role.OFFLINE and self._logs.is_offline(topic_partition)
         ]
-        for name in failed:
-            self.mark_offline(name)
+        for topic_partition in failed:
+            self.mark_offline(topic_partition)
         return failed
 
     def report_failures(self) -> None:
@@ -153,11 +155,11 @@ class HostedPartitions:
         They would lose theirs otherwise, when the file is replaced (KAFKA-1647).
         """
         noted = {
-            name: self._logs.checkpointed_high_watermark(name)
-            for name in self._logs.hosted()
-            if name not in self.by_name
+            topic_partition: self._logs.checkpointed_high_watermark(topic_partition)
+            for topic_partition in self._logs.hosted()
+            if topic_partition not in self.by_name
         }
-        for name, partition in self.by_name.items():
+        for topic_partition, partition in self.by_name.items():
             if partition.log is not None:
-                noted[name] = partition.high_watermark
+                noted[topic_partition] = partition.high_watermark
         return noted

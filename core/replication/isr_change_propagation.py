@@ -42,6 +42,6 @@ class IsrChangePropagation:
 
     def propagated(self, partitions: Iterable[TopicPartition], now_ms: int) -> None:
         """Note that the controller has been told of these."""
-        for partition in partitions:
-            self._waiting.pop(partition, None)
+        for topic_partition in partitions:
+            self._waiting.pop(topic_partition, None)
         self._last_propagation_ms = now_ms

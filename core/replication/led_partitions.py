@@ -114,15 +114,15 @@ class LedPartitions:
         if partition.is_recovering:
             self._propose_recovered(partition)
 
-    def cede(self, name: TopicPartition) -> None:
+    def cede(self, topic_partition: TopicPartition) -> None:
         """Forget a leadership with all it proposed; none is fine."""
-        if self._led.pop(name, None) is not None:
-            self._on_leadership(name)
-        self._proposals.withdraw(name)
+        if self._led.pop(topic_partition, None) is not None:
+            self._on_leadership(topic_partition)
+        self._proposals.withdraw(topic_partition)
 
-    def _on_leadership(self, name: TopicPartition) -> None:
-        self._sessions.on_news(name)
-        self._delayed.on_change(name)
+    def _on_leadership(self, topic_partition: TopicPartition) -> None:
+        self._sessions.on_news(topic_partition)
+        self._delayed.on_change(topic_partition)
 
     def on_append(self, partition: Partition, appended: AppendedRecords, now_ms: int) -> None:
         """Let followers have what was appended, and commit it if there are none."""
@@ -143,15 +143,17 @@ class LedPartitions:
         if got_on:
             self._advance_high_watermark(partition, now_ms)
 
-    def advance_high_watermarks(self, names: Iterable[TopicPartition], now_ms: int) -> None:
+    def advance_high_watermarks(
+        self, topic_partitions: Iterable[TopicPartition], now_ms: int
+    ) -> None:
         """Look again who must be waited for: who fell silent is not, after a while."""
-        for name in names:
-            partition = self._led.get(name)
+        for topic_partition in topic_partitions:
+            partition = self._led.get(topic_partition)
             try:
                 if partition is not None and not partition.is_all_committed:
                     self._advance_high_watermark(partition, now_ms)
             except StorageError as error:
-                self._hosted.fail(name, error)
+                self._hosted.fail(topic_partition, error)
 
     def _advance_high_watermark(self, partition: Partition, now_ms: int) -> None:
         if partition.advance_high_watermark(now_ms, self._max_lag_ms, self._is_eligible):
@@ -164,12 +166,12 @@ class LedPartitions:
         """Propose ISRs without those out of sync, and again what was rejected before."""
         self.advance_high_watermarks(list(self._led), now_ms)
         shrunk: list[TopicPartition] = []
-        for name, partition in list(self._led.items()):
+        for topic_partition, partition in list(self._led.items()):
             try:
                 if self._shrink_isr(partition, now_ms):
-                    shrunk.append(name)
+                    shrunk.append(topic_partition)
             except StorageError as error:
-                self._hosted.fail(name, error)
+                self._hosted.fail(topic_partition, error)
         if shrunk:
             log.info(
                 "[Broker id=%d] proposes to shrink %d ISRs by replicas that are out of sync, the"

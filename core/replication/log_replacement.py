@@ -44,22 +44,26 @@ class LogReplacement:
         """
         found = []
         partitions = self._cache.snapshot.partitions
-        for name in sorted(self._hosted.offline):
-            row = partitions.get(name)
-            if row is None or not self._is_dispensable(row) or not self._logs.is_damaged(name):
+        for topic_partition in sorted(self._hosted.offline):
+            row = partitions.get(topic_partition)
+            if (
+                row is None
+                or not self._is_dispensable(row)
+                or not self._logs.is_damaged(topic_partition)
+            ):
                 continue
             leadership = row.leader, row.leader_epoch, row.partition_epoch
-            if self._named.get(name) != leadership:
-                self._named[name] = leadership
-                found.append(name)
+            if self._named.get(topic_partition) != leadership:
+                self._named[topic_partition] = leadership
+                found.append(topic_partition)
         return found
 
-    def forget(self, name: TopicPartition) -> None:
+    def forget(self, topic_partition: TopicPartition) -> None:
         """Forget a replica whose log is gone: epochs of another topic of its name begin anew."""
-        self._named.pop(name, None)
+        self._named.pop(topic_partition, None)
 
     def make_room(
-        self, name: TopicPartition, state: LeaderAndIsrPartition, *, is_registered: bool
+        self, topic_partition: TopicPartition, state: LeaderAndIsrPartition, *, is_registered: bool
     ) -> Errors:
         """Set a damaged log aside, if an order says that the others do without it.
 
@@ -68,23 +72,23 @@ class LogReplacement:
         the ISR by now for that. So it may if the order was for an earlier life of this broker,
         which cannot be told before it ``is_registered``.
         """
-        known = self._hosted.get(name)
-        if not self._logs.is_damaged(name) or not self._is_dispensable(state):
+        known = self._hosted.get(topic_partition)
+        if not self._logs.is_damaged(topic_partition) or not self._is_dispensable(state):
             return Errors.KAFKA_STORAGE_ERROR
         if known is not None and state.leader_epoch < known.leader_epoch:
             return Errors.KAFKA_STORAGE_ERROR
         if not is_registered or (known is not None and state.leader_epoch == known.leader_epoch):
             return Errors.CORRUPT_MESSAGE
         try:
-            self._logs.set_aside(name)
+            self._logs.set_aside(topic_partition)
         except StorageError:
             return Errors.KAFKA_STORAGE_ERROR  # a directory that fails says so itself
-        self._hosted.forget(name)
-        self._named.pop(name, None)
+        self._hosted.forget(topic_partition)
+        self._named.pop(topic_partition, None)
         log.warning(
             "[Broker id=%d] %s: the damaged log is set aside, to be fetched anew from leader %d",
             self._broker_id,
-            name,
+            topic_partition,
             state.leader,
         )
         return Errors.NONE

@@ -79,8 +79,8 @@ def _merge(
         is_another_topic = None not in (known_id, topic.topic_id) and known_id != topic.topic_id
         is_led = any(row.leader != LEADER_DURING_DELETE for row in topic.partition_states)
         if is_another_topic and is_led:
-            for former in [partition for partition in partitions if partition.topic == name]:
-                del partitions[former]
+            for topic_partition in [known for known in partitions if known.topic == name]:
+                del partitions[topic_partition]
         for row in topic.partition_states:
             topic_partition = TopicPartition(name, row.partition_index)
             if row.leader == LEADER_DURING_DELETE:
@@ -102,8 +102,12 @@ def _only_named(
     topic_ids: Mapping[str, TopicId | None],
     named: Collection[TopicPartition],
 ) -> tuple[Mapping[TopicPartition, UpdateMetadataPartition], Mapping[str, TopicId | None]]:
-    kept = {partition: row for partition, row in partitions.items() if partition in named}
-    topics = {partition.topic for partition in kept}
+    kept = {
+        topic_partition: row
+        for topic_partition, row in partitions.items()
+        if topic_partition in named
+    }
+    topics = {topic_partition.topic for topic_partition in kept}
     kept_ids = {topic: topic_id for topic, topic_id in topic_ids.items() if topic in topics}
     return MappingProxyType(kept), MappingProxyType(kept_ids)
 

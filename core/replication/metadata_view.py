@@ -51,9 +51,9 @@ def topic_metadata(
     """
     wanted = set(topics)
     rows: dict[str, list[UpdateMetadataPartition]] = {}
-    for name, row in snapshot.partitions.items():
-        if name.topic in wanted:
-            rows.setdefault(name.topic, []).append(row)
+    for topic_partition, row in snapshot.partitions.items():
+        if topic_partition.topic in wanted:
+            rows.setdefault(topic_partition.topic, []).append(row)
     return [
         TopicView(
             topic,

@@ -33,8 +33,10 @@ class OffsetLookups:
         OFFSET_NOT_AVAILABLE while a new leader does not know yet what is committed (KIP-207).
         """
         return {
-            name: self._ask(name, query.current_leader_epoch, ListedOffset, partial(_listed, query))
-            for name, query in queries.items()
+            topic_partition: self._ask(
+                topic_partition, query.current_leader_epoch, ListedOffset, partial(_listed, query)
+            )
+            for topic_partition, query in queries.items()
         }
 
     def offsets_for_leader_epoch(
@@ -42,26 +44,28 @@ class OffsetLookups:
     ) -> Mapping[TopicPartition, EpochEnd]:
         """Return where leader epochs end; -1, -1 where that is not known."""
         return {
-            name: self._ask(name, query.current_leader_epoch, EpochEnd, partial(_epoch_end, query))
-            for name, query in queries.items()
+            topic_partition: self._ask(
+                topic_partition, query.current_leader_epoch, EpochEnd, partial(_epoch_end, query)
+            )
+            for topic_partition, query in queries.items()
         }
 
     def _ask(
         self,
-        name: TopicPartition,
+        topic_partition: TopicPartition,
         leader_epoch: int,
         failed: Callable[[Errors], T],
         look_up: Callable[[Partition], T],
     ) -> T:
-        partition = self._hosted.led(name, leader_epoch)
+        partition = self._hosted.led(topic_partition, leader_epoch)
         if isinstance(partition, Errors):
             return failed(partition)
         try:
             return look_up(partition)
         except StorageError as error:
-            return failed(self._hosted.fail(name, error))
+            return failed(self._hosted.fail(topic_partition, error))
         except DamagedRecordsError as error:
-            return failed(self._hosted.on_damaged(name, error))
+            return failed(self._hosted.on_damaged(topic_partition, error))
 
 
 def _listed(query: OffsetQuery, partition: Partition) -> ListedOffset:

@@ -55,21 +55,21 @@ class DelayedProduce(DelayedOperation):
         self._awaited = awaited
         self._respond = respond
 
-    def on_changes(self, names: Collection[TopicPartition]) -> bool:
+    def on_changes(self, topic_partitions: Collection[TopicPartition]) -> bool:
         """Look at high watermarks; return whether all are where they must be."""
-        for name in names:
-            awaited = self._awaited.get(name)
+        for topic_partition in topic_partitions:
+            awaited = self._awaited.get(topic_partition)
             error = None if awaited is None else self._outcome(awaited)
             if error is not None:
-                del self._awaited[name]
+                del self._awaited[topic_partition]
                 if error is not Errors.NONE:
-                    self._outcomes[name] = ProducedPartition(error)
+                    self._outcomes[topic_partition] = ProducedPartition(error)
         return not self._awaited
 
     def answer(self) -> Answer:
         """Tell the outcomes; what is not committed yet has timed out."""
-        for name in self._awaited:
-            self._outcomes[name] = ProducedPartition(Errors.REQUEST_TIMED_OUT)
+        for topic_partition in self._awaited:
+            self._outcomes[topic_partition] = ProducedPartition(Errors.REQUEST_TIMED_OUT)
         return partial(self._respond, self._outcomes)
 
     def _outcome(self, awaited: Awaited) -> Errors | None:
@@ -114,29 +114,37 @@ class Produce:
 
     def append(self, now_ms: int) -> Turns[DelayedOperation | None]:
         """Append; then answer if all is committed that must be, or return what waits for that."""
-        portions = portions_of_records((name, len(data)) for name, data in self._records.items())
-        yield from take(portions, lambda names: self._append_to(names, now_ms))
+        portions = portions_of_records(
+            (topic_partition, len(data)) for topic_partition, data in self._records.items()
+        )
+        yield from take(
+            portions, lambda topic_partitions: self._append_to(topic_partitions, now_ms)
+        )
         return self._finish()
 
-    def _append_to(self, names: Sequence[TopicPartition], now_ms: int) -> None:
-        for name in names:
-            partition = self._hosted.led(name)
+    def _append_to(self, topic_partitions: Sequence[TopicPartition], now_ms: int) -> None:
+        for topic_partition in topic_partitions:
+            partition = self._hosted.led(topic_partition)
             if self._acks not in (ACKS_NONE, ACKS_LEADER, ACKS_ALL):
-                self._outcomes[name] = ProducedPartition(Errors.INVALID_REQUIRED_ACKS)
+                self._outcomes[topic_partition] = ProducedPartition(Errors.INVALID_REQUIRED_ACKS)
             elif isinstance(partition, Errors):
-                sequence = ProducerSequence.of(self._records[name])
-                self._outcomes[name] = self._refuse(name, sequence, partition)
+                sequence = ProducerSequence.of(self._records[topic_partition])
+                self._outcomes[topic_partition] = self._refuse(topic_partition, sequence, partition)
             else:
                 try:
-                    self._outcomes[name] = self._append(partition, self._records[name], now_ms)
+                    self._outcomes[topic_partition] = self._append(
+                        partition, self._records[topic_partition], now_ms
+                    )
                 except RecordsRefusedError as refused:
-                    self._outcomes[name] = ProducedPartition(
+                    self._outcomes[topic_partition] = ProducedPartition(
                         refused.error_code, message=str(refused)
                     )
                 except StorageError as error:
-                    sequence = ProducerSequence.of(self._records[name])
-                    refusal = self._hosted.fail(name, error)
-                    self._outcomes[name] = self._refuse(name, sequence, refusal)
+                    sequence = ProducerSequence.of(self._records[topic_partition])
+                    refusal = self._hosted.fail(topic_partition, error)
+                    self._outcomes[topic_partition] = self._refuse(
+                        topic_partition, sequence, refusal
+                    )
 
     def _append(self, partition: Partition, batches: RecordBytes, now_ms: int) -> ProducedPartition:
         """Return what became of a partition's records; a duplicate's fate is its original's.
@@ -144,9 +152,9 @@ class Produce:
         Raises ``RecordsRefusedError`` and ``StorageError``.
         """
         log, is_awaited = partition.local_log, self._acks == ACKS_ALL
-        name, sequence = partition.topic_partition, ProducerSequence.of(batches)
+        topic_partition, sequence = partition.topic_partition, ProducerSequence.of(batches)
         if is_awaited and len(partition.isr) < partition.min_isr:
-            return self._refuse(name, sequence, Errors.NOT_ENOUGH_REPLICAS)
+            return self._refuse(topic_partition, sequence, Errors.NOT_ENOUGH_REPLICAS)
         # Of a producer that it does not know, a log takes any batch as the first.
         if sequence.base_sequence > 0 and log.last_of_producer(sequence.producer_id) is None:
             refusal = self._early.refusal(partition, sequence)
@@ -162,12 +170,12 @@ class Produce:
                 raise
             return ProducedPartition(refusal, message=_TOO_EARLY)
         if not appended.is_duplicate:  # an old one says nothing of what was refused since
-            self._early.on_appended(name, sequence)
+            self._early.on_appended(topic_partition, sequence)
         self._led.on_append(partition, appended, now_ms)
         if is_awaited:
             required_offset = appended.last_offset + 1
             awaited = Awaited(partition, partition.leading_since, required_offset)
-            self._awaited[name] = awaited
+            self._awaited[topic_partition] = awaited
         return ProducedPartition(
             Errors.NONE,
             appended.first_offset,
@@ -176,9 +184,9 @@ class Produce:
         )
 
     def _refuse(
-        self, name: TopicPartition, sequence: ProducerSequence, error_code: Errors
+        self, topic_partition: TopicPartition, sequence: ProducerSequence, error_code: Errors
     ) -> ProducedPartition:
-        self._early.on_refused(name, sequence, error_code)
+        self._early.on_refused(topic_partition, sequence, error_code)
         return ProducedPartition(error_code)
 
     def _finish(self) -> DelayedOperation | None:

@@ -47,15 +47,17 @@ class DelayedDeletion(DelayedOperation):
         self._awaited = awaited
         self._respond = respond
 
-    def on_changes(self, names: Collection[TopicPartition]) -> bool:
+    def on_changes(self, topic_partitions: Collection[TopicPartition]) -> bool:
         """Look where the logs start; return whether all start where they must."""
-        for name in names:
-            dropped = self._awaited.get(name)
+        for topic_partition in topic_partitions:
+            dropped = self._awaited.get(topic_partition)
             if dropped is None:
                 continue
-            outcome = self._outcomes[name] = self._deletions.outcome(name, dropped)
+            outcome = self._outcomes[topic_partition] = self._deletions.outcome(
+                topic_partition, dropped
+            )
             if outcome.error_code is not Errors.REQUEST_TIMED_OUT:
-                del self._awaited[name]
+                del self._awaited[topic_partition]
         return not self._awaited
 
     def answer(self) -> Answer:
@@ -85,19 +87,19 @@ class RecordDeletions:
         """Drop what is before these offsets; return what waits for the followers to do so."""
         outcomes: dict[TopicPartition, DeletedRecords] = {}
         awaited: dict[TopicPartition, Dropped] = {}
-        for name, offset in offsets.items():
-            partition = self._hosted.led(name)
+        for topic_partition, offset in offsets.items():
+            partition = self._hosted.led(topic_partition)
             if isinstance(partition, Errors):
-                outcomes[name] = DeletedRecords(partition)
+                outcomes[topic_partition] = DeletedRecords(partition)
                 continue
             try:
                 dropped = self._drop(partition, offset)
             except StorageError as error:
-                dropped = self._hosted.fail(name, error)
+                dropped = self._hosted.fail(topic_partition, error)
             if isinstance(dropped, Errors):
-                outcomes[name] = DeletedRecords(dropped)
+                outcomes[topic_partition] = DeletedRecords(dropped)
             else:
-                awaited[name] = dropped
+                awaited[topic_partition] = dropped
         operation = DelayedDeletion(self, outcomes, awaited, respond)
         if operation.on_changes(operation.partitions):
             self._delayed.answer(operation.answer())
@@ -116,9 +118,9 @@ class RecordDeletions:
             self._led.on_log_start(partition)
         return Dropped(partition.leading_since, offset)
 
-    def outcome(self, name: TopicPartition, dropped: Dropped) -> DeletedRecords:
+    def outcome(self, topic_partition: TopicPartition, dropped: Dropped) -> DeletedRecords:
         """Return what became of it; REQUEST_TIMED_OUT while it is under way."""
-        partition = self._hosted.led(name)
+        partition = self._hosted.led(topic_partition)
         if isinstance(partition, Errors):
             return DeletedRecords(partition)
         if partition.leading_since != dropped.leading_since:
@@ -126,7 +128,7 @@ class RecordDeletions:
         try:
             low_watermark = partition.low_watermark(self._cache.snapshot.brokers.__contains__)
         except StorageError as error:
-            return DeletedRecords(self._hosted.fail(name, error))
+            return DeletedRecords(self._hosted.fail(topic_partition, error))
         if low_watermark < dropped.offset:
             return DeletedRecords(Errors.REQUEST_TIMED_OUT, low_watermark)
         return DeletedRecords(Errors.NONE, low_watermark)

@@ -60,20 +60,20 @@ class ReplicaFetcher:
 
     def follow(self, partition: Partition) -> None:
         """Fetch a partition that has just been made a follower."""
-        name = partition.topic_partition
-        self.unfollow(name)
-        self._leaders[name] = partition.leader
+        topic_partition = partition.topic_partition
+        self.unfollow(topic_partition)
+        self._leaders[topic_partition] = partition.leader
         followed = self._followed.get(partition.leader)
         if followed is None:
             followed = self._followed[partition.leader] = FetchSessionHandler(self._position)
         followed.add(partition)
 
-    def unfollow(self, name: TopicPartition) -> None:
+    def unfollow(self, topic_partition: TopicPartition) -> None:
         """Stop fetching a partition until it is followed anew; not followed is fine."""
-        leader = self._leaders.pop(name, None)
+        leader = self._leaders.pop(topic_partition, None)
         if leader is not None:
             followed = self._followed[leader]
-            followed.remove(name)
+            followed.remove(topic_partition)
             if not followed:
                 del self._followed[leader]
 
@@ -99,8 +99,8 @@ class ReplicaFetcher:
             return None
         request = followed.request(self._template, broker_epoch, now_ms)
         unreadable, self._unreadable = self._unreadable, {}
-        for name, error in unreadable.items():
-            self._hosted.fail(name, error)
+        for topic_partition, error in unreadable.items():
+            self._hosted.fail(topic_partition, error)
         return request
 
     def delay_ms(self, leader: BrokerId, now_ms: int) -> int | None:
@@ -109,17 +109,17 @@ class ReplicaFetcher:
         return None if followed is None else followed.delay_ms(now_ms)
 
     def _position(self, partition: Partition) -> FetchPartition | None:
-        name, log = partition.topic_partition, partition.local_log
+        topic_partition, log = partition.topic_partition, partition.local_log
         try:
             return FetchPartition(
-                name.partition,
+                topic_partition.partition,
                 partition.leader_epoch,
                 log.log_end_offset,
                 log.latest_epoch,
                 log.log_start_offset,
             )
         except StorageError as error:
-            self._unreadable[name] = error
+            self._unreadable[topic_partition] = error
             return None
 
     def on_response(
@@ -136,26 +136,31 @@ class ReplicaFetcher:
         if response.error_code in SESSION_ERRORS:
             return  # the next request lists everything
         answers = dict(response.partitions())
-        is_silence_assent = request.is_incremental and response.error_code is Errors.NONE
-        names = tuple(answers if is_silence_assent else asked)
-        asked = {name: asked[name] for name in names if name in asked}
-        sizes = ((n, len(answers[n].records) if n in answers else 0) for n in asked)
+        if request.is_incremental and response.error_code is Errors.NONE:
+            # A partition without an answer has nothing new.
+            asked = {
+                topic_partition: asked[topic_partition]
+                for topic_partition in answers
+                if topic_partition in asked
+            }
+        sizes = (
+            (topic_partition, _size(answers.get(topic_partition))) for topic_partition in asked
+        )
 
         def take_portion(portion: Sequence[TopicPartition]) -> None:
             errors: dict[TopicPartition, Errors] = {}
             moved: list[str] = []
-            for name in portion:
-                partition, row = asked[name]
-                if followed.get(name) is not partition:
+            for topic_partition in portion:
+                partition, row = asked[topic_partition]
+                if followed.get(topic_partition) is not partition:
                     continue  # it may have been deleted, and created anew
-                error = self._take(
-                    followed, partition, row, response.error_code, answers.get(name), moved
-                )
+                answer = answers.get(topic_partition)
+                error = self._take(followed, partition, row, response.error_code, answer, moved)
                 if error is not Errors.NONE:
-                    errors[name] = error
+                    errors[topic_partition] = error
                 else:
-                    followed.end_back_off(name)
-                    self._throttle(followed, partition, answers.get(name), now_ms)
+                    followed.end_back_off(topic_partition)
+                    self._throttle(followed, partition, answer, now_ms)
             self._back_off(leader, followed, errors, now_ms)
             if moved:
                 log.warning(
@@ -202,14 +207,14 @@ class ReplicaFetcher:
         now_ms: int,
     ) -> None:
         """Let a throttled replica wait that got more than its share, and is still behind."""
-        name = partition.topic_partition
-        size = 0 if answer is None else len(answer.records)
-        if not size or not self._quota.is_throttled(name):
+        topic_partition = partition.topic_partition
+        size = _size(answer)
+        if not size or not self._quota.is_throttled(topic_partition):
             return
         self._quota.record(size, now_ms)
         pause_ms = self._quota.pause_ms(now_ms)
-        if pause_ms > 0 and partition.lag > 0 and followed.get(name) is not None:
-            followed.delay(name, now_ms + pause_ms)
+        if pause_ms > 0 and partition.lag > 0 and followed.get(topic_partition) is not None:
+            followed.delay(topic_partition, now_ms + pause_ms)
 
     def _back_off(
         self,
@@ -218,21 +223,25 @@ class ReplicaFetcher:
         errors: Mapping[TopicPartition, Errors],
         now_ms: int,
     ) -> None:
-        for name, error in errors.items():
+        for topic_partition, error in errors.items():
             if error is Errors.FENCED_LEADER_EPOCH:
-                self.unfollow(name)  # a LeaderAndIsr with the new epoch is on its way
+                self.unfollow(topic_partition)  # a LeaderAndIsr with the new epoch is on its way
             else:
-                followed.back_off(name, now_ms, self._backoff_ms)
+                followed.back_off(topic_partition, now_ms, self._backoff_ms)
         if errors:
-            name, error = next(iter(errors.items()))
+            topic_partition, error = next(iter(errors.items()))
             log.info(
                 "[Broker id=%d] cannot fetch %d partitions from leader %d, the first: %s, %s",
                 self._template.replica_id,
                 len(errors),
                 leader,
-                name,
+                topic_partition,
                 error.name,
             )
+
+
+def _size(answer: FetchedPartition | None) -> int:
+    return 0 if answer is None else len(answer.records)
 
 
 def _is_expected(partition: Partition, row: FetchPartition) -> bool:
@@ -254,12 +263,12 @@ def _follow(
     """
     if answer is None:
         return Errors.UNKNOWN_SERVER_ERROR
-    name, replica_log = partition.topic_partition, partition.local_log
+    topic_partition, replica_log = partition.topic_partition, partition.local_log
     end = replica_log.log_end_offset
     if answer.error_code is Errors.OFFSET_OUT_OF_RANGE and _go_where_leader_is(partition, answer):
         offsets = f"{answer.log_start_offset} to {answer.log_end_offset}"
-        moved.append(f"{name} ended at {end}, its leader has offsets {offsets}")
-        followed.on_change(name)
+        moved.append(f"{topic_partition} ended at {end}, its leader has offsets {offsets}")
+        followed.on_change(topic_partition)
         return Errors.NONE
     if answer.error_code is not Errors.NONE:
         return answer.error_code
@@ -269,7 +278,7 @@ def _follow(
         _truncate(replica_log, truncation_offset(leaders, own, end), answer.log_start_offset)
         # Not more than that: what is left of the log may still not be the leader's.
         partition.on_truncation()
-        followed.on_change(name)
+        followed.on_change(topic_partition)
         return Errors.NONE
     if len(answer.records) > 0:
         if replica_log.log_start_offset < end == answer.log_start_offset:
@@ -277,12 +286,12 @@ def _follow(
             replica_log.truncate_fully_and_start_at(end)
             partition.on_truncation()
         replica_log.append_as_follower(answer.records)
-        followed.on_change(name)
+        followed.on_change(topic_partition)
     partition.follow_high_watermark(answer.high_watermark)
     start = min(answer.log_start_offset, partition.high_watermark)
     if start > replica_log.log_start_offset:
         replica_log.advance_log_start_offset(start)
-        followed.on_change(name)
+        followed.on_change(topic_partition)
     return Errors.NONE
 
 

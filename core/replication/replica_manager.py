@@ -145,10 +145,10 @@ class ReplicaManager:
         self._deletions = RecordDeletions(hosted, self._led, cache, delayed)
         self._lookups = OffsetLookups(hosted)
 
-    def _retire(self, name: TopicPartition) -> None:
+    def _retire(self, topic_partition: TopicPartition) -> None:
         """End what a replica does, once nothing can fail that would leave it in service."""
-        self._fetcher.unfollow(name)
-        self._led.cede(name)
+        self._fetcher.unfollow(topic_partition)
+        self._led.cede(topic_partition)
 
     def _in_turns(self, turns: Turns[T]) -> T:
         while True:
@@ -267,9 +267,9 @@ class ReplicaManager:
         )
         return self._in_turns(request.append(now_ms))
 
-    def is_compacted(self, name: TopicPartition) -> bool:
+    def is_compacted(self, topic_partition: TopicPartition) -> bool:
         """Whether a partition that is hosted here belongs to a compacted topic."""
-        partition = self._hosted.get(name)
+        partition = self._hosted.get(topic_partition)
         log = None if partition is None else partition.log
         return log is not None and log.config.is_compacted
 
@@ -421,10 +421,12 @@ class ReplicaManager:
         with self._lock:
             return self._hosted.on_log_directory_failed()
 
-    def on_records_damaged(self, name: TopicPartition, error: DamagedRecordsError) -> None:
+    def on_records_damaged(
+        self, topic_partition: TopicPartition, error: DamagedRecordsError
+    ) -> None:
         """Take a replica out of service whose log was found to be damaged, if others have it."""
         with self._lock:
-            self._hosted.on_damaged(name, error)
+            self._hosted.on_damaged(topic_partition, error)
 
     def replaceable_logs(self) -> list[TopicPartition]:
         """Return the damaged logs that the next order would replace, each once a leadership.

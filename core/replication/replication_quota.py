@@ -48,12 +48,12 @@ class ReplicationQuota:
         else:
             self._throttled.pop(topic, None)
 
-    def is_throttled(self, name: TopicPartition) -> bool:
+    def is_throttled(self, topic_partition: TopicPartition) -> bool:
         """Whether the bytes of a partition count and are limited."""
-        if not self._bytes_per_second or name.topic not in self._throttled:
+        if not self._bytes_per_second or topic_partition.topic not in self._throttled:
             return False
-        partitions = self._throttled[name.topic]
-        return partitions is None or name.partition in partitions
+        partitions = self._throttled[topic_partition.topic]
+        return partitions is None or topic_partition.partition in partitions
 
     def record(self, size: int, now_ms: int) -> None:
         """Count the bytes of a throttled partition."""

@@ -36,7 +36,7 @@ class SuspectTracker:
 
     def must_refuse(
         self,
-        name: TopicPartition,
+        topic_partition: TopicPartition,
         state: LeaderAndIsrPartition,
         replica_log: PartitionLog,
         *,
@@ -46,7 +46,7 @@ class SuspectTracker:
 
         Or to obey an order that was not for the present life of this broker.
         """
-        if state.leader != self._broker_id or not self._logs.is_suspect(name):
+        if state.leader != self._broker_id or not self._logs.is_suspect(topic_partition):
             return False
         return not is_present or state.leader_epoch <= replica_log.latest_epoch
 
@@ -58,7 +58,7 @@ class SuspectTracker:
         """
         missing = _missing(request, self._logs)
         if missing:
-            self._logs.note_lost([name for name, _ in missing], are_all=False)
+            self._logs.note_lost([topic_partition for topic_partition, _ in missing], are_all=False)
 
     def gather_lost(self, request: LeaderAndIsrRequest) -> LostReplicas:
         """Return what is gone of all that is hosted: of a request's parts up to this one.
@@ -75,9 +75,9 @@ class SuspectTracker:
         """Learn what was in a log directory that is new, or empty again."""
         if self._logs.knows_all:
             return
-        self._logs.note_lost([name for name, _ in lost])
-        for name, state in lost:
-            self.on_leadership(name, state)
+        self._logs.note_lost([topic_partition for topic_partition, _ in lost])
+        for topic_partition, state in lost:
+            self.on_leadership(topic_partition, state)
         if lost:
             log.error(
                 "[Broker id=%d] the logs of %d replicas are gone, the first: %s",
@@ -87,31 +87,33 @@ class SuspectTracker:
             )
 
     def on_leadership(
-        self, name: TopicPartition, row: LeaderAndIsrPartition | UpdateMetadataPartition
+        self, topic_partition: TopicPartition, row: LeaderAndIsrPartition | UpdateMetadataPartition
     ) -> None:
         """Take in a leadership of which the controller knows that this replica is suspect.
 
         In the ISR after it was out of it, it has fetched whatever is committed.
         """
-        if not self._logs.is_suspect(name):
+        if not self._logs.is_suspect(topic_partition):
             return
         version = row.leader_epoch, row.partition_epoch
         if row.leader <= NO_LEADER:
             self._has_lost_leader = True  # how much there is in its log counts now
         elif self._broker_id not in row.isr:
-            self._out_of_sync_in[name] = max(version, self._out_of_sync_in.get(name, version))
-        elif self._out_of_sync_in.get(name, version) < version:
-            self.absolve(name)
+            self._out_of_sync_in[topic_partition] = max(
+                version, self._out_of_sync_in.get(topic_partition, version)
+            )
+        elif self._out_of_sync_in.get(topic_partition, version) < version:
+            self.absolve(topic_partition)
 
-    def absolve(self, name: TopicPartition) -> None:
+    def absolve(self, topic_partition: TopicPartition) -> None:
         """Rely on a replica again; one that is sound is fine."""
-        if self._logs.is_suspect(name):
-            self._out_of_sync_in.pop(name, None)
-            self._logs.absolve(name)
+        if self._logs.is_suspect(topic_partition):
+            self._out_of_sync_in.pop(topic_partition, None)
+            self._logs.absolve(topic_partition)
 
-    def forget(self, name: TopicPartition) -> None:
+    def forget(self, topic_partition: TopicPartition) -> None:
         """Forget a replica whose log is gone: epochs of another topic of its name begin anew."""
-        self._out_of_sync_in.pop(name, None)
+        self._out_of_sync_in.pop(topic_partition, None)
 
     def take_news(self) -> bool:
         """Return whether controllers should be told what is suspect now."""
@@ -122,7 +124,7 @@ class SuspectTracker:
 
 def _missing(request: LeaderAndIsrRequest, logs: ReplicaLogs) -> LostReplicas:
     return [
-        (name, state)
-        for name, state in request.partitions()
-        if not state.is_new and logs.get(name) is None
+        (topic_partition, state)
+        for topic_partition, state in request.partitions()
+        if not state.is_new and logs.get(topic_partition) is None
     ]

@@ -39,11 +39,11 @@ def portions_of_records(
     """Share out partitions by the bytes to be appended to each; 0: nothing is."""
     portion: list[TopicPartition] = []
     cost = 0
-    for name, size in sizes:
+    for topic_partition, size in sizes:
         if cost >= BYTES_PER_TURN:
             yield portion
             portion, cost = [], 0
-        portion.append(name)
+        portion.append(topic_partition)
         cost += size + APPEND_BYTES if size else 0
     if portion:
         yield portion

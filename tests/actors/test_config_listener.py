@@ -182,16 +182,16 @@ def test_a_throttle_holds_until_it_is_taken_back(
     server: FakeZooKeeperServer, listener: Listening, quotas: ReplicationQuotas
 ) -> None:
     ref, _ = listener
-    partition = TopicPartition("orders", 0)
+    topic_partition = TopicPartition("orders", 0)
     configure(server, "brokers/1", {"follower.replication.throttled.rate": "1000"}, number=1)
     replicas = {"follower.replication.throttled.replicas": "0:1,0:2"}
     configure(server, "topics/orders", replicas, number=2)
     ask(ref, ConfigsChanged())
-    assert quotas.follower.is_throttled(partition)
-    assert not quotas.leader.is_throttled(partition)
+    assert quotas.follower.is_throttled(topic_partition)
+    assert not quotas.leader.is_throttled(topic_partition)
     configure(server, "topics/orders", {}, number=3)
     ask(ref, ConfigsChanged())
-    assert not quotas.follower.is_throttled(partition)
+    assert not quotas.follower.is_throttled(topic_partition)
 
 
 def test_who_catches_up_reads_after_a_sync_and_is_answered_when_the_throttle_is_in_force(

@@ -26,7 +26,7 @@ class Held(DelayedOperation):
         super().__init__(partitions)
         self.respond = respond
 
-    def on_changes(self, names: Collection[TopicPartition]) -> bool:
+    def on_changes(self, topic_partitions: Collection[TopicPartition]) -> bool:
         return False
 
     def answer(self) -> Answer:
@@ -62,11 +62,14 @@ class CannedReplicas:
     ) -> DelayedOperation | None:
         self.acks, self.records = acks, records
         unknown = ProducedPartition(Errors.UNKNOWN_TOPIC_OR_PARTITION)
-        produced = {name: self.produced.get(name, unknown) for name in records}
+        produced = {
+            topic_partition: self.produced.get(topic_partition, unknown)
+            for topic_partition in records
+        }
         return self._answer(records, lambda: respond(produced))
 
-    def is_compacted(self, name: TopicPartition) -> bool:
-        return name in self.compacted
+    def is_compacted(self, topic_partition: TopicPartition) -> bool:
+        return topic_partition in self.compacted
 
     def fetch_for_consumer(
         self,
@@ -78,7 +81,10 @@ class CannedReplicas:
     ) -> DelayedOperation | None:
         self.fetch, self.waits = request, waits
         unknown = ConsumedPartition(Errors.UNKNOWN_TOPIC_OR_PARTITION)
-        consumed = {name: self.consumed.get(name, unknown) for name in request.positions}
+        consumed = {
+            topic_partition: self.consumed.get(topic_partition, unknown)
+            for topic_partition in request.positions
+        }
         return self._answer(request.positions, lambda: respond(consumed))
 
     def expire(self, operation: DelayedOperation, now_ms: int) -> None:
@@ -91,14 +97,20 @@ class CannedReplicas:
     ) -> Mapping[TopicPartition, ListedOffset]:
         self.offset_queries = queries
         unknown = ListedOffset(Errors.UNKNOWN_TOPIC_OR_PARTITION)
-        return {name: self.listed.get(name, unknown) for name in queries}
+        return {
+            topic_partition: self.listed.get(topic_partition, unknown)
+            for topic_partition in queries
+        }
 
     def offsets_for_leader_epoch(
         self, queries: Mapping[TopicPartition, EpochQuery]
     ) -> Mapping[TopicPartition, EpochEnd]:
         self.epoch_queries = queries
         unknown = EpochEnd(Errors.UNKNOWN_TOPIC_OR_PARTITION)
-        return {name: self.epoch_ends.get(name, unknown) for name in queries}
+        return {
+            topic_partition: self.epoch_ends.get(topic_partition, unknown)
+            for topic_partition in queries
+        }
 
     def _answer(
         self, partitions: Collection[TopicPartition], respond: Answer

@@ -33,7 +33,10 @@ class Deleter:
     ) -> DelayedOperation | None:
         self.asked = dict(offsets)
         if self._waits:
-            late = {name: DeletedRecords(Errors.REQUEST_TIMED_OUT) for name in offsets}
+            late = {
+                topic_partition: DeletedRecords(Errors.REQUEST_TIMED_OUT)
+                for topic_partition in offsets
+            }
             return Held(offsets.keys(), lambda: respond(late))
         respond(self.deleted)
         return None

@@ -23,10 +23,10 @@ def fetch(
 ) -> FetchRequest:
     by_topic: dict[str, list[Any]] = {}
     topic_type = FetchRequest.FetchTopic
-    for name, position in positions.items():
-        by_topic.setdefault(name.topic, []).append(
+    for topic_partition, position in positions.items():
+        by_topic.setdefault(topic_partition.topic, []).append(
             topic_type.FetchPartition(
-                partition=name.partition,
+                partition=topic_partition.partition,
                 current_leader_epoch=position.current_leader_epoch,
                 fetch_offset=position.fetch_offset,
                 partition_max_bytes=position.max_bytes,

@@ -19,12 +19,12 @@ def list_offsets(queries: dict[TopicPartition, OffsetQuery], wanted: int = 1) ->
     topic_type = ListOffsetsRequest.ListOffsetsTopic
     rows = [
         topic_type.ListOffsetsPartition(
-            partition_index=name.partition,
+            partition_index=topic_partition.partition,
             current_leader_epoch=query.current_leader_epoch,
             timestamp=query.timestamp_ms,
             max_num_offsets=wanted,
         )
-        for name, query in queries.items()
+        for topic_partition, query in queries.items()
     ]
     topic = topic_type(name="orders", partitions=rows)
     return ListOffsetsRequest(replica_id=-1, isolation_level=1, topics=[topic])

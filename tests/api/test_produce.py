@@ -35,9 +35,9 @@ def produce(
 ) -> ProduceRequest:
     by_topic: dict[str, list[Any]] = {}
     topic_type = ProduceRequest.TopicProduceData
-    for name, data in records.items():
-        by_topic.setdefault(name.topic, []).append(
-            topic_type.PartitionProduceData(index=name.partition, records=data)
+    for topic_partition, data in records.items():
+        by_topic.setdefault(topic_partition.topic, []).append(
+            topic_type.PartitionProduceData(index=topic_partition.partition, records=data)
         )
     return ProduceRequest(
         transactional_id=transactional_id,
@@ -64,7 +64,10 @@ def outcomes(answer: Any) -> dict[TopicPartition, Any]:
 
 
 def errors(answer: Any) -> dict[TopicPartition, Errors]:
-    return {name: Errors(partition.error_code) for name, partition in outcomes(answer).items()}
+    return {
+        topic_partition: Errors(partition.error_code)
+        for topic_partition, partition in outcomes(answer).items()
+    }
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -233,8 +236,8 @@ def test_what_takes_long_to_check_is_overtaken_only_elsewhere():
     (api,) = produce_apis(replicas)
     slow, quick = batch(*[b"a"] * 5_000), batch(b"b")
 
-    async def send(*names: TopicPartition, data: bytes) -> None:
-        body = bytearray(produce(dict.fromkeys(names, data)).encode(version=7))
+    async def send(*topic_partitions: TopicPartition, data: bytes) -> None:
+        body = bytearray(produce(dict.fromkeys(topic_partitions, data)).encode(version=7))
         await api.handle(KafkaRequest(api.key, 7, 1, None, "", memoryview(body)))
 
     async def main() -> None:

@@ -180,8 +180,8 @@ def test_a_directory_that_fails_takes_only_its_replicas_offline_and_the_controll
     callbacks = BrokerCallbacks(lambda _: None, on_replicas_offline=storage.announce_failure)
     broker = stage.broker(BROKER_ID, logs=storage.logs, callbacks=callbacks)
     storage.look_after(replica_manager(broker), lambda: broker.tell(LogDirectoryFailed()))
-    for partition in (PARTITION, OTHER):
-        storage.logs.get_or_create(partition, None, is_new=True)
+    for topic_partition in (PARTITION, OTHER):
+        storage.logs.get_or_create(topic_partition, None, is_new=True)
     failed = disk.path / ("one" if (disk.path / "one" / str(PARTITION)).exists() else "two")
     ask(broker, lead_and_follow(BROKER_ID, (BROKER_ID,), isr=(BROKER_ID,)))
 

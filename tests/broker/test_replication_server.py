@@ -48,7 +48,7 @@ def replica_manager(broker: ActorRef[Broker]) -> ReplicaManager:
 
 
 def errors(response: FetchResponse) -> dict[object, Errors]:
-    return {partition: row.error_code for partition, row in response.partitions()}
+    return {topic_partition: row.error_code for topic_partition, row in response.partitions()}
 
 
 def test_a_follower_that_has_everything_waits_as_long_as_it_said(

@@ -140,39 +140,50 @@ class Actions(Waits):
         assert isinstance(response, ControlledShutdownResponse)
         assert response.error_code.name == (step.take("expect_error", None) or "NONE")
         for remaining in step.expected("expect_remaining"):
-            left = [str(name) for name in response.remaining_partitions]
+            left = [str(topic_partition) for topic_partition in response.remaining_partitions]
             assert len(left) == remaining if isinstance(remaining, int) else left == remaining
 
     # --- topics ---
 
     def do_create_topic(self, step: Fields) -> None:
         """Create a topic, or a further partition of one, and wait for its leader."""
-        name, replicas = partition(step.take("tp")), self.stage.brokers(step.take("replicas"))
+        topic_partition, replicas = (
+            partition(step.take("tp")),
+            self.stage.brokers(step.take("replicas")),
+        )
         for error in step.expected("expect_error"):
-            new = {name.topic: NewTopic("x" * 22, {0: ReplicaAssignment(tuple(replicas))}, {})}
-            outcome = self.stage.admin.topics.create_topics(new)[name.topic]
+            new = {
+                topic_partition.topic: NewTopic(
+                    "x" * 22, {0: ReplicaAssignment(tuple(replicas))}, {}
+                )
+            }
+            outcome = self.stage.admin.topics.create_topics(new)[topic_partition.topic]
             assert outcome.error_code.name == error == "TOPIC_ALREADY_EXISTS"
             return
-        self._put_partitions(name, tuple(replicas))
+        self._put_partitions(topic_partition, tuple(replicas))
         if set(replicas) & set(self.cluster.brokers):
-            self.stage.eventually(f"{name} is led", lambda: self._is_led(name))
+            self.stage.eventually(
+                f"{topic_partition} is led", lambda: self._is_led(topic_partition)
+            )
 
     def do_create_topic_zk(self, step: Fields) -> None:
         """Write a topic's znode."""
         self._put_partitions(partition(step.take("tp")), (self.stage.start_order[0],))
 
-    def _put_partitions(self, name: TopicPartition, replicas: tuple[BrokerId, ...]) -> None:
-        stored = self.stage.topic(name.topic)
+    def _put_partitions(
+        self, topic_partition: TopicPartition, replicas: tuple[BrokerId, ...]
+    ) -> None:
+        stored = self.stage.topic(topic_partition.topic)
         known = {} if stored is None else {p: a.replicas for p, a in stored.partitions.items()}
-        for index in range(name.partition):
+        for index in range(topic_partition.partition):
             known.setdefault(index, replicas)
-        known[name.partition] = replicas
-        self.cluster.put_topic(name.topic, known)
-        if name.topic not in self.stage.topics:
-            self.stage.topics.append(name.topic)
+        known[topic_partition.partition] = replicas
+        self.cluster.put_topic(topic_partition.topic, known)
+        if topic_partition.topic not in self.stage.topics:
+            self.stage.topics.append(topic_partition.topic)
 
-    def _is_led(self, name: TopicPartition) -> bool:
-        leads = self.stage.leads(name)
+    def _is_led(self, topic_partition: TopicPartition) -> bool:
+        leads = self.stage.leads(topic_partition)
         return leads is not None and leads[0] != NO_LEADER
 
     def do_write_assignment(self, step: Fields) -> None:
@@ -244,30 +255,41 @@ class Actions(Waits):
 
     def do_reassign_zk(self, step: Fields) -> None:
         """Write what is to be moved."""
-        name, target = partition(step.take("tp")), self.stage.brokers(step.take("target"))
-        self._write_reassignment(name, target)
+        topic_partition, target = (
+            partition(step.take("tp")),
+            self.stage.brokers(step.take("target")),
+        )
+        self._write_reassignment(topic_partition, target)
 
-    def _write_reassignment(self, name: TopicPartition, target: list[BrokerId]) -> None:
+    def _write_reassignment(self, topic_partition: TopicPartition, target: list[BrokerId]) -> None:
         node = self.stage.nodes.get(ReassignPartitionsZNode.PATH)
         wanted = {} if node is None else dict(ReassignPartitionsZNode.decode(node.data))
-        wanted[name] = tuple(target)
+        wanted[topic_partition] = tuple(target)
         data = ReassignPartitionsZNode.encode(wanted)
         self.cluster.zookeeper.put(ReassignPartitionsZNode.PATH, data)
 
     def do_reassign_api(self, step: Fields) -> None:
         """Ask the controller to move a partition."""
-        name, target = partition(step.take("tp")), self.stage.brokers(step.take("target"))
+        topic_partition, target = (
+            partition(step.take("tp")),
+            self.stage.brokers(step.take("target")),
+        )
         expected = step.take("expect_error", None)
-        self.moved.append(name)
+        self.moved.append(topic_partition)
         if self._reassigns_by_znode and expected is None:
-            self._write_reassignment(name, target)
+            self._write_reassignment(topic_partition, target)
             return
-        assert self._reassign({name: tuple(target)}) == {name: expected or "NONE"}
+        assert self._reassign({topic_partition: tuple(target)}) == {
+            topic_partition: expected or "NONE"
+        }
 
     def _reassign(
         self, targets: Mapping[TopicPartition, tuple[BrokerId, ...] | None]
     ) -> dict[TopicPartition, str]:
-        rows = tuple(ReassignablePartition(*name, target) for name, target in targets.items())
+        rows = tuple(
+            ReassignablePartition(*topic_partition, target)
+            for topic_partition, target in targets.items()
+        )
         response = self.cluster.request(AlterPartitionReassignmentsRequest(rows))
         assert isinstance(response, AlterPartitionReassignmentsResponse)
         assert response.error_code is Errors.NONE
@@ -278,7 +300,9 @@ class Actions(Waits):
     def do_cancel(self, step: Fields) -> None:
         """Cancel every move that was asked for."""
         errors = self._reassign(dict.fromkeys(self.moved))
-        cancelled = {str(name) for name, error in errors.items() if error == "NONE"}
+        cancelled = {
+            str(topic_partition) for topic_partition, error in errors.items() if error == "NONE"
+        }
         assert cancelled == set(step.take("expect_cancelled"))
         assert set(errors.values()) <= {"NONE", "NO_REASSIGNMENT_IN_PROGRESS"}
 
@@ -340,8 +364,8 @@ class Actions(Waits):
 
     def do_produce(self, step: Fields) -> None:
         """Produce a record to the first topic."""
-        name = TopicPartition(self.stage.topics[0], 0)
+        topic_partition = TopicPartition(self.stage.topics[0], 0)
         for error in step.expected("expect_error"):
-            assert self.records.try_to_produce(name, step.take("value")).name == error
+            assert self.records.try_to_produce(topic_partition, step.take("value")).name == error
             return
-        self.records.produce(name, step.take("value"))
+        self.records.produce(topic_partition, step.take("value"))

@@ -37,7 +37,10 @@ def znode_codec(case: Case) -> None:
     with case.nested("expect") as expect:
         if "json" in given:
             decoded = ReassignPartitionsZNode.decode(orjson.dumps(given["json"]))
-            targets = {str(name): list(replicas) for name, replicas in decoded.items()}
+            targets = {
+                str(topic_partition): list(replicas)
+                for topic_partition, replicas in decoded.items()
+            }
             assert targets == expect.take("partitions", None) or targets == expect.rest()
         elif "raw" in given:
             _decode_garbage(case, given["raw"], expect)

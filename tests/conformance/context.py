@@ -79,8 +79,8 @@ def preferred_imbalance_metric(case: Case) -> None:
                     _assign(context, {fields.take("tp"): fields.take("replicas")})
                 case "leader":
                     known = leadership({k: fields.take(k) for k in ("leader", "isr")}, 1)
-                    name = partition(fields.take("tp"))
-                    context.put_partition_leadership_info(name, known)
+                    topic_partition = partition(fields.take("tp"))
+                    context.put_partition_leadership_info(topic_partition, known)
                 case "queue_delete":
                     context.queue_topic_deletion([fields.take("topic")])
                 case "remove_topic":
@@ -93,62 +93,68 @@ def preferred_imbalance_metric(case: Case) -> None:
 
 def offline_partition_count(case: Case) -> None:
     """PartitionStateMachineTest: partitions of one topic go through states, and are counted."""
-    names = [partition(name) for name in case.take("partitions")]
+    topic_partitions = [partition(name) for name in case.take("partitions")]
     led = case.take("zk_leader_isr", None)
     replicas = case.take("assignment", None if led is None else led.get("isr")) or [0]
-    by_partition = {p: _of(replicas, p) for p in names}
+    by_partition = {
+        topic_partition: _of(replicas, topic_partition) for topic_partition in topic_partitions
+    }
     live = case.take("live", sorted({r for assigned in by_partition.values() for r in assigned}))
     office = Office({0, *live})
     office.context.remove_live_broker(0 if 0 not in live else -1)
-    for name in names:
+    for name in topic_partitions:
         office.context.update_partition_full_replica_assignment(
             name, assignment(by_partition[name])
         )
-    _put_topics(office, names)
+    _put_topics(office, topic_partitions)
     if led is not None:
-        for name in names:
+        for name in topic_partitions:
             state = led.get(str(name), led)
             office.put_state(name, state["leader"], tuple(state["isr"]))
     office.context.topics_to_be_deleted |= set(case.take("topics_to_be_deleted", []))
     office.context.topics_with_deletion_started |= set(
         case.take("topics_with_deletion_started", [])
     )
-    _put_replica_states(office, names, case.take("replica_state", None))
+    _put_replica_states(office, topic_partitions, case.take("replica_state", None))
     for step in case.take("steps"):
         with Fields(step, "step") as fields:
-            _count_step(office, names, fields)
+            _count_step(office, topic_partitions, fields)
 
 
-def _of(replicas: Any, name: TopicPartition) -> list[BrokerId]:
-    found = replicas.get(str(name)) if isinstance(replicas, Mapping) else replicas
+def _of(replicas: Any, topic_partition: TopicPartition) -> list[BrokerId]:
+    found = replicas.get(str(topic_partition)) if isinstance(replicas, Mapping) else replicas
     if not isinstance(found, list):
-        raise UnknownInCaseError(f"the replicas of {name} are {found!r}")
+        raise UnknownInCaseError(f"the replicas of {topic_partition} are {found!r}")
     return found
 
 
-def _put_topics(office: Office, names: Iterable[TopicPartition]) -> None:
+def _put_topics(office: Office, topic_partitions: Iterable[TopicPartition]) -> None:
     """Write the topics' znodes: a deletion looks for them."""
-    for topic in sorted({name.topic for name in names}):
+    for topic in sorted({topic_partition.topic for topic_partition in topic_partitions}):
         assignments = office.context.partition_assignments(topic)
-        office.put_topic(topic, {p.partition: a for p, a in assignments.items()})
+        office.put_topic(
+            topic, {topic_partition.partition: a for topic_partition, a in assignments.items()}
+        )
 
 
-def _put_replica_states(office: Office, names: Iterable[TopicPartition], state: Any) -> None:
+def _put_replica_states(
+    office: Office, topic_partitions: Iterable[TopicPartition], state: Any
+) -> None:
     wanted = one_of(state, REPLICA_STATES, "the replicas' state")
     if wanted is ReplicaState.NON_EXISTENT:
         return
-    for replica in office.context.replicas_of(names):
+    for replica in office.context.replicas_of(topic_partitions):
         office.context.put_replica_state(replica, wanted)
 
 
-def _count_step(office: Office, names: list[TopicPartition], fields: Fields) -> None:
+def _count_step(office: Office, topic_partitions: list[TopicPartition], fields: Fields) -> None:
     if "op" in fields:
         enqueue = one_of(fields.take("op"), {"enqueue_delete": _enqueue_delete}, "the op")
         enqueue(office, fields)
     else:
         target = one_of(fields.take("target"), PARTITION_STATES, "the target")
         name = fields.take("strategy", "offline")
-        office.partitions.handle_state_changes(names, target, strategy(name))
+        office.partitions.handle_state_changes(topic_partitions, target, strategy(name))
     for count in fields.expected("expect"):
         assert office.context.offline_partition_count == count
 

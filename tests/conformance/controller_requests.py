@@ -192,22 +192,24 @@ def _led(row: AlteredPartition) -> LeaderAndIsr:
 
 def reassignment_validation(case: Case) -> None:
     with case.nested("in") as given, case.nested("expect") as expect:
-        name = partition(given.take("tp", "t-0"))
+        topic_partition = partition(given.take("tp", "t-0"))
         target: Sequence[BrokerId] | None = given.take("target", [1, 2])
         request = AlterPartitionReassignmentsRequest(
-            (ReassignablePartition(*name, None if target is None else tuple(target)),)
+            (ReassignablePartition(*topic_partition, None if target is None else tuple(target)),)
         )
         to = given.take("to", "controller")
         live = given.take("live", [0, 1, 2, 3, 4])
-        count = given.take("topic_partitions", name.partition + 1)
-        state = given.take("topic_state", "absent" if is_called_unknown(name.topic) else "usual")
+        count = given.take("topic_partitions", topic_partition.partition + 1)
+        state = given.take(
+            "topic_state", "absent" if is_called_unknown(topic_partition.topic) else "usual"
+        )
         is_moving = given.take("being_reassigned", False)
         if one_of(to, {"controller": False, "non_controller": True}, "to"):
             answer = _ask_a_bystander(ApiPartitionReassignment(1, request))
             assert isinstance(answer, AlterPartitionReassignmentsResponse)
             assert answer.error_code.name == expect.take("error")
             return
-        office = _assigned_office(name, live, count, state, is_moving=is_moving)
+        office = _assigned_office(topic_partition, live, count, state, is_moving=is_moving)
         before = office.tree_of_assignments()
         response = office.reassignments.submit(request)
         assert response.error_code is Errors.NONE
@@ -227,7 +229,12 @@ class _Assigned(Office):
 
 
 def _assigned_office(
-    name: TopicPartition, live: Sequence[BrokerId], count: int, state: Any, *, is_moving: bool
+    topic_partition: TopicPartition,
+    live: Sequence[BrokerId],
+    count: int,
+    state: Any,
+    *,
+    is_moving: bool,
 ) -> _Assigned:
     """A controller that knows ``count`` partitions of the topic, all led by the first broker."""
     office = _Assigned({0, *live})
@@ -238,8 +245,8 @@ def _assigned_office(
     first, second = (*live, 97, 98)[:2]
     assignment = ReplicaAssignment((first, second), (second,) if is_moving else ())
     for index in range(count):
-        office.lead(TopicPartition(name.topic, index), assignment, first, (first,))
-    office.put_topic(name.topic, dict.fromkeys(range(count), assignment), topic_id(7))
+        office.lead(TopicPartition(topic_partition.topic, index), assignment, first, (first,))
+    office.put_topic(topic_partition.topic, dict.fromkeys(range(count), assignment), topic_id(7))
     if state == "queued_for_deletion":
-        office.context.queue_topic_deletion([name.topic])
+        office.context.queue_topic_deletion([topic_partition.topic])
     return office

@@ -55,7 +55,9 @@ class Deletions:
         known = self.office.context
         if not set(topics) <= set(known.all_topics):
             raise UnknownInCaseError(f"topics {topics}")
-        self.named = [tp for topic in topics for tp in known.partitions_of(topic)]
+        self.named = [
+            topic_partition for topic in topics for topic_partition in known.partitions_of(topic)
+        ]
         self.replicas = known.replicas_of(self.named)
 
     def of(self, which: Any) -> list[PartitionAndReplica]:
@@ -186,10 +188,14 @@ class Deletions:
     def _assert_partitions(self, state: Any) -> None:
         known = self.office.context
         if state == []:
-            assert not any(known.partitions_of(tp.topic) for tp in self.named)
+            assert not any(
+                known.partitions_of(topic_partition.topic) for topic_partition in self.named
+            )
             return
         wanted = one_of(state, PARTITION_STATES, "the partitions' state")
-        assert {known.partition_state(tp) for tp in self.named} == {wanted}
+        assert {known.partition_state(topic_partition) for topic_partition in self.named} == {
+            wanted
+        }
 
     def _assert_replicas(self, replicas: list[PartitionAndReplica], state: Any) -> None:
         known = self.office.context
@@ -205,7 +211,9 @@ class Deletions:
             understand(expected, "a metadata push", _PUSHES)
         told = metadata_rows(self.office.effects())
         for broker_id in self.office.context.live_broker_ids:
-            leaders = {tp: row.leader for tp, row in told[broker_id].items()}
+            leaders = {
+                topic_partition: row.leader for topic_partition, row in told[broker_id].items()
+            }
             assert leaders == dict.fromkeys(self.named, LEADER_DURING_DELETE)
 
 
@@ -221,9 +229,10 @@ def topic_deletion(case: Case) -> None:
         "broker_up": deletions.broker_up,
         "resume": deletions.resume,
     }
-    assert {deletions.office.context.partition_state(tp) for tp in _all(deletions)} == {
-        PartitionState.ONLINE
-    }
+    assert {
+        deletions.office.context.partition_state(topic_partition)
+        for topic_partition in _all(deletions)
+    } == {PartitionState.ONLINE}
     for step in case.take("steps"):
         with Fields(step, "step") as fields:
             one_of(fields.take("op"), steps, "the op")(fields)

@@ -85,8 +85,8 @@ class Ballot:
 
     def elect(self) -> ElectLeadersResponse:
         """Ask for the election."""
-        names = None if self.wanted is None else tuple(map(partition, self.wanted))
-        return self.office.balance.elect(ElectLeadersRequest(self.type, names))
+        topic_partitions = None if self.wanted is None else tuple(map(partition, self.wanted))
+        return self.office.balance.elect(ElectLeadersRequest(self.type, topic_partitions))
 
     def name_of(self, row: ElectedPartition) -> str:
         """Return what the case calls a partition."""

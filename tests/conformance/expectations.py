@@ -89,14 +89,14 @@ class Expectations:
 
     def expect_state(self, step: Fields) -> None:
         """Somebody leads, in some epoch."""
-        name = partition(step.take("tp"))
+        topic_partition = partition(step.take("tp"))
         leader = self._broker(step.take("leader")) if "leader" in step else None
         epoch = step.take("leader_epoch", None)
         controller_epoch = step.take("controller_epoch", None)
         isr = sorted(map(self._broker, step.take("isr"))) if "isr" in step else None
 
         def reached() -> bool:
-            stored = self.cluster.leadership(name)
+            stored = self.cluster.leadership(topic_partition)
             return (
                 stored is not None
                 and leader in (None, stored.leader_and_isr.leader)
@@ -105,26 +105,28 @@ class Expectations:
                 and isr in (None, sorted(stored.leader_and_isr.isr))
             )
 
-        self._reaches(name, reached)
+        self._reaches(topic_partition, reached)
 
     expect_leader = expect_state
     expect_epoch = expect_state
 
-    def _reaches(self, name: TopicPartition, reached: Callable[[], bool]) -> None:
+    def _reaches(self, topic_partition: TopicPartition, reached: Callable[[], bool]) -> None:
         try:
             self.stage.eventually("a leadership", reached)
         except AssertionError as error:
-            raise AssertionError(f"{error}: {name} is {self.cluster.leadership(name)}") from None
+            raise AssertionError(
+                f"{error}: {topic_partition} is {self.cluster.leadership(topic_partition)}"
+            ) from None
 
     def expect_has_leader(self, step: Fields) -> None:
         """Somebody leads."""
-        name = partition(step.take("tp"))
+        topic_partition = partition(step.take("tp"))
 
         def is_led() -> bool:
-            leads = self.stage.leads(name)
+            leads = self.stage.leads(topic_partition)
             return leads is not None and leads[0] in self.cluster.brokers
 
-        self.stage.eventually(f"{name} is led", is_led)
+        self.stage.eventually(f"{topic_partition} is led", is_led)
 
     def expect_unclean_meter(self, step: Fields) -> None:
         """So many elections were unclean."""
@@ -138,13 +140,13 @@ class Expectations:
 
     # --- assignments ---
 
-    def _assignment(self, name: TopicPartition) -> ReplicaAssignment | None:
-        stored = self.stage.topic(name.topic)
-        return None if stored is None else stored.partitions.get(name.partition)
+    def _assignment(self, topic_partition: TopicPartition) -> ReplicaAssignment | None:
+        stored = self.stage.topic(topic_partition.topic)
+        return None if stored is None else stored.partitions.get(topic_partition.partition)
 
     def expect_assignment(self, step: Fields) -> None:
         """A partition is assigned to these replicas."""
-        name = partition(step.take("tp"))
+        topic_partition = partition(step.take("tp"))
         wanted = {
             kind: tuple(self.stage.brokers(step.take(kind)))
             for kind in ("replicas", "adding", "removing")
@@ -152,7 +154,7 @@ class Expectations:
         }
 
         def reached() -> bool:
-            now = self._assignment(name)
+            now = self._assignment(topic_partition)
             if now is None:
                 return False
             found = {
@@ -163,16 +165,16 @@ class Expectations:
             is_settled = "adding" in wanted or not now.is_being_reassigned
             return is_settled and all(found[kind] == wanted[kind] for kind in wanted)
 
-        self.stage.eventually(f"{name} is assigned {wanted}", reached)
+        self.stage.eventually(f"{topic_partition} is assigned {wanted}", reached)
 
     def expect_replicas(self, step: Fields) -> None:
         """How far a move is, as a tool sees it."""
-        name, is_done = partition(step.take("tp")), step.take("done")
+        topic_partition, is_done = partition(step.take("tp")), step.take("done")
         current = tuple(self.stage.brokers(step.take("current")))
         target = tuple(self.stage.brokers(step.take("target")))
 
         def reached() -> bool:
-            now = self._assignment(name)
+            now = self._assignment(topic_partition)
             return (
                 now is not None
                 and now.replicas == current
@@ -180,7 +182,7 @@ class Expectations:
                 and now.is_being_reassigned is not is_done
             )
 
-        self.stage.eventually(f"{name} moves from {current} to {target}", reached)
+        self.stage.eventually(f"{topic_partition} moves from {current} to {target}", reached)
 
     def expect_no_reassignments(self, step: Fields) -> None:
         """Nothing is being moved."""
@@ -212,14 +214,14 @@ class Expectations:
         topics, alive = step.take("topics", None), step.take("alive", None)
 
         def reached() -> bool:
-            known = {name.topic for name in cache.snapshot.partitions}
+            known = {topic_partition.topic for topic_partition in cache.snapshot.partitions}
             return topics in (None, len(known)) and alive in (None, len(cache.snapshot.brokers))
 
         self.stage.eventually(f"{topics} topics, {alive} brokers", reached)
 
     def expect_metadata(self, step: Fields) -> None:
         """Brokers know a partition like this."""
-        name = partition(step.take("tp"))
+        topic_partition = partition(step.take("tp"))
         brokers = self._brokers(step.take("on", "all"), list(self.cluster.brokers))
         wanted: dict[str, Any] = {}
         for key in ("replicas", "isr", "offline"):
@@ -231,10 +233,13 @@ class Expectations:
             wanted["leader"] = self._broker(step.take("leader"))
 
         def reached() -> bool:
-            rows = [self.cluster.brokers[b].cache.snapshot.partitions.get(name) for b in brokers]
+            rows = [
+                self.cluster.brokers[b].cache.snapshot.partitions.get(topic_partition)
+                for b in brokers
+            ]
             return all(row is not None and _shows(row, wanted) for row in rows)
 
-        self.stage.eventually(f"{brokers} know {name}: {wanted}", reached)
+        self.stage.eventually(f"{brokers} know {topic_partition}: {wanted}", reached)
 
     # --- topics ---
 
@@ -254,9 +259,12 @@ class Expectations:
                 DeleteTopicsTopicZNode.path(topic) not in nodes
                 and TopicZNode.path(topic) not in nodes
                 and not any(
-                    name.topic == topic
+                    topic_partition.topic == topic
                     for broker in self.cluster.brokers.values()
-                    for name in (*broker.replica_manager.partitions, *broker.disk.hosted())
+                    for topic_partition in (
+                        *broker.replica_manager.partitions,
+                        *broker.disk.hosted(),
+                    )
                 )
             )
 
@@ -276,19 +284,20 @@ class Expectations:
         self._expect_logs(step, are_there=False)
 
     def _expect_logs(self, step: Fields, *, are_there: bool) -> None:
-        name, disks = partition(step.take("tp")), self.cluster.disks
-        self._check_known(name.topic)
+        topic_partition, disks = partition(step.take("tp")), self.cluster.disks
+        self._check_known(topic_partition.topic)
         brokers = self._brokers(step.take("on", "all"), list(disks))
         self.stage.eventually(
-            f"logs of {name} on {brokers}",
-            lambda: all((name in disks[b].hosted()) is are_there for b in brokers),
+            f"logs of {topic_partition} on {brokers}",
+            lambda: all((topic_partition in disks[b].hosted()) is are_there for b in brokers),
         )
 
     def expect_records(self, step: Fields) -> None:
         """Consumers read these records of the first topic."""
-        name, values = TopicPartition(self.stage.topics[0], 0), step.take("values")
+        topic_partition, values = TopicPartition(self.stage.topics[0], 0), step.take("values")
         self.stage.eventually(
-            f"{name} holds {values}", lambda: self.actions.records.values(name) == values
+            f"{topic_partition} holds {values}",
+            lambda: self.actions.records.values(topic_partition) == values,
         )
 
     # --- what a consumer that reads on and on has seen ---
@@ -316,14 +325,14 @@ class Expectations:
 
     def expect_refused(self, step: Fields) -> None:
         """The leader refuses to read from an offset."""
-        name = TopicPartition(self.stage.topics[0], 0)
+        topic_partition = TopicPartition(self.stage.topics[0], 0)
         offset, error = step.take("offset"), step.take("error")
 
         def is_refused() -> bool:
-            answer = self.actions.records.fetch(name, offset)
+            answer = self.actions.records.fetch(topic_partition, offset)
             return answer is not None and answer.error_code.name == error
 
-        self.stage.eventually(f"{offset} of {name} is {error}", is_refused)
+        self.stage.eventually(f"{offset} of {topic_partition} is {error}", is_refused)
 
 
 def _shows(row: UpdateMetadataPartition, wanted: Mapping[str, Any]) -> bool:

@@ -80,7 +80,9 @@ class Field:
         self._numbers = itertools.count()
         self.produce()
         self.cut_off: set[BrokerId] = set()
-        self.consumers = [StandingConsumer(self.records, name) for name in self.names]
+        self.consumers = [
+            StandingConsumer(self.records, topic_partition) for topic_partition in self.names
+        ]
         self.consume()
 
     def targets(self, names: Sequence[str]) -> list[BrokerId]:
@@ -113,20 +115,23 @@ class Field:
             case _:
                 raise UnknownInCaseError(f"the target {name!r}")
 
-    def leader(self, name: TopicPartition) -> BrokerId:
+    def leader(self, topic_partition: TopicPartition) -> BrokerId:
         """Return who leads."""
-        leads = self.stage.leads(name)
-        assert leads is not None, f"{name} has no state"
+        leads = self.stage.leads(topic_partition)
+        assert leads is not None, f"{topic_partition} has no state"
         return leads[0]
 
     def produce(self) -> None:
         """Write to every partition, unless there are fewer in sync than must be."""
-        for name in self.names:
+        for topic_partition in self.names:
             value = f"{next(self._numbers)} {RECORD}"
             if len(self.cluster.brokers) < self.min_isr:
-                assert self.records.try_to_produce(name, value) is Errors.NOT_ENOUGH_REPLICAS
+                assert (
+                    self.records.try_to_produce(topic_partition, value)
+                    is Errors.NOT_ENOUGH_REPLICAS
+                )
             else:
-                self.records.produce(name, value)
+                self.records.produce(topic_partition, value)
 
     def consume(self) -> None:
         """Let the consumers read on, who began before the fault."""
@@ -136,15 +141,15 @@ class Field:
     def delete_records(self) -> None:
         """Have logs begin above zero."""
         self.produce()
-        for name in self.names:
-            self.records.delete_before(name, 1)
+        for topic_partition in self.names:
+            self.records.delete_before(topic_partition, 1)
 
     def fill(self, rate: int) -> None:
         """Write what takes some seconds to copy at ``rate`` bytes a second."""
         record = "x" * max(1, rate // BATCHES_A_SECOND)
         for number in range(THROTTLED_S * BATCHES_A_SECOND * len(self.cluster.brokers)):
-            name = self.names[number % len(self.names)]
-            self.records.produce(name, f"{number} {record}")
+            topic_partition = self.names[number % len(self.names)]
+            self.records.produce(topic_partition, f"{number} {record}")
 
     # --- faults ---
 
@@ -230,8 +235,10 @@ class Field:
 
     def assert_nothing_is_lost(self) -> None:
         """Every acknowledged record is consumed, where and as often as it was written."""
-        for name in self.names:
-            assert self.records.values(name) == self.records.acked[name], name
+        for topic_partition in self.names:
+            assert self.records.values(topic_partition) == self.records.acked[topic_partition], (
+                topic_partition
+            )
 
     def assert_available(self) -> None:
         """Every partition is led by somebody who can be reached, and all of those are in sync."""
@@ -239,10 +246,14 @@ class Field:
         assert {b.broker_id for b in self.cluster.active_controllers} & reachable
         stored = self.stage.topic(TOPIC)
         assert stored is not None
-        for name in self.names:
-            replicas = reachable & set(stored.partitions[name.partition].replicas)
-            assert self.leader(name) in reachable, f"{name} is led by {self.leader(name)}"
-            assert set(self.stage.isr(name)) == replicas, f"{name}: {self.stage.isr(name)}"
+        for topic_partition in self.names:
+            replicas = reachable & set(stored.partitions[topic_partition.partition].replicas)
+            assert self.leader(topic_partition) in reachable, (
+                f"{topic_partition} is led by {self.leader(topic_partition)}"
+            )
+            assert set(self.stage.isr(topic_partition)) == replicas, (
+                f"{topic_partition}: {self.stage.isr(topic_partition)}"
+            )
 
     def assert_whole(self) -> None:
         """Nothing is left of the fault."""
@@ -253,16 +264,16 @@ class Field:
         """A broker serves nothing of its lost directory and everything of the other one."""
         assert broker_id in self.cluster.brokers
         manager = self.cluster.brokers[broker_id].replica_manager
-        for name in self.names:
-            is_lost = name.partition % 2 == SECOND_DIRECTORY
-            assert (broker_id in self.stage.isr(name)) is not is_lost
-            assert self.leader(name) != broker_id or not is_lost
+        for topic_partition in self.names:
+            is_lost = topic_partition.partition % 2 == SECOND_DIRECTORY
+            assert (broker_id in self.stage.isr(topic_partition)) is not is_lost
+            assert self.leader(topic_partition) != broker_id or not is_lost
         for other in [b for b in self.cluster.brokers if b != broker_id]:
             self.stage.shut_down(other, "hard")
         self.stage.settle()
-        for name in self.names:
-            is_lost = name.partition % 2 == SECOND_DIRECTORY
-            assert (manager.partitions[name].role is Role.LEADER) is not is_lost
+        for topic_partition in self.names:
+            is_lost = topic_partition.partition % 2 == SECOND_DIRECTORY
+            assert (manager.partitions[topic_partition].role is Role.LEADER) is not is_lost
 
 
 def _number(fields: Fields, key: str, usual: int | None = None) -> int:

@@ -73,7 +73,11 @@ class ScriptedStore(ZkControllerStore):
         _fail_on_exception(self.reads)
         if one_of(self.reads, _WRITE_OUTCOMES, "the answer to a read") is not None:
             return {}
-        return {p: self.states[p] for p in partitions if p in self.states}
+        return {
+            topic_partition: self.states[topic_partition]
+            for topic_partition in partitions
+            if topic_partition in self.states
+        }
 
     def create_partition_states(
         self,
@@ -96,10 +100,10 @@ class ScriptedStore(ZkControllerStore):
         del epoch_zk_version
         self.updated.update(states)
         return {
-            p: state.leader_and_isr.partition_epoch + 1
+            topic_partition: state.leader_and_isr.partition_epoch + 1
             if self.version_after_write is None
             else self.version_after_write
-            for p, state in states.items()
+            for topic_partition, state in states.items()
         }
 
     def read_unclean_leader_election(
@@ -218,7 +222,7 @@ def watched_term(store: ScriptedStore) -> WatchedTerm:
 
 def arrange(context: ControllerContext, store: ScriptedStore, given: Fields) -> TopicPartition:
     """Make of context and store what a case gives of one partition; return the partition."""
-    name = partition(given.take("partition", "t-0"))
+    topic_partition = partition(given.take("partition", "t-0"))
     context.epoch = given.take("controller_epoch", 50)
     replicas = given.take("assignment", None)
     shutting_down = given.take("shutting_down", [])
@@ -227,28 +231,35 @@ def arrange(context: ControllerContext, store: ScriptedStore, given: Fields) -> 
         context.add_live_broker(BrokerRegistration(broker_info(broker_id), broker_epoch=1))
     context.shutting_down_broker_ids.update(shutting_down)
     if replicas is not None:
-        context.update_partition_full_replica_assignment(name, assignment(replicas))
+        context.update_partition_full_replica_assignment(topic_partition, assignment(replicas))
     cached = given.take("cached", None)
     if cached is not None:
         known = leadership(cached, context.epoch, "cached")
-        context.put_partition_leadership_info(name, known)
-        store.states[name] = known  # what ZooKeeper holds, unless the case says otherwise
-    _script(store, name, given, context.epoch)
-    return name
+        context.put_partition_leadership_info(topic_partition, known)
+        store.states[topic_partition] = (
+            known  # what ZooKeeper holds, unless the case says otherwise
+        )
+    _script(store, topic_partition, given, context.epoch)
+    return topic_partition
 
 
-def _script(store: ScriptedStore, name: TopicPartition, given: Fields, epoch: int) -> None:
+def _script(
+    store: ScriptedStore, topic_partition: TopicPartition, given: Fields, epoch: int
+) -> None:
     store.creations = given.take("zk_create", "OK")
     with given.nested("zk_get") as answer:
         store.reads = answer.take("code", "OK")
         controller_epoch = answer.take("controller_epoch", epoch)
         value: Any = answer.take("value", None)
         if value is not None:
-            store.states[name] = leadership(value, controller_epoch, "zk_get.value")
+            store.states[topic_partition] = leadership(value, controller_epoch, "zk_get.value")
 
 
-def put_replica_state(context: ControllerContext, name: TopicPartition, replica: int, state: Any):
+def put_replica_state(
+    context: ControllerContext, topic_partition: TopicPartition, replica: int, state: Any
+):
     """Put a replica into a state of that name."""
     context.put_replica_state(
-        PartitionAndReplica(name, replica), one_of(state, REPLICA_STATES, "the replica's state")
+        PartitionAndReplica(topic_partition, replica),
+        one_of(state, REPLICA_STATES, "the replica's state"),
     )

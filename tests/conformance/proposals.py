@@ -27,11 +27,11 @@ _REFUSALS: dict[str, Errors | None] = {error.name: error for error in Errors} | 
 
 
 def proposal(
-    name: TopicPartition, isr: Sequence[BrokerId] = (0, 1), partition_epoch: int = 0
+    topic_partition: TopicPartition, isr: Sequence[BrokerId] = (0, 1), partition_epoch: int = 0
 ) -> AlterPartitionRow:
     """Return a proposal of leader epoch 0."""
     epochs = (-1,) * len(isr)
-    return AlterPartitionRow(*name, None, 0, tuple(isr), epochs, 0, partition_epoch)
+    return AlterPartitionRow(*topic_partition, None, 0, tuple(isr), epochs, 0, partition_epoch)
 
 
 class Manager:
@@ -42,9 +42,9 @@ class Manager:
         self.requests: list[AlterPartitionRequest] = []
         self.answered: dict[TopicPartition, Errors] = {}
 
-    def submit(self, name: TopicPartition, isr: Sequence[BrokerId] = (0, 1)) -> bool:
+    def submit(self, topic_partition: TopicPartition, isr: Sequence[BrokerId] = (0, 1)) -> bool:
         """Propose an ISR, and send what can be sent."""
-        accepted = self._manager.submit(proposal(name, isr))
+        accepted = self._manager.submit(proposal(topic_partition, isr))
         self.send()
         return accepted
 
@@ -55,11 +55,16 @@ class Manager:
             self.requests.append(request)
         return request is not None
 
-    def answer(self, error: Errors, names: Sequence[TopicPartition] | None = None) -> None:
+    def answer(
+        self, error: Errors, topic_partitions: Sequence[TopicPartition] | None = None
+    ) -> None:
         """Answer the last request for these partitions (None: all it names)."""
         request = self.requests[-1]
         asked = [row.topic_partition for row in request.partitions]
-        rows = [AlteredPartition(*name, error) for name in (asked if names is None else names)]
+        rows = [
+            AlteredPartition(*topic_partition, error)
+            for topic_partition in (asked if topic_partitions is None else topic_partitions)
+        ]
         self._take(request, AlterPartitionResponse(Errors.NONE, tuple(rows)))
 
     def refuse(self, error: Errors | None) -> None:
@@ -146,8 +151,8 @@ def _submit_twice(given: Fields, expect: Fields) -> None:
             accepted.append(manager.submit(partition(submitted)))
         elif isinstance(submitted, dict):
             with Fields(submitted, "submits") as fields:
-                name = partition(fields.take("tp", str(T0)))
-                accepted.append(manager.submit(name, fields.take("isr")))
+                topic_partition = partition(fields.take("tp", str(T0)))
+                accepted.append(manager.submit(topic_partition, fields.take("isr")))
         elif all(isinstance(broker_id, int) for broker_id in submitted):
             accepted.append(manager.submit(T0, submitted))
         else:
@@ -163,12 +168,14 @@ def _submit_twice(given: Fields, expect: Fields) -> None:
 def _submit_in_batches(given: Fields, expect: Fields) -> None:
     manager = Manager()
     first = given.take("submit_first", 1)
-    names = [TopicPartition("t", i) for i in range(first + given.take("submit_while_in_flight", 0))]
-    for name in names[:first]:
-        manager._manager.submit(proposal(name))
+    topic_partitions = [
+        TopicPartition("t", i) for i in range(first + given.take("submit_while_in_flight", 0))
+    ]
+    for topic_partition in topic_partitions[:first]:
+        manager._manager.submit(proposal(topic_partition))
     manager.send()
-    for name in names[first:]:
-        manager.submit(name)
+    for topic_partition in topic_partitions[first:]:
+        manager.submit(topic_partition)
     for count in expect.expected("requests_before_response"):
         assert len(manager.requests) == count
     before = len(manager.requests)

@@ -43,24 +43,26 @@ class RecordClient:
         self.starts: dict[TopicPartition, int] = {}  # of logs whose first records were deleted
         self._producer_ids: dict[tuple[TopicPartition, str], int] = {}
 
-    def produce(self, name: TopicPartition, value: str) -> None:
+    def produce(self, topic_partition: TopicPartition, value: str) -> None:
         """Have a record appended, and acknowledged."""
         until_ms = self._cluster.now_ms + TIMEOUT_MS
         error = Errors.LEADER_NOT_AVAILABLE
         while self._cluster.now_ms < until_ms:
-            error = self.try_to_produce(name, value)
+            error = self.try_to_produce(topic_partition, value)
             if error is Errors.NONE:
                 return
             self._go_on_for(STEP_MS)
-        raise AssertionError(f"{name}: {value} was not acknowledged: {error.name}")
+        raise AssertionError(f"{topic_partition}: {value} was not acknowledged: {error.name}")
 
-    def try_to_produce(self, name: TopicPartition, value: str) -> Errors:
+    def try_to_produce(self, topic_partition: TopicPartition, value: str) -> Errors:
         """Ask the leader once."""
-        acked = self.acked.setdefault(name, [])
+        acked = self.acked.setdefault(topic_partition, [])
         # A producer for each: none can lose its place to an unclean election.
-        producer_id = self._producer_ids.setdefault((name, value), next(_PRODUCER_IDS))
+        producer_id = self._producer_ids.setdefault((topic_partition, value), next(_PRODUCER_IDS))
         data = batch(value.encode(), producer_id=producer_id, producer_epoch=0, base_sequence=0)
-        answer = self._ask(self._leader(name), ProduceRequest(name, ACKS_ALL, data))
+        answer = self._ask(
+            self._leader(topic_partition), ProduceRequest(topic_partition, ACKS_ALL, data)
+        )
         if answer is None:
             return Errors.REQUEST_TIMED_OUT
         assert isinstance(answer, ProduceResponse)
@@ -68,13 +70,13 @@ class RecordClient:
             acked.append(value)
         return answer.outcome.error_code
 
-    def values(self, name: TopicPartition) -> list[str]:
+    def values(self, topic_partition: TopicPartition) -> list[str]:
         """Return what a consumer reads, from the first record to the high watermark."""
         found: list[str] = []
-        offset, end = self.starts.get(name, 0), EVERYTHING
+        offset, end = self.starts.get(topic_partition, 0), EVERYTHING
         while offset < end:
-            outcome = self.fetch(name, offset)
-            assert outcome is not None, f"{name} cannot be read"
+            outcome = self.fetch(topic_partition, offset)
+            assert outcome is not None, f"{topic_partition} cannot be read"
             assert outcome.error_code is Errors.NONE, outcome
             records = records_of(outcome.records.read())
             found += [(record.value or b"").decode() for record in records]
@@ -83,24 +85,26 @@ class RecordClient:
         return found
 
     def fetch(
-        self, name: TopicPartition, offset: int, last_fetched_epoch: int = NO_EPOCH
+        self, topic_partition: TopicPartition, offset: int, last_fetched_epoch: int = NO_EPOCH
     ) -> ConsumedPartition | None:
         """Ask the leader for records from ``offset`` on; None when it does not answer."""
         position = ConsumerPosition(offset, EVERYTHING, last_fetched_epoch=last_fetched_epoch)
-        request = ConsumeRequest(ConsumerFetch({name: position}), waits=False)
-        answer = self._ask(self._leader(name), request)
-        return answer.partitions[name] if isinstance(answer, ConsumeResponse) else None
+        request = ConsumeRequest(ConsumerFetch({topic_partition: position}), waits=False)
+        answer = self._ask(self._leader(topic_partition), request)
+        return answer.partitions[topic_partition] if isinstance(answer, ConsumeResponse) else None
 
-    def delete_before(self, name: TopicPartition, offset: int) -> None:
+    def delete_before(self, topic_partition: TopicPartition, offset: int) -> None:
         """Delete the first records of a partition, on all replicas."""
-        answer = self._ask(self._leader(name), DeleteRecordsRequest(name, offset))
-        assert isinstance(answer, DeleteRecordsResponse), f"{name}: nothing is deleted"
+        answer = self._ask(
+            self._leader(topic_partition), DeleteRecordsRequest(topic_partition, offset)
+        )
+        assert isinstance(answer, DeleteRecordsResponse), f"{topic_partition}: nothing is deleted"
         assert answer.outcome.error_code is Errors.NONE, answer.outcome
-        del self.acked[name][: offset - self.starts.get(name, 0)]
-        self.starts[name] = offset
+        del self.acked[topic_partition][: offset - self.starts.get(topic_partition, 0)]
+        self.starts[topic_partition] = offset
 
-    def _leader(self, name: TopicPartition) -> BrokerId | None:
-        state = self._cluster.leadership(name)
+    def _leader(self, topic_partition: TopicPartition) -> BrokerId | None:
+        state = self._cluster.leadership(topic_partition)
         return None if state is None else state.leader_and_isr.leader
 
     def _ask(self, broker_id: BrokerId | None, request: ClientRequest) -> AnswerBody | None:
@@ -129,8 +133,8 @@ class StandingConsumer:
     has lost what it read last it goes back to where both agree: a truncation (KIP-595).
     """
 
-    def __init__(self, client: RecordClient, name: TopicPartition) -> None:
-        self.name = name
+    def __init__(self, client: RecordClient, topic_partition: TopicPartition) -> None:
+        self.name = topic_partition
         self.seen: list[tuple[int, str]] = []  # offsets and values
         self.resets = 0
         self.truncations = 0

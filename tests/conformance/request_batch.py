@@ -109,15 +109,17 @@ class Channel:
 
     def _add(self, batch: ControlRequestBatch, fields: Fields) -> None:
         kind, to = fields.take("add"), fields.take("to")
-        names = [partition(name) for name in fields.take("partitions", [])]
+        topic_partitions = [partition(name) for name in fields.take("partitions", [])]
         known = self.office.context
         there = set(known.all_partitions())
-        if not set(names) <= there or not set(to) <= set(self.brokers):
-            raise UnknownInCaseError(f"{kind} of {names} to {to}: not all of them are there")
+        if not set(topic_partitions) <= there or not set(to) <= set(self.brokers):
+            raise UnknownInCaseError(
+                f"{kind} of {topic_partitions} to {to}: not all of them are there"
+            )
         match kind:
             case "LeaderAndIsr":
                 is_new = fields.take("is_new", False)
-                for name in names:
+                for name in topic_partitions:
                     led = known.partition_leadership_info(name)
                     assert led is not None, f"{name} has no leadership"
                     assigned = known.partition_full_replica_assignment(name)
@@ -125,10 +127,10 @@ class Channel:
             case "StopReplica":
                 delete = fields.take("delete")
                 for broker_id in to:
-                    for name in names:
+                    for name in topic_partitions:
                         batch.add_stop_replica(broker_id, name, delete=delete)
             case "UpdateMetadata":
-                batch.add_update_metadata(names, to)
+                batch.add_update_metadata(topic_partitions, to)
             case unknown:
                 raise UnknownInCaseError(f"add {unknown}")
 
@@ -154,7 +156,10 @@ class Channel:
         if isinstance(request, UpdateMetadataRequest):
             response = UpdateMetadataResponse(error)
         else:
-            errors = tuple(PartitionError(*name, error) for name, _ in request.partitions())
+            errors = tuple(
+                PartitionError(*topic_partition, error)
+                for topic_partition, _ in request.partitions()
+            )
             if isinstance(request, LeaderAndIsrRequest):
                 response = LeaderAndIsrResponse(error, errors)
             else:
@@ -166,11 +171,15 @@ class Channel:
 
     def _deleted_by(self, event: TopicDeletionStopReplicaResponseReceived) -> list[TopicPartition]:
         """Return the replicas whose deletion is under way: what the deletion learns of."""
-        names = [error.topic_partition for error in event.response.partition_errors]
-        return [name for name in names if self._is_being_deleted(name, event.broker_id)]
+        topic_partitions = [error.topic_partition for error in event.response.partition_errors]
+        return [
+            topic_partition
+            for topic_partition in topic_partitions
+            if self._is_being_deleted(topic_partition, event.broker_id)
+        ]
 
-    def _is_being_deleted(self, name: TopicPartition, broker_id: BrokerId) -> bool:
-        state = self.office.context.replica_state(PartitionAndReplica(name, broker_id))
+    def _is_being_deleted(self, topic_partition: TopicPartition, broker_id: BrokerId) -> bool:
+        state = self.office.context.replica_state(PartitionAndReplica(topic_partition, broker_id))
         return state is ReplicaState.DELETION_STARTED
 
     def partitions_of(self, event: object) -> list[TopicPartition]:
@@ -341,7 +350,9 @@ def _assert_answers(channel: Channel, expect: Fields) -> None:
 def _merged(
     by_broker: Mapping[BrokerId, Mapping[TopicPartition, Any]],
 ) -> dict[TopicPartition, Any]:
-    return {name: row for rows in by_broker.values() for name, row in rows.items()}
+    return {
+        topic_partition: row for rows in by_broker.values() for topic_partition, row in rows.items()
+    }
 
 
 def _led(row: Any) -> LeaderAndIsr:

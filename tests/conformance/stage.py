@@ -202,14 +202,14 @@ class Stage:
         node = self.nodes.get(TopicZNode.path(topic))
         return None if node is None else TopicZNode.decode(node.data)
 
-    def leads(self, name: TopicPartition) -> tuple[BrokerId, int] | None:
+    def leads(self, topic_partition: TopicPartition) -> tuple[BrokerId, int] | None:
         """Return leader and leader epoch as ZooKeeper has them."""
-        stored = self.cluster.leadership(name)
+        stored = self.cluster.leadership(topic_partition)
         if stored is None:
             return None
         return stored.leader_and_isr.leader, stored.leader_and_isr.leader_epoch
 
-    def isr(self, name: TopicPartition) -> list[BrokerId]:
+    def isr(self, topic_partition: TopicPartition) -> list[BrokerId]:
         """Return the ISR as ZooKeeper has it, sorted."""
-        stored = self.cluster.leadership(name)
+        stored = self.cluster.leadership(topic_partition)
         return [] if stored is None else sorted(stored.leader_and_isr.isr)

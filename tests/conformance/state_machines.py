@@ -251,7 +251,9 @@ def _assert_metadata(term: WatchedTerm, expect: Fields) -> None:
                 told = {b for _, to in added for b in (everybody if to is None else to)}
                 assert sorted(told) == (everybody if receivers == "all" else sorted(receivers))
             for names in fields.expected("partitions"):
-                told_of = {p for partitions, _ in added for p in partitions}
+                told_of = {
+                    topic_partition for partitions, _ in added for topic_partition in partitions
+                }
                 assert told_of == set(map(partition, names))
 
 

@@ -108,7 +108,10 @@ def test_rec_04_who_stops_notes_the_high_watermark(pair: Cluster):
 
 
 def reassign(cluster: Cluster, targets: Mapping[TopicPartition, tuple[int, ...]]) -> None:
-    rows = tuple(ReassignablePartition(*name, replicas) for name, replicas in targets.items())
+    rows = tuple(
+        ReassignablePartition(*topic_partition, replicas)
+        for topic_partition, replicas in targets.items()
+    )
     cluster.request(AlterPartitionReassignmentsRequest(rows))
 
 
@@ -155,10 +158,13 @@ def test_ra_06_moves_are_throttled_until_the_throttle_is_taken_back():
     cluster.run_until_quiet()
     client = RecordClient(cluster)
     for number in range(10):
-        for name in current:
-            client.produce(name, f"{number}")
+        for topic_partition in current:
+            client.produce(topic_partition, f"{number}")
     moves = {
-        name: partition_move(ReplicaAssignment(current[name]), targets[name]) for name in current
+        topic_partition: partition_move(
+            ReplicaAssignment(current[topic_partition]), targets[topic_partition]
+        )
+        for topic_partition in current
     }
     assert reassigning_brokers(list(moves.values())) == {0, 1, 2, 3}
     named = {"leader": leader_throttles(moves), "follower": follower_throttles(moves)}
@@ -167,12 +173,15 @@ def test_ra_06_moves_are_throttled_until_the_throttle_is_taken_back():
     reassign(cluster, targets)
     pass_time(cluster, 30_000)
     assert is_moving(cluster)
-    for name in current:
-        client.produce(name, "those in sync are not throttled")
+    for topic_partition in current:
+        client.produce(topic_partition, "those in sync are not throttled")
     throttle(cluster, {side: dict.fromkeys(topics, "") for side, topics in named.items()}, 1)
     cluster.run_until_quiet()
     assert not is_moving(cluster)
-    assert all(client.values(name) == client.acked[name] for name in current)
+    assert all(
+        client.values(topic_partition) == client.acked[topic_partition]
+        for topic_partition in current
+    )
 
 
 @pytest.mark.parametrize("bounces", [False, True])
@@ -211,10 +220,13 @@ def lead(logs: LogManager, *partitions: int) -> ReplicaManager:
     return manager
 
 
-def append(manager: ReplicaManager, name: TopicPartition, value: bytes) -> Errors:
+def append(manager: ReplicaManager, topic_partition: TopicPartition, value: bytes) -> Errors:
     found: list[Errors] = []
     manager.produce(
-        1, {name: batch(value)}, 0, lambda outcomes: found.append(outcomes[name].error_code)
+        1,
+        {topic_partition: batch(value)},
+        0,
+        lambda outcomes: found.append(outcomes[topic_partition].error_code),
     )
     (error,) = found
     return error

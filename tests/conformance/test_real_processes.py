@@ -90,8 +90,8 @@ class RealActions:
 
     def do_create_topic(self, step: Fields) -> None:
         """Create a topic of one partition."""
-        name = self._partition(step)
-        self.cluster.create_topic_on(name.topic, [self._brokers(step.take("replicas"))])
+        topic_partition = self._partition(step)
+        self.cluster.create_topic_on(topic_partition.topic, [self._brokers(step.take("replicas"))])
 
     def do_write_assignment(self, step: Fields) -> None:
         """Overwrite a topic's assignment."""
@@ -118,15 +118,15 @@ class RealActions:
 
     def do_reassign_zk(self, step: Fields) -> None:
         """Write what is to be moved."""
-        name, target = self._partition(step), self._brokers(step.take("target"))
-        data = ReassignPartitionsZNode.encode({name: target})
+        topic_partition, target = self._partition(step), self._brokers(step.take("target"))
+        data = ReassignPartitionsZNode.encode({topic_partition: target})
         self._apply(Create(ReassignPartitionsZNode.PATH, data))
 
     def do_preferred_zk(self, step: Fields) -> None:
         """Write which partitions their preferred replicas shall lead."""
         wished = map(partition, step.take("tps"))
-        names = [TopicPartition(self._topic(topic), number) for topic, number in wished]
-        data = PreferredReplicaElectionZNode.encode(names)
+        topic_partitions = [TopicPartition(self._topic(topic), number) for topic, number in wished]
+        data = PreferredReplicaElectionZNode.encode(topic_partitions)
         self._apply(Create(PreferredReplicaElectionZNode.PATH, data))
 
     def do_delete_topic_zk(self, step: Fields) -> None:
@@ -169,7 +169,7 @@ class RealActions:
 
     def do_expect_state(self, step: Fields) -> None:
         """Somebody leads in some epoch."""
-        name = self._partition(step)
+        topic_partition = self._partition(step)
         leader = step.take("leader")
         wanted = (
             step.take("controller_epoch"),
@@ -178,22 +178,23 @@ class RealActions:
         )
 
         def found() -> tuple[int, BrokerId, int]:
-            state = self.cluster.partition_states(name.topic)[name.partition]
+            state = self.cluster.partition_states(topic_partition.topic)[topic_partition.partition]
             now = state.leader_and_isr
             return state.controller_epoch, now.leader, now.leader_epoch
 
-        eventually(lambda: found() == wanted, f"{name} is {wanted}")
+        eventually(lambda: found() == wanted, f"{topic_partition} is {wanted}")
 
     def do_expect_assignment(self, step: Fields) -> None:
         """A partition is assigned to these."""
-        name = self._partition(step)
+        topic_partition = self._partition(step)
         wanted = ReplicaAssignment(
             self._brokers(step.take("replicas")),
             self._brokers(step.take("adding")),
             self._brokers(step.take("removing")),
         )
         eventually(
-            lambda: self._assignments(name.topic)[name.partition] == wanted, f"{name}: {wanted}"
+            lambda: self._assignments(topic_partition.topic)[topic_partition.partition] == wanted,
+            f"{topic_partition}: {wanted}",
         )
 
     def do_expect_path(self, step: Fields) -> None:
@@ -213,17 +214,17 @@ class RealActions:
 
     def do_expect_logs_present(self, step: Fields) -> None:
         """Every replica obeys: it is in sync with a leader that knows it."""
-        name = self._partition(step)
+        topic_partition = self._partition(step)
         step.take("on")
-        self.cluster.await_isrs(name.topic, {0, 1, 2})
+        self.cluster.await_isrs(topic_partition.topic, {0, 1, 2})
 
     def do_expect_logs_gone(self, step: Fields) -> None:
         """No broker knows the partition."""
-        name = self._partition(step)
+        topic_partition = self._partition(step)
         step.take("on")
         for broker_id in (0, 1, 2):
             known = {p.topic for p in self.cluster.metadata(broker_id).partitions}
-            assert name.topic not in known
+            assert topic_partition.topic not in known
 
 
 @pytest.mark.parametrize("name", CHOSEN)

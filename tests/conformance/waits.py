@@ -63,18 +63,24 @@ class Waits:
 
     def do_wait_isr(self, step: Fields) -> None:
         """Wait for an ISR."""
-        name, isr = self._partition(step), sorted(self.stage.brokers(step.take("isr")))
-        self.stage.eventually(f"{name} has ISR {isr}", lambda: self.stage.isr(name) == isr)
+        topic_partition, isr = self._partition(step), sorted(self.stage.brokers(step.take("isr")))
+        self.stage.eventually(
+            f"{topic_partition} has ISR {isr}", lambda: self.stage.isr(topic_partition) == isr
+        )
 
     def do_wait_isr_contains(self, step: Fields) -> None:
         """Wait for a member."""
-        name, broker_id = self._partition(step), self.broker(step.take("broker"))
-        self.stage.eventually(f"{broker_id} is in sync", lambda: broker_id in self.stage.isr(name))
+        topic_partition, broker_id = self._partition(step), self.broker(step.take("broker"))
+        self.stage.eventually(
+            f"{broker_id} is in sync", lambda: broker_id in self.stage.isr(topic_partition)
+        )
 
     def do_wait_isr_size(self, step: Fields) -> None:
         """Wait for a number of members."""
-        name, count = self._partition(step), step.take("n")
-        self.stage.eventually(f"{count} in sync", lambda: len(self.stage.isr(name)) == count)
+        topic_partition, count = self._partition(step), step.take("n")
+        self.stage.eventually(
+            f"{count} in sync", lambda: len(self.stage.isr(topic_partition)) == count
+        )
 
     def _partition(self, step: Fields) -> TopicPartition:
         return partition(step.take("tp", f"{self.stage.topics[0]}-0"))
@@ -98,6 +104,10 @@ class Waits:
 
         def is_absent() -> bool:
             brokers = self.cluster.brokers.values()
-            return not any(n.topic == topic for b in brokers for n in b.cache.snapshot.partitions)
+            return not any(
+                topic_partition.topic == topic
+                for b in brokers
+                for topic_partition in b.cache.snapshot.partitions
+            )
 
         self.stage.eventually(f"nobody knows {topic}", is_absent)

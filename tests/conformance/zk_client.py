@@ -129,15 +129,19 @@ class Client:
         return read
 
     def put_state(
-        self, name: TopicPartition, leader: BrokerId, isr: tuple[BrokerId, ...], **fields: int
+        self,
+        topic_partition: TopicPartition,
+        leader: BrokerId,
+        isr: tuple[BrokerId, ...],
+        **fields: int,
     ) -> None:
         """Write a partition's state."""
         data = TopicPartitionStateZNode.encode(leadership(leader, isr, **fields))
-        self.put(TopicPartitionStateZNode.path(name), data)
+        self.put(TopicPartitionStateZNode.path(topic_partition), data)
 
-    def state(self, name: TopicPartition) -> LeaderIsrAndControllerEpoch | None:
+    def state(self, topic_partition: TopicPartition) -> LeaderIsrAndControllerEpoch | None:
         """Return a partition's state."""
-        node = self.node(TopicPartitionStateZNode.path(name))
+        node = self.node(TopicPartitionStateZNode.path(topic_partition))
         if node is None:
             return None
         return TopicPartitionStateZNode.decode(node.data, node.stat.version)

@@ -58,10 +58,15 @@ class Acceptance:
         zookeeper, context = self._cluster.zookeeper, broker.controller.context
         epoch, zxid, request = context.epoch, zookeeper.zxid, event.request
         rows = {row.topic_partition: row for row in request.partitions}
-        objections = {name: self._objection(context, request, row) for name, row in rows.items()}
-        before = {name: _now(context, row) for name, row in rows.items()}
+        objections = {
+            topic_partition: self._objection(context, request, row)
+            for topic_partition, row in rows.items()
+        }
+        before = {topic_partition: _now(context, row) for topic_partition, row in rows.items()}
         self._history.check()
-        current = {name: self._history.current.get(name) for name in rows}
+        current = {
+            topic_partition: self._history.current.get(topic_partition) for topic_partition in rows
+        }
         effects = broker.handle(event)
         written = zookeeper.transactions[zxid - zookeeper.zxid :] if zookeeper.zxid > zxid else []
         is_alone = all(t.session_id == broker.session.session_id for t in written)
@@ -70,18 +75,20 @@ class Acceptance:
         if response is None or not is_same_term:
             return effects
         answered = {row.topic_partition: row.error_code for row in response.partitions}
-        for name, row in rows.items():
-            error = answered.get(name, response.error_code)
+        for topic_partition, row in rows.items():
+            error = answered.get(topic_partition, response.error_code)
             where = f"broker {broker.broker_id}: {error.name} for {row} of {request.broker_id}"
-            where = f"{where}, {before[name]} → {_now(context, row)}"
-            if objections[name]:
+            where = f"{where}, {before[topic_partition]} → {_now(context, row)}"
+            if objections[topic_partition]:
                 is_refused = error is not Errors.NONE
-                assert is_refused, f"ProposalAccepted although {objections[name]}: {where}"
-                is_written = _is_changed_to(row, before[name], _now(context, row))
+                assert is_refused, (
+                    f"ProposalAccepted although {objections[topic_partition]}: {where}"
+                )
+                is_written = _is_changed_to(row, before[topic_partition], _now(context, row))
                 assert not is_written or not is_alone, f"ProposalRefusedAndWritten: {where}"
-            elif self._cluster.zookeeper.is_denied(TopicPartitionStateZNode.path(name)):
+            elif self._cluster.zookeeper.is_denied(TopicPartitionStateZNode.path(topic_partition)):
                 pass  # it may have been written before it was denied, or not
-            elif is_alone and current[name] == before[name]:
+            elif is_alone and current[topic_partition] == before[topic_partition]:
                 assert error is Errors.NONE, f"ProposalRefused without a reason: {where}"
         return effects
 
@@ -106,10 +113,10 @@ class Acceptance:
         if epochs.get(request.broker_id) != request.broker_epoch:
             meet_if(True, Situation.PROPOSAL_OF_EARLIER_LIFE)
             return "its sender lives in another epoch"
-        name, now = row.topic_partition, _now(context, row)
+        topic_partition, now = row.topic_partition, _now(context, row)
         if now is None or row.topic_id not in (None, context.topic_id(row.topic)):
             return "the partition is unknown"
-        is_moved = name in context.partitions_being_reassigned
+        is_moved = topic_partition in context.partitions_being_reassigned
         if context.is_topic_queued_for_deletion(row.topic) and not is_moved:
             return "the topic is to be deleted"
         if row.leader_epoch != now.leader_epoch:

@@ -204,7 +204,9 @@ class Admins:
         path = ReassignPartitionsZNode.PATH
         node = self._cluster.zookeeper.node(path) if path in paths else None
         if node is not None and node.data != GARBAGE:
-            more = {partition: self._replicas() for partition in self._some_partitions()}
+            more = {
+                topic_partition: self._replicas() for topic_partition in self._some_partitions()
+            }
             wanted = {**more, **ReassignPartitionsZNode.decode(node.data)}
             self._note("write %s %s", path, wanted)
             self._cluster.zookeeper.put(path, ReassignPartitionsZNode.encode(wanted))
@@ -233,9 +235,9 @@ class Admins:
             return
         rows = tuple(
             ReassignablePartition(
-                *partition, None if self._random.random() < 0.2 else self._replicas()
+                *topic_partition, None if self._random.random() < 0.2 else self._replicas()
             )
-            for partition in partitions
+            for topic_partition in partitions
         )
         self._note("reassign %s", [(f"{row.topic}-{row.partition}", row.replicas) for row in rows])
         self._ask(AlterPartitionReassignmentsRequest(rows))
@@ -245,7 +247,7 @@ class Admins:
         path = ReassignPartitionsZNode.PATH
         if not partitions or self._cluster.zookeeper.node(path):
             return  # tools wait until the last one is done
-        targets = {partition: self._replicas() for partition in partitions}
+        targets = {topic_partition: self._replicas() for topic_partition in partitions}
         is_garbage = self._random.random() < 0.1
         self._note("write %s %s", path, "garbage" if is_garbage else targets)
         data = GARBAGE if is_garbage else ReassignPartitionsZNode.encode(targets)

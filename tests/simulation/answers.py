@@ -67,9 +67,9 @@ class Answers:
 
     def _check_elected(self, kind: ElectionType, response: ElectLeadersResponse) -> None:
         for row in response.partitions:
-            partition = TopicPartition(row.topic, row.partition)
-            assignment = self._history.assignment(partition)
-            now = self._history.current.get(partition)
+            topic_partition = TopicPartition(row.topic, row.partition)
+            assignment = self._history.assignment(topic_partition)
+            now = self._history.current.get(topic_partition)
             if row.error_code is not Errors.NONE or now is None or assignment is None:
                 continue
             assert now.leader == row.leader, f"{row} leads, says the answer, not {now}"
@@ -83,15 +83,17 @@ class Answers:
     ) -> None:
         targets = {TopicPartition(r.topic, r.partition): r.replicas for r in request.partitions}
         for row in response.partitions:
-            partition = TopicPartition(row.topic, row.partition)
-            assignment = self._history.assignment(partition)
+            topic_partition = TopicPartition(row.topic, row.partition)
+            assignment = self._history.assignment(topic_partition)
             if row.error_code is not Errors.NONE or assignment is None:
                 continue
-            target = targets[partition]
+            target = targets[topic_partition]
             if target is None:
-                assert not assignment.adding_replicas, f"{partition} is moved on: {assignment}"
+                assert not assignment.adding_replicas, (
+                    f"{topic_partition} is moved on: {assignment}"
+                )
             else:
-                assert assignment.target_replicas == target, f"{partition}: {assignment}"
+                assert assignment.target_replicas == target, f"{topic_partition}: {assignment}"
 
     def _check_remaining(
         self, ruler: SimulatedBroker, exchange: Exchange, remaining: set[TopicPartition]
@@ -100,17 +102,19 @@ class Answers:
         assert isinstance(request, ControlledShutdownRequest)
         leaver = request.broker_id
         led = {
-            partition
-            for partition, now in self._history.current.items()
+            topic_partition
+            for topic_partition, now in self._history.current.items()
             if now.leader == leaver
-            and partition not in context.unreadable_partitions
-            and len(context.partition_replica_assignment(partition)) > 1
-            and not context.is_topic_queued_for_deletion(partition.topic)
+            and topic_partition not in context.unreadable_partitions
+            and len(context.partition_replica_assignment(topic_partition)) > 1
+            and not context.is_topic_queued_for_deletion(topic_partition.topic)
         }
         assert led <= remaining, f"broker {leaver} is let go and leads {led - remaining}"
-        for partition in remaining - led:
-            current = self._history.current.get(partition)
-            assert current is None or current.leader == leaver, f"{leaver} leads not: {partition}"
+        for topic_partition in remaining - led:
+            current = self._history.current.get(topic_partition)
+            assert current is None or current.leader == leaver, (
+                f"{leaver} leads not: {topic_partition}"
+            )
         is_same_life = context.live_broker_epochs.get(leaver) == request.broker_epoch
         has_asked_once = self._history.leave_requests[request] == 1
         if (
@@ -127,8 +131,8 @@ class Answers:
         patience_ms = ruler.settings.controlled_shutdown_ack_timeout_ms
         if self._cluster.now_ms - exchange.sent_ms >= patience_ms:
             return
-        for partition, (leader, epoch, by) in self._history.successors(request.broker_id):
-            current = self._history.current.get(partition)
+        for topic_partition, (leader, epoch, by) in self._history.successors(request.broker_id):
+            current = self._history.current.get(topic_partition)
             is_current = current is not None and (current.leader, current.leader_epoch) == (
                 leader,
                 epoch,
@@ -136,22 +140,22 @@ class Answers:
             if (
                 by == ruler.shutdowns_begun.get(exchange)
                 and is_current
-                and self._could_hear(ruler, leader, partition)
+                and self._could_hear(ruler, leader, topic_partition)
             ):
-                hosted = self._cluster.brokers[leader].replica_manager.partitions[partition]
+                hosted = self._cluster.brokers[leader].replica_manager.partitions[topic_partition]
                 assert hosted.leader_epoch >= epoch, (
                     f"broker {request.broker_id} is let go, and {leader} does not lead: {hosted}"
                 )
 
     def _could_hear(
-        self, ruler: SimulatedBroker, leader: BrokerId, partition: TopicPartition
+        self, ruler: SimulatedBroker, leader: BrokerId, topic_partition: TopicPartition
     ) -> bool:
         broker, context = self._cluster.brokers.get(leader), ruler.controller.context
         if broker is None or context.live_broker_epochs.get(leader) != broker.broker_epoch:
             return False
-        hosted = broker.replica_manager.partitions.get(partition)
+        hosted = broker.replica_manager.partitions.get(topic_partition)
         return (
             hosted is not None
             and hosted.role is not Role.OFFLINE
-            and hosted.topic_id == context.topic_id(partition.topic)
+            and hosted.topic_id == context.topic_id(topic_partition.topic)
         )

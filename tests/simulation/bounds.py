@@ -71,11 +71,14 @@ class Bounds:
         """Return how many controllers there were, and the leader epochs of all partitions."""
         history = self._history
         history.check()
-        of_partitions = {self._key(n): now.leader_epoch for n, now in history.current.items()}
+        of_partitions = {
+            self._key(topic_partition): now.leader_epoch
+            for topic_partition, now in history.current.items()
+        }
         return {CONTROLLERS: history.elections, **of_partitions}
 
-    def _key(self, name: TopicPartition) -> str:
-        return f"{name} {self._history.topic_id(name.topic)}"
+    def _key(self, topic_partition: TopicPartition) -> str:
+        return f"{topic_partition} {self._history.topic_id(topic_partition.topic)}"
 
     def _moves_asked_for(self) -> Counter[str]:
         """Return how many requests there are to move each partition that nobody has read yet."""
@@ -98,18 +101,22 @@ class Bounds:
     def _unled(self) -> list[TopicPartition]:
         """Return the partitions that nobody alive leads although a member of the ISR could."""
         return [
-            name
-            for name, now in self._history.current.items()
+            topic_partition
+            for topic_partition, now in self._history.current.items()
             if now.leader not in self._cluster.brokers
-            and any(self._could_lead(member, name) for member in now.isr)
-            and self._cluster.zookeeper.node(DeleteTopicsTopicZNode.path(name.topic)) is None
+            and any(self._could_lead(member, topic_partition) for member in now.isr)
+            and self._cluster.zookeeper.node(DeleteTopicsTopicZNode.path(topic_partition.topic))
+            is None
         ]
 
-    def _could_lead(self, broker_id: BrokerId, name: TopicPartition) -> bool:
+    def _could_lead(self, broker_id: BrokerId, topic_partition: TopicPartition) -> bool:
         if broker_id not in self._cluster.brokers or self._is_leaving(broker_id):
             return False
         disk = self._cluster.disks[broker_id]
-        return disk.get(name) is not None and disk.suspects().end_of(name) is None
+        return (
+            disk.get(topic_partition) is not None
+            and disk.suspects().end_of(topic_partition) is None
+        )
 
     def _is_leaving(self, broker_id: BrokerId) -> bool:
         """Whether it asked to shut down: until it is known to stay nothing is given to it."""

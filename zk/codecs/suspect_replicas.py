@@ -53,8 +53,14 @@ def encode(suspects: SuspectReplicas) -> list[bytes]:
     """Return the contents of the znodes; none when nothing is suspect."""
     if not suspects:
         return []
-    rows = [(tp, [tp.partition, *end]) for tp, end in sorted(suspects.ends.items())]
-    rows += [(tp, [tp.partition]) for tp in sorted(suspects.sound or ())]
+    rows = [
+        (topic_partition, [topic_partition.partition, *end])
+        for topic_partition, end in sorted(suspects.ends.items())
+    ]
+    rows += [
+        (topic_partition, [topic_partition.partition])
+        for topic_partition in sorted(suspects.sound or ())
+    ]
     chunks = [rows[start : start + MAX_ROWS] for start in range(0, len(rows), MAX_ROWS)] or [[]]
     return [
         orjson.dumps(

@@ -344,7 +344,7 @@ class ZkControllerStore(
         topic_ids: Mapping[str, TopicId | None] | None = None,
     ) -> Mapping[TopicPartition, int | WriteError]:
         """Create the nodes of partitions and their states, parents first."""
-        topics = dict.fromkeys(partition.topic for partition in states)
+        topics = dict.fromkeys(topic_partition.topic for topic_partition in states)
         parents: list[Write] = [
             [
                 Create(
@@ -356,30 +356,31 @@ class ZkControllerStore(
         ]
         self._write_fenced(parents, epoch_zk_version)
         state_nodes = {
-            partition: Create(
-                znodes.TopicPartitionStateZNode.path(partition),
+            topic_partition: Create(
+                znodes.TopicPartitionStateZNode.path(topic_partition),
                 znodes.TopicPartitionStateZNode.encode(state),
             )
-            for partition, state in states.items()
+            for topic_partition, state in states.items()
         }
         writes: dict[TopicPartition, Write] = {
-            partition: [Create(znodes.TopicPartitionZNode.path(partition)), state_node]
-            for partition, state_node in state_nodes.items()
+            topic_partition: [Create(znodes.TopicPartitionZNode.path(topic_partition)), state_node]
+            for topic_partition, state_node in state_nodes.items()
         }
         outcomes = self._write_each(writes, epoch_zk_version)
         half_made = [
-            partition
-            for partition, outcome in outcomes.items()
+            topic_partition
+            for topic_partition, outcome in outcomes.items()
             if outcome == WriteRefused(WriteError.NODE_EXISTS, 0)
         ]
         outcomes |= self._write_each(
-            {partition: [state_nodes[partition]] for partition in half_made}, epoch_zk_version
+            {topic_partition: [state_nodes[topic_partition]] for topic_partition in half_made},
+            epoch_zk_version,
         )
         return {
-            partition: outcome.error
+            topic_partition: outcome.error
             if isinstance(outcome, WriteRefused)
             else INITIAL_PARTITION_EPOCH
-            for partition, outcome in outcomes.items()
+            for topic_partition, outcome in outcomes.items()
         }
 
     def update_partition_states(
@@ -390,18 +391,18 @@ class ZkControllerStore(
         """Replace ``state`` znodes, each on condition of its partition epoch."""
         outcomes = self._write_each(
             {
-                partition: [
+                topic_partition: [
                     SetData(
-                        znodes.TopicPartitionStateZNode.path(partition),
+                        znodes.TopicPartitionStateZNode.path(topic_partition),
                         znodes.TopicPartitionStateZNode.encode(state),
                         state.leader_and_isr.partition_epoch,
                     )
                 ]
-                for partition, state in states.items()
+                for topic_partition, state in states.items()
             },
             epoch_zk_version,
         )
-        return {partition: _version_or_error(o) for partition, o in outcomes.items()}
+        return {topic_partition: _version_or_error(o) for topic_partition, o in outcomes.items()}
 
     # --- inside ---
 
@@ -422,17 +423,21 @@ def read_partition_states(
     ``zxids`` is filled with the zxid at which each was written last.
     """
     ordered = list(partitions)
-    nodes = zookeeper.get_many([znodes.TopicPartitionStateZNode.path(p) for p in ordered])
+    nodes = zookeeper.get_many(
+        [znodes.TopicPartitionStateZNode.path(topic_partition) for topic_partition in ordered]
+    )
     states: dict[TopicPartition, LeaderIsrAndControllerEpoch | BadDataError] = {}
-    for partition, node in zip(ordered, nodes, strict=True):
+    for topic_partition, node in zip(ordered, nodes, strict=True):
         if node is None:
             continue
         try:
-            states[partition] = znodes.TopicPartitionStateZNode.decode(node.data, node.stat.version)
+            states[topic_partition] = znodes.TopicPartitionStateZNode.decode(
+                node.data, node.stat.version
+            )
             if zxids is not None:
-                zxids[partition] = node.stat.mzxid
+                zxids[topic_partition] = node.stat.mzxid
         except BadDataError as error:
-            states[partition] = error
+            states[topic_partition] = error
     return states
 
 

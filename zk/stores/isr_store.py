@@ -67,23 +67,31 @@ class ZkIsrStore:
             if row.topic_partition in controller_epochs and row.topic_partition not in ineligible
         }
         outcomes = self._write(wanted)
-        contested = [p for p, outcome in outcomes.items() if outcome is WriteError.BAD_VERSION]
+        contested = [
+            topic_partition
+            for topic_partition, outcome in outcomes.items()
+            if outcome is WriteError.BAD_VERSION
+        ]
         stored = read_partition_states(self._zookeeper, contested) if contested else {}
         altered = []
         for row in request.partitions:
-            partition = row.topic_partition
-            outcome = outcomes.get(partition, WriteError.NO_NODE)
+            topic_partition = row.topic_partition
+            outcome = outcomes.get(topic_partition, WriteError.NO_NODE)
             if isinstance(outcome, int):
-                leadership = wanted[partition].leader_and_isr.with_partition_epoch(outcome)
-                altered.append(_altered(partition, Errors.NONE, leadership))
-            elif partition in ineligible:
-                altered.append(AlteredPartition(*partition, Errors.INELIGIBLE_REPLICA))
-            elif partition in stored:
-                altered.append(_contested(partition, wanted[partition], stored[partition]))
+                leadership = wanted[topic_partition].leader_and_isr.with_partition_epoch(outcome)
+                altered.append(_altered(topic_partition, Errors.NONE, leadership))
+            elif topic_partition in ineligible:
+                altered.append(AlteredPartition(*topic_partition, Errors.INELIGIBLE_REPLICA))
+            elif topic_partition in stored:
+                altered.append(
+                    _contested(topic_partition, wanted[topic_partition], stored[topic_partition])
+                )
             elif outcome is WriteError.NO_NODE:
-                altered.append(AlteredPartition(*partition, Errors.UNKNOWN_TOPIC_OR_PARTITION))
+                altered.append(
+                    AlteredPartition(*topic_partition, Errors.UNKNOWN_TOPIC_OR_PARTITION)
+                )
             else:  # by its ACL: to be tried again
-                altered.append(AlteredPartition(*partition, Errors.UNKNOWN_SERVER_ERROR))
+                altered.append(AlteredPartition(*topic_partition, Errors.UNKNOWN_SERVER_ERROR))
         return AlterPartitionResponse(Errors.NONE, tuple(altered))
 
     def announce(self, partitions: Sequence[TopicPartition]) -> None:
@@ -128,21 +136,23 @@ class ZkIsrStore:
         writes = [
             [
                 SetData(
-                    TopicPartitionStateZNode.path(partition),
+                    TopicPartitionStateZNode.path(topic_partition),
                     TopicPartitionStateZNode.encode(state),
                     state.leader_and_isr.partition_epoch,
                 )
             ]
-            for partition, state in states.items()
+            for topic_partition, state in states.items()
         ]
         found: dict[TopicPartition, int | WriteError] = {}
-        for partition, outcome in zip(states, write_unfenced(self._zookeeper, writes), strict=True):
+        for topic_partition, outcome in zip(
+            states, write_unfenced(self._zookeeper, writes), strict=True
+        ):
             if isinstance(outcome, WriteRefused):
-                found[partition] = outcome.error
+                found[topic_partition] = outcome.error
             else:
                 stat = outcome[0]
                 assert isinstance(stat, ZnodeStat)
-                found[partition] = stat.version
+                found[topic_partition] = stat.version
         return found
 
 
@@ -173,29 +183,29 @@ def _may_be_registered_with(node: Znode | None, broker_epoch: int) -> bool:
 
 
 def _contested(
-    partition: TopicPartition,
+    topic_partition: TopicPartition,
     wanted: LeaderIsrAndControllerEpoch,
     stored: LeaderIsrAndControllerEpoch | BadDataError,
 ) -> AlteredPartition:
     """Answer a proposal whose condition failed by what is stored instead."""
     if isinstance(stored, BadDataError):
-        return AlteredPartition(*partition, Errors.UNKNOWN_SERVER_ERROR)
+        return AlteredPartition(*topic_partition, Errors.UNKNOWN_SERVER_ERROR)
     found = stored.leader_and_isr
     proposed = wanted.leader_and_isr
     if stored == wanted._replace(
         leader_and_isr=proposed.with_partition_epoch(found.partition_epoch)
     ):
-        return _altered(partition, Errors.NONE, found)
+        return _altered(topic_partition, Errors.NONE, found)
     if found.leader_epoch > proposed.leader_epoch:
-        return _altered(partition, Errors.FENCED_LEADER_EPOCH, found)
-    return _altered(partition, Errors.INVALID_UPDATE_VERSION, found)
+        return _altered(topic_partition, Errors.FENCED_LEADER_EPOCH, found)
+    return _altered(topic_partition, Errors.INVALID_UPDATE_VERSION, found)
 
 
 def _altered(
-    partition: TopicPartition, error: Errors, leadership: LeaderAndIsr
+    topic_partition: TopicPartition, error: Errors, leadership: LeaderAndIsr
 ) -> AlteredPartition:
     return AlteredPartition(
-        *partition,
+        *topic_partition,
         error,
         leadership.leader,
         leadership.leader_epoch,

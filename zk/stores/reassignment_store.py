@@ -44,11 +44,15 @@ class ZkReassignmentStore(WatchingStore):
 
     def watch_partition_states(self, partitions: Collection[TopicPartition]) -> None:
         """Watch ``state`` znodes; those that do not exist are left out."""
-        self._read_and_watch([TopicPartitionStateZNode.path(p) for p in partitions])
+        self._read_and_watch(
+            [TopicPartitionStateZNode.path(topic_partition) for topic_partition in partitions]
+        )
 
     def unwatch_partition_states(self, partitions: Collection[TopicPartition]) -> None:
         """Drop the watches of ``watch_partition_states``."""
-        self._unwatch([TopicPartitionStateZNode.path(p) for p in partitions])
+        self._unwatch(
+            [TopicPartitionStateZNode.path(topic_partition) for topic_partition in partitions]
+        )
 
 
 def _decode(node: Znode) -> dict[TopicPartition, tuple[BrokerId, ...]] | BadDataError:
@@ -65,7 +69,11 @@ def _without(
     wanted = _decode(node)
     if isinstance(wanted, BadDataError):
         return Delete(ReassignPartitionsZNode.PATH, node.stat.version)
-    left = {p: target for p, target in wanted.items() if settled.get(p) != target}
+    left = {
+        topic_partition: target
+        for topic_partition, target in wanted.items()
+        if settled.get(topic_partition) != target
+    }
     if not left:
         return Delete(ReassignPartitionsZNode.PATH, node.stat.version)
     if len(left) == len(wanted):

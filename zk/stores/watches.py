@@ -77,7 +77,9 @@ def controller_event(watch: WatchEvent, broker_id: BrokerId) -> ControllerEvent 
         case WatchKind.CHANGED | WatchKind.DELETED, TopicsZNode.PATH:
             return PartitionModifications(name)
         case WatchKind.CHANGED, _:
-            partition = TopicPartitionStateZNode.partition_of(path)
-            return None if partition is None else PartitionReassignmentIsrChange(partition)
+            topic_partition = TopicPartitionStateZNode.partition_of(path)
+            return (
+                None if topic_partition is None else PartitionReassignmentIsrChange(topic_partition)
+            )
         case _:
             return None

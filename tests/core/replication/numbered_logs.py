@@ -53,7 +53,10 @@ class NumberedLogs(NotesInMemory):
 
     def suspects(self) -> SuspectReplicas:
         """Return the suspect replicas and where their logs end."""
-        ends = {name: LogEnd(-1, self.ends.get(name, 0)) for name in sorted(self.suspect)}
+        ends = {
+            topic_partition: LogEnd(-1, self.ends.get(topic_partition, 0))
+            for topic_partition in sorted(self.suspect)
+        }
         return SuspectReplicas(ends)
 
     def is_suspect(self, topic_partition: TopicPartition) -> bool:
@@ -76,7 +79,7 @@ class NumberedLogs(NotesInMemory):
 
     def hosted(self) -> Mapping[TopicPartition, TopicId | None]:
         """Return every log and the topic id it was created for."""
-        return {name: log.topic_id for name, log in self._logs.items()}
+        return {topic_partition: log.topic_id for topic_partition, log in self._logs.items()}
 
     def get(self, topic_partition: TopicPartition) -> PartitionLog | None:
         """Return a log."""
@@ -146,10 +149,10 @@ class NumberedLog:
     size = 0
     taken_back_to = -1
 
-    def __init__(self, logs: NumberedLogs, name: TopicPartition) -> None:
+    def __init__(self, logs: NumberedLogs, topic_partition: TopicPartition) -> None:
         self.topic_id: TopicId | None = None
         self._logs = logs
-        self._name = name
+        self._name = topic_partition
 
     @property
     def log_start_offset(self) -> int:

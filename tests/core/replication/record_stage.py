@@ -128,17 +128,17 @@ class RecordBroker:
         assert isinstance(response, LeaderAndIsrResponse)
         return {error.topic_partition: error.error_code for error in response.partition_errors}
 
-    def hosted(self, partition: TopicPartition = T0) -> Partition:
+    def hosted(self, topic_partition: TopicPartition = T0) -> Partition:
         """Return a replica."""
-        return self.manager.partitions[partition]
+        return self.manager.partitions[topic_partition]
 
-    def log(self, partition: TopicPartition = T0) -> MemoryLog:
+    def log(self, topic_partition: TopicPartition = T0) -> MemoryLog:
         """Return a log."""
-        return self.logs.log(partition)
+        return self.logs.log(topic_partition)
 
-    def values(self, partition: TopicPartition = T0) -> list[bytes | None]:
+    def values(self, topic_partition: TopicPartition = T0) -> list[bytes | None]:
         """Return what the records of a log say."""
-        return [record.value for record in self.log(partition).records()]
+        return [record.value for record in self.log(topic_partition).records()]
 
     # --- clients ---
 
@@ -149,10 +149,10 @@ class RecordBroker:
         return Asked(self.manager, lambda r: self.manager.produce(acks, records, self.now_ms, r))
 
     def produce(
-        self, *values: bytes, acks: int = -1, partition: TopicPartition = T0
+        self, *values: bytes, acks: int = -1, topic_partition: TopicPartition = T0
     ) -> Asked[Mapping[TopicPartition, ProducedPartition]]:
         """Produce one batch."""
-        return self.produce_to({partition: batch(*values)}, acks)
+        return self.produce_to({topic_partition: batch(*values)}, acks)
 
     def consume(
         self,
@@ -165,8 +165,8 @@ class RecordBroker:
         """Consume from some offsets on."""
         request = ConsumerFetch(
             {
-                name: ConsumerPosition(at, 2**20) if isinstance(at, int) else at
-                for name, at in positions.items()
+                topic_partition: ConsumerPosition(at, 2**20) if isinstance(at, int) else at
+                for topic_partition, at in positions.items()
             },
             min_bytes,
             max_bytes,
@@ -223,7 +223,9 @@ def rows(response: FetchResponse) -> dict[TopicPartition, FetchedPartition]:
 def fetched_values(response: FetchResponse) -> dict[TopicPartition, list[bytes | None]]:
     """Return what the records in an answer say."""
     return {
-        name: values_of(row.records) for name, row in response.partitions() if len(row.records) > 0
+        topic_partition: values_of(row.records)
+        for topic_partition, row in response.partitions()
+        if len(row.records) > 0
     }
 
 

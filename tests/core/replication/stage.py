@@ -80,27 +80,27 @@ class Broker:
 
     def stop(
         self,
-        partition: TopicPartition,
+        topic_partition: TopicPartition,
         leader_epoch: int,
         *,
         delete: bool,
         id: TopicId | None = A,
     ) -> Errors:
         """Send a StopReplica for one partition and return its error."""
-        response = self.handle(stop_replica(partition, leader_epoch, delete=delete, id=id))
+        response = self.handle(stop_replica(topic_partition, leader_epoch, delete=delete, id=id))
         assert isinstance(response, StopReplicaResponse)
         assert response.error_code is Errors.NONE
         (error,) = response.partition_errors
-        assert error.topic_partition == partition
+        assert error.topic_partition == topic_partition
         return error.error_code
 
-    def hosted(self, partition: TopicPartition = T0) -> Partition:
+    def hosted(self, topic_partition: TopicPartition = T0) -> Partition:
         """Return a partition that must be there."""
-        return self.manager.partitions[partition]
+        return self.manager.partitions[topic_partition]
 
-    def role(self, partition: TopicPartition) -> Role | None:
+    def role(self, topic_partition: TopicPartition) -> Role | None:
         """Return the role of a partition that may be there."""
-        hosted = self.manager.partitions.get(partition)
+        hosted = self.manager.partitions.get(topic_partition)
         return None if hosted is None else hosted.role
 
     def meet(self, brokers: Mapping[int, int]) -> None:
@@ -182,19 +182,22 @@ def leader_and_isr(
 ) -> LeaderAndIsrRequest:
     """Return orders for partitions."""
     states: dict[str, tuple[LeaderAndIsrPartition, ...]] = {}
-    for tp, row in rows.items():
-        orders = states.get(tp.topic, ())
-        states[tp.topic] = (*orders, row._replace(partition_index=tp.partition))
+    for topic_partition, row in rows.items():
+        orders = states.get(topic_partition.topic, ())
+        states[topic_partition.topic] = (
+            *orders,
+            row._replace(partition_index=topic_partition.partition),
+        )
     topics = tuple(LeaderAndIsrTopic(topic, id, orders) for topic, orders in states.items())
     return LeaderAndIsrRequest(type, topics, ())
 
 
 def stop_replica(
-    partition: TopicPartition, leader_epoch: int, *, delete: bool, id: TopicId | None = A
+    topic_partition: TopicPartition, leader_epoch: int, *, delete: bool, id: TopicId | None = A
 ) -> StopReplicaRequest:
     """Return a request to stop one replica."""
-    row = StopReplicaPartition(partition.partition, leader_epoch, delete)
-    return StopReplicaRequest((StopReplicaTopic(partition.topic, id, (row,)),))
+    row = StopReplicaPartition(topic_partition.partition, leader_epoch, delete)
+    return StopReplicaRequest((StopReplicaTopic(topic_partition.topic, id, (row,)),))
 
 
 def position(

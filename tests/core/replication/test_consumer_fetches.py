@@ -81,9 +81,9 @@ def test_who_says_an_epoch_must_say_the_right_one(
 
 
 def test_a_consumer_whose_log_leaves_the_leaders_is_told_where(leader: RecordBroker) -> None:
-    leader.produce(b"a", partition=T1)
+    leader.produce(b"a", topic_partition=T1)
     leader.order(1, EPOCH + 2, T1, isr=(1,), replicas=(1,))
-    leader.produce(b"b", partition=T1)
+    leader.produce(b"b", topic_partition=T1)
     position = ConsumerPosition(2, 2**20, -1, last_fetched_epoch=EPOCH + 1)
     answer = leader.consume({T1: position}).answer[T1]
     assert (answer.diverging_epoch, answer.diverging_end_offset) == (EPOCH, 1)
@@ -95,7 +95,7 @@ def test_who_does_not_lead_says_so(leader: RecordBroker) -> None:
     leader.order(NO_LEADER, 6, T1)
     unknown = TopicPartition("u", 0)
     answer = leader.consume({T0: 0, T1: 0, unknown: 0}).answer
-    assert {name: a.error_code for name, a in answer.items()} == {
+    assert {topic_partition: a.error_code for topic_partition, a in answer.items()} == {
         T0: Errors.NOT_LEADER_OR_FOLLOWER,
         T1: Errors.NOT_LEADER_OR_FOLLOWER,
         unknown: Errors.UNKNOWN_TOPIC_OR_PARTITION,
@@ -107,16 +107,16 @@ def test_who_does_not_lead_says_so(leader: RecordBroker) -> None:
 
 def fill(leader: RecordBroker, *partitions: TopicPartition) -> int:
     """Write three batches to each; return the size of one."""
-    for partition in partitions:
+    for topic_partition in partitions:
         for _ in range(3):
-            leader.produce(b"x" * 100, partition=partition)
+            leader.produce(b"x" * 100, topic_partition=topic_partition)
     return len(batch(b"x" * 100))
 
 
 def test_the_first_batch_comes_however_large_it_is(leader: RecordBroker) -> None:
     fill(leader, T1, T2)
     answer = leader.consume({T0: 2, T1: ConsumerPosition(0, 1), T2: 0}, max_bytes=1).answer
-    assert [len(consumed(answer[name])) for name in (T0, T1, T2)] == [0, 1, 0]
+    assert [len(consumed(answer[topic_partition])) for topic_partition in (T0, T1, T2)] == [0, 1, 0]
 
 
 def test_what_there_is_room_for_is_shared_in_the_order_of_the_request(
@@ -125,13 +125,13 @@ def test_what_there_is_room_for_is_shared_in_the_order_of_the_request(
     size = fill(leader, T1, T2)
     for order in ((T1, T2), (T2, T1)):
         answer = leader.consume(dict.fromkeys(order, 0), max_bytes=4 * size).answer
-        assert [len(consumed(answer[name])) for name in order] == [3, 1]
+        assert [len(consumed(answer[topic_partition])) for topic_partition in order] == [3, 1]
 
 
 def test_one_partition_has_no_more_than_its_own_limit(leader: RecordBroker) -> None:
     size = fill(leader, T1, T2)
     answer = leader.consume({T1: ConsumerPosition(0, 2 * size), T2: 0}).answer
-    assert [len(consumed(answer[name])) for name in (T1, T2)] == [2, 3]
+    assert [len(consumed(answer[topic_partition])) for topic_partition in (T1, T2)] == [2, 3]
 
 
 # --- waiting --------------------------------------------------------------------------------------
@@ -142,8 +142,8 @@ def test_who_has_everything_waits_for_the_next_record(leader: RecordBroker) -> N
     assert asked.is_waiting
     leader.produce(b"x", acks=1)
     assert asked.is_waiting, "it is not committed"
-    leader.produce(b"y", partition=T1)
-    assert [consumed(asked.answer[name]) for name in (T0, T1)] == [[], [b"y"]]
+    leader.produce(b"y", topic_partition=T1)
+    assert [consumed(asked.answer[topic_partition]) for topic_partition in (T0, T1)] == [[], [b"y"]]
     assert asked.answer[T1].high_watermark == 1
 
 
@@ -156,24 +156,33 @@ def test_a_high_watermark_that_moves_wakes_who_waits(leader: RecordBroker) -> No
 def test_who_wants_more_waits_for_more(leader: RecordBroker) -> None:
     size = len(batch(b"x"))
     asked = leader.consume({T1: 0, T2: 0}, min_bytes=3 * size)
-    leader.produce(b"x", partition=T1)
-    leader.produce(b"y", partition=T1)
+    leader.produce(b"x", topic_partition=T1)
+    leader.produce(b"y", topic_partition=T1)
     assert asked.is_waiting
-    leader.produce(b"z", partition=T2)
-    assert [consumed(asked.answer[name]) for name in (T1, T2)] == [[b"x", b"y"], [b"z"]]
+    leader.produce(b"z", topic_partition=T2)
+    assert [consumed(asked.answer[topic_partition]) for topic_partition in (T1, T2)] == [
+        [b"x", b"y"],
+        [b"z"],
+    ]
 
 
 def test_what_one_request_appends_to_many_is_read_at_once(leader: RecordBroker) -> None:
     asked = leader.consume({T1: 0, T2: 0})
     leader.produce_to({T1: batch(b"x"), T2: batch(b"y")})
-    assert [consumed(asked.answer[name]) for name in (T1, T2)] == [[b"x"], [b"y"]]
+    assert [consumed(asked.answer[topic_partition]) for topic_partition in (T1, T2)] == [
+        [b"x"],
+        [b"y"],
+    ]
 
 
 def test_when_time_is_up_there_is_what_there_is(leader: RecordBroker) -> None:
     asked = leader.consume({T0: 0, T1: 0}, min_bytes=10_000)
-    leader.produce(b"x", partition=T1)
+    leader.produce(b"x", topic_partition=T1)
     answer = asked.expire()
-    assert [consumed(answer[name]) for name in (T0, T1)] == [[b"a", b"b"], [b"x"]]
+    assert [consumed(answer[topic_partition]) for topic_partition in (T0, T1)] == [
+        [b"a", b"b"],
+        [b"x"],
+    ]
 
 
 def test_nobody_waits_for_more_than_fits(leader: RecordBroker) -> None:
@@ -206,15 +215,15 @@ def test_who_says_no_epoch_waits_on_with_the_same_leader(leader: RecordBroker) -
     asked = leader.consume({T1: 0})
     leader.order(1, EPOCH + 1, T1, isr=(1,), replicas=(1,))
     assert asked.is_waiting
-    leader.produce(b"x", partition=T1)
+    leader.produce(b"x", topic_partition=T1)
     assert consumed(asked.answer[T1]) == [b"x"]
 
 
 def test_what_is_deleted_from_under_a_waiting_consumer_is_out_of_range(
     leader: RecordBroker,
 ) -> None:
-    leader.produce(b"x", partition=T1)
-    leader.produce(b"y", partition=T1)
+    leader.produce(b"x", topic_partition=T1)
+    leader.produce(b"y", topic_partition=T1)
     asked = leader.consume({T1: 0}, min_bytes=10_000)
     leader.delete_records({T1: 1})
     assert asked.answer[T1].error_code is Errors.OFFSET_OUT_OF_RANGE
@@ -227,7 +236,7 @@ def test_a_log_that_cannot_be_read_is_out_of_service(leader: RecordBroker) -> No
     waiting = leader.consume({T1: 0, T0: 2})
     leader.log().is_offline = True
     answer = leader.consume({T0: 0, T1: 0}).answer
-    assert {name: a.error_code for name, a in answer.items()} == {
+    assert {topic_partition: a.error_code for topic_partition, a in answer.items()} == {
         T0: Errors.KAFKA_STORAGE_ERROR,
         T1: Errors.NONE,
     }

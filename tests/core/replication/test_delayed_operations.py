@@ -27,9 +27,9 @@ class Countdown(DelayedOperation):
         self.looks: list[list[TopicPartition]] = []
         self.answers = 0
 
-    def on_changes(self, names: Collection[TopicPartition]) -> bool:
-        self.looks.append(list(names))
-        self.left -= len(names)
+    def on_changes(self, topic_partitions: Collection[TopicPartition]) -> bool:
+        self.looks.append(list(topic_partitions))
+        self.left -= len(topic_partitions)
         return self.left <= 0
 
     def answer(self) -> Answer:
@@ -49,8 +49,8 @@ def test_it_looks_once_at_everything_that_happened() -> None:
     delayed, waiting, other = DelayedOperations(), Countdown(3, T0, T1, T2), Countdown(1, T1)
     delayed.hold(waiting)
     delayed.hold(other)
-    for name in (T0, T2, T0):
-        delayed.on_change(name)
+    for topic_partition in (T0, T2, T0):
+        delayed.on_change(topic_partition)
     settle(delayed)
     assert (waiting.looks, waiting.is_completed) == ([[T0, T2]], False)
     delayed.on_change(T1)

@@ -26,7 +26,12 @@ class Pair:
     def order(self, leader_epoch: int, *partitions: TopicPartition, leader: int = 1) -> None:
         """Let both know a leader."""
         for broker in (self.leader, self.follower):
-            broker.order({p: state(leader, leader_epoch, isr=(1, 2)) for p in partitions})
+            broker.order(
+                {
+                    topic_partition: state(leader, leader_epoch, isr=(1, 2))
+                    for topic_partition in partitions
+                }
+            )
 
     def pass_ms(self, ms: int) -> None:
         """Let time pass."""
@@ -66,11 +71,11 @@ def pair() -> Pair:
 
 
 def listed(request: FetchRequest | FetchResponse) -> list[TopicPartition]:
-    return [name for name, _ in request.partitions()]
+    return [topic_partition for topic_partition, _ in request.partitions()]
 
 
 def errors(response: FetchResponse) -> dict[TopicPartition, Errors]:
-    return {name: row.error_code for name, row in response.partitions()}
+    return {topic_partition: row.error_code for topic_partition, row in response.partitions()}
 
 
 # --- what is said ---------------------------------------------------------------------------------
@@ -158,7 +163,9 @@ def test_a_new_high_watermark_is_told_once(pair: Pair) -> None:
     assert listed(pair.fetch()[1]) == []
     pair.leader.fetched_by(3, 9, leader_epoch=2)
     _, response = pair.fetch()
-    assert [(name, row.high_watermark) for name, row in response.partitions()] == [(T0, 9)]
+    assert [
+        (topic_partition, row.high_watermark) for topic_partition, row in response.partitions()
+    ] == [(T0, 9)]
     assert pair.follower.hosted(T0).high_watermark == 9
     assert listed(pair.fetch()[1]) == []
 
@@ -275,7 +282,9 @@ def test_the_answer_to_an_earlier_fetch_is_none_to_the_last(pair: Pair) -> None:
 def test_a_leader_that_started_again_knows_no_session(pair: Pair) -> None:
     pair.leader = Broker(1)
     pair.leader.meet(EVERYBODY)
-    pair.leader.order({p: state(1, 1, isr=(1, 2)) for p in (T0, T1, T2)})
+    pair.leader.order(
+        {topic_partition: state(1, 1, isr=(1, 2)) for topic_partition in (T0, T1, T2)}
+    )
     assert pair.fetch()[1].error_code is Errors.FETCH_SESSION_ID_NOT_FOUND
     request, response = pair.fetch()
     assert listed(request) == listed(response) == [T0, T1, T2]
@@ -322,8 +331,11 @@ def test_what_is_forgotten_or_fails_is_not_caught_up_by_further_fetches(pair: Pa
     pair.fetch()
     pair.pass_ms(2 * LAG_MS)
     pair.fetch()
-    followers = {name: p.followers[2] for name, p in pair.leader.manager.partitions.items()}
-    assert {name: f.caught_up_ms() for name, f in followers.items()} == {
+    followers = {
+        topic_partition: p.followers[2]
+        for topic_partition, p in pair.leader.manager.partitions.items()
+    }
+    assert {topic_partition: f.caught_up_ms() for topic_partition, f in followers.items()} == {
         T0: 0,
         T1: 0,
         T2: 2 * LAG_MS,

@@ -40,8 +40,8 @@ def leader() -> Broker:
 
 def ask(broker: Broker, row: FetchPartition, *, replica: int = 2, id: str = A) -> FetchedPartition:
     response = broker.fetched(fetch(replica, row, id=id))
-    ((name, answer),) = response.partitions()
-    assert name == TopicPartition("t", row.partition_index)
+    ((topic_partition, answer),) = response.partitions()
+    assert topic_partition == TopicPartition("t", row.partition_index)
     return answer
 
 
@@ -133,7 +133,10 @@ def test_each_partition_is_answered_for_itself(leader: Broker) -> None:
     leader.handle(leader_and_isr({T1: state(2)}))
     rows = (position(5, 12), position(0, 0, partition=1), position(0, 0, partition=2))
     response = leader.fetched(fetch(2, *rows))
-    assert [(name.partition, answer.error_code) for name, answer in response.partitions()] == [
+    assert [
+        (topic_partition.partition, answer.error_code)
+        for topic_partition, answer in response.partitions()
+    ] == [
         (0, Errors.NONE),
         (1, Errors.NOT_LEADER_OR_FOLLOWER),
         (2, Errors.UNKNOWN_TOPIC_OR_PARTITION),

@@ -74,7 +74,9 @@ def test_brokers_are_replaced_and_partitions_merged(cache: MetadataCache) -> Non
     update(cache, row(0), row(1, leader=2))
     after = update(cache, row(1, leader=1, leader_epoch=1), brokers=(2, 3))
     assert sorted(after.brokers) == [2, 3]
-    assert {tp: known.leader for tp, known in after.partitions.items()} == {T0: 1, T1: 1}
+    assert {
+        topic_partition: known.leader for topic_partition, known in after.partitions.items()
+    } == {T0: 1, T1: 1}
     assert after.topic_ids == {"t": OLD}
 
 

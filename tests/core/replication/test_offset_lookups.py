@@ -103,8 +103,8 @@ def test_only_leaders_know(leader: RecordBroker) -> None:
     errors = {T1: Errors.NOT_LEADER_OR_FOLLOWER, unknown: Errors.UNKNOWN_TOPIC_OR_PARTITION}
     offsets = leader.manager.list_offsets(dict.fromkeys(errors, OffsetQuery(LATEST_TIMESTAMP)))
     epochs = leader.manager.offsets_for_leader_epoch(dict.fromkeys(errors, EpochQuery(0)))
-    assert {name: a.error_code for name, a in offsets.items()} == errors
-    assert {name: a.error_code for name, a in epochs.items()} == errors
+    assert {topic_partition: a.error_code for topic_partition, a in offsets.items()} == errors
+    assert {topic_partition: a.error_code for topic_partition, a in epochs.items()} == errors
 
 
 def test_a_failed_disk_is_a_storage_error(leader: RecordBroker) -> None:

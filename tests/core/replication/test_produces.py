@@ -92,9 +92,11 @@ def test_each_partition_is_answered_for_itself(
     leader.order(1, 1, T2, isr=(1, 2), replicas=(1, 2))
     follower.order(1, 1, T2)
     unknown = TopicPartition("u", 0)
-    produced = leader.produce_to({name: batch(b"a") for name in (T0, T1, T2, unknown)})
+    produced = leader.produce_to(
+        {topic_partition: batch(b"a") for topic_partition in (T0, T1, T2, unknown)}
+    )
     follower.follow(leader, times=2)
-    assert {name: a.error_code for name, a in produced.answer.items()} == {
+    assert {topic_partition: a.error_code for topic_partition, a in produced.answer.items()} == {
         T0: OK,
         T1: Errors.NOT_LEADER_OR_FOLLOWER,
         T2: OK,
@@ -452,7 +454,7 @@ def test_what_is_not_committed_in_time_has_timed_out(
     follower.follow(leader, times=2)
     assert produced.is_waiting, "broker 3 has not fetched t-1"
     answer = produced.expire()
-    assert {name: a.error_code for name, a in answer.items()} == {
+    assert {topic_partition: a.error_code for topic_partition, a in answer.items()} == {
         T0: OK,
         T1: Errors.REQUEST_TIMED_OUT,
     }

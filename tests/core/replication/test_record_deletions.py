@@ -118,7 +118,7 @@ def test_each_partition_is_answered_for_itself(leader: RecordBroker) -> None:
     leader.order(1, 1, compacted)
     unknown = TopicPartition("v", 0)
     answer = leader.delete_records({T1: 0, compacted: 0, unknown: 0}).answer
-    assert {name: a.error_code for name, a in answer.items()} == {
+    assert {topic_partition: a.error_code for topic_partition, a in answer.items()} == {
         T1: Errors.NOT_LEADER_OR_FOLLOWER,
         compacted: Errors.POLICY_VIOLATION,
         unknown: Errors.UNKNOWN_TOPIC_OR_PARTITION,

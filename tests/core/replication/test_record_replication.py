@@ -50,9 +50,9 @@ def limited(max_bytes: int, partition_max_bytes: int = 2**20, min_bytes: int = 1
 
 
 def fill(leader: RecordBroker, count: int, *partitions: TopicPartition) -> None:
-    for partition in partitions:
+    for topic_partition in partitions:
         for _ in range(count):
-            leader.produce(b"x" * 100, acks=1, partition=partition)
+            leader.produce(b"x" * 100, acks=1, topic_partition=topic_partition)
 
 
 # --- what a leader gives --------------------------------------------------------------------------
@@ -62,7 +62,7 @@ def test_a_follower_reads_to_the_end_although_nothing_is_committed(
     leader: RecordBroker, follower: RecordBroker
 ) -> None:
     leader.produce(b"a", b"b", acks=1)
-    leader.produce(b"c", acks=1, partition=T2)
+    leader.produce(b"c", acks=1, topic_partition=T2)
     response = follower.follow(leader)
     assert fetched_values(response) == {T0: [b"a", b"b"], T2: [b"c"]}
     assert follower.log().batches == leader.log().batches
@@ -75,7 +75,9 @@ def test_records_are_given_once_and_then_asked_for_no_more(
     leader.produce(b"a", acks=1)
     follower.follow(leader)
     request, asked = follower.fetch_from(leader)
-    assert [name for name, _ in request.partitions()] == [T0], "its position moved"
+    assert [topic_partition for topic_partition, _ in request.partitions()] == [T0], (
+        "its position moved"
+    )
     assert fetched_values(asked.expire()) == {}
 
 
@@ -95,7 +97,10 @@ def test_a_follower_has_the_leaders_high_watermark_as_far_as_its_log_goes(
 def test_an_answer_has_no_more_than_the_follower_takes(leader: RecordBroker) -> None:
     follower = limited(4 * SIZE, partition_max_bytes=3 * SIZE)
     fill(leader, 5, T0, T1)
-    assert {n: len(v) for n, v in fetched_values(follower.follow(leader)).items()} == {T0: 3, T1: 1}
+    assert {
+        topic_partition: len(v)
+        for topic_partition, v in fetched_values(follower.follow(leader)).items()
+    } == {T0: 3, T1: 1}
 
 
 def test_an_answer_has_no_more_than_the_leader_would_take_itself(follower: RecordBroker) -> None:
@@ -120,7 +125,11 @@ def test_a_busy_partition_keeps_no_other_waiting(leader: RecordBroker) -> None:
     for _ in range(5):
         fill(leader, 2, T0)
         follower.follow(leader)
-    assert [follower.log(name).log_end_offset for name in (T0, T1, T2)] == [6, 2, 2]
+    assert [follower.log(topic_partition).log_end_offset for topic_partition in (T0, T1, T2)] == [
+        6,
+        2,
+        2,
+    ]
 
 
 def test_who_is_not_in_sync_starves_nobody_either(leader: RecordBroker) -> None:
@@ -129,7 +138,11 @@ def test_who_is_not_in_sync_starves_nobody_either(leader: RecordBroker) -> None:
     follower.order(1, 2, T0, T1, T2)
     fill(leader, 4, T0, T1, T2)
     follower.follow(leader, times=6)
-    assert [follower.log(name).log_end_offset for name in (T0, T1, T2)] == [2, 2, 2]
+    assert [follower.log(topic_partition).log_end_offset for topic_partition in (T0, T1, T2)] == [
+        2,
+        2,
+        2,
+    ]
 
 
 def test_what_has_no_room_counts_all_the_same(leader: RecordBroker) -> None:
@@ -148,7 +161,7 @@ def test_a_fetch_waits_for_records(leader: RecordBroker, follower: RecordBroker)
     follower.follow(leader)
     request, asked = follower.fetch_from(leader)
     assert asked.is_waiting
-    leader.produce(b"a", acks=1, partition=T1)
+    leader.produce(b"a", acks=1, topic_partition=T1)
     assert fetched_values(asked.answer) == {T1: [b"a"]}
     follower.take(leader, request, asked.answer)
     assert follower.values(T1) == [b"a"]
@@ -187,7 +200,9 @@ def test_a_follower_that_wants_more_waits_for_more(leader: RecordBroker) -> None
     fill(leader, 1, T0)
     assert asked.is_waiting
     fill(leader, 1, T0)
-    assert {n: len(v) for n, v in fetched_values(asked.answer).items()} == {T0: 2}
+    assert {
+        topic_partition: len(v) for topic_partition, v in fetched_values(asked.answer).items()
+    } == {T0: 2}
 
 
 @pytest.mark.parametrize("is_deleted", [False, True])
@@ -197,7 +212,7 @@ def test_a_leadership_that_ends_is_told_at_once(
     follower.follow(leader)
     _, asked = follower.fetch_from(leader)
     leader.order(1 if is_deleted else 2, 2, T1)
-    assert {n: r.error_code for n, r in rows(asked.answer).items()} == {
+    assert {topic_partition: r.error_code for topic_partition, r in rows(asked.answer).items()} == {
         T1: Errors.FENCED_LEADER_EPOCH
     }
 
@@ -254,7 +269,9 @@ def test_records_that_are_corrupt_are_fetched_again_after_a_while(
     follower.take(leader, request, answer_with(asked.answer, bad))
     assert (follower.values(), follower.hosted().high_watermark) == ([], 0)
     assert follower.hosted().role is Role.FOLLOWER
-    assert T0 not in [name for name, _ in follower.fetch_from(leader)[0].partitions()]
+    assert T0 not in [
+        topic_partition for topic_partition, _ in follower.fetch_from(leader)[0].partitions()
+    ]
     follower.now_ms += 1_000
     follower.follow(leader)
     assert follower.values() == [b"a"]
@@ -327,7 +344,7 @@ def test_a_follower_whose_disk_failed_unseen_asks_for_the_others(
 ) -> None:
     follower.log(T1).is_offline = True
     request, _ = follower.fetch_from(leader)
-    assert [name for name, _ in request.partitions()] == [T0, T2]
+    assert [topic_partition for topic_partition, _ in request.partitions()] == [T0, T2]
     assert follower.hosted(T1).role is Role.OFFLINE
 
 
@@ -578,11 +595,13 @@ def test_what_is_in_a_failed_directory_goes_out_of_service_once(
     assert set(leader.logs.high_watermarks) == {T2}
     follower.logs.fail([T2])
     assert follower.manager.on_log_directory_failed() == [T2]
-    assert [name for name, _ in follower.fetch_from(leader)[0].partitions()] == [T0, T1]
+    assert [
+        topic_partition for topic_partition, _ in follower.fetch_from(leader)[0].partitions()
+    ] == [T0, T1]
 
 
 def test_a_disk_that_fails_unseen_does_not_stop_the_timers(leader: RecordBroker) -> None:
-    leader.produce(b"a", acks=1, partition=T1)
+    leader.produce(b"a", acks=1, topic_partition=T1)
     leader.log(T1).is_offline = True
     leader.now_ms = LAG_MS + 1
     leader.manager.shrink_isrs(leader.now_ms)

@@ -49,7 +49,9 @@ def ask(broker: Broker, leader: int = 2) -> FetchRequest:
 
 def asked(broker: Broker, leader: int = 2) -> list[TopicPartition]:
     request = broker.manager.fetch_request(leader, broker.now_ms)
-    return [] if request is None else [name for name, _ in request.partitions()]
+    return (
+        [] if request is None else [topic_partition for topic_partition, _ in request.partitions()]
+    )
 
 
 def answer(*rows: FetchedPartition) -> FetchResponse:

@@ -202,7 +202,7 @@ def test_what_is_not_assigned_to_it_is_not_hosted(broker: Broker) -> None:
 
 
 @pytest.mark.parametrize(
-    "name",
+    "topic_partition",
     [
         TopicPartition("../../t", 0),
         TopicPartition("", 0),
@@ -213,10 +213,10 @@ def test_what_is_not_assigned_to_it_is_not_hosted(broker: Broker) -> None:
     ],
 )
 def test_a_partition_that_cannot_be_is_refused_and_the_others_are_hosted(
-    broker: Broker, name: TopicPartition
+    broker: Broker, topic_partition: TopicPartition
 ) -> None:
-    errors = broker.order({name: state(), T0: state()}, type=FULL)
-    assert errors == {name: Errors.INVALID_TOPIC_EXCEPTION, T0: Errors.NONE}
+    errors = broker.order({topic_partition: state(), T0: state()}, type=FULL)
+    assert errors == {topic_partition: Errors.INVALID_TOPIC_EXCEPTION, T0: Errors.NONE}
     assert list(broker.manager.partitions) == [T0]
     assert list(broker.logs.hosted()) == [T0]
 
@@ -426,8 +426,8 @@ def test_a_stop_is_obeyed_unless_a_newer_order_came(
 
 def test_a_stop_ends_following_and_does_not_end_leading(leader: Broker) -> None:
     leader.order({T1: state(2, leader_epoch=1)})
-    for partition in (T0, T1):
-        assert leader.stop(partition, 1, delete=False) is Errors.NONE
+    for topic_partition in (T0, T1):
+        assert leader.stop(topic_partition, 1, delete=False) is Errors.NONE
     assert leader.role(T0) is Role.LEADER
     assert leader.role(T1) is Role.NONE
     assert leader.order({T1: state(2, leader_epoch=1)}) == {T1: Errors.STALE_CONTROLLER_EPOCH}
@@ -710,7 +710,10 @@ def test_an_order_that_finds_no_file_descriptor_has_everything_ordered_again() -
     again = broker.handle(request)
     assert isinstance(again, LeaderAndIsrResponse)
     assert again.error_code is Errors.NONE
-    assert [broker.role(name) for name in (T0, T1)] == [Role.LEADER, Role.LEADER]
+    assert [broker.role(topic_partition) for topic_partition in (T0, T1)] == [
+        Role.LEADER,
+        Role.LEADER,
+    ]
 
 
 def test_a_leader_whose_log_finds_no_file_descriptor_to_be_set_aside_leads_on() -> None:
@@ -740,7 +743,7 @@ def poisoned() -> Broker:
 
 @pytest.mark.parametrize("type", [FULL, INCREMENTAL])
 def test_a_row_that_raises_fails_alone(poisoned: Broker, type: LeaderAndIsrType) -> None:
-    rows = {name: state() for name in (T0, T1, T2)}
+    rows = {topic_partition: state() for topic_partition in (T0, T1, T2)}
     for _ in range(2):
         errors = poisoned.order(rows, type=type)
         assert errors[T1] is Errors.KAFKA_STORAGE_ERROR
@@ -783,7 +786,7 @@ def test_a_stray_that_raises_keeps_no_row_from_being_obeyed(
 ) -> None:
     poisoned.order({T0: state()})
 
-    def set_aside(name: TopicPartition) -> None:
+    def set_aside(topic_partition: TopicPartition) -> None:
         raise LookupError("nobody thought of this")
 
     monkeypatch.setattr(poisoned.logs, "set_aside", set_aside)

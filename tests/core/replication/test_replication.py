@@ -27,17 +27,17 @@ class Authority:
     def __init__(self, brokers: dict[BrokerId, Broker]) -> None:
         self.brokers = brokers
         self.held = dict.fromkeys(PARTITIONS, (1, 0, 0, REPLICAS))  # leader, epochs, ISR
-        for partition in PARTITIONS:
-            self.elect(partition, 1)
+        for topic_partition in PARTITIONS:
+            self.elect(topic_partition, 1)
 
-    def elect(self, partition: TopicPartition, leader: BrokerId) -> None:
+    def elect(self, topic_partition: TopicPartition, leader: BrokerId) -> None:
         """Give a partition another leader, alone in the ISR."""
-        _, leader_epoch, partition_epoch, _ = self.held[partition]
-        self.held[partition] = (leader, leader_epoch + 1, partition_epoch + 1, (leader,))
+        _, leader_epoch, partition_epoch, _ = self.held[topic_partition]
+        self.held[topic_partition] = (leader, leader_epoch + 1, partition_epoch + 1, (leader,))
         row = state(leader, leader_epoch + 1, isr=(leader,), replicas=REPLICAS)
         row = row._replace(partition_epoch=partition_epoch + 1)
         for broker in self.brokers.values():
-            broker.handle(leader_and_isr({partition: row}))
+            broker.handle(leader_and_isr({topic_partition: row}))
 
     def alter(self, request: AlterPartitionRequest) -> AlterPartitionResponse:
         """Accept what is neither late nor from somebody deposed."""
@@ -110,8 +110,8 @@ def test_isrs_grow_whole_again_whatever_is_lost_or_late(seed: int) -> None:
         net.round(loss=0.4)
     for _ in range(2 * LAG_MS // 1_000):
         net.round(loss=0.0)
-    for partition, (leader, leader_epoch, partition_epoch, isr) in net.authority.held.items():
-        hosted = net.brokers[leader].hosted(partition)
+    for topic_partition, (leader, leader_epoch, partition_epoch, isr) in net.authority.held.items():
+        hosted = net.brokers[leader].hosted(topic_partition)
         assert sorted(isr) == [*REPLICAS]
         assert (hosted.role, hosted.leader_epoch) == (Role.LEADER, leader_epoch)
         assert (hosted.isr, hosted.partition_epoch) == (isr, partition_epoch)

@@ -19,12 +19,20 @@ def quota() -> ReplicationQuota:
 
 def test_only_the_replicas_that_are_named_are_throttled(quota: ReplicationQuota):
     quota.throttle("t", "0:1, 1:2,0:3")
-    assert [quota.is_throttled(name) for name in (T0, T1, U0)] == [True, False, False]
+    assert [quota.is_throttled(topic_partition) for topic_partition in (T0, T1, U0)] == [
+        True,
+        False,
+        False,
+    ]
 
 
 def test_a_star_names_all_replicas_of_a_topic(quota: ReplicationQuota):
     quota.throttle("t", "*")
-    assert [quota.is_throttled(name) for name in (T0, T1, U0)] == [True, True, False]
+    assert [quota.is_throttled(topic_partition) for topic_partition in (T0, T1, U0)] == [
+        True,
+        True,
+        False,
+    ]
 
 
 @pytest.mark.parametrize("replicas", ["", "none", "0", "x:1", "0:2"])

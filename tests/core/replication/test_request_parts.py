@@ -37,8 +37,10 @@ def part(
 ) -> LeaderAndIsrRequest:
     """Return one part of a FULL."""
     topics = tuple(
-        LeaderAndIsrTopic(name.topic, id, (row._replace(partition_index=name.partition),))
-        for name, row in rows.items()
+        LeaderAndIsrTopic(
+            topic_partition.topic, id, (row._replace(partition_index=topic_partition.partition),)
+        )
+        for topic_partition, row in rows.items()
     )
     return LeaderAndIsrRequest(LeaderAndIsrType.FULL, topics, (), number, parts)
 
@@ -106,11 +108,13 @@ def test_a_log_of_an_earlier_topic_makes_room_in_its_own_part(broker: Broker) ->
 
 
 def test_metadata_is_given_up_when_the_last_part_has_come(broker: Broker) -> None:
-    def update(number: int, parts: int, *names: TopicPartition) -> None:
+    def update(number: int, parts: int, *topic_partitions: TopicPartition) -> None:
         row = UpdateMetadataPartition(0, 7, 1, 0, (1,), 0, (1,), ())
         topics = tuple(
-            UpdateMetadataTopic(n.topic, A, (row._replace(partition_index=n.partition),))
-            for n in names
+            UpdateMetadataTopic(
+                topic_partition.topic, A, (row._replace(partition_index=topic_partition.partition),)
+            )
+            for topic_partition in topic_partitions
         )
         request = UpdateMetadataRequest(topics, (), True, number, parts)
         broker.handle(request, controller_epoch=8, sequence=number + 2)
@@ -142,14 +146,18 @@ def test_no_request_is_larger_than_asked_for() -> None:
     context.add_live_broker(BrokerRegistration(broker_info(1), 5))
     batch = ControlRequestBatch(0, context, max_request_bytes=20_000)
     for number in range(500):
-        name = TopicPartition("t" * (number % 200 + 1) + str(number), 2**31 - 1)
+        topic_partition = TopicPartition("t" * (number % 200 + 1) + str(number), 2**31 - 1)
         replicas = tuple(range(2**31 - 1 - number % 9, 2**31 - 1)) or (1,)
-        context.add_topic_id(name.topic, topic_id(number))
-        context.update_partition_full_replica_assignment(name, ReplicaAssignment(replicas))
+        context.add_topic_id(topic_partition.topic, topic_id(number))
+        context.update_partition_full_replica_assignment(
+            topic_partition, ReplicaAssignment(replicas)
+        )
         led = leadership(1, replicas, leader_epoch=2**31 - 1, partition_epoch=2**31 - 1)
-        context.put_partition_leadership_info(name, led)
-        batch.add_leader_and_isr([1], name, led, ReplicaAssignment(replicas), is_new=True)
-        batch.add_stop_replica(1, name, delete=True)
+        context.put_partition_leadership_info(topic_partition, led)
+        batch.add_leader_and_isr(
+            [1], topic_partition, led, ReplicaAssignment(replicas), is_new=True
+        )
+        batch.add_stop_replica(1, topic_partition, delete=True)
     batch.make_full([1])
     batch.add_full_metadata()
     sent = [effect.request for effect in batch.effects()]

@@ -20,9 +20,9 @@ def leader() -> RecordBroker:
     """Leads two partitions with ten records each; only it is in sync."""
     leader = RecordBroker(1)
     leader.order(1, 1, T0, T1, isr=(1,))
-    for partition in (T0, T1):
+    for topic_partition in (T0, T1):
         for _ in range(10):
-            leader.produce(b"x" * 100, acks=1, partition=partition)
+            leader.produce(b"x" * 100, acks=1, topic_partition=topic_partition)
     return leader
 
 

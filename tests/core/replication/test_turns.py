@@ -62,9 +62,9 @@ def test_a_portion_of_records_ends_when_its_bytes_are_enough_for_a_turn() -> Non
 
 def test_small_records_count_for_more_than_their_bytes_and_none_for_nothing() -> None:
     few, many = partitions(MANY - 1), partitions(10 * MANY)
-    portions = list(portions_of_records((name, 1) for name in few))
+    portions = list(portions_of_records((topic_partition, 1) for topic_partition in few))
     assert portions == [few[: MANY // 2], few[MANY // 2 :]]
-    assert list(portions_of_records((n, 0) for n in many)) == [many]
+    assert list(portions_of_records((topic_partition, 0) for topic_partition in many)) == [many]
 
 
 def test_there_is_no_portion_of_nothing() -> None:
@@ -84,27 +84,33 @@ def test_orders_are_shared_out_by_their_number() -> None:
 
 def test_others_have_their_turn_while_many_partitions_are_appended_to() -> None:
     lock = InterruptedLock()
-    names = partitions(MANY)
+    topic_partitions = partitions(MANY)
     leader = RecordBroker(lock=lock)
-    leader.order(1, 1, *names)
-    lock.count, lock.interrupt = 0, lambda: leader.order(2, 2, T0, names[-1])
-    produced = leader.produce_to({name: batch(b"a") for name in names})
+    leader.order(1, 1, *topic_partitions)
+    lock.count, lock.interrupt = 0, lambda: leader.order(2, 2, T0, topic_partitions[-1])
+    produced = leader.produce_to(
+        {topic_partition: batch(b"a") for topic_partition in topic_partitions}
+    )
     assert lock.count == 4, "three turns, and the controller's order after the first"
     follower = RecordBroker(2)
-    follower.order(1, 1, *names[1:-1])
+    follower.order(1, 1, *topic_partitions[1:-1])
     follower.follow(leader, times=2)
-    refused = {name for name, a in produced.answer.items() if a.error_code is not OK}
-    assert refused == {T0, names[-1]}
-    assert {produced.answer[name].error_code for name in refused} == {Errors.NOT_LEADER_OR_FOLLOWER}
-    assert list(produced.answer) == names
-    assert leader.values(names[-1]) == []
+    refused = {
+        topic_partition for topic_partition, a in produced.answer.items() if a.error_code is not OK
+    }
+    assert refused == {T0, topic_partitions[-1]}
+    assert {produced.answer[topic_partition].error_code for topic_partition in refused} == {
+        Errors.NOT_LEADER_OR_FOLLOWER
+    }
+    assert list(produced.answer) == topic_partitions
+    assert leader.values(topic_partitions[-1]) == []
 
 
 def test_a_leader_deposed_and_elected_again_acknowledges_nothing_of_its_former_leadership() -> None:
     """What it appended then was truncated, and another record is in its place."""
-    lock, names = InterruptedLock(), partitions(MANY)
+    lock, topic_partitions = InterruptedLock(), partitions(MANY)
     leader = RecordBroker(lock=lock)
-    leader.order(1, 1, *names)
+    leader.order(1, 1, *topic_partitions)
 
     def lose_and_win() -> None:
         leader.order(2, 2, T0)
@@ -113,7 +119,9 @@ def test_a_leader_deposed_and_elected_again_acknowledges_nothing_of_its_former_l
         assert leader.produce(b"b").answer[T0].error_code is OK
 
     lock.interrupt = lose_and_win
-    produced = leader.produce_to({name: batch(b"a") for name in names})
+    produced = leader.produce_to(
+        {topic_partition: batch(b"a") for topic_partition in topic_partitions}
+    )
     assert produced.expire()[T0].error_code is Errors.NOT_LEADER_OR_FOLLOWER
     assert leader.values(T0) == [b"b"]
 
@@ -127,60 +135,87 @@ def test_a_request_without_partitions_takes_one_turn_and_is_answered() -> None:
 
 
 def test_what_is_led_by_now_is_not_appended_when_its_turn_in_an_answer_comes() -> None:
-    names, lock = partitions(MANY), InterruptedLock()
+    topic_partitions, lock = partitions(MANY), InterruptedLock()
     leader, follower = RecordBroker(1), RecordBroker(2, lock=lock)
     for broker in (leader, follower):
-        broker.order(1, 1, *names)
-    leader.produce_to({name: batch(b"a") for name in names})
+        broker.order(1, 1, *topic_partitions)
+    leader.produce_to({topic_partition: batch(b"a") for topic_partition in topic_partitions})
     request, asked = follower.fetch_from(leader)
-    lock.count, lock.interrupt = 0, lambda: follower.order(2, 2, T0, names[-1])
+    lock.count, lock.interrupt = 0, lambda: follower.order(2, 2, T0, topic_partitions[-1])
     follower.take(leader, request, asked.answer)
     assert lock.count == 4, "three turns, and the controller's order after the first"
-    assert follower.values(T0) == follower.values(names[-2]) == [b"a"]
-    assert follower.values(names[-1]) == [], "it leads the partition now"
-    assert follower.produce(b"b", acks=1, partition=names[-1]).answer[names[-1]].base_offset == 0
+    assert follower.values(T0) == follower.values(topic_partitions[-2]) == [b"a"]
+    assert follower.values(topic_partitions[-1]) == [], "it leads the partition now"
+    assert (
+        follower.produce(b"b", acks=1, topic_partition=topic_partitions[-1])
+        .answer[topic_partitions[-1]]
+        .base_offset
+        == 0
+    )
 
 
 def test_producers_have_their_turn_while_many_replicas_are_given_roles() -> None:
-    names, lock = partitions(2 * ORDERS_PER_TURN + 1), InterruptedLock()
+    topic_partitions, lock = partitions(2 * ORDERS_PER_TURN + 1), InterruptedLock()
     broker = RecordBroker(lock=lock)
-    around = names[ORDERS_PER_TURN - 1 : ORDERS_PER_TURN + 1]  # the end of the first turn
+    around = topic_partitions[
+        ORDERS_PER_TURN - 1 : ORDERS_PER_TURN + 1
+    ]  # the end of the first turn
     answers: dict[TopicPartition, Errors] = {}
 
     def produce() -> None:
-        asked = broker.produce_to({name: batch(b"a") for name in around}, acks=1)
-        answers.update({name: answer.error_code for name, answer in asked.answer.items()})
+        asked = broker.produce_to(
+            {topic_partition: batch(b"a") for topic_partition in around}, acks=1
+        )
+        answers.update(
+            {topic_partition: answer.error_code for topic_partition, answer in asked.answer.items()}
+        )
 
     lock.count, lock.interrupt = 0, produce
-    rows = tuple(state(1, 1)._replace(partition_index=n.partition) for n in names)
+    rows = tuple(
+        state(1, 1)._replace(partition_index=topic_partition.partition)
+        for topic_partition in topic_partitions
+    )
     request = LeaderAndIsrRequest(
         LeaderAndIsrType.INCREMENTAL, (LeaderAndIsrTopic("t", A, rows),), ()
     )
     response = broker.manager.handle(HEADER, request, broker.now_ms)
     assert isinstance(response, LeaderAndIsrResponse)
     assert [(e.topic_partition, e.error_code) for e in response.partition_errors] == [
-        (name, OK) for name in names
+        (topic_partition, OK) for topic_partition in topic_partitions
     ]
     assert lock.count == 4, "three turns, and the producer's after the first"
-    assert [name for name, error in answers.items() if error is OK] == around[:1]
+    assert [topic_partition for topic_partition, error in answers.items() if error is OK] == around[
+        :1
+    ]
 
 
 def test_producers_have_their_turn_while_many_replicas_are_deleted() -> None:
-    names, lock = partitions(2 * ORDERS_PER_TURN + 1), InterruptedLock()
+    topic_partitions, lock = partitions(2 * ORDERS_PER_TURN + 1), InterruptedLock()
     broker = RecordBroker(lock=lock)
-    around = names[ORDERS_PER_TURN - 1 : ORDERS_PER_TURN + 1]  # the end of the first turn
-    broker.order(1, 1, *names)
+    around = topic_partitions[
+        ORDERS_PER_TURN - 1 : ORDERS_PER_TURN + 1
+    ]  # the end of the first turn
+    broker.order(1, 1, *topic_partitions)
     answers: dict[TopicPartition, Errors] = {}
 
     def produce() -> None:
-        asked = broker.produce_to({name: batch(b"a") for name in around}, acks=1)
-        answers.update({name: answer.error_code for name, answer in asked.answer.items()})
+        asked = broker.produce_to(
+            {topic_partition: batch(b"a") for topic_partition in around}, acks=1
+        )
+        answers.update(
+            {topic_partition: answer.error_code for topic_partition, answer in asked.answer.items()}
+        )
 
     lock.interrupt = produce
-    rows = tuple(StopReplicaPartition(n.partition, 2, delete_partition=True) for n in names)
+    rows = tuple(
+        StopReplicaPartition(topic_partition.partition, 2, delete_partition=True)
+        for topic_partition in topic_partitions
+    )
     request = StopReplicaRequest((StopReplicaTopic("t", A, rows),))
     response = broker.manager.handle(HEADER, request, broker.now_ms)
     assert isinstance(response, StopReplicaResponse)
     assert {error.error_code for error in response.partition_errors} == {OK}
     assert not broker.manager.partitions
-    assert [name for name, error in answers.items() if error is OK] == around[1:]
+    assert [topic_partition for topic_partition, error in answers.items() if error is OK] == around[
+        1:
+    ]
