@@ -20,7 +20,7 @@ from regent.config.settings import ControllerConfig
 from regent.core.errors import Errors
 from regent.core.model import BrokerRegistration
 from regent.core.protocol.control import ControlHeader, ControlRequest, ControlResponse
-from regent.core.replication.control_orders import refusal
+from regent.core.replication.control_request_handler import refusal
 from regent.core.timers import Timer
 from regent.transport.client import RequestAbandonedError, RequestError, RequestFailedError
 from regent.transport.codec import EncodedBody, Response

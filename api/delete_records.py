@@ -12,7 +12,7 @@ from regent.api.replies import Replies, Reply, monotonic_ms
 from regent.core.errors import Errors
 from regent.core.model import TopicPartition
 from regent.core.protocol.client import DeletedRecords
-from regent.core.replication.delayed_operations import DelayedOperation
+from regent.core.replication.delayed_operation import DelayedOperation
 from regent.transport.kafka.api import KafkaAnswer, KafkaApi, KafkaApiKey, KafkaRequest
 from regent.transport.kafka.primitives import Reader, Writer
 

@@ -15,7 +15,7 @@ from regent.api.replies import Replies, monotonic_ms
 from regent.core.errors import Errors
 from regent.core.model import NO_EPOCH, TopicPartition
 from regent.core.protocol.client import ConsumedPartition, ConsumerFetch, ConsumerPosition
-from regent.core.replication.delayed_operations import DelayedOperation
+from regent.core.replication.delayed_operation import DelayedOperation
 from regent.transport.kafka.api import KafkaAnswer, KafkaApi, KafkaApiKey, KafkaRequest
 from regent.transport.kafka.primitives import Reader, Writer
 

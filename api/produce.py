@@ -22,7 +22,7 @@ from regent.core.errors import Errors
 from regent.core.model import TopicPartition
 from regent.core.protocol.client import ACKS_NONE, ProducedPartition
 from regent.core.records import RecordBytes
-from regent.core.replication.delayed_operations import DelayedOperation
+from regent.core.replication.delayed_operation import DelayedOperation
 from regent.transport.kafka.api import (
     KafkaAnswer,
     KafkaApi,

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Generic, TypeVar
 
-from regent.core.replication.delayed_operations import DelayedOperation
+from regent.core.replication.delayed_operation import DelayedOperation
 
 T = TypeVar("T")
 

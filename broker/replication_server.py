@@ -14,7 +14,7 @@ from regent.actors.scheduler import Handle, Scheduler, SchedulerFullError
 from regent.actors.timer import monotonic_ms
 from regent.core.errors import Errors
 from regent.core.protocol.broker import FetchRequest, FetchResponse
-from regent.core.replication.delayed_operations import DelayedOperation
+from regent.core.replication.delayed_operation import DelayedOperation
 from regent.core.replication.replica_manager import ReplicaManager
 from regent.transport.server import IncomingRequest, Reply
 

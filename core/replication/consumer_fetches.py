@@ -14,8 +14,12 @@ from regent.core.errors import DamagedRecordsError, Errors, StorageError
 from regent.core.model import NO_EPOCH, TopicPartition
 from regent.core.protocol.client import ConsumedPartition, ConsumerFetch, ConsumerPosition
 from regent.core.records import NO_RECORDS, Records
-from regent.core.replication.delayed_operations import Answer, DelayedOperation, DelayedOperations
-from regent.core.replication.hosted_partitions import HostedPartitions
+from regent.core.replication.all_partitions import AllPartitions
+from regent.core.replication.delayed_operation import (
+    Answer,
+    DelayedOperation,
+    DelayedOperationPurgatory,
+)
 from regent.core.replication.log_reads import check_position
 from regent.core.replication.partition import Partition
 
@@ -26,10 +30,10 @@ class DelayedConsumerFetch(DelayedOperation):
     """Waits for ``min_bytes`` of committed records, or for something a consumer must know."""
 
     def __init__(
-        self, hosted: HostedPartitions, request: ConsumerFetch, respond: RespondToConsumer
+        self, partitions: AllPartitions, request: ConsumerFetch, respond: RespondToConsumer
     ) -> None:
         super().__init__(request.positions)
-        self._hosted = hosted
+        self._partitions = partitions
         self._positions = request.positions
         self._min_bytes = min(request.min_bytes, request.max_bytes)
         self._max_bytes = request.max_bytes
@@ -59,15 +63,15 @@ class DelayedConsumerFetch(DelayedOperation):
     def _read(
         self, topic_partition: TopicPartition, position: ConsumerPosition
     ) -> ConsumedPartition:
-        partition = self._hosted.led(topic_partition, position.current_leader_epoch)
+        partition = self._partitions.leader_or_error(topic_partition, position.current_leader_epoch)
         if isinstance(partition, Errors):
             return ConsumedPartition(partition)
         try:
             return self._read_log(partition, position)
         except StorageError as error:
-            return ConsumedPartition(self._hosted.fail(topic_partition, error))
+            return ConsumedPartition(self._partitions.fail(topic_partition, error))
         except DamagedRecordsError as error:
-            return ConsumedPartition(self._hosted.on_damaged(topic_partition, error))
+            return ConsumedPartition(self._partitions.on_damaged(topic_partition, error))
 
     def _read_log(self, partition: Partition, position: ConsumerPosition) -> ConsumedPartition:
         log, limit = partition.local_log, partition.high_watermark
@@ -86,15 +90,15 @@ class DelayedConsumerFetch(DelayedOperation):
 class ConsumerFetches:
     """Answers consumers, at once or when there is something. Not thread-safe."""
 
-    def __init__(self, hosted: HostedPartitions, delayed: DelayedOperations) -> None:
-        self._hosted = hosted
+    def __init__(self, partitions: AllPartitions, delayed: DelayedOperationPurgatory) -> None:
+        self._partitions = partitions
         self._delayed = delayed
 
     def fetch(
         self, request: ConsumerFetch, respond: RespondToConsumer, *, waits: bool
     ) -> DelayedOperation | None:
         """Read all partitions in order; return what waits for more, if that was not enough."""
-        fetch = DelayedConsumerFetch(self._hosted, request, respond)
+        fetch = DelayedConsumerFetch(self._partitions, request, respond)
         if fetch.on_changes(request.positions) or not waits or not request.positions:
             self._delayed.answer(fetch.answer())
             return None

@@ -28,7 +28,7 @@ MAX_LISTED = 10_000
 """How many partitions a fetch lists: a request must not be larger than the leader takes."""
 
 
-class Asked(NamedTuple):
+class SessionPartition(NamedTuple):
     """A replica, which is another one after it was deleted, and where it stood when it asked."""
 
     partition: Partition
@@ -50,7 +50,7 @@ class FetchSessionHandler:
         self._delayed_until_ms: dict[TopicPartition, int] = {}
         self._backoff_ms: dict[TopicPartition, int] = {}  # of those that failed, the next time
         self._changed: dict[TopicPartition, None] = {}  # since the last request; an ordered set
-        self._held: dict[TopicPartition, Asked] = {}  # by the leader
+        self._held: dict[TopicPartition, SessionPartition] = {}  # by the leader
         self._session_id = NO_SESSION_ID
         self._next_epoch = INITIAL_SESSION_EPOCH
         self._in_flight: FetchRequest | None = None
@@ -129,7 +129,7 @@ class FetchSessionHandler:
             if partition is not None and topic_partition not in self._delayed_until_ms:
                 position = self._position(partition)
             if partition is not None and position is not None:
-                self._held[topic_partition] = Asked(partition, position)
+                self._held[topic_partition] = SessionPartition(partition, position)
                 listed.append(partition)
             elif self._held.pop(topic_partition, None) is not None:
                 forgotten.append(topic_partition)
@@ -153,7 +153,7 @@ class FetchSessionHandler:
 
     def on_response(
         self, request: FetchRequest, response: FetchResponse
-    ) -> Mapping[TopicPartition, Asked]:
+    ) -> Mapping[TopicPartition, SessionPartition]:
         """Take an answer; return what was asked, silently or not.
 
         An answer to another request than the last tells nothing.

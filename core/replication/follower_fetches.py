@@ -24,20 +24,24 @@ from regent.core.protocol.broker import (
 )
 from regent.core.records import RecordBytes
 from regent.core.replica_logs import PartitionLog
-from regent.core.replication.delayed_operations import Answer, DelayedOperation, DelayedOperations
-from regent.core.replication.fetch_sessions import FetchSession, FetchSessions
-from regent.core.replication.hosted_partitions import HostedPartitions
-from regent.core.replication.led_partitions import LedPartitions
+from regent.core.replication.all_partitions import AllPartitions
+from regent.core.replication.delayed_operation import (
+    Answer,
+    DelayedOperation,
+    DelayedOperationPurgatory,
+)
+from regent.core.replication.fetch_session import FetchSession, FetchSessionCache
+from regent.core.replication.leader_partitions import LeaderPartitions
 from regent.core.replication.log_reads import check_position
 from regent.core.replication.metadata_cache import MetadataCache
 from regent.core.replication.partition import Partition
-from regent.core.replication.remote_replica import RemoteReplica
+from regent.core.replication.replica import Replica
 from regent.core.replication.replication_quota import ReplicationQuota
 
 RespondToFollower: TypeAlias = Callable[[FetchResponse], None]
 
 
-class FollowerFetch(DelayedOperation):
+class DelayedFollowerFetch(DelayedOperation):
     """One fetch of a follower; the sessions wake it.
 
     ``starved`` are the partitions with records for which there was no room: they come first the
@@ -103,15 +107,15 @@ class FollowerFetches:
 
     def __init__(
         self,
-        hosted: HostedPartitions,
-        led: LedPartitions,
+        partitions: AllPartitions,
+        leaders: LeaderPartitions,
         cache: MetadataCache,
-        sessions: FetchSessions,
-        delayed: DelayedOperations,
+        sessions: FetchSessionCache,
+        delayed: DelayedOperationPurgatory,
         quota: ReplicationQuota,
     ) -> None:
-        self._hosted = hosted
-        self._led = led
+        self._partitions = partitions
+        self._leaders = leaders
         self._cache = cache
         self._sessions = sessions
         self._delayed = delayed
@@ -129,7 +133,7 @@ class FollowerFetches:
         if isinstance(session, Errors):
             self._delayed.answer(partial(respond, FetchResponse(session)))
             return None
-        fetch = FollowerFetch(self, request, session, respond, now_ms)
+        fetch = DelayedFollowerFetch(self, request, session, respond, now_ms)
         unsettled, session.unsettled = session.unsettled, {}
         for topic_partition in unsettled:
             fetch.take(topic_partition, self._fetch(fetch, topic_partition, now_ms))
@@ -154,9 +158,9 @@ class FollowerFetches:
         session.note(request)
         return session
 
-    def _hear_of(self, topic_partition: TopicPartition, replica: BrokerId) -> RemoteReplica | None:
+    def _hear_of(self, topic_partition: TopicPartition, replica: BrokerId) -> Replica | None:
         """Return what is known of a follower, which is silent about the partition no longer."""
-        partition = self._hosted.get(topic_partition)
+        partition = self._partitions.get(topic_partition)
         follower = None if partition is None else partition.followers.get(replica)
         if follower is not None:
             follower.end_silence()
@@ -172,7 +176,7 @@ class FollowerFetches:
             self._fetching_epochs[request.replica_id] = max(seen, request.replica_epoch)
         return request.replica_epoch < newest
 
-    def look_again(self, fetch: FollowerFetch, topic_partition: TopicPartition) -> None:
+    def look_again(self, fetch: DelayedFollowerFetch, topic_partition: TopicPartition) -> None:
         """Read a partition for a fetch that waits: something happened to it."""
         position = fetch.session.positions.get(topic_partition)
         if position is not None:
@@ -180,14 +184,14 @@ class FollowerFetches:
             fetch.size -= 0 if before is None else len(before.records)
             fetch.take(topic_partition, self._fetch(fetch, topic_partition, None))
 
-    def on_answer(self, fetch: FollowerFetch) -> None:
+    def on_answer(self, fetch: DelayedFollowerFetch) -> None:
         """Let a fetch that waited tell what was committed meanwhile."""
         session = fetch.session
         self._sessions.on_answer(session)
         for topic_partition in tuple(session.unsettled):
             row = session.positions[topic_partition].row
             answer = fetch.answers.get(topic_partition) or _nothing_new(row)
-            partition = self._hosted.led(topic_partition, row.current_leader_epoch)
+            partition = self._partitions.leader_or_error(topic_partition, row.current_leader_epoch)
             if _is_plain(answer) and isinstance(partition, Partition):
                 try:
                     answer = answer._replace(
@@ -195,18 +199,20 @@ class FollowerFetches:
                         log_start_offset=partition.local_log.log_start_offset,
                     )
                 except StorageError as error:
-                    answer = _failed(row, self._hosted.fail(topic_partition, error))
+                    answer = _failed(row, self._partitions.fail(topic_partition, error))
                 if session.is_news(topic_partition, answer):
                     fetch.answers[topic_partition] = answer
 
     def _fetch(
-        self, fetch: FollowerFetch, topic_partition: TopicPartition, now_ms: int | None
+        self, fetch: DelayedFollowerFetch, topic_partition: TopicPartition, now_ms: int | None
     ) -> FetchedPartition:
         """Return the answer for a partition; ``now_ms`` None: the fetch was counted before."""
         position = fetch.session.positions[topic_partition]
         row = position.row
         follower = self._hear_of(topic_partition, fetch.request.replica_id)
-        partition = self._hosted.led(topic_partition, row.current_leader_epoch, position.topic_id)
+        partition = self._partitions.leader_or_error(
+            topic_partition, row.current_leader_epoch, position.topic_id
+        )
         if isinstance(partition, Errors):
             return _failed(row, partition)
         if follower is None:
@@ -215,15 +221,15 @@ class FollowerFetches:
         try:
             return self._read(fetch, partition, follower, row, now_ms)
         except StorageError as error:
-            return _failed(row, self._hosted.fail(topic_partition, error))
+            return _failed(row, self._partitions.fail(topic_partition, error))
         except DamagedRecordsError as error:
-            return _failed(row, self._hosted.on_damaged(topic_partition, error))
+            return _failed(row, self._partitions.on_damaged(topic_partition, error))
 
     def _read(
         self,
-        fetch: FollowerFetch,
+        fetch: DelayedFollowerFetch,
         partition: Partition,
-        follower: RemoteReplica,
+        follower: Replica,
         row: FetchPartition,
         now_ms: int | None,
     ) -> FetchedPartition:
@@ -246,7 +252,9 @@ class FollowerFetches:
             records=records,
         )
 
-    def _throttled(self, fetch: FollowerFetch, partition: Partition, offset: int) -> RecordBytes:
+    def _throttled(
+        self, fetch: DelayedFollowerFetch, partition: Partition, offset: int
+    ) -> RecordBytes:
         """Read, unless the follower must wait: who is in sync never does."""
         topic_partition, now_ms = partition.topic_partition, fetch.began_ms
         if not self._quota.is_throttled(topic_partition):
@@ -260,9 +268,9 @@ class FollowerFetches:
 
     def _note(
         self,
-        fetch: FollowerFetch,
+        fetch: DelayedFollowerFetch,
         partition: Partition,
-        follower: RemoteReplica,
+        follower: Replica,
         row: FetchPartition,
         now_ms: int,
     ) -> None:
@@ -278,7 +286,7 @@ class FollowerFetches:
             now_ms,
             session.last_fetch if session.is_kept else None,
         )
-        self._led.on_fetch(partition, request.replica_id, got_on=got_on, now_ms=now_ms)
+        self._leaders.on_fetch(partition, request.replica_id, got_on=got_on, now_ms=now_ms)
         if session.is_kept and request.replica_id not in partition.isr:
             session.unsettled[topic_partition] = (
                 None  # until it may join: others decide when that is
@@ -286,7 +294,7 @@ class FollowerFetches:
 
 
 def _records(
-    fetch: FollowerFetch, topic_partition: TopicPartition, log: PartitionLog, offset: int
+    fetch: DelayedFollowerFetch, topic_partition: TopicPartition, log: PartitionLog, offset: int
 ) -> RecordBytes:
     end, room, is_first = log.log_end_offset, fetch.room(), fetch.size == 0
     if offset >= end:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from regent.core.model import BrokerId, ReplicaAssignment
-from regent.core.replication.remote_replica import RemoteReplica
+from regent.core.replication.replica import Replica
 
 
 def maximal_isr(
@@ -25,7 +25,7 @@ def maximal_isr(
 def out_of_sync_members(
     isr: tuple[BrokerId, ...],
     leader: BrokerId,
-    followers: Mapping[BrokerId, RemoteReplica],
+    followers: Mapping[BrokerId, Replica],
     log_end_offset: int,
     now_ms: int,
     max_lag_ms: int,
@@ -42,23 +42,19 @@ def out_of_sync_members(
     )
 
 
-def is_out_of_sync(
-    follower: RemoteReplica, log_end_offset: int, now_ms: int, max_lag_ms: int
-) -> bool:
+def is_out_of_sync(follower: Replica, log_end_offset: int, now_ms: int, max_lag_ms: int) -> bool:
     """Whether a follower lacks records, and has not been caught up for longer than the limit."""
     return (
         follower.log_end_offset != log_end_offset and now_ms - follower.caught_up_ms() > max_lag_ms
     )
 
 
-def has_reached_isr(
-    follower: RemoteReplica, high_watermark: int, leader_epoch_start_offset: int
-) -> bool:
+def has_reached_isr(follower: Replica, high_watermark: int, leader_epoch_start_offset: int) -> bool:
     """Whether a follower has all that is committed, and all of the earlier epochs (KAFKA-7128)."""
     return follower.log_end_offset >= max(high_watermark, leader_epoch_start_offset)
 
 
-def high_watermark_candidate(log_end_offset: int, followers: Iterable[RemoteReplica]) -> int:
+def high_watermark_candidate(log_end_offset: int, followers: Iterable[Replica]) -> int:
     """Return the offset up to which the leader and all of ``followers`` have the records."""
     return min([log_end_offset, *(follower.log_end_offset for follower in followers)])
 

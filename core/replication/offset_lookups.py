@@ -13,7 +13,7 @@ from regent.core.errors import DamagedRecordsError, Errors, StorageError
 from regent.core.model import TopicPartition
 from regent.core.protocol.client import EpochEnd, EpochQuery, ListedOffset, OffsetQuery
 from regent.core.replica_logs import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, NO_TIMESTAMP
-from regent.core.replication.hosted_partitions import HostedPartitions
+from regent.core.replication.all_partitions import AllPartitions
 from regent.core.replication.partition import Partition
 
 T = TypeVar("T")
@@ -22,8 +22,8 @@ T = TypeVar("T")
 class OffsetLookups:
     """Answers from the logs this broker leads. Not thread-safe."""
 
-    def __init__(self, hosted: HostedPartitions) -> None:
-        self._hosted = hosted
+    def __init__(self, partitions: AllPartitions) -> None:
+        self._partitions = partitions
 
     def list_offsets(
         self, queries: Mapping[TopicPartition, OffsetQuery]
@@ -57,15 +57,15 @@ class OffsetLookups:
         failed: Callable[[Errors], T],
         look_up: Callable[[Partition], T],
     ) -> T:
-        partition = self._hosted.led(topic_partition, leader_epoch)
+        partition = self._partitions.leader_or_error(topic_partition, leader_epoch)
         if isinstance(partition, Errors):
             return failed(partition)
         try:
             return look_up(partition)
         except StorageError as error:
-            return failed(self._hosted.fail(topic_partition, error))
+            return failed(self._partitions.fail(topic_partition, error))
         except DamagedRecordsError as error:
-            return failed(self._hosted.on_damaged(topic_partition, error))
+            return failed(self._partitions.on_damaged(topic_partition, error))
 
 
 def _listed(query: OffsetQuery, partition: Partition) -> ListedOffset:

@@ -21,7 +21,7 @@ from regent.core.protocol.control import LeaderAndIsrPartition, TopicId
 from regent.core.protocol.controller import AlteredPartition, AlterPartitionRow
 from regent.core.replica_logs import PartitionLog
 from regent.core.replication.isr import high_watermark_candidate, is_under_replicated, maximal_isr
-from regent.core.replication.remote_replica import RemoteReplica
+from regent.core.replication.replica import Replica
 
 
 class Role(Enum):
@@ -58,7 +58,7 @@ class Partition:
     high_watermark: int = 0
     leading_since: int = -1  # of a leader: in which of its epochs it became one
     leader_epoch_start_offset: int | None = None  # of a leader
-    followers: dict[BrokerId, RemoteReplica] = field(default_factory=dict)  # of a leader
+    followers: dict[BrokerId, Replica] = field(default_factory=dict)  # of a leader
     proposal: AlterPartitionRow | None = None  # of a leader
     lag: int = 0  # of a follower: how many committed records it had not when last answered
 
@@ -119,7 +119,7 @@ class Partition:
         self.role = Role.LEADER
         self.leader_epoch_start_offset = log_end_offset
         self.followers = {
-            replica: self.followers.get(replica) or RemoteReplica()
+            replica: self.followers.get(replica) or Replica()
             for replica in state.replicas
             if replica != state.leader
         }
@@ -180,7 +180,7 @@ class Partition:
         self,
         now_ms: int,
         max_lag_ms: int,
-        is_eligible: Callable[[BrokerId, RemoteReplica], bool],
+        is_eligible: Callable[[BrokerId, Replica], bool],
     ) -> bool:
         """Raise the high watermark if everybody it waits for has got on; True if it was raised.
 

@@ -24,12 +24,12 @@ from regent.core.replica_logs import (
     EpochEndOffset,
     PartitionLog,
 )
+from regent.core.replication.all_partitions import FOR_NOW, AllPartitions
 from regent.core.replication.fetch_session_handler import FetchSessionHandler
-from regent.core.replication.hosted_partitions import FOR_NOW, HostedPartitions
+from regent.core.replication.lock_slices import Slices, run_in_slices, slices_of_records
 from regent.core.replication.metadata_cache import MetadataCache
 from regent.core.replication.partition import Partition
 from regent.core.replication.replication_quota import ReplicationQuota
-from regent.core.replication.turns import Turns, portions_of_records, take
 
 log = logging.getLogger("state.change")
 
@@ -42,14 +42,14 @@ class ReplicaFetcher:
 
     def __init__(
         self,
-        hosted: HostedPartitions,
+        partitions: AllPartitions,
         cache: MetadataCache,
         quota: ReplicationQuota,
         template: FetchRequest,
         *,
         backoff_ms: int,
     ) -> None:
-        self._hosted = hosted
+        self._partitions = partitions
         self._cache = cache
         self._quota = quota
         self._template = template
@@ -89,7 +89,7 @@ class ReplicaFetcher:
     @property
     def max_lag(self) -> int:
         """How many committed records the replica lacks that lacks most; looks through them all."""
-        partitions = map(self._hosted.get, self._leaders)
+        partitions = map(self._partitions.get, self._leaders)
         return max((p.lag for p in partitions if p is not None), default=0)
 
     def request(self, leader: BrokerId, broker_epoch: int, now_ms: int) -> FetchRequest | None:
@@ -100,7 +100,7 @@ class ReplicaFetcher:
         request = followed.request(self._template, broker_epoch, now_ms)
         unreadable, self._unreadable = self._unreadable, {}
         for topic_partition, error in unreadable.items():
-            self._hosted.fail(topic_partition, error)
+            self._partitions.fail(topic_partition, error)
         return request
 
     def delay_ms(self, leader: BrokerId, now_ms: int) -> int | None:
@@ -124,7 +124,7 @@ class ReplicaFetcher:
 
     def on_response(
         self, leader: BrokerId, request: FetchRequest, response: FetchResponse, now_ms: int
-    ) -> Turns[None]:
+    ) -> Slices[None]:
         """Take an answer; what was not answered, or with an error, waits a while.
 
         Between two turns anything may happen to replicas, as before the answer came.
@@ -171,7 +171,7 @@ class ReplicaFetcher:
                     moved[0],
                 )
 
-        yield from take(portions_of_records(sizes), take_portion)
+        yield from run_in_slices(slices_of_records(sizes), take_portion)
 
     def _take(
         self,
@@ -193,10 +193,10 @@ class ReplicaFetcher:
         except RecordsRefusedError as refused:
             return refused.error_code
         except StorageError as failure:
-            outcome = self._hosted.fail(partition.topic_partition, failure)
+            outcome = self._partitions.fail(partition.topic_partition, failure)
             return FOR_NOW if outcome is FOR_NOW else Errors.NONE
         except DamagedRecordsError as error_here:
-            self._hosted.on_damaged(partition.topic_partition, error_here)
+            self._partitions.on_damaged(partition.topic_partition, error_here)
             return Errors.NONE
 
     def _throttle(

@@ -1,8 +1,8 @@
 """The replicas of a broker: what the controller, clients and other brokers ask of them.
 
-Mirrors ``kafka.server.ReplicaManager``. This is the door: one lock, behind it one module for each
-who asks. Orders are obeyed by ``ControlOrders``; what is led and what is followed is looked after
-by ``LedPartitions`` and ``ReplicaFetcher``; what has to wait does so in ``DelayedOperations``.
+Mirrors ``kafka.server.ReplicaManager``. It takes the one lock and delegates: control requests to
+``ControlRequestHandler``, leaders to ``LeaderPartitions``, followers to ``ReplicaFetcher``, and
+requests that wait to ``DelayedOperationPurgatory``.
 """
 
 from __future__ import annotations
@@ -32,29 +32,29 @@ from regent.core.protocol.control import (
 from regent.core.protocol.controller import AlterPartitionRequest, AlterPartitionResponse
 from regent.core.records import RecordBytes
 from regent.core.replica_logs import ReplicaLogs
+from regent.core.replication.all_partitions import AllPartitions
 from regent.core.replication.consumer_fetches import ConsumerFetches, RespondToConsumer
-from regent.core.replication.control_orders import ControlOrders
-from regent.core.replication.delayed_operations import (
+from regent.core.replication.control_request_handler import ControlRequestHandler
+from regent.core.replication.damaged_log_replacement import DamagedLogReplacement
+from regent.core.replication.delayed_operation import (
     Answer,
     DelayedOperation,
-    DelayedOperations,
-    Turn,
+    DelayedOperationPurgatory,
+    LockedCall,
 )
-from regent.core.replication.early_batches import EarlyBatches
-from regent.core.replication.fetch_sessions import FetchSessions
+from regent.core.replication.delete_records import DeleteRecords, RespondToDeleteRecords
+from regent.core.replication.fetch_session import FetchSessionCache
 from regent.core.replication.follower_fetches import FollowerFetches, RespondToFollower
-from regent.core.replication.hosted_partitions import HostedPartitions
-from regent.core.replication.led_partitions import IsrCounters, LedPartitions
-from regent.core.replication.log_replacement import LogReplacement
+from regent.core.replication.leader_partitions import IsrCounters, LeaderPartitions
+from regent.core.replication.lock_slices import Slices
 from regent.core.replication.metadata_cache import MetadataCache
 from regent.core.replication.offset_lookups import OffsetLookups
+from regent.core.replication.out_of_order_batches import OutOfOrderBatches
 from regent.core.replication.partition import Partition
-from regent.core.replication.produces import Produce, RespondToProduce
-from regent.core.replication.record_deletions import RecordDeletions, RespondToDeletion
+from regent.core.replication.produce import Produce, RespondToProduce
 from regent.core.replication.replica_fetcher import ReplicaFetcher
 from regent.core.replication.replication_quota import ReplicationQuotas
 from regent.core.replication.suspect_replicas import SuspectTracker
-from regent.core.replication.turns import Turns
 
 T = TypeVar("T")
 
@@ -107,13 +107,13 @@ class ReplicaManager:
         self._logs = logs
         self._cache = cache
         self._max_answer_bytes = settings.replica_fetch_response_max_bytes
-        self._lock = Turn(nullcontext() if lock is None else lock, self._end_turn)
-        self._delayed = delayed = DelayedOperations()
+        self._lock = LockedCall(nullcontext() if lock is None else lock, self._end_call)
+        self._delayed = delayed = DelayedOperationPurgatory()
         self._quotas = quotas = ReplicationQuotas(broker_id)
-        self._hosted = hosted = HostedPartitions(broker_id, logs, cache, self._retire)
-        sessions = FetchSessions(delayed)
-        self._led = LedPartitions(
-            hosted,
+        self._partitions = partitions = AllPartitions(broker_id, logs, cache, self._end_role)
+        sessions = FetchSessionCache(delayed)
+        self._leaders = LeaderPartitions(
+            partitions,
             cache,
             sessions,
             delayed,
@@ -121,47 +121,49 @@ class ReplicaManager:
             max_lag_ms=settings.replica_lag_time_max_ms,
         )
         self._fetcher = ReplicaFetcher(
-            hosted,
+            partitions,
             cache,
             quotas.follower,
             settings.fetch_request(broker_id),
             backoff_ms=settings.replica_fetch_backoff_ms,
         )
-        self._early = EarlyBatches()
-        self._replacement = LogReplacement(broker_id, logs, cache, hosted)
+        self._out_of_order = OutOfOrderBatches()
+        self._replacement = DamagedLogReplacement(broker_id, logs, cache, partitions)
         self._suspects = SuspectTracker(broker_id, logs)
-        self._orders = ControlOrders(
+        self._control_requests = ControlRequestHandler(
             broker_id,
             logs,
             cache,
-            hosted,
-            self._led,
+            partitions,
+            self._leaders,
             self._fetcher,
             self._replacement,
             self._suspects,
         )
-        self._fetches = FollowerFetches(hosted, self._led, cache, sessions, delayed, quotas.leader)
-        self._consumers = ConsumerFetches(hosted, delayed)
-        self._deletions = RecordDeletions(hosted, self._led, cache, delayed)
-        self._lookups = OffsetLookups(hosted)
+        self._fetches = FollowerFetches(
+            partitions, self._leaders, cache, sessions, delayed, quotas.leader
+        )
+        self._consumers = ConsumerFetches(partitions, delayed)
+        self._deletions = DeleteRecords(partitions, self._leaders, cache, delayed)
+        self._lookups = OffsetLookups(partitions)
 
-    def _retire(self, topic_partition: TopicPartition) -> None:
+    def _end_role(self, topic_partition: TopicPartition) -> None:
         """End what a replica does, once nothing can fail that would leave it in service."""
         self._fetcher.unfollow(topic_partition)
-        self._led.cede(topic_partition)
+        self._leaders.stop_leading(topic_partition)
 
-    def _in_turns(self, turns: Turns[T]) -> T:
+    def _in_slices(self, slices: Slices[T]) -> T:
         while True:
             with self._lock:
                 try:
-                    next(turns)
+                    next(slices)
                 except StopIteration as end:
                     outcome: T = end.value
                     return outcome
 
-    def _end_turn(self) -> list[Answer]:
+    def _end_call(self) -> list[Answer]:
         self._delayed.settle()
-        self._hosted.report_failures()
+        self._partitions.report_failures()
         return self._delayed.take_answers()
 
     # --- what there is ---
@@ -169,16 +171,16 @@ class ReplicaManager:
     @property
     def broker_epoch(self) -> int:
         """Which life of this broker its controller gives orders to; -1 until it registered."""
-        return self._orders.broker_epoch
+        return self._control_requests.broker_epoch
 
     @broker_epoch.setter
     def broker_epoch(self, broker_epoch: int) -> None:
-        self._orders.on_registered(broker_epoch)
+        self._control_requests.on_registered(broker_epoch)
 
     @property
     def controller_epoch(self) -> int:
         """The highest seen."""
-        return self._orders.controller_epoch
+        return self._control_requests.controller_epoch
 
     def is_known_topic(self, topic_id: TopicId) -> bool:
         """Whether the cluster has a topic of that id. On any thread."""
@@ -187,37 +189,37 @@ class ReplicaManager:
     @property
     def partitions(self) -> Mapping[TopicPartition, Partition]:
         """The hosted replicas, as a live view: for whoever may not meet another caller."""
-        return self._hosted.by_name
+        return self._partitions.by_topic_partition
 
     @property
     def counters(self) -> IsrCounters:
         """What became of proposals since the start."""
         with self._lock:
-            return replace(self._led.counters)
+            return replace(self._leaders.counters)
 
     @property
     def leader_count(self) -> int:
         """How many partitions it leads."""
         with self._lock:
-            return len(self._led)
+            return len(self._leaders)
 
     @property
     def under_replicated_count(self) -> int:
         """How many of those it leads miss replicas in their ISR."""
         with self._lock:
-            return self._led.under_replicated_count
+            return self._leaders.under_replicated_count
 
     @property
     def under_min_isr_count(self) -> int:
         """How many of those it leads have fewer in sync than ``min.insync.replicas``."""
         with self._lock:
-            return self._led.under_min_isr_count
+            return self._leaders.under_min_isr_count
 
     @property
     def at_min_isr_count(self) -> int:
         """How many of those it leads have just as many in sync as ``min.insync.replicas``."""
         with self._lock:
-            return self._led.at_min_isr_count
+            return self._leaders.at_min_isr_count
 
     @property
     def max_lag(self) -> int:
@@ -229,13 +231,13 @@ class ReplicaManager:
     def offline_replica_count(self) -> int:
         """How many replicas have a log that fails them."""
         with self._lock:
-            return len(self._hosted.offline)
+            return len(self._partitions.offline)
 
     @property
     def records_in(self) -> int:
         """How many records producers have appended since the start."""
         with self._lock:
-            return self._led.records_in
+            return self._leaders.records_in
 
     @property
     def delayed_count(self) -> int:
@@ -257,19 +259,19 @@ class ReplicaManager:
         Every partition is answered for. What is not committed when time is up: REQUEST_TIMED_OUT.
         """
         request = Produce(
-            self._hosted,
-            self._led,
+            self._partitions,
+            self._leaders,
             self._delayed,
-            self._early,
+            self._out_of_order,
             acks=acks,
             records=records,
             respond=respond,
         )
-        return self._in_turns(request.append(now_ms))
+        return self._in_slices(request.append(now_ms))
 
     def is_compacted(self, topic_partition: TopicPartition) -> bool:
         """Whether a partition that is hosted here belongs to a compacted topic."""
-        partition = self._hosted.get(topic_partition)
+        partition = self._partitions.get(topic_partition)
         log = None if partition is None else partition.log
         return log is not None and log.config.is_compacted
 
@@ -286,11 +288,11 @@ class ReplicaManager:
         Every partition is answered for. An error of any of them ends the wait.
         """
         with self._lock:
-            self._led.advance_high_watermarks(request.positions, now_ms)
+            self._leaders.advance_high_watermarks(request.positions, now_ms)
             return self._consumers.fetch(request, respond, waits=waits)
 
     def delete_records(
-        self, offsets: Mapping[TopicPartition, int], now_ms: int, respond: RespondToDeletion
+        self, offsets: Mapping[TopicPartition, int], now_ms: int, respond: RespondToDeleteRecords
     ) -> DelayedOperation | None:
         """Drop what is before these offsets (-1: all that is committed), here and on followers.
 
@@ -298,7 +300,7 @@ class ReplicaManager:
         when they have not in time: they will.
         """
         with self._lock:
-            self._led.advance_high_watermarks(offsets, now_ms)
+            self._leaders.advance_high_watermarks(offsets, now_ms)
             return self._deletions.delete(offsets, respond)
 
     def list_offsets(
@@ -318,7 +320,7 @@ class ReplicaManager:
     def expire(self, operation: DelayedOperation, now_ms: int) -> None:
         """Answer now with what there is; nothing happens to what was answered before."""
         with self._lock:
-            self._led.advance_high_watermarks(operation.partitions, now_ms)
+            self._leaders.advance_high_watermarks(operation.partitions, now_ms)
             self._delayed.settle()
             self._delayed.complete(operation)
 
@@ -341,7 +343,7 @@ class ReplicaManager:
     def shrink_isrs(self, now_ms: int) -> None:
         """Propose ISRs without the members that are out of sync; call twice a lag limit."""
         with self._lock:
-            self._led.shrink_isrs(now_ms)
+            self._leaders.shrink_isrs(now_ms)
 
     # --- a follower's side ---
 
@@ -364,7 +366,7 @@ class ReplicaManager:
         self, leader: BrokerId, request: FetchRequest, response: FetchResponse, now_ms: int
     ) -> None:
         """Take the leader's answer to ``request``: append, truncate, or wait a while."""
-        self._in_turns(self._fetcher.on_response(leader, request, response, now_ms))
+        self._in_slices(self._fetcher.on_response(leader, request, response, now_ms))
 
     # --- throttles (KIP-73) ---
 
@@ -383,19 +385,19 @@ class ReplicaManager:
     @property
     def has_proposals(self) -> bool:
         """Whether there may be something to send; takes no lock: it is looked at all the time."""
-        return self._led.has_proposals
+        return self._leaders.has_proposals
 
     def alter_partition_request(self) -> AlterPartitionRequest | None:
         """Return what is proposed and put it in flight; None when nothing is, or one is already."""
         with self._lock:
-            return self._led.alter_partition_request(self.broker_epoch)
+            return self._leaders.alter_partition_request(self.broker_epoch)
 
     def on_alter_partition_response(
         self, request: AlterPartitionRequest, response: AlterPartitionResponse | None, now_ms: int
     ) -> None:
         """Take the controller's answer; None when there is none: the proposals wait again."""
         with self._lock:
-            self._led.on_alter_partition_response(request, response, now_ms)
+            self._leaders.on_alter_partition_response(request, response, now_ms)
 
     # --- the controller's orders, and the disk's ---
 
@@ -403,30 +405,30 @@ class ReplicaManager:
         self, header: ControlHeader, request: ControlRequest, now_ms: int
     ) -> ControlResponse:
         """Obey a request, or refuse it as a whole when its epochs are stale."""
-        return self._in_turns(self._orders.handle(header, request, now_ms))
+        return self._in_slices(self._control_requests.handle(header, request, now_ms))
 
     def refuse_unread(
         self, header: ControlHeader, kind: type[ControlRequest]
     ) -> ControlResponse | None:
         """Return the answer to a request whose header is too old, else None; from any thread."""
-        return self._orders.refuse_unread(header, kind)
+        return self._control_requests.refuse_unread(header, kind)
 
     def begins_copying(self, request: LeaderAndIsrRequest) -> bool:
         """Whether the request starts a reassignment of a replica that this broker hosts."""
         with self._lock:
-            return self._orders.begins_copying(request)
+            return self._control_requests.begins_copying(request)
 
     def on_log_directory_failed(self) -> list[TopicPartition]:
         """Take out of service what is in a failed log directory; return what was not before."""
         with self._lock:
-            return self._hosted.on_log_directory_failed()
+            return self._partitions.on_log_directory_failed()
 
     def on_records_damaged(
         self, topic_partition: TopicPartition, error: DamagedRecordsError
     ) -> None:
         """Take a replica out of service whose log was found to be damaged, if others have it."""
         with self._lock:
-            self._hosted.on_damaged(topic_partition, error)
+            self._partitions.on_damaged(topic_partition, error)
 
     def replaceable_logs(self) -> list[TopicPartition]:
         """Return the damaged logs that the next order would replace, each once a leadership.
@@ -448,5 +450,5 @@ class ReplicaManager:
     def checkpoint_high_watermarks(self) -> None:
         """Note the high watermarks of all replicas on disk; one caller at a time."""
         with self._lock:
-            high_watermarks = self._hosted.high_watermarks()
+            high_watermarks = self._partitions.high_watermarks()
         self._logs.checkpoint_high_watermarks(high_watermarks)

@@ -18,7 +18,7 @@ class _Term(NamedTuple):
     broker_epoch: int
 
 
-class Named(NamedTuple):
+class ListedPartitions(NamedTuple):
     """Partitions with their topic ids: those of one part, or ``is_everything`` there is."""
 
     partitions: dict[TopicPartition, TopicId | None]
@@ -44,7 +44,7 @@ class RequestParts:
 
     def add(
         self, header: ControlHeader, request: LeaderAndIsrRequest | UpdateMetadataRequest
-    ) -> Named | None:
+    ) -> ListedPartitions | None:
         """Add a part and return what is named; None for a copy that came late."""
         term = _Term(header.controller_epoch, header.broker_epoch)
         if header.sequence == 0 and term <= self._complete:
@@ -56,15 +56,15 @@ class RequestParts:
         is_next = request.part in (self._next, self._next - 1)
         if term != self._arriving or request.parts != self._parts or not is_next:
             self._forget()
-            return Named(named, is_everything=False)
+            return ListedPartitions(named, is_everything=False)
         self._next = request.part + 1
         self._named.update(named)
         if self._next < self._parts:
-            return Named(named, is_everything=False)
+            return ListedPartitions(named, is_everything=False)
         self._complete = term
         everything = self._named
         self._forget()
-        return Named(everything, is_everything=True)
+        return ListedPartitions(everything, is_everything=True)
 
     def _forget(self) -> None:
         self._arriving = None

@@ -16,7 +16,7 @@ from regent.core.protocol.client import (
     ProducedPartition,
 )
 from regent.core.records import RecordBytes
-from regent.core.replication.delayed_operations import Answer, DelayedOperation
+from regent.core.replication.delayed_operation import Answer, DelayedOperation
 
 
 class Held(DelayedOperation):

@@ -9,7 +9,7 @@ from regent.api.delete_records import delete_records_apis
 from regent.core.errors import Errors
 from regent.core.model import TopicPartition
 from regent.core.protocol.client import DeletedRecords
-from regent.core.replication.delayed_operations import DelayedOperation
+from regent.core.replication.delayed_operation import DelayedOperation
 from tests.api.canned_replicas import Held
 from tests.transport.kafka.wire import ask
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from regent.api.replies import Replies, Reply
-from regent.core.replication.delayed_operations import Answer, DelayedOperation
+from regent.core.replication.delayed_operation import Answer, DelayedOperation
 
 WAIT_S = 10
 

@@ -17,9 +17,9 @@ from regent.core.controller.states import ReplicaState
 from regent.core.controller.topic_deletion import TopicDeletions
 from regent.core.errors import DamagedRecordsError, Errors
 from regent.core.model import NO_LEADER
+from regent.core.replication.all_partitions import AllPartitions
 from regent.core.replication.consumer_fetches import DelayedConsumerFetch
-from regent.core.replication.hosted_partitions import HostedPartitions
-from regent.core.replication.log_replacement import LogReplacement
+from regent.core.replication.damaged_log_replacement import DamagedLogReplacement
 from regent.core.replication.partition import Role
 from regent.core.replication.replica_manager import ReplicaManager
 from tests.support.memory_logs import MemoryLog, MemoryLogs
@@ -66,41 +66,43 @@ def damaged_records_skipped() -> Any:
 def damage_left_alone() -> Any:
     """A replica that is damaged stays in service."""
     return patch.object(
-        HostedPartitions, "on_damaged", lambda self, name, error: Errors.CORRUPT_MESSAGE
+        AllPartitions, "on_damaged", lambda self, name, error: Errors.CORRUPT_MESSAGE
     )
 
 
 def last_copies_go_out_of_service() -> Any:
     """A replica that is damaged goes out of service, whoever else is in sync."""
-    on_damaged = HostedPartitions.on_damaged
+    on_damaged = AllPartitions.on_damaged
 
-    def as_one_of_many(self: HostedPartitions, name: Any, error: Any) -> Errors:
-        partition = self.by_name.get(name)
+    def as_one_of_many(self: AllPartitions, name: Any, error: Any) -> Errors:
+        partition = self.by_topic_partition.get(name)
         if partition is not None and partition.role is not Role.OFFLINE:
             self._logs.condemn(name, str(error))
         return on_damaged(self, name, error)
 
-    return patch.object(HostedPartitions, "on_damaged", as_one_of_many)
+    return patch.object(AllPartitions, "on_damaged", as_one_of_many)
 
 
 def logs_in_sync_replaced() -> Any:
     """A damaged log is dropped as soon as another leads."""
 
-    def is_led_elsewhere(self: LogReplacement, row: Any) -> bool:
+    def is_led_elsewhere(self: DamagedLogReplacement, row: Any) -> bool:
         return bool(NO_LEADER < row.leader != self._broker_id)
 
-    return patch.object(LogReplacement, "_is_dispensable", is_led_elsewhere)
+    return patch.object(DamagedLogReplacement, "_is_dispensable", is_led_elsewhere)
 
 
 def logs_replaced_in_the_same_epoch() -> Any:
     """A damaged log is dropped in the leader epoch in which its end may still count."""
-    make_room = LogReplacement.make_room
+    make_room = DamagedLogReplacement.make_room
 
-    def whatever_its_epoch(self: LogReplacement, name: Any, state: Any, **options: Any) -> Errors:
-        with patch.object(self._hosted, "get", lambda name: None):
+    def whatever_its_epoch(
+        self: DamagedLogReplacement, name: Any, state: Any, **options: Any
+    ) -> Errors:
+        with patch.object(self._partitions, "get", lambda name: None):
             return make_room(self, name, state, **options)
 
-    return patch.object(LogReplacement, "make_room", whatever_its_epoch)
+    return patch.object(DamagedLogReplacement, "make_room", whatever_its_epoch)
 
 
 # --- how it comes back ----------------------------------------------------------------------------

@@ -27,7 +27,7 @@ from regent.core.controller.topic_deletion import TopicDeletions
 from regent.core.errors import Errors, StateChangeFailedError
 from regent.core.model import NO_LEADER, LeaderAndIsr
 from regent.core.protocol.control import StopReplicaRequest
-from regent.core.replication.control_orders import ControlOrders
+from regent.core.replication.control_request_handler import ControlRequestHandler
 from regent.core.replication.replica_fetcher import ReplicaFetcher
 from regent.zk.client.operations import ANY_VERSION, SetData
 from regent.zk.codecs.znodes import TopicZNode
@@ -251,63 +251,65 @@ def failed_replicas_may_lead() -> Any:
 
 def deposed_controllers_stop_replicas() -> Any:
     """StopReplica is obeyed whichever controller sent it."""
-    handle = ControlOrders.handle
+    handle = ControlRequestHandler.handle
 
-    def whoever_sent_it(self: ControlOrders, header: Any, request: Any, now_ms: int) -> Any:
+    def whoever_sent_it(self: ControlRequestHandler, header: Any, request: Any, now_ms: int) -> Any:
         if isinstance(request, StopReplicaRequest) and (
             header.controller_epoch < self.controller_epoch
         ):
             header = header._replace(controller_epoch=self.controller_epoch, sequence=0)
         return handle(self, header, request, now_ms)
 
-    return patch.object(ControlOrders, "handle", whoever_sent_it)
+    return patch.object(ControlRequestHandler, "handle", whoever_sent_it)
 
 
 def leaders_go_on_without_a_successor() -> Any:
     """A leader that hears that nobody leads goes on to lead."""
-    take_role = ControlOrders._take_role
+    take_role = ControlRequestHandler._take_role
 
-    def unless_leaderless(self: ControlOrders, partition: Any, state: Any, now_ms: int) -> None:
+    def unless_leaderless(
+        self: ControlRequestHandler, partition: Any, state: Any, now_ms: int
+    ) -> None:
         if state.leader == NO_LEADER:
             partition.leader_epoch = state.leader_epoch
         else:
             take_role(self, partition, state, now_ms)
 
-    return patch.object(ControlOrders, "_take_role", unless_leaderless)
+    return patch.object(ControlRequestHandler, "_take_role", unless_leaderless)
 
 
 def stopped_replicas_go_on_fetching() -> Any:
     """Who is stopped keeps its place among the followed."""
-    stop = ControlOrders._stop
+    stop = ControlRequestHandler._stop
 
-    def without_unfollowing(self: ControlOrders, *order: Any) -> Any:
+    def without_unfollowing(self: ControlRequestHandler, *order: Any) -> Any:
         with patch.object(ReplicaFetcher, "unfollow", lambda self, name: None):
             return stop(self, *order)
 
-    return patch.object(ControlOrders, "_stop", without_unfollowing)
+    return patch.object(ControlRequestHandler, "_stop", without_unfollowing)
 
 
 def stops_of_the_same_epoch_refused() -> Any:
     """A StopReplica with the leader epoch that is known is taken for stale (KAFKA-13972)."""
-    stop = ControlOrders._stop
+    stop = ControlRequestHandler._stop
 
-    def strictly_newer(self: ControlOrders, name: Any, topic_id: Any, order: Any) -> Any:
-        partition = self._hosted.get(name)
+    def strictly_newer(self: ControlRequestHandler, name: Any, topic_id: Any, order: Any) -> Any:
+        partition = self._partitions.get(name)
         if partition is not None and 0 <= order.leader_epoch == partition.leader_epoch:
             return Errors.FENCED_LEADER_EPOCH
         return stop(self, name, topic_id, order)
 
-    return patch.object(ControlOrders, "_stop", strictly_newer)
+    return patch.object(ControlRequestHandler, "_stop", strictly_newer)
 
 
 def late_copies_obeyed() -> Any:
     """An order that its sender has sent again, and more since, is obeyed."""
-    check = ControlOrders._check_epochs
+    check = ControlRequestHandler._check_epochs
 
-    def without_sequence(self: ControlOrders, header: Any) -> Errors:
+    def without_sequence(self: ControlRequestHandler, header: Any) -> Errors:
         return check(self, header._replace(sequence=0))
 
-    return patch.object(ControlOrders, "_check_epochs", without_sequence)
+    return patch.object(ControlRequestHandler, "_check_epochs", without_sequence)
 
 
 DECISION_DEFECTS: tuple[Defect, ...] = (

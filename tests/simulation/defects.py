@@ -31,9 +31,9 @@ from regent.core.model import LeaderAndIsr, ReplicaAssignment, TopicPartition
 from regent.core.ports import ControllerEpoch
 from regent.core.protocol.control import ControlHeader, LeaderAndIsrRequest
 from regent.core.protocol.controller import ControlledShutdownResponse
-from regent.core.replication import control_orders
-from regent.core.replication.control_orders import ControlOrders
-from regent.core.replication.request_parts import Named, RequestParts
+from regent.core.replication import control_request_handler
+from regent.core.replication.control_request_handler import ControlRequestHandler
+from regent.core.replication.request_parts import ListedPartitions, RequestParts
 from regent.zk.stores import fenced_writes
 from regent.zk.stores.controller_store import ZkControllerStore
 from regent.zk.stores.watching_store import WatchingStore
@@ -256,41 +256,46 @@ def imbalance_counted_once() -> Any:
 def no_broker_epoch_check() -> Any:
     """An order to an earlier life of a broker is obeyed (KIP-380)."""
 
-    def by_controller_epoch(self: ControlOrders, header: Any) -> Errors:
+    def by_controller_epoch(self: ControlRequestHandler, header: Any) -> Errors:
         is_stale = header.controller_epoch < self.controller_epoch
         return Errors.STALE_CONTROLLER_EPOCH if is_stale else Errors.NONE
 
-    return patch.object(ControlOrders, "_check_epochs", by_controller_epoch)
+    return patch.object(ControlRequestHandler, "_check_epochs", by_controller_epoch)
 
 
 def deposed_controllers_obeyed() -> Any:
     """An order of a controller that was deposed is obeyed (KAFKA-1188)."""
 
-    def by_broker_epoch(self: ControlOrders, header: Any) -> Errors:
+    def by_broker_epoch(self: ControlRequestHandler, header: Any) -> Errors:
         is_stale = -1 < header.broker_epoch < self.broker_epoch
         return Errors.STALE_BROKER_EPOCH if is_stale else Errors.NONE
 
-    return patch.object(ControlOrders, "_check_epochs", by_broker_epoch)
+    return patch.object(ControlRequestHandler, "_check_epochs", by_broker_epoch)
 
 
 def old_leader_epochs_obeyed() -> Any:
     """A late order undoes a newer one."""
-    obey = ControlOrders._obey
+    obey = ControlRequestHandler._obey
 
     def whatever_its_epoch(
-        self: ControlOrders, name: Any, topic_id: Any, state: Any, now_ms: int, **options: Any
+        self: ControlRequestHandler,
+        name: Any,
+        topic_id: Any,
+        state: Any,
+        now_ms: int,
+        **options: Any,
     ) -> Any:
-        partition = self._hosted.get(name)
+        partition = self._partitions.get(name)
         if partition is not None:
             partition.leader_epoch = min(partition.leader_epoch, state.leader_epoch - 1)
         return obey(self, name, topic_id, state, now_ms, **options)
 
-    return patch.object(ControlOrders, "_obey", whatever_its_epoch)
+    return patch.object(ControlRequestHandler, "_obey", whatever_its_epoch)
 
 
 def topic_ids_ignored() -> Any:
     """The log of a deleted topic is taken for that of the next one of its name."""
-    return patch.object(control_orders, "differ", lambda one, other: False)
+    return patch.object(control_request_handler, "differ", lambda one, other: False)
 
 
 def orders_before_the_write() -> Any:
@@ -379,9 +384,11 @@ def isr_changes_unheard() -> Any:
 def a_part_is_taken_for_the_whole() -> Any:
     """What one part of a FULL does not list is stray, although another lists it."""
 
-    def add(parts: RequestParts, _: ControlHeader, request: LeaderAndIsrRequest) -> Named:
+    def add(
+        parts: RequestParts, _: ControlHeader, request: LeaderAndIsrRequest
+    ) -> ListedPartitions:
         named: dict[TopicPartition, str | None] = {name: None for name, _ in request.partitions()}
-        return Named(named, is_everything=True)
+        return ListedPartitions(named, is_everything=True)
 
     return patch.object(RequestParts, "add", add)
 

@@ -16,7 +16,7 @@ from regent.core.controller.reassignment.partition_reassignment import Reassignm
 from regent.core.controller.replica_state_machine import ReplicaStateMachine
 from regent.core.controller.topic_changes import TopicChanges
 from regent.core.errors import Errors
-from regent.core.replication import led_partitions
+from regent.core.replication import leader_partitions
 
 Defect: TypeAlias = Callable[[], Any]
 
@@ -30,8 +30,8 @@ def suspect_leaders_told_to_lead_on() -> Any:
 
 def refused_proposals_final() -> Any:
     """A leader whose ISR could not be written waits until somebody tells it more."""
-    final = led_partitions._SUPERSEDED | {Errors.UNKNOWN_SERVER_ERROR}
-    return patch.object(led_partitions, "_SUPERSEDED", final)
+    final = leader_partitions._SUPERSEDED | {Errors.UNKNOWN_SERVER_ERROR}
+    return patch.object(leader_partitions, "_SUPERSEDED", final)
 
 
 def refused_moves_forgotten() -> Any:

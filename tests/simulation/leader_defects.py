@@ -17,9 +17,9 @@ from regent.core.controller.alter_partition import AlterPartitions
 from regent.core.errors import Errors
 from regent.core.model import LeaderRecoveryState
 from regent.core.replication.follower_fetches import FollowerFetches
-from regent.core.replication.led_partitions import LedPartitions
+from regent.core.replication.leader_partitions import LeaderPartitions
 from regent.core.replication.partition import Partition
-from regent.core.replication.produces import DelayedProduce, Produce
+from regent.core.replication.produce import DelayedProduce, Produce
 from tests.support.memory_logs import MemoryLog
 
 Defect: TypeAlias = Callable[[], Any]
@@ -49,9 +49,9 @@ def watermarks_stay_beyond_truncated_logs() -> Any:
 
 def members_proposed_without_their_lives() -> Any:
     """A leader does not say in which life it saw those it proposes (KIP-903)."""
-    propose = LedPartitions._propose
+    propose = LeaderPartitions._propose
 
-    def of_any_life(self: LedPartitions, partition: Partition, isr: Any) -> None:
+    def of_any_life(self: LeaderPartitions, partition: Partition, isr: Any) -> None:
         lives = {r: follower.broker_epoch for r, follower in partition.followers.items()}
         for follower in partition.followers.values():
             follower.broker_epoch = -1
@@ -59,7 +59,7 @@ def members_proposed_without_their_lives() -> Any:
         for replica, broker_epoch in lives.items():
             partition.followers[replica].broker_epoch = broker_epoch
 
-    return patch.object(LedPartitions, "_propose", of_any_life)
+    return patch.object(LeaderPartitions, "_propose", of_any_life)
 
 
 def too_few_in_sync_append_all_the_same() -> Any:
@@ -94,17 +94,17 @@ def fetches_of_earlier_lives_count() -> Any:
 
 def leaders_let_others_in_before_they_recover() -> Any:
     """A leader that nobody in sync stands behind lets followers in before it has said so."""
-    expand = LedPartitions._expand_isr
+    expand = LeaderPartitions._expand_isr
 
-    def whether_or_not(self: LedPartitions, partition: Partition, replica: int) -> None:
+    def whether_or_not(self: LeaderPartitions, partition: Partition, replica: int) -> None:
         state = partition.leader_recovery_state
         partition.leader_recovery_state = LeaderRecoveryState.RECOVERED
         expand(self, partition, replica)
         partition.leader_recovery_state = state
 
     stack = ExitStack()
-    stack.enter_context(patch.object(LedPartitions, "_propose_recovered", lambda *_: None))
-    stack.enter_context(patch.object(LedPartitions, "_expand_isr", whether_or_not))
+    stack.enter_context(patch.object(LeaderPartitions, "_propose_recovered", lambda *_: None))
+    stack.enter_context(patch.object(LeaderPartitions, "_expand_isr", whether_or_not))
     return stack
 
 

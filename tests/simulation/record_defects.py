@@ -12,19 +12,19 @@ from unittest.mock import patch
 from regent.core.errors import Errors
 from regent.core.model import NO_EPOCH
 from regent.core.replication import (
+    all_partitions,
     consumer_fetches,
     follower_fetches,
-    hosted_partitions,
-    led_partitions,
+    leader_partitions,
     log_reads,
     replica_fetcher,
 )
-from regent.core.replication.delayed_operations import DelayedOperations
-from regent.core.replication.early_batches import EarlyBatches
+from regent.core.replication.delayed_operation import DelayedOperationPurgatory
+from regent.core.replication.delete_records import DeleteRecords
+from regent.core.replication.out_of_order_batches import OutOfOrderBatches
 from regent.core.replication.partition import Partition, Role
-from regent.core.replication.produces import DelayedProduce
-from regent.core.replication.record_deletions import RecordDeletions
-from regent.core.replication.remote_replica import RemoteReplica
+from regent.core.replication.produce import DelayedProduce
+from regent.core.replication.replica import Replica
 from regent.core.replication.replica_manager import ReplicaManager
 from tests.simulation.disk import ObservedLog
 from tests.support.memory_logs import MemoryLog
@@ -114,15 +114,15 @@ def newcomers_are_not_waited_for() -> Any:
 def followers_join_below_the_epoch_start() -> Any:
     """Who has all up to the high watermark joins, though that is behind (KAFKA-7128)."""
 
-    def at_the_high_watermark(follower: RemoteReplica, high_watermark: int, start: int) -> bool:
+    def at_the_high_watermark(follower: Replica, high_watermark: int, start: int) -> bool:
         return follower.log_end_offset >= high_watermark
 
-    return patch.object(led_partitions, "has_reached_isr", at_the_high_watermark)
+    return patch.object(leader_partitions, "has_reached_isr", at_the_high_watermark)
 
 
 def everybody_joins_the_isr() -> Any:
     """Who fetches joins, wherever it is."""
-    return patch.object(led_partitions, "has_reached_isr", lambda *where: True)
+    return patch.object(leader_partitions, "has_reached_isr", lambda *where: True)
 
 
 def one_replica_is_enough() -> Any:
@@ -182,7 +182,7 @@ def any_replica_appends() -> Any:
 
 def fetches_of_any_epoch_count() -> Any:
     """A follower's position in an earlier leadership counts in this one."""
-    return patch.object(hosted_partitions, "check_reader", lambda *reader: Errors.NONE)
+    return patch.object(all_partitions, "check_reader", lambda *reader: Errors.NONE)
 
 
 def what_is_sent_twice_is_appended_twice() -> Any:
@@ -203,7 +203,7 @@ def sequences_forgotten_by_followers() -> Any:
 
 def early_batches_told_out_of_order() -> Any:
     """A batch that comes before its predecessors is out of order, as Kafka has it."""
-    return patch.object(EarlyBatches, "refusal", lambda self, partition, sequence: None)
+    return patch.object(OutOfOrderBatches, "refusal", lambda self, partition, sequence: None)
 
 
 def consumers_read_to_the_log_end() -> Any:
@@ -223,13 +223,13 @@ def consumers_read_to_the_log_end() -> Any:
 
 def records_deleted_beyond_the_high_watermark() -> Any:
     """People delete what is not committed."""
-    drop = RecordDeletions._drop
+    drop = DeleteRecords._drop
 
-    def to_the_end(self: RecordDeletions, partition: Partition, offset: int) -> Any:
+    def to_the_end(self: DeleteRecords, partition: Partition, offset: int) -> Any:
         partition.local_log.advance_log_start_offset(partition.local_log.log_end_offset)
         return drop(self, partition, offset)
 
-    return patch.object(RecordDeletions, "_drop", to_the_end)
+    return patch.object(DeleteRecords, "_drop", to_the_end)
 
 
 # --- who waits ------------------------------------------------------------------------------------
@@ -237,31 +237,31 @@ def records_deleted_beyond_the_high_watermark() -> Any:
 
 def nobody_is_woken() -> Any:
     """What waits hears of nothing until its time is up."""
-    return patch.object(DelayedOperations, "on_change", lambda self, name: None)
+    return patch.object(DelayedOperationPurgatory, "on_change", lambda self, name: None)
 
 
 def answered_twice() -> Any:
     """What was answered is answered again when its time is up."""
-    complete = DelayedOperations.complete
+    complete = DelayedOperationPurgatory.complete
 
-    def again(self: DelayedOperations, operation: Any) -> None:
+    def again(self: DelayedOperationPurgatory, operation: Any) -> None:
         if operation.is_completed:
             self._finish(operation)
         else:
             complete(self, operation)
 
-    return patch.object(DelayedOperations, "complete", again)
+    return patch.object(DelayedOperationPurgatory, "complete", again)
 
 
 def waits_that_never_end() -> Any:
     """When time is up nobody is told."""
-    complete = DelayedOperations.complete
+    complete = DelayedOperationPurgatory.complete
 
-    def not_now(self: DelayedOperations, operation: Any) -> None:
+    def not_now(self: DelayedOperationPurgatory, operation: Any) -> None:
         if operation in self._woken:
             complete(self, operation)
 
-    return patch.object(DelayedOperations, "complete", not_now)
+    return patch.object(DelayedOperationPurgatory, "complete", not_now)
 
 
 RECORD_DEFECTS: tuple[Defect, ...] = (

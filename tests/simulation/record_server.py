@@ -9,7 +9,7 @@ from regent.core.model import TopicPartition
 from regent.core.protocol.broker import FetchRequest, FetchResponse
 from regent.core.protocol.client import ConsumedPartition, DeletedRecords, ProducedPartition
 from regent.core.records import MemoryRecords
-from regent.core.replication.delayed_operations import DelayedOperation
+from regent.core.replication.delayed_operation import DelayedOperation
 from tests.simulation.client_requests import (
     ConsumeRequest,
     ConsumeResponse,

@@ -14,7 +14,7 @@ from regent.core.controller.responses import ControlResponses
 from regent.core.controller.topic_changes import TopicChanges
 from regent.core.errors import BadDataError
 from regent.core.model import NO_SUSPECTS
-from regent.core.replication.control_orders import ControlOrders
+from regent.core.replication.control_request_handler import ControlRequestHandler
 from regent.zk.client.operations import ANY_VERSION, Delete
 from regent.zk.codecs.znodes import BrokerIdZNode
 from regent.zk.stores import broker_store, cluster_identity
@@ -60,13 +60,13 @@ def dropped_topic_ids_taken_from_hearsay() -> Any:
 
 def obeyed_epochs_forgotten() -> Any:
     """A broker that starts obeys any controller, also one that was deposed long ago."""
-    init = ControlOrders.__init__
+    init = ControlRequestHandler.__init__
 
-    def from_zero(self: ControlOrders, *arguments: Any) -> None:
+    def from_zero(self: ControlRequestHandler, *arguments: Any) -> None:
         init(self, *arguments)
         self.controller_epoch = 0
 
-    return patch.object(ControlOrders, "__init__", from_zero)
+    return patch.object(ControlRequestHandler, "__init__", from_zero)
 
 
 def epochs_set_back_for_good() -> Any:
@@ -86,7 +86,7 @@ def epochs_set_back_for_good() -> Any:
 def epochs_shared_by_controllers() -> Any:
     """Two controllers in one epoch are both obeyed."""
     return patch.object(
-        ControlOrders,
+        ControlRequestHandler,
         "_is_deposed",
         lambda self, header: header.controller_epoch < self.controller_epoch,
     )

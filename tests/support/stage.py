@@ -40,7 +40,7 @@ from regent.core.protocol.control import (
     UpdateMetadataRequest,
 )
 from regent.core.replica_logs import ReplicaLogs
-from regent.core.replication.control_orders import refusal
+from regent.core.replication.control_request_handler import refusal
 from regent.core.replication.replica_manager import DEFAULTS, ReplicationSettings
 from regent.transport.client import RequestError
 from regent.transport.codec import (

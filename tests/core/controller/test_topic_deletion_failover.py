@@ -20,7 +20,7 @@ from regent.core.controller.responses import response_event
 from regent.core.errors import Errors
 from regent.core.model import BrokerId
 from regent.core.protocol.control import PartitionError, StopReplicaRequest, StopReplicaResponse
-from regent.core.replication.control_orders import refusal
+from regent.core.replication.control_request_handler import refusal
 from regent.zk.client.operations import ConnectionLossError
 from tests.support.fake_zookeeper import Call
 from tests.support.term import (

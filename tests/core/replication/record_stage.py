@@ -26,7 +26,7 @@ from regent.core.protocol.control import (
 )
 from regent.core.protocol.controller import AlterPartitionResponse
 from regent.core.records import RecordBytes
-from regent.core.replication.delayed_operations import DelayedOperation
+from regent.core.replication.delayed_operation import DelayedOperation
 from regent.core.replication.metadata_cache import MetadataCache
 from regent.core.replication.partition import Partition
 from regent.core.replication.replica_manager import ReplicaManager, ReplicationSettings

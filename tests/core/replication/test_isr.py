@@ -13,19 +13,19 @@ from regent.core.replication.isr import (
     maximal_isr,
     out_of_sync_members,
 )
-from regent.core.replication.remote_replica import NEVER_MS, RemoteReplica
+from regent.core.replication.replica import NEVER_MS, Replica
 
 LAG_MS = 100
 
 
-def follower(*, in_isr: bool = True, leader_end: int = 20) -> RemoteReplica:
+def follower(*, in_isr: bool = True, leader_end: int = 20) -> Replica:
     """Return what a leader knows of a follower when its leadership begins at 0."""
-    replica = RemoteReplica()
+    replica = Replica()
     replica.on_leader_epoch(leader_end, 0, is_in_isr=in_isr)
     return replica
 
 
-def fetch(replica: RemoteReplica, offset: int, now_ms: int, leader_end: int = 20) -> bool:
+def fetch(replica: Replica, offset: int, now_ms: int, leader_end: int = 20) -> bool:
     return replica.on_fetch(offset, 0, 100, leader_end, now_ms)
 
 
@@ -93,7 +93,7 @@ def test_the_leader_stays_and_who_is_not_assigned_any_more_leaves_at_once() -> N
 def test_joining_needs_what_is_committed_and_what_earlier_epochs_wrote(
     end: int, high_watermark: int, epoch_start: int, reached: bool
 ) -> None:  # KAFKA-7128
-    replica = RemoteReplica(log_end_offset=end)
+    replica = Replica(log_end_offset=end)
     assert has_reached_isr(replica, high_watermark, epoch_start) is reached
 
 
@@ -104,7 +104,7 @@ def test_the_maximal_isr_has_the_newcomer_and_keeps_who_is_to_leave() -> None:  
 
 
 def test_what_the_slowest_has_is_committed() -> None:
-    followers = [RemoteReplica(log_end_offset=7), RemoteReplica(log_end_offset=9)]
+    followers = [Replica(log_end_offset=7), Replica(log_end_offset=9)]
     assert high_watermark_candidate(8, followers) == 7
     assert high_watermark_candidate(8, []) == 8
 

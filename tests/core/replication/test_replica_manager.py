@@ -32,7 +32,7 @@ from regent.core.protocol.control import (
 )
 from regent.core.protocol.controller import AlterPartitionRequest
 from regent.core.replica_logs import SeenOfCluster
-from regent.core.replication.control_orders import refusal
+from regent.core.replication.control_request_handler import refusal
 from regent.core.replication.metadata_cache import MetadataCache
 from regent.core.replication.partition import Partition, Role
 from regent.core.replication.replica_manager import ReplicaManager

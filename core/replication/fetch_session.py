@@ -20,11 +20,11 @@ from regent.core.protocol.broker import (
     FetchRequest,
 )
 from regent.core.protocol.control import TopicId
-from regent.core.replication.delayed_operations import DelayedOperation, DelayedOperations
-from regent.core.replication.remote_replica import LastFetch
+from regent.core.replication.delayed_operation import DelayedOperation, DelayedOperationPurgatory
+from regent.core.replication.replica import LastFetch
 
 
-class Position(NamedTuple):
+class CachedPartition(NamedTuple):
     """What a follower said last of one partition."""
 
     topic_id: TopicId | None
@@ -44,7 +44,7 @@ class FetchSession:
     replica_epoch: int
     last_fetch: LastFetch
     next_epoch: int = INITIAL_SESSION_EPOCH + 1
-    positions: dict[TopicPartition, Position] = field(default_factory=dict)
+    positions: dict[TopicPartition, CachedPartition] = field(default_factory=dict)
     unsettled: dict[TopicPartition, None] = field(default_factory=dict)
     held: DelayedOperation | None = None
     _told: dict[TopicPartition, tuple[int, int]] = field(default_factory=dict)
@@ -66,7 +66,7 @@ class FetchSession:
                 before = self.positions.get(topic_partition)
                 if before is not None and row.fetch_offset <= before.row.fetch_offset:
                     self._told.pop(topic_partition, None)
-                self.positions[topic_partition] = Position(topic.topic_id, row)
+                self.positions[topic_partition] = CachedPartition(topic.topic_id, row)
                 self.unsettled[topic_partition] = None
 
     def forget(self, topic_partition: TopicPartition) -> None:
@@ -86,13 +86,13 @@ class FetchSession:
         return is_news
 
 
-class FetchSessions:
+class FetchSessionCache:
     """The session of each follower. Not thread-safe.
 
     Who is not known alive has none that lasts; what it fetches is remembered while its fetch waits.
     """
 
-    def __init__(self, delayed: DelayedOperations) -> None:
+    def __init__(self, delayed: DelayedOperationPurgatory) -> None:
         self._delayed = delayed
         self._sessions: dict[BrokerId, FetchSession] = {}
         self._passing: dict[FetchSession, None] = {}

@@ -16,19 +16,19 @@ from regent.core.protocol.control import (
     StopReplicaResponse,
     StopReplicaTopic,
 )
-from regent.core.replication.turns import (
+from regent.core.replication.lock_slices import (
     APPEND_BYTES,
-    BYTES_PER_TURN,
-    ORDERS_PER_TURN,
-    portions_of_orders,
-    portions_of_records,
+    BYTES_PER_SLICE,
+    REPLICAS_PER_SLICE,
+    slices_of_records,
+    slices_of_replicas,
 )
 from tests.core.replication.record_stage import RecordBroker
 from tests.core.replication.stage import HEADER, T0, T1, T2, A, state
 from tests.support.record_batches import batch
 
 OK = Errors.NONE
-MANY = 2 * BYTES_PER_TURN // APPEND_BYTES + 1  # small records, to be appended in three turns
+MANY = 2 * BYTES_PER_SLICE // APPEND_BYTES + 1  # small records, to be appended in three turns
 
 
 def partitions(count: int) -> list[TopicPartition]:
@@ -56,26 +56,26 @@ class InterruptedLock:
 
 
 def test_a_portion_of_records_ends_when_its_bytes_are_enough_for_a_turn() -> None:
-    sizes = [(T0, BYTES_PER_TURN), (T1, BYTES_PER_TURN // 2), (T2, BYTES_PER_TURN)]
-    assert list(portions_of_records(sizes)) == [[T0], [T1, T2]]
+    sizes = [(T0, BYTES_PER_SLICE), (T1, BYTES_PER_SLICE // 2), (T2, BYTES_PER_SLICE)]
+    assert list(slices_of_records(sizes)) == [[T0], [T1, T2]]
 
 
 def test_small_records_count_for_more_than_their_bytes_and_none_for_nothing() -> None:
     few, many = partitions(MANY - 1), partitions(10 * MANY)
-    portions = list(portions_of_records((topic_partition, 1) for topic_partition in few))
+    portions = list(slices_of_records((topic_partition, 1) for topic_partition in few))
     assert portions == [few[: MANY // 2], few[MANY // 2 :]]
-    assert list(portions_of_records((topic_partition, 0) for topic_partition in many)) == [many]
+    assert list(slices_of_records((topic_partition, 0) for topic_partition in many)) == [many]
 
 
 def test_there_is_no_portion_of_nothing() -> None:
-    assert list(portions_of_records([])) == []
-    assert list(portions_of_orders([])) == []
+    assert list(slices_of_records([])) == []
+    assert list(slices_of_replicas([])) == []
 
 
 def test_orders_are_shared_out_by_their_number() -> None:
-    assert list(portions_of_orders(range(ORDERS_PER_TURN + 1))) == [
-        list(range(ORDERS_PER_TURN)),
-        [ORDERS_PER_TURN],
+    assert list(slices_of_replicas(range(REPLICAS_PER_SLICE + 1))) == [
+        list(range(REPLICAS_PER_SLICE)),
+        [REPLICAS_PER_SLICE],
     ]
 
 
@@ -155,10 +155,10 @@ def test_what_is_led_by_now_is_not_appended_when_its_turn_in_an_answer_comes() -
 
 
 def test_producers_have_their_turn_while_many_replicas_are_given_roles() -> None:
-    topic_partitions, lock = partitions(2 * ORDERS_PER_TURN + 1), InterruptedLock()
+    topic_partitions, lock = partitions(2 * REPLICAS_PER_SLICE + 1), InterruptedLock()
     broker = RecordBroker(lock=lock)
     around = topic_partitions[
-        ORDERS_PER_TURN - 1 : ORDERS_PER_TURN + 1
+        REPLICAS_PER_SLICE - 1 : REPLICAS_PER_SLICE + 1
     ]  # the end of the first turn
     answers: dict[TopicPartition, Errors] = {}
 
@@ -190,10 +190,10 @@ def test_producers_have_their_turn_while_many_replicas_are_given_roles() -> None
 
 
 def test_producers_have_their_turn_while_many_replicas_are_deleted() -> None:
-    topic_partitions, lock = partitions(2 * ORDERS_PER_TURN + 1), InterruptedLock()
+    topic_partitions, lock = partitions(2 * REPLICAS_PER_SLICE + 1), InterruptedLock()
     broker = RecordBroker(lock=lock)
     around = topic_partitions[
-        ORDERS_PER_TURN - 1 : ORDERS_PER_TURN + 1
+        REPLICAS_PER_SLICE - 1 : REPLICAS_PER_SLICE + 1
     ]  # the end of the first turn
     broker.order(1, 1, *topic_partitions)
     answers: dict[TopicPartition, Errors] = {}

@@ -22,10 +22,10 @@ FOR_NOW = Errors.NOT_LEADER_OR_FOLLOWER
 """What is answered for want of file descriptors. Every client and follower asks again after it."""
 
 
-class HostedPartitions:
+class AllPartitions:
     """Every replica, led, followed or neither. Not thread-safe.
 
-    ``offline`` are those that are out of service because of their logs. ``retire`` ends what a
+    ``offline`` are those that are out of service because of their logs. ``end_role`` ends what a
     replica does: nobody leads or follows it after that.
     """
 
@@ -34,11 +34,11 @@ class HostedPartitions:
         broker_id: BrokerId,
         logs: ReplicaLogs,
         cache: MetadataCache,
-        retire: Callable[[TopicPartition], None],
+        end_role: Callable[[TopicPartition], None],
     ) -> None:
-        self.by_name: dict[TopicPartition, Partition] = {}
+        self.by_topic_partition: dict[TopicPartition, Partition] = {}
         self.offline: set[TopicPartition] = set()
-        self.retire = retire
+        self.end_role = end_role
         self._broker_id = broker_id
         self._logs = logs
         self._cache = cache
@@ -47,16 +47,16 @@ class HostedPartitions:
 
     def get(self, topic_partition: TopicPartition) -> Partition | None:
         """Return a replica if it is hosted."""
-        return self.by_name.get(topic_partition)
+        return self.by_topic_partition.get(topic_partition)
 
-    def led(
+    def leader_or_error(
         self,
         topic_partition: TopicPartition,
         leader_epoch: int = NO_EPOCH,
         topic_id: TopicId | None = None,
     ) -> Partition | Errors:
         """Return a partition this broker leads, in the epoch the caller believes in, or why not."""
-        partition = self.by_name.get(topic_partition)
+        partition = self.by_topic_partition.get(topic_partition)
         if partition is None:
             is_known = topic_partition in self._cache.snapshot.partitions
             return Errors.NOT_LEADER_OR_FOLLOWER if is_known else Errors.UNKNOWN_TOPIC_OR_PARTITION
@@ -69,13 +69,13 @@ class HostedPartitions:
 
     def add(self, partition: Partition) -> None:
         """Host a replica whose log works."""
-        self.by_name[partition.topic_partition] = partition
+        self.by_topic_partition[partition.topic_partition] = partition
         self.offline.discard(partition.topic_partition)
 
     def forget(self, topic_partition: TopicPartition) -> None:
         """Host a replica no longer; not hosted is fine."""
-        self.retire(topic_partition)
-        self.by_name.pop(topic_partition, None)
+        self.end_role(topic_partition)
+        self.by_topic_partition.pop(topic_partition, None)
         self.offline.discard(topic_partition)
         self._damaged_last_copies.discard(topic_partition)
 
@@ -83,8 +83,10 @@ class HostedPartitions:
 
     def mark_offline(self, topic_partition: TopicPartition) -> Errors:
         """Take a replica out of service until its log is replaced, or the broker starts again."""
-        self.retire(topic_partition)
-        self.by_name.setdefault(topic_partition, Partition(topic_partition)).stop(Role.OFFLINE)
+        self.end_role(topic_partition)
+        self.by_topic_partition.setdefault(topic_partition, Partition(topic_partition)).stop(
+            Role.OFFLINE
+        )
         self.offline.add(topic_partition)
         return Errors.KAFKA_STORAGE_ERROR
 
@@ -103,7 +105,7 @@ class HostedPartitions:
 
         The last copy stays, for what is whole of it, and is not given to anybody who reads there.
         """
-        partition = self.by_name.get(topic_partition)
+        partition = self.by_topic_partition.get(topic_partition)
         if partition is None or partition.role is Role.OFFLINE:
             return Errors.KAFKA_STORAGE_ERROR
         if not set(partition.isr) - {self._broker_id}:
@@ -129,7 +131,7 @@ class HostedPartitions:
         """Take out of service whatever is in a failed directory by now; return what was not yet."""
         failed = [
             topic_partition
-            for topic_partition, partition in self.by_name.items()
+            for topic_partition, partition in self.by_topic_partition.items()
             if partition.role is not Role.OFFLINE and self._logs.is_offline(topic_partition)
         ]
         for topic_partition in failed:
@@ -157,9 +159,9 @@ class HostedPartitions:
         noted = {
             topic_partition: self._logs.checkpointed_high_watermark(topic_partition)
             for topic_partition in self._logs.hosted()
-            if topic_partition not in self.by_name
+            if topic_partition not in self.by_topic_partition
         }
-        for topic_partition, partition in self.by_name.items():
+        for topic_partition, partition in self.by_topic_partition.items():
             if partition.log is not None:
                 noted[topic_partition] = partition.high_watermark
         return noted

@@ -51,16 +51,16 @@ from regent.core.protocol.control import (
     UpdateMetadataResponse,
 )
 from regent.core.replica_logs import PartitionLog, ReplicaLogs
-from regent.core.replication.hosted_partitions import FOR_NOW, HostedPartitions
-from regent.core.replication.led_partitions import LedPartitions
+from regent.core.replication.all_partitions import FOR_NOW, AllPartitions
+from regent.core.replication.damaged_log_replacement import DamagedLogReplacement
+from regent.core.replication.leader_partitions import LeaderPartitions
+from regent.core.replication.lock_slices import Slices, run_in_slices, slices_of_replicas
 from regent.core.replication.log_reads import differ
-from regent.core.replication.log_replacement import LogReplacement
 from regent.core.replication.metadata_cache import MetadataCache
 from regent.core.replication.partition import Partition, Role
 from regent.core.replication.replica_fetcher import ReplicaFetcher
-from regent.core.replication.request_parts import Named, RequestParts
+from regent.core.replication.request_parts import ListedPartitions, RequestParts
 from regent.core.replication.suspect_replicas import SuspectTracker
-from regent.core.replication.turns import Turns, portions_of_orders, take
 
 log = logging.getLogger("state.change")
 
@@ -68,7 +68,7 @@ MAX_TRACEBACKS = 10
 _INT32_MAX = 2**31 - 1  # partitions and leader epochs are no larger in Kafka's formats
 
 
-class ControlOrders:
+class ControlRequestHandler:
     """Obeys controllers; roles of replicas change only here. Not thread-safe."""
 
     def __init__(
@@ -76,10 +76,10 @@ class ControlOrders:
         broker_id: BrokerId,
         logs: ReplicaLogs,
         cache: MetadataCache,
-        hosted: HostedPartitions,
-        led: LedPartitions,
+        partitions: AllPartitions,
+        leaders: LeaderPartitions,
         fetcher: ReplicaFetcher,
-        replacement: LogReplacement,
+        replacement: DamagedLogReplacement,
         suspects: SuspectTracker,
     ) -> None:
         self._early: list[tuple[int, Callable[[], None]]] = []  # what was learnt too early
@@ -88,20 +88,20 @@ class ControlOrders:
         self._broker_id = broker_id
         self._controller_id: BrokerId | None = None  # the controller we have obeyed in that epoch
         self._sequence = 0  # of the newest order of that controller
-        self._ordered_in = (0, UNKNOWN_BROKER_EPOCH)  # controller and broker epoch of that order
+        self._requested_in = (0, UNKNOWN_BROKER_EPOCH)  # controller and broker epoch of that order
         self._full = RequestParts()
         self._failed: set[TopicPartition] = set()  # rows that raised something unexpected
         self._logs = logs
         self._cache = cache
-        self._hosted = hosted
-        self._led = led
+        self._partitions = partitions
+        self._leaders = leaders
         self._fetcher = fetcher
         self._replacement = replacement
         self._suspects = suspects
 
     def handle(
         self, header: ControlHeader, request: ControlRequest, now_ms: int
-    ) -> Turns[ControlResponse]:
+    ) -> Slices[ControlResponse]:
         """Obey a request, or refuse it as a whole when its epochs are stale.
 
         Orders come one after the other: none between two turns of another.
@@ -121,7 +121,7 @@ class ControlOrders:
             return refusal(request, refused, self.controller_epoch if is_above else 0)
         self._note_controller(header)
         self._sequence = header.sequence or self._sequence
-        self._ordered_in = (header.controller_epoch, header.broker_epoch)
+        self._requested_in = (header.controller_epoch, header.broker_epoch)
         match request:
             case LeaderAndIsrRequest():
                 return (yield from self._become_leader_or_follower(header, request, now_ms))
@@ -220,7 +220,7 @@ class ControlOrders:
             for state in topic.partition_states:
                 if state.adding_replicas:
                     topic_partition = TopicPartition(topic.topic_name, state.partition_index)
-                    partition = self._hosted.get(topic_partition)
+                    partition = self._partitions.get(topic_partition)
                     known = () if partition is None else partition.assignment.adding_replicas
                     if not set(state.adding_replicas) <= set(known):
                         return True
@@ -228,7 +228,7 @@ class ControlOrders:
 
     def _become_leader_or_follower(
         self, header: ControlHeader, request: LeaderAndIsrRequest, now_ms: int
-    ) -> Turns[LeaderAndIsrResponse]:
+    ) -> Slices[LeaderAndIsrResponse]:
         is_present = self._is_of_this_life(header)
         request, errors = _without_impossible(request)
         if not self._logs.knows_all:
@@ -261,7 +261,7 @@ class ControlOrders:
         orders = (
             (topic, state) for topic in request.topic_states for state in topic.partition_states
         )
-        yield from take(portions_of_orders(orders), obey)
+        yield from run_in_slices(slices_of_replicas(orders), obey)
         self._report(f"LeaderAndIsr {request.type.name}: obeyed", errors)
         is_short = any(error.error_code is FOR_NOW for error in errors)  # then all comes again
         outcome = Errors.UNKNOWN_SERVER_ERROR if is_short else Errors.NONE
@@ -279,7 +279,7 @@ class ControlOrders:
         has_failed = self._logs.is_offline(topic_partition)
         if has_failed and (error := self._make_room(topic_partition, state)) is not Errors.NONE:
             return error
-        partition = self._hosted.get(topic_partition) or Partition(topic_partition)
+        partition = self._partitions.get(topic_partition) or Partition(topic_partition)
         if differ(partition.topic_id, topic_id):
             return Errors.INCONSISTENT_TOPIC_ID
         is_same_epoch = state.leader_epoch == partition.leader_epoch
@@ -288,7 +288,7 @@ class ControlOrders:
         # Nor is there one for who was stopped to shut down, and stayed till another rules, or
         # till it registered again.
         stopped_in = partition.stopped_in
-        resumes = is_same_epoch and stopped_in is not None and stopped_in < self._ordered_in
+        resumes = is_same_epoch and stopped_in is not None and stopped_in < self._requested_in
         # Nor for one that failed unexpectedly: it has not been obeyed.
         resumes |= is_same_epoch and topic_partition in self._failed
         if state.leader_epoch <= partition.leader_epoch and not (gets_id or resumes):
@@ -311,9 +311,9 @@ class ControlOrders:
             if not is_same_epoch or resumes:
                 self._take_role(partition, state, now_ms)
         except StorageError as error:
-            return self._hosted.fail(topic_partition, error)
+            return self._partitions.fail(topic_partition, error)
         partition.topic_id = replica_log.topic_id
-        self._hosted.add(partition)
+        self._partitions.add(partition)
         if state.leader == self._broker_id:
             self._suspects.absolve(topic_partition)
         return Errors.NONE
@@ -323,7 +323,7 @@ class ControlOrders:
         is_registered = self.broker_epoch != UNKNOWN_BROKER_EPOCH
         error = self._replacement.make_room(topic_partition, state, is_registered=is_registered)
         if error is not Errors.NONE:
-            self._hosted.mark_offline(topic_partition)
+            self._partitions.mark_offline(topic_partition)
         else:
             self._suspects.forget(topic_partition)
         return error
@@ -341,7 +341,9 @@ class ControlOrders:
                     "[Broker id=%d] %s cannot be obeyed", self._broker_id, topic_partition
                 )
             self._failed.add(topic_partition)
-            return self._hosted.fail(topic_partition, StorageError(f"unexpected: {unexpected!r}"))
+            return self._partitions.fail(
+                topic_partition, StorageError(f"unexpected: {unexpected!r}")
+            )
         self._failed.discard(topic_partition)
         return error
 
@@ -349,17 +351,17 @@ class ControlOrders:
         topic_partition = partition.topic_partition
         if state.leader == self._broker_id:
             partition.local_log.assign_epoch(state.leader_epoch)
-            self._hosted.retire(topic_partition)
+            self._partitions.end_role(topic_partition)
             partition.make_leader(state, now_ms)
-            self._led.lead(partition, now_ms)
+            self._leaders.start_leading(partition, now_ms)
         else:
-            self._hosted.retire(topic_partition)
+            self._partitions.end_role(topic_partition)
             partition.make_follower(state)
             if partition.role is Role.FOLLOWER:
                 self._fetcher.follow(partition)
 
     def _find_lost_logs(
-        self, header: ControlHeader, request: LeaderAndIsrRequest, named: Named
+        self, header: ControlHeader, request: LeaderAndIsrRequest, named: ListedPartitions
     ) -> None:
         """Learn what a log directory had that is new, or empty again, when all is named."""
         if not self._logs.knows_all:
@@ -367,14 +369,14 @@ class ControlOrders:
             if named.is_everything:
                 self._learn(header, partial(self._suspects.on_lost, lost))
 
-    def _set_strays_aside(self, named: Named) -> None:
+    def _set_strays_aside(self, named: ListedPartitions) -> None:
         """Make room: what is not listed is not ours, nor is a log of an earlier topic.
 
         The topic may have been deleted and created anew while this broker was away.
         """
-        by_name = self._hosted.by_name
         hosted = {
-            topic_partition: partition.topic_id for topic_partition, partition in by_name.items()
+            topic_partition: partition.topic_id
+            for topic_partition, partition in self._partitions.by_topic_partition.items()
         }
         hosted.update(self._logs.hosted())
         strays = sorted(
@@ -404,7 +406,7 @@ class ControlOrders:
 
     # --- StopReplica ---
 
-    def _stop_replicas(self, request: StopReplicaRequest) -> Turns[StopReplicaResponse]:
+    def _stop_replicas(self, request: StopReplicaRequest) -> Slices[StopReplicaResponse]:
         errors: list[PartitionError] = []
 
         def stop(portion: Sequence[tuple[StopReplicaTopic, StopReplicaPartition]]) -> None:
@@ -418,7 +420,7 @@ class ControlOrders:
         orders = (
             (topic, state) for topic in request.topic_states for state in topic.partition_states
         )
-        yield from take(portions_of_orders(orders), stop)
+        yield from run_in_slices(slices_of_replicas(orders), stop)
         self._report("StopReplica: stopped", errors)
         return StopReplicaResponse(Errors.NONE, tuple(errors))
 
@@ -428,10 +430,10 @@ class ControlOrders:
         if self._logs.is_offline(topic_partition) and not (
             stop.delete_partition and self._logs.is_damaged(topic_partition)
         ):
-            return self._hosted.mark_offline(topic_partition)
+            return self._partitions.mark_offline(topic_partition)
         if stop.delete_partition and self._logs.may_be_offline(topic_partition):
             return Errors.KAFKA_STORAGE_ERROR
-        partition = self._hosted.get(topic_partition)
+        partition = self._partitions.get(topic_partition)
         log_id = self._logs.topic_id(topic_partition) if partition is None else partition.topic_id
         if differ(log_id, topic_id):
             return Errors.INCONSISTENT_TOPIC_ID  # meant for an earlier topic of that name
@@ -442,7 +444,7 @@ class ControlOrders:
             if partition is not None and partition.role is Role.FOLLOWER:
                 self._fetcher.unfollow(topic_partition)
                 partition.stop(Role.NONE)
-                partition.stopped_in = self._ordered_in
+                partition.stopped_in = self._requested_in
             return Errors.NONE
         try:
             if stop.leader_epoch == EPOCH_OF_LOST_TOPIC:
@@ -453,13 +455,13 @@ class ControlOrders:
                     topic_partition, deleted_topic=topic_id if is_topic_deleted else None
                 )
         except StorageError as error:
-            return self._hosted.fail(topic_partition, error)
+            return self._partitions.fail(topic_partition, error)
         self._forget(topic_partition)
         return Errors.NONE
 
     def _forget(self, topic_partition: TopicPartition) -> None:
         """Host a replica no longer; the next one of its name may be of another topic."""
-        self._hosted.forget(topic_partition)
+        self._partitions.forget(topic_partition)
         self._suspects.forget(topic_partition)
         self._replacement.forget(topic_partition)
 

@@ -12,34 +12,38 @@ from typing import NamedTuple, TypeAlias
 from regent.core.errors import Errors, StorageError
 from regent.core.model import TopicPartition
 from regent.core.protocol.client import DeletedRecords
-from regent.core.replication.delayed_operations import Answer, DelayedOperation, DelayedOperations
-from regent.core.replication.hosted_partitions import HostedPartitions
-from regent.core.replication.led_partitions import LedPartitions
+from regent.core.replication.all_partitions import AllPartitions
+from regent.core.replication.delayed_operation import (
+    Answer,
+    DelayedOperation,
+    DelayedOperationPurgatory,
+)
+from regent.core.replication.leader_partitions import LeaderPartitions
 from regent.core.replication.metadata_cache import MetadataCache
 from regent.core.replication.partition import Partition
 
-RespondToDeletion: TypeAlias = Callable[[Mapping[TopicPartition, DeletedRecords]], None]
+RespondToDeleteRecords: TypeAlias = Callable[[Mapping[TopicPartition, DeletedRecords]], None]
 
 HIGH_WATERMARK = -1
 """As an offset: everything that is committed."""
 
 
-class Dropped(NamedTuple):
+class DeleteRecordsPartitionStatus(NamedTuple):
     """What a leader dropped, and since which epoch it leads."""
 
     leading_since: int
     offset: int
 
 
-class DelayedDeletion(DelayedOperation):
+class DelayedDeleteRecords(DelayedOperation):
     """Waits until the followers that live have dropped what the leader did."""
 
     def __init__(
         self,
-        deletions: RecordDeletions,
+        deletions: DeleteRecords,
         outcomes: dict[TopicPartition, DeletedRecords],
-        awaited: dict[TopicPartition, Dropped],
-        respond: RespondToDeletion,
+        awaited: dict[TopicPartition, DeleteRecordsPartitionStatus],
+        respond: RespondToDeleteRecords,
     ) -> None:
         super().__init__(tuple(awaited))
         self._deletions = deletions
@@ -66,47 +70,47 @@ class DelayedDeletion(DelayedOperation):
         return partial(self._respond, self._outcomes)
 
 
-class RecordDeletions:
+class DeleteRecords:
     """Raises log start offsets. Not thread-safe."""
 
     def __init__(
         self,
-        hosted: HostedPartitions,
-        led: LedPartitions,
+        partitions: AllPartitions,
+        leaders: LeaderPartitions,
         cache: MetadataCache,
-        delayed: DelayedOperations,
+        delayed: DelayedOperationPurgatory,
     ) -> None:
-        self._hosted = hosted
-        self._led = led
+        self._partitions = partitions
+        self._leaders = leaders
         self._cache = cache
         self._delayed = delayed
 
     def delete(
-        self, offsets: Mapping[TopicPartition, int], respond: RespondToDeletion
+        self, offsets: Mapping[TopicPartition, int], respond: RespondToDeleteRecords
     ) -> DelayedOperation | None:
         """Drop what is before these offsets; return what waits for the followers to do so."""
         outcomes: dict[TopicPartition, DeletedRecords] = {}
-        awaited: dict[TopicPartition, Dropped] = {}
+        awaited: dict[TopicPartition, DeleteRecordsPartitionStatus] = {}
         for topic_partition, offset in offsets.items():
-            partition = self._hosted.led(topic_partition)
+            partition = self._partitions.leader_or_error(topic_partition)
             if isinstance(partition, Errors):
                 outcomes[topic_partition] = DeletedRecords(partition)
                 continue
             try:
                 dropped = self._drop(partition, offset)
             except StorageError as error:
-                dropped = self._hosted.fail(topic_partition, error)
+                dropped = self._partitions.fail(topic_partition, error)
             if isinstance(dropped, Errors):
                 outcomes[topic_partition] = DeletedRecords(dropped)
             else:
                 awaited[topic_partition] = dropped
-        operation = DelayedDeletion(self, outcomes, awaited, respond)
+        operation = DelayedDeleteRecords(self, outcomes, awaited, respond)
         if operation.on_changes(operation.partitions):
             self._delayed.answer(operation.answer())
             return None
         return self._delayed.hold(operation)
 
-    def _drop(self, partition: Partition, offset: int) -> Dropped | Errors:
+    def _drop(self, partition: Partition, offset: int) -> DeleteRecordsPartitionStatus | Errors:
         log, high_watermark = partition.local_log, partition.high_watermark
         if "delete" not in log.config.cleanup_policy:
             return Errors.POLICY_VIOLATION
@@ -115,12 +119,14 @@ class RecordDeletions:
             return Errors.OFFSET_OUT_OF_RANGE
         if offset > log.log_start_offset:
             log.advance_log_start_offset(offset)
-            self._led.on_log_start(partition)
-        return Dropped(partition.leading_since, offset)
+            self._leaders.on_log_start(partition)
+        return DeleteRecordsPartitionStatus(partition.leading_since, offset)
 
-    def outcome(self, topic_partition: TopicPartition, dropped: Dropped) -> DeletedRecords:
+    def outcome(
+        self, topic_partition: TopicPartition, dropped: DeleteRecordsPartitionStatus
+    ) -> DeletedRecords:
         """Return what became of it; REQUEST_TIMED_OUT while it is under way."""
-        partition = self._hosted.led(topic_partition)
+        partition = self._partitions.leader_or_error(topic_partition)
         if isinstance(partition, Errors):
             return DeletedRecords(partition)
         if partition.leading_since != dropped.leading_since:
@@ -128,7 +134,7 @@ class RecordDeletions:
         try:
             low_watermark = partition.low_watermark(self._cache.snapshot.brokers.__contains__)
         except StorageError as error:
-            return DeletedRecords(self._hosted.fail(topic_partition, error))
+            return DeletedRecords(self._partitions.fail(topic_partition, error))
         if low_watermark < dropped.offset:
             return DeletedRecords(Errors.REQUEST_TIMED_OUT, low_watermark)
         return DeletedRecords(Errors.NONE, low_watermark)

@@ -7,11 +7,11 @@ from collections.abc import Callable, Collection
 import pytest
 
 from regent.core.model import TopicPartition
-from regent.core.replication.delayed_operations import (
+from regent.core.replication.delayed_operation import (
     Answer,
     DelayedOperation,
-    DelayedOperations,
-    Turn,
+    DelayedOperationPurgatory,
+    LockedCall,
 )
 from tests.core.replication.record_stage import RecordBroker, consumed
 from tests.core.replication.stage import T0, T1, T2
@@ -39,14 +39,18 @@ class Countdown(DelayedOperation):
         self.answers += 1
 
 
-def settle(delayed: DelayedOperations) -> None:
+def settle(delayed: DelayedOperationPurgatory) -> None:
     delayed.settle()
     for answer in delayed.take_answers():
         answer()
 
 
 def test_it_looks_once_at_everything_that_happened() -> None:
-    delayed, waiting, other = DelayedOperations(), Countdown(3, T0, T1, T2), Countdown(1, T1)
+    delayed, waiting, other = (
+        DelayedOperationPurgatory(),
+        Countdown(3, T0, T1, T2),
+        Countdown(1, T1),
+    )
     delayed.hold(waiting)
     delayed.hold(other)
     for topic_partition in (T0, T2, T0):
@@ -59,7 +63,7 @@ def test_it_looks_once_at_everything_that_happened() -> None:
 
 
 def test_what_was_answered_is_answered_no_more() -> None:
-    delayed, waiting = DelayedOperations(), Countdown(1, T0)
+    delayed, waiting = DelayedOperationPurgatory(), Countdown(1, T0)
     delayed.hold(waiting)
     delayed.on_change(T0)
     delayed.complete(waiting)
@@ -72,7 +76,7 @@ def test_what_was_answered_is_answered_no_more() -> None:
 
 
 def test_nothing_is_remembered_of_what_was_answered() -> None:
-    delayed = DelayedOperations()
+    delayed = DelayedOperationPurgatory()
     for _ in range(3):
         waiting = Countdown(1, T0, T1)
         delayed.hold(waiting)
@@ -82,7 +86,7 @@ def test_nothing_is_remembered_of_what_was_answered() -> None:
 
 
 def test_more_than_the_limit_do_not_wait() -> None:
-    delayed = DelayedOperations(limit=2)
+    delayed = DelayedOperationPurgatory(limit=2)
     waiting = [Countdown(1, T0) for _ in range(3)]
     held = [delayed.hold(operation) for operation in waiting]
     settle(delayed)
@@ -113,7 +117,7 @@ def test_answers_are_given_without_the_lock_and_may_take_it_again() -> None:
         taken, answers[:] = list(answers), []
         return taken
 
-    turn = Turn(lock, end)
+    turn = LockedCall(lock, end)
 
     def first() -> None:
         assert not lock.is_held
@@ -135,7 +139,7 @@ def test_an_answer_that_raises_does_not_keep_the_others_from_being_given() -> No
 
     answers: list[Answer] = [fail, lambda: given.append("second")]
     lock = Lock()
-    with pytest.raises(ConnectionError), Turn(lock, lambda: answers):
+    with pytest.raises(ConnectionError), LockedCall(lock, lambda: answers):
         pass
     assert (given, lock.is_held) == (["second"], False)
 
@@ -145,7 +149,7 @@ def test_a_call_that_fails_gives_the_lock_and_the_answers_all_the_same() -> None
     lock = Lock()
 
     def use() -> None:
-        with Turn(lock, lambda: [lambda: given.append("given")]):
+        with LockedCall(lock, lambda: [lambda: given.append("given")]):
             raise AssertionError("a defect")
 
     with pytest.raises(AssertionError):

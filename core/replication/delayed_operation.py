@@ -36,7 +36,7 @@ class DelayedOperation(ABC):
         """Return the call that answers with what there is, complete or not."""
 
 
-class DelayedOperations:
+class DelayedOperationPurgatory:
     """Everything that waits. Not thread-safe."""
 
     def __init__(self, limit: int = MAX_DELAYED) -> None:
@@ -102,7 +102,7 @@ class DelayedOperations:
         return answers
 
 
-class Turn:
+class LockedCall:
     """A call from outside: what it does under the lock, then the answers it led to, without it.
 
     An answer that raises does not keep the others from being given.

@@ -13,19 +13,23 @@ from regent.core.errors import Errors, RecordsRefusedError, StorageError
 from regent.core.model import TopicPartition
 from regent.core.protocol.client import ACKS_ALL, ACKS_LEADER, ACKS_NONE, ProducedPartition
 from regent.core.records import RecordBytes
-from regent.core.replication.delayed_operations import Answer, DelayedOperation, DelayedOperations
-from regent.core.replication.early_batches import EarlyBatches, ProducerSequence
-from regent.core.replication.hosted_partitions import HostedPartitions
-from regent.core.replication.led_partitions import LedPartitions
+from regent.core.replication.all_partitions import AllPartitions
+from regent.core.replication.delayed_operation import (
+    Answer,
+    DelayedOperation,
+    DelayedOperationPurgatory,
+)
+from regent.core.replication.leader_partitions import LeaderPartitions
+from regent.core.replication.lock_slices import Slices, run_in_slices, slices_of_records
+from regent.core.replication.out_of_order_batches import OutOfOrderBatches, ProducerSequence
 from regent.core.replication.partition import Partition, Role
-from regent.core.replication.turns import Turns, portions_of_records, take
 
 _TOO_EARLY = "batches that its producer sent before it may be on their way: send all again"
 
 RespondToProduce: TypeAlias = Callable[[Mapping[TopicPartition, ProducedPartition]], None]
 
 
-class Awaited(NamedTuple):
+class ProducePartitionStatus(NamedTuple):
     """What an ``acks=all`` waits for: a high watermark, of the leader that appended.
 
     In whichever epoch: who goes on to lead, because others left the ISR, keeps its whole log.
@@ -44,13 +48,13 @@ class DelayedProduce(DelayedOperation):
 
     def __init__(
         self,
-        hosted: HostedPartitions,
+        partitions: AllPartitions,
         outcomes: dict[TopicPartition, ProducedPartition],
-        awaited: dict[TopicPartition, Awaited],
+        awaited: dict[TopicPartition, ProducePartitionStatus],
         respond: RespondToProduce,
     ) -> None:
         super().__init__(tuple(awaited))
-        self._hosted = hosted
+        self._partitions = partitions
         self._outcomes = outcomes
         self._awaited = awaited
         self._respond = respond
@@ -72,14 +76,14 @@ class DelayedProduce(DelayedOperation):
             self._outcomes[topic_partition] = ProducedPartition(Errors.REQUEST_TIMED_OUT)
         return partial(self._respond, self._outcomes)
 
-    def _outcome(self, awaited: Awaited) -> Errors | None:
+    def _outcome(self, awaited: ProducePartitionStatus) -> Errors | None:
         partition = awaited.partition
         if partition.role is Role.OFFLINE:
             return Errors.KAFKA_STORAGE_ERROR
         if (
             partition.role is not Role.LEADER
             or partition.leading_since != awaited.leading_since
-            or self._hosted.get(partition.topic_partition) is not partition
+            or self._partitions.get(partition.topic_partition) is not partition
         ):
             return Errors.NOT_LEADER_OR_FOLLOWER
         if partition.high_watermark < awaited.required_offset:
@@ -93,38 +97,38 @@ class Produce:
 
     def __init__(
         self,
-        hosted: HostedPartitions,
-        led: LedPartitions,
-        delayed: DelayedOperations,
-        early: EarlyBatches,
+        partitions: AllPartitions,
+        leaders: LeaderPartitions,
+        delayed: DelayedOperationPurgatory,
+        out_of_order: OutOfOrderBatches,
         *,
         acks: int,
         records: Mapping[TopicPartition, RecordBytes],
         respond: RespondToProduce,
     ) -> None:
-        self._hosted = hosted
-        self._led = led
+        self._partitions = partitions
+        self._leaders = leaders
         self._delayed = delayed
-        self._early = early
+        self._out_of_order = out_of_order
         self._acks = acks
         self._records = records
         self._respond = respond
         self._outcomes: dict[TopicPartition, ProducedPartition] = {}
-        self._awaited: dict[TopicPartition, Awaited] = {}
+        self._awaited: dict[TopicPartition, ProducePartitionStatus] = {}
 
-    def append(self, now_ms: int) -> Turns[DelayedOperation | None]:
+    def append(self, now_ms: int) -> Slices[DelayedOperation | None]:
         """Append; then answer if all is committed that must be, or return what waits for that."""
-        portions = portions_of_records(
+        portions = slices_of_records(
             (topic_partition, len(data)) for topic_partition, data in self._records.items()
         )
-        yield from take(
+        yield from run_in_slices(
             portions, lambda topic_partitions: self._append_to(topic_partitions, now_ms)
         )
         return self._finish()
 
     def _append_to(self, topic_partitions: Sequence[TopicPartition], now_ms: int) -> None:
         for topic_partition in topic_partitions:
-            partition = self._hosted.led(topic_partition)
+            partition = self._partitions.leader_or_error(topic_partition)
             if self._acks not in (ACKS_NONE, ACKS_LEADER, ACKS_ALL):
                 self._outcomes[topic_partition] = ProducedPartition(Errors.INVALID_REQUIRED_ACKS)
             elif isinstance(partition, Errors):
@@ -141,7 +145,7 @@ class Produce:
                     )
                 except StorageError as error:
                     sequence = ProducerSequence.of(self._records[topic_partition])
-                    refusal = self._hosted.fail(topic_partition, error)
+                    refusal = self._partitions.fail(topic_partition, error)
                     self._outcomes[topic_partition] = self._refuse(
                         topic_partition, sequence, refusal
                     )
@@ -157,7 +161,7 @@ class Produce:
             return self._refuse(topic_partition, sequence, Errors.NOT_ENOUGH_REPLICAS)
         # Of a producer that it does not know, a log takes any batch as the first.
         if sequence.base_sequence > 0 and log.last_of_producer(sequence.producer_id) is None:
-            refusal = self._early.refusal(partition, sequence)
+            refusal = self._out_of_order.refusal(partition, sequence)
             if refusal is not None:
                 return ProducedPartition(refusal, message=_TOO_EARLY)
         try:
@@ -165,16 +169,16 @@ class Produce:
         except RecordsRefusedError as refused:
             if refused.error_code is not Errors.OUT_OF_ORDER_SEQUENCE_NUMBER:
                 raise
-            refusal = self._early.refusal(partition, sequence)
+            refusal = self._out_of_order.refusal(partition, sequence)
             if refusal is None:
                 raise
             return ProducedPartition(refusal, message=_TOO_EARLY)
         if not appended.is_duplicate:  # an old one says nothing of what was refused since
-            self._early.on_appended(topic_partition, sequence)
-        self._led.on_append(partition, appended, now_ms)
+            self._out_of_order.on_appended(topic_partition, sequence)
+        self._leaders.on_append(partition, appended, now_ms)
         if is_awaited:
             required_offset = appended.last_offset + 1
-            awaited = Awaited(partition, partition.leading_since, required_offset)
+            awaited = ProducePartitionStatus(partition, partition.leading_since, required_offset)
             self._awaited[topic_partition] = awaited
         return ProducedPartition(
             Errors.NONE,
@@ -186,12 +190,14 @@ class Produce:
     def _refuse(
         self, topic_partition: TopicPartition, sequence: ProducerSequence, error_code: Errors
     ) -> ProducedPartition:
-        self._early.on_refused(topic_partition, sequence, error_code)
+        self._out_of_order.on_refused(topic_partition, sequence, error_code)
         return ProducedPartition(error_code)
 
     def _finish(self) -> DelayedOperation | None:
         if self._awaited:
-            operation = DelayedProduce(self._hosted, self._outcomes, self._awaited, self._respond)
+            operation = DelayedProduce(
+                self._partitions, self._outcomes, self._awaited, self._respond
+            )
             if not operation.on_changes(operation.partitions):
                 return self._delayed.hold(operation)
         self._delayed.answer(partial(self._respond, self._outcomes))

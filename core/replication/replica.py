@@ -24,7 +24,7 @@ class LastFetch:
 
 
 @dataclass(slots=True)
-class RemoteReplica:
+class Replica:
     """A follower's position. Times are monotonic milliseconds.
 
     A follower is *caught up* at a time when it has all the leader had then. It learns of records

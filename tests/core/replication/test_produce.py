@@ -9,7 +9,7 @@ from regent.core.log_config import LogConfig
 from regent.core.model import TopicPartition
 from regent.core.protocol.client import ProducedPartition
 from regent.core.protocol.controller import AlterPartitionResponse
-from regent.core.replication import early_batches
+from regent.core.replication import out_of_order_batches
 from regent.core.replication.partition import Role
 from tests.core.replication.record_stage import TWO_IN_SYNC, RecordBroker
 from tests.core.replication.stage import HEADER, LAG_MS, T0, T1, T2, refused, stop_replica
@@ -408,7 +408,7 @@ def test_more_producers_than_are_remembered_are_not_refused_for_ever(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Each of them would be forgotten before it comes again."""
-    monkeypatch.setattr(early_batches, "MAX_PRODUCERS", 10)
+    monkeypatch.setattr(out_of_order_batches, "MAX_PRODUCERS", 10)
     leader = RecordBroker(1, TWO_IN_SYNC)
     leader.order(1, 0)
     left = set(range(30))

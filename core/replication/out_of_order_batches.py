@@ -85,7 +85,7 @@ class _Awaited:
         return True
 
 
-class EarlyBatches:
+class OutOfOrderBatches:
     """What producers have still to send before the rest can be taken. Not thread-safe."""
 
     def __init__(self) -> None:

@@ -15,13 +15,13 @@ from regent.core.errors import Errors, StorageError
 from regent.core.model import NO_LEADER, BrokerId, TopicPartition
 from regent.core.protocol.control import LeaderAndIsrPartition, UpdateMetadataPartition
 from regent.core.replica_logs import ReplicaLogs
-from regent.core.replication.hosted_partitions import HostedPartitions
+from regent.core.replication.all_partitions import AllPartitions
 from regent.core.replication.metadata_cache import MetadataCache
 
 log = logging.getLogger("state.change")
 
 
-class LogReplacement:
+class DamagedLogReplacement:
     """Knows which logs can be replaced, and does it. Not thread-safe."""
 
     def __init__(
@@ -29,12 +29,12 @@ class LogReplacement:
         broker_id: BrokerId,
         logs: ReplicaLogs,
         cache: MetadataCache,
-        hosted: HostedPartitions,
+        partitions: AllPartitions,
     ) -> None:
         self._broker_id = broker_id
         self._logs = logs
         self._cache = cache
-        self._hosted = hosted
+        self._partitions = partitions
         self._named: dict[TopicPartition, tuple[BrokerId, int, int]] = {}  # leader and both epochs
 
     def candidates(self) -> list[TopicPartition]:
@@ -44,7 +44,7 @@ class LogReplacement:
         """
         found = []
         partitions = self._cache.snapshot.partitions
-        for topic_partition in sorted(self._hosted.offline):
+        for topic_partition in sorted(self._partitions.offline):
             row = partitions.get(topic_partition)
             if (
                 row is None
@@ -72,7 +72,7 @@ class LogReplacement:
         the ISR by now for that. So it may if the order was for an earlier life of this broker,
         which cannot be told before it ``is_registered``.
         """
-        known = self._hosted.get(topic_partition)
+        known = self._partitions.get(topic_partition)
         if not self._logs.is_damaged(topic_partition) or not self._is_dispensable(state):
             return Errors.KAFKA_STORAGE_ERROR
         if known is not None and state.leader_epoch < known.leader_epoch:
@@ -83,7 +83,7 @@ class LogReplacement:
             self._logs.set_aside(topic_partition)
         except StorageError:
             return Errors.KAFKA_STORAGE_ERROR  # a directory that fails says so itself
-        self._hosted.forget(topic_partition)
+        self._partitions.forget(topic_partition)
         self._named.pop(topic_partition, None)
         log.warning(
             "[Broker id=%d] %s: the damaged log is set aside, to be fetched anew from leader %d",

@@ -19,14 +19,14 @@ from regent.core.protocol.controller import (
     AlterPartitionRow,
 )
 from regent.core.replica_logs import AppendedRecords
+from regent.core.replication.all_partitions import AllPartitions
 from regent.core.replication.alter_partition_manager import AlterPartitionManager
-from regent.core.replication.delayed_operations import DelayedOperations
-from regent.core.replication.fetch_sessions import FetchSessions
-from regent.core.replication.hosted_partitions import HostedPartitions
+from regent.core.replication.delayed_operation import DelayedOperationPurgatory
+from regent.core.replication.fetch_session import FetchSessionCache
 from regent.core.replication.isr import has_reached_isr, out_of_sync_members
 from regent.core.replication.metadata_cache import MetadataCache
 from regent.core.replication.partition import Partition
-from regent.core.replication.remote_replica import RemoteReplica
+from regent.core.replication.replica import Replica
 
 log = logging.getLogger("state.change")
 
@@ -56,7 +56,7 @@ class IsrCounters:
     failed_isr_updates: int = 0
 
 
-class LedPartitions:
+class LeaderPartitions:
     """The leaderships of this broker. Not thread-safe.
 
     What waits for a partition hears from here of whatever happens to it: ``sessions`` of what
@@ -65,17 +65,17 @@ class LedPartitions:
 
     def __init__(
         self,
-        hosted: HostedPartitions,
+        partitions: AllPartitions,
         cache: MetadataCache,
-        sessions: FetchSessions,
-        delayed: DelayedOperations,
+        sessions: FetchSessionCache,
+        delayed: DelayedOperationPurgatory,
         *,
         broker_id: BrokerId,
         max_lag_ms: int,
     ) -> None:
         self.counters = IsrCounters()
         self.records_in = 0  # from producers
-        self._hosted = hosted
+        self._partitions = partitions
         self._cache = cache
         self._sessions = sessions
         self._delayed = delayed
@@ -106,7 +106,7 @@ class LedPartitions:
 
     # --- what happens ---
 
-    def lead(self, partition: Partition, now_ms: int) -> None:
+    def start_leading(self, partition: Partition, now_ms: int) -> None:
         """Look after a partition that has just been made a leader."""
         self._led[partition.topic_partition] = partition
         self._on_leadership(partition.topic_partition)
@@ -114,7 +114,7 @@ class LedPartitions:
         if partition.is_recovering:
             self._propose_recovered(partition)
 
-    def cede(self, topic_partition: TopicPartition) -> None:
+    def stop_leading(self, topic_partition: TopicPartition) -> None:
         """Forget a leadership with all it proposed; none is fine."""
         if self._led.pop(topic_partition, None) is not None:
             self._on_leadership(topic_partition)
@@ -153,7 +153,7 @@ class LedPartitions:
                 if partition is not None and not partition.is_all_committed:
                     self._advance_high_watermark(partition, now_ms)
             except StorageError as error:
-                self._hosted.fail(topic_partition, error)
+                self._partitions.fail(topic_partition, error)
 
     def _advance_high_watermark(self, partition: Partition, now_ms: int) -> None:
         if partition.advance_high_watermark(now_ms, self._max_lag_ms, self._is_eligible):
@@ -171,7 +171,7 @@ class LedPartitions:
                 if self._shrink_isr(partition, now_ms):
                     shrunk.append(topic_partition)
             except StorageError as error:
-                self._hosted.fail(topic_partition, error)
+                self._partitions.fail(topic_partition, error)
         if shrunk:
             log.info(
                 "[Broker id=%d] proposes to shrink %d ISRs by replicas that are out of sync, the"
@@ -247,7 +247,7 @@ class LedPartitions:
         if self._proposals.submit(row):
             partition.proposal = row
 
-    def _is_eligible(self, replica: BrokerId, follower: RemoteReplica) -> bool:
+    def _is_eligible(self, replica: BrokerId, follower: Replica) -> bool:
         """Whether a follower is alive, and the life that is alive is the one that fetched."""
         registered = self._cache.snapshot.brokers.get(replica)
         return registered is not None and (

@@ -1,0 +1,56 @@
+"""Work in slices: the lock is released between two of them.
+
+So a request for many partitions does not keep other requests waiting. Kafka has a lock for each
+partition instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from itertools import islice
+from typing import TypeAlias, TypeVar
+
+from regent.core.model import TopicPartition
+
+T = TypeVar("T")
+
+BYTES_PER_SLICE = 1024 * 1024
+"""How many bytes one slice appends: a disk takes milliseconds for them."""
+APPEND_BYTES = 16 * 1024
+"""What an append costs besides its bytes, counted as bytes."""
+REPLICAS_PER_SLICE = 32
+"""How many replicas one slice creates, deletes, or makes leaders or followers."""
+
+Slices: TypeAlias = Generator[None, None, T]
+"""Yields at the end of each slice but the last, and returns the outcome."""
+
+
+def run_in_slices(slices: Iterable[T], run: Callable[[T], object]) -> Slices[None]:
+    """Run one item of ``slices`` at a time; the lock may be released between two."""
+    for number, items in enumerate(slices):
+        if number:
+            yield
+        run(items)
+
+
+def slices_of_records(
+    sizes: Iterable[tuple[TopicPartition, int]],
+) -> Iterator[Sequence[TopicPartition]]:
+    """Group partitions by the bytes to append to each; 0: nothing is appended."""
+    group: list[TopicPartition] = []
+    cost = 0
+    for topic_partition, size in sizes:
+        if cost >= BYTES_PER_SLICE:
+            yield group
+            group, cost = [], 0
+        group.append(topic_partition)
+        cost += size + APPEND_BYTES if size else 0
+    if group:
+        yield group
+
+
+def slices_of_replicas(rows: Iterable[T]) -> Iterator[Sequence[T]]:
+    """Group the rows of a control request, one row a replica."""
+    left = iter(rows)
+    while group := list(islice(left, REPLICAS_PER_SLICE)):
+        yield group
