@@ -26,23 +26,23 @@ from regent.storage.checkpoints import (
     write_offsets,
     write_topic_id,
 )
-from regent.storage.log import Log
 from regent.storage.log_contents import LogContents
+from regent.storage.log_deletion import delete_renamed_logs, rename_log
 from regent.storage.log_directory import LogDirectory
-from regent.storage.log_ends import LogEnds
+from regent.storage.log_end_offset_file import LogEndOffsetFile
 from regent.storage.log_file import CorruptSegmentError
+from regent.storage.log_loader import CheckpointedOffsets, LoadedLog, load_log
 from regent.storage.log_names import STRAY, TO_DELETE, is_moved, log_of_directory, out_of_use
-from regent.storage.log_recovery import CheckpointedOffsets, LoadedLog, load_log
-from regent.storage.removed_logs import purge, take_out
-from regent.storage.segment import Segment
+from regent.storage.log_segment import LogSegment
 from regent.storage.stray_logs import (
-    Progress,
+    StrayLogCheckpoint,
     StrayLogs,
-    forget_progress,
-    note_progress,
-    read_progress,
+    read_checkpoint,
+    remove_checkpoint,
+    write_checkpoint,
 )
 from regent.storage.suspect_logs import FoundLogs, SuspectLogs
+from regent.storage.unified_log import UnifiedLog
 
 _CLEANED = "cleaner-offset-checkpoint"  # of Kafka's log cleaner
 _FLUSHING_THREADS = 8  # they wait: the file system makes one write of what several ask for
@@ -56,10 +56,10 @@ class LogSettings(NamedTuple):
 
     config_of: Callable[[str], LogConfig]  # by topic
     wall_clock_ms: Callable[[], int]
-    on_damaged: Callable[[Log], None]
-    on_unverified_read: Callable[[Log, Segment], None]
+    on_damaged: Callable[[UnifiedLog], None]
+    on_unverified_read: Callable[[UnifiedLog, LogSegment], None]
     recovery_threads: int
-    make_log: Callable[..., Log] = Log
+    make_log: Callable[..., UnifiedLog] = UnifiedLog
 
 
 class DirectoryLogs:
@@ -69,14 +69,14 @@ class DirectoryLogs:
 
     def __init__(self, directory: LogDirectory, settings: LogSettings) -> None:
         self.directory = directory
-        self.logs: dict[TopicPartition, Log] = {}
+        self.logs: dict[TopicPartition, UnifiedLog] = {}
         self.refused: dict[TopicPartition, str] = {}
         self.high_watermarks: dict[TopicPartition, int] = {}
         self.strays = StrayLogs(directory.path)
         self._settings = settings
         self._written: dict[str, Mapping[TopicPartition, int]] = {}
         self.suspects = SuspectLogs(directory.path)
-        self._ends = LogEnds(directory.path)
+        self._ends = LogEndOffsetFile(directory.path)
         self._checkpoint_lock = threading.Lock()  # the last of all locks to be taken
 
     @property
@@ -258,7 +258,7 @@ class DirectoryLogs:
 
     # --- logs that come and go ---
 
-    def create(self, topic_partition: TopicPartition, topic_id: TopicId | None) -> Log:
+    def create(self, topic_partition: TopicPartition, topic_id: TopicId | None) -> UnifiedLog:
         """Make an empty log. Raises ``StorageError``."""
         path = self.directory.path / str(topic_partition)
         config = self._settings.config_of(topic_partition.topic)
@@ -271,14 +271,16 @@ class DirectoryLogs:
                     write_topic_id(path, topic_id, is_synced=False)
                 contents = LogContents.create(path, config, self._settings.wall_clock_ms())
             except ShortageError:
-                take_out(
+                rename_log(
                     self.directory.path, topic_partition, TO_DELETE, self._settings.wall_clock_ms()
                 )
                 raise
         log = self.logs[topic_partition] = self._add(topic_partition, contents, topic_id)
         return log
 
-    def take_back(self, topic_partition: TopicPartition, topic_id: TopicId | None) -> Log | None:
+    def take_back(
+        self, topic_partition: TopicPartition, topic_id: TopicId | None
+    ) -> UnifiedLog | None:
         """Use a log again that was set aside, of that very topic; None: there is none.
 
         Raises ``StorageError``, also when it turns out to be damaged: it is ``refused`` then.
@@ -298,13 +300,13 @@ class DirectoryLogs:
                 self.strays.add(stray, topic_id)
                 raise
             except (BadDataError, CorruptSegmentError) as error:
-                forget_progress(path)
+                remove_checkpoint(path)
                 self.refused[topic_partition] = str(error)
                 _log.error(
                     "%s: a log that was set aside cannot be used again: %s", topic_partition, error
                 )
                 return None
-            forget_progress(path)
+            remove_checkpoint(path)
         log = self.logs[topic_partition] = self._add(topic_partition, contents, topic_id)
         with self.directory:
             self._ends.note(topic_partition, contents.log_end_offset)
@@ -316,9 +318,9 @@ class DirectoryLogs:
 
     def _load_stray(
         self, path: Path, topic_partition: TopicPartition
-    ) -> tuple[LogContents, Progress]:
+    ) -> tuple[LogContents, StrayLogCheckpoint]:
         with self.directory:
-            progress = read_progress(path)
+            progress = read_checkpoint(path)
             contents, _ = load_log(
                 path,
                 self._settings.config_of(topic_partition.topic),
@@ -357,7 +359,7 @@ class DirectoryLogs:
                     self._note_progress(log)
                 log.retire()
             self._ends.remove(topic_partition)
-            moved = take_out(
+            moved = rename_log(
                 self.directory.path, topic_partition, suffix, self._settings.wall_clock_ms()
             )
             if moved is not None and suffix == STRAY:
@@ -366,11 +368,11 @@ class DirectoryLogs:
         self.refused.pop(topic_partition, None)
         self.high_watermarks.pop(topic_partition, None)
 
-    def _note_progress(self, log: Log) -> None:
+    def _note_progress(self, log: UnifiedLog) -> None:
         watermark = self.high_watermarks.get(log.topic_partition, 0)
         try:
-            progress = Progress(log.log_start_offset, log.recovery_point, watermark)
-            note_progress(log.path, progress)
+            progress = StrayLogCheckpoint(log.log_start_offset, log.recovery_point, watermark)
+            write_checkpoint(log.path, progress)
         except ShortageError:
             raise
         except StorageError:
@@ -378,7 +380,7 @@ class DirectoryLogs:
 
     def _add(
         self, topic_partition: TopicPartition, contents: LogContents, topic_id: TopicId | None
-    ) -> Log:
+    ) -> UnifiedLog:
         return self._settings.make_log(
             topic_partition,
             self.directory,
@@ -391,7 +393,7 @@ class DirectoryLogs:
             note_end=partial(self._ends.note, topic_partition),
         )
 
-    def _on_truncated(self, log: Log) -> None:
+    def _on_truncated(self, log: UnifiedLog) -> None:
         del log
         self.checkpoint_recovery_points()
         self.checkpoint_log_start_offsets()
@@ -447,7 +449,7 @@ class DirectoryLogs:
         """
         with self.directory:
             now_ms = self._settings.wall_clock_ms()
-            purged = purge(self.directory.path, now_ms, file_delete_delay_ms)
+            purged = delete_renamed_logs(self.directory.path, now_ms, file_delete_delay_ms)
             for path in self.strays.take_due(now_ms, is_known):
                 shutil.rmtree(path)
                 purged += 1
@@ -485,12 +487,12 @@ class DirectoryLogs:
         """Whether every log is on the disk up to its end."""
         return all(log.recovery_point >= log.log_end_offset for log in self.logs.values())
 
-    def usable(self) -> Iterator[Log]:
+    def usable(self) -> Iterator[UnifiedLog]:
         """Yield the logs that can be used."""
         return (log for log in list(self.logs.values()) if log.is_usable)
 
 
-def _has_closed(log: Log) -> bool:
+def _has_closed(log: UnifiedLog) -> bool:
     """Close a log; return whether that went well."""
     try:
         log.close()

@@ -1,7 +1,7 @@
 """What a log consists of: its segments, leader epochs and producers, kept in step.
 
 Mirrors ``kafka.log.LocalLog`` with what ``kafka.log.Log`` keeps beside it. Nothing here is
-thread-safe, checks what is appended or knows of failures: ``storage.log`` does.
+thread-safe, checks what is appended or knows of failures: ``storage.unified_log`` does.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from pathlib import Path
 
 from regent.core.log_config import LogConfig
 from regent.core.records import RecordBytes
-from regent.storage.leader_epochs import LeaderEpochs
+from regent.storage.leader_epoch_file_cache import LeaderEpochFileCache
 from regent.storage.log_names import DELETED_SUFFIX
-from regent.storage.producer_state import ProducerState
+from regent.storage.log_segment import LogSegment
+from regent.storage.producer_state_manager import ProducerStateManager
 from regent.storage.record_batch import INT32_MAX, BatchHeader, PlacedBatch
-from regent.storage.segment import Segment
 
 
 @dataclass(slots=True)
@@ -34,9 +34,9 @@ class LogContents:
 
     path: Path
     config: LogConfig
-    segments: list[Segment]
-    epochs: LeaderEpochs
-    producers: ProducerState
+    segments: list[LogSegment]
+    epochs: LeaderEpochFileCache
+    producers: ProducerStateManager
     log_start_offset: int = 0
     log_end_offset: int = 0
     recovery_point: int = 0
@@ -47,12 +47,12 @@ class LogContents:
     @classmethod
     def create(cls, path: Path, config: LogConfig, now_ms: int) -> LogContents:
         """Return an empty log. Raises ``StorageError``."""
-        segment = Segment.create(path, 0, with_jitter(config), now_ms)
-        epochs, producers = LeaderEpochs(path), ProducerState(path)
+        segment = LogSegment.create(path, 0, with_jitter(config), now_ms)
+        epochs, producers = LeaderEpochFileCache(path), ProducerStateManager(path)
         return cls(path, config, [segment], epochs, producers, has_new_files=True)
 
     @property
-    def active(self) -> Segment:
+    def active(self) -> LogSegment:
         """The segment that is written."""
         return self.segments[-1]
 
@@ -61,11 +61,11 @@ class LogContents:
         """The bytes of all records."""
         return sum(segment.size for segment in self.segments)
 
-    def segments_from(self, offset: int) -> Sequence[Segment]:
+    def segments_from(self, offset: int) -> Sequence[LogSegment]:
         """Return the segment that may hold ``offset``, or else the first one, and all later."""
         return self.segments[max(0, self._count_up_to(offset) - 1) :]
 
-    def spans_from(self, offset: int) -> Iterator[tuple[Segment, int]]:
+    def spans_from(self, offset: int) -> Iterator[tuple[LogSegment, int]]:
         """Yield the same segments, each with the offset before which it ends."""
         segments = self.segments_from(offset)
         for segment, after in zip_longest(segments, segments[1:]):
@@ -106,14 +106,14 @@ class LogContents:
         self.active.verified.forget()
         self.producers.take_snapshot(base_offset)
         self.segments.append(
-            Segment.create(self.path, base_offset, with_jitter(self.config), now_ms)
+            LogSegment.create(self.path, base_offset, with_jitter(self.config), now_ms)
         )
         self.has_new_files = True
 
-    def truncate_to(self, offset: int, now_ms: int) -> list[Segment]:
+    def truncate_to(self, offset: int, now_ms: int) -> list[LogSegment]:
         """Drop the batches with records from ``offset`` on; return the segments that went."""
         self.epochs.truncate_from_end(offset)
-        dropped: list[Segment] = []
+        dropped: list[LogSegment] = []
         if offset < self.segments[0].base_offset:
             dropped = self.restart_at(offset, now_ms)
         elif offset < self.log_end_offset:
@@ -129,25 +129,25 @@ class LogContents:
         self.epochs.save()
         return dropped
 
-    def restart_at(self, offset: int, now_ms: int) -> list[Segment]:
+    def restart_at(self, offset: int, now_ms: int) -> list[LogSegment]:
         """Drop everything and go on at ``offset``; the log start offset is not touched."""
         self.epochs.clear()
         self.epochs.save()  # first: a start would miss the segments that they speak of
         self.producers.clear()
         dropped = self._take(0, len(self.segments))
-        self.segments.append(Segment.create(self.path, offset, with_jitter(self.config), now_ms))
+        self.segments.append(LogSegment.create(self.path, offset, with_jitter(self.config), now_ms))
         self.has_new_files = True
         self.log_end_offset = self.trusted_from = offset
         self.recovery_point = min(self.recovery_point, offset)
         return dropped
 
-    def begin_at(self, offset: int, now_ms: int) -> list[Segment]:
+    def begin_at(self, offset: int, now_ms: int) -> list[LogSegment]:
         """Drop everything, as if no record before ``offset`` had ever been here."""
         dropped = self.restart_at(offset, now_ms)
         self.log_start_offset = offset
         return dropped
 
-    def drop_after(self, segment: Segment) -> list[Segment]:
+    def drop_after(self, segment: LogSegment) -> list[LogSegment]:
         """Drop the segments after one."""
         return self._take(self.segments.index(segment) + 1, len(self.segments))
 
@@ -157,7 +157,7 @@ class LogContents:
         self.epochs.truncate_from_start(offset)
         self.epochs.save_or_put_off()
 
-    def drop_first(self, count: int, now_ms: int) -> list[Segment]:
+    def drop_first(self, count: int, now_ms: int) -> list[LogSegment]:
         """Drop the oldest segments; when these are all, the log goes on in a new one.
 
         That the log begins later is noted first: a start does not take them for lost then.
@@ -199,7 +199,7 @@ class LogContents:
     def _count_up_to(self, offset: int) -> int:
         return bisect_right(self.segments, offset, key=lambda segment: segment.base_offset)
 
-    def _take(self, start: int, end: int) -> list[Segment]:
+    def _take(self, start: int, end: int) -> list[LogSegment]:
         taken = self.segments[start:end]
         del self.segments[start:end]
         # What a crash on the way leaves has no hole.

@@ -20,10 +20,10 @@ from regent.core.model import NO_LOG_END, BrokerId, SuspectReplicas, TopicPartit
 from regent.core.protocol.control import TopicId
 from regent.core.replica_logs import SeenOfCluster
 from regent.storage.directory_logs import DirectoryLogs, LogSettings
-from regent.storage.log import Log
 from regent.storage.log_directory import LogDirectory
 from regent.storage.log_names import STRAY, TO_DELETE
-from regent.storage.verification import Verification
+from regent.storage.segment_scrubber import SegmentScrubber
+from regent.storage.unified_log import UnifiedLog
 
 _NEVER = 2**63 - 1  # a zxid that ZooKeeper does not come to
 _REMOVED = 100_000  # so many are remembered; others may still be on a failed disk
@@ -46,7 +46,7 @@ class LogManager:
     failed while the manager was open, or in which a log turned out to be damaged, on the thread
     that found out, whatever locks that holds. ``on_records_damaged`` is called with a log in which
     ``verify`` found damage, on its thread and while it holds no lock; the log remains in use.
-    ``make_log`` is called with what ``Log`` takes: simulations look on as logs are written.
+    ``make_log`` is called with what ``UnifiedLog`` takes: simulations look on as logs are written.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class LogManager:
         on_records_damaged: Callable[[TopicPartition, DamagedRecordsError], None] = _ignore,
         recovery_threads: int = 1,
         wall_clock_ms: Callable[[], int] = _wall_clock_ms,
-        make_log: Callable[..., Log] = Log,
+        make_log: Callable[..., UnifiedLog] = UnifiedLog,
     ) -> None:
         self._broker_id = broker_id
         self._defaults = defaults
@@ -71,7 +71,7 @@ class LogManager:
         self._lock = threading.RLock()  # over which logs there are; taken before that of a log
         self._homes: dict[TopicPartition, DirectoryLogs] = {}
         self._removed: dict[TopicPartition, None] = {}  # while a directory was offline
-        self._verification = Verification(self._usable_logs, wall_clock_ms, on_records_damaged)
+        self._verification = SegmentScrubber(self._usable_logs, wall_clock_ms, on_records_damaged)
         settings = LogSettings(
             self._config_of,
             wall_clock_ms,
@@ -226,7 +226,7 @@ class LogManager:
                 if log.is_usable
             }
 
-    def get(self, topic_partition: TopicPartition) -> Log | None:
+    def get(self, topic_partition: TopicPartition) -> UnifiedLog | None:
         """Return a log; None when there is none here, or it cannot be used."""
         home = self._homes.get(topic_partition)
         log = None if home is None else home.logs.get(topic_partition)
@@ -234,7 +234,7 @@ class LogManager:
 
     def get_or_create(
         self, topic_partition: TopicPartition, topic_id: TopicId | None, *, is_new: bool
-    ) -> Log:
+    ) -> UnifiedLog:
         """Make sure a log exists and return it. Raises ``StorageError``."""
         with self._lock:
             home = self._homes.get(topic_partition)
@@ -425,7 +425,7 @@ class LogManager:
     def _live(self) -> list[DirectoryLogs]:
         return [logs for logs in self._directories if not logs.is_offline]
 
-    def _usable_logs(self) -> list[Log]:
+    def _usable_logs(self) -> list[UnifiedLog]:
         return [log for logs in self._live() for log in logs.usable()]
 
     def _for_each_live(self, act: Callable[[DirectoryLogs], None]) -> None:
@@ -440,7 +440,7 @@ class LogManager:
 
     def _create(
         self, topic_partition: TopicPartition, topic_id: TopicId | None, *, is_new: bool
-    ) -> Log:
+    ) -> UnifiedLog:
         live = self._live()
         if not live or (len(live) < len(self._directories) and not is_new):
             raise StorageError(f"{topic_partition} may be in a log directory that is offline")
@@ -450,7 +450,9 @@ class LogManager:
         self._removed.pop(topic_partition, None)
         return log
 
-    def _take_back(self, topic_partition: TopicPartition, topic_id: TopicId | None) -> Log | None:
+    def _take_back(
+        self, topic_partition: TopicPartition, topic_id: TopicId | None
+    ) -> UnifiedLog | None:
         """Return a log of that very topic that was set aside. Raises ``StorageError``."""
         for logs in self._live():
             log = logs.take_back(topic_partition, topic_id)
@@ -504,6 +506,6 @@ class LogManager:
         if self._is_open:
             self._on_directory_failed(path)
 
-    def _log_damaged(self, log: Log) -> None:
+    def _log_damaged(self, log: UnifiedLog) -> None:
         _log.error("%s cannot be used: it is %s", log, log.why_unusable)
         self._on_directory_failed(log.directory.path)

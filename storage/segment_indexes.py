@@ -11,7 +11,7 @@ import os
 from pathlib import Path
 
 from regent.core.errors import BadDataError
-from regent.storage.batch_order import in_order
+from regent.storage.batch_order_check import check_order
 from regent.storage.file_errors import storage_error, sync
 from regent.storage.log_file import CorruptSegmentError, LogFile
 from regent.storage.offset_index import ENTRY_BYTES as OFFSET_ENTRY_BYTES
@@ -125,7 +125,7 @@ class SegmentIndexes:
         last_entry, base_offset = self.offsets.last, self.offsets.base_offset
         batches = file.batches(last_entry.position, size)
         end_offset = base_offset + INT32_MAX + 1
-        for position, header in in_order(batches, file.path, base_offset, end_offset):
+        for position, header in check_order(batches, file.path, base_offset, end_offset):
             if position == last_entry.position > 0 and header.last_offset != last_entry.offset:
                 raise BadDataError(f"{file.path}: the index names another batch at {position}")
             self.note(position, header)

@@ -26,7 +26,7 @@ STRAY_KEPT_MS = 24 * 60 * 60 * 1000
 _CHECKPOINT = "set-aside-checkpoint"
 
 
-class Progress(NamedTuple):
+class StrayLogCheckpoint(NamedTuple):
     """How far a log was when it was set aside: offsets."""
 
     log_start_offset: int = 0
@@ -113,22 +113,22 @@ class StrayLogs:
         ]
 
 
-def note_progress(path: Path, progress: Progress) -> None:
+def write_checkpoint(path: Path, progress: StrayLogCheckpoint) -> None:
     """Note in the directory of a log what makes it usable again. Raises ``StorageError``."""
     write_rows(path / _CHECKPOINT, [" ".join(map(str, progress))])
 
 
-def read_progress(path: Path) -> Progress:
+def read_checkpoint(path: Path) -> StrayLogCheckpoint:
     """Return what was noted. Raises ``StorageError``."""
     checkpoint = path / _CHECKPOINT
     try:
-        [row] = read_rows(checkpoint, columns=len(Progress._fields)) or [["0", "0", "0"]]
-        return Progress(*parse_numbers(checkpoint, row))
+        [row] = read_rows(checkpoint, columns=len(StrayLogCheckpoint._fields)) or [["0", "0", "0"]]
+        return StrayLogCheckpoint(*parse_numbers(checkpoint, row))
     except (BadDataError, ValueError):
-        return Progress()  # it costs time, never records
+        return StrayLogCheckpoint()  # it costs time, never records
 
 
-def forget_progress(path: Path) -> None:
+def remove_checkpoint(path: Path) -> None:
     """Note nothing any more. Raises ``OSError``."""
     (path / _CHECKPOINT).unlink(missing_ok=True)
 

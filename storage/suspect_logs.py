@@ -1,15 +1,17 @@
-"""Which logs of one directory may have lost committed records, and what tells so.
+"""Which logs of one directory may have lost committed records, and how that is found out.
 
-* A directory that was in use when its machine stopped lost what was not on the disk yet.
-* A log that ends before what is noted (``storage.log_ends``) lost records by another's hand.
-* So did one that ends before its checkpointed high watermark.
-* A directory that is new, or in which noted logs are missing, had unknown contents. So had one that
-  was in use when its machine stopped: the names of young logs may be gone with the note of them.
-* Nothing says how far the cluster had come, though it used the directory: that was removed to have
-  older ZooKeeper data accepted, and the ISRs in those may be without who has newer records.
+A log is suspect when one of these holds:
 
-What is suspect is written down, as it is so until the replica is in sync again, however often the
-broker starts meanwhile. Kafka ignores the file ``suspect-logs``.
+* Its machine stopped while the directory was in use: what was not flushed is lost.
+* It ends before its recorded end (``storage.log_end_offset_file``): somebody changed its files.
+* It ends before its checkpointed high watermark.
+* Nothing says how far the cluster had come, although the cluster used the directory: an operator
+  removed the note to accept older ZooKeeper data, whose ISRs may lack replicas with newer records.
+
+A directory that is new, or lacks logs that are recorded, had unknown contents. So had one in use
+when its machine stopped: young logs may be gone together with their records in the file.
+
+The file ``suspect-logs`` keeps the suspects until they are in sync again. Kafka ignores it.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from typing import NamedTuple
 from regent.core.errors import BadDataError
 from regent.core.model import TopicPartition
 from regent.storage.checkpoints import parse_numbers, read_rows, write_rows
-from regent.storage.log_ends import NotedEnds
+from regent.storage.log_end_offset_file import RecordedLogEndOffsets
 
 SUSPECT_LOGS = "suspect-logs"
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
@@ -50,7 +52,7 @@ class FoundLogs(NamedTuple):
     ends: Mapping[TopicPartition, int]
     unusable: Collection[TopicPartition]
     high_watermarks: Mapping[TopicPartition, int]
-    noted: NotedEnds | None
+    noted: RecordedLogEndOffsets | None
     is_clean: bool
     is_new: bool
     is_set_back: bool

@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from regent.core.replica_logs import OffsetOfTimestamp
+from regent.storage.log_segment import LogSegment
 from regent.storage.record_batch import BatchHeader
-from regent.storage.segment import Segment
 
 
 def first_at_or_after(
-    segments: Sequence[Segment], timestamp_ms: int, start: int, limit: int
+    segments: Sequence[LogSegment], timestamp_ms: int, start: int, limit: int
 ) -> OffsetOfTimestamp | None:
     """Return the first record from offset ``start`` on at or after a time; before ``limit``."""
     for segment in segments:
@@ -25,7 +25,7 @@ def first_at_or_after(
     return None
 
 
-def greatest(segments: Sequence[Segment], start: int, limit: int) -> OffsetOfTimestamp | None:
+def greatest(segments: Sequence[LogSegment], start: int, limit: int) -> OffsetOfTimestamp | None:
     """Return the first record with the greatest time from ``start`` to before ``limit``."""
     best: BatchHeader | None = None
     for segment in sorted(segments, key=lambda segment: -segment.largest.timestamp):

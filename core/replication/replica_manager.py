@@ -112,7 +112,7 @@ class ReplicaManager:
         self._quotas = quotas = ReplicationQuotas(broker_id)
         self._partitions = partitions = AllPartitions(broker_id, logs, cache, self._end_role)
         sessions = FetchSessionCache(delayed)
-        self._leaders = LeaderPartitions(
+        self._leaders = leaders = LeaderPartitions(
             partitions,
             cache,
             sessions,
@@ -120,7 +120,7 @@ class ReplicaManager:
             broker_id=broker_id,
             max_lag_ms=settings.replica_lag_time_max_ms,
         )
-        self._fetcher = ReplicaFetcher(
+        self._fetcher = fetcher = ReplicaFetcher(
             partitions,
             cache,
             quotas.follower,
@@ -131,20 +131,13 @@ class ReplicaManager:
         self._replacement = DamagedLogReplacement(broker_id, logs, cache, partitions)
         self._suspects = SuspectTracker(broker_id, logs)
         self._control_requests = ControlRequestHandler(
-            broker_id,
-            logs,
-            cache,
-            partitions,
-            self._leaders,
-            self._fetcher,
-            self._replacement,
-            self._suspects,
+            broker_id, logs, cache, partitions, leaders, fetcher, self._replacement, self._suspects
         )
         self._fetches = FollowerFetches(
-            partitions, self._leaders, cache, sessions, delayed, quotas.leader
+            partitions, leaders, cache, sessions, delayed, quotas.leader
         )
         self._consumers = ConsumerFetches(partitions, delayed)
-        self._deletions = DeleteRecords(partitions, self._leaders, cache, delayed)
+        self._deletions = DeleteRecords(partitions, leaders, cache, delayed)
         self._lookups = OffsetLookups(partitions)
 
     def _end_role(self, topic_partition: TopicPartition) -> None:

@@ -59,8 +59,8 @@ from regent.core.protocol.topics import (
 from regent.core.replication.metadata_cache import MetadataCache, MetadataSnapshot
 from regent.core.replication.replica_manager import ReplicaManager
 from regent.core.setting import text_of
-from regent.storage.batch_validation import batches_of_producer
 from regent.storage.log_contents import with_jitter
+from regent.storage.log_validator import batches_of_producer
 from regent.storage.retention import SegmentSpan, segments_to_delete
 from regent.transport.kafka.metrics import Closed
 from regent.transport.server import ControlServer, IncomingRequest

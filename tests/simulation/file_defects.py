@@ -10,19 +10,19 @@ from contextlib import ExitStack
 from typing import Any, TypeAlias
 from unittest.mock import patch
 
-from regent.storage import directory_logs, log, log_recovery, verification
-from regent.storage.leader_epochs import LeaderEpochs
-from regent.storage.log import Log
+from regent.storage import directory_logs, log_loader, segment_scrubber, unified_log
+from regent.storage.leader_epoch_file_cache import LeaderEpochFileCache
 from regent.storage.log_directory import LogDirectory
-from regent.storage.log_recovery import LoadedLog
+from regent.storage.log_loader import LoadedLog
 from regent.storage.suspect_logs import SuspectLogs
+from regent.storage.unified_log import UnifiedLog
 
 Defect: TypeAlias = Callable[[], Any]
 
 
 def checkpoint_beyond_the_end_believed() -> Any:
     """A log begins where a checkpoint says, be it behind all of its records."""
-    load = log_recovery.load_log
+    load = log_loader.load_log
 
     def and_begin(path: Any, config: Any, checkpointed: Any, **options: Any) -> LoadedLog:
         loaded = load(path, config, checkpointed, **options)
@@ -36,7 +36,7 @@ def checkpoint_beyond_the_end_believed() -> Any:
 
 def recovery_point_raised_before_the_flush() -> Any:
     """What was appended counts as being on the disk, and nobody waits for that."""
-    return patch.object(Log, "_flush_segment", lambda self, segment: None)
+    return patch.object(UnifiedLog, "_flush_segment", lambda self, segment: None)
 
 
 def torn_ends_believed() -> Any:
@@ -62,21 +62,21 @@ def young_logs_forgotten() -> Any:
 def segments_need_not_meet() -> Any:
     """A log is opened, and read, as if no segment of it could be missing."""
     stack = ExitStack()
-    for check in ("check_segments_meet", "check_first_segment"):
-        stack.enter_context(patch.object(log_recovery, check, lambda contents: None))
-    for reader in (log, verification):
-        stack.enter_context(patch.object(reader, "check_meets", lambda *where: None))
+    for check in ("check_no_segment_is_missing", "check_first_segment"):
+        stack.enter_context(patch.object(log_loader, check, lambda contents: None))
+    for reader in (unified_log, segment_scrubber):
+        stack.enter_context(patch.object(reader, "check_next_segment", lambda *where: None))
     return stack
 
 
 def epochs_outlive_their_records() -> Any:
     """When the end of a log is dropped, the leader epochs that began there stay."""
-    return patch.object(LeaderEpochs, "truncate_from_end", lambda self, offset: None)
+    return patch.object(LeaderEpochFileCache, "truncate_from_end", lambda self, offset: None)
 
 
 def topic_ids_gone_with_the_power() -> Any:
     """A log has records before the disk knows which topic they are of."""
-    return patch.object(Log, "_flush_topic_id", lambda self: None)
+    return patch.object(UnifiedLog, "_flush_topic_id", lambda self: None)
 
 
 FILE_DEFECTS: tuple[Defect, ...] = (

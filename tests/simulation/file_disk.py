@@ -23,8 +23,8 @@ from regent.core.errors import DamagedRecordsError
 from regent.core.log_config import UNLIMITED, LogConfig
 from regent.core.model import BrokerId, TopicPartition
 from regent.core.protocol.control import TopicId
-from regent.storage.log import Log
 from regent.storage.log_manager import LogManager
+from regent.storage.unified_log import UnifiedLog
 from tests.simulation.disk import CLOCK_APART_MS, TOPIC_CONFIGS
 from tests.simulation.file_damage import draw_change
 from tests.simulation.file_log import ObservedFileLog
@@ -115,7 +115,7 @@ class FileDisk(LogManager):
 
     def get_or_create(
         self, topic_partition: TopicPartition, topic_id: TopicId | None, *, is_new: bool
-    ) -> Log:
+    ) -> UnifiedLog:
         """Return a log; one that is made anew takes the place of what is out of sight."""
         if is_new and topic_partition not in self._homes:
             self.machine.hidden_ids.pop(topic_partition, None)

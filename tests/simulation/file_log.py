@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from regent.core.errors import RecordsRefusedError
 from regent.core.records import RecordBytes
 from regent.core.replica_logs import AppendedRecords
-from regent.storage.log import Log
-from regent.storage.segment import Segment
+from regent.storage.log_segment import LogSegment
+from regent.storage.unified_log import UnifiedLog
 from tests.simulation.records import BrokenInvariantError, past_all_guards
 from tests.support.memory_logs import StoredBatch, stored_batch
 from tests.support.record_batches import UNCOUNTED_BYTES, Record, records_of
@@ -32,14 +32,14 @@ class _Contents(NamedTuple):
     damaged: set[int]
 
 
-class ObservedFileLog(Log):
+class ObservedFileLog(UnifiedLog):
     """Tells what is written to it, and shows what is in its files, by other means than its own."""
 
     def __init__(self, disk: FileDisk, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self._disk = disk
         self._damages = 0
-        self._read_before: dict[Segment, _Contents] = {}
+        self._read_before: dict[LogSegment, _Contents] = {}
 
     @property
     def batches(self) -> Sequence[StoredBatch]:
@@ -141,7 +141,7 @@ class ObservedFileLog(Log):
         self._read_before = found
         return list(found.values())
 
-    def _file(self, segment: Segment) -> _Contents:
+    def _file(self, segment: LogSegment) -> _Contents:
         version = segment.size, self._truncations, self._damages
         before = self._read_before.get(segment)
         if before is not None and before.version == version:

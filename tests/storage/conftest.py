@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from regent.storage.log import Log
 from regent.storage.log_manager import LogManager
+from regent.storage.unified_log import UnifiedLog
 from tests.support.disk_logs import Machine, create
 
 
@@ -25,6 +25,6 @@ def logs(machine: Machine) -> LogManager:
 
 
 @pytest.fixture
-def disk_log(logs: LogManager) -> Log:
+def disk_log(logs: LogManager) -> UnifiedLog:
     """A new log of that process."""
     return create(logs)

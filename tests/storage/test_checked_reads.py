@@ -11,8 +11,8 @@ import pytest
 from regent.core.errors import DamagedRecordsError
 from regent.core.log_config import LogConfig
 from regent.core.replica_logs import MAX_TIMESTAMP
-from regent.storage.log import Log
 from regent.storage.log_manager import LogManager
+from regent.storage.unified_log import UnifiedLog
 from tests.support.disk_logs import (
     BATCH_BYTES,
     THREE_A_SEGMENT,
@@ -129,7 +129,10 @@ def written(start: int, end: int) -> bytes:
 @pytest.mark.parametrize("when", WHEN)
 @pytest.mark.parametrize("size", [2 * BATCH_BYTES + 5, 3 * BATCH_BYTES - 1])
 def test_a_file_that_was_cut_is_read_up_to_there(
-    machine: Machine, disk_log: Log, size: int, when: Callable[[Machine, Callable[[], None]], None]
+    machine: Machine,
+    disk_log: UnifiedLog,
+    size: int,
+    when: Callable[[Machine, Callable[[], None]], None],
 ):
     fill(disk_log, COUNT)
     when(machine, lambda: os.truncate(segment_file(disk_log.path, 3), size))
@@ -181,7 +184,7 @@ def test_a_batch_larger_than_what_is_checked_at_once_is_checked(machine: Machine
 # --- what is believed -----------------------------------------------------------------------------
 
 
-def test_what_is_verified_is_believed_until_somebody_writes(logs: LogManager, disk_log: Log):
+def test_what_is_verified_is_believed_until_somebody_writes(logs: LogManager, disk_log: UnifiedLog):
     fill(disk_log, COUNT)
     logs.verify(MIB)
     path = segment_file(disk_log.path, 3)
@@ -194,7 +197,9 @@ def test_what_is_verified_is_believed_until_somebody_writes(logs: LogManager, di
         disk_log.read(3, EVERYTHING, COUNT, at_least_one=True)
 
 
-def test_what_a_process_finds_in_the_active_segment_is_checked(machine: Machine, disk_log: Log):
+def test_what_a_process_finds_in_the_active_segment_is_checked(
+    machine: Machine, disk_log: UnifiedLog
+):
     fill(disk_log, 2)
     log = log_of(machine.restart())
     flip_byte(segment_file(log.path, 0), BATCH_BYTES - 1)
@@ -206,7 +211,7 @@ def test_what_a_process_finds_in_the_active_segment_is_checked(machine: Machine,
 
 
 def test_what_a_process_appends_is_believed_until_the_segment_is_closed(
-    machine: Machine, disk_log: Log
+    machine: Machine, disk_log: UnifiedLog
 ):
     fill(disk_log, 1)
     log = log_of(machine.restart())
@@ -221,7 +226,7 @@ def test_what_a_process_appends_is_believed_until_the_segment_is_closed(
 @pytest.mark.parametrize("is_verified", [False, True])
 @pytest.mark.parametrize("end", [4, 5])
 def test_what_a_truncation_left_of_a_closed_segment_is_checked(
-    logs: LogManager, disk_log: Log, end: int, *, is_verified: bool
+    logs: LogManager, disk_log: UnifiedLog, end: int, *, is_verified: bool
 ):
     fill(disk_log, COUNT)
     if is_verified:
@@ -236,7 +241,7 @@ def test_what_a_truncation_left_of_a_closed_segment_is_checked(
     assert values(disk_log) == numbered(0, COUNT)
 
 
-def test_what_was_recovered_is_not_checked_again(machine: Machine, disk_log: Log):
+def test_what_was_recovered_is_not_checked_again(machine: Machine, disk_log: UnifiedLog):
     fill(disk_log, COUNT)
     log = log_of(machine.crash())
     path = segment_file(log.path, 3)
@@ -249,7 +254,7 @@ def test_what_was_recovered_is_not_checked_again(machine: Machine, disk_log: Log
         log.read(3, EVERYTHING, COUNT, at_least_one=True)
 
 
-def test_gaps_that_compaction_left_are_no_damage(disk_log: Log):
+def test_gaps_that_compaction_left_are_no_damage(disk_log: UnifiedLog):
     for offset in (0, 5, 6, 20, 40, 41, 60):
         disk_log.append_as_follower(batch(b"0000", base_offset=offset))
     assert files(disk_log.path) == [".log", "42.log", "7.log"]
@@ -263,7 +268,7 @@ def test_gaps_that_compaction_left_are_no_damage(disk_log: Log):
 
 @pytest.mark.parametrize("when", WHEN)
 def test_no_time_is_found_where_batches_are_not(
-    machine: Machine, disk_log: Log, when: Callable[[Machine, Callable[[], None]], None]
+    machine: Machine, disk_log: UnifiedLog, when: Callable[[Machine, Callable[[], None]], None]
 ):
     fill(disk_log, COUNT)
     path = segment_file(disk_log.path, 0)

@@ -9,8 +9,8 @@ import pytest
 
 from regent.core.errors import StorageError
 from regent.core.model import TopicPartition
-from regent.storage.log import Log
 from regent.storage.log_manager import LogManager
+from regent.storage.unified_log import UnifiedLog
 from tests.support.disk_logs import (
     OTHER_ID,
     T0,
@@ -46,12 +46,12 @@ def logs(two: Machine) -> LogManager:
     return logs
 
 
-def full(log: Log) -> None:
+def full(log: UnifiedLog) -> None:
     """Let the disk of a log be full."""
     break_disk(segment_file(log.path, 0))
 
 
-WRITES: dict[str, Callable[[Log], object]] = {
+WRITES: dict[str, Callable[[UnifiedLog], object]] = {
     "leader": lambda log: fill(log, 1),
     "follower": lambda log: log.append_as_follower(batch(b"", base_offset=log.log_end_offset)),
     "flush": lambda log: log.flush(),
@@ -60,7 +60,10 @@ WRITES: dict[str, Callable[[Log], object]] = {
 
 @pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
 def test_a_failed_write_takes_its_directory_offline(
-    two: Machine, logs: LogManager, write: Callable[[Log], object], caplog: pytest.LogCaptureFixture
+    two: Machine,
+    logs: LogManager,
+    write: Callable[[UnifiedLog], object],
+    caplog: pytest.LogCaptureFixture,
 ):
     first, other, neighbour = (log_of(logs, name) for name in (T0, T1, U0))
     full(first)

@@ -14,9 +14,9 @@ import pytest
 from regent.core.errors import DamagedRecordsError, ForeignDirectoryError, StorageError
 from regent.core.model import TopicPartition
 from regent.core.replica_logs import SeenOfCluster
-from regent.storage.log import Log
 from regent.storage.log_manager import LogManager
-from regent.storage.segment import Segment
+from regent.storage.log_segment import LogSegment
+from regent.storage.unified_log import UnifiedLog
 from tests.support.disk_logs import (
     BATCH_BYTES,
     OTHER_ID,
@@ -368,9 +368,9 @@ def test_a_new_log_has_nothing_to_do_with_the_checkpoints_of_its_predecessor(
     assert logs.checkpointed_high_watermark(T0) == 0
 
 
-@pytest.mark.parametrize("cut", [Log.truncate_to, Log.truncate_fully_and_start_at])
+@pytest.mark.parametrize("cut", [UnifiedLog.truncate_to, UnifiedLog.truncate_fully_and_start_at])
 def test_a_log_cut_below_its_start_keeps_what_is_appended_there(
-    machine: Machine, logs: LogManager, cut: Callable[[Log, int], None]
+    machine: Machine, logs: LogManager, cut: Callable[[UnifiedLog, int], None]
 ):
     log = create(logs)
     fill(log, 8)
@@ -390,16 +390,16 @@ def test_a_crash_while_old_segments_go_leaves_no_hole(
     fill(create(logs), 8)
     logs.checkpoint_high_watermarks({T0: 8})
     logs.configure({"t": replace(machine.defaults, retention_bytes=1)})
-    rename = Segment.rename_suffix
-    renamed: list[Segment] = []
+    rename = LogSegment.rename_suffix
+    renamed: list[LogSegment] = []
 
-    def rename_one_and_crash(segment: Segment, suffix: str) -> None:
+    def rename_one_and_crash(segment: LogSegment, suffix: str) -> None:
         if len(renamed) == 1:
             machine.copy()
         renamed.append(segment)
         rename(segment, suffix)
 
-    monkeypatch.setattr(Segment, "rename_suffix", rename_one_and_crash)
+    monkeypatch.setattr(LogSegment, "rename_suffix", rename_one_and_crash)
     logs.clean_up()
     assert len(renamed) > 1
     assert values(log_of(machine.start())) == numbered(3, 8)

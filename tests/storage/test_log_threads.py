@@ -7,8 +7,8 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
-from regent.storage.log import Log
 from regent.storage.log_manager import LogManager
+from regent.storage.unified_log import UnifiedLog
 from tests.support.disk_logs import (
     BATCH_BYTES,
     T0,
@@ -25,7 +25,7 @@ BATCHES = 600
 
 
 def test_records_are_written_once_whatever_goes_on_beside(
-    machine: Machine, logs: LogManager, disk_log: Log
+    machine: Machine, logs: LogManager, disk_log: UnifiedLog
 ):
     logs.configure({"t": replace(THREE_A_SEGMENT, retention_bytes=30 * BATCH_BYTES)})
     is_done = threading.Event()

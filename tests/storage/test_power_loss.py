@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from regent.storage.log import Log
 from regent.storage.log_manager import LogManager
 from regent.storage.record_batch import read_header
+from regent.storage.unified_log import UnifiedLog
 from tests.support.disk_logs import T0, TOPIC_ID, Machine, create, fill, log_of, send, values
 from tests.support.durable_files import DurableFiles
 
@@ -44,7 +44,7 @@ def lose_power(
     return machine.start()
 
 
-def epochs_of(log: Log) -> dict[int, int]:
+def epochs_of(log: UnifiedLog) -> dict[int, int]:
     """Return where the epochs that wrote records end, by these records."""
     ends: dict[int, int] = {}
     offset = 0
@@ -56,7 +56,7 @@ def epochs_of(log: Log) -> dict[int, int]:
 
 
 def test_what_was_flushed_is_there_with_the_epochs_and_the_topic(
-    machine: Machine, disk: DurableFiles, disk_log: Log
+    machine: Machine, disk: DurableFiles, disk_log: UnifiedLog
 ):
     fill(disk_log, 4, leader_epoch=1)
     fill(disk_log, 4, leader_epoch=2)
@@ -70,7 +70,7 @@ def test_what_was_flushed_is_there_with_the_epochs_and_the_topic(
 
 
 def test_a_new_log_that_nobody_waited_for_is_empty_and_suspect(
-    machine: Machine, disk: DurableFiles, disk_log: Log
+    machine: Machine, disk: DurableFiles, disk_log: UnifiedLog
 ):
     fill(disk_log, 4)
     machine.logs.checkpoint_high_watermarks({T0: 4})
@@ -81,7 +81,7 @@ def test_a_new_log_that_nobody_waited_for_is_empty_and_suspect(
 
 @pytest.mark.parametrize("seed", range(3))
 def test_what_is_left_of_a_log_is_known_to_be_of_its_topic(
-    machine: Machine, disk: DurableFiles, disk_log: Log, seed: int
+    machine: Machine, disk: DurableFiles, disk_log: UnifiedLog, seed: int
 ):
     fill(disk_log, 4)
     logs = lose_power(machine, disk, random.Random(seed))
@@ -90,7 +90,7 @@ def test_what_is_left_of_a_log_is_known_to_be_of_its_topic(
 
 @pytest.mark.parametrize("seed", range(3))
 def test_a_log_that_begins_where_its_leaders_does_is_known_to_be_of_its_topic(
-    machine: Machine, disk: DurableFiles, disk_log: Log, seed: int
+    machine: Machine, disk: DurableFiles, disk_log: UnifiedLog, seed: int
 ):
     disk_log.truncate_fully_and_start_at(100)
     logs = lose_power(machine, disk, random.Random(seed))
@@ -108,7 +108,7 @@ def test_records_without_a_topic_id_are_given_it_once(
 
 
 def test_what_is_flushed_after_a_crash_is_there_with_the_names_of_its_files(
-    machine: Machine, disk: DurableFiles, disk_log: Log
+    machine: Machine, disk: DurableFiles, disk_log: UnifiedLog
 ):
     fill(disk_log, 4)
     logs = machine.crash()
@@ -120,7 +120,7 @@ def test_what_is_flushed_after_a_crash_is_there_with_the_names_of_its_files(
 @pytest.mark.parametrize("is_torn", [False, True])
 @pytest.mark.parametrize("seed", range(15))
 def test_whatever_is_said_to_be_on_the_disk_is_there(
-    machine: Machine, disk: DurableFiles, disk_log: Log, seed: int, is_torn: bool
+    machine: Machine, disk: DurableFiles, disk_log: UnifiedLog, seed: int, is_torn: bool
 ):
     dice = random.Random(seed)
     logs, epoch = machine.logs, 0

@@ -9,9 +9,9 @@ import pytest
 
 from regent.core.log_config import LogConfig
 from regent.core.replica_logs import EpochEndOffset
-from regent.storage.log import Log
 from regent.storage.log_manager import LogManager
 from regent.storage.retention import SegmentSpan, segments_to_delete
+from regent.storage.unified_log import UnifiedLog
 from tests.support.disk_logs import (
     BATCH_BYTES,
     T0,
@@ -79,7 +79,7 @@ def test_an_empty_segment_stays_however_old():
 
 
 def test_old_segments_go_and_the_log_starts_later(
-    machine: Machine, logs: LogManager, disk_log: Log, caplog: pytest.LogCaptureFixture
+    machine: Machine, logs: LogManager, disk_log: UnifiedLog, caplog: pytest.LogCaptureFixture
 ):
     caplog.set_level("INFO")
     for offset in range(8):
@@ -95,7 +95,7 @@ def test_old_segments_go_and_the_log_starts_later(
 
 
 def test_a_log_all_of_whose_records_are_old_goes_on_where_it_was(
-    machine: Machine, logs: LogManager, disk_log: Log
+    machine: Machine, logs: LogManager, disk_log: UnifiedLog
 ):
     fill(disk_log, 8, leader_epoch=3)
     logs.checkpoint_high_watermarks({T0: 8})
@@ -110,7 +110,7 @@ def test_a_log_all_of_whose_records_are_old_goes_on_where_it_was(
 
 
 def test_nothing_goes_before_a_high_watermark_is_known(
-    machine: Machine, logs: LogManager, disk_log: Log
+    machine: Machine, logs: LogManager, disk_log: UnifiedLog
 ):
     fill(disk_log, 8)
     machine.clock.now_ms += 8 * DAY_MS
@@ -122,7 +122,7 @@ def test_nothing_goes_before_a_high_watermark_is_known(
 
 
 def test_the_high_watermark_that_was_noted_counts_after_a_restart(
-    machine: Machine, logs: LogManager, disk_log: Log
+    machine: Machine, logs: LogManager, disk_log: UnifiedLog
 ):
     fill(disk_log, 8)
     logs.checkpoint_high_watermarks({T0: 5})
@@ -132,7 +132,7 @@ def test_the_high_watermark_that_was_noted_counts_after_a_restart(
     assert values(log_of(logs)) == numbered(3, 8)
 
 
-def test_truncation_takes_the_limit_down(machine: Machine, logs: LogManager, disk_log: Log):
+def test_truncation_takes_the_limit_down(machine: Machine, logs: LogManager, disk_log: UnifiedLog):
     fill(disk_log, 8)
     logs.checkpoint_high_watermarks({T0: 8})
     disk_log.truncate_to(4)
@@ -142,7 +142,7 @@ def test_truncation_takes_the_limit_down(machine: Machine, logs: LogManager, dis
     assert values(disk_log) == numbered(3, 8)
 
 
-def test_deleted_records_go_with_their_segments(logs: LogManager, disk_log: Log):
+def test_deleted_records_go_with_their_segments(logs: LogManager, disk_log: UnifiedLog):
     logs.configure({"t": FOREVER})
     fill(disk_log, 8)
     logs.checkpoint_high_watermarks({T0: 8})
@@ -155,7 +155,7 @@ def test_deleted_records_go_with_their_segments(logs: LogManager, disk_log: Log)
 
 
 def test_records_without_a_time_are_as_old_as_their_file(
-    machine: Machine, logs: LogManager, disk_log: Log
+    machine: Machine, logs: LogManager, disk_log: UnifiedLog
 ):
     for _ in range(4):
         send(disk_log, b"", timestamp_ms=-1)
@@ -169,7 +169,7 @@ def test_records_without_a_time_are_as_old_as_their_file(
     assert disk_log.log_start_offset == 3
 
 
-def test_a_topic_may_keep_a_number_of_bytes(logs: LogManager, disk_log: Log):
+def test_a_topic_may_keep_a_number_of_bytes(logs: LogManager, disk_log: UnifiedLog):
     logs.configure({"t": replace(FOREVER, retention_bytes=5 * BATCH_BYTES)})
     fill(disk_log, 8)
     logs.checkpoint_high_watermarks({T0: 8})

@@ -13,9 +13,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from regent.core.log_config import DEFAULT_LOG_CONFIG
 from regent.core.records import Records
+from regent.storage.log_segment import LogSegment
 from regent.storage.offset_index import OffsetIndex
 from regent.storage.record_batch import BatchHeader, batches
-from regent.storage.segment import Segment
 from regent.storage.time_index import TimeIndex
 from tests.support.record_batches import batch
 
@@ -30,7 +30,7 @@ class SegmentHistory(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.directory = Path(tempfile.mkdtemp())
-        self.segment = Segment.create(self.directory, BASE, CONFIG, 0)
+        self.segment = LogSegment.create(self.directory, BASE, CONFIG, 0)
         self.epoch = 0
         self.batches: list[bytes] = []
         self.held: list[tuple[Records, bytes]] = []
@@ -82,14 +82,14 @@ class SegmentHistory(RuleBasedStateMachine):
     @rule()
     def close_and_open(self) -> None:
         self.segment.close()
-        self.segment = Segment.open(self.directory, BASE, CONFIG, 0)
+        self.segment = LogSegment.open(self.directory, BASE, CONFIG, 0)
 
     @rule(tail=st.binary(max_size=100))
     def crash(self, tail: bytes) -> None:
         self.held.clear()
         with self.segment.path.open("ab") as file:
             file.write(tail)
-        self.segment = Segment.open(self.directory, BASE, CONFIG, 0)
+        self.segment = LogSegment.open(self.directory, BASE, CONFIG, 0)
         told: list[BatchHeader] = []
         assert self.segment.recover(told.append) == len(tail)
         assert told == [header for _, header in self.with_headers]
@@ -99,7 +99,7 @@ class SegmentHistory(RuleBasedStateMachine):
     def damage_an_index(self, kind: str, data: bytes) -> None:
         self.segment.close()
         (self.directory / f"{BASE:020d}.{kind}").write_bytes(data)
-        self.segment = Segment.open(self.directory, BASE, CONFIG, 0)
+        self.segment = LogSegment.open(self.directory, BASE, CONFIG, 0)
         assert self.segment.next_offset == self.end  # retention may be told anything before
 
     # --- what is asked ---

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from regent.core.log_config import DEFAULT_LOG_CONFIG
 from regent.core.records import RecordBytes
 from regent.storage.log_file import CorruptSegmentError
+from regent.storage.log_segment import LogSegment
 from regent.storage.record_batch import BatchHeader, batches
-from regent.storage.segment import Segment
 from tests.support.record_batches import batch, offsets_of
 
 NOW_MS = 1_700_000_000_000
@@ -35,10 +35,10 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("log")
 
 
-def recover(directory: Path, data: RecordBytes) -> tuple[Segment, list[BatchHeader], int]:
+def recover(directory: Path, data: RecordBytes) -> tuple[LogSegment, list[BatchHeader], int]:
     """Recover a segment that holds ``data``; return it, what it told of, and what it cut off."""
     (directory / f"{100:020d}.log").write_bytes(data)
-    segment = Segment.open(directory, 100, CONFIG, NOW_MS)
+    segment = LogSegment.open(directory, 100, CONFIG, NOW_MS)
     headers: list[BatchHeader] = []
     cut = segment.recover(headers.append)
     assert cut == len(data) - segment.size
@@ -152,7 +152,7 @@ def filled(directory: Path, sizes: list[int]) -> Iterator[bytes]:
 
 @pytest.mark.parametrize("sizes", [[700_000] * 4, [100] * 20_000, [3_000_000, 10, 1_048_500, 10]])
 def test_recovery_makes_the_indexes_that_appending_made(tmp_path: Path, sizes: list[int]) -> None:
-    segment = Segment.create(tmp_path, 100, DEFAULT_LOG_CONFIG, NOW_MS)
+    segment = LogSegment.create(tmp_path, 100, DEFAULT_LOG_CONFIG, NOW_MS)
     for data in filled(tmp_path, sizes):
         segment.append(data, list(batches(data)))
     segment.close()
@@ -160,7 +160,7 @@ def test_recovery_makes_the_indexes_that_appending_made(tmp_path: Path, sizes: l
     contents = [file.read_bytes() for file in files]
     for file in files:
         file.write_bytes(b"nonsense")
-    one = Segment.open(tmp_path, 100, DEFAULT_LOG_CONFIG, NOW_MS)
+    one = LogSegment.open(tmp_path, 100, DEFAULT_LOG_CONFIG, NOW_MS)
     assert one.recover(lambda header: None) == 0
     assert [file.read_bytes() for file in files] == contents
     assert (one.next_offset, one.largest) == (segment.next_offset, segment.largest)
@@ -172,7 +172,7 @@ def test_damage_in_a_segment_that_nobody_recovers_is_found_when_it_is_read(direc
     data = bytearray(WHOLE)
     data[ENDS[3] + 16] = 7  # the magic
     segment.path.write_bytes(data)
-    one = Segment.open(directory, 100, CONFIG, NOW_MS)
+    one = LogSegment.open(directory, 100, CONFIG, NOW_MS)
     with pytest.raises(CorruptSegmentError, match=rf"{100:020d}.log: at {ENDS[3]}"):
         list(one.headers())
     one.close()

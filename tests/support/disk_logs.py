@@ -10,8 +10,8 @@ from typing import Any
 from regent.core.log_config import LogConfig
 from regent.core.model import TopicPartition
 from regent.core.replica_logs import AppendedRecords
-from regent.storage.log import Log
 from regent.storage.log_manager import LogManager
+from regent.storage.unified_log import UnifiedLog
 from tests.support.record_batches import TIMESTAMP_MS, batch, values_of
 
 T0, T1, U0 = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)
@@ -95,30 +95,32 @@ class Machine:
             manager.close(is_clean=False)
 
 
-def create(logs: LogManager, name: TopicPartition = T0, topic_id: str | None = TOPIC_ID) -> Log:
+def create(
+    logs: LogManager, name: TopicPartition = T0, topic_id: str | None = TOPIC_ID
+) -> UnifiedLog:
     """Return a new log."""
     return logs.get_or_create(name, topic_id, is_new=True)
 
 
-def log_of(logs: LogManager, name: TopicPartition = T0) -> Log:
+def log_of(logs: LogManager, name: TopicPartition = T0) -> UnifiedLog:
     """Return a log that is there."""
     log = logs.get(name)
     assert log is not None
     return log
 
 
-def send(log: Log, *values: bytes, leader_epoch: int = 0, **fields: Any) -> AppendedRecords:
+def send(log: UnifiedLog, *values: bytes, leader_epoch: int = 0, **fields: Any) -> AppendedRecords:
     """Append a batch as a producer sends it."""
     return log.append_as_leader(bytearray(batch(*values, **fields)), leader_epoch)
 
 
-def fill(log: Log, count: int, leader_epoch: int = 0) -> None:
+def fill(log: UnifiedLog, count: int, leader_epoch: int = 0) -> None:
     """Append batches with one record each: b"0000", b"0001" …, which are their offsets."""
     for _ in range(count):
         send(log, b"%04d" % log.log_end_offset, leader_epoch=leader_epoch)
 
 
-def values(log: Log) -> list[bytes | None]:
+def values(log: UnifiedLog) -> list[bytes | None]:
     """Return what can be read."""
     found: list[bytes | None] = []
     offset = log.log_start_offset

@@ -26,23 +26,23 @@ from regent.core.replica_logs import (
     LastOfProducer,
     OffsetOfTimestamp,
 )
-from regent.storage.batch_validation import batches_of_leader, batches_of_producer
 from regent.storage.checkpoints import PARTITION_METADATA, write_topic_id
 from regent.storage.file_errors import sync
 from regent.storage.log_contents import LogContents
 from regent.storage.log_directory import LogDirectory
 from regent.storage.log_file import CorruptSegmentError, FileRecords
-from regent.storage.log_holes import check_meets
-from regent.storage.log_recovery import CheckpointedOffsets, load_log
+from regent.storage.log_loader import CheckpointedOffsets, load_log
+from regent.storage.log_segment import LogSegment
+from regent.storage.log_validator import batches_of_leader, batches_of_producer
+from regent.storage.missing_segments import check_next_segment
 from regent.storage.record_batch import place, writable
 from regent.storage.retention import SegmentSpan, segments_to_delete
-from regent.storage.segment import Segment
 from regent.storage.timestamps import first_at_or_after, greatest
 
 NOT_TAKEN_BACK = -1
 
 
-class Log:
+class UnifiedLog:
     """Implements ``core.replica_logs.PartitionLog``.
 
     ``retention_limit`` is the high watermark as last noted: retention keeps what is beyond it.
@@ -63,9 +63,9 @@ class Log:
         topic_id: TopicId | None,
         *,
         wall_clock_ms: Callable[[], int],
-        on_damaged: Callable[[Log], None],
-        on_unverified_read: Callable[[Log, Segment], None],
-        on_truncated: Callable[[Log], None],
+        on_damaged: Callable[[UnifiedLog], None],
+        on_unverified_read: Callable[[UnifiedLog, LogSegment], None],
+        on_truncated: Callable[[UnifiedLog], None],
         note_end: Callable[[int], None],
     ) -> None:
         self.topic_partition = topic_partition
@@ -83,7 +83,7 @@ class Log:
         self._unusable = ""  # why; while it is in use, nothing
         self._is_half_cut = False  # a truncation did not get to its end
         self._truncations = 0  # flushing needs no lock: did what is flushed stay in the log?
-        self._dropped: list[Segment] = []  # their files are still there, under other names
+        self._dropped: list[LogSegment] = []  # their files are still there, under other names
         self._flushed_at_ms = wall_clock_ms()
 
     def __repr__(self) -> str:
@@ -245,7 +245,7 @@ class Log:
         with self._reading() as contents:
             for segment, end in contents.spans_from(offset):
                 if offset >= contents.log_start_offset:  # retention may have been here
-                    check_meets(contents, offset, segment)
+                    check_next_segment(contents, offset, segment)
                 check_to = end if self._is_doubtful(segment, offset) else None
                 records = segment.read(
                     offset, max_bytes, limit, at_least_one=at_least_one, check_to=check_to
@@ -382,7 +382,7 @@ class Log:
             except CorruptSegmentError as error:
                 raise DamagedRecordsError(str(error)) from None
 
-    def _is_doubtful(self, segment: Segment, offset: int) -> bool:
+    def _is_doubtful(self, segment: LogSegment, offset: int) -> bool:
         """Whether what is read of a segment from ``offset`` on may be other than was written."""
         contents = self._contents
         if segment is contents.active:
@@ -399,7 +399,7 @@ class Log:
         if unflushed >= contents.config.flush_messages:
             self.flush()
 
-    def _drop(self, cut: Callable[[], list[Segment]]) -> None:
+    def _drop(self, cut: Callable[[], list[LogSegment]]) -> None:
         """Let ``cut`` drop records; checkpoints must not speak of what is gone.
 
         When it stops on the way, for want of a file descriptor, the log is opened again before it
@@ -438,7 +438,7 @@ class Log:
             self._on_truncated(self)
         self._is_half_cut = False
 
-    def _flush_segment(self, segment: Segment) -> None:
+    def _flush_segment(self, segment: LogSegment) -> None:
         try:
             segment.flush()
         except StorageError as error:

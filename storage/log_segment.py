@@ -15,17 +15,17 @@ from pathlib import Path
 from regent.core.errors import ShortageError
 from regent.core.log_config import LogConfig
 from regent.core.records import NO_RECORDS, RecordBytes, Records
-from regent.storage.batch_order import in_order
+from regent.storage.batch_order_check import check_order
 from regent.storage.file_errors import storage_error
 from regent.storage.log_file import CorruptSegmentError, FileRecords, LogFile
 from regent.storage.log_names import INDEX_SUFFIXES, LOG_SUFFIX
 from regent.storage.offset_index import ENTRY_BYTES as OFFSET_ENTRY_BYTES
 from regent.storage.offset_index import OffsetIndex, OffsetPosition
 from regent.storage.record_batch import INT32_MAX, BatchHeader, PlacedBatch
+from regent.storage.scrub_state import ScrubState
 from regent.storage.segment_indexes import SegmentIndexes, find_end, flush_index, last_entry
 from regent.storage.time_index import ENTRY_BYTES as TIME_ENTRY_BYTES
 from regent.storage.time_index import NO_TIMESTAMP_OFFSET, TimestampOffset
-from regent.storage.verified import Verified
 
 _INDEX, _TIME_INDEX, _ = INDEX_SUFFIXES  # the third, of aborted transactions, Kafka may have left
 _BOUNDARIES = 8  # one for each follower and a few consumers
@@ -34,7 +34,7 @@ _CHECKED_BATCHES = 2_000  # which takes some milliseconds
 _CHECKED_AT_ONCE = 8 * 1024, 256 * 1024  # what it reads at once, depending on what is asked for
 
 
-class Segment:
+class LogSegment:
     """Only ``flush`` may be called while another thread calls something else.
 
     Every method may raise ``StorageError``.
@@ -48,7 +48,7 @@ class Segment:
         self.base_offset = base_offset
         self.config = config
         self.size = size
-        self.verified = Verified()
+        self.verified = ScrubState()
         self._created_ms = created_ms
         self._suffix = ""
         self._file: LogFile | None = None
@@ -60,14 +60,16 @@ class Segment:
         self._boundaries: dict[int, int] = {}
 
     @classmethod
-    def create(cls, directory: Path, base_offset: int, config: LogConfig, now_ms: int) -> Segment:
+    def create(
+        cls, directory: Path, base_offset: int, config: LogConfig, now_ms: int
+    ) -> LogSegment:
         """Make the file of an empty segment; those of the indexes come with their first entries."""
         segment = cls(directory, base_offset, config, size=0, created_ms=now_ms)
         segment._file = LogFile(segment.path, is_new=True)
         return segment
 
     @classmethod
-    def open(cls, directory: Path, base_offset: int, config: LogConfig, now_ms: int) -> Segment:
+    def open(cls, directory: Path, base_offset: int, config: LogConfig, now_ms: int) -> LogSegment:
         """Take over a segment as it is on the disk."""
         segment = cls(directory, base_offset, config, size=0, created_ms=now_ms)
         try:
@@ -243,7 +245,9 @@ class Segment:
         end = 0
         batches = file.batches(0, self.size, is_checked=True)
         try:
-            for position, header in in_order(batches, self.path, self.base_offset, self._furthest):
+            for position, header in check_order(
+                batches, self.path, self.base_offset, self._furthest
+            ):
                 known.note(position, header)
                 on_batch(header)
                 end = position + header.size
@@ -360,7 +364,7 @@ class Segment:
             except CorruptSegmentError:  # there is no index, as it takes every header
                 batches = self._open_file().batches(0, self.size)
         if check_to is not None:
-            batches = in_order(batches, self.path, lowest, check_to)
+            batches = check_order(batches, self.path, lowest, check_to)
         for placed in batches:
             if placed[1].last_offset >= offset:
                 return placed
@@ -374,7 +378,7 @@ class Segment:
         at_once = min(max(least, room), most)
         batches = self._open_file().batches(begin, self.size, is_checked=True, at_once=at_once)
         end, next_offset = begin, first.base_offset
-        sound = in_order(batches, self.path, next_offset, end_offset)
+        sound = check_order(batches, self.path, next_offset, end_offset)
         try:
             for position, header in islice(sound, _CHECKED_BATCHES):
                 is_too_much = position + header.size - begin > room and end > begin

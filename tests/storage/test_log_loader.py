@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from regent.core.replica_logs import EpochEndOffset
-from regent.storage.log import Log
 from regent.storage.log_manager import LogManager
+from regent.storage.unified_log import UnifiedLog
 from tests.support.disk_logs import (
     BATCH_BYTES,
     T0,
@@ -37,13 +37,13 @@ CHECKPOINTS = (
 )
 
 
-def crashed(machine: Machine, log: Log) -> Path:
+def crashed(machine: Machine, log: UnifiedLog) -> Path:
     """Crash, without another start; return where the log is."""
     machine.copy()
     return machine.directories[0] / log.path.name
 
 
-def restarted(machine: Machine) -> Log:
+def restarted(machine: Machine) -> UnifiedLog:
     """Start a process and return the log."""
     return log_of(machine.start())
 
@@ -51,7 +51,7 @@ def restarted(machine: Machine) -> Log:
 # --- the end of the log ---------------------------------------------------------------------------
 
 
-def test_everything_written_is_there_after_a_crash(machine: Machine, disk_log: Log):
+def test_everything_written_is_there_after_a_crash(machine: Machine, disk_log: UnifiedLog):
     fill(disk_log, 8)
     log = log_of(machine.crash())
     assert values(log) == numbered(0, 8)
@@ -60,7 +60,7 @@ def test_everything_written_is_there_after_a_crash(machine: Machine, disk_log: L
 
 
 def test_an_epoch_that_begins_behind_the_end_of_what_is_left_is_forgotten(
-    machine: Machine, disk_log: Log
+    machine: Machine, disk_log: UnifiedLog
 ):
     fill(disk_log, 7)
     fill(disk_log, 1, leader_epoch=7)
@@ -69,7 +69,7 @@ def test_an_epoch_that_begins_behind_the_end_of_what_is_left_is_forgotten(
 
 
 @pytest.mark.parametrize("cut", [1, 30, BATCH_BYTES - 1])
-def test_half_a_batch_at_the_end_is_cut_off(machine: Machine, disk_log: Log, cut: int):
+def test_half_a_batch_at_the_end_is_cut_off(machine: Machine, disk_log: UnifiedLog, cut: int):
     fill(disk_log, 8)
     last = segment_file(crashed(machine, disk_log), 6)
     os.truncate(last, 2 * BATCH_BYTES - cut)
@@ -81,7 +81,7 @@ def test_half_a_batch_at_the_end_is_cut_off(machine: Machine, disk_log: Log, cut
 
 
 @pytest.mark.parametrize("garbage", [bytes(1000), b"\xff" * 1000, os.urandom(200)])
-def test_garbage_at_the_end_is_cut_off(machine: Machine, disk_log: Log, garbage: bytes):
+def test_garbage_at_the_end_is_cut_off(machine: Machine, disk_log: UnifiedLog, garbage: bytes):
     fill(disk_log, 8)
     with segment_file(crashed(machine, disk_log), 6).open("ab") as file:
         file.write(garbage)
@@ -89,7 +89,7 @@ def test_garbage_at_the_end_is_cut_off(machine: Machine, disk_log: Log, garbage:
 
 
 def test_what_follows_a_bad_batch_goes_with_it(
-    machine: Machine, disk_log: Log, caplog: pytest.LogCaptureFixture
+    machine: Machine, disk_log: UnifiedLog, caplog: pytest.LogCaptureFixture
 ):
     fill(disk_log, 8)
     path = crashed(machine, disk_log)
@@ -101,7 +101,7 @@ def test_what_follows_a_bad_batch_goes_with_it(
 
 
 def test_lost_committed_records_are_reported(
-    machine: Machine, logs: LogManager, disk_log: Log, caplog: pytest.LogCaptureFixture
+    machine: Machine, logs: LogManager, disk_log: UnifiedLog, caplog: pytest.LogCaptureFixture
 ):
     fill(disk_log, 8)
     logs.checkpoint_high_watermarks({T0: 8})
@@ -111,7 +111,7 @@ def test_lost_committed_records_are_reported(
     assert "1 logs lost committed records that only other replicas have, t-0 first" in caplog.text
 
 
-def test_what_is_before_the_recovery_point_is_not_checked(machine: Machine, disk_log: Log):
+def test_what_is_before_the_recovery_point_is_not_checked(machine: Machine, disk_log: UnifiedLog):
     fill(disk_log, 8)
     disk_log.flush()
     machine_logs = machine.logs
@@ -121,7 +121,7 @@ def test_what_is_before_the_recovery_point_is_not_checked(machine: Machine, disk
     assert restarted(machine).log_end_offset == 8
 
 
-def test_an_orderly_end_needs_no_recovery(machine: Machine, disk_log: Log):
+def test_an_orderly_end_needs_no_recovery(machine: Machine, disk_log: UnifiedLog):
     fill(disk_log, 8)
     machine.logs.close(is_clean=True)
     directory = machine.directories[0]
@@ -132,20 +132,22 @@ def test_an_orderly_end_needs_no_recovery(machine: Machine, disk_log: Log):
     assert not (directory / MARKER).exists()
 
 
-def test_an_end_that_is_not_orderly_leaves_no_marker(machine: Machine, disk_log: Log):
+def test_an_end_that_is_not_orderly_leaves_no_marker(machine: Machine, disk_log: UnifiedLog):
     fill(disk_log, 1)
     machine.logs.close(is_clean=False)
     assert not (machine.directories[0] / MARKER).exists()
 
 
-def test_a_log_that_was_cut_after_an_orderly_end_is_recovered(machine: Machine, disk_log: Log):
+def test_a_log_that_was_cut_after_an_orderly_end_is_recovered(
+    machine: Machine, disk_log: UnifiedLog
+):
     fill(disk_log, 8)
     machine.logs.close(is_clean=True)
     os.truncate(segment_file(disk_log.path, 6), 2 * BATCH_BYTES - 1)
     assert values(restarted(machine)) == numbered(0, 7)
 
 
-def test_what_follows_a_hole_goes(machine: Machine, disk_log: Log):
+def test_what_follows_a_hole_goes(machine: Machine, disk_log: UnifiedLog):
     fill(disk_log, 8)
     path = crashed(machine, disk_log)
     os.truncate(segment_file(path, 0), 2 * BATCH_BYTES)
@@ -153,7 +155,7 @@ def test_what_follows_a_hole_goes(machine: Machine, disk_log: Log):
     assert files(path) == [".log"]
 
 
-def test_the_log_cleaner_of_kafka_leaves_holes(machine: Machine, disk_log: Log):
+def test_the_log_cleaner_of_kafka_leaves_holes(machine: Machine, disk_log: UnifiedLog):
     fill(disk_log, 8)
     path = crashed(machine, disk_log)
     os.truncate(segment_file(path, 0), 2 * BATCH_BYTES)
@@ -162,7 +164,7 @@ def test_the_log_cleaner_of_kafka_leaves_holes(machine: Machine, disk_log: Log):
     assert (log.log_end_offset, log.size) == (8, 7 * BATCH_BYTES)
 
 
-def test_compaction_leaves_holes_too(machine: Machine, disk_log: Log):
+def test_compaction_leaves_holes_too(machine: Machine, disk_log: UnifiedLog):
     for base_offset in (0, 2, 5):  # without 1 and 4
         disk_log.append_as_follower(batch(b"", base_offset=base_offset))
     disk_log.append_as_follower(batch(b"", base_offset=10))
@@ -175,7 +177,7 @@ def test_compaction_leaves_holes_too(machine: Machine, disk_log: Log):
 def test_a_log_that_misses_a_segment_is_refused(
     machine: Machine,
     logs: LogManager,
-    disk_log: Log,
+    disk_log: UnifiedLog,
     caplog: pytest.LogCaptureFixture,
     is_clean: bool,
     base_offset: int,
@@ -196,7 +198,7 @@ def test_a_log_that_misses_a_segment_is_refused(
     assert create(logs).log_end_offset == 0
 
 
-def test_segments_that_kafka_compacted_need_not_meet(machine: Machine, disk_log: Log):
+def test_segments_that_kafka_compacted_need_not_meet(machine: Machine, disk_log: UnifiedLog):
     for base_offset in (0, 2, 5, 6, 7, 8):  # without 1, 3 and 4
         disk_log.append_as_follower(batch(b"", base_offset=base_offset))
     machine.logs.close(is_clean=True)
@@ -206,7 +208,7 @@ def test_segments_that_kafka_compacted_need_not_meet(machine: Machine, disk_log:
     assert log.read(3, 1 << 20, 9, at_least_one=True).size == 3 * len(batch(b""))
 
 
-def test_the_end_of_a_segment_is_found_without_its_index(machine: Machine, disk_log: Log):
+def test_the_end_of_a_segment_is_found_without_its_index(machine: Machine, disk_log: UnifiedLog):
     fill(disk_log, 8)
     machine.logs.close(is_clean=True)
     segment_file(disk_log.path, 0, ".index").unlink()
@@ -220,7 +222,7 @@ def test_the_end_of_a_segment_is_found_without_its_index(machine: Machine, disk_
 @pytest.mark.parametrize("text", [None, "", "0\n2\n0 0\n", "nonsense", "0\n2\n3 0\n1 5\n"])
 @pytest.mark.parametrize("is_clean", [True, False])
 def test_epochs_are_found_in_the_records(
-    machine: Machine, disk_log: Log, text: str | None, is_clean: bool
+    machine: Machine, disk_log: UnifiedLog, text: str | None, is_clean: bool
 ):
     for epoch in (1, 3, 4):
         fill(disk_log, 3, leader_epoch=epoch)
@@ -243,7 +245,9 @@ def test_epochs_are_found_in_the_records(
     assert path.read_text() == "0\n3\n1 0\n3 3\n4 6\n"
 
 
-def test_epochs_that_contradict_the_records_are_not_believed(machine: Machine, disk_log: Log):
+def test_epochs_that_contradict_the_records_are_not_believed(
+    machine: Machine, disk_log: UnifiedLog
+):
     fill(disk_log, 3, leader_epoch=1)
     fill(disk_log, 3, leader_epoch=2)
     (crashed(machine, disk_log) / "leader-epoch-checkpoint").write_text("0\n1\n5 0\n")
@@ -253,7 +257,7 @@ def test_epochs_that_contradict_the_records_are_not_believed(machine: Machine, d
 
 
 def test_deleted_records_that_a_crash_brings_back_have_their_epochs(
-    machine: Machine, disk_log: Log
+    machine: Machine, disk_log: UnifiedLog
 ):
     for epoch in (1, 2):
         fill(disk_log, 4, leader_epoch=epoch)
@@ -265,13 +269,13 @@ def test_deleted_records_that_a_crash_brings_back_have_their_epochs(
     assert log.end_offset_for_epoch(1) == EpochEndOffset(1, 4)
 
 
-def test_epochs_that_wrote_nothing_are_kept(machine: Machine, disk_log: Log):
+def test_epochs_that_wrote_nothing_are_kept(machine: Machine, disk_log: UnifiedLog):
     fill(disk_log, 3, leader_epoch=1)
     disk_log.assign_epoch(4)
     assert log_of(machine.crash()).end_offset_for_epoch(1) == EpochEndOffset(1, 3)
 
 
-def test_epochs_of_records_that_are_cut_off_go(machine: Machine, disk_log: Log):
+def test_epochs_of_records_that_are_cut_off_go(machine: Machine, disk_log: UnifiedLog):
     fill(disk_log, 3, leader_epoch=1)
     fill(disk_log, 3, leader_epoch=2)
     os.truncate(segment_file(crashed(machine, disk_log), 3), BATCH_BYTES - 1)
@@ -282,7 +286,9 @@ def test_epochs_of_records_that_are_cut_off_go(machine: Machine, disk_log: Log):
 
 @pytest.mark.parametrize("suffix", [".index", ".timeindex"])
 @pytest.mark.parametrize("is_clean", [True, False])
-def test_indexes_are_made_again(machine: Machine, disk_log: Log, suffix: str, is_clean: bool):
+def test_indexes_are_made_again(
+    machine: Machine, disk_log: UnifiedLog, suffix: str, is_clean: bool
+):
     fill(disk_log, 8)
     if is_clean:
         machine.logs.close(is_clean=True)
@@ -294,7 +300,7 @@ def test_indexes_are_made_again(machine: Machine, disk_log: Log, suffix: str, is
     assert values(restarted(machine)) == numbered(0, 8)
 
 
-def test_an_index_without_records_is_deleted(machine: Machine, disk_log: Log):
+def test_an_index_without_records_is_deleted(machine: Machine, disk_log: UnifiedLog):
     fill(disk_log, 1)
     path = crashed(machine, disk_log)
     segment_file(path, 77, ".index").write_bytes(b"")
@@ -306,7 +312,7 @@ def test_an_index_without_records_is_deleted(machine: Machine, disk_log: Log):
 @pytest.mark.parametrize("name", CHECKPOINTS)
 @pytest.mark.parametrize("text", [None, "", "0\n9\nt 0 5\n", "7\n1\nt 0 5\n", "0\n1\nt 0 x\n"])
 def test_a_torn_checkpoint_is_as_good_as_none(
-    machine: Machine, logs: LogManager, disk_log: Log, name: str, text: str | None
+    machine: Machine, logs: LogManager, disk_log: UnifiedLog, name: str, text: str | None
 ):
     fill(disk_log, 8)
     logs.flush()
@@ -325,7 +331,7 @@ def test_a_torn_checkpoint_is_as_good_as_none(
 
 
 def test_a_checkpoint_beyond_the_log_is_not_believed(
-    machine: Machine, logs: LogManager, disk_log: Log
+    machine: Machine, logs: LogManager, disk_log: UnifiedLog
 ):
     fill(disk_log, 2)
     directory = crashed(machine, disk_log).parent
@@ -338,13 +344,15 @@ def test_a_checkpoint_beyond_the_log_is_not_believed(
     assert logs.checkpointed_high_watermark(T0) == 2
 
 
-def test_a_torn_topic_id_is_given_anew(machine: Machine, disk_log: Log):
+def test_a_torn_topic_id_is_given_anew(machine: Machine, disk_log: UnifiedLog):
     (crashed(machine, disk_log) / "partition.metadata").write_text("version: 0\ntop")
     logs = machine.start()
     assert logs.hosted() == {T0: None}
 
 
-def test_the_log_start_offset_is_known_again(machine: Machine, logs: LogManager, disk_log: Log):
+def test_the_log_start_offset_is_known_again(
+    machine: Machine, logs: LogManager, disk_log: UnifiedLog
+):
     fill(disk_log, 8)
     disk_log.advance_log_start_offset(4)
     logs.checkpoint_log_start_offsets()
@@ -353,7 +361,7 @@ def test_the_log_start_offset_is_known_again(machine: Machine, logs: LogManager,
 
 
 def test_a_log_that_ends_before_its_start_keeps_what_it_has(
-    machine: Machine, logs: LogManager, disk_log: Log
+    machine: Machine, logs: LogManager, disk_log: UnifiedLog
 ):
     fill(disk_log, 8)
     disk_log.advance_log_start_offset(7)
@@ -364,7 +372,7 @@ def test_a_log_that_ends_before_its_start_keeps_what_it_has(
 
 
 def test_a_log_without_segments_is_empty_whatever_its_checkpoint_says(
-    machine: Machine, logs: LogManager, disk_log: Log
+    machine: Machine, logs: LogManager, disk_log: UnifiedLog
 ):
     disk_log.truncate_fully_and_start_at(50)
     logs.checkpoint_log_start_offsets()
@@ -376,7 +384,7 @@ def test_a_log_without_segments_is_empty_whatever_its_checkpoint_says(
 # --- sequences of producers -----------------------------------------------------------------------
 
 
-def test_sequences_are_known_after_a_crash_at_any_point(machine: Machine, disk_log: Log):
+def test_sequences_are_known_after_a_crash_at_any_point(machine: Machine, disk_log: UnifiedLog):
     log = disk_log
     for sequence in range(10):
         send(log, b"", producer_id=7, producer_epoch=0, base_sequence=sequence)
@@ -385,7 +393,9 @@ def test_sequences_are_known_after_a_crash_at_any_point(machine: Machine, disk_l
         assert (again.first_offset, again.is_duplicate) == (sequence, True)
 
 
-def test_sequences_of_records_that_are_cut_off_are_forgotten(machine: Machine, disk_log: Log):
+def test_sequences_of_records_that_are_cut_off_are_forgotten(
+    machine: Machine, disk_log: UnifiedLog
+):
     for sequence in range(8):
         send(disk_log, b"", producer_id=7, producer_epoch=0, base_sequence=sequence)
     size = segment_file(disk_log.path, 6).stat().st_size
@@ -396,7 +406,7 @@ def test_sequences_of_records_that_are_cut_off_are_forgotten(machine: Machine, d
 
 
 def test_a_snapshot_of_records_that_were_not_checked_is_not_believed(
-    machine: Machine, logs: LogManager, disk_log: Log
+    machine: Machine, logs: LogManager, disk_log: UnifiedLog
 ):
     fill(disk_log, 3)
     other = create(logs, T1)
@@ -437,7 +447,7 @@ def old_message(magic: int) -> bytes:
     return struct.pack(">qiI", 0, len(checked) + 4, zlib.crc32(checked)) + checked
 
 
-def test_garbage_that_looks_like_an_old_format_is_cut_off(machine: Machine, disk_log: Log):
+def test_garbage_that_looks_like_an_old_format_is_cut_off(machine: Machine, disk_log: UnifiedLog):
     path = segment_file(crashed(machine, disk_log), 0)
     message = bytearray(old_message(1))
     message[-1] ^= 1

@@ -15,12 +15,12 @@ from weakref import WeakSet
 
 from regent.core.errors import DamagedRecordsError, StorageError
 from regent.core.model import TopicPartition
-from regent.storage.batch_order import in_order
-from regent.storage.log import Log
+from regent.storage.batch_order_check import check_order
 from regent.storage.log_contents import LogContents
 from regent.storage.log_file import CorruptSegmentError, LogFile
-from regent.storage.log_holes import check_meets
-from regent.storage.segment import Segment
+from regent.storage.log_segment import LogSegment
+from regent.storage.missing_segments import check_next_segment
+from regent.storage.unified_log import UnifiedLog
 
 _VERIFIED_FOR_MS = 7 * 24 * 60 * 60 * 1000
 _DAMAGED_FOR_MS = 60 * 1000  # until a damaged segment is looked at again
@@ -29,7 +29,7 @@ _PREFERRED = 100  # segments at most that come before others
 _log = logging.getLogger(__name__)
 
 
-class Verification:
+class SegmentScrubber:
     """Checks the segments that are no longer written, those first that were read unchecked.
 
     ``logs`` returns those in use. ``on_damaged`` is told where damage is each time it is met, while
@@ -38,7 +38,7 @@ class Verification:
 
     def __init__(
         self,
-        logs: Callable[[], Iterable[Log]],
+        logs: Callable[[], Iterable[UnifiedLog]],
         wall_clock_ms: Callable[[], int],
         on_damaged: Callable[[TopicPartition, DamagedRecordsError], None],
     ) -> None:
@@ -46,13 +46,13 @@ class Verification:
         self._wall_clock_ms = wall_clock_ms
         self._on_damaged = on_damaged
         self._lock = threading.Lock()
-        self._preferred: dict[Segment, Log] = {}
+        self._preferred: dict[LogSegment, UnifiedLog] = {}
         self._round = self._look_around()
         self._looks_left = 0
         self._pass: _Pass | None = None
-        self._known_as_damaged: WeakSet[Segment] = WeakSet()
+        self._known_as_damaged: WeakSet[LogSegment] = WeakSet()
 
-    def prefer(self, log: Log, segment: Segment) -> None:
+    def prefer(self, log: UnifiedLog, segment: LogSegment) -> None:
         """Check a segment before others. On any thread, whatever locks it holds."""
         if len(self._preferred) < _PREFERRED:
             self._preferred[segment] = log
@@ -102,7 +102,7 @@ class Verification:
                 ended.segment.verified.forget(now_ms + _DAMAGED_FOR_MS)
         return True
 
-    def _tell(self, log: Log, segment: Segment, damage: CorruptSegmentError) -> None:
+    def _tell(self, log: UnifiedLog, segment: LogSegment, damage: CorruptSegmentError) -> None:
         topic_partition = log.topic_partition
         if segment not in self._known_as_damaged:
             self._known_as_damaged.add(segment)
@@ -124,7 +124,7 @@ class Verification:
                 self._tell(log, segment, damage)
         return None
 
-    def _due(self) -> Iterator[tuple[Log, Segment]]:
+    def _due(self) -> Iterator[tuple[UnifiedLog, LogSegment]]:
         now_ms = self._wall_clock_ms()
         while self._preferred:
             segment, log = self._preferred.popitem()
@@ -139,7 +139,7 @@ class Verification:
                 return
             self._round = self._look_around()
 
-    def _look_around(self) -> Iterator[tuple[Log, Segment] | None]:
+    def _look_around(self) -> Iterator[tuple[UnifiedLog, LogSegment] | None]:
         """Yield each segment of each log that is due, and None for what else was looked at."""
         for log in self._logs():
             yield None
@@ -155,7 +155,7 @@ class Verification:
 class _Pass:
     """A segment that is being checked, through a file of our own, which it may outlive."""
 
-    def __init__(self, log: Log, segment: Segment, contents: LogContents) -> None:
+    def __init__(self, log: UnifiedLog, segment: LogSegment, contents: LogContents) -> None:
         """Begin; the log is locked. Raises ``StorageError``."""
         self.log = log
         self.segment = segment
@@ -169,7 +169,7 @@ class _Pass:
         self._following = following
         end_offset = following.base_offset
         batches = self._file.batches(0, self._size, is_checked=True)
-        self._batches = in_order(batches, segment.path, segment.base_offset, end_offset)
+        self._batches = check_order(batches, segment.path, segment.base_offset, end_offset)
 
     def go_on(self, max_bytes: int) -> bool:
         """Check about so many bytes; return whether there are no more.
@@ -184,7 +184,7 @@ class _Pass:
                 self._next_offset = header.next_offset
                 if end <= self.position < self._size:
                     return False
-        check_meets(self._contents, self._next_offset, self._following)
+        check_next_segment(self._contents, self._next_offset, self._following)
         return True
 
     def is_of_now(self, contents: LogContents) -> bool:

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from regent.core.errors import StorageError
 from regent.core.log_config import DEFAULT_LOG_CONFIG
+from regent.storage.log_segment import LogSegment
 from regent.storage.record_batch import batches
-from regent.storage.segment import Segment
 from tests.support.record_batches import batch, offsets_of
 
 NOW_MS = 1_700_000_000_000
@@ -28,17 +28,17 @@ NAME = "00000000000000000100"
 
 
 @pytest.fixture
-def segment(tmp_path: Path) -> Segment:
+def segment(tmp_path: Path) -> LogSegment:
     """An empty segment of the offsets from 100 on."""
-    return Segment.create(tmp_path, 100, CONFIG, NOW_MS)
+    return LogSegment.create(tmp_path, 100, CONFIG, NOW_MS)
 
 
-def append(segment: Segment, *parts: bytes) -> None:
+def append(segment: LogSegment, *parts: bytes) -> None:
     data = b"".join(parts)
     segment.append(data, list(batches(data)))
 
 
-def fill(segment: Segment, count: int, *, each: int = 2, size: int = 20) -> None:
+def fill(segment: LogSegment, count: int, *, each: int = 2, size: int = 20) -> None:
     """Append batches of ``each`` records; batch i is 10 ms younger than the one before."""
     for i in range(count):
         offset = segment.next_offset
@@ -48,13 +48,13 @@ def fill(segment: Segment, count: int, *, each: int = 2, size: int = 20) -> None
         )
 
 
-def reopened(segment: Segment) -> Segment:
+def reopened(segment: LogSegment) -> LogSegment:
     segment.close()
-    return Segment.open(segment.directory, segment.base_offset, segment.config, NOW_MS)
+    return LogSegment.open(segment.directory, segment.base_offset, segment.config, NOW_MS)
 
 
 def read(
-    segment: Segment,
+    segment: LogSegment,
     offset: int,
     max_bytes: int = 2**30,
     limit: int = EVERYTHING,
@@ -76,7 +76,7 @@ def read(
 # --- appending and reading ------------------------------------------------------------------------
 
 
-def test_a_new_segment_is_empty(segment: Segment) -> None:
+def test_a_new_segment_is_empty(segment: LogSegment) -> None:
     assert (segment.size, segment.next_offset, segment.largest) == (0, 100, (-1, -1))
     assert read(segment, 100) is None
     assert list(segment.headers()) == []
@@ -84,7 +84,7 @@ def test_a_new_segment_is_empty(segment: Segment) -> None:
     assert names == [f"{NAME}.log"]
 
 
-def test_what_is_appended_is_in_the_file_as_it_is(segment: Segment) -> None:
+def test_what_is_appended_is_in_the_file_as_it_is(segment: LogSegment) -> None:
     data = batch(b"a", b"b", base_offset=100) + batch(b"c", base_offset=102)
     append(segment, data)
     assert segment.path.read_bytes() == data
@@ -93,7 +93,7 @@ def test_what_is_appended_is_in_the_file_as_it_is(segment: Segment) -> None:
 
 @pytest.mark.parametrize("is_reopened", [False, True])
 def test_a_read_begins_with_the_batch_that_holds_the_offset(
-    segment: Segment, *, is_reopened: bool
+    segment: LogSegment, *, is_reopened: bool
 ) -> None:
     fill(segment, 50)
     segment = reopened(segment) if is_reopened else segment
@@ -103,7 +103,7 @@ def test_a_read_begins_with_the_batch_that_holds_the_offset(
     assert read(segment, 200) is None
 
 
-def test_a_read_gives_whole_batches_that_fit(segment: Segment) -> None:
+def test_a_read_gives_whole_batches_that_fit(segment: LogSegment) -> None:
     fill(segment, 50)
     size = segment.size // 50
     assert read(segment, 110, 3 * size) == list(range(110, 116))
@@ -113,7 +113,7 @@ def test_a_read_gives_whole_batches_that_fit(segment: Segment) -> None:
     assert read(segment, 110, size, at_least_one=False) == [110, 111]
 
 
-def test_a_read_ends_before_its_limit(segment: Segment) -> None:
+def test_a_read_ends_before_its_limit(segment: LogSegment) -> None:
     fill(segment, 50)
     assert read(segment, 110, limit=120) == list(range(110, 120))
     assert read(segment, 110, limit=121) == list(range(110, 120))  # not half a batch
@@ -128,7 +128,7 @@ def test_any_read_gives_what_a_walk_over_all_batches_would(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
     config = replace(DEFAULT_LOG_CONFIG, index_interval_bytes=data.draw(st.integers(0, 2_000)))
-    segment = Segment.create(tmp_path_factory.mktemp("log"), 100, config, NOW_MS)
+    segment = LogSegment.create(tmp_path_factory.mktemp("log"), 100, config, NOW_MS)
     for counts in data.draw(st.lists(st.lists(st.integers(1, 9), min_size=1), min_size=1)):
         offset, parts = segment.next_offset, []
         for count in counts:
@@ -154,7 +154,7 @@ def test_any_read_gives_what_a_walk_over_all_batches_would(
         assert read(segment, start, max_bytes, limit) == expected
 
 
-def test_a_reader_that_goes_on_misses_nothing(segment: Segment) -> None:
+def test_a_reader_that_goes_on_misses_nothing(segment: LogSegment) -> None:
     fill(segment, 60)
     for step in (1, 300, 1_000):
         offset = 100
@@ -167,7 +167,7 @@ def test_a_reader_that_goes_on_misses_nothing(segment: Segment) -> None:
         assert offset == 210
 
 
-def test_records_are_not_read_before_somebody_wants_them(segment: Segment) -> None:
+def test_records_are_not_read_before_somebody_wants_them(segment: LogSegment) -> None:
     fill(segment, 3)
     records = segment.read(102, 2**30, EVERYTHING, at_least_one=True)
     assert records is not None
@@ -177,13 +177,13 @@ def test_records_are_not_read_before_somebody_wants_them(segment: Segment) -> No
     assert os.pread(where.file.fileno(), records.size, where.position) == records.read()
 
 
-def test_headers_begin_with_the_batch_that_holds_the_offset(segment: Segment) -> None:
+def test_headers_begin_with_the_batch_that_holds_the_offset(segment: LogSegment) -> None:
     fill(segment, 50)
     assert [header.base_offset for header in islice(segment.headers(131), 2)] == [130, 132]
     assert len(list(segment.headers())) == 50
 
 
-def test_batches_larger_than_what_is_read_at_once_are_found(segment: Segment) -> None:
+def test_batches_larger_than_what_is_read_at_once_are_found(segment: LogSegment) -> None:
     fill(segment, 20, each=1, size=20_000)
     assert read(segment, 117) == [117, 118, 119]
     assert read(reopened(segment), 117, limit=119) == [117, 118]
@@ -192,7 +192,7 @@ def test_batches_larger_than_what_is_read_at_once_are_found(segment: Segment) ->
 # --- time -----------------------------------------------------------------------------------------
 
 
-def test_the_greatest_timestamp_is_known(segment: Segment) -> None:
+def test_the_greatest_timestamp_is_known(segment: LogSegment) -> None:
     for offset, timestamp in enumerate((5, 9, 7, 9), start=100):
         append(segment, batch(b"", base_offset=offset, timestamp_ms=timestamp))
     assert segment.largest == (9, 101)
@@ -200,14 +200,14 @@ def test_the_greatest_timestamp_is_known(segment: Segment) -> None:
     assert segment.largest_timestamp == 9
 
 
-def test_records_without_a_time_are_as_old_as_their_file(segment: Segment) -> None:
+def test_records_without_a_time_are_as_old_as_their_file(segment: LogSegment) -> None:
     append(segment, batch(b"", base_offset=100, timestamp_ms=-1))
     os.utime(segment.path, (1_234.5, 1_234.5))
     assert segment.largest_timestamp == 1_234_500
 
 
 @pytest.mark.parametrize("is_reopened", [False, True])
-def test_the_first_batch_young_enough_is_found(segment: Segment, *, is_reopened: bool) -> None:
+def test_the_first_batch_young_enough_is_found(segment: LogSegment, *, is_reopened: bool) -> None:
     fill(segment, 50)
     segment = reopened(segment) if is_reopened else segment
     for i in range(50):
@@ -218,19 +218,19 @@ def test_the_first_batch_young_enough_is_found(segment: Segment, *, is_reopened:
     assert segment.find_timestamp(TIMESTAMP_MS + 491, 0) is None
 
 
-def test_a_time_is_looked_for_from_an_offset_on(segment: Segment) -> None:
+def test_a_time_is_looked_for_from_an_offset_on(segment: LogSegment) -> None:
     fill(segment, 50)
     found = segment.find_timestamp(TIMESTAMP_MS, 131)
     assert found is not None
     assert found.base_offset == 130
 
 
-def test_retention_need_not_load_the_indexes_of_a_segment(segment: Segment) -> None:
+def test_retention_need_not_load_the_indexes_of_a_segment(segment: LogSegment) -> None:
     fill(segment, 50)
     segment.close()
     time_index = segment.directory / f"{NAME}.timeindex"
     before = len(os.listdir("/proc/self/fd"))
-    assert Segment.open(segment.directory, 100, CONFIG, NOW_MS).largest_timestamp == (
+    assert LogSegment.open(segment.directory, 100, CONFIG, NOW_MS).largest_timestamp == (
         TIMESTAMP_MS + 490
     )
     assert len(os.listdir("/proc/self/fd")) == before
@@ -239,18 +239,20 @@ def test_retention_need_not_load_the_indexes_of_a_segment(segment: Segment) -> N
             time_index.unlink()
         else:
             time_index.write_bytes(damage)
-        one = Segment.open(segment.directory, 100, CONFIG, NOW_MS)
+        one = LogSegment.open(segment.directory, 100, CONFIG, NOW_MS)
         assert one.largest_timestamp == TIMESTAMP_MS + 490
 
 
 # --- rolling --------------------------------------------------------------------------------------
 
 
-def rolls(segment: Segment, incoming: int = 100, offset: int = 200, now_ms: int = NOW_MS) -> bool:
+def rolls(
+    segment: LogSegment, incoming: int = 100, offset: int = 200, now_ms: int = NOW_MS
+) -> bool:
     return segment.should_roll(incoming, offset, TIMESTAMP_MS, now_ms)
 
 
-def test_a_segment_rolls_when_it_would_get_too_large(segment: Segment) -> None:
+def test_a_segment_rolls_when_it_would_get_too_large(segment: LogSegment) -> None:
     segment.config = replace(CONFIG, segment_bytes=1_000)
     assert not rolls(segment, incoming=2_000)  # an empty one takes anything
     fill(segment, 1)
@@ -258,7 +260,7 @@ def test_a_segment_rolls_when_it_would_get_too_large(segment: Segment) -> None:
     assert rolls(segment, incoming=1_001 - segment.size)
 
 
-def test_a_segment_rolls_when_its_first_record_is_old(segment: Segment) -> None:
+def test_a_segment_rolls_when_its_first_record_is_old(segment: LogSegment) -> None:
     segment.config = replace(CONFIG, segment_ms=5_000)
     fill(segment, 2)
     for one in (segment, reopened(segment)):
@@ -266,14 +268,14 @@ def test_a_segment_rolls_when_its_first_record_is_old(segment: Segment) -> None:
         assert one.should_roll(10, 200, TIMESTAMP_MS + 5_001, NOW_MS)
 
 
-def test_a_segment_of_records_without_a_time_rolls_when_it_is_old(segment: Segment) -> None:
+def test_a_segment_of_records_without_a_time_rolls_when_it_is_old(segment: LogSegment) -> None:
     segment.config = replace(CONFIG, segment_ms=5_000)
     append(segment, batch(b"", base_offset=100, timestamp_ms=-1))
     assert not rolls(segment, now_ms=NOW_MS + 5_000)
     assert rolls(segment, now_ms=NOW_MS + 5_001)
 
 
-def test_a_segment_rolls_when_an_index_is_full(segment: Segment) -> None:
+def test_a_segment_rolls_when_an_index_is_full(segment: LogSegment) -> None:
     segment.config = replace(CONFIG, segment_index_bytes=24)
     while not rolls(segment):
         fill(segment, 1)
@@ -281,7 +283,7 @@ def test_a_segment_rolls_when_an_index_is_full(segment: Segment) -> None:
     assert (segment.directory / f"{NAME}.timeindex").stat().st_size <= 24 + 12
 
 
-def test_a_segment_rolls_when_an_offset_is_too_far_away(segment: Segment) -> None:
+def test_a_segment_rolls_when_an_offset_is_too_far_away(segment: LogSegment) -> None:
     far = 100 + 2**31 - 1
     assert segment.can_hold(far)
     assert not segment.can_hold(far + 1)
@@ -298,7 +300,7 @@ def test_a_segment_rolls_when_an_offset_is_too_far_away(segment: Segment) -> Non
 @pytest.mark.parametrize("is_reopened", [False, True])
 @pytest.mark.parametrize("offset", [100, 101, 102, 149, 150, 198, 199])
 def test_batches_from_an_offset_on_go_as_a_whole(
-    segment: Segment, offset: int, *, is_reopened: bool
+    segment: LogSegment, offset: int, *, is_reopened: bool
 ) -> None:
     fill(segment, 50)
     size, end = segment.size // 50, offset - offset % 2
@@ -312,14 +314,14 @@ def test_batches_from_an_offset_on_go_as_a_whole(
         assert one.largest == ((time, end - 1) if end > 100 else (-1, -1))
 
 
-def test_an_offset_beyond_the_end_truncates_nothing(segment: Segment) -> None:
+def test_an_offset_beyond_the_end_truncates_nothing(segment: LogSegment) -> None:
     fill(segment, 2)
     assert segment.truncate_to(104) == 0
     assert segment.truncate_to(2**62) == 0
     assert segment.next_offset == 104
 
 
-def test_a_truncated_segment_goes_on_with_other_records(segment: Segment) -> None:
+def test_a_truncated_segment_goes_on_with_other_records(segment: LogSegment) -> None:
     fill(segment, 50)
     read(segment, 100, limit=120)
     segment.truncate_to(115)
@@ -332,75 +334,81 @@ def test_a_truncated_segment_goes_on_with_other_records(segment: Segment) -> Non
 # --- files ----------------------------------------------------------------------------------------
 
 
-def test_opening_reads_nothing(segment: Segment) -> None:
+def test_opening_reads_nothing(segment: LogSegment) -> None:
     fill(segment, 50)
     segment.close()
     segment.path.rename(segment.path.with_suffix(".elsewhere"))
     with pytest.raises(StorageError, match=NAME):
-        Segment.open(segment.directory, 100, CONFIG, NOW_MS)
+        LogSegment.open(segment.directory, 100, CONFIG, NOW_MS)
     segment.path.with_suffix(".elsewhere").rename(segment.path)
     before = len(os.listdir("/proc/self/fd"))
-    one = Segment.open(segment.directory, 100, CONFIG, NOW_MS)
+    one = LogSegment.open(segment.directory, 100, CONFIG, NOW_MS)
     assert one.size == segment.size
     assert len(os.listdir("/proc/self/fd")) == before
 
 
 @pytest.mark.parametrize("damage", [b"", b"\0" * 16, b"\0" * 7, bytes(range(1, 25))])
 @pytest.mark.parametrize("kind", ["index", "timeindex"])
-def test_a_damaged_index_is_made_again(segment: Segment, kind: str, damage: bytes) -> None:
+def test_a_damaged_index_is_made_again(segment: LogSegment, kind: str, damage: bytes) -> None:
     fill(segment, 50)
     segment.close()
     files = [segment.directory / f"{NAME}.{name}" for name in ("index", "timeindex")]
     contents = [file.read_bytes() for file in files]
     (segment.directory / f"{NAME}.{kind}").write_bytes(damage)
-    one = Segment.open(segment.directory, 100, CONFIG, NOW_MS)
+    one = LogSegment.open(segment.directory, 100, CONFIG, NOW_MS)
     assert read(one, 151) == list(range(150, 200))
     assert one.largest == (TIMESTAMP_MS + 490, 199)
     one.close()
     assert [file.read_bytes() for file in files] == contents
 
 
-def test_missing_indexes_are_made_again(segment: Segment) -> None:
+def test_missing_indexes_are_made_again(segment: LogSegment) -> None:
     fill(segment, 50)
     segment.close()
     for kind in ("index", "timeindex"):
         (segment.directory / f"{NAME}.{kind}").unlink()
-    assert read(Segment.open(segment.directory, 100, CONFIG, NOW_MS), 151) == list(range(150, 200))
+    assert read(LogSegment.open(segment.directory, 100, CONFIG, NOW_MS), 151) == list(
+        range(150, 200)
+    )
 
 
-def test_an_index_that_names_no_batch_is_made_again(segment: Segment) -> None:
+def test_an_index_that_names_no_batch_is_made_again(segment: LogSegment) -> None:
     fill(segment, 50)
     segment.close()
     index = segment.directory / f"{NAME}.index"
     data = bytearray(index.read_bytes())
     data[-1] ^= 1  # the position of the last entry
     index.write_bytes(data)
-    assert read(Segment.open(segment.directory, 100, CONFIG, NOW_MS), 151) == list(range(150, 200))
+    assert read(LogSegment.open(segment.directory, 100, CONFIG, NOW_MS), 151) == list(
+        range(150, 200)
+    )
     data[-1] ^= 1
     data[-5] ^= 1  # its offset
     index.write_bytes(data)
-    assert read(Segment.open(segment.directory, 100, CONFIG, NOW_MS), 151) == list(range(150, 200))
+    assert read(LogSegment.open(segment.directory, 100, CONFIG, NOW_MS), 151) == list(
+        range(150, 200)
+    )
 
 
-def test_any_entry_that_is_wrong_is_found_when_it_is_used(segment: Segment) -> None:
+def test_any_entry_that_is_wrong_is_found_when_it_is_used(segment: LogSegment) -> None:
     fill(segment, 50)
     segment.close()
     index = segment.directory / f"{NAME}.index"
     whole = index.read_bytes()
     for byte in range(len(whole)):
         index.write_bytes(whole[:byte] + bytes([whole[byte] ^ 1]) + whole[byte + 1 :])
-        one = Segment.open(segment.directory, 100, CONFIG, NOW_MS)
+        one = LogSegment.open(segment.directory, 100, CONFIG, NOW_MS)
         for offset in range(100, 200, 2):
             assert read(one, offset, limit=offset + 6) == list(range(offset, min(offset + 6, 200)))
             headers = one.headers(offset)
             assert next(headers).base_offset == offset
 
 
-def test_an_index_that_is_behind_is_completed(segment: Segment) -> None:
+def test_an_index_that_is_behind_is_completed(segment: LogSegment) -> None:
     fill(segment, 25)
     segment.seal()
     fill(segment, 25)
-    one = Segment.open(segment.directory, 100, CONFIG, NOW_MS)  # as after a kill
+    one = LogSegment.open(segment.directory, 100, CONFIG, NOW_MS)  # as after a kill
     assert one.next_offset == 200
     assert read(one, 190) == list(range(190, 200))
     segment.close()
@@ -409,7 +417,7 @@ def test_an_index_that_is_behind_is_completed(segment: Segment) -> None:
     assert (segment.directory / f"{NAME}.index").read_bytes() == complete
 
 
-def test_a_deleted_segment_stays_readable_for_who_holds_records_of_it(segment: Segment) -> None:
+def test_a_deleted_segment_stays_readable_for_who_holds_records_of_it(segment: LogSegment) -> None:
     fill(segment, 2)
     records = segment.read(100, 2**30, EVERYTHING, at_least_one=True)
     assert records is not None
@@ -423,7 +431,7 @@ def test_a_deleted_segment_stays_readable_for_who_holds_records_of_it(segment: S
     assert len(os.listdir("/proc/self/fd")) == before - 1
 
 
-def test_a_segment_that_nobody_uses_holds_no_file(segment: Segment) -> None:
+def test_a_segment_that_nobody_uses_holds_no_file(segment: LogSegment) -> None:
     fill(segment, 50)
     size = segment.size
     before = len(os.listdir("/proc/self/fd"))
@@ -438,10 +446,10 @@ def test_a_segment_that_nobody_uses_holds_no_file(segment: Segment) -> None:
     assert read(segment, 199) == [198, 199, 200, 201]
 
 
-def test_a_segment_whose_directory_moved_is_read_there(segment: Segment, tmp_path: Path) -> None:
+def test_a_segment_whose_directory_moved_is_read_there(segment: LogSegment, tmp_path: Path) -> None:
     directory = tmp_path / "log"
     directory.mkdir()
-    one = Segment.create(directory, 100, CONFIG, NOW_MS)
+    one = LogSegment.create(directory, 100, CONFIG, NOW_MS)
     fill(one, 2)
     one = reopened(one)
     moved = tmp_path / "log.moved"
@@ -451,7 +459,7 @@ def test_a_segment_whose_directory_moved_is_read_there(segment: Segment, tmp_pat
     one.close()
 
 
-def test_records_that_were_cut_off_cannot_be_read_any_more(segment: Segment) -> None:
+def test_records_that_were_cut_off_cannot_be_read_any_more(segment: LogSegment) -> None:
     fill(segment, 2)
     records = segment.read(100, 2**30, EVERYTHING, at_least_one=True)
     assert records is not None
@@ -474,7 +482,7 @@ def full_disk() -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-def test_a_disk_that_is_full_leaves_no_half_batch_behind(segment: Segment) -> None:
+def test_a_disk_that_is_full_leaves_no_half_batch_behind(segment: LogSegment) -> None:
     fill(segment, 4)
     size = segment.size
     with full_disk(), pytest.raises(StorageError, match=f"{NAME}.log"):
@@ -487,7 +495,7 @@ def test_a_disk_that_is_full_leaves_no_half_batch_behind(segment: Segment) -> No
 
 def test_a_disk_that_takes_nothing_is_named(tmp_path: Path) -> None:
     (tmp_path / f"{NAME}.log").symlink_to("/dev/full")
-    segment = Segment.create(tmp_path, 100, CONFIG, NOW_MS)
+    segment = LogSegment.create(tmp_path, 100, CONFIG, NOW_MS)
     with pytest.raises(StorageError, match=f"{NAME}.log: No space left on device"):
         fill(segment, 1)
     assert (segment.size, segment.next_offset) == (0, 100)
@@ -495,4 +503,4 @@ def test_a_disk_that_takes_nothing_is_named(tmp_path: Path) -> None:
 
 def test_errors_of_the_file_system_name_the_file(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match=f"missing/{NAME}.log: No such file"):
-        Segment.create(tmp_path / "missing", 100, CONFIG, NOW_MS)
+        LogSegment.create(tmp_path / "missing", 100, CONFIG, NOW_MS)

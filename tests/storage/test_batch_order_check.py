@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from regent.storage.batch_order import in_order
+from regent.storage.batch_order_check import check_order
 from regent.storage.log_file import CorruptSegmentError
 from regent.storage.record_batch import PlacedBatch, batches
 from tests.support.record_batches import batch
@@ -22,7 +22,7 @@ def kept(placed: list[tuple[int, int]], lowest: int = 10, end_offset: int = 17) 
     data = b"".join(batch(b"", base_offset=offset, leader_epoch=epoch) for offset, epoch in placed)
     count = 0
     try:
-        for position, _ in in_order(batches(data), PATH, lowest, end_offset):
+        for position, _ in check_order(batches(data), PATH, lowest, end_offset):
             assert position == count * len(batch(b""))
             count += 1
     except CorruptSegmentError:
@@ -63,7 +63,7 @@ def test_a_damaged_batch_says_nothing_of_the_one_before_it():
         yield from batches(batch(b"", base_offset=10) + batch(b"", base_offset=11))
         raise CorruptSegmentError("at 12")
 
-    found = in_order(ends_with_damage(), PATH, 10, 17)
+    found = check_order(ends_with_damage(), PATH, 10, 17)
     assert [header.base_offset for _, header in islice(found, 2)] == [10, 11]
     with pytest.raises(CorruptSegmentError, match="at 12"):
         next(found)

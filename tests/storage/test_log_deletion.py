@@ -9,9 +9,9 @@ import pytest
 
 from regent.core.errors import StorageError
 from regent.core.model import TopicPartition
-from regent.storage.log import Log
 from regent.storage.log_manager import LogManager
 from regent.storage.stray_logs import STRAY_KEPT_MS
+from regent.storage.unified_log import UnifiedLog
 from tests.support.disk_logs import (
     OTHER_ID,
     T0,
@@ -48,7 +48,7 @@ def directories(machine: Machine) -> list[str]:
 
 
 def test_a_deleted_log_is_renamed_and_deleted_when_it_is_time(
-    machine: Machine, logs: LogManager, disk_log: Log
+    machine: Machine, logs: LogManager, disk_log: UnifiedLog
 ):
     fill(disk_log, 2)
     logs.delete(T0)
@@ -63,7 +63,7 @@ def test_a_deleted_log_is_renamed_and_deleted_when_it_is_time(
 
 
 def test_a_stray_log_that_others_have_is_kept_for_longer(
-    machine: Machine, logs: LogManager, disk_log: Log
+    machine: Machine, logs: LogManager, disk_log: UnifiedLog
 ):
     fill(disk_log, 2)
     logs.set_aside(T0)
@@ -92,7 +92,11 @@ def test_a_stray_log_of_a_topic_that_nobody_knows_is_kept_for_ever(
 @pytest.mark.parametrize("is_flushed", [True, False])
 @pytest.mark.parametrize("end_process", ["restart", "crash", None])
 def test_a_log_that_was_set_aside_is_used_again_for_the_same_topic(
-    machine: Machine, logs: LogManager, disk_log: Log, end_process: str | None, is_flushed: bool
+    machine: Machine,
+    logs: LogManager,
+    disk_log: UnifiedLog,
+    end_process: str | None,
+    is_flushed: bool,
 ):
     fill(disk_log, 8, leader_epoch=3)
     disk_log.advance_log_start_offset(1)
@@ -114,7 +118,7 @@ def test_a_log_that_was_set_aside_is_used_again_for_the_same_topic(
     assert log_of(machine.logs).taken_back_to == -1
 
 
-def test_a_damaged_log_that_was_set_aside_is_not_used_again(logs: LogManager, disk_log: Log):
+def test_a_damaged_log_that_was_set_aside_is_not_used_again(logs: LogManager, disk_log: UnifiedLog):
     fill(disk_log, 8)
     logs.condemn(T0, "bits flipped")
     logs.set_aside(T0)
@@ -123,7 +127,7 @@ def test_a_damaged_log_that_was_set_aside_is_not_used_again(logs: LogManager, di
 
 
 def test_a_log_that_was_damaged_while_it_was_aside_is_refused_and_kept(
-    machine: Machine, logs: LogManager, disk_log: Log
+    machine: Machine, logs: LogManager, disk_log: UnifiedLog
 ):
     fill(disk_log, 8)
     disk_log.flush()
@@ -138,7 +142,7 @@ def test_a_log_that_was_damaged_while_it_was_aside_is_refused_and_kept(
 
 
 def test_the_deletion_of_a_topic_takes_what_was_set_aside_of_it_too(
-    machine: Machine, logs: LogManager, disk_log: Log
+    machine: Machine, logs: LogManager, disk_log: UnifiedLog
 ):
     logs.set_aside(T0)
     create(logs, T1)
@@ -152,7 +156,7 @@ def test_the_deletion_of_a_topic_takes_what_was_set_aside_of_it_too(
 
 @pytest.mark.parametrize("way", ["delete", "set_aside"])
 def test_what_was_removed_stays_so_and_its_time_goes_on(
-    machine: Machine, logs: LogManager, disk_log: Log, way: str
+    machine: Machine, logs: LogManager, disk_log: UnifiedLog, way: str
 ):
     fill(disk_log, 2)
     getattr(logs, way)(T0)
@@ -166,7 +170,7 @@ def test_what_was_removed_stays_so_and_its_time_goes_on(
     assert directories(machine) == ["t-0"]
 
 
-def test_a_removed_log_can_no_longer_be_written(logs: LogManager, disk_log: Log):
+def test_a_removed_log_can_no_longer_be_written(logs: LogManager, disk_log: UnifiedLog):
     fill(disk_log, 2)
     logs.delete(T0)
     with pytest.raises(StorageError, match="t-0: the log is deleted"):
@@ -188,7 +192,7 @@ def test_a_long_name_is_cut(machine: Machine, logs: LogManager):
     assert directories(machine) == []
 
 
-def test_a_log_that_somebody_deleted_by_hand_can_be_deleted(logs: LogManager, disk_log: Log):
+def test_a_log_that_somebody_deleted_by_hand_can_be_deleted(logs: LogManager, disk_log: UnifiedLog):
     disk_log.path.rename(disk_log.path.parent.parent / "elsewhere")
     logs.delete(T0)
     assert logs.hosted() == {}
@@ -196,7 +200,7 @@ def test_a_log_that_somebody_deleted_by_hand_can_be_deleted(logs: LogManager, di
 
 
 def test_a_log_that_is_removed_while_it_is_flushed_fails_nothing(
-    logs: LogManager, disk_log: Log, monkeypatch: pytest.MonkeyPatch
+    logs: LogManager, disk_log: UnifiedLog, monkeypatch: pytest.MonkeyPatch
 ):
     fill(disk_log, 1)
     disk_log.flush()

@@ -13,10 +13,10 @@ import pytest
 
 from regent.core.errors import DamagedRecordsError
 from regent.core.log_config import LogConfig
-from regent.storage.log import Log
 from regent.storage.log_file import LogFile
 from regent.storage.log_manager import LogManager
-from regent.storage.segment import Segment
+from regent.storage.log_segment import LogSegment
+from regent.storage.unified_log import UnifiedLog
 from tests.support.disk_logs import (
     BATCH_BYTES,
     T0,
@@ -42,13 +42,13 @@ WEEK_MS = 7 * 24 * 60 * MINUTE_MS
 
 
 @pytest.fixture
-def log(disk_log: Log) -> Log:
+def log(disk_log: UnifiedLog) -> UnifiedLog:
     """A log of three closed segments, and one batch in the active one."""
     fill(disk_log, 10)
     return disk_log
 
 
-def damage(log: Log, base_offset: int, at: int = BATCH_BYTES - 1) -> None:
+def damage(log: UnifiedLog, base_offset: int, at: int = BATCH_BYTES - 1) -> None:
     flip_byte(segment_file(log.path, base_offset), at)
 
 
@@ -59,7 +59,7 @@ def errors(caplog: pytest.LogCaptureFixture) -> list[str]:
 # --- what is checked, and when --------------------------------------------------------------------
 
 
-def test_closed_segments_are_checked_once(machine: Machine, logs: LogManager, log: Log):
+def test_closed_segments_are_checked_once(machine: Machine, logs: LogManager, log: UnifiedLog):
     assert logs.verify(EVERYTHING) == 3 * SEGMENT
     assert logs.verify(EVERYTHING) == 0
     fill(log, 3)
@@ -68,7 +68,7 @@ def test_closed_segments_are_checked_once(machine: Machine, logs: LogManager, lo
     assert machine.damaged == []
 
 
-def test_a_week_later_they_are_checked_again(machine: Machine, logs: LogManager, log: Log):
+def test_a_week_later_they_are_checked_again(machine: Machine, logs: LogManager, log: UnifiedLog):
     logs.verify(EVERYTHING)
     machine.clock.now_ms += WEEK_MS - 1
     assert logs.verify(EVERYTHING) == 0
@@ -77,7 +77,9 @@ def test_a_week_later_they_are_checked_again(machine: Machine, logs: LogManager,
     assert logs.verify(EVERYTHING) == 3 * SEGMENT
 
 
-def test_one_that_somebody_wrote_to_is_checked_again(machine: Machine, logs: LogManager, log: Log):
+def test_one_that_somebody_wrote_to_is_checked_again(
+    machine: Machine, logs: LogManager, log: UnifiedLog
+):
     logs.verify(EVERYTHING)
     segment_file(log.path, 3).touch()
     assert logs.verify(EVERYTHING) == SEGMENT
@@ -88,7 +90,7 @@ def test_one_that_somebody_wrote_to_is_checked_again(machine: Machine, logs: Log
 
 @pytest.mark.parametrize("max_bytes", [1, SEGMENT, SEGMENT + 1, 4 * SEGMENT])
 def test_a_call_checks_about_so_much_and_the_next_one_goes_on(
-    machine: Machine, logs: LogManager, log: Log, max_bytes: int
+    machine: Machine, logs: LogManager, log: UnifiedLog, max_bytes: int
 ):
     fill(create(logs, T1), 7)
     checked = []
@@ -101,12 +103,12 @@ def test_a_call_checks_about_so_much_and_the_next_one_goes_on(
         assert all(segment.is_verified() for segment in closed_segments(log_of(logs, name)))
 
 
-def closed_segments(log: Log) -> list[Segment]:
+def closed_segments(log: UnifiedLog) -> list[LogSegment]:
     with log.exclusively() as contents:
         return contents.segments[:-1]
 
 
-def test_what_was_read_unchecked_comes_first(logs: LogManager, log: Log):
+def test_what_was_read_unchecked_comes_first(logs: LogManager, log: UnifiedLog):
     other = create(logs, T1)
     fill(other, 10)
     other.read(6, 1, 10, at_least_one=True)
@@ -139,7 +141,7 @@ def test_looking_for_work_among_many_logs_costs_little_at_a_time(
 )
 @pytest.mark.parametrize("is_restarted", [False, True])
 def test_damage_is_found_without_any_read(
-    machine: Machine, logs: LogManager, log: Log, at: int, *, is_restarted: bool
+    machine: Machine, logs: LogManager, log: UnifiedLog, at: int, *, is_restarted: bool
 ):
     create(logs, T1)
     damage(log, 3, at)
@@ -151,14 +153,16 @@ def test_damage_is_found_without_any_read(
 
 
 @pytest.mark.parametrize("size", [0, 5, SEGMENT - 1])
-def test_a_file_that_was_cut_is_damaged(machine: Machine, logs: LogManager, log: Log, size: int):
+def test_a_file_that_was_cut_is_damaged(
+    machine: Machine, logs: LogManager, log: UnifiedLog, size: int
+):
     os.truncate(segment_file(log.path, 3), size)
     logs.verify(EVERYTHING)
     assert machine.damaged == [T0]
 
 
 def test_damage_is_told_of_once_a_minute_and_logged_once(
-    machine: Machine, logs: LogManager, log: Log, caplog: pytest.LogCaptureFixture
+    machine: Machine, logs: LogManager, log: UnifiedLog, caplog: pytest.LogCaptureFixture
 ):
     damage(log, 3, 2 * BATCH_BYTES - 1)
     assert logs.verify(EVERYTHING) == 2 * SEGMENT + BATCH_BYTES
@@ -176,7 +180,7 @@ def test_damage_is_told_of_once_a_minute_and_logged_once(
     assert line == f"t-0: records are not what was written: {text}"
 
 
-def test_damage_that_was_repaired_is_forgotten(machine: Machine, logs: LogManager, log: Log):
+def test_damage_that_was_repaired_is_forgotten(machine: Machine, logs: LogManager, log: UnifiedLog):
     damage(log, 3)
     logs.verify(EVERYTHING)
     damage(log, 3)
@@ -227,17 +231,17 @@ def test_damage_is_not_forgotten_when_telling_of_it_fails(tmp_path: Path):
 # --- segments that go meanwhile -------------------------------------------------------------------
 
 
-def delete_log(logs: LogManager, log: Log) -> None:
+def delete_log(logs: LogManager, log: UnifiedLog) -> None:
     logs.delete(log.topic_partition)
 
 
-def retain_nothing(logs: LogManager, log: Log) -> None:
+def retain_nothing(logs: LogManager, log: UnifiedLog) -> None:
     log.configure(replace(THREE_A_SEGMENT, retention_bytes=1))
     logs.checkpoint_high_watermarks({T0: 10})
     logs.clean_up()
 
 
-WAYS_TO_GO: dict[str, Callable[[LogManager, Log], object]] = {
+WAYS_TO_GO: dict[str, Callable[[LogManager, UnifiedLog], object]] = {
     "retention": retain_nothing,
     "truncation": lambda _, log: log.truncate_to(1),
     "truncation of all": lambda _, log: log.truncate_to(0),
@@ -253,9 +257,9 @@ WAYS_TO_GO: dict[str, Callable[[LogManager, Log], object]] = {
 def test_a_segment_that_goes_meanwhile_is_not_damaged(
     machine: Machine,
     logs: LogManager,
-    log: Log,
+    log: UnifiedLog,
     max_bytes: int,
-    go: Callable[[LogManager, Log], object],
+    go: Callable[[LogManager, UnifiedLog], object],
 ):
     damage(log, 0, SEGMENT - 1)
     assert logs.verify(1) == BATCH_BYTES
@@ -267,7 +271,7 @@ def test_a_segment_that_goes_meanwhile_is_not_damaged(
 
 
 def test_other_records_that_take_the_place_meanwhile_are_not_damaged(
-    machine: Machine, logs: LogManager, log: Log
+    machine: Machine, logs: LogManager, log: UnifiedLog
 ):
     damage(log, 0, SEGMENT - 1)
     logs.verify(1)
@@ -279,7 +283,7 @@ def test_other_records_that_take_the_place_meanwhile_are_not_damaged(
 
 
 def test_reads_and_writes_go_on_while_a_segment_is_read(
-    machine: Machine, logs: LogManager, log: Log, monkeypatch: pytest.MonkeyPatch
+    machine: Machine, logs: LogManager, log: UnifiedLog, monkeypatch: pytest.MonkeyPatch
 ):
     is_reading, may_go_on = threading.Event(), threading.Event()
     read = LogFile.read
@@ -324,7 +328,7 @@ def test_a_disk_that_cannot_be_read_fails_its_directory(
 
 
 def test_a_file_that_is_gone_is_damage_of_its_log(
-    machine: Machine, logs: LogManager, log: Log, caplog: pytest.LogCaptureFixture
+    machine: Machine, logs: LogManager, log: UnifiedLog, caplog: pytest.LogCaptureFixture
 ):
     log.close()
     log = log_of(machine.restart())
@@ -338,7 +342,7 @@ def test_a_file_that_is_gone_is_damage_of_its_log(
     assert log.read(6, 1000, 10, at_least_one=True).size > 0
 
 
-def test_a_directory_that_is_gone_has_failed(machine: Machine, logs: LogManager, log: Log):
+def test_a_directory_that_is_gone_has_failed(machine: Machine, logs: LogManager, log: UnifiedLog):
     log = log_of(machine.restart())
     log.path.rename(log.path.with_name("elsewhere"))
     machine.logs.verify(EVERYTHING)
@@ -346,7 +350,7 @@ def test_a_directory_that_is_gone_has_failed(machine: Machine, logs: LogManager,
 
 
 def test_a_segment_that_does_not_meet_the_next_is_damaged(
-    machine: Machine, logs: LogManager, log: Log
+    machine: Machine, logs: LogManager, log: UnifiedLog
 ):
     with log.exclusively() as contents:
         del contents.segments[1]

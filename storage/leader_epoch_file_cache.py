@@ -17,7 +17,7 @@ from regent.core.replica_logs import NO_EPOCH_END_OFFSET, EpochEndOffset
 from regent.storage.checkpoints import LEADER_EPOCHS, parse_numbers, read_rows, write_rows
 
 
-class LeaderEpochs:
+class LeaderEpochFileCache:
     """Invariant: epochs and start offsets both grow. Not thread-safe."""
 
     def __init__(self, directory: Path) -> None:

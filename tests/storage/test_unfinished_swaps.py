@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from regent.storage.log_leftovers import tidy_up
+from regent.storage.unfinished_swaps import complete_swaps
 from tests.support.disk_logs import segment_file
 from tests.support.record_batches import batch
 
@@ -47,7 +47,7 @@ UNTOUCHED = {
 
 
 def test_a_log_that_is_in_order_stays_as_it_is(directory: Path):
-    assert tidy_up(directory) == [0, 10, 20]
+    assert complete_swaps(directory) == [0, 10, 20]
     assert left(directory) == UNTOUCHED
 
 
@@ -55,20 +55,20 @@ def test_a_log_that_is_in_order_stays_as_it_is(directory: Path):
 def test_what_is_not_to_be_used_goes(directory: Path, suffix: str):
     write(directory, 10, suffix)
     write(directory, 30, suffix)
-    assert tidy_up(directory) == [0, 10, 20]
+    assert complete_swaps(directory) == [0, 10, 20]
     assert left(directory) == UNTOUCHED
 
 
 def test_indexes_of_no_segment_go(directory: Path):
     segment_file(directory, 20).unlink()
     segment_file(directory, 33, ".txnindex").write_bytes(b"")
-    assert tidy_up(directory) == [0, 10]
+    assert complete_swaps(directory) == [0, 10]
     assert left(directory) == UNTOUCHED - {f"20{kind}" for kind in KINDS}
 
 
 def test_a_cleaned_copy_takes_the_place_of_what_it_replaces(directory: Path):
     write(directory, 0, ".swap", next_offset=20)
-    assert tidy_up(directory) == [0, 20]
+    assert complete_swaps(directory) == [0, 20]
     assert left(directory) == UNTOUCHED - {f"10{kind}" for kind in KINDS}
     assert b".swap" in segment_file(directory, 0).read_bytes()
     assert segment_file(directory, 0, ".index").read_bytes() == b".index.swap"
@@ -80,18 +80,18 @@ def test_the_place_may_have_been_made_already(directory: Path):
         for kind in KINDS:
             segment_file(directory, base_offset, kind).unlink()
     segment_file(directory, 0, ".index.swap").rename(segment_file(directory, 0, ".index"))
-    assert tidy_up(directory) == [0, 20]
+    assert complete_swaps(directory) == [0, 20]
     assert b".swap" in segment_file(directory, 0).read_bytes()
 
 
 def test_half_of_a_split_is_undone(directory: Path):
     write(directory, 10, ".swap", next_offset=15)
     write(directory, 5, ".cleaned")
-    assert tidy_up(directory) == [0, 10, 20]
+    assert complete_swaps(directory) == [0, 10, 20]
     assert left(directory) == UNTOUCHED
     assert b".swap" not in segment_file(directory, 10).read_bytes()
 
 
 def test_tidying_up_twice_changes_nothing(directory: Path):
     write(directory, 0, ".swap", next_offset=20)
-    assert tidy_up(directory) == tidy_up(directory)
+    assert complete_swaps(directory) == complete_swaps(directory)

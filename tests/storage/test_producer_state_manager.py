@@ -11,7 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from regent.core.errors import Errors, RecordsRefusedError, StorageError
-from regent.storage.producer_state import BATCHES_TO_RETAIN, PRODUCER_EXPIRATION_MS, ProducerState
+from regent.storage.producer_state_manager import (
+    BATCHES_TO_RETAIN,
+    PRODUCER_EXPIRATION_MS,
+    ProducerStateManager,
+)
 from regent.storage.record_batch import BatchHeader, read_header
 from tests.support.record_batches import batch
 
@@ -20,8 +24,8 @@ PRODUCER = 7
 
 
 @pytest.fixture
-def state(tmp_path: Path) -> ProducerState:
-    return ProducerState(tmp_path)
+def state(tmp_path: Path) -> ProducerStateManager:
+    return ProducerStateManager(tmp_path)
 
 
 def header(
@@ -47,13 +51,13 @@ def header(
     )
 
 
-def refused(state: ProducerState, *headers: BatchHeader) -> Errors:
+def refused(state: ProducerStateManager, *headers: BatchHeader) -> Errors:
     with pytest.raises(RecordsRefusedError) as raised:
         state.check(headers)
     return raised.value.error_code
 
 
-def first_offset_of_duplicate(state: ProducerState, *headers: BatchHeader) -> int | None:
+def first_offset_of_duplicate(state: ProducerStateManager, *headers: BatchHeader) -> int | None:
     """Return where the first one is; None: the batches are new, and next."""
     found = state.check(headers)
     return None if found is None else found.first_offset
@@ -62,7 +66,7 @@ def first_offset_of_duplicate(state: ProducerState, *headers: BatchHeader) -> in
 # --- sequences ------------------------------------------------------------------------------------
 
 
-def test_batches_follow_each_other(state: ProducerState) -> None:
+def test_batches_follow_each_other(state: ProducerStateManager) -> None:
     for sequence, count in ((0, 3), (3, 1), (4, 10)):
         assert state.check([header(sequence, count)]) is None
         state.update(header(sequence, count, offset=100 + sequence))
@@ -71,36 +75,36 @@ def test_batches_follow_each_other(state: ProducerState) -> None:
     assert state.check([header(14)]) is None
 
 
-def test_checking_changes_nothing(state: ProducerState) -> None:
+def test_checking_changes_nothing(state: ProducerStateManager) -> None:
     for _ in range(2):
         assert state.check([header(0, 3), header(3)]) is None
     assert len(state) == 0
 
 
-def test_several_batches_are_checked_one_after_the_other(state: ProducerState) -> None:
+def test_several_batches_are_checked_one_after_the_other(state: ProducerStateManager) -> None:
     state.update(header(0))
     assert state.check([header(1, 2), header(0, producer_id=8), header(3)]) is None
     assert refused(state, header(1, 2), header(4)) is Errors.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
-def test_a_producer_nobody_remembers_may_begin_anywhere(state: ProducerState) -> None:
+def test_a_producer_nobody_remembers_may_begin_anywhere(state: ProducerStateManager) -> None:
     assert state.check([header(500)]) is None
 
 
-def test_producers_have_nothing_to_do_with_each_other(state: ProducerState) -> None:
+def test_producers_have_nothing_to_do_with_each_other(state: ProducerStateManager) -> None:
     state.update(header(0, 5))
     state.update(header(0, 3, producer_id=8, offset=5))
     assert state.check([header(5), header(3, producer_id=8)]) is None
 
 
-def test_records_without_a_producer_are_no_concern(state: ProducerState) -> None:
+def test_records_without_a_producer_are_no_concern(state: ProducerStateManager) -> None:
     plain = read_header(batch(b"a", b"b"))
     assert state.check([plain, plain]) is None
     state.update(plain)
     assert len(state) == 0
 
 
-def test_sequence_numbers_begin_again_at_zero(state: ProducerState) -> None:
+def test_sequence_numbers_begin_again_at_zero(state: ProducerStateManager) -> None:
     state.update(header(2**31 - 3, 3))
     assert refused(state, header(1)) is Errors.OUT_OF_ORDER_SEQUENCE_NUMBER
     assert state.check([header(0)]) is None
@@ -111,13 +115,13 @@ def test_sequence_numbers_begin_again_at_zero(state: ProducerState) -> None:
 # --- epochs ---------------------------------------------------------------------------------------
 
 
-def test_an_older_epoch_is_fenced(state: ProducerState) -> None:
+def test_an_older_epoch_is_fenced(state: ProducerStateManager) -> None:
     state.update(header(0, epoch=3))
     assert refused(state, header(1, epoch=2)) is Errors.INVALID_PRODUCER_EPOCH
     assert refused(state, header(0, epoch=2)) is Errors.INVALID_PRODUCER_EPOCH
 
 
-def test_a_newer_epoch_begins_with_zero(state: ProducerState) -> None:
+def test_a_newer_epoch_begins_with_zero(state: ProducerStateManager) -> None:
     state.update(header(0, 4, epoch=3))
     assert refused(state, header(4, epoch=4)) is Errors.OUT_OF_ORDER_SEQUENCE_NUMBER
     assert state.check([header(0, epoch=4)]) is None
@@ -125,7 +129,7 @@ def test_a_newer_epoch_begins_with_zero(state: ProducerState) -> None:
     assert refused(state, header(0, epoch=4), header(4, epoch=3)) is Errors.INVALID_PRODUCER_EPOCH
 
 
-def test_a_newer_epoch_is_no_duplicate_of_an_older_one(state: ProducerState) -> None:
+def test_a_newer_epoch_is_no_duplicate_of_an_older_one(state: ProducerStateManager) -> None:
     state.update(header(0, 4, offset=10, epoch=3))
     assert first_offset_of_duplicate(state, header(0, 4, epoch=4)) is None
     state.update(header(0, 4, offset=14, epoch=4))
@@ -137,7 +141,7 @@ def test_a_newer_epoch_is_no_duplicate_of_an_older_one(state: ProducerState) -> 
 
 
 def test_one_of_the_last_five_batches_is_recognized_when_it_comes_again(
-    state: ProducerState,
+    state: ProducerStateManager,
 ) -> None:
     for i in range(7):
         state.update(header(2 * i, 2, offset=100 + 10 * i, timestamp_ms=NOW_MS + i))
@@ -150,7 +154,7 @@ def test_one_of_the_last_five_batches_is_recognized_when_it_comes_again(
         assert refused(state, header(2 * i, 2)) is Errors.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
-def test_a_batch_with_other_records_is_no_duplicate(state: ProducerState) -> None:
+def test_a_batch_with_other_records_is_no_duplicate(state: ProducerStateManager) -> None:
     state.update(header(0, 4, offset=10))
     assert refused(state, header(0, 3)) is Errors.OUT_OF_ORDER_SEQUENCE_NUMBER
     assert refused(state, header(1, 3)) is Errors.OUT_OF_ORDER_SEQUENCE_NUMBER
@@ -160,7 +164,7 @@ def test_a_batch_with_other_records_is_no_duplicate(state: ProducerState) -> Non
 
 
 def test_a_transaction_begins_with_its_first_batch_and_ends_with_a_marker(
-    state: ProducerState,
+    state: ProducerStateManager,
 ) -> None:
     state.update(header(0, 2, offset=10, attributes=0x10))
     state.update(header(2, 2, offset=12, attributes=0x10))
@@ -172,7 +176,7 @@ def test_a_transaction_begins_with_its_first_batch_and_ends_with_a_marker(
     assert state.check([header(4)]) is None
 
 
-def test_a_marker_of_a_newer_epoch_fences_the_older_one(state: ProducerState) -> None:
+def test_a_marker_of_a_newer_epoch_fences_the_older_one(state: ProducerStateManager) -> None:
     state.update(header(0, 2, offset=10, attributes=0x10))
     state.update(header(-1, offset=12, epoch=1, attributes=0x30))
     assert refused(state, header(2)) is Errors.INVALID_PRODUCER_EPOCH
@@ -182,7 +186,7 @@ def test_a_marker_of_a_newer_epoch_fences_the_older_one(state: ProducerState) ->
 # --- expiry ---------------------------------------------------------------------------------------
 
 
-def test_producers_that_wrote_nothing_for_a_week_are_forgotten(state: ProducerState) -> None:
+def test_producers_that_wrote_nothing_for_a_week_are_forgotten(state: ProducerStateManager) -> None:
     state.update(header(0))
     state.update(header(0, producer_id=8, timestamp_ms=NOW_MS + 1))
     state.update(header(0, producer_id=9, attributes=0x10))
@@ -201,7 +205,7 @@ def snapshot(directory: Path, offset: int) -> Path:
     return directory / f"{offset:020d}.snapshot"
 
 
-def test_a_snapshot_is_what_kafka_writes(state: ProducerState, tmp_path: Path) -> None:
+def test_a_snapshot_is_what_kafka_writes(state: ProducerStateManager, tmp_path: Path) -> None:
     state.update(header(5, 3, offset=100, epoch=2))
     state.take_snapshot(103)
     data = snapshot(tmp_path, 103).read_bytes()
@@ -221,13 +225,13 @@ def test_a_snapshot_is_what_kafka_writes(state: ProducerState, tmp_path: Path) -
 def test_producers_go_on_after_a_snapshot_as_before_it(
     tmp_path_factory: pytest.TempPathFactory, producers: dict[int, tuple[int, int, int]]
 ) -> None:
-    state = ProducerState(tmp_path_factory.mktemp("log"))
+    state = ProducerStateManager(tmp_path_factory.mktemp("log"))
     for producer_id, (epoch, sequence, attributes) in producers.items():
         state.update(
             header(sequence, 2, producer_id=producer_id, epoch=epoch, attributes=attributes)
         )
     state.take_snapshot(50)
-    again = ProducerState(state.directory)
+    again = ProducerStateManager(state.directory)
     assert again.restore(0, 50, NOW_MS) == 50
     assert len(again) == len(producers)
     for producer_id in producers:
@@ -235,12 +239,12 @@ def test_producers_go_on_after_a_snapshot_as_before_it(
 
 
 def test_a_batch_that_comes_again_is_known_after_a_snapshot_although_others_followed(
-    state: ProducerState, tmp_path: Path
+    state: ProducerStateManager, tmp_path: Path
 ) -> None:
     for i in range(BATCHES_TO_RETAIN + 2):
         state.update(header(i, offset=i))
     state.take_snapshot(BATCHES_TO_RETAIN + 2)
-    again = ProducerState(tmp_path)
+    again = ProducerStateManager(tmp_path)
     again.restore(0, BATCHES_TO_RETAIN + 2, NOW_MS)
     for i in range(2, BATCHES_TO_RETAIN + 2):
         known = again.check([header(i)])
@@ -251,21 +255,23 @@ def test_a_batch_that_comes_again_is_known_after_a_snapshot_although_others_foll
 
 
 def test_batches_of_a_producers_former_epoch_are_not_in_a_snapshot(
-    state: ProducerState, tmp_path: Path
+    state: ProducerStateManager, tmp_path: Path
 ) -> None:
     state.update(header(0, offset=0, epoch=1))
     state.update(header(0, offset=1, epoch=2))
     state.take_snapshot(2)
-    again = ProducerState(tmp_path)
+    again = ProducerStateManager(tmp_path)
     again.restore(0, 2, NOW_MS)
     assert again.entry(PRODUCER) == state.entry(PRODUCER)
 
 
-def test_the_newest_snapshot_within_the_log_counts(state: ProducerState, tmp_path: Path) -> None:
+def test_the_newest_snapshot_within_the_log_counts(
+    state: ProducerStateManager, tmp_path: Path
+) -> None:
     for i, offset in enumerate((10, 20, 30)):
         state.update(header(i, offset=offset - 1))
         state.take_snapshot(offset)
-    again = ProducerState(tmp_path)
+    again = ProducerStateManager(tmp_path)
     assert again.restore(0, 29, NOW_MS) == 20
     assert again.check([header(2)]) is None
     assert again.snapshot_offsets() == [10, 20]  # the log does not reach the other one any more
@@ -277,7 +283,7 @@ def test_the_newest_snapshot_within_the_log_counts(state: ProducerState, tmp_pat
 
 
 def test_a_snapshot_with_any_byte_changed_or_cut_is_not_believed(
-    state: ProducerState, tmp_path: Path
+    state: ProducerStateManager, tmp_path: Path
 ) -> None:
     state.update(header(0, offset=9))
     state.take_snapshot(10)
@@ -289,21 +295,23 @@ def test_a_snapshot_with_any_byte_changed_or_cut_is_not_believed(
     damaged.append(whole + b"\0")
     for data in damaged:
         snapshot(tmp_path, 20).write_bytes(data)
-        again = ProducerState(tmp_path)
+        again = ProducerStateManager(tmp_path)
         assert again.restore(0, 25, NOW_MS) == 10
         assert again.snapshot_offsets() == [10]
         assert again.check([header(1)]) is None
 
 
-def test_what_expired_does_not_come_back(state: ProducerState, tmp_path: Path) -> None:
+def test_what_expired_does_not_come_back(state: ProducerStateManager, tmp_path: Path) -> None:
     state.update(header(0, offset=9))
     state.take_snapshot(10)
-    again = ProducerState(tmp_path)
+    again = ProducerStateManager(tmp_path)
     assert again.restore(0, 10, NOW_MS + PRODUCER_EXPIRATION_MS) == 10
     assert len(again) == 0
 
 
-def test_snapshots_are_deleted_when_nobody_needs_them(state: ProducerState, tmp_path: Path) -> None:
+def test_snapshots_are_deleted_when_nobody_needs_them(
+    state: ProducerStateManager, tmp_path: Path
+) -> None:
     for offset in (10, 20, 30, 40):
         state.take_snapshot(offset)
     (tmp_path / "00000000000000000005.log").touch()
@@ -319,7 +327,7 @@ def test_snapshots_are_deleted_when_nobody_needs_them(state: ProducerState, tmp_
 
 
 def test_a_directory_that_fails_is_named(tmp_path: Path) -> None:
-    state = ProducerState(tmp_path / "missing")
+    state = ProducerStateManager(tmp_path / "missing")
     for use in (state.snapshot_offsets, lambda: state.take_snapshot(1)):
         with pytest.raises(StorageError, match="missing"):
             use()

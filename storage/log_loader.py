@@ -14,14 +14,14 @@ from typing import NamedTuple
 from regent.core.errors import BadDataError
 from regent.core.log_config import LogConfig
 from regent.core.model import NO_EPOCH
-from regent.storage.leader_epochs import LeaderEpochs
+from regent.storage.leader_epoch_file_cache import LeaderEpochFileCache
 from regent.storage.log_contents import LogContents, with_jitter
 from regent.storage.log_file import CorruptSegmentError
-from regent.storage.log_holes import check_first_segment, check_segments_meet
-from regent.storage.log_leftovers import tidy_up
-from regent.storage.producer_state import ProducerState
+from regent.storage.log_segment import LogSegment
+from regent.storage.missing_segments import check_first_segment, check_no_segment_is_missing
+from regent.storage.producer_state_manager import ProducerStateManager
 from regent.storage.record_batch import BatchHeader
-from regent.storage.segment import Segment
+from regent.storage.unfinished_swaps import complete_swaps
 
 _OLD_MESSAGE = struct.Struct(">qiIb")  # offset, size, CRC-32, magic: formats 0 and 1
 _OLD_CHECKED_FROM = 16
@@ -59,8 +59,8 @@ def load_log(
     or ``CorruptSegmentError`` when this log cannot be used; ``OSError`` and other ``StorageError``
     when its directory cannot.
     """
-    offsets = tidy_up(path)
-    segments = [Segment.open(path, offset, with_jitter(config), now_ms) for offset in offsets]
+    offsets = complete_swaps(path)
+    segments = [LogSegment.open(path, offset, with_jitter(config), now_ms) for offset in offsets]
     for segment in segments:
         _refuse_old_format(segment)
     first = offsets[0] if offsets else 0
@@ -68,9 +68,9 @@ def load_log(
     contents = LogContents(
         path,
         config,
-        segments or [Segment.create(path, first, with_jitter(config), now_ms)],
-        LeaderEpochs(path),
-        ProducerState(path),
+        segments or [LogSegment.create(path, first, with_jitter(config), now_ms)],
+        LeaderEpochFileCache(path),
+        ProducerStateManager(path),
         log_start_offset=start,
         is_compacted=checkpointed.was_compacted,
         has_new_files=not was_closed_cleanly,  # the process that made them may not have waited
@@ -91,7 +91,7 @@ def load_log(
         contents.recovery_point = min(checkpointed.recovery_point, contents.log_end_offset)
     if contents.log_end_offset < start:  # a checkpoint costs time, never records
         contents.log_start_offset, agrees = first, False
-    check_segments_meet(contents)
+    check_no_segment_is_missing(contents)
     _settle_epochs(contents, is_rebuild=not (knows_epochs and agrees))
     contents.replay_producers(now_ms)
     return LoadedLog(contents, cut)
@@ -137,7 +137,7 @@ def _recover(contents: LogContents, checkpointed: CheckpointedOffsets) -> tuple[
     contents.producers.retain_snapshots([o for o in known if o <= segments[0].base_offset])
     witness = _Witness(contents)
     cut, last = 0, segments[0]
-    before_hole: Segment | None = None
+    before_hole: LogSegment | None = None
     for segment in segments:
         is_next = before_hole is None and segment is not last
         if is_next and witness.next_offset < segment.base_offset:
@@ -172,7 +172,7 @@ def _settle_epochs(contents: LogContents, *, is_rebuild: bool) -> None:
     epochs.save()
 
 
-def _refuse_old_format(segment: Segment) -> None:
+def _refuse_old_format(segment: LogSegment) -> None:
     """Raise ``BadDataError`` when a segment begins with a message of format 0 or 1.
 
     They are no garbage that recovery may cut off, which their CRC proves.

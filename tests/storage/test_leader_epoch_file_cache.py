@@ -9,20 +9,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from regent.core.errors import StorageError
-from regent.storage.leader_epochs import LeaderEpochs
+from regent.storage.leader_epoch_file_cache import LeaderEpochFileCache
 
 FILE = "leader-epoch-checkpoint"
 UNKNOWN = (-1, -1)
 
 
-def epochs_of(directory: Path, *entries: tuple[int, int]) -> LeaderEpochs:
-    epochs = LeaderEpochs(directory)
+def epochs_of(directory: Path, *entries: tuple[int, int]) -> LeaderEpochFileCache:
+    epochs = LeaderEpochFileCache(directory)
     for epoch, start in entries:
         epochs.assign(epoch, start)
     return epochs
 
 
-def entries(epochs: LeaderEpochs) -> list[tuple[int, int]]:
+def entries(epochs: LeaderEpochFileCache) -> list[tuple[int, int]]:
     """Return the entries as the file has them."""
     epochs.save()
     lines = (epochs.directory / FILE).read_text().splitlines()
@@ -136,7 +136,7 @@ def test_epochs_before_an_offset_go(
 def test_epochs_and_offsets_always_grow(
     tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, int, int]]
 ) -> None:
-    epochs = LeaderEpochs(tmp_path_factory.getbasetemp())
+    epochs = LeaderEpochFileCache(tmp_path_factory.getbasetemp())
     epochs.assign(0, 0)
     for step, epoch, offset in steps:
         if step == "assign":
@@ -147,7 +147,7 @@ def test_epochs_and_offsets_always_grow(
         assert found == sorted(found)
         for column in zip(*found, strict=True):
             assert len(set(column)) == len(found)
-        again = LeaderEpochs(epochs.directory)
+        again = LeaderEpochFileCache(epochs.directory)
         assert again.load()
         assert again.latest_epoch == epochs.latest_epoch
 
@@ -158,7 +158,7 @@ def test_epochs_and_offsets_always_grow(
 def test_epochs_are_read_as_they_were_written(tmp_path: Path) -> None:
     epochs_of(tmp_path, (2, 10), (4, 25)).save()
     assert (tmp_path / FILE).read_text() == "0\n2\n2 10\n4 25\n"
-    epochs = LeaderEpochs(tmp_path)
+    epochs = LeaderEpochFileCache(tmp_path)
     assert epochs.load()
     assert epochs.end_offset_for(3, 99) == (2, 25)
     epochs.assign(5, 30)
@@ -184,11 +184,11 @@ def test_nothing_is_written_when_nothing_changed(tmp_path: Path) -> None:
 
 
 def test_a_missing_file_is_no_file_without_epochs(tmp_path: Path) -> None:
-    assert not LeaderEpochs(tmp_path).load()
+    assert not LeaderEpochFileCache(tmp_path).load()
     epochs = epochs_of(tmp_path, (2, 10))
     epochs.clear()
     epochs.save()
-    assert LeaderEpochs(tmp_path).load()
+    assert LeaderEpochFileCache(tmp_path).load()
 
 
 def test_a_file_that_a_crash_tore_is_not_believed(tmp_path: Path) -> None:
@@ -196,7 +196,7 @@ def test_a_file_that_a_crash_tore_is_not_believed(tmp_path: Path) -> None:
     whole = (tmp_path / FILE).read_bytes()
     for end in range(len(whole)):
         (tmp_path / FILE).write_bytes(whole[:end])
-        epochs = LeaderEpochs(tmp_path)
+        epochs = LeaderEpochFileCache(tmp_path)
         assert not epochs.load(), whole[:end]
         assert epochs.latest_epoch == -1
 
@@ -217,7 +217,7 @@ def test_a_file_that_a_crash_tore_is_not_believed(tmp_path: Path) -> None:
 )
 def test_a_file_that_cannot_be_right_is_not_believed(tmp_path: Path, text: str) -> None:
     (tmp_path / FILE).write_text(text, encoding="latin-1")
-    assert not LeaderEpochs(tmp_path).load()
+    assert not LeaderEpochFileCache(tmp_path).load()
 
 
 def test_a_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:

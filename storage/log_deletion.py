@@ -15,7 +15,7 @@ from regent.core.model import TopicPartition
 from regent.storage.log_names import TO_DELETE, is_moved, out_of_use
 
 
-def take_out(
+def rename_log(
     directory: Path, topic_partition: TopicPartition, suffix: str, now_ms: int
 ) -> Path | None:
     """Rename a log so that nobody will load it, and return where it is now; None: it was absent.
@@ -31,7 +31,7 @@ def take_out(
     return moved
 
 
-def purge(directory: Path, now_ms: int, file_delete_delay_ms: int) -> int:
+def delete_renamed_logs(directory: Path, now_ms: int, file_delete_delay_ms: int) -> int:
     """Delete the logs whose time has come; return how many. Raises ``OSError``."""
     purged = 0
     with os.scandir(directory) as entries:

@@ -12,7 +12,7 @@ from pathlib import Path
 from regent.storage.log_file import LogFile
 
 
-class Verified:
+class ScrubState:
     """At first nothing is known, and a check is due. ``due_ms`` is of the wall clock."""
 
     __slots__ = ("_modified_ns", "due_ms")

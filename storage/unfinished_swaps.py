@@ -20,7 +20,7 @@ from regent.storage.log_names import (
 )
 
 
-def tidy_up(directory: Path) -> list[int]:
+def complete_swaps(directory: Path) -> list[int]:
     """Finish what was begun, and return where the segments begin, in ascending order.
 
     Raises ``OSError``, and ``StorageError`` when a file cannot be read.

@@ -55,7 +55,7 @@ class AppendedBatch(NamedTuple):
 
 
 @dataclass(slots=True)
-class ProducerEntry:
+class ProducerStateEntry:
     """What is known of one producer."""
 
     epoch: int
@@ -76,18 +76,18 @@ class ProducerEntry:
         return self.batches[-1].last_sequence if self.batches else NO_SEQUENCE
 
 
-class ProducerState:
+class ProducerStateManager:
     """The producers of one log. Not thread-safe."""
 
     def __init__(self, directory: Path, expiration_ms: int = PRODUCER_EXPIRATION_MS) -> None:
         self.directory = directory
         self._expiration_ms = expiration_ms
-        self._producers: dict[int, ProducerEntry] = {}
+        self._producers: dict[int, ProducerStateEntry] = {}
 
     def __len__(self) -> int:
         return len(self._producers)
 
-    def entry(self, producer_id: int) -> ProducerEntry | None:
+    def entry(self, producer_id: int) -> ProducerStateEntry | None:
         """Return what is known of a producer."""
         return self._producers.get(producer_id)
 
@@ -128,7 +128,7 @@ class ProducerState:
             return
         entry = self._producers.get(header.producer_id)
         if entry is None:
-            entry = ProducerEntry(header.producer_epoch, (), header.max_timestamp)
+            entry = ProducerStateEntry(header.producer_epoch, (), header.max_timestamp)
             self._producers[header.producer_id] = entry
         elif entry.epoch != header.producer_epoch:
             entry.epoch, entry.batches = header.producer_epoch, ()
@@ -249,7 +249,7 @@ def _check_next(header: BatchHeader, epoch: int, last_sequence: int) -> None:
         )
 
 
-def _encode(producers: dict[int, ProducerEntry]) -> bytes:
+def _encode(producers: dict[int, ProducerStateEntry]) -> bytes:
     """Write an entry for each batch, a producer's oldest first.
 
     Kafka writes one of its newest batch only, and takes the last of several that it reads: so it
@@ -271,7 +271,7 @@ def _encode(producers: dict[int, ProducerEntry]) -> bytes:
     return _PREFIX.pack(_VERSION, crc32c(body)) + body
 
 
-def _decode(data: bytes) -> dict[int, ProducerEntry]:
+def _decode(data: bytes) -> dict[int, ProducerStateEntry]:
     head = _PREFIX.size + _COUNT.size
     if len(data) < head:
         raise BadDataError(f"a producer snapshot of {len(data)} bytes")
@@ -280,7 +280,7 @@ def _decode(data: bytes) -> dict[int, ProducerEntry]:
     (count,) = _COUNT.unpack_from(body)
     if version != _VERSION or crc != crc32c(body) or len(data) != head + count * _ENTRY.size:
         raise BadDataError(f"a damaged producer snapshot of {count} entries")
-    producers: dict[int, ProducerEntry] = {}
+    producers: dict[int, ProducerStateEntry] = {}
     for fields in _ENTRY.iter_unpack(body[_COUNT.size :]):
         producer_id, epoch, *last, timestamp, coordinator_epoch, first_offset = fields
         sequence, offset, delta = last
@@ -288,7 +288,7 @@ def _decode(data: bytes) -> dict[int, ProducerEntry]:
         before = producers.get(producer_id)
         if before is not None and before.epoch == epoch:
             batches = (*before.batches[1 - BATCHES_TO_RETAIN :], *batches)
-        producers[producer_id] = ProducerEntry(
+        producers[producer_id] = ProducerStateEntry(
             epoch, batches, timestamp, coordinator_epoch, first_offset
         )
     return producers

@@ -25,7 +25,7 @@ _OFFSET = struct.Struct(">q")
 _FREE = bytes(16)
 
 
-class LogEnds:
+class LogEndOffsetFile:
     """The file, open for writing. Every method that writes may raise ``OSError``. The caller
     that adds or removes logs holds a lock.
     """
@@ -37,7 +37,7 @@ class LogEnds:
         self._free: list[int] = []
         self._count = 0
 
-    def read(self) -> NotedEnds | None:
+    def read(self) -> RecordedLogEndOffsets | None:
         """Return what is noted; None when there is no such file. Raises ``StorageError``."""
         try:
             data = self._path.read_bytes()
@@ -48,7 +48,7 @@ class LogEnds:
         whole = len(data) - len(data) % _ENTRY.size
         entries = dict(_ENTRY.iter_unpack(data[:whole]))
         entries.pop(_FREE, None)
-        return NotedEnds(entries)
+        return RecordedLogEndOffsets(entries)
 
     def begin(self, ends: Mapping[TopicPartition, int]) -> None:
         """Note where all logs there are end, in a new file. Raises ``StorageError``."""
@@ -92,7 +92,7 @@ class LogEnds:
             self._file = -1
 
 
-class NotedEnds:
+class RecordedLogEndOffsets:
     """What an earlier process noted."""
 
     def __init__(self, by_digest: dict[bytes, int]) -> None:

@@ -11,10 +11,10 @@ import pytest
 from regent.core.errors import StorageError
 from regent.core.log_config import LogConfig
 from regent.core.replica_logs import MAX_TIMESTAMP
-from regent.storage.leader_epochs import LeaderEpochs
-from regent.storage.log import Log
+from regent.storage.leader_epoch_file_cache import LeaderEpochFileCache
 from regent.storage.log_manager import LogManager
-from regent.storage.segment import Segment
+from regent.storage.log_segment import LogSegment
+from regent.storage.unified_log import UnifiedLog
 from tests.support.disk_logs import (
     BATCH_BYTES,
     T0,
@@ -35,7 +35,7 @@ HOUR_MS = 60 * 60 * 1000
 LONG = LogConfig(segment_ms=HOUR_MS)
 
 
-def test_the_files_of_a_log_are_kafkas(disk_log: Log):
+def test_the_files_of_a_log_are_kafkas(disk_log: UnifiedLog):
     fill(disk_log, 1)
     disk_log.close()
     assert sorted(path.name for path in disk_log.path.iterdir()) == [
@@ -54,14 +54,14 @@ def test_the_files_of_a_log_are_kafkas(disk_log: Log):
 # --- new segments ---------------------------------------------------------------------------------
 
 
-def test_a_full_segment_is_followed_by_another(disk_log: Log):
+def test_a_full_segment_is_followed_by_another(disk_log: UnifiedLog):
     fill(disk_log, 7)
     assert files(disk_log.path) == [".log", "3.log", "6.log"]
     assert values(disk_log) == numbered(0, 7)
     assert disk_log.size == 7 * BATCH_BYTES
 
 
-def test_a_segment_ends_by_the_time_of_its_records(disk_log: Log):
+def test_a_segment_ends_by_the_time_of_its_records(disk_log: UnifiedLog):
     disk_log.configure(LONG)
     send(disk_log, b"a")
     send(disk_log, b"b", timestamp_ms=TIMESTAMP_MS + HOUR_MS)
@@ -70,7 +70,7 @@ def test_a_segment_ends_by_the_time_of_its_records(disk_log: Log):
     assert files(disk_log.path) == [".log", "2.log"]
 
 
-def test_records_without_a_time_end_a_segment_by_the_clock(machine: Machine, disk_log: Log):
+def test_records_without_a_time_end_a_segment_by_the_clock(machine: Machine, disk_log: UnifiedLog):
     disk_log.configure(LONG)
     send(disk_log, b"a", timestamp_ms=-1)
     send(disk_log, b"b", timestamp_ms=-1)
@@ -90,14 +90,14 @@ def test_jitter_ends_segments_earlier_never_later(logs: LogManager):
     assert files(log.path) == [".log", "2.log"]
 
 
-def test_a_full_index_ends_a_segment(disk_log: Log):
+def test_a_full_index_ends_a_segment(disk_log: UnifiedLog):
     disk_log.configure(LogConfig(index_interval_bytes=1, segment_index_bytes=24))
     fill(disk_log, 8)
     assert len(files(disk_log.path)) > 1
     assert values(disk_log) == numbered(0, 8)
 
 
-def test_a_segment_ends_where_its_index_cannot_count_on(disk_log: Log):
+def test_a_segment_ends_where_its_index_cannot_count_on(disk_log: UnifiedLog):
     disk_log.configure(LogConfig())
     disk_log.append_as_follower(batch(b"a"))
     disk_log.append_as_follower(batch(b"b", base_offset=2**31 - 1))
@@ -106,7 +106,7 @@ def test_a_segment_ends_where_its_index_cannot_count_on(disk_log: Log):
     assert disk_log.log_end_offset == 2**31 + 1
 
 
-def test_an_append_is_in_one_segment_however_large(disk_log: Log):
+def test_an_append_is_in_one_segment_however_large(disk_log: UnifiedLog):
     fill(disk_log, 1)
     data = b"".join(batch(b"%04d" % i, base_offset=i) for i in range(1, 9))
     disk_log.append_as_follower(data)
@@ -116,7 +116,7 @@ def test_an_append_is_in_one_segment_however_large(disk_log: Log):
     assert values(disk_log) == numbered(0, 10)
 
 
-def test_a_gap_is_read_over(disk_log: Log):
+def test_a_gap_is_read_over(disk_log: UnifiedLog):
     fill(disk_log, 3)
     disk_log.append_as_follower(batch(b"late", base_offset=100))
     assert disk_log.log_end_offset == 101
@@ -127,7 +127,7 @@ def test_a_gap_is_read_over(disk_log: Log):
 
 
 @pytest.mark.parametrize("offset", range(8))
-def test_truncation_drops_segments_and_the_end_of_one(disk_log: Log, offset: int):
+def test_truncation_drops_segments_and_the_end_of_one(disk_log: UnifiedLog, offset: int):
     fill(disk_log, 8)
     disk_log.truncate_to(offset)
     assert disk_log.log_end_offset == offset
@@ -136,7 +136,7 @@ def test_truncation_drops_segments_and_the_end_of_one(disk_log: Log, offset: int
     assert values(disk_log) == numbered(0, 9)
 
 
-def test_files_of_dropped_segments_are_deleted_later(disk_log: Log):
+def test_files_of_dropped_segments_are_deleted_later(disk_log: UnifiedLog):
     fill(disk_log, 8)
     disk_log.truncate_to(1)
     assert files(disk_log.path) == [".log"]
@@ -145,7 +145,7 @@ def test_files_of_dropped_segments_are_deleted_later(disk_log: Log):
     assert files(disk_log.path, ".deleted") == []
 
 
-def test_a_log_that_begins_anew_has_one_segment(disk_log: Log):
+def test_a_log_that_begins_anew_has_one_segment(disk_log: UnifiedLog):
     fill(disk_log, 8)
     disk_log.truncate_fully_and_start_at(3)
     assert files(disk_log.path) == ["3.log"]
@@ -154,28 +154,28 @@ def test_a_log_that_begins_anew_has_one_segment(disk_log: Log):
     assert values(disk_log) == numbered(3, 5)
 
 
-def test_epochs_of_dropped_records_are_dropped_on_the_disk_as_well(disk_log: Log):
+def test_epochs_of_dropped_records_are_dropped_on_the_disk_as_well(disk_log: UnifiedLog):
     fill(disk_log, 2)
     fill(disk_log, 2, leader_epoch=7)
     disk_log.truncate_to(2)
-    known = LeaderEpochs(disk_log.path)
+    known = LeaderEpochFileCache(disk_log.path)
     assert known.load()
     assert known.latest_epoch == 0
 
 
 def test_what_is_truncated_while_it_is_flushed_is_not_taken_for_flushed(
-    disk_log: Log, monkeypatch: pytest.MonkeyPatch
+    disk_log: UnifiedLog, monkeypatch: pytest.MonkeyPatch
 ):
     fill(disk_log, 2)
-    flush = Segment.flush
+    flush = LogSegment.flush
 
-    def and_truncate(self: Segment) -> None:
+    def and_truncate(self: LogSegment) -> None:
         flush(self)
         disk_log.truncate_to(1)
         fill(disk_log, 1)
 
     with monkeypatch.context() as patches:
-        patches.setattr(Segment, "flush", and_truncate)
+        patches.setattr(LogSegment, "flush", and_truncate)
         disk_log.flush()
     assert disk_log.recovery_point == 0
 
@@ -183,14 +183,14 @@ def test_what_is_truncated_while_it_is_flushed_is_not_taken_for_flushed(
 # --- what is on the disk --------------------------------------------------------------------------
 
 
-def test_the_recovery_point_rises_when_all_is_flushed(disk_log: Log):
+def test_the_recovery_point_rises_when_all_is_flushed(disk_log: UnifiedLog):
     fill(disk_log, 8)
     assert disk_log.recovery_point == 0
     disk_log.flush()
     assert disk_log.recovery_point == 8
 
 
-def test_complete_segments_are_flushed_in_the_background(machine: Machine, disk_log: Log):
+def test_complete_segments_are_flushed_in_the_background(machine: Machine, disk_log: UnifiedLog):
     fill(disk_log, 3)
     disk_log.flush_if_due(machine.clock())
     assert disk_log.recovery_point == 0
@@ -199,7 +199,7 @@ def test_complete_segments_are_flushed_in_the_background(machine: Machine, disk_
     assert disk_log.recovery_point == 6
 
 
-def test_a_topic_says_how_long_records_may_be_unflushed(machine: Machine, disk_log: Log):
+def test_a_topic_says_how_long_records_may_be_unflushed(machine: Machine, disk_log: UnifiedLog):
     disk_log.configure(replace(THREE_A_SEGMENT, flush_ms=1_000))
     fill(disk_log, 1)
     machine.clock.now_ms += 999
@@ -221,14 +221,14 @@ def test_a_topic_says_how_many_records_may_be_unflushed(logs: LogManager):
     assert ends == [(0, 0), (2, 2), (2, 2), (4, 4)]
 
 
-def test_truncation_lowers_the_recovery_point(disk_log: Log):
+def test_truncation_lowers_the_recovery_point(disk_log: UnifiedLog):
     fill(disk_log, 8)
     disk_log.flush()
     disk_log.truncate_to(4)
     assert disk_log.recovery_point == 4
 
 
-def test_segments_on_the_disk_that_go_are_no_longer_believed_to_be_there(disk_log: Log):
+def test_segments_on_the_disk_that_go_are_no_longer_believed_to_be_there(disk_log: UnifiedLog):
     fill(disk_log, 8)
     disk_log.flush()
     disk_log.truncate_to(2)
@@ -239,7 +239,7 @@ def test_segments_on_the_disk_that_go_are_no_longer_believed_to_be_there(disk_lo
 # --- ends -----------------------------------------------------------------------------------------
 
 
-def test_a_closed_log_is_refused_and_its_directory_is_fine(disk_log: Log):
+def test_a_closed_log_is_refused_and_its_directory_is_fine(disk_log: UnifiedLog):
     fill(disk_log, 1)
     disk_log.close()
     uses: list[Callable[[], object]] = [
@@ -254,7 +254,7 @@ def test_a_closed_log_is_refused_and_its_directory_is_fine(disk_log: Log):
     assert not disk_log.directory.is_offline
 
 
-def test_records_stay_readable_when_their_segment_goes(disk_log: Log):
+def test_records_stay_readable_when_their_segment_goes(disk_log: UnifiedLog):
     fill(disk_log, 7)
     records = disk_log.read(0, 1000, 7, at_least_one=True)
     before = bytes(records.read())
@@ -263,7 +263,7 @@ def test_records_stay_readable_when_their_segment_goes(disk_log: Log):
     assert bytes(records.read()) == before
 
 
-def test_segments_that_nobody_reads_any_more_hold_no_file(logs: LogManager, disk_log: Log):
+def test_segments_that_nobody_reads_any_more_hold_no_file(logs: LogManager, disk_log: UnifiedLog):
     fill(disk_log, 8)
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(2):
@@ -273,7 +273,7 @@ def test_segments_that_nobody_reads_any_more_hold_no_file(logs: LogManager, disk
         assert len(os.listdir("/proc/self/fd")) == before - 2
 
 
-def test_the_greatest_time_is_found_in_any_segment(disk_log: Log):
+def test_the_greatest_time_is_found_in_any_segment(disk_log: UnifiedLog):
     for offset in range(7):
         send(disk_log, b"0000", timestamp_ms=TIMESTAMP_MS + (100 if offset == 4 else offset))
     found = disk_log.offset_of_timestamp(MAX_TIMESTAMP, 7)

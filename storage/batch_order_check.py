@@ -14,7 +14,7 @@ from regent.storage.log_file import CorruptSegmentError
 from regent.storage.record_batch import BatchHeader, PlacedBatch
 
 
-def in_order(
+def check_order(
     batches: Iterable[PlacedBatch], path: Path, lowest: int, end_offset: int
 ) -> Iterator[PlacedBatch]:
     """Yield the batches of the file ``path`` that are where they belong.

@@ -7,11 +7,11 @@ others. Only compaction leaves gaps between segments that are no holes.
 
 from __future__ import annotations
 
-from regent.storage.batch_order import in_order
+from regent.storage.batch_order_check import check_order
 from regent.storage.log_contents import LogContents
 from regent.storage.log_file import CorruptSegmentError, LogFile
+from regent.storage.log_segment import LogSegment
 from regent.storage.record_batch import INT32_MAX
-from regent.storage.segment import Segment
 
 
 def check_first_segment(contents: LogContents) -> None:
@@ -24,7 +24,7 @@ def check_first_segment(contents: LogContents) -> None:
         raise CorruptSegmentError(_missing(contents, start, first))
 
 
-def check_segments_meet(contents: LogContents) -> None:
+def check_no_segment_is_missing(contents: LogContents) -> None:
     """Raise ``CorruptSegmentError`` at the first hole; note that a log is compacted if it is.
 
     Damage is not looked for: a segment whose end cannot be read is left to who verifies it.
@@ -40,10 +40,10 @@ def check_segments_meet(contents: LogContents) -> None:
             continue
         if end < after.base_offset:
             contents.is_compacted = _was_compacted(contents)
-            check_meets(contents, end, after)
+            check_next_segment(contents, end, after)
 
 
-def check_meets(contents: LogContents, end: int, after: Segment) -> None:
+def check_next_segment(contents: LogContents, end: int, after: LogSegment) -> None:
     """Raise ``CorruptSegmentError`` if a segment does not begin at ``end`` of the one before.
 
     More offsets than one segment can hold are missing in compacted logs only.
@@ -59,11 +59,11 @@ def _missing(contents: LogContents, start: int, end: int) -> str:
     )
 
 
-def _end_in_order(segment: Segment, end_offset: int) -> int:
+def _end_in_order(segment: LogSegment, end_offset: int) -> int:
     """Return where a segment ends by all of its headers, as the last one may be damaged."""
     end = segment.base_offset
     batches = LogFile(segment.path).batches(0, segment.size)
-    for _, header in in_order(batches, segment.path, segment.base_offset, end_offset):
+    for _, header in check_order(batches, segment.path, segment.base_offset, end_offset):
         end = header.next_offset
     return end
 
