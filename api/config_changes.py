@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
 from regent.api.configs import Resource, ResourceType
-from regent.api.replies import Replies, Reply
+from regent.api.replies import AwaitedReply, Replies
 from regent.core.admin.admin_requests import TopicService
 from regent.core.errors import ApiError, Errors
 from regent.core.protocol.topics import (
@@ -44,7 +44,7 @@ def config_change_apis(service: TopicService) -> Sequence[KafkaApi]:
         )
         outcomes: Sequence[TopicOutcome] = ()
         if topics:
-            reply: Reply[Sequence[TopicOutcome]] = replies.new()
+            reply: AwaitedReply[Sequence[TopicOutcome]] = replies.new()
             service.ask(AlterTopicConfigsRequest(topics, 0, validate_only), reply.give)
             outcomes = await reply.wait()
         results = {o.topic: ApiError(o.error_code, o.message) for o in outcomes}

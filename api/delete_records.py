@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
-from regent.api.replies import Replies, Reply, monotonic_ms
+from regent.api.replies import AwaitedReply, Replies, monotonic_ms
 from regent.core.errors import Errors
 from regent.core.model import TopicPartition
 from regent.core.protocol.client import DeletedRecords
@@ -50,7 +50,7 @@ def delete_records_apis(deleter: RecordDeleter) -> Sequence[KafkaApi]:
             for topic, partitions in topics
             for number, offset in partitions
         }
-        reply: Reply[_Deleted] = replies.new()
+        reply: AwaitedReply[_Deleted] = replies.new()
         operation = deleter.delete_records(offsets, monotonic_ms(), reply.give)
         deleted = await reply.wait_for(operation, max(timeout_ms, 0), deleter.expire)
         return _encode(topics, deleted)

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from typing import Final, NamedTuple, Protocol
 
 from regent.api.record_validation import InvalidRecordsError, is_quick, validate
-from regent.api.replies import Replies, Reply, monotonic_ms
+from regent.api.replies import AwaitedReply, Replies, monotonic_ms
 from regent.core.errors import Errors
 from regent.core.model import TopicPartition
 from regent.core.protocol.client import ACKS_NONE, ProducedPartition
@@ -171,7 +171,7 @@ class _Produce:
         self,
         asked: _Asked,
         refused: Mapping[TopicPartition, ProducedPartition],
-        reply: Reply[Mapping[TopicPartition, ProducedPartition]],
+        reply: AwaitedReply[Mapping[TopicPartition, ProducedPartition]],
         operation: DelayedOperation | None,
     ) -> KafkaAnswer:
         produced = await reply.wait_for(operation, asked.timeout_ms, self._target.expire)

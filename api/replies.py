@@ -33,11 +33,11 @@ class Replies:
         self._arrived: deque[Callable[[], None]] = deque()
         self._is_woken = False
 
-    def new(self) -> Reply[Any]:
+    def new(self) -> AwaitedReply[Any]:
         """Return a reply to wait for; on the loop's thread."""
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
-        return Reply(self)
+        return AwaitedReply(self)
 
     def run(self, call: Callable[[], None]) -> None:
         """Run ``call`` on the loop: at once when this is its thread, else soon; never raises."""
@@ -56,7 +56,7 @@ class Replies:
             self._arrived.popleft()()
 
 
-class Reply(Generic[T]):
+class AwaitedReply(Generic[T]):
     """One answer, given once by any thread with ``give``."""
 
     __slots__ = ("_replies", "_value", "_waiter")

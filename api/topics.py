@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from regent.api.replies import Replies, Reply
+from regent.api.replies import AwaitedReply, Replies
 from regent.core.admin.admin_requests import TopicService
 from regent.core.errors import Errors
 from regent.core.protocol.topics import (
@@ -43,7 +43,7 @@ def topic_apis(admin: TopicService) -> Sequence[KafkaApi]:
         encode: Callable[[Sequence[TopicOutcome], int], KafkaAnswer],
     ) -> KafkaHandler:
         async def handle(request: KafkaRequest) -> KafkaAnswer:
-            reply: Reply[Sequence[TopicOutcome]] = replies.new()
+            reply: AwaitedReply[Sequence[TopicOutcome]] = replies.new()
             admin.ask(decode(Reader(request.body)), reply.give)
             return encode(await reply.wait(), request.api_version)
 

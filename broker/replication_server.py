@@ -16,7 +16,7 @@ from regent.core.errors import Errors
 from regent.core.protocol.broker import FetchRequest, FetchResponse
 from regent.core.replication.delayed_operation import DelayedOperation
 from regent.core.replication.replica_manager import ReplicaManager
-from regent.transport.server import IncomingRequest, Reply
+from regent.transport.server import IncomingRequest, WireReply
 
 logger = logging.getLogger(__name__)
 
@@ -71,7 +71,7 @@ class _Answer:
     call as well would be garbage that only the collector finds, some twenty minutes later.
     """
 
-    def __init__(self, reply: Reply, reaper: Scheduler) -> None:
+    def __init__(self, reply: WireReply, reaper: Scheduler) -> None:
         self._reply = reply
         self._reaper = reaper
         self._expiry: Handle | None = None

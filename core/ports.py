@@ -25,11 +25,11 @@ from regent.core.protocol.control import TopicId
 
 
 @dataclass(frozen=True, slots=True)
-class ControllerZNode:
+class ControllerRegistration:
     """``/controller`` as read.
 
-    ``broker_id`` is -1 when the data cannot be understood: whoever wrote it, the node is held by
-    the session ``ephemeral_owner`` (0: by none, it was not written by an election).
+    ``broker_id`` is -1 when the data cannot be decoded. An election creates the node as ephemeral;
+    a node that is not ephemeral was written by someone else.
     """
 
     broker_id: BrokerId
@@ -99,7 +99,7 @@ class ControllerStore(Protocol):
 
     # --- election ---
 
-    def read_controller(self) -> ControllerZNode | None:
+    def read_controller(self) -> ControllerRegistration | None:
         """Read ``/controller`` and watch it, whether it exists or not."""
         ...
 

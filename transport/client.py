@@ -34,7 +34,7 @@ from regent.transport.sockets import (
     FLUSH_MS,
     QUEUED_MESSAGES,
     Context,
-    Message,
+    ReceivedFrames,
     connect_to,
     open_monitor,
     open_socket,
@@ -119,7 +119,7 @@ class _Link:
         self.dealer.send_multipart(frames, zmq.NOBLOCK, copy=False)
         self.unanswered += 1
 
-    def receive(self) -> Message | None:
+    def receive(self) -> ReceivedFrames | None:
         """Return a message that has arrived, if there is one."""
         message = receive_message(self.dealer)
         if message is not None:

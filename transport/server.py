@@ -114,7 +114,7 @@ class RejectedFrames:
             )
 
 
-class Reply:
+class WireReply:
     """Answers one request, once, from any thread; one that is forgotten answers with an error."""
 
     def __init__(
@@ -171,7 +171,7 @@ class IncomingRequest:
     correlation_id: int
     client_id: str
     body: Request
-    reply: Reply
+    reply: WireReply
 
 
 class _RefusalError(Exception):
@@ -331,7 +331,7 @@ class ControlServer:
             body = codec.decode_request_body(api_key, *frames)
         except BadDataError as error:
             raise _RefusalError(Rejection.BAD_BODY, error, Errors.INVALID_REQUEST) from None
-        reply = Reply(
+        reply = WireReply(
             api_key, header.correlation_id, functools.partial(self._deliver, message.route)
         )
         self._outstanding += 1

@@ -65,7 +65,7 @@ _OPTIONS_OF_KIND: Final = {
 }
 
 
-class Message(NamedTuple):
+class ReceivedFrames(NamedTuple):
     """The frames of a message, large ones where ZeroMQ has them.
 
     The first few only, when it is beyond the limits.
@@ -132,7 +132,7 @@ def open_monitor(context: Context, socket: Socket, events: int) -> Socket:
     return monitor
 
 
-def receive_message(socket: Socket) -> Message | None:
+def receive_message(socket: Socket) -> ReceivedFrames | None:
     """Return the next message that has arrived, ``None`` if there is none; never blocks."""
     frames: list[RecordBytes] = []
     size = 0
@@ -145,6 +145,6 @@ def receive_message(socket: Socket) -> Message | None:
             if is_complete:
                 frames.append(frame.bytes if len(frame) < LARGE_BYTES else frame.buffer)
             if not frame.more:
-                return Message(frames, is_complete)
+                return ReceivedFrames(frames, is_complete)
     except zmq.Again:
         return None

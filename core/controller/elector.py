@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from regent.core.errors import BadDataError, ControllerMovedError
 from regent.core.model import MAX_CONTROLLER_EPOCH, BrokerId
-from regent.core.ports import ControllerEpoch, ControllerStore, ControllerZNode
+from regent.core.ports import ControllerEpoch, ControllerRegistration, ControllerStore
 
 log = logging.getLogger(__name__)
 
@@ -115,7 +115,7 @@ class Elector:
             self._broker_id, current, now_ms, obeyed_epoch=obeyed
         )
 
-    def _delete_unusable(self, controller: ControllerZNode) -> None:
+    def _delete_unusable(self, controller: ControllerRegistration) -> None:
         log.warning(
             "[Controller id=%d] deleting /controller: it names %d, but %s",
             self._broker_id,
@@ -133,7 +133,7 @@ class Elector:
         except ControllerMovedError:
             log.info("[Controller id=%d] somebody was elected meanwhile", self._broker_id)
 
-    def _note(self, controller: ControllerZNode | None) -> None:
+    def _note(self, controller: ControllerRegistration | None) -> None:
         if controller is None or not controller.is_ephemeral:
             self.active_controller_id = NO_CONTROLLER
         elif controller.broker_id == self._broker_id and not controller.is_own_session:

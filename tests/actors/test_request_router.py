@@ -30,7 +30,7 @@ from regent.core.protocol.topics import (
 )
 from regent.core.replication.metadata_cache import MetadataCache
 from regent.transport import codec
-from regent.transport.server import IncomingRequest, Reply
+from regent.transport.server import IncomingRequest, WireReply
 from regent.zk.stores.topic_store import ZkTopicStore
 from tests.support.fake_zookeeper import FakeZooKeeper
 from tests.support.stage import TIMEOUT_S, FixedTopicIds, Stage
@@ -77,7 +77,7 @@ def answer(
         answered.set()
 
     api_key = codec.encode_request(body).api_key
-    reply = Reply(api_key, correlation_id, deliver)
+    reply = WireReply(api_key, correlation_id, deliver)
     router(IncomingRequest(api_key, HEADER, correlation_id, client_id, body, reply))
     assert answered.wait(TIMEOUT_S)
     return codec.decode_response_body(api_key, *frames[0][1:])
@@ -110,7 +110,7 @@ def test_who_cannot_answer_between_sessions_is_asked_again() -> None:
         1,
         "controller-3",
         UpdateMetadataRequest((), ()),
-        Reply(ApiKey.UPDATE_METADATA, 1, answers.append),
+        WireReply(ApiKey.UPDATE_METADATA, 1, answers.append),
     )
     give_answer(request, SessionExpiredError("there is no session"))
     ((header,),) = answers  # and no body: such a request is sent again as it is

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from regent.api.replies import Replies, Reply
+from regent.api.replies import AwaitedReply, Replies
 from regent.core.replication.delayed_operation import Answer, DelayedOperation
 
 WAIT_S = 10
@@ -75,7 +75,7 @@ def test_an_answer_of_another_thread_wakes_who_waits():
 def test_a_burst_of_answers_wakes_the_loop_once():
     async def main(loop: CountingLoop) -> None:
         replies = Replies()
-        burst: list[Reply[int]] = [replies.new() for _ in range(1000)]
+        burst: list[AwaitedReply[int]] = [replies.new() for _ in range(1000)]
 
         def answer() -> None:
             for number, reply in enumerate(burst):
@@ -109,7 +109,7 @@ def test_answers_from_many_threads_all_arrive():
 
 def test_an_operation_expires_when_its_time_is_up():
     async def main(loop: CountingLoop) -> None:
-        reply: Reply[str] = Replies().new()
+        reply: AwaitedReply[str] = Replies().new()
         operation = Operation([])
         expired: list[DelayedOperation] = []
 
@@ -125,7 +125,7 @@ def test_an_operation_expires_when_its_time_is_up():
 
 def test_an_operation_that_is_answered_does_not_expire():
     async def main(loop: CountingLoop) -> None:
-        reply: Reply[str] = Replies().new()
+        reply: AwaitedReply[str] = Replies().new()
         expired: list[DelayedOperation] = []
         loop.call_soon(reply.give, "in time")
 
@@ -141,7 +141,7 @@ def test_an_operation_that_is_answered_does_not_expire():
 
 def test_an_operation_nobody_waits_for_any_more_is_given_up():
     async def main(loop: CountingLoop) -> None:
-        reply: Reply[str] = Replies().new()
+        reply: AwaitedReply[str] = Replies().new()
         operation = Operation([])
         expired: list[DelayedOperation] = []
 
@@ -160,7 +160,7 @@ def test_an_operation_nobody_waits_for_any_more_is_given_up():
 
 
 def test_an_answer_that_comes_after_the_loop_ended_is_nobodys():
-    kept: list[Reply[int]] = []
+    kept: list[AwaitedReply[int]] = []
 
     async def main(loop: CountingLoop) -> None:
         kept.append(Replies().new())

@@ -50,8 +50,7 @@ from regent.transport.codec import (
     decode_request_body,
     decode_response_body,
 )
-from regent.transport.server import IncomingRequest
-from regent.transport.server import Reply as WireReply
+from regent.transport.server import IncomingRequest, WireReply
 from regent.zk.client.operations import WatchEvent
 from regent.zk.stores.controller_store import ZkControllerStore
 from regent.zk.stores.watches import controller_event

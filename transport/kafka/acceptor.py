@@ -10,7 +10,7 @@ from typing import Final
 
 from regent.transport.descriptors import Descriptors
 from regent.transport.kafka.api import KafkaApi
-from regent.transport.kafka.connection import Connection, KafkaLimits, ListenerParts
+from regent.transport.kafka.connection import KafkaConnection, KafkaLimits, ListenerParts
 from regent.transport.kafka.connection_quotas import AddressQuotas
 from regent.transport.kafka.metrics import Closed, ListenerMetrics
 from regent.transport.kafka.request_memory import RequestMemory
@@ -48,7 +48,7 @@ class Acceptor:
         self._name = name
         self._quotas = quotas
         self._descriptors = descriptors
-        self._connections: set[Connection] = set()
+        self._connections: set[KafkaConnection] = set()
         self._is_full = False
         self._is_ending = False
         self._parts = ListenerParts(
@@ -123,12 +123,12 @@ class Acceptor:
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        connection = Connection(sock, client_host, self._parts)
+        connection = KafkaConnection(sock, client_host, self._parts)
         self._connections.add(connection)
         self._metrics.connections = len(self._connections)
         connection.open()
 
-    def _forget(self, connection: Connection) -> None:
+    def _forget(self, connection: KafkaConnection) -> None:
         self._connections.discard(connection)
         self._quotas.release(connection.client_host)
         self._metrics.connections = len(self._connections)

@@ -75,7 +75,7 @@ class ListenerParts:
     metrics: ListenerMetrics
     memory: RequestMemory
     turns: Turns
-    on_closed: Callable[[Connection], None]
+    on_closed: Callable[[KafkaConnection], None]
 
 
 class _UnsupportedRequestError(Exception):
@@ -95,7 +95,7 @@ class _Exchange:
         self.is_done = False
 
 
-class Connection:
+class KafkaConnection:
     """Lives on the event loop's thread; ``sock`` does not block and belongs to it."""
 
     def __init__(self, sock: socket.socket, client_host: str, parts: ListenerParts) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Protocol, TypeVar
 
 from regent.core.errors import RegentError, UnreadableError
-from regent.zk.client.connection import Reply
+from regent.zk.client.connection import ZkReply
 from regent.zk.client.operations import MultiResult, UnreadableZnode, Znode, why_unreadable
 from regent.zk.client.requests import (
     Answer,
@@ -24,9 +24,9 @@ from regent.zk.client.requests import (
     Multi,
     MultiRead,
     ReadRefused,
-    Request,
     RequestRefusedError,
     SetWatches,
+    ZkRequest,
     decode_children,
     decode_multi_read,
     decode_znode,
@@ -46,7 +46,7 @@ _MAX_GROWTH = 4
 _AIM_ANSWER_BYTES = 2 * 1024 * 1024
 
 T = TypeVar("T")
-R = TypeVar("R", bound=Request)
+R = TypeVar("R", bound=ZkRequest)
 
 
 class UnimplementedByServerError(RegentError):
@@ -60,12 +60,12 @@ class Channel(Protocol):
     """False once a server turned out not to know SetWatches."""
 
     def send(
-        self, request: Request, on_answer: Callable[[Answer | None], None] | None = None
-    ) -> Reply:
+        self, request: ZkRequest, on_answer: Callable[[Answer | None], None] | None = None
+    ) -> ZkReply:
         """Put a request on the wire, once there are few enough in flight."""
         ...
 
-    def receive(self, reply: Reply) -> Answer | None:
+    def receive(self, reply: ZkReply) -> Answer | None:
         """Wait for an answer; None means that the node is absent.
 
         Raises ``ConnectionLossError``, ``SessionExpiredError``, ``UnimplementedByServerError``,
@@ -132,7 +132,7 @@ class BulkOperations:
             if self._channel.receive(reply) is None:
                 return None
 
-    def _get_and_watch(self, path: str) -> Reply:
+    def _get_and_watch(self, path: str) -> ZkReply:
         return self._channel.send(
             GetData(path, watch=True), lambda _: self._watches.add(data=[path])
         )
@@ -189,7 +189,7 @@ class BulkOperations:
         return [self._received(reply, decode) for reply in replies]
 
     def _received(
-        self, reply: Reply, decode: Callable[[bytes, int], tuple[T, int]]
+        self, reply: ZkReply, decode: Callable[[bytes, int], tuple[T, int]]
     ) -> T | ReadRefused | None:
         """Return what one read came to."""
         try:
@@ -226,7 +226,7 @@ class BulkOperations:
         self, requests: Iterable[R], window: int = WRITE_WINDOW
     ) -> Iterator[tuple[R, Answer | None]]:
         """Send requests, a few in flight, and yield each with its answer, in order."""
-        in_flight: deque[tuple[R, Reply]] = deque()
+        in_flight: deque[tuple[R, ZkReply]] = deque()
         for request in requests:
             in_flight.append((request, self._channel.send(request)))
             if len(in_flight) == window:

@@ -28,11 +28,11 @@ from kazoo.retry import KazooRetry
 from regent.core.errors import SessionExpiredError
 from regent.zk.client.bulk import UnimplementedByServerError, set_watches_requests
 from regent.zk.client.connection import (
-    Connection,
     PollHandler,
-    Reply,
     RequiredWrite,
     SessionCredentials,
+    ZkConnection,
+    ZkReply,
     kazoo_log,
 )
 from regent.zk.client.operations import ConnectionLossError, WatchEvent, ZkError
@@ -40,8 +40,8 @@ from regent.zk.client.requests import (
     Answer,
     CloseSession,
     Exists,
-    Request,
     RequestRefusedError,
+    ZkRequest,
     absolute,
     error_name,
 )
@@ -107,7 +107,7 @@ class SessionChannel:
         self._end = ""  # why it is LOST
         self._changed = threading.Condition()
         self._release = threading.Lock()
-        self._outstanding: set[Reply] = set()
+        self._outstanding: set[ZkReply] = set()
         self._window = threading.BoundedSemaphore(MAX_IN_FLIGHT)
         self._suspension: threading.Timer | None = None
         # What the watches were good up to when the connection dropped, until all are armed again.
@@ -124,7 +124,7 @@ class SessionChannel:
             logger=kazoo_log,
         )
         self.chroot: str = self._kazoo.chroot
-        self._connection = Connection(self._kazoo, self._kazoo._conn_retry.copy(), self)
+        self._connection = ZkConnection(self._kazoo, self._kazoo._conn_retry.copy(), self)
         self._kazoo._connection = self._connection
         self._kazoo.add_listener(self._kazoo_state_changed)
 
@@ -148,7 +148,7 @@ class SessionChannel:
         self._on_state = None
         confirmed = False
         if self.state is ConnectionState.CONNECTED:
-            reply = Reply()
+            reply = ZkReply()
             self._kazoo._stopped.set()
             self._kazoo._call(CloseSession(), reply)
             try:
@@ -199,15 +199,15 @@ class SessionChannel:
     # ---- requests -------------------------------------------------------------------------------
 
     def send(
-        self, request: Request, on_answer: Callable[[Answer | None], None] | None = None
-    ) -> Reply:
+        self, request: ZkRequest, on_answer: Callable[[Answer | None], None] | None = None
+    ) -> ZkReply:
         """Put a request on the wire, once there are few enough in flight.
 
         ``on_answer`` runs on the I/O thread. Raises ``SessionExpiredError``.
         """
         if not self._window.acquire(timeout=REQUEST_TIMEOUT_S):
             raise ConnectionLossError(f"{MAX_IN_FLIGHT} requests stayed unanswered")
-        reply = Reply(on_answer)
+        reply = ZkReply(on_answer)
         with self._changed:
             if self.state is ConnectionState.LOST:
                 self._window.release()
@@ -217,7 +217,7 @@ class SessionChannel:
         self._kazoo._call(request, reply)
         return reply
 
-    def receive(self, reply: Reply) -> Answer | None:
+    def receive(self, reply: ZkReply) -> Answer | None:
         """Wait for an answer; None means that the node is absent.
 
         Raises ``ConnectionLossError``, ``SessionExpiredError``, ``UnimplementedByServerError``,
@@ -269,7 +269,7 @@ class SessionChannel:
         """ZooKeeper was given older data while the connection was away: these are another's."""
         self._lose("ZooKeeper's data are older than what was seen in it")
 
-    def requests_on_connect(self) -> Sequence[tuple[Request, Reply]]:
+    def requests_on_connect(self) -> Sequence[tuple[ZkRequest, ZkReply]]:
         """Return the requests that arm all watches again, as of when the connection dropped.
 
         Until the last of them is answered the old zxid is kept: a connection that drops half way
@@ -282,7 +282,7 @@ class SessionChannel:
             self._fire_all()
             return ()
         requests = [
-            (request, Reply())
+            (request, ZkReply())
             for request in set_watches_requests(self._rearm_zxid, self.watches.armed())
         ]
         for _, reply in requests:

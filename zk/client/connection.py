@@ -22,7 +22,7 @@ from kazoo.protocol.serialization import Connect, Watch
 from kazoo.retry import KazooRetry
 
 from regent.zk.client.operations import ZkError
-from regent.zk.client.requests import Answer, Exists, Request, decode_stat
+from regent.zk.client.requests import Answer, Exists, ZkRequest, decode_stat
 
 # One line an attempt while a server is away would be all that is ever logged.
 kazoo_log = logging.getLogger("regent.zk.kazoo")
@@ -43,7 +43,7 @@ class SessionCredentials(NamedTuple):
         return f"SessionCredentials({self.session_id:#x}, ...)"
 
 
-class Reply(Future[Answer | None]):
+class ZkReply(Future[Answer | None]):
     """The answer to one request, filled in by kazoo on its I/O thread.
 
     ``on_answer`` runs on that thread before anything that follows on the wire is read. kazoo may
@@ -93,7 +93,7 @@ class ConnectionObserver(Protocol):
         """The server has data in which the required write has not been made."""
         ...
 
-    def requests_on_connect(self) -> Sequence[tuple[Request, Reply]]:
+    def requests_on_connect(self) -> Sequence[tuple[ZkRequest, ZkReply]]:
         """Return what must be on the wire before any other request."""
         ...
 
@@ -200,7 +200,7 @@ class PollHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo is
         self.drop()
 
 
-class Connection(ConnectionHandler):  # type: ignore[misc]  # kazoo is untyped
+class ZkConnection(ConnectionHandler):  # type: ignore[misc]  # kazoo is untyped
     """kazoo's connection, with re-armed watches ahead of all requests, and a lease.
 
     The lease runs from the moment at which a request was *sent* that has been answered since: the

@@ -84,7 +84,7 @@ def _strings(texts: Sequence[str]) -> bytes:
 _OPEN_ACL_UNSAFE = _INT.pack(1) + _INT.pack(31) + _string("world") + _string("anyone")
 
 
-class Request:
+class ZkRequest:
     """What kazoo's connection needs of a request: an opcode, a body, a way to take the answer."""
 
     __slots__ = ("body",)
@@ -103,7 +103,7 @@ class Request:
         return buffer, offset
 
 
-class Sync(Request):
+class Sync(ZkRequest):
     """Have the server catch up with the leader of its ensemble before it answers."""
 
     __slots__ = ()
@@ -113,7 +113,7 @@ class Sync(Request):
         super().__init__(_string(path))
 
 
-class _ReadRequest(Request):
+class _ReadRequest(ZkRequest):
     __slots__ = ("path",)
 
     def __init__(self, path: str, *, watch: bool) -> None:
@@ -145,7 +145,7 @@ class GetChildren(_ReadRequest):
 BulkRead: TypeAlias = type[GetData] | type[GetChildren]
 
 
-class MultiRead(Request):
+class MultiRead(ZkRequest):
     """Many reads (all GetData or all GetChildren) in one request. They cannot arm watches."""
 
     __slots__ = ("count",)
@@ -158,7 +158,7 @@ class MultiRead(Request):
         self.count = len(paths)
 
 
-class SetWatches(Request):
+class SetWatches(ZkRequest):
     """Arm watches; those on nodes that changed after ``zxid`` fire at once, before the answer."""
 
     __slots__ = ()
@@ -186,7 +186,7 @@ class CloseSession(Close):  # type: ignore[misc]  # kazoo is untyped
         return buffer, offset
 
 
-class Multi(Request):
+class Multi(ZkRequest):
     """Conditional operations applied together or not at all.
 
     Raises ``RequestTooLargeError`` when they do not fit into one request.

@@ -55,7 +55,7 @@ class ZooKeeperStartError(RegentError):
     """The server did not start; the message is one line that says why."""
 
 
-class Peer(NamedTuple):
+class QuorumPeer(NamedTuple):
     """One member of an ensemble and the ports its members talk to each other on."""
 
     server_id: int
@@ -78,7 +78,7 @@ class EmbeddedZooKeeper:
         port: int = 0,
         client_host: str = LOOPBACK,
         server_id: int | None = None,
-        peers: Sequence[Peer] = (),
+        peers: Sequence[QuorumPeer] = (),
         tick_time_ms: int = 500,
     ) -> None:
         self._data_dir = data_dir.absolute()
@@ -287,19 +287,19 @@ def server_of(data_dir: Path, port: int, host: str = LOOPBACK) -> EmbeddedZooKee
     )
 
 
-def _peer(data_dir: Path, server_id: int) -> Peer:
+def _peer(data_dir: Path, server_id: int) -> QuorumPeer:
     path = data_dir / PEER_FILE
     if path.exists():
         return _read_peer(path)
-    peer = Peer(server_id, *_free_ports(2))
+    peer = QuorumPeer(server_id, *_free_ports(2))
     data_dir.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(peer._asdict()))
     return peer
 
 
-def _read_peer(path: Path) -> Peer:
+def _read_peer(path: Path) -> QuorumPeer:
     try:
-        return Peer(**json.loads(path.read_text()))
+        return QuorumPeer(**json.loads(path.read_text()))
     except (ValueError, TypeError) as error:
         raise ZooKeeperStartError(
             f"{path} cannot be read ({error}): delete it if no member of the ensemble runs"

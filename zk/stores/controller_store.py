@@ -25,7 +25,7 @@ from regent.core.model import (
 )
 from regent.core.ports import (
     ControllerEpoch,
-    ControllerZNode,
+    ControllerRegistration,
     PartitionStates,
     TopicAssignment,
     WriteError,
@@ -75,7 +75,7 @@ class ZkControllerStore(
 
     # --- election ---
 
-    def read_controller(self) -> ControllerZNode | None:
+    def read_controller(self) -> ControllerRegistration | None:
         """Read ``/controller`` and watch it."""
         node = self._zookeeper.get(znodes.ControllerZNode.PATH, watch=True)
         if node is None:
@@ -85,7 +85,7 @@ class ZkControllerStore(
         except BadDataError:
             broker_id = -1
         owner = node.stat.ephemeral_owner
-        return ControllerZNode(broker_id, owner == self._zookeeper.session_id, owner != 0)
+        return ControllerRegistration(broker_id, owner == self._zookeeper.session_id, owner != 0)
 
     def read_controller_epoch(self) -> ControllerEpoch | None:
         """Read ``/controller_epoch``. Garbage counts as the epoch of a new cluster, as it does when

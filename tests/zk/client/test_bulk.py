@@ -12,7 +12,7 @@ from regent.zk.client.bulk import (
     set_watches_requests,
 )
 from regent.zk.client.channel import SessionChannel
-from regent.zk.client.connection import Reply
+from regent.zk.client.connection import ZkReply
 from regent.zk.client.operations import (
     Check,
     Committed,
@@ -26,7 +26,7 @@ from regent.zk.client.operations import (
     ZkError,
     Znode,
 )
-from regent.zk.client.requests import Answer, MultiRead, Request, SetWatches
+from regent.zk.client.requests import Answer, MultiRead, SetWatches, ZkRequest
 from regent.zk.client.watch_registry import ArmedWatches
 from regent.zk.client.zookeeper_client import ZooKeeperClient
 
@@ -53,7 +53,7 @@ class ObservedChannel:
         self,
         channel: SessionChannel,
         *,
-        on_send: Callable[[Request], None] = lambda _: None,
+        on_send: Callable[[ZkRequest], None] = lambda _: None,
         on_received: Callable[[], None] = lambda: None,
     ) -> None:
         self._channel = channel
@@ -61,12 +61,12 @@ class ObservedChannel:
         self._on_received = on_received
 
     def send(
-        self, request: Request, on_answer: Callable[[Answer | None], None] | None = None
-    ) -> Reply:
+        self, request: ZkRequest, on_answer: Callable[[Answer | None], None] | None = None
+    ) -> ZkReply:
         self._on_send(request)
         return self._channel.send(request, on_answer)
 
-    def receive(self, reply: Reply) -> Answer | None:
+    def receive(self, reply: ZkReply) -> Answer | None:
         answer = self._channel.receive(reply)
         self._on_received()
         return answer
@@ -174,7 +174,7 @@ def test_large_nodes_are_read_in_small_requests(
 ) -> None:
     sizes: list[int] = []
 
-    def record(request: Request) -> None:
+    def record(request: ZkRequest) -> None:
         if isinstance(request, MultiRead):
             sizes.append(request.count)
 

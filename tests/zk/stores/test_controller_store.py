@@ -17,7 +17,7 @@ from regent.core.model import (
     ReplicaAssignment,
     TopicPartition,
 )
-from regent.core.ports import ControllerEpoch, ControllerStore, ControllerZNode, WriteError
+from regent.core.ports import ControllerEpoch, ControllerRegistration, ControllerStore, WriteError
 from regent.zk.client.operations import ConnectionLossError, WatchEvent, WatchKind
 from regent.zk.client.requests import RequestRefusedError
 from regent.zk.client.session import SessionKeeper
@@ -109,14 +109,20 @@ def test_the_controllers_znode_as_read(server: FakeZooKeeperServer, broker: Brok
     other = Broker(server)
     other.store.register_controller(3, ControllerEpoch(7, 0), now_ms=5)
     assert broker.watches == [WatchEvent(WatchKind.CREATED, "/controller")]
-    assert store.read_controller() == ControllerZNode(3, is_own_session=False, is_ephemeral=True)
+    assert store.read_controller() == ControllerRegistration(
+        3, is_own_session=False, is_ephemeral=True
+    )
     own = other.store.read_controller()
-    assert own == ControllerZNode(3, is_own_session=True, is_ephemeral=True)
+    assert own == ControllerRegistration(3, is_own_session=True, is_ephemeral=True)
     server.put("/controller", b"garbage")
-    assert store.read_controller() == ControllerZNode(-1, is_own_session=False, is_ephemeral=True)
+    assert store.read_controller() == ControllerRegistration(
+        -1, is_own_session=False, is_ephemeral=True
+    )
     other.zookeeper.close()
     server.put("/controller", znodes.ControllerZNode.encode(4, 0))
-    assert store.read_controller() == ControllerZNode(4, is_own_session=False, is_ephemeral=False)
+    assert store.read_controller() == ControllerRegistration(
+        4, is_own_session=False, is_ephemeral=False
+    )
 
 
 def test_the_epoch_as_read(server: FakeZooKeeperServer, store: ZkControllerStore) -> None:
