@@ -1,7 +1,7 @@
 """CreateTopics, versions 2 to 4, DeleteTopics, versions 1 to 3, CreatePartitions, versions 0 and 1.
 
-Mirrors ``kafka.server.KafkaApis.handleCreateTopicsRequest`` and its kin. Any broker answers: what
-the controller has to decide is taken to it by ``TopicService``.
+Mirrors ``kafka.server.KafkaApis.handleCreateTopicsRequest`` and the like. Any broker answers:
+``TopicService`` forwards the request to the active controller's broker.
 """
 
 from __future__ import annotations

@@ -74,13 +74,13 @@ class BrokerTopicService:
             ZkTopicStore(zookeeper),
             topic_ids,
             is_controller,
+            self.placement,
             AdminSettings(
                 broker.num_partitions,
                 broker.default_replication_factor,
                 controller.delete_topic_enable,
                 topic_defaults={row.name: row.value for row in describe_topic({}, own)},
             ),
-            self.placement,
         )
         self._handler = start_actor(TopicRequestHandler, _START_TIMEOUT_S, self._broker_id, manager)
         self._channel = start_actor(

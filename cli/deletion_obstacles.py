@@ -1,4 +1,4 @@
-"""Why topics that shall be deleted are still there."""
+"""Why topics that are marked for deletion still exist."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from regent.zk.stores.admin_store import ZkAdminStore
 def deletion_obstacles(
     admin: ZkAdminStore, topics: Collection[str], controller: DescribeControllerResponse | None
 ) -> dict[str, str]:
-    """Return what each topic waits for; ``controller`` is what the controller said, if it did."""
+    """Return what each topic waits for; ``controller``: the controller's answer, if it answered."""
     live = read_live_brokers(admin)
     assignments = admin.topics.read_topics(topics)
     obstacles = {}

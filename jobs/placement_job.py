@@ -35,7 +35,6 @@ from regent.core.placement.replica_placer import (
     runs,
 )
 from regent.core.protocol.placement import PlacedPartition, PlaceTopicsRequest
-from regent.jobs.session import QUICK_START, spark_session
 
 _SLICE: Final = 4096  # partitions exploded from one row: bounds the array they are exploded from
 _ONE_TASK: Final = 200_000  # partitions up to which a second task costs more than it saves
@@ -100,17 +99,6 @@ def place_with_spark(spark: SparkSession, request: PlaceTopicsRequest) -> list[P
         PlacementError: the request cannot be satisfied; no job was run.
     """
     return _rows(placement_frame(spark, request).toArrow())
-
-
-def place_in_own_session(request: PlaceTopicsRequest) -> list[PlacedPartition]:
-    """Place like ``place_with_spark`` in a session made for it, which takes seconds.
-
-    Raises:
-        PlacementError, JavaNotFoundError, SparkFailedError
-    """
-    check(request)
-    with spark_session(app_name="regent-placement", jvm_options=QUICK_START) as spark:
-        return place_with_spark(spark, request)
 
 
 def placement_frame(spark: SparkSession, request: PlaceTopicsRequest) -> DataFrame:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, TypeAlias, TypeVar
 
-from regent.core.admin.admin_requests import LocalPlacer, NewTopic, TopicPlacer, TopicStore
+from regent.core.admin.admin_requests import NewTopic, TopicPlacer, TopicStore
 from regent.core.admin.topic_settings import TOPIC_SETTINGS, topic_config_problem
 from regent.core.admin.topic_validation import (
     TopicNames,
@@ -109,15 +109,15 @@ class AdminManager:
         store: TopicStore,
         topic_ids: TopicIds,
         is_controller: Callable[[], bool],
+        placer: TopicPlacer,
         settings: AdminSettings | None = None,
-        placer: TopicPlacer | None = None,
     ) -> None:
         self._cache = cache
         self._store = store
         self._topic_ids = topic_ids
         self._is_controller = is_controller
         self._settings = settings or AdminSettings()
-        self._placer = placer or LocalPlacer()
+        self._placer = placer
 
     def decide(self, request: TopicsRequest) -> TopicsResponse:
         """Validate, place and write; ``PendingAnswer`` waits for the cluster to follow.

@@ -13,7 +13,6 @@ from typing import NamedTuple, Protocol, TypeAlias
 
 from regent.core.errors import ApiError, BadDataError, Errors
 from regent.core.model import NO_LEADER, ReplicaAssignment, TopicPartition
-from regent.core.placement.replica_placer import place
 from regent.core.ports import TopicAssignment
 from regent.core.protocol.control import TopicId
 from regent.core.protocol.placement import PlaceTopicsRequest, PlaceTopicsResponse
@@ -56,19 +55,6 @@ class TopicPlacer(Protocol):
     def warming(self) -> str:
         """Return what the service is starting with; empty if it is ready, or cannot place."""
         ...
-
-
-class LocalPlacer:
-    """Implements ``TopicPlacer`` without a service."""
-
-    def place(self, request: PlaceTopicsRequest, *, use_service: bool) -> PlaceTopicsResponse:
-        """Place in this process."""
-        del use_service
-        return PlaceTopicsResponse(Errors.NONE, "", tuple(place(request)))
-
-    def warming(self) -> str:
-        """Return the empty string: there is no service."""
-        return ""
 
 
 class TopicService(Protocol):

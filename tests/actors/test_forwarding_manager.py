@@ -39,6 +39,7 @@ from regent.transport.codec import Response
 from regent.zk.codecs.znodes import TopicZNode
 from regent.zk.stores.topic_store import ZkTopicStore
 from tests.support.fake_zookeeper import FakeZooKeeper
+from tests.support.local_placer import LocalPlacer
 from tests.support.stage import TIMEOUT_S, FixedTopicIds, Stage, ask
 from tests.support.term import Tree
 
@@ -70,6 +71,7 @@ class Town:
             ZkTopicStore(FakeZooKeeper(self.tree.server)),
             FixedTopicIds(),
             lambda: self.rules,
+            LocalPlacer(),
         )
         self._decisions = start_actor(TopicRequestHandler, TIMEOUT_S, 1, manager)
         self._forwarder = start_actor(

@@ -33,6 +33,7 @@ from regent.transport import codec
 from regent.transport.server import IncomingRequest, WireReply
 from regent.zk.stores.topic_store import ZkTopicStore
 from tests.support.fake_zookeeper import FakeZooKeeper
+from tests.support.local_placer import LocalPlacer
 from tests.support.stage import TIMEOUT_S, FixedTopicIds, Stage
 
 HEADER = ControlHeader(controller_id=3, controller_epoch=5, broker_epoch=-1)
@@ -50,6 +51,7 @@ def router() -> Iterator[RequestRouter]:
             ZkTopicStore(FakeZooKeeper(stage.zookeeper)),
             FixedTopicIds(),
             lambda: False,
+            LocalPlacer(),
         )
         topics = start_actor(TopicRequestHandler, TIMEOUT_S, 0, nobody_rules)
         cache, ids = MetadataCache(), FixedTopicIds()

@@ -39,6 +39,7 @@ from tests.conformance.rules import ERRORS
 from tests.simulation.cluster import Cluster
 from tests.simulation.fetchers import FETCH_INTERVAL_MS
 from tests.support.fake_zookeeper import FakeZooKeeper
+from tests.support.local_placer import LocalPlacer
 from tests.support.term import KnownTopicIds
 
 TIMEOUT_MS = 10_000
@@ -59,6 +60,7 @@ class Desk:
             ZkTopicStore(FakeZooKeeper(self.cluster.zookeeper)),
             KnownTopicIds(),
             lambda: asked.controller.is_active,
+            LocalPlacer(),
             AdminSettings(placement=Strategy.KAFKA),
         )
 

@@ -16,7 +16,6 @@ from typing import Any, TypeAlias
 from click.testing import CliRunner, Result
 
 from regent.cli.main import cli
-from regent.core.admin.admin_requests import LocalPlacer
 from regent.core.errors import Errors
 from regent.core.model import (
     BrokerId,
@@ -46,6 +45,7 @@ from regent.transport.sockets import new_context
 from regent.zk.client.operations import ConnectionLossError, Create, ZooKeeper
 from regent.zk.codecs import znodes
 from tests.support.fake_zookeeper import FakeZooKeeper, FakeZooKeeperServer, Hook
+from tests.support.local_placer import LocalPlacer
 from tests.support.topic_controller import TopicController
 from tests.support.zookeeper_sessions import apply
 

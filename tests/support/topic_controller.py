@@ -17,6 +17,7 @@ from regent.transport.sockets import new_context
 from regent.zk.client.operations import Create, ZooKeeper
 from regent.zk.codecs import znodes
 from regent.zk.stores.admin_store import ZkAdminStore
+from tests.support.local_placer import LocalPlacer
 from tests.support.stage import FixedTopicIds
 
 
@@ -27,7 +28,7 @@ class TopicController:
         self._admin = ZkAdminStore(zookeeper)
         self._cache = MetadataCache()
         self._manager = AdminManager(
-            self._cache, self._admin.topics, FixedTopicIds(), lambda: True, None, placer
+            self._cache, self._admin.topics, FixedTopicIds(), lambda: True, placer or LocalPlacer()
         )
 
     def answer(self, request: TopicsRequest) -> TopicsResponse:

@@ -60,7 +60,7 @@ class Desk:
         self.deleting: set[str] = set()
         self.jobs: list[PlaceTopicsRequest] = []
         self.manager = AdminManager(
-            self.cache, self, KnownTopicIds(), lambda: self.rules, settings, self
+            self.cache, self, KnownTopicIds(), lambda: self.rules, self, settings
         )
         self.tell()
 
