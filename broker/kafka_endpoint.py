@@ -1,7 +1,8 @@
-"""Where Kafka clients connect to a broker: everything it tells and does for them, put together.
+"""The port that Kafka clients connect to, and the handlers of their requests.
 
-The port is taken before the broker registers, which says it; whoever connects by then is answered
-once the broker serves. Mirrors ``kafka.server.KafkaApis`` as the list of who handles what.
+The port is taken before the broker registers, because the registration names it. Clients that
+connect earlier are answered once the broker serves. Mirrors ``kafka.server.KafkaApis`` as the list
+of handlers.
 """
 
 from __future__ import annotations
@@ -34,12 +35,12 @@ from regent.zk.stores.config_store import ZkConfigStore
 from regent.zk.stores.producer_ids import ZkProducerIds
 
 LISTENER = "PLAINTEXT"
-_ZOOKEEPER_CALLS = 2  # at a time; the event loop must not wait for any
+_ZOOKEEPER_CALLS = 2  # threads: the event loop must not wait for ZooKeeper
 
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """What of a broker its clients reach."""
+    """The parts of a broker that answer its clients."""
 
     replica_manager: ReplicaManager
     cache: MetadataCache
@@ -49,10 +50,10 @@ class Served:
 
 
 class KafkaEndpoint:
-    """Belongs to the thread that starts and stops the broker."""
+    """The Kafka port of a broker. Used by the thread that starts and stops the broker."""
 
     def __init__(self, broker_id: BrokerId, settings: Settings) -> None:
-        """Take the port. Raises ``PortInUseError``, or ``RegentError`` for an address of no use."""
+        """Take the port. Raises ``PortInUseError``, or ``RegentError`` for an unusable address."""
         self._broker_id = broker_id
         self._settings = settings
         self._listening = listen(settings.broker.host, settings.broker.port)
@@ -62,22 +63,17 @@ class KafkaEndpoint:
 
     @property
     def metrics(self) -> ListenerMetrics | None:
-        """What the clients do; None before they are served."""
+        """The metrics of clients' connections; None before ``serve``."""
         return None if self._listener is None else self._listener.metrics
 
     def serve(self, served: Served) -> None:
         """Answer clients from now on."""
-        config = self._settings.broker
-        self._listener = KafkaListener(
-            config.host,
-            self.port,
-            self._apis(served),
-            kafka_limits(self._settings),
-        )
+        host, limits = self._settings.broker.host, kafka_limits(self._settings)
+        self._listener = KafkaListener(host, self.port, self._apis(served), limits)
         self._listener.start(self._listening)
 
     def close(self) -> None:
-        """Let requests under way be answered, then close every connection. Idempotent."""
+        """Answer the requests that have begun, then close every connection. Idempotent."""
         if self._listener is None:
             self._listening.close()
         else:

@@ -36,7 +36,7 @@ _RETRY_BACKOFF_MS = 200  # of a controlled shutdown: all brokers are on one mach
 
 
 class ClusterOptionsError(RegentError):
-    """The cluster cannot be started as it was asked for; the message says what to do instead."""
+    """The cluster cannot be started with these options; the message says what to do."""
 
 
 @click.command()
@@ -54,12 +54,12 @@ class ClusterOptionsError(RegentError):
     default=DATA_DIR,
     show_default=True,
     envvar="REGENT_DATA_DIR",
-    help="Where everything is kept, from one run to the next.",
+    help="The folder of all data, kept from one run to the next.",
 )
 @click.option(
     "--zookeeper",
     metavar="HOST:PORT[,…][/CHROOT]",
-    help="A ZooKeeper of your own, instead of one that is started here.",
+    help="Use this ZooKeeper instead of starting one.",
 )
 @click.option(
     "--zookeeper-nodes",
@@ -84,7 +84,7 @@ class ClusterOptionsError(RegentError):
     default=None,
     help="Keep a Spark session that places new topics at once; by default if Spark is installed.",
 )
-@click.option("--restart", is_flag=True, help="Start what died again.")
+@click.option("--restart", is_flag=True, help="Start processes that died again.")
 @click.option(
     "--session-timeout-ms",
     type=click.IntRange(500, 60_000),
@@ -104,9 +104,9 @@ def cluster(
 ) -> None:
     """Run a whole cluster on this machine, in the foreground.
 
-    Prints a line beginning "ready:" when it serves, and writes cluster.json in the data directory,
-    by which the other commands find it. Ctrl-C shuts the brokers down one by one and leaves nothing
-    running; the data stays.
+    Prints a line that begins with "ready:" when it serves, and writes cluster.json to the data
+    directory, where the other commands find it. Ctrl-C shuts the brokers down one by one and leaves
+    nothing running; the data stays.
     """
     settings = _load(config, session_timeout_ms)
     plan = ClusterPlan(
@@ -157,7 +157,7 @@ def _retry_backoff_ms(settings: Settings) -> int:
 
 @contextmanager
 def _locked(data_dir: Path) -> Iterator[None]:
-    """Hold the data directory, which is made if need be; the lock goes with this process."""
+    """Lock the data directory, and create it if it is missing. The lock ends with this process."""
     try:
         data_dir.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(data_dir / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o644)
@@ -180,10 +180,10 @@ def _locked(data_dir: Path) -> Iterator[None]:
 
 
 def _await_predecessor(data_dir: Path) -> None:
-    """Wait for the children of a ``cluster`` that was killed: they are about to end by themselves.
+    """Wait for the children of a ``cluster`` that was killed: they end by themselves.
 
-    Whoever has not ended in time is somebody else who was given the number, or stands in the way of
-    what is started now.
+    A process that has not ended in time has nothing to do with the cluster, because its process id
+    was used again; or it holds a port, and the check of ports then says so.
     """
     deadline = time.monotonic() + _PREDECESSOR_TIMEOUT_S
     for pid in listed_processes(data_dir):
@@ -202,13 +202,13 @@ def _check(plan: ClusterPlan) -> None:
 
 
 def _check_zookeeper(plan: ClusterPlan) -> None:
-    """Check that ZooKeeper answers, or that it can be started on the data there is."""
+    """Check that ZooKeeper answers, or that it can be started on the existing data."""
     if plan.zookeeper is not None:
         _check_connection(plan.zookeeper)
         return
     existing = len(list(plan.data_dir.glob("zookeeper-*")))
     if existing not in (0, plan.zookeeper_nodes):
-        # A new majority without the data would have the member that has it forget it.
+        # A majority of new members without the data would make the old member drop its data.
         raise ClusterOptionsError(
             f"{plan.data_dir} holds the data of a ZooKeeper with --zookeeper-nodes {existing}: "
             "use that, or another --data-dir"
@@ -227,7 +227,7 @@ def _check_connection(hosts: str) -> None:
 
 
 def _check_ports(plan: ClusterPlan) -> None:
-    """Check that every port that is needed is free now; metrics take another one if need be."""
+    """Check that every port is free now. Metrics ports may be in use: another one is taken."""
     if not plan.base_port:
         return
     brokers = [plan.broker_ports(broker_id) for broker_id in range(plan.broker_count)]

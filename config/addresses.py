@@ -1,4 +1,4 @@
-"""Addresses that sockets are bound to and that others are told of: names, IPv4 and IPv6 alike."""
+"""Addresses to listen on and to connect to: names, IPv4 and IPv6."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 
 class Address(NamedTuple):
-    """A number a host is reached at."""
+    """The IP address of a host."""
 
     number: str
     is_ipv6: bool
@@ -38,7 +38,7 @@ def port_of(endpoint: str) -> int:
 def resolve(host: str) -> Address:
     """Return the address of a host; of a name with several, IPv4 before IPv6.
 
-    The listener and its peers must choose alike. A name is asked of the system's
+    The listener and its peers must choose the same one. A name is looked up by the system's
     resolver, which may take seconds. Raises ``OSError`` for an unknown name.
     """
     try:
@@ -52,7 +52,7 @@ def _looked_up(name: str) -> Address:
     try:
         found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
     except ValueError as error:  # a label that is too long, a NUL
-        raise OSError(f"{name!r} is no name of a host: {error}") from error
+        raise OSError(f"{name!r} is not the name of a host: {error}") from error
     addresses = [Address(str(at[0]), family == socket.AF_INET6) for family, *_, at in found]
     return min(addresses, key=lambda address: address.is_ipv6)
 

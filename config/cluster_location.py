@@ -1,4 +1,4 @@
-"""Where commands look for a cluster, before anybody names one."""
+"""Where commands look for a cluster when no option names one."""
 
 from __future__ import annotations
 

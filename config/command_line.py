@@ -14,14 +14,14 @@ from pathlib import Path
 from typing import Final
 
 COMMAND: Final = (sys.executable, "-P", "-m", "regent")
-"""The start of a command line that runs this program as a child, from wherever it is called.
+"""The start of a command line that runs this program as a child, in any current directory.
 
-``-P`` keeps the current directory from Python's module path: a file ``click.py`` there must not be
-taken for the library.
+``-P`` keeps the current directory out of Python's module path: Python must not import a file
+``click.py`` there instead of the library.
 """
 
 DISTRIBUTION = "regent-cluster"
-"""Our name for pip: on PyPI, ``regent`` is somebody else's package."""
+"""Our name for pip: on PyPI, ``regent`` is another package."""
 
 JOBS = f"{DISTRIBUTION}[jobs]"
 """What the Spark jobs, ``produce``, ``consume`` and the embedded ZooKeeper need beside a broker."""

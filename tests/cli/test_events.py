@@ -106,7 +106,7 @@ def test_events_can_be_cut_off_at_a_time(tmp_path: Path) -> None:
     since = ("-o", "json", "--since")
     assert printed(events(tmp_path, *since, "1970-01-01T00:00:01Z")) == [1000, 1001]
     assert printed(events(tmp_path, *since, "1d")) == []
-    assert "is no time such as" in events(tmp_path, "--since", "noon").stderr
+    assert "is not a time such as" in events(tmp_path, "--since", "noon").stderr
 
 
 def test_a_line_that_is_still_being_written_is_left_out(tmp_path: Path) -> None:

@@ -26,5 +26,5 @@ def test_a_number_with_a_unit_is_so_long_ago(text: str, seconds: int) -> None:
 
 @pytest.mark.parametrize("text", ["", "10", "m", "-1m", "10 m", "9" * 10 + "d", "yesterday"])
 def test_what_is_neither_is_refused_with_examples(text: str) -> None:
-    with pytest.raises(ValueError, match=r"is no time such as .* 10m"):
+    with pytest.raises(ValueError, match=r"is not a time such as .* 10m"):
         parse_moment(text)

@@ -379,7 +379,7 @@ def test_a_period_without_events_is_an_error_and_leaves_nothing(
     [
         (["--data-dir", "/nowhere"], "no events.jsonl in /nowhere"),
         (["--journals", "/nowhere"], "'/nowhere' does not exist"),
-        (["--since", "yesterday"], "'yesterday' is no time such as"),
+        (["--since", "yesterday"], "'yesterday' is not a time such as"),
         (["--since", "2026-01-02", "--until", "2026-01-01"], "--since must be before --until"),
         (["--out", "."], "choose a new directory"),
         (["--top", "0"], "0 is not in the range"),
