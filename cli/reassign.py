@@ -8,14 +8,15 @@ from typing import Any, BinaryIO
 import click
 import orjson
 
+from regent.admin.reassignment_throttles import are_throttled, clear_throttles
 from regent.cli.find_cluster import Cluster, pass_cluster
-from regent.cli.output import Output, examples, output_option, print_json
+from regent.cli.output import Output, examples, note, output_option, print_json
 from regent.cli.partition_files import (
     read_reassignment_file,
     read_topics_to_move_file,
     reassignment_json,
 )
-from regent.cli.reassign_progress import ReassignmentError, read_moves
+from regent.cli.reassign_progress import MoveState, ReassignmentError, read_moves
 from regent.cli.topic_options import not_registered, read_live_brokers
 from regent.core.model import BrokerId, BrokerRegistration, TopicPartition
 from regent.zk.stores.admin_store import ZkAdminStore
@@ -25,18 +26,23 @@ _WAIT_TIMEOUT_MS = 3_600_000
 
 _ACTIONS: Mapping[str, tuple[str, ...]] = {
     "generate": ("topics_to_move_json_file", "broker_list", "disable_rack_aware"),
-    "execute": ("reassignment_json_file", "additional", "wait"),
-    "verify": ("reassignment_json_file",),
-    "cancel": ("reassignment_json_file",),
+    "execute": (
+        *("reassignment_json_file", "additional", "wait"),
+        *("throttle", "replica_alter_log_dirs_throttle"),
+    ),
+    "verify": ("reassignment_json_file", "preserve_throttles"),
+    "cancel": ("reassignment_json_file", "preserve_throttles"),
     "list": (),
 }
-"""What can be done, and the options each goes with."""
+"""The actions, and the options of each."""
+
+_OPTIONAL = ("throttle", "replica_alter_log_dirs_throttle")
 
 
 @click.command(
     epilog=examples(
         "reassign --generate --topics-to-move-json-file topics.json --broker-list 3,4",
-        "reassign --execute --reassignment-json-file moves.json --wait",
+        "reassign --execute --reassignment-json-file moves.json --throttle 50000000 --wait",
         "reassign --verify --reassignment-json-file moves.json",
         "reassign --cancel --reassignment-json-file moves.json",
         "reassign --list",
@@ -51,10 +57,34 @@ _ACTIONS: Mapping[str, tuple[str, ...]] = {
 @click.option("--list", is_flag=True, help="Show everything that is being moved.")
 @click.option("--reassignment-json-file", type=click.File("rb"), metavar="FILE")
 @click.option("--topics-to-move-json-file", type=click.File("rb"), metavar="FILE")
-@click.option("--broker-list", metavar="ID,ID", help="Where --generate may put replicas.")
-@click.option("--disable-rack-aware", is_flag=True, help="Let --generate not look at racks.")
-@click.option("--additional", is_flag=True, help="Let --execute add to what is being moved.")
-@click.option("--wait", is_flag=True, help="Let --execute wait until everything is moved.")
+@click.option(
+    "--broker-list", metavar="ID,ID", help="With --generate: the brokers that may get replicas."
+)
+@click.option("--disable-rack-aware", is_flag=True, help="With --generate: ignore racks.")
+@click.option(
+    "--additional",
+    is_flag=True,
+    help="With --execute: add to the reassignments in progress, or change their throttle.",
+)
+@click.option("--wait", is_flag=True, help="With --execute: wait until everything is moved.")
+@click.option(
+    "--throttle",
+    type=click.IntRange(min=1),
+    metavar="BYTES",
+    help="With --execute: limit what brokers send and fetch for the reassignment, in bytes a"
+    " second. --verify removes the limit when the reassignment is complete.",
+)
+@click.option(
+    "--replica-alter-log-dirs-throttle",
+    type=click.IntRange(min=1),
+    metavar="BYTES",
+    help="With --execute: limit what brokers copy between log directories, in bytes a second.",
+)
+@click.option(
+    "--preserve-throttles",
+    is_flag=True,
+    help="With --verify and --cancel: leave the throttles of topics and brokers as they are.",
+)
 @click.option(
     "--timeout-ms",
     type=click.IntRange(min=0),
@@ -75,7 +105,7 @@ def reassign(cluster: Cluster, /, timeout_ms: int | None, output: str, **options
     targets = {} if file is None else read_reassignment_file(file)
     with cluster.admin() as admin:
         if action == "verify":
-            _verify(admin, targets, output)
+            _verify(admin, targets, output, preserve=options["preserve_throttles"])
             return
         from regent.cli import reassign_execute
 
@@ -83,9 +113,16 @@ def reassign(cluster: Cluster, /, timeout_ms: int | None, output: str, **options
             reassign_execute.print_ongoing(admin, timeout_ms=timeout_ms, output=output)
         elif action == "cancel":
             reassign_execute.cancel(admin, targets, timeout_ms=timeout_ms, output=output)
+            if not options["preserve_throttles"]:
+                _clear_throttles(admin, targets)
         else:
+            throttles = reassign_execute.Throttles(
+                options["throttle"], options["replica_alter_log_dirs_throttle"]
+            )
             how = {"additional": options["additional"], "wait": options["wait"]}
-            reassign_execute.execute(admin, targets, **how, timeout_ms=timeout_ms, output=output)
+            reassign_execute.execute(
+                admin, targets, throttles, **how, timeout_ms=timeout_ms, output=output
+            )
 
 
 def _action(options: Mapping[str, object]) -> str:
@@ -98,7 +135,7 @@ def _action(options: Mapping[str, object]) -> str:
     (action,) = chosen
     useful = _ACTIONS[action]
     for name in useful:
-        if options[name] is None:
+        if options[name] is None and name not in _OPTIONAL:
             raise click.UsageError(f"--{action} needs {_flag(name)}")
     for other in sorted({name for names in _ACTIONS.values() for name in names} - set(useful)):
         if options[other]:
@@ -155,10 +192,39 @@ def _registered(
 
 
 def _verify(
-    admin: ZkAdminStore, targets: Mapping[TopicPartition, tuple[BrokerId, ...]], output: str
+    admin: ZkAdminStore,
+    targets: Mapping[TopicPartition, tuple[BrokerId, ...]],
+    output: str,
+    *,
+    preserve: bool,
 ) -> None:
     moves = read_moves(admin, targets)
     if output == Output.JSON:
         print_json([move.as_json() for move in moves])
     else:
         click.echo("\n".join(["Status of partition reassignment:", *map(str, moves)]))
+    is_over = all(move.state is not MoveState.IN_PROGRESS for move in moves)
+    if is_over and not preserve:
+        _clear_throttles(admin, targets)
+
+
+def _clear_throttles(admin: ZkAdminStore, targets: Collection[TopicPartition]) -> None:
+    """Remove the throttles of all brokers and of the topics, and say of which.
+
+    While another reassignment is in progress they stay: it may need them.
+    """
+    topics = {topic_partition.topic for topic_partition in targets}
+    existing = sorted(admin.topics.read_topics(sorted(topics)))
+    brokers = sorted(admin.read_brokers())
+    if not are_throttled(admin.configs, brokers, existing):
+        return
+    from regent.cli.reassign_execute import is_any_ongoing
+
+    if is_any_ongoing(admin, timeout_ms=_ANSWER_TIMEOUT_MS):
+        note("another reassignment is in progress: throttles stay until --verify after its end")
+        return
+    cleared = clear_throttles(admin.configs, brokers, existing)
+    if cleared.brokers:
+        note(f"Clearing broker-level throttles on brokers {','.join(map(str, cleared.brokers))}")
+    if cleared.topics:
+        note(f"Clearing topic-level throttles on topics {','.join(cleared.topics)}")

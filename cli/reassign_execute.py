@@ -7,18 +7,24 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import click
 import orjson
 
+from regent.admin.reassignment_throttles import set_log_dirs_throttle, set_replication_throttle
 from regent.cli.output import Output, listed, note, print_json
 from regent.cli.partition_files import reassignment_json
 from regent.cli.reassign_progress import ReassignmentError, await_moves
 from regent.cli.remote_actors import controller_of
 from regent.cli.topic_options import not_registered, read_live_brokers
+from regent.core.admin.reassignment_plan import (
+    PartitionMove,
+    partition_move,
+    reassigning_brokers,
+)
 from regent.core.errors import BadDataError, Errors
-from regent.core.model import BrokerId, TopicPartition
+from regent.core.model import BrokerId, ReplicaAssignment, TopicPartition
 from regent.core.protocol.controller import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
@@ -35,26 +41,37 @@ _NAMED_PARTITIONS = 20
 Replicas: TypeAlias = Mapping[TopicPartition, tuple[BrokerId, ...]]
 
 
+class Throttles(NamedTuple):
+    """Bytes a second; None: unlimited, or as it is."""
+
+    replication: int | None
+    log_dirs: int | None
+
+
 def execute(
     admin: ZkAdminStore,
     targets: Replicas,
+    throttles: Throttles,
     *,
     additional: bool,
     wait: bool,
     timeout_ms: int,
     output: str,
 ) -> None:
-    """Print how to roll back, have the controller begin, and wait for the end if so told.
+    """Print how to roll back, set throttles, have the controller begin, and wait if asked to.
 
-    Raises ``ReassignmentError``; partitions it does not name are being moved all the same.
+    Raises ``ReassignmentError``; partitions that it does not name are being moved.
     """
     deadline = time.monotonic() + timeout_ms / 1000
-    current = _current_replicas(admin, targets)
+    assignments = _assignments(admin, targets)
+    current = {p: assignment.origin_replicas for p, assignment in assignments.items()}
     _check_brokers(admin, targets, current)
     with controller_of(admin) as controller:
+        rows = ongoing(controller, None, deadline=deadline)
         if not additional:
-            _refuse_if_busy(admin, ongoing(controller, None, deadline=deadline))
+            _refuse_if_busy(admin, rows)
         _print_rollback(current, output)
+        _throttle(admin, throttles, _moves(rows, assignments, targets), output)
         problems = _alter(controller, targets, deadline=deadline)
     refused = ["Error reassigning partition(s):", *_lines(problems)] if problems else []
     started = {p: replicas for p, replicas in sorted(targets.items()) if p not in problems}
@@ -106,6 +123,13 @@ def print_ongoing(admin: ZkAdminStore, *, timeout_ms: int, output: str) -> None:
         click.echo("No partition reassignments found.")
 
 
+def is_any_ongoing(admin: ZkAdminStore, *, timeout_ms: int) -> bool:
+    """Ask the controller whether any partition is being reassigned."""
+    deadline = time.monotonic() + timeout_ms / 1000
+    with controller_of(admin) as controller:
+        return bool(ongoing(controller, None, deadline=deadline))
+
+
 def ongoing(
     controller: ControllerRef, partitions: Sequence[TopicPartition] | None, *, deadline: float
 ) -> list[OngoingReassignment]:
@@ -125,10 +149,10 @@ def ongoing(
 # --- before ---------------------------------------------------------------------------------------
 
 
-def _current_replicas(admin: ZkAdminStore, targets: Replicas) -> Replicas:
-    """Return what to go back to: the replicas without those that are only being added."""
+def _assignments(admin: ZkAdminStore, targets: Replicas) -> dict[TopicPartition, ReplicaAssignment]:
+    """Return the assignments of the partitions; raises ``ReassignmentError``."""
     topics = admin.topics.read_topics(sorted({partition.topic for partition in targets}))
-    current = {}
+    current: dict[TopicPartition, ReplicaAssignment] = {}
     problems = []
     for partition in sorted(targets):
         topic = topics.get(partition.topic)
@@ -138,7 +162,7 @@ def _current_replicas(admin: ZkAdminStore, targets: Replicas) -> Replicas:
         if assignment is None:
             problems.append(f"partition {partition} does not exist")
         else:
-            current[partition] = assignment.origin_replicas
+            current[partition] = assignment
     if problems:
         raise ReassignmentError("\n".join(problems))
     return current
@@ -174,6 +198,42 @@ def _print_rollback(current: Replicas, output: str) -> None:
         f"Current partition replica assignment\n\n{orjson.dumps(content).decode()}\n\n"
         "Save this to use as the --reassignment-json-file option during rollback"
     )
+
+
+def _moves(
+    rows: Sequence[OngoingReassignment],
+    assignments: Mapping[TopicPartition, ReplicaAssignment],
+    targets: Replicas,
+) -> dict[TopicPartition, PartitionMove]:
+    """Return the moves that a throttle is for: those in progress, and those to begin."""
+    moves = {}
+    for topic, partition, *replicas in rows:
+        in_progress = ReplicaAssignment(*replicas)
+        moves[TopicPartition(topic, partition)] = partition_move(in_progress, None)
+    for topic_partition, target in targets.items():
+        moves[topic_partition] = partition_move(assignments[topic_partition], target)
+    return moves
+
+
+def _throttle(
+    admin: ZkAdminStore,
+    throttles: Throttles,
+    moves: Mapping[TopicPartition, PartitionMove],
+    output: str,
+) -> None:
+    """Set throttles before anything moves: the first byte counts."""
+    if throttles != (None, None):
+        note(
+            "Warning: You must run --verify periodically, until the reassignment completes, to"
+            " ensure the throttle is removed."
+        )
+    if throttles.replication is not None:
+        set_replication_throttle(admin.configs, moves, throttles.replication)
+        _say(f"The inter-broker throttle limit was set to {throttles.replication} B/s", output)
+    if throttles.log_dirs is not None:
+        brokers = reassigning_brokers(moves.values())
+        set_log_dirs_throttle(admin.configs, brokers, throttles.log_dirs)
+        _say(f"The replica-alter-dir throttle limit was set to {throttles.log_dirs} B/s", output)
 
 
 # --- the request ----------------------------------------------------------------------------------

@@ -26,7 +26,7 @@ class MoveState(Enum):
     NOT_ACTIVE = "not active"  # elsewhere, and nobody moves it
 
 
-class PartitionMove(NamedTuple):
+class ReassignmentStatus(NamedTuple):
     """A partition, where it shall be and where it is; ``replicas`` is empty when it is unknown."""
 
     partition: TopicPartition
@@ -60,7 +60,7 @@ class PartitionMove(NamedTuple):
 
 def read_moves(
     admin: ZkAdminStore, targets: Mapping[TopicPartition, tuple[BrokerId, ...]]
-) -> list[PartitionMove]:
+) -> list[ReassignmentStatus]:
     """Read how far each partition has come, sorted. Raises ``BadDataError``."""
     pending = admin.read_pending_reassignments()
     topics = admin.topics.read_topics(sorted({partition.topic for partition in targets}))
@@ -75,7 +75,7 @@ def read_moves(
             state = MoveState.IN_PROGRESS
         else:
             state = MoveState.COMPLETE if replicas == target else MoveState.NOT_ACTIVE
-        moves.append(PartitionMove(partition, target, replicas, state))
+        moves.append(ReassignmentStatus(partition, target, replicas, state))
     return moves
 
 
@@ -92,7 +92,7 @@ def await_moves(
     ``timeout_ms`` after the command began.
     """
     remaining: Sequence[TopicPartition] = sorted(targets)
-    failed: list[PartitionMove] = []
+    failed: list[ReassignmentStatus] = []
     try:
         with Progress("moving", len(targets), "partitions") as progress:
             for _ in pauses(deadline):

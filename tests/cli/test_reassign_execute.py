@@ -19,7 +19,7 @@ from regent.core.protocol.controller import (
     ReassignedPartition,
 )
 from regent.transport.codec import Request, Response
-from regent.zk.codecs.admin_znodes import ReassignPartitionsZNode
+from regent.zk.codecs.admin_znodes import ConfigEntityZNode, ReassignPartitionsZNode
 from tests.support.fake_cluster import FakeCluster, failing
 from tests.support.fake_zookeeper import Call, Moment
 
@@ -344,3 +344,118 @@ def test_what_is_being_moved_is_listed(four: FakeCluster) -> None:
         "adding_replicas": [2, 3],
         "removing_replicas": [0, 1],
     }
+
+
+# --- throttles ------------------------------------------------------------------------------------
+
+WARNING = (
+    "Warning: You must run --verify periodically, until the reassignment completes, to ensure the"
+    " throttle is removed."
+)
+RATE = {
+    "leader.replication.throttled.rate": "5000",
+    "follower.replication.throttled.rate": "5000",
+}
+REPLICAS = {
+    "leader.replication.throttled.replicas": "0:0,0:1",
+    "follower.replication.throttled.replicas": "0:2,0:3",
+}
+
+
+def config_of(cluster: FakeCluster, entity: str) -> dict[str, str]:
+    node = cluster.zookeeper.snapshot().get(f"/config/{entity}")
+    return {} if node is None else ConfigEntityZNode.decode(node.data)
+
+
+def test_a_throttle_is_set_before_the_move_begins(four: FakeCluster, tmp_path: Path) -> None:
+    submit = four.answers[AlterPartitionReassignmentsRequest]
+    seen: list[dict[str, str]] = []
+
+    def look(request: Request) -> Response | Errors | None:
+        seen.extend([config_of(four, "topics/t"), config_of(four, "brokers/3")])
+        return submit(request)
+
+    four.answers[AlterPartitionReassignmentsRequest] = look
+
+    result = four.run(*command(tmp_path), "--throttle", "5000")
+
+    assert (result.exit_code, result.stderr) == (0, f"{WARNING}\n")
+    assert result.stdout.splitlines()[-2:] == [
+        "The inter-broker throttle limit was set to 5000 B/s",
+        "Successfully started partition reassignment for t-0",
+    ]
+    assert seen == [REPLICAS, RATE]
+    assert [config_of(four, f"brokers/{broker}") for broker in range(4)] == [RATE] * 4
+
+
+def test_a_throttle_keeps_the_other_settings_of_topics_and_brokers(
+    four: FakeCluster, tmp_path: Path
+) -> None:
+    four.zookeeper.put("/config/topics/t", ConfigEntityZNode.encode({"retention.ms": "5"}))
+    assert four.run(*command(tmp_path), "--throttle", "5000").exit_code == 0
+    assert config_of(four, "topics/t") == {"retention.ms": "5", **REPLICAS}
+
+    four.add_topic("t", {0: ReplicaAssignment((2, 3))})
+    assert four.run(*command(tmp_path, "--verify")).exit_code == 0
+    assert config_of(four, "topics/t") == {"retention.ms": "5"}
+
+
+def test_additional_changes_the_throttle_of_a_move_in_progress(
+    four: FakeCluster, tmp_path: Path
+) -> None:
+    four.add_topic("other", {3: MOVING})
+    being_moved(four, ONGOING._replace(topic="other", partition=3))
+
+    options = ("--additional", "--throttle", "5000")
+    assert four.run(*command(tmp_path), *options).exit_code == 0
+
+    assert config_of(four, "topics/other") == {
+        "leader.replication.throttled.replicas": "3:0,3:1",
+        "follower.replication.throttled.replicas": "3:2,3:3",
+    }
+
+
+def test_log_directories_have_a_throttle_of_their_own(four: FakeCluster, tmp_path: Path) -> None:
+    result = four.run(*command(tmp_path), "--replica-alter-log-dirs-throttle", "70")
+
+    assert "The replica-alter-dir throttle limit was set to 70 B/s" in result.stdout
+    assert config_of(four, "topics/t") == {}
+    rate = {"replica.alter.log.dirs.io.max.bytes.per.second": "70"}
+    assert [config_of(four, f"brokers/{broker}") for broker in range(4)] == [rate] * 4
+
+
+@pytest.mark.parametrize("action", ["--verify", "--cancel"])
+def test_throttles_go_with_the_end_of_the_reassignment(
+    four: FakeCluster, tmp_path: Path, action: str
+) -> None:
+    assert four.run(*command(tmp_path), "--throttle", "5000").exit_code == 0
+    four.add_topic("t", {0: ReplicaAssignment((2, 3))})
+
+    preserved = four.run(*command(tmp_path, action), "--preserve-throttles")
+    assert preserved.stderr == ""
+    assert config_of(four, "brokers/0") == RATE
+
+    assert four.run(*command(tmp_path, action)).stderr == (
+        "Clearing broker-level throttles on brokers 0,1,2,3\n"
+        "Clearing topic-level throttles on topics t\n"
+    )
+    assert config_of(four, "brokers/0") == config_of(four, "topics/t") == {}
+    assert four.run(*command(tmp_path, action)).stderr == ""
+
+
+def test_throttles_stay_while_another_reassignment_is_in_progress(
+    four: FakeCluster, tmp_path: Path
+) -> None:
+    assert four.run(*command(tmp_path), "--throttle", "5000").exit_code == 0
+    four.add_topic("t", {0: ReplicaAssignment((2, 3))})
+    being_moved(four, ONGOING._replace(topic="other"))
+
+    assert "another reassignment is in progress" in four.run(*command(tmp_path, "--verify")).stderr
+    assert config_of(four, "topics/t") == REPLICAS
+
+
+@pytest.mark.parametrize("rate", ["0", "-1", "fast"])
+def test_a_throttle_must_be_a_number_of_bytes(four: FakeCluster, rate: str) -> None:
+    result = four.run("reassign", "--execute", "--throttle", rate)
+    assert result.exit_code == 2
+    assert "Invalid value for '--throttle'" in result.stderr

@@ -19,6 +19,7 @@ from regent.zk.client.operations import (
     Create,
     Operation,
     SetData,
+    Znode,
     ZooKeeper,
 )
 from regent.zk.codecs.admin_znodes import (
@@ -75,19 +76,15 @@ class ZkEntityConfigs:
         Raises ``UnknownTopicError``, ``BadDataError`` and ``ConflictError``.
         """
         path = ConfigEntityZNode.path(TOPICS, topic)
-        change = ConfigEntityChangeNotificationSequenceZNode
         for _ in range(MAX_ATTEMPTS):
             topic_node, node = self._zookeeper.get_many([TopicZNode.path(topic), path])
             if topic_node is None:
                 raise UnknownTopicError(f"topic {topic} does not exist")
-            old = {} if node is None else ConfigEntityZNode.decode(node.data, path)
-            merged: dict[str, str | None] = {**old, **changes}
-            config = {name: value for name, value in merged.items() if value is not None}
-            data = ConfigEntityZNode.encode(config)
-            operations: list[Operation] = [
+            old = _overrides(node, path)
+            config = _merged(old, changes)
+            operations = [
                 Check(TopicZNode.path(topic), ANY_VERSION),
-                Create(path, data) if node is None else SetData(path, data, node.stat.version),
-                Create(change.PATH_PREFIX, change.encode(f"{TOPICS}/{topic}"), sequential=True),
+                *_write(f"{TOPICS}/{topic}", config, node),
             ]
             try:
                 if isinstance(self._zookeeper.multi(operations), Committed):
@@ -95,3 +92,64 @@ class ZkEntityConfigs:
             except ConnectionLossError:
                 self._zookeeper.wait_connected()
         raise ConflictError(f"topic {topic}: others keep changing its configuration; try again")
+
+    def alter_configs(self, changes: Mapping[str, Mapping[str, str | None]]) -> set[str]:
+        """Change overrides of many entities at once; return the entities that were changed.
+
+        An entity is ``topics/T`` or ``brokers/N``; a value of None drops the override. What is
+        already so is not written. Raises ``BadDataError`` before anything is written, and
+        ``ConflictError``.
+        """
+        changed: set[str] = set()
+        remaining = set(changes)
+        for _ in range(MAX_ATTEMPTS):
+            writes = self._changes({entity: changes[entity] for entity in sorted(remaining)})
+            changed |= writes.keys()
+            remaining = set(writes)
+            if not writes:
+                return changed
+            try:
+                results = self._zookeeper.multi_many(list(writes.values()))
+            except ConnectionLossError:
+                self._zookeeper.wait_connected()
+                continue
+            written = zip(writes, results, strict=True)
+            remaining -= {entity for entity, result in written if isinstance(result, Committed)}
+            if not remaining:
+                return changed
+        raise ConflictError(
+            f"{', '.join(sorted(remaining))}: others keep changing the configuration; try again"
+        )
+
+    def _changes(
+        self, changes: Mapping[str, Mapping[str, str | None]]
+    ) -> dict[str, list[Operation]]:
+        """Return the transaction of each entity whose overrides are not yet what they should be."""
+        paths = [f"/config/{entity}" for entity in changes]
+        writes = {}
+        nodes = self._zookeeper.get_many(paths)
+        for (entity, wanted), path, node in zip(changes.items(), paths, nodes, strict=True):
+            old = _overrides(node, path)
+            config = _merged(old, wanted)
+            if config != old:
+                writes[entity] = _write(entity, config, node)
+        return writes
+
+
+def _overrides(node: Znode | None, path: str) -> dict[str, str]:
+    return {} if node is None else ConfigEntityZNode.decode(node.data, path)
+
+
+def _merged(old: Mapping[str, str], changes: Mapping[str, str | None]) -> dict[str, str]:
+    merged: dict[str, str | None] = {**old, **changes}
+    return {name: value for name, value in merged.items() if value is not None}
+
+
+def _write(entity: str, config: Mapping[str, str], node: Znode | None) -> list[Operation]:
+    """Return the conditional write of an entity's overrides and the notification of brokers."""
+    path, data = f"/config/{entity}", ConfigEntityZNode.encode(config)
+    change = ConfigEntityChangeNotificationSequenceZNode
+    return [
+        Create(path, data) if node is None else SetData(path, data, node.stat.version),
+        Create(change.PATH_PREFIX, change.encode(entity), sequential=True),
+    ]
