@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
+from regent.core.admin.admin_manager import AdminSettings
 from regent.core.controller.term import ControllerSettings
 from regent.core.log_config import LOG_SETTINGS
 from regent.core.replication.replica_manager import ReplicationSettings
@@ -141,12 +142,12 @@ class BrokerConfig:
         True, "Whether a topic is created when a client asks for its metadata."
     )
     num_partitions: int = setting(
-        1,
+        AdminSettings.num_partitions,
         "The number of partitions of a topic that is created without a number.",
         limits=(1, 1_000_000),
     )
     default_replication_factor: int = setting(
-        1,
+        AdminSettings.default_replication_factor,
         "The replication factor of a topic that is created without one.",
         limits=(1, 32_767),
     )

@@ -24,6 +24,7 @@ from regent.core.admin.topic_validation import (
     topic_name_problem,
     unknown_topic,
 )
+from regent.core.controller.term import ControllerSettings
 from regent.core.errors import (
     ApiError,
     BadDataError,
@@ -80,13 +81,13 @@ class _Unplaced(NamedTuple):
 _Plan: TypeAlias = dict[int, ReplicaAssignment] | _Unplaced
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class AdminSettings:
     """Kafka's settings of the same names, and how new replicas are placed."""
 
     num_partitions: int = 1
     default_replication_factor: int = 1
-    delete_topic_enable: bool = True
+    delete_topic_enable: bool = ControllerSettings.delete_topic_enable
     placement: Strategy = Strategy.RING
     topic_defaults: Mapping[str, str] = field(default_factory=dict)
     """The settings of topics that override nothing."""

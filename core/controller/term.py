@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from regent.core.controller.context import ControllerContext
 from regent.core.controller.outbox import Outbox
 from regent.core.controller.request_batch import MAX_REQUEST_BYTES, ControlRequestBatch
+from regent.core.log_config import LogConfig
 from regent.core.model import BrokerId
 from regent.core.ports import ControllerStore, TopicIds
 
@@ -20,7 +21,7 @@ class ControllerSettings:
     """
 
     unclean_leader_election_enable: bool = False
-    min_insync_replicas: int = 1
+    min_insync_replicas: int = LogConfig.min_insync_replicas
     delete_topic_enable: bool = True
     topic_deletion_retry_ms: int = 10_000
     registration_retry_ms: int = 500

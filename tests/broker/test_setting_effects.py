@@ -58,7 +58,7 @@ from regent.core.protocol.topics import (
 )
 from regent.core.replication.metadata_cache import MetadataCache, MetadataSnapshot
 from regent.core.replication.replica_manager import ReplicaManager
-from regent.core.setting import text_of
+from regent.core.setting import Scope, text_of
 from regent.storage.log_contents import with_jitter
 from regent.storage.log_validator import batches_of_producer
 from regent.storage.retention import SegmentSpan, segments_to_delete
@@ -776,6 +776,19 @@ def test_a_topic_overrides_the_setting_of_its_logs(name: str) -> None:
         (other,) = {*row.declared.choices} - {row.default}
     config = DEFAULT_LOG_CONFIG.overridden({row.dotted_name: text_of(other)})
     assert getattr(config, name) == other != row.default
+
+
+def test_running_logs_follow_the_cluster_wide_settings() -> None:
+    others = {"log.message.timestamp.type": "LogAppendTime", "log.cleanup.policy": "compact"}
+    names = [row.dotted_name for _, row in rows() if row.scope is Scope.CLUSTER_WIDE]
+    ignored = [
+        name
+        for name in names
+        if DEFAULT_LOG_CONFIG.with_broker_config({name: others.get(name, "7")})
+        == DEFAULT_LOG_CONFIG
+    ]
+    # The controller follows this one: tests/core/admin/test_config_changes.py
+    assert ignored == ["unclean.leader.election.enable"]
 
 
 def test_every_other_topic_setting_with_an_effect_is_known() -> None:
