@@ -1,7 +1,7 @@
 """Fetch for consumers, versions 4 to 11.
 
-Fetch sessions (KIP-227) are not offered: whoever asks for one is answered with session 0, and goes
-on sending whole requests. There are no transactions: the last stable offset is the high watermark.
+Fetch sessions (KIP-227) are not supported: a client that requests one gets session 0, and continues
+to send full requests. There are no transactions: the last stable offset is the high watermark.
 Mirrors ``kafka.server.KafkaApis.handleFetchRequest``.
 """
 

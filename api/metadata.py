@@ -45,8 +45,9 @@ def metadata_apis(
 ) -> Sequence[KafkaApi]:
     """Return Metadata as clients of ``listener`` see the cluster.
 
-    ``create_missing`` has topics created that are asked for and not there, when the client allows
-    it; it must not block, and is told of them again until they are there. None: nobody creates any.
+    ``create_missing`` creates requested topics that do not exist, when the client allows it. It
+    must not block. It is called for every such request until the topics exist. None: topics are
+    not created.
     """
     current = _TopicEncoder(MetadataSnapshot(), listener)
 

@@ -1,10 +1,9 @@
 """Produce, versions 3 to 8.
 
-What a request says about record batches is checked here, and so are the records in them; headers
-and CRCs by the log. What takes long is checked on another thread; what is sent to the same
-partition meanwhile waits for it. Batches go to the log as views of the request, which are patched
-there and written from there. Mirrors
-``kafka.server.KafkaApis.handleProduceRequest`` and ``ProduceRequest.validateRecords``.
+The lengths of record batches and the records in them are checked here, their headers and CRCs by
+the log. Checks that take long run on another thread; later requests for the same partitions wait
+for them. The log gets views of the request, patches them and writes from them, without a copy.
+Mirrors ``kafka.server.KafkaApis.handleProduceRequest`` and ``ProduceRequest.validateRecords``.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ _OLDEST = -_MAX_INT64
 
 
 class InvalidRecordsError(Exception):
-    """Records that nobody could read, or that have no key where one must be.
+    """Records that consumers could not read, or records without a key in a compacted topic.
 
     ``keyless`` are the positions of the latter in their batch.
     """
@@ -105,7 +105,7 @@ def _walk(data: bytes, count: int, keyless: list[int] | None) -> int:  # noqa: C
             if more > 127:
                 size, at = _varint(data, at - 2)
         stop = at + (size >> 1)
-        raw = data[at + 1]  # behind its attributes, which nobody uses
+        raw = data[at + 1]  # after the attributes, which are unused
         at += 2
         if raw:
             if raw > 127:

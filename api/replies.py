@@ -1,7 +1,6 @@
 """Answers that other threads give, brought to the listener's event loop.
 
-Whoever waits is woken once for a burst of answers, not once for each: waking a loop is a system
-call.
+The loop is woken once for a burst of answers, not once for each: waking it is a system call.
 """
 
 from __future__ import annotations
@@ -47,11 +46,13 @@ class Replies:
         self._arrived.append(call)
         if not self._is_woken and self._loop is not None:
             self._is_woken = True
-            with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            with suppress(
+                RuntimeError
+            ):  # the loop is closed, and its replies are not awaited any more
                 self._loop.call_soon_threadsafe(self._run_arrived)
 
     def _run_arrived(self) -> None:
-        self._is_woken = False  # first: who comes from here on wakes the loop again
+        self._is_woken = False  # first: an answer that arrives from here on wakes the loop again
         while self._arrived:
             self._arrived.popleft()()
 
@@ -83,10 +84,10 @@ class AwaitedReply(Generic[T]):
         timeout_ms: int,
         expire: Callable[[DelayedOperation, int], None],
     ) -> T:
-        """Return the answer of an operation, which has it ready (None) or still waits.
+        """Return the answer of an operation; None: the operation has answered already.
 
-        When it takes longer than ``timeout_ms``, or when nobody wants it any more, ``expire`` is
-        called with the operation and the time, and has it answer.
+        After ``timeout_ms``, or when the wait is cancelled, ``expire`` is called with the operation
+        and the time, and makes the operation answer.
         """
         if operation is None:
             return await self.wait()

@@ -111,7 +111,7 @@ def _encode_deleted(outcomes: Sequence[TopicOutcome], version: int) -> KafkaAnsw
     def write(outcome: TopicOutcome) -> None:
         error_code = outcome.error_code
         if error_code is Errors.TOPIC_DELETION_DISABLED and version < 3:
-            error_code = Errors.INVALID_REQUEST  # they do not know the other
+            error_code = Errors.INVALID_REQUEST  # older clients do not know the other code
         writer.string(outcome.topic)
         writer.int16(error_code)
 

@@ -6,7 +6,7 @@ connection the socket is thrown away with all it may still hold. Sending again i
 whose receiver is idempotent by epochs.
 
 ``RequestError``             no answer; ``endpoint`` names the peer
-├── PeerUnreachableError      nobody answers there; the request was not sent
+├── PeerUnreachableError      no peer answers there; the request was not sent
 ├── PeerDisconnectedError     the connection broke; the request may have been carried out
 ├── RequestTimeoutError       no answer in time; the request may have been carried out
 ├── RequestAbandonedError     we are closing; the request may have been carried out
@@ -80,7 +80,7 @@ class RequestFailedError(RequestError):
 
 
 class _Patience(NamedTuple):
-    """How long a wait may last: until a monotonic instant, or until somebody closes."""
+    """How long a wait may last: until a monotonic instant, or until the client is closed."""
 
     deadline: float
     closing: threading.Event | None

@@ -128,7 +128,7 @@ _DETACHERS: Final[dict[type, Detach]] = {
     if (detach := detacher(cls)) is not None
 }
 KNOWN_APIS: Final[frozenset[int]] = frozenset(_APIS)
-# The requests that only a controller sends; without its epoch nobody could fence them.
+# The requests that only a controller sends; its epoch fences them.
 CONTROL_REQUESTS: Final[Mapping[int, type[ControlRequest]]] = {
     ApiKey.LEADER_AND_ISR: control.LeaderAndIsrRequest,
     ApiKey.STOP_REPLICA: control.StopReplicaRequest,
@@ -150,7 +150,7 @@ class RequestHeader(NamedTuple):
 
     @property
     def control_header(self) -> ControlHeader | None:
-        """Who commands; ``None`` when it is not a controller."""
+        """The sending controller and its epochs; ``None`` when the sender is not a controller."""
         if self.controller_id is None or self.controller_epoch is None or self.broker_epoch is None:
             return None
         return ControlHeader(self.controller_id, self.controller_epoch, self.broker_epoch)

@@ -56,7 +56,7 @@ def ask(actor: RemoteActorRef, message: Request, answer: type[T], *, timeout_s: 
 
 
 class ControllerError(RegentError):
-    """The controller refused a request, or nobody answered as one in time."""
+    """The controller refused a request, or no controller answered in time."""
 
 
 class ControllerRef:
@@ -91,9 +91,9 @@ class ControllerRef:
     def ask(
         self, request: Request, answer: type[A], *, deadline: float, limit_s: float = _MAX_ASK_S
     ) -> A | None:
-        """Ask once; return None, leaving ``failure``, when nobody answered as the controller.
+        """Ask once; set ``failure`` and return None when no controller answered.
 
-        ``deadline`` is on the monotonic clock. After None the controller is looked for anew.
+        ``deadline`` is on the monotonic clock. After None the next call looks up the controller.
         """
         self.was_refused = self.is_silent = False
         try:
@@ -114,9 +114,9 @@ class ControllerRef:
         return None
 
     def ask_until_answered(self, request: Request, answer: type[A], *, deadline: float) -> A:
-        """Ask whoever is the controller until one answers; the request may reach several of them.
+        """Ask the active controller until one answers; the request may reach several controllers.
 
-        Raises ``ControllerError`` when one refuses, or nobody answers before ``deadline``.
+        Raises ``ControllerError`` when one refuses, or none answers before ``deadline``.
         """
         while True:
             response = self.ask(request, answer, deadline=deadline, limit_s=_MAX_COMMAND_S)

@@ -1,7 +1,7 @@
 """The file descriptors of this process, and whether there is one for one more connection.
 
-A log whose files cannot be opened for want of one can neither be written nor read, and nobody can
-reach the broker. So connections leave some.
+Without a free descriptor the broker cannot open the files of its logs, and cannot accept
+connections. So connections leave some descriptors free.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How those wait who have to look again and again, because nobody tells them."""
+"""Pauses between polls, for conditions that send no notification."""
 
 from __future__ import annotations
 

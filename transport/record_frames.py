@@ -126,7 +126,7 @@ class RecordFrames:
         return [self._take(length) for length in lengths]
 
     def check_all_taken(self) -> None:
-        """Raise ``BadDataError`` when there are bytes that nobody has asked for."""
+        """Raise ``BadDataError`` when there are more bytes than the body refers to."""
         if len(self._rest) or next(self._frames, None) is not None:
             raise BadDataError("more records than the body speaks of")
 

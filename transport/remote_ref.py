@@ -37,7 +37,7 @@ class RemoteActorRef:
     def ask(self, message: Request, *, timeout: float) -> Response:
         """Return the answer to ``message``; ``timeout`` is in seconds, as Pykka's.
 
-        Raises a RequestError. The message may have been carried out all the same, unless that is
+        Raises a RequestError. The message may have been carried out nevertheless, except after
         a PeerUnreachableError.
         """
         deadline = time.monotonic() + timeout

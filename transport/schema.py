@@ -140,7 +140,7 @@ def _decode_ints(path: str, values: Column, _records: RecordFrames) -> Column:
 
 def _enum_decoder(cls: type[IntEnum], path: str) -> ColumnDecoder:
     members = {member.value: member for member in cls}
-    # An error code of a newer peer is an error all the same; any other enum decides behaviour.
+    # An unknown error code of a newer peer is still an error; any other enum decides behaviour.
     fallback = Errors.UNKNOWN_SERVER_ERROR if cls is Errors else None
 
     def decode(values: Column, records: RecordFrames) -> Column:

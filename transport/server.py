@@ -102,7 +102,7 @@ class RejectedFrames:
         if now >= self._next_log_at or self._counts[reason] == 1:
             self._next_log_at = now + _LOG_INTERVAL_S
             so_far = ", ".join(f"{count} {reason}" for reason, count in self._counts.items())
-            # Whoever lets an answer be held may leave before it comes: nothing is wrong then.
+            # A client may disconnect while its answer is held back: that is no error.
             level = logging.INFO if reason is Rejection.UNROUTABLE_ANSWER else logging.WARNING
             logger.log(
                 level,
@@ -151,7 +151,8 @@ class WireReply:
             logger.debug("A second answer to %s is ignored", self._api_key.name)
 
     def __del__(self) -> None:
-        # Whoever should have answered died: its client need not wait, nor we count it for ever.
+        # The actor that should have answered died. Its client must not wait until its timeout, and
+        # the request must not count as outstanding for ever.
         if self._unanswered.acquire(blocking=False):
             logger.info("A %s was forgotten unanswered", self._api_key.name)
             self._deliver(
@@ -229,7 +230,7 @@ class ControlServer:
     def start(self) -> None:
         """Listen, then return; once only.
 
-        Raises PortInUseError, or RegentError for an address of no use.
+        Raises PortInUseError, or RegentError for an unusable address.
         """
         try:
             peers = Peers(self._context, self.endpoint, self._max_frame_bytes)

@@ -1,4 +1,4 @@
-"""What was sent to peers that have not read it: ZeroMQ keeps it, in the order of sending.
+"""Bounds the bytes that were sent to peers and not read yet; ZeroMQ keeps them in memory.
 
 Each peer has a limit, and all peers of all ports together have one.
 """
@@ -15,12 +15,12 @@ from regent.core.records import RecordBytes
 from regent.transport.record_frames import LARGE_BYTES
 
 MAX_UNREAD_BYTES: Final = 16 * 1024 * 1024
-"""Who has not read so much of what it was sent is sent nothing more until it has."""
+"""A peer with more unread bytes is sent nothing more until it has read some."""
 MAX_UNREAD_BYTES_OF_ALL: Final = 256 * 1024 * 1024  # as all requests of clients may have
 
 
 class Unread:
-    """How much of what was sent to one peer is still here."""
+    """Counts the bytes sent to one peer that are still in our memory."""
 
     def __init__(self) -> None:
         self._tracked: deque[tuple[zmq.MessageTracker, int]] = deque()
@@ -29,18 +29,18 @@ class Unread:
 
     @property
     def size(self) -> int:
-        """So many bytes, more or less: what is small is only known to be gone with what follows."""
+        """The unread bytes, approximately: small frames count until a later large one is gone."""
         return self.known_size + self._bytes_since
 
     @property
     def known_size(self) -> int:
-        """So many bytes are surely here."""
+        """The bytes that are certainly unread."""
         while self._tracked and self._tracked[0][0].done:
             self._tracked_bytes -= self._tracked.popleft()[1]
         return self._tracked_bytes
 
     def frame(self, piece: RecordBytes) -> zmq.Frame:
-        """Return what is to be sent for a piece of a message."""
+        """Return the frame to send for a piece of a message."""
         self._bytes_since += len(piece)
         if self._bytes_since < LARGE_BYTES:
             return zmq.Frame(piece, copy=True)
@@ -53,7 +53,7 @@ class Unread:
 
 
 class _OfPort(NamedTuple):
-    """What a port keeps: of all its peers, and of the one with most."""
+    """The unread bytes of all peers of a port, and of the peer with most."""
 
     size: int
     largest: int
@@ -67,9 +67,9 @@ class UnreadLimit:
         self._ports: WeakKeyDictionary[object, _OfPort] = WeakKeyDictionary()
 
     def is_exceeded_by(self, port: object, size: int, largest: int) -> bool:
-        """Note what ``port`` keeps; return whether its peer with most is to be cut off.
+        """Note the unread bytes of ``port``; return whether to disconnect its peer with most.
 
-        It is when all ports keep too much, and no peer of another port has more.
+        True when all ports together exceed the limit, and no peer of another port has more.
         """
         self._ports[port] = _OfPort(size, largest)
         ports = list(self._ports.copy().values())
@@ -78,4 +78,4 @@ class UnreadLimit:
 
 
 OF_ALL_PORTS: Final = UnreadLimit()
-"""What all ports share."""
+"""The limit that all ports share."""

@@ -153,7 +153,7 @@ class ZmtpConnection:
         end = start + size
         if len(received) < end:
             return None
-        if size >= LARGE_BYTES:  # not copied: nobody else would have a turn meanwhile
+        if size >= LARGE_BYTES:  # not copied: a copy would delay all other peers
             self._received, self._position = received[end:], 0
             del received[end:], received[:start]
             return flags, received

@@ -21,7 +21,7 @@ _API_KEY: Final = struct.Struct(">h")
 _MIN_REQUEST_BYTES: Final = 8  # key, version and correlation id
 _MIN_ROOM_SHARE: Final = 8  # of a chunk
 _ALL: Final = 2**31
-_MAPPED_BYTES: Final = 1024 * 1024  # from here on nobody touches memory before bytes come for it
+_MAPPED_BYTES: Final = 1024 * 1024  # larger buffers use no memory before their bytes arrive
 
 
 class FrameBuffer:

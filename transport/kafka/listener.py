@@ -119,7 +119,7 @@ def _run(loop: asyncio.AbstractEventLoop, acceptor: Acceptor) -> None:
 def listen(host: str, port: int) -> socket.socket:
     """Return a socket that clients can connect to; they wait until it is served.
 
-    Raises PortInUseError, or RegentError for an address of no use.
+    Raises PortInUseError, or RegentError for an unusable address.
     """
     try:
         listening = listening_socket(host, port, _BACKLOG)

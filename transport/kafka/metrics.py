@@ -1,4 +1,4 @@
-"""What happened on a listener: counters, and one log line in ten seconds about what went wrong."""
+"""The counters of a listener; failures are logged at most once in ten seconds."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class _Warning:
 class ListenerMetrics:
     """Counters since the start, written by the listener's thread; any thread may read them.
 
-    Every key is there from the start, so that nothing grows under who reads.
+    Every key exists from the start, so that no mapping grows while another thread reads it.
 
     ``throttled`` counts how often a connection was not read from for a while, because it had too
     many requests under way, or all requests together took too much memory; ``accept_pauses`` how
@@ -90,7 +90,7 @@ class ListenerMetrics:
         self._warn("descriptors", listener, text)
 
     def count_error(self, listener: str, message: str, error: BaseException | None) -> None:
-        """Count what nobody expected; the first of those in ten seconds is told in full."""
+        """Count an unexpected error; the first one in ten seconds is logged in full."""
         self.errors += 1
         now = time.monotonic()
         if now >= self._log_error_at:

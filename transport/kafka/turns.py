@@ -1,8 +1,8 @@
-"""Turns of connections that have more to do than fits between two looks at all sockets.
+"""Shares the loop's time between connections, so that no client waits for another's requests.
 
-Time is shared and not requests: between two looks the connections that have just become ready have
-``_READY_S`` together, each of them a short turn first, and one of those that went on for longer has
-another. So a client that asks little waits for milliseconds, even when others ask for much.
+Time is shared and not requests. Between two polls of all sockets, the connections that have just
+become ready share ``_READY_S``, each with a short turn first; then one connection with more work
+gets a longer turn. A client with few requests waits for milliseconds even when others send many.
 """
 
 from __future__ import annotations

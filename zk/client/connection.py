@@ -34,7 +34,7 @@ _HUNG_UP = select.POLLHUP | select.POLLERR | select.POLLNVAL | _POLLRDHUP
 
 
 class SessionCredentials(NamedTuple):
-    """What attaches a connection to a session; whoever has it can also end that session."""
+    """Attaches a connection to a session. A client that has it can also end that session."""
 
     session_id: int
     password: bytes

@@ -190,7 +190,7 @@ class ZooKeeper(Protocol):
 
     @property
     def newest_zxid(self) -> int:
-        """The newest transaction that a server has told of; asks nobody, and never raises."""
+        """The newest transaction id in any answer so far; sends nothing, and never raises."""
         ...
 
     @property

@@ -1,9 +1,8 @@
 """Keeps a ZooKeeper session: when one is over, the next is opened, with a client of its own.
 
 The order is Kafka's (``ZooKeeperClient.scheduleReinitialize``, ``KafkaController`` on
-``beforeInitializingSession`` / ``afterInitializingSession``), on a thread that is neither
-ZooKeeper's nor an actor's: the owner first finishes with the old session, then a new one is opened,
-then the owner hears of it.
+``beforeInitializingSession`` / ``afterInitializingSession``), on a thread of its own:
+first the owner finishes with the old session, then a new one is opened, then the owner is notified.
 """
 
 from __future__ import annotations
@@ -68,9 +67,9 @@ class SessionKeeper:
     thread and must only enqueue. The others are called on the keeper's own thread, for the first
     session as for every later one:
 
-    * ``on_session_starting(client)``: connected, and nobody else can use the session yet. What it
-      raises refuses the session: ``SessionExpiredError`` and the next one is opened, any other
-      ``RegentError`` and there is none any more;
+    * ``on_session_starting(client)``: connected; no other caller can use the session yet. An
+      exception refuses the session: after ``SessionExpiredError`` the next one is opened, after
+      any other ``RegentError`` there is no further one;
     * ``on_established(client)``: the session is in use;
     * ``on_expired()``: the session is over. The next one is opened when the returned future is
       done (not later than 30 s).
@@ -96,7 +95,7 @@ class SessionKeeper:
         self._on_established = on_established
         self._on_expired = on_expired
         self._changed = threading.Condition()
-        self._connecting: ZooKeeperClient | None = None  # nobody may use this one yet
+        self._connecting: ZooKeeperClient | None = None  # not in use yet
         self._client: ZooKeeperClient | None = None
         self._predecessor: SessionCredentials | None = None
         self._newest_zxid = 0
@@ -147,7 +146,7 @@ class SessionKeeper:
 
     @property
     def newest_zxid(self) -> int:
-        """The newest transaction heard of in this session, and in those before; asks nobody."""
+        """The newest transaction id in an answer of this or an earlier session; sends nothing."""
         client = self._client
         return max(self._newest_zxid, 0 if client is None else client.newest_zxid)
 
@@ -362,7 +361,7 @@ class SessionKeeper:
 
 
 def close_session(hosts: str, credentials: SessionCredentials, timeout_s: float) -> bool:
-    """End somebody's session, which deletes its ephemeral nodes and fires the watches on them.
+    """End another client's session: this deletes its ephemeral nodes and fires their watches.
 
     For the guardian of a process, once the process is certainly dead. Returns False when the
     session is over already. Raises ``ConnectionLossError`` when no server answers in time.

@@ -1,7 +1,7 @@
 """One ZooKeeper session (``kafka.zookeeper.ZooKeeperClient``, ``org.apache.zookeeper.ZooKeeper``).
 
 Nodes are read in bulk and written in multis, watches live as long as the session does, and a lost
-session is final: whoever wants another one makes another client (``zk.client.session``).
+session is final: another session needs another client (``zk.client.session``).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The znodes of administration: requests of tools, notifications, configuration, features.
+"""The znodes of administration: requests of tools, notifications, configuration, producer ids.
 
-One namespace a path, named as in Kafka's ``ZkData.scala``, under the rules of ``zk.codecs.znodes``.
+Each path has a class, named as in Kafka's ``ZkData.scala``; conventions as in ``zk.codecs.znodes``.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ class DeleteTopicsZNode:
 
 
 class DeleteTopicsTopicZNode:
-    """``/admin/delete_topics/T``, empty: the wish to delete a topic."""
+    """``/admin/delete_topics/T``, empty: a request to delete a topic."""
 
     @staticmethod
     def path(topic: str) -> str:
-        """Return the path of the wish to delete ``topic``."""
+        """Return the path of the request to delete ``topic``."""
         return f"{DeleteTopicsZNode.PATH}/{topic}"
 
 
@@ -56,7 +56,7 @@ class ReassignPartitionsZNode:
     def decode(data: bytes) -> dict[TopicPartition, tuple[BrokerId, ...]]:
         """Return the target replicas by partition, in the order of the file.
 
-        The version is not looked at (tools write 1 and "1"), nor are ``log_dirs``. A partition
+        The version (tools write 1 and "1") and ``log_dirs`` are ignored. A partition
         without replicas or named twice makes the whole file unacceptable, as in Kafka's own tool.
         """
         reassignments: dict[TopicPartition, tuple[BrokerId, ...]] = {}
@@ -223,7 +223,7 @@ class ProducerIdBlockZNode:
 
     @staticmethod
     def decode(data: bytes) -> ProducerIdBlock | None:
-        """Return the block, None while nobody has taken one."""
+        """Return the block, None before the first one is taken."""
         if not data:
             return None
         json = decode_object(data, ProducerIdBlockZNode.PATH)

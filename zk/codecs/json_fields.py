@@ -1,6 +1,6 @@
-"""Reading typed fields out of a znode's JSON, whoever wrote it.
+"""Reads typed fields out of a znode's JSON.
 
-Nothing in the bytes is trusted: whatever they are, the outcome is a value of the promised type or a
+Nothing in the bytes is trusted: for any bytes the outcome is a value of the promised type or a
 ``BadDataError`` of one short line that names the kind of znode, the field and what is wrong.
 Numbers are Kafka's 32-bit ones unless a range is given. An absent field and a null are the same.
 """

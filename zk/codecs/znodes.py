@@ -59,7 +59,7 @@ PERSISTENT_PATHS = (
 
 
 class ControllerZNode:
-    """``/controller``, ephemeral: which broker rules."""
+    """``/controller``, ephemeral: the id of the active controller."""
 
     PATH = "/controller"
 
@@ -70,7 +70,7 @@ class ControllerZNode:
 
     @staticmethod
     def decode(data: bytes) -> BrokerId:
-        """Return the id of the broker that rules."""
+        """Return the id of the active controller."""
         return decode_object(data, ControllerZNode.PATH).integer("brokerid")
 
 
@@ -94,11 +94,11 @@ class ControllerEpochZNode:
 class ControllerTermZNode:
     """``/regent/controller_terms/<session>-<epoch>``, ephemeral and empty; Kafka has none.
 
-    It fences a former controller that is paused and keeps its session while somebody deletes
+    It fences a former controller that is paused and keeps its session when an operator deletes
     ``/controller``. The version of ``/controller_epoch`` alone does not: it begins at 0 again when
-    that znode is deleted as well, and some elections later it is what the former controller checks
-    for. Every election creates a path that never comes again, because the epochs of a session only
-    grow, and deletes those of all earlier elections.
+    that znode is deleted as well, and after some elections it is the version that the former
+    controller checks for. Every election creates a path that is never used again, because the
+    epochs of a session only grow, and deletes the paths of all earlier elections.
     """
 
     PARENT = "/regent/controller_terms"
@@ -383,7 +383,7 @@ class TopicPartitionZNode:
 
 
 class TopicPartitionStateZNode:
-    """``/brokers/topics/T/partitions/P/state``: who leads a partition and who is in sync.
+    """``/brokers/topics/T/partitions/P/state``: the leader and the ISR of a partition.
 
     Its version is the partition epoch.
     """

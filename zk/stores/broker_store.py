@@ -199,7 +199,7 @@ class ZkBrokerStore(WatchingStore):
 
 def _broker_ids(names: Iterable[str]) -> Iterator[BrokerId]:
     for name in names:
-        with suppress(BadDataError):  # whatever somebody put there, it is no broker
+        with suppress(BadDataError):  # the node is no registration of a broker
             yield znodes.BrokerIdsZNode.decode_child(name)
 
 
@@ -236,7 +236,7 @@ def broker_registration(
 def read_suspects(zookeeper: ZooKeeper, node: Znode, broker_id: BrokerId) -> SuspectReplicas:
     """Return the suspect replicas of a registered broker.
 
-    Raises ``BadDataError`` when nobody can say which: a later registration may.
+    Raises ``BadDataError`` when they cannot be read; a later registration may list them.
     """
     listed = znodes.BrokerIdZNode.suspects(node.data)
     nodes = zookeeper.get_many(listed.paths(broker_id, node.stat.ephemeral_owner))

@@ -36,7 +36,7 @@ class ZkConfigStore(WatchingStore):
         changes = [
             _change(name, node)
             for name, node in zip(names, nodes, strict=True)
-            if node is not None  # somebody purged it
+            if node is not None  # another broker has purged it
         ]
         return sorted(changes, key=lambda change: change.sequence)
 
@@ -55,7 +55,7 @@ class ZkConfigStore(WatchingStore):
         return configs
 
     def delete_changes(self, names: Collection[str]) -> None:
-        """Delete notifications; absent is fine."""
+        """Delete notifications; absent ones are skipped."""
         write_unfenced(
             self._zookeeper, [[Delete(f"{_CHANGES}/{name}", ANY_VERSION)] for name in names]
         )

@@ -88,8 +88,10 @@ class ZkControllerStore(
         return ControllerRegistration(broker_id, owner == self._zookeeper.session_id, owner != 0)
 
     def read_controller_epoch(self) -> ControllerEpoch | None:
-        """Read ``/controller_epoch``. Garbage counts as the epoch of a new cluster, as it does when
-        the znode was deleted: who is elected goes above what it has obeyed.
+        """Read ``/controller_epoch``.
+
+        Data that cannot be decoded counts as the epoch of a new cluster, and so does an absent
+        znode: an elected controller takes a higher epoch than any it has obeyed.
         """
         node = self._zookeeper.get(znodes.ControllerEpochZNode.PATH)
         if node is None:
@@ -188,7 +190,7 @@ class ZkControllerStore(
     ) -> ControllerEpoch:
         """Replace ``/controller_epoch`` by a higher one while ``/controller`` is ours.
 
-        Who overwrote ``/controller`` meanwhile has changed its version.
+        A write to ``/controller`` meanwhile changes its version, and the check of it fails.
         """
         node = self._zookeeper.get(znodes.ControllerZNode.PATH, watch=True)
         if node is not None and node.stat.ephemeral_owner == self._zookeeper.session_id:

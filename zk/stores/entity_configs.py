@@ -1,6 +1,6 @@
 """The settings that topics and brokers override, as administrators read and change them.
 
-Mirrors ``kafka.zk.AdminZkClient.changeTopicConfig``, except that nobody else's change is undone.
+Mirrors ``kafka.zk.AdminZkClient.changeTopicConfig``, except that concurrent changes are not undone.
 """
 
 from __future__ import annotations

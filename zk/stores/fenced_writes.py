@@ -78,7 +78,7 @@ def write_fenced(
 
 
 def write_unfenced(zookeeper: ZooKeeper, writes: Sequence[Write]) -> list[Outcome]:
-    """Apply each write, whoever rules: for administration. See ``write_fenced``."""
+    """Apply each write without a check of the controller epoch; see ``write_fenced``."""
     return _write(zookeeper, writes, [], send_again=True)
 
 

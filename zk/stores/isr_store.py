@@ -1,9 +1,10 @@
-"""ISRs written by the leaders themselves, and how the controller hears of it.
+"""Leaders write their ISRs to ZooKeeper themselves and notify the controller.
 
 Mirrors ``kafka.server.ZkIsrManager`` and ``kafka.utils.ReplicationUtils``: the protocol before
-Kafka 2.7, in which the condition on the partition epoch is all that protects such a write. Here the
-members are compared with their registrations right before it, as a controller compares those of an
-AlterPartition request (KIP-903): what lets one in may be a fetch from before it lost records.
+Kafka 2.7, in which only the condition on the partition epoch protects such a write. Here the broker
+epochs of the ISR's members are compared with their registrations right before the write, as a
+controller does for an AlterPartition request (KIP-903): a follower may have been added because of a
+fetch that it sent before it lost records.
 """
 
 from __future__ import annotations
@@ -54,13 +55,13 @@ class ZkIsrStore:
     ) -> AlterPartitionResponse:
         """Write the proposed ISRs, each on condition of its partition epoch, and tell the outcome.
 
-        ``controller_epochs`` has the epoch each leadership was ordered with; a partition without
-        one is answered UNKNOWN_TOPIC_OR_PARTITION. One with a member that is not registered in the
-        life the leader saw it in is answered INELIGIBLE_REPLICA. A refused write may have been our
-        own first attempt whose answer was lost: what is stored tells. Raises
-        ``SessionExpiredError``.
+        ``controller_epochs`` has the controller epoch of each LeaderAndIsr request; a partition
+        without one is answered UNKNOWN_TOPIC_OR_PARTITION. A partition with an ISR member that is
+        not registered with the broker epoch that the leader saw is answered INELIGIBLE_REPLICA. A
+        write may be refused because its first attempt, whose answer was lost, was applied: the
+        stored state is read to find out. Raises ``SessionExpiredError``.
         """
-        ineligible = self._with_members_of_other_lives(request)
+        ineligible = self._with_members_of_other_epochs(request)
         wanted = {
             row.topic_partition: _proposed(request, row, controller_epochs[row.topic_partition])
             for row in request.partitions
@@ -111,22 +112,24 @@ class ZkIsrStore:
             if isinstance(outcome, WriteRefused):
                 raise RequestRefusedError(f"cannot create {path}…: {outcome.error.name}")
 
-    def _with_members_of_other_lives(self, request: AlterPartitionRequest) -> set[TopicPartition]:
+    def _with_members_of_other_epochs(self, request: AlterPartitionRequest) -> set[TopicPartition]:
         """Return the partitions with a member that is not registered with its broker epoch."""
-        lives = sorted({life for row in request.partitions for life in _seen_lives(row)})
-        if not lives:
+        members = sorted({member for row in request.partitions for member in _seen_epochs(row)})
+        if not members:
             return set()
-        self._zookeeper.sync()  # a server that lags behind has registrations of earlier lives
-        nodes = self._zookeeper.get_many([BrokerIdZNode.path(broker_id) for broker_id, _ in lives])
+        self._zookeeper.sync()  # a server that lags behind has registrations of earlier epochs
+        nodes = self._zookeeper.get_many(
+            [BrokerIdZNode.path(broker_id) for broker_id, _ in members]
+        )
         others = {
-            life
-            for life, node in zip(lives, nodes, strict=True)
-            if not _may_be_registered_with(node, life[1])
+            member
+            for member, node in zip(members, nodes, strict=True)
+            if not _may_be_registered_with(node, member[1])
         }
         return {
             row.topic_partition
             for row in request.partitions
-            if not others.isdisjoint(_seen_lives(row))
+            if not others.isdisjoint(_seen_epochs(row))
         }
 
     def _write(
@@ -169,10 +172,10 @@ def _proposed(
     return LeaderIsrAndControllerEpoch(leadership, controller_epoch)
 
 
-def _seen_lives(row: AlterPartitionRow) -> list[tuple[BrokerId, int]]:
+def _seen_epochs(row: AlterPartitionRow) -> list[tuple[BrokerId, int]]:
     """Return the members of which the leader knows with which broker epoch they fetched last."""
     members = zip(row.new_isr, row.isr_broker_epochs, strict=True)
-    return [life for life in members if life[1] != UNKNOWN_BROKER_EPOCH]
+    return [member for member in members if member[1] != UNKNOWN_BROKER_EPOCH]
 
 
 def _may_be_registered_with(node: Znode | None, broker_epoch: int) -> bool:

@@ -1,4 +1,4 @@
-"""Blocks of producer ids, of which no two brokers ever get the same.
+"""Blocks of producer ids; no two brokers ever get the same block.
 
 Mirrors ``kafka.coordinator.transaction.ZkProducerIdManager``.
 """
@@ -32,9 +32,9 @@ class ZkProducerIds:
     def take_block(self) -> range:
         """Take the next ``BLOCK_SIZE`` ids.
 
-        A block whose taking was not confirmed is left unused: ids there are enough. Raises
-        ``SessionExpiredError``, ``ConflictError``, and ``BadDataError`` when it cannot be known
-        which ids are free.
+        A block is left unused when the answer to its write was lost. Raises
+        ``SessionExpiredError``, ``ConflictError``, and ``BadDataError`` when the stored block
+        cannot be decoded.
         """
         path = ProducerIdBlockZNode.PATH
         for _ in range(MAX_ATTEMPTS):

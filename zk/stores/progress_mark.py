@@ -1,9 +1,9 @@
-"""``/regent/progress_mark``: written again and again, so that older data can be told from newer.
+"""``/regent/progress_mark``: written regularly, to detect that ZooKeeper was given older data.
 
-The transaction id of a znode's last write only grows. When this znode's is lower than a broker has
-noted, ZooKeeper was given older data. Its own transaction id does not tell in an ensemble: the
-servers begin a new epoch when they start, which is the upper half of all ids that follow, so that
-older data continue with higher ones.
+The transaction id of a znode's last write only grows. When the id of this znode is lower than a
+broker has noted, ZooKeeper has older data than before (a restored backup, for example). The newest
+transaction id of an ensemble does not show this: servers begin a new epoch when they start, and the
+epoch is the upper half of all later ids, so that older data continue with higher ids.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ PATH = "/regent/progress_mark"
 
 
 def write_mark(zookeeper: ZooKeeper) -> None:
-    """Write the mark; lost answers and refusals do no harm: it is written again.
+    """Write the mark. A lost answer or a refusal is ignored: the mark is written again later.
 
     Raises ``ConnectionLossError`` and ``SessionExpiredError``.
     """
@@ -26,7 +26,7 @@ def write_mark(zookeeper: ZooKeeper) -> None:
 
 
 def read_mark(zookeeper: ZooKeeper) -> int | None:
-    """Return the transaction that wrote the mark last; 0: there is none, None: it is not shown.
+    """Return the id of the mark's last write; 0: there is no mark, None: it may not be read.
 
     Raises ``SessionExpiredError``.
     """

@@ -29,7 +29,7 @@ class ZkTopicDeletionStore(WatchingStore):
     """The part of ``core.ports.ControllerStore`` that is about the deletion of topics."""
 
     def read_topics_to_delete(self) -> Mapping[str, int]:
-        """List the topics somebody wants to be deleted, and watch for others."""
+        """List the topics queued for deletion, and watch for others."""
         topics = self._watch_requests(DeleteTopicsZNode.PATH)
         requests = self._read([DeleteTopicsTopicZNode.path(t) for t in topics])
         return {
@@ -39,15 +39,15 @@ class ZkTopicDeletionStore(WatchingStore):
         }
 
     def delete_topic_deletions(self, topics: Collection[str], epoch_zk_version: int) -> None:
-        """Drop the requests to delete these topics."""
+        """Delete the requests to delete these topics."""
         requests = [[Delete(DeleteTopicsTopicZNode.path(topic), ANY_VERSION)] for topic in topics]
         self._write_fenced(requests, epoch_zk_version)
 
     def delete_topics(self, topics: Mapping[str, int], epoch_zk_version: int) -> frozenset[str]:
         """Delete topics, their configuration and the request to delete them.
 
-        What was refused is read again, and what may have been applied when its answer was lost:
-        somebody who waited for the topic to vanish may have created it again by then.
+        Refused writes are read again. So are writes whose answer was lost: they may have been
+        applied, and a client that waited for the deletion may have created the topic again.
         """
         remaining = dict(topics)
         for _ in range(MAX_ROUNDS):
@@ -76,11 +76,11 @@ class ZkTopicDeletionStore(WatchingStore):
         }
 
     def _writes(self, topics: Mapping[str, int]) -> dict[str, list[Write]]:
-        """Return what is to be written for each topic, in its order.
+        """Return the writes for each topic, in the order in which they must be applied.
 
-        Missing are those whose name another topic has by now that somebody wants to go as well.
+        A topic is missing when a later topic of its name exists and is queued for deletion too.
         """
-        # Wishes first: the topic for which a request was made is there when it is looked for.
+        # Requests are read first: a topic whose request is read was created before, and is found.
         requests = self._read([DeleteTopicsTopicZNode.path(topic) for topic in topics])
         found = self._read([TopicZNode.path(topic) for topic in topics])
         configs = self._read([ConfigEntityZNode.path("topics", topic) for topic in topics])

@@ -46,7 +46,7 @@ _OF_CHILDREN: dict[str, ControllerEvent] = {
     LogDirEventNotificationZNode.PATH: LogDirEventNotification(),
 }
 
-# A deletion too, so that the watch is armed again for whoever comes next.
+# A deletion is an event too: reading the node again arms the watch for the next creation.
 _OF_NODES: dict[str, ControllerEvent] = {
     ControllerZNode.PATH: ControllerChange(),
     ReassignPartitionsZNode.PATH: ZkPartitionReassignment(),

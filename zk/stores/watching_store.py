@@ -101,7 +101,7 @@ class WatchingStore:
     def _write_fenced(
         self, writes: Sequence[Write], epoch_zk_version: int, *, send_again: bool = True
     ) -> list[Outcome]:
-        """Apply each write while nobody else has been elected; see ``write_fenced``."""
+        """Apply each write while no other controller has been elected; see ``write_fenced``."""
         fence = self._fence(epoch_zk_version)
         return write_fenced(self._zookeeper, writes, fence, send_again=send_again)
 
