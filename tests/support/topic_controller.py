@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 from regent.core.admin.admin_manager import AdminManager
@@ -64,11 +65,16 @@ def brokers_of(zookeeper: ZooKeeper, count: int) -> Iterator[None]:
     context = new_context()
     topics = TopicController(zookeeper)
 
+    executor = ThreadPoolExecutor(1)  # the server's own thread answers heartbeats
+
     def answer(incoming: IncomingRequest) -> None:
         assert isinstance(incoming.body, TopicsRequest)
         incoming.reply(topics.answer(incoming.body))
 
-    server = ControlServer(context, "tcp://127.0.0.1:0", answer, name="topic-controller")
+    def dispatch(incoming: IncomingRequest) -> None:
+        executor.submit(answer, incoming)
+
+    server = ControlServer(context, "tcp://127.0.0.1:0", dispatch, name="topic-controller")
     server.start()
     for path in znodes.PERSISTENT_PATHS:
         parts = path.split("/")
@@ -88,5 +94,6 @@ def brokers_of(zookeeper: ZooKeeper, count: int) -> Iterator[None]:
     try:
         yield
     finally:
+        executor.shutdown()
         server.stop()
         context.destroy(linger=0)
