@@ -11,7 +11,9 @@ import threading
 from collections.abc import Callable, Collection, Hashable, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
+
+from pykka import ActorRef
 
 from regent.actors.fair_lock import FairLock
 from regent.actors.inbox import Overflow, Reply
@@ -152,8 +154,17 @@ class BrokerCallbacks:
     """Logs of these topics are about to be created. Raises ``SessionExpiredError``."""
 
 
+class BrokerView(NamedTuple):
+    """What a Broker actor hands to the rest of the process: each part is safe on any thread."""
+
+    ref: ActorRef[Broker]
+    cache: MetadataCache
+    replica_manager: ReplicaManager
+    fetchers: ReplicaFetcherManager
+
+
 class Broker(RegentActor):
-    """Owns the ReplicaManager, which has a lock, and the fetchers; everybody may read ``cache``."""
+    """Owns the ReplicaManager, which has a lock, and the fetchers."""
 
     overflow = Overflow(lambda message: isinstance(message, _NEVER_REFUSED))
 
@@ -183,6 +194,11 @@ class Broker(RegentActor):
         self._logs = logs
         self.status = status
         self._callbacks = callbacks
+
+    @property
+    def view(self) -> BrokerView:
+        """What other threads may use."""
+        return BrokerView(self.actor_ref, self.cache, self.replica_manager, self.fetchers)
 
     @staticmethod
     def collapse_key(message: BrokerMessage) -> Hashable | None:

@@ -8,10 +8,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 from functools import partial
+from typing import NamedTuple
 
 from pykka import ActorDeadError, ActorRef
 
-from regent.actors.inbox import InboxFullError
+from regent.actors.inbox import InboxFullError, inbox_of
 from regent.actors.request_send_thread import (
     UNANSWERED_WARNING_S,
     DeliverySettings,
@@ -27,12 +28,25 @@ from regent.core.errors import BadDataError
 from regent.core.model import BrokerId, BrokerRegistration
 from regent.core.protocol.control import ControlHeader, ControlRequest, ControlResponse
 from regent.core.protocol.controller import UnansweredRequest
+from regent.core.timers import Timer
 from regent.transport.codec import EncodedBody, encode_request
 
 logger = logging.getLogger(__name__)
 
 _START_TIMEOUT_S = 10.0
 _STOP_TIMEOUT_S = 5.0
+
+
+class BrokerChannel(NamedTuple):
+    """The thread that sends to one broker, and how long requests waited for it."""
+
+    thread: ActorRef[RequestSendThread]
+    queue_time: Timer
+
+    @property
+    def queue_size(self) -> int:
+        """How many requests wait."""
+        return inbox_of(self.thread).size
 
 
 class ControllerChannelManager:
@@ -54,14 +68,15 @@ class ControllerChannelManager:
         self._may_announce = may_announce
         self._settings = settings
         self._supervisor = supervisor
-        self._threads: dict[BrokerId, ActorRef[RequestSendThread]] = {}
+        self._channels: dict[BrokerId, BrokerChannel] = {}
         self._overflowed: set[BrokerId] = set()
 
     def add_broker(self, registration: BrokerRegistration) -> None:
         """Start delivering to this incarnation of a broker."""
         broker_id = registration.info.broker_id
         self.remove_broker(broker_id)
-        self._threads[broker_id] = start_actor(
+        queue_time = Timer()
+        thread = start_actor(
             RequestSendThread,
             _START_TIMEOUT_S,
             f"Controller-{self._controller_id}-to-broker-{broker_id}-send-thread",
@@ -70,15 +85,17 @@ class ControllerChannelManager:
             partial(self._on_response, broker_id),
             may_announce=self._may_announce,
             settings=self._settings,
+            queue_time=queue_time,
             supervisor=self._supervisor,
         )
+        self._channels[broker_id] = BrokerChannel(thread, queue_time)
 
     def remove_broker(self, broker_id: BrokerId) -> None:
         """Stop delivering; what is queued is dropped, so no later incarnation ever sees it."""
         self._overflowed.discard(broker_id)
-        thread = self._threads.pop(broker_id, None)
-        if thread is not None:
-            stop_actor(thread, _STOP_TIMEOUT_S)
+        channel = self._channels.pop(broker_id, None)
+        if channel is not None:
+            stop_actor(channel.thread, _STOP_TIMEOUT_S)
 
     def send(self, effects: list[SendControlRequest]) -> None:
         """Queue requests; one that goes to several brokers is encoded once."""
@@ -94,30 +111,30 @@ class ControllerChannelManager:
             self._put(effect.broker_id, QueuedRequest(effect.header, effect.request, body))
 
     @property
-    def threads(self) -> dict[BrokerId, RequestSendThread]:
-        """The thread of every broker, for any thread to look at."""
-        actors = {broker_id: ref._actor_weakref() for broker_id, ref in list(self._threads.items())}
-        return {broker_id: actor for broker_id, actor in actors.items() if actor is not None}
+    def channels(self) -> dict[BrokerId, BrokerChannel]:
+        """The channel to every broker. On any thread."""
+        return self._channels.copy()
 
     def unanswered(self) -> Iterator[UnansweredRequest]:
         """Yield the requests that brokers have owed an answer for too long."""
-        for broker_id, thread in sorted(self.threads.items()):
-            request, waiting_ms = thread.in_delivery, thread.handling_ms
-            if request is not None and waiting_ms > UNANSWERED_WARNING_S * 1000:
-                name = type(request).__name__.removesuffix("Request")
+        for broker_id, channel in sorted(self.channels.items()):
+            activity = inbox_of(channel.thread).activity
+            message, waiting_ms = activity.message, activity.handling_ms
+            if isinstance(message, QueuedRequest) and waiting_ms > UNANSWERED_WARNING_S * 1000:
+                name = type(message.request).__name__.removesuffix("Request")
                 yield UnansweredRequest(broker_id, name, round(waiting_ms))
 
     def close(self) -> None:
         """Stop delivering to anybody."""
-        for broker_id in list(self._threads):
+        for broker_id in list(self._channels):
             self.remove_broker(broker_id)
 
     def _put(self, broker_id: BrokerId, delivery: QueuedRequest) -> None:
-        thread = self._threads.get(broker_id)
-        if thread is None or broker_id in self._overflowed:
+        channel = self._channels.get(broker_id)
+        if channel is None or broker_id in self._overflowed:
             return  # gone, or about to be told everything afresh
         try:
-            thread.tell(delivery)
+            channel.thread.tell(delivery)
         except ActorDeadError:
             logger.error("the RequestSendThread of broker %d has died", broker_id)
             self._overflow(broker_id, delivery.header)

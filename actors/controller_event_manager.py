@@ -10,8 +10,9 @@ import logging
 import time
 from collections.abc import Callable, Hashable
 from itertools import count
+from typing import NamedTuple
 
-from pykka import ActorDeadError
+from pykka import ActorDeadError, ActorRef
 
 from regent.actors.controller_channel_manager import ControllerChannelManager
 from regent.actors.event_journal import EventJournal, HandledEvent
@@ -25,7 +26,7 @@ from regent.core.controller import events
 from regent.core.controller.answers import refusal
 from regent.core.controller.controller import Controller
 from regent.core.controller.events import ControllerEvent, RequestId
-from regent.core.controller.gauges import ControllerGauges, take_gauges
+from regent.core.controller.gauges import take_gauges
 from regent.core.controller.set_aside import resignation
 from regent.core.errors import Errors, RegentError
 from regent.core.model import BrokerId
@@ -51,6 +52,14 @@ class ControllerListener:
 
     def on_role_changed(self, is_active: bool, controller_epoch: int) -> None:
         """Learn whether this broker rules."""
+
+
+class ControllerView(NamedTuple):
+    """What the controller of one broker publishes: any thread may read it."""
+
+    ref: ActorRef[ControllerEventManager]
+    stats: EventManagerStats
+    channels: ControllerChannelManager
 
 
 class ControllerEventManager(RegentActor):
@@ -89,6 +98,11 @@ class ControllerEventManager(RegentActor):
             supervisor=supervisor,
         )
 
+    @property
+    def view(self) -> ControllerView:
+        """What other threads may read."""
+        return ControllerView(self.actor_ref, self.stats, self.channels)
+
     @staticmethod
     def collapse_key(message: object) -> Hashable | None:
         """Collapse triggers that would only read the same present twice."""
@@ -105,7 +119,7 @@ class ControllerEventManager(RegentActor):
         now_ms = time.time_ns() // 1_000_000
         with self.stats.handling(event, self.queue_ms):
             done = self._process(event, now_ms, reply)
-        self.stats.gauges = self._gauges()
+        self._publish()
         handling_ms = (time.monotonic() - started) * 1000
         self._record(event, done, now_ms, handling_ms)
         if reply is not None and not isinstance(message, ControllerRequest):
@@ -147,7 +161,7 @@ class ControllerEventManager(RegentActor):
         """Resign, as far as our own process is concerned; the session's end does the rest."""
         try:
             self._perform(self.controller.handle(events.Expire(), time.time_ns() // 1_000_000))
-            self.stats.gauges = self._gauges()
+            self._publish()
         finally:
             self.channels.close()
 
@@ -163,11 +177,12 @@ class ControllerEventManager(RegentActor):
         self._perform(done)
         return done
 
-    def _gauges(self) -> ControllerGauges:
-        controller = self.controller
-        return take_gauges(
+    def _publish(self) -> None:
+        controller, stats = self.controller, self.stats
+        stats.gauges = take_gauges(
             controller.context, controller.active_controller_id, is_active=controller.is_active
         )
+        stats.unclean_leader_elections = controller.context.stats.unclean_leader_elections
 
     def _describe(self) -> DescribeControllerResponse:
         context = self.controller.context

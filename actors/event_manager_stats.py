@@ -19,11 +19,15 @@ IDLE_RESET_MS = 300_000  # then the queue times are old news
 
 
 class EventManagerStats:
-    """Timers by state, queue times, and the gauges as of the last event."""
+    """Timers by state, queue times, and gauges and counts as of the last event.
+
+    The controller's thread writes, any thread reads.
+    """
 
     def __init__(self, idle_reset_ms: int = IDLE_RESET_MS) -> None:
         self.state = ControllerState.IDLE
         self.gauges = ControllerGauges()
+        self.unclean_leader_elections = 0
         self.timers = {state.timer: Timer() for state in ControllerState if state.timer is not None}
         self._queue_time = Timer()
         self._idle_reset_ms = idle_reset_ms

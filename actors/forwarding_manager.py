@@ -125,7 +125,7 @@ class ForwardingManager(RegentActor):
 
     @property
     def pending_count(self) -> int:
-        """How many requests are not answered yet."""
+        """How many requests are not answered yet. On any thread."""
         return len(self._waiting)
 
     @staticmethod

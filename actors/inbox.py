@@ -21,10 +21,11 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import Any
 
-from pykka import ActorDeadError, Future
+from pykka import ActorDeadError, ActorRef, Future
 from pykka._envelope import Envelope
 from pykka.messages import _ActorStop
 
+from regent.actors.activity import Activity
 from regent.core.errors import RegentError
 
 logger = logging.getLogger(__name__)
@@ -155,12 +156,14 @@ class Inbox:
     def __init__(
         self,
         name: str,
+        activity: Activity,
         *,
         limit: int,
         collapse_key: Callable[[Any], Hashable | None],
         overflow: Overflow | None = None,
     ) -> None:
         self.name = name
+        self.activity = activity
         self.closing = threading.Event()
         """Set before a stop message is queued, so that an actor that blocks can see it."""
         self.unanswered: dict[Reply, object] = {}
@@ -306,3 +309,10 @@ class Inbox:
         self._preempted.extend(self._messages)
         self._messages.clear()
         self._queued_keys.clear()
+
+
+def inbox_of(ref: ActorRef[Any]) -> Inbox:
+    """Return the inbox of an actor, which also says what the actor does; on any thread."""
+    inbox = ref.actor_inbox
+    assert isinstance(inbox, Inbox)
+    return inbox

@@ -7,10 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from contextlib import suppress
+from typing import NamedTuple
 
 from pykka import ActorDeadError, ActorRef
 
-from regent.actors.replica_fetcher_thread import DoWork, OpenFetchChannel, ReplicaFetcherThread
+from regent.actors.inbox import inbox_of
+from regent.actors.replica_fetcher_thread import (
+    DoWork,
+    FetcherStats,
+    OpenFetchChannel,
+    ReplicaFetcherThread,
+)
 from regent.actors.runtime import Supervisor, start_actor, stop_actor
 from regent.actors.scheduler import Scheduler
 from regent.core.model import BrokerId
@@ -18,6 +25,19 @@ from regent.core.replication.replica_manager import ReplicaManager
 
 _START_TIMEOUT_S = 10.0
 _STOP_TIMEOUT_S = 5.0
+
+
+class Fetcher(NamedTuple):
+    """The thread that fetches from a leader at an endpoint, and what it counts."""
+
+    endpoint: str
+    thread: ActorRef[ReplicaFetcherThread]
+    stats: FetcherStats
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether its thread runs."""
+        return inbox_of(self.thread).activity.thread.is_alive()
 
 
 class ReplicaFetcherManager:
@@ -37,18 +57,18 @@ class ReplicaFetcherManager:
         self._scheduler = scheduler
         self._backoff_ms = backoff_ms
         self._supervisor = supervisor
-        self._threads: dict[BrokerId, tuple[str, ActorRef[ReplicaFetcherThread]]] = {}
+        self._fetchers: dict[BrokerId, Fetcher] = {}
         self._is_closed = False
 
     @property
     def size(self) -> int:
         """How many leaders are fetched from."""
-        return len(self._threads)
+        return len(self._fetchers)
 
     @property
-    def threads(self) -> dict[BrokerId, ReplicaFetcherThread | None]:
-        """The fetcher of every leader, None for one that has died; for any thread to look at."""
-        return {leader: ref._actor_weakref() for leader, (_, ref) in list(self._threads.items())}
+    def fetchers(self) -> dict[BrokerId, Fetcher]:
+        """The fetcher of every leader. On any thread."""
+        return self._fetchers.copy()
 
     def update(self) -> None:
         """Start, stop and wake fetchers after a controller's orders.
@@ -58,21 +78,22 @@ class ReplicaFetcherManager:
         if self._is_closed:
             return
         wanted = self._replica_manager.leaders_to_fetch_from()
-        self._stop([b for b, (at, _) in self._threads.items() if wanted.get(b) != at])
+        self._stop([b for b, f in self._fetchers.items() if wanted.get(b) != f.endpoint])
         for leader, endpoint in wanted.items():
-            if leader in self._threads:
+            if leader in self._fetchers:
                 with suppress(ActorDeadError):
-                    self._threads[leader][1].tell(DoWork())  # it may be backing off
+                    self._fetchers[leader].thread.tell(DoWork())  # it may be backing off
             else:
-                self._threads[leader] = (endpoint, self._start(leader, endpoint))
+                self._fetchers[leader] = self._start(leader, endpoint)
 
     def close(self) -> None:
         """Fetch from nobody any more."""
         self._is_closed = True
-        self._stop(list(self._threads))
+        self._stop(list(self._fetchers))
 
-    def _start(self, leader: BrokerId, endpoint: str) -> ActorRef[ReplicaFetcherThread]:
-        return start_actor(
+    def _start(self, leader: BrokerId, endpoint: str) -> Fetcher:
+        stats = FetcherStats()
+        thread = start_actor(
             ReplicaFetcherThread,
             _START_TIMEOUT_S,
             leader,
@@ -81,11 +102,13 @@ class ReplicaFetcherManager:
             self._open_channel,
             scheduler=self._scheduler,
             backoff_ms=self._backoff_ms,
+            stats=stats,
             supervisor=self._supervisor,
         )
+        return Fetcher(endpoint, thread, stats)
 
     def _stop(self, leaders: Collection[BrokerId]) -> None:
-        threads = [self._threads.pop(leader)[1] for leader in leaders]
+        threads = [self._fetchers.pop(leader).thread for leader in leaders]
         for thread in threads:
             thread.stop(block=False)  # all at once, before waiting for each
         for thread in threads:

@@ -39,6 +39,14 @@ class DoWork:
     """Fetch now."""
 
 
+@dataclass(slots=True)
+class FetcherStats:
+    """What a fetcher counts; its thread writes, any thread reads."""
+
+    requests: int = 0
+    received_bytes: int = 0
+
+
 class ReplicaFetcherThread(RegentActor):
     """Fetches from ``leader`` at ``endpoint`` until it is stopped.
 
@@ -55,11 +63,11 @@ class ReplicaFetcherThread(RegentActor):
         *,
         scheduler: Scheduler,
         backoff_ms: int,
+        stats: FetcherStats,
         supervisor: Supervisor | None = None,
     ) -> None:
         super().__init__(f"ReplicaFetcherThread-0-{leader}", supervisor=supervisor)
-        self.fetches = 0
-        self.fetched_bytes = 0
+        self._stats = stats
         self._leader = leader
         self._endpoint = endpoint
         self._replica_manager = replica_manager
@@ -103,7 +111,7 @@ class ReplicaFetcherThread(RegentActor):
         request = self._replica_manager.fetch_request(self._leader, monotonic_ms())
         if request is None:
             return False
-        self.fetches += 1
+        self._stats.requests += 1
         try:
             response = self._channel.request(
                 request,
@@ -116,7 +124,7 @@ class ReplicaFetcherThread(RegentActor):
             self._failed(error)
             return False
         assert isinstance(response, FetchResponse)
-        self.fetched_bytes += sum(len(row.records) for _, row in response.partitions())
+        self._stats.received_bytes += sum(len(row.records) for _, row in response.partitions())
         self._replica_manager.on_fetch_response(self._leader, request, response, monotonic_ms())
         if response.error_code is not Errors.NONE and response.error_code not in SESSION_ERRORS:
             self._failed(response.error_code.name)

@@ -90,6 +90,7 @@ class RequestSendThread(RegentActor):
         *,
         may_announce: Callable[[], bool],
         settings: DeliverySettings,
+        queue_time: Timer,
         supervisor: Supervisor | None = None,
     ) -> None:
         super().__init__(name, supervisor=supervisor)
@@ -99,18 +100,12 @@ class RequestSendThread(RegentActor):
         self._may_announce = may_announce
         self._settings = settings
         self._channel: ControlChannel | None = None
-        self.queue_time = Timer()
-
-    @property
-    def in_delivery(self) -> ControlRequest | None:
-        """The request that is being delivered, since ``busy_since``."""
-        message = self.current_message
-        return message.request if isinstance(message, QueuedRequest) else None
+        self._queue_time = queue_time
 
     def handle(self, message: QueuedRequest, reply: Reply | None) -> None:
         """Deliver one request, however long that takes, unless this actor is told to stop."""
         del reply
-        self.queue_time.record(self.queue_ms)
+        self._queue_time.record(self.queue_ms)
         warned = False
         started = monotonic()
         while not self.closing.is_set():

@@ -21,7 +21,8 @@ from typing import Any, ClassVar, ParamSpec, TypeAlias, TypeVar
 from pykka import ActorDeadError, ActorRef, ActorRegistry, ThreadingActor
 from pykka.messages import _ActorStop
 
-from regent.actors.inbox import Delivery, Inbox, Overflow, Reply
+from regent.actors.activity import Activity
+from regent.actors.inbox import Delivery, Inbox, Overflow, Reply, inbox_of
 
 logger = logging.getLogger(__name__)
 
@@ -36,8 +37,7 @@ class RegentActor(ThreadingActor):
     """An actor that handles one message at a time and survives whatever its handlers raise.
 
     ``name`` is also the thread's. While a message is handled ``queue_ms`` says how long it waited.
-    ``current_message`` and ``busy_since`` (monotonic seconds) are None between messages;
-    ``last_activity`` is when the last one ended. The hooks run on the actor's thread.
+    The hooks run on the actor's thread; other threads read ``activity``.
     """
 
     use_daemon_thread: ClassVar[bool] = True
@@ -48,19 +48,16 @@ class RegentActor(ThreadingActor):
 
     def __init__(self, name: str, *, supervisor: Supervisor | None = None) -> None:
         self.name = name
-        super().__init__()
-        self.supervisor = supervisor
-        self.closing = self.actor_inbox.closing
         self.thread = threading.Thread(
             target=self._actor_loop, name=name, daemon=self.use_daemon_thread
         )
+        self.activity = Activity(self.thread)
+        super().__init__()
+        self.supervisor = supervisor
+        self.closing = self.actor_inbox.closing
         self.started = threading.Event()
         self.start_error: Exception | None = None
-        self.failures = 0
         self.queue_ms = 0.0
-        self.last_activity = monotonic()
-        self.current_message: object = "on_start"
-        self.busy_since: float | None = self.last_activity
 
     def __str__(self) -> str:
         return self.name
@@ -90,16 +87,12 @@ class RegentActor(ThreadingActor):
         if self.supervisor is not None:
             self.supervisor(self.name, message, error)
 
-    @property
-    def handling_ms(self) -> float:
-        """How long the current message has been in hand."""
-        return 0.0 if self.busy_since is None else (monotonic() - self.busy_since) * 1000
-
     # --- pykka's hooks ---
 
     def _create_actor_inbox(self) -> Inbox:  # type: ignore[override]  # it needs the name
         return Inbox(
             self.name,
+            self.activity,
             limit=self.inbox_limit,
             collapse_key=self.collapse_key,
             overflow=self.overflow,
@@ -114,7 +107,7 @@ class RegentActor(ThreadingActor):
         except BaseException as error:  # noqa: BLE001 - start_actor raises it to whoever starts us
             failure = self.start_error = self._as_exception("on_start", error)
             self._handle_failure(type(failure), failure, failure.__traceback__)
-        self._idle()
+        self.activity.end()
         self.started.set()
 
     def _handle_receive(self, message: Any) -> None:
@@ -143,12 +136,11 @@ class RegentActor(ThreadingActor):
     def _attempt(
         self, step: Callable[[Any, Reply | None], None], message: object, reply: Reply | None
     ) -> None:
-        self.current_message = message
-        self.busy_since = monotonic()
+        self.activity.begin(message)
         try:
             step(message, reply)
         except BaseException as error:  # noqa: BLE001 - pykka would end this actor, or all of them
-            self.failures += 1
+            self.activity.failures += 1
             failure = self._as_exception(message, error)
             try:
                 self.on_unexpected_error(message, failure)
@@ -157,12 +149,7 @@ class RegentActor(ThreadingActor):
             if reply is not None:
                 reply.fail(failure)
         finally:
-            self._idle()
-
-    def _idle(self) -> None:
-        self.last_activity = monotonic()
-        self.busy_since = None
-        self.current_message = None
+            self.activity.end()
 
     def _preempt_queued(self) -> None:
         for delivery in self.actor_inbox.close():
@@ -192,12 +179,16 @@ class RegentActor(ThreadingActor):
 def start_actor(
     actor_class: Callable[P, A], timeout: float, /, *args: P.args, **kwargs: P.kwargs
 ) -> ActorRef[A]:
-    """Start ``actor_class(*args, **kwargs)`` and return its ref once ``on_start`` has succeeded.
+    """Start ``actor_class(*args, **kwargs)``; see ``launch``."""
+    return launch(actor_class(*args, **kwargs), timeout)
+
+
+def launch(actor: A, timeout: float) -> ActorRef[A]:
+    """Start an actor and return its ref once ``on_start`` has succeeded.
 
     Raises what ``on_start`` raised, or ``TimeoutError`` after ``timeout`` seconds; the actor is
     told to stop then.
     """
-    actor = actor_class(*args, **kwargs)
     ActorRegistry.register(actor.actor_ref)
     try:
         actor._start_actor_loop()
@@ -220,16 +211,13 @@ def stop_actor(ref: ActorRef[Any], timeout: float) -> bool:
     Returns whether it ended; if not, its name and what it is busy with are logged. An actor stops
     itself by ``self.stop()``: it cannot wait for its own thread.
     """
-    actor = ref._actor_weakref()
-    if actor is None:
-        return True
-    assert isinstance(actor, RegentActor)
-    with suppress(ActorDeadError):
-        actor.stop()
-    actor.thread.join(timeout)
-    if not actor.thread.is_alive():
+    activity = inbox_of(ref).activity
+    thread = activity.thread
+    ref.stop(block=False)
+    thread.join(timeout)
+    if not thread.is_alive():
         return True
     logger.error(
-        "%s did not stop within %s s, busy with %.300r", actor.name, timeout, actor.current_message
+        "%s did not stop within %s s, busy with %.300r", thread.name, timeout, activity.message
     )
     return False

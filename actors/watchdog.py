@@ -10,7 +10,7 @@ from time import monotonic
 
 from pykka import ActorRegistry
 
-from regent.actors.runtime import RegentActor
+from regent.actors.inbox import inbox_of
 
 logger = logging.getLogger(__name__)
 
@@ -39,22 +39,20 @@ class Watchdog:
         """Look once; ``now`` is monotonic seconds."""
         seen, self._reported = self._reported, {}
         for ref in ActorRegistry.get_all():
-            actor = ref._actor_weakref()
-            if not isinstance(actor, RegentActor):
-                continue
-            since, message = actor.busy_since, actor.current_message
+            activity = inbox_of(ref).activity
+            since, message = activity.busy_since, activity.message
             if since is None or now - since <= self._limit_s:
                 continue
             self._reported[ref.actor_urn] = since
             if seen.get(ref.actor_urn) != since:
-                self._report(actor, message, now - since)
+                self._report(activity.thread, message, now - since)
 
-    def _report(self, actor: RegentActor, message: object, busy_s: float) -> None:
+    def _report(self, thread: threading.Thread, message: object, busy_s: float) -> None:
         self.incidents += 1
-        frame = sys._current_frames().get(actor.thread.ident or 0)
+        frame = sys._current_frames().get(thread.ident or 0)
         stack = "".join(traceback.format_stack(frame)) if frame else "no stack"
         logger.warning(
-            "%s has been busy for %.1f s with %.300r\n%s", actor.name, busy_s, message, stack
+            "%s has been busy for %.1f s with %.300r\n%s", thread.name, busy_s, message, stack
         )
 
     def _run(self) -> None:

@@ -15,7 +15,7 @@ from regent.actors.event_journal import EventJournalFile
 from regent.actors.inbox import Asked, ClearAndPut, Reply
 from regent.actors.request_router import controller_client_id
 from regent.actors.request_send_thread import DeliverySettings
-from regent.actors.runtime import start_actor, stop_actor
+from regent.actors.runtime import launch, stop_actor
 from regent.actors.scheduler import Scheduler
 from regent.config.settings import Settings
 from regent.core.controller.controller import Controller
@@ -54,9 +54,8 @@ class BrokerController:
         journal = EventJournalFile(journal_file, broker_id)
         self._undo.callback(journal.close)
         config = settings.controller
-        self.ref: ActorRef[ControllerEventManager] = start_actor(
-            ControllerEventManager,
-            _ACTOR_TIMEOUT_S,
+        self._controller = controller
+        manager = ControllerEventManager(
             broker_id,
             controller,
             self._open_channel,
@@ -66,12 +65,13 @@ class BrokerController:
             may_announce=self._may_announce,
             delivery=DeliverySettings(config.request_timeout_ms, config.retry_backoff_ms),
         )
+        self.view = manager.view
+        self.ref: ActorRef[ControllerEventManager] = launch(manager, _ACTOR_TIMEOUT_S)
         self._undo.callback(stop_actor, self.ref, _ACTOR_TIMEOUT_S)
 
     def is_active(self) -> bool:
-        """Whether it rules; for any thread to ask."""
-        manager = self.ref._actor_weakref()
-        return manager is not None and manager.controller.is_active
+        """Whether this broker is the active controller. On any thread."""
+        return self._controller.is_active
 
     def tell(self, event: ControllerEvent) -> None:
         """Tell it what happened, if it still listens."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypedDict
 
-from pykka import ActorDeadError, ActorRef
+from pykka import ActorDeadError
 from pykka import Timeout as AskTimeout
 
 from regent.actors.broker import (
@@ -29,7 +29,7 @@ from regent.actors.config_listener import CatchUp, ConfigsChanged, start_config_
 from regent.actors.controller_event_manager import ControllerListener
 from regent.actors.inbox import InboxFullError, Reply
 from regent.actors.request_router import RequestRouter
-from regent.actors.runtime import start_actor, stop_actor
+from regent.actors.runtime import launch, stop_actor
 from regent.actors.scheduler import Scheduler
 from regent.actors.watchdog import Watchdog
 from regent.broker.broker_controller import BrokerController
@@ -143,7 +143,7 @@ class BrokerProcess(ControllerListener):
         self._undo.callback(self._context.destroy, linger=0)
         self._start_broker_actor()
         kafka_endpoint = self._open_kafka_endpoint()
-        replication_endpoint = self._replication.listen(self._broker)
+        replication_endpoint = self._replication.listen(self._broker_view)
         server = self._start_control_server()
         advertised = AdvertisedListeners.of(
             config, kafka_endpoint.port, port_of(server.endpoint), port_of(replication_endpoint)
@@ -178,13 +178,10 @@ class BrokerProcess(ControllerListener):
         )
 
     def _metrics(self, server: ControlServer) -> BrokerMetrics:
-        broker, controller = self._broker._actor_weakref(), self._controller.ref._actor_weakref()
-        assert broker is not None
-        assert controller is not None
         return BrokerMetrics(
-            broker,
+            self._broker_view,
             self._storage.logs,
-            controller,
+            self._controller.view,
             self._keeper,
             server,
             self._status,
@@ -210,9 +207,7 @@ class BrokerProcess(ControllerListener):
         self._topics = BrokerTopicService(
             self._context, self._options.broker_id, self._settings, self._scheduler
         )
-        self._broker: ActorRef[Broker] = start_actor(
-            Broker,
-            _ACTOR_TIMEOUT_S,
+        actor = Broker(
             self._options.broker_id,
             self._storage.logs,
             self._status,
@@ -229,11 +224,11 @@ class BrokerProcess(ControllerListener):
             scheduler=self._scheduler,
             settings=replication_settings(self._settings),
         )
+        self._broker_view = actor.view
+        self._cache, self._replica_manager = actor.cache, actor.replica_manager
+        self._broker = launch(actor, _ACTOR_TIMEOUT_S)
         self._undo.callback(stop_actor, self._broker, _ACTOR_TIMEOUT_S)
         self._undo.callback(self._replication.stop)
-        actor = self._broker._actor_weakref()
-        assert actor is not None
-        self._cache, self._replica_manager = actor.cache, actor.replica_manager
 
     def _start_control_server(self) -> ControlServer:
         config = self._settings.broker

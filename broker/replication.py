@@ -14,7 +14,7 @@ from pykka import ActorDeadError, ActorRef
 from pykka import Timeout as AskTimeout
 
 from regent.actors.alter_partition_sender import ControllerAlterPartitionSender, SendPending
-from regent.actors.broker import Broker, ShrinkIsrs, StopFetching
+from regent.actors.broker import BrokerView, ShrinkIsrs, StopFetching
 from regent.actors.controller_event_manager import ControllerEventManager
 from regent.actors.inbox import InboxFullError
 from regent.actors.runtime import start_actor, stop_actor
@@ -50,7 +50,7 @@ class Replication:
         self._broker_id = broker_id
         self._settings = settings
         self._scheduler = scheduler
-        self._broker: ActorRef[Broker] | None = None
+        self._broker: BrokerView | None = None
         self._reaper: Scheduler | None = None
         self._server: ControlServer | None = None
         self._sender: ActorRef[Any] | None = None
@@ -65,14 +65,14 @@ class Replication:
         if self._sender is not None and self._replica_manager.has_proposals:
             _tell(self._sender, SendPending())
 
-    def listen(self, broker: ActorRef[Broker]) -> str:
+    def listen(self, broker: BrokerView) -> str:
         """Serve followers; return the endpoint.
 
         Raises ``PortInUseError``, or ``RegentError`` for an address of no use.
         """
         config = self._settings.broker
         self._broker = broker
-        self._replica_manager = _actor(broker).replica_manager
+        self._replica_manager = broker.replica_manager
         # One of its own, as in Kafka: what it expires waits for the lock that appends hold.
         self._reaper = Scheduler("expiration-reaper")
         self._server = ControlServer(
@@ -92,12 +92,11 @@ class Replication:
         """Have ISRs changed, by whichever protocol is configured; ``controller`` is our own."""
         assert self._broker is not None
         broker = self._broker
-        actor = _actor(broker)
         if isr_changes_through_zookeeper(self._settings):
             sender: ActorRef[Any] = start_actor(
                 ZkIsrManager,
                 _START_TIMEOUT_S,
-                actor.replica_manager,
+                broker.replica_manager,
                 ZkIsrStore(zookeeper),
                 scheduler=self._scheduler,
             )
@@ -106,8 +105,8 @@ class Replication:
             sender = start_actor(
                 ControllerAlterPartitionSender,
                 _START_TIMEOUT_S,
-                actor.replica_manager,
-                actor.cache,
+                broker.replica_manager,
+                broker.cache,
                 controller,
                 self.open_channel,
                 scheduler=self._scheduler,
@@ -116,7 +115,7 @@ class Replication:
         self._sender = sender
         # Kafka's isr-expiration: an ISR shrinks after one and a half times the lag at the latest.
         interval_ms = self._settings.broker.replica_lag_time_max_ms / 2
-        self._every(interval_ms, lambda: _tell(broker, ShrinkIsrs()))
+        self._every(interval_ms, lambda: _tell(broker.ref, ShrinkIsrs()))
 
     def stop(self) -> None:
         """Fetch, serve and propose no more; the Broker actor goes on obeying. Idempotent."""
@@ -124,7 +123,7 @@ class Replication:
             timer.cancel()
         if self._broker is not None:
             with suppress(ActorDeadError, AskTimeout):
-                self._broker.ask(StopFetching(), timeout=_STOP_TIMEOUT_S)
+                self._broker.ref.ask(StopFetching(), timeout=_STOP_TIMEOUT_S)
         if self._sender is not None:
             stop_actor(self._sender, _STOP_TIMEOUT_S)
         if self._server is not None:
@@ -134,12 +133,6 @@ class Replication:
 
     def _every(self, interval_ms: float, callback: Callable[[], None]) -> None:
         self._timers.append(RepeatingTimer(self._scheduler, interval_ms, callback))
-
-
-def _actor(broker: ActorRef[Broker]) -> Broker:
-    actor = broker._actor_weakref()
-    assert actor is not None
-    return actor
 
 
 def _tell(ref: ActorRef[Any], message: object) -> None:

@@ -20,7 +20,7 @@ from pykka import ActorDeadError, ActorRef
 from regent.actors.broker_to_controller_channel import BrokerToControllerChannel
 from regent.actors.forwarding_manager import CreateMissing, ForwardingManager, MetadataChanged
 from regent.actors.inbox import Asked, InboxFullError, Reply
-from regent.actors.runtime import start_actor, stop_actor
+from regent.actors.runtime import launch, start_actor, stop_actor
 from regent.actors.scheduler import Scheduler
 from regent.actors.topic_request_handler import TopicRequestHandler
 from regent.broker.broker_settings import broker_settings
@@ -56,6 +56,7 @@ class BrokerTopicService:
         self._forwarding: ActorRef[ForwardingManager] | None = None
         self._channel: ActorRef[BrokerToControllerChannel] | None = None
         self._handler: ActorRef[TopicRequestHandler] | None = None
+        self._pending_count: Callable[[], int] = lambda: 0
         self.placement = PlacementClient(
             context,
             placement_finder(settings.broker.placement_service),
@@ -86,15 +87,11 @@ class BrokerTopicService:
         self._channel = start_actor(
             BrokerToControllerChannel, _START_TIMEOUT_S, self._broker_id, cache, self._open_channel
         )
-        self._forwarding = start_actor(
-            ForwardingManager,
-            _START_TIMEOUT_S,
-            self._broker_id,
-            cache,
-            topic_ids,
-            self._channel,
-            self._scheduler,
+        forwarding = ForwardingManager(
+            self._broker_id, cache, topic_ids, self._channel, self._scheduler
         )
+        self._pending_count = lambda: forwarding.pending_count
+        self._forwarding = launch(forwarding, _START_TIMEOUT_S)
 
     def stop(self) -> None:
         """Stop the actors, which refuses the requests that wait. Idempotent."""
@@ -118,8 +115,7 @@ class BrokerTopicService:
     @property
     def pending_count(self) -> int:
         """How many requests are not answered yet."""
-        actor = None if self._forwarding is None else self._forwarding._actor_weakref()
-        return 0 if actor is None else actor.pending_count
+        return self._pending_count()
 
     def wake(self) -> None:
         """Say that the metadata cache has changed; on any thread, at any time."""

@@ -17,8 +17,9 @@ from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from regent.actors.broker import Broker, BrokerStatus
-from regent.actors.controller_event_manager import ControllerEventManager
+from regent.actors.broker import BrokerStatus, BrokerView
+from regent.actors.controller_event_manager import ControllerView
+from regent.actors.inbox import inbox_of
 from regent.actors.watchdog import Watchdog
 from regent.core.errors import RegentError
 from regent.metrics.controller_metrics import controller_metrics, timer_metric
@@ -40,9 +41,9 @@ class BrokerMetrics(Collector):
 
     def __init__(
         self,
-        broker: Broker,
+        broker: BrokerView,
         logs: LogManager,
-        controller: ControllerEventManager,
+        controller: ControllerView,
         keeper: SessionKeeper,
         server: ControlServer,
         status: BrokerStatus,
@@ -100,7 +101,9 @@ class BrokerMetrics(Collector):
         yield CounterMetricFamily(
             "regent_unexpected_errors",
             "messages an actor failed to handle",
-            value=self._controller.failures + self._broker.failures,
+            value=sum(
+                inbox_of(actor.ref).activity.failures for actor in (self._controller, self._broker)
+            ),
         )
         yield CounterMetricFamily(
             "regent_stuck_actors", "actors found stuck", value=self._watchdog.incidents

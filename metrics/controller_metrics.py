@@ -16,7 +16,10 @@ from prometheus_client.core import (
     Metric,
 )
 
-from regent.actors.controller_event_manager import ControllerEventManager
+from regent.actors.controller_channel_manager import ControllerChannelManager
+from regent.actors.controller_event_manager import ControllerView
+from regent.actors.event_manager_stats import EventManagerStats
+from regent.actors.inbox import inbox_of
 from regent.core.timers import Timer
 
 _CONTROLLER = "kafka_controller_KafkaController_"
@@ -25,8 +28,11 @@ _EVENTS = "kafka_controller_ControllerEventManager_"
 _CHANNELS = "kafka_controller_ControllerChannelManager_"
 
 _GAUGES = {
-    "ActiveControllerCount": ("active_controller_count", "1 on the broker that rules"),
-    "CurrentControllerId": ("current_controller_id", "the broker that rules, -1 when unknown"),
+    "ActiveControllerCount": (
+        "active_controller_count",
+        "1 on the active controller",
+    ),
+    "CurrentControllerId": ("current_controller_id", "the active controller, -1 when unknown"),
     "OfflinePartitionsCount": ("offline_partitions_count", "partitions without a leader"),
     "PreferredReplicaImbalanceCount": (
         "preferred_replica_imbalance_count",
@@ -58,41 +64,41 @@ def timer_metric(name: str, meaning: str, timer: Timer) -> HistogramMetricFamily
     )
 
 
-def controller_metrics(manager: ControllerEventManager) -> Iterable[Metric]:
-    """Yield the metrics of one broker's controller, whether it rules or not."""
-    yield from _gauges(manager)
-    yield from _stats(manager)
-    yield from _channels(manager)
+def controller_metrics(controller: ControllerView) -> Iterable[Metric]:
+    """Yield the metrics of one broker's controller, active or not."""
+    yield from _gauges(controller.stats)
+    yield from _stats(controller.stats)
+    yield GaugeMetricFamily(
+        _EVENTS + "EventQueueSize", "events that wait", value=inbox_of(controller.ref).size
+    )
+    yield from _channels(controller.channels)
 
 
-def _gauges(manager: ControllerEventManager) -> Iterable[Metric]:
-    gauges = manager.stats.gauges
+def _gauges(stats: EventManagerStats) -> Iterable[Metric]:
+    gauges = stats.gauges
     for name, (attribute, meaning) in _GAUGES.items():
         yield GaugeMetricFamily(_CONTROLLER + name, meaning, value=getattr(gauges, attribute))
-    state = manager.stats.state
-    yield GaugeMetricFamily(_CONTROLLER + "ControllerState", "what it is busy with", value=state)
+    yield GaugeMetricFamily(
+        _CONTROLLER + "ControllerState", "what it is busy with", value=stats.state
+    )
 
 
-def _stats(manager: ControllerEventManager) -> Iterable[Metric]:
-    stats = manager.stats
+def _stats(stats: EventManagerStats) -> Iterable[Metric]:
     for name, timer in stats.timers.items():
         yield timer_metric(_STATS + name, "handling of events, in milliseconds", timer)
     yield CounterMetricFamily(
         _STATS + "UncleanLeaderElectionsPerSec",
         "leaders elected from outside the ISR",
-        value=manager.controller.context.stats.unclean_leader_elections,
+        value=stats.unclean_leader_elections,
     )
     yield timer_metric(
         _EVENTS + "EventQueueTimeMs", "time events waited, in milliseconds", stats.event_queue_time
     )
-    yield GaugeMetricFamily(
-        _EVENTS + "EventQueueSize", "events that wait", value=manager.actor_inbox.size
-    )
 
 
-def _channels(manager: ControllerEventManager) -> Iterable[Metric]:
-    threads = manager.channels.threads
-    sizes = {broker_id: thread.actor_inbox.size for broker_id, thread in threads.items()}
+def _channels(channels: ControllerChannelManager) -> Iterable[Metric]:
+    by_broker = channels.channels
+    sizes = {broker_id: channel.queue_size for broker_id, channel in by_broker.items()}
     yield GaugeMetricFamily(
         _CHANNELS + "TotalQueueSize", "requests that wait for brokers", value=sum(sizes.values())
     )
@@ -104,8 +110,8 @@ def _channels(manager: ControllerEventManager) -> Iterable[Metric]:
         "time requests waited, in milliseconds",
         labels=["broker_id"],
     )
-    for broker_id, thread in sorted(threads.items()):
-        labels, timer = [str(broker_id)], thread.queue_time
+    for broker_id, channel in sorted(by_broker.items()):
+        labels, timer = [str(broker_id)], channel.queue_time
         size.add_metric(labels, sizes[broker_id])
         queue_time.add_metric(labels, buckets=timer.cumulative(), sum_value=timer.total_ms)
     yield size
@@ -115,7 +121,7 @@ def _channels(manager: ControllerEventManager) -> Iterable[Metric]:
         "how long a broker has owed the controller an answer, from 5 s on",
         labels=["broker_id", "request"],
     )
-    for request in manager.channels.unanswered():
+    for request in channels.unanswered():
         labels = [str(request.broker_id), request.request]
         unanswered.add_metric(labels, request.unanswered_ms)
     yield unanswered

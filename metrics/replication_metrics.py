@@ -53,17 +53,17 @@ def replication_metrics(replicas: ReplicaManager) -> Iterable[Metric]:
 
 def fetcher_metrics(fetchers: ReplicaFetcherManager) -> Iterable[Metric]:
     """Yield how the fetchers of a broker that follows are doing."""
-    threads = fetchers.threads
-    alive = {leader: thread for leader, thread in threads.items() if thread is not None}
-    dead = len(threads) - sum(thread.thread.is_alive() for thread in alive.values())
+    by_leader = fetchers.fetchers
+    dead = sum(not fetcher.is_alive for fetcher in by_leader.values())
     yield GaugeMetricFamily(_FETCHERS + "DeadThreadCount", "fetchers that have died", value=dead)
     requests = CounterMetricFamily(_STATS + "RequestsPerSec", "fetches sent", labels=["leader_id"])
     received = CounterMetricFamily(
         _STATS + "BytesPerSec", "bytes of records received", labels=["leader_id"]
     )
-    for leader, thread in sorted(alive.items()):
-        requests.add_metric([str(leader)], thread.fetches)
-        received.add_metric([str(leader)], thread.fetched_bytes)
+    for leader, fetcher in sorted(by_leader.items()):
+        if fetcher.is_alive:
+            requests.add_metric([str(leader)], fetcher.stats.requests)
+            received.add_metric([str(leader)], fetcher.stats.received_bytes)
     yield from (requests, received)
 
 

@@ -67,7 +67,7 @@ def test_the_ruling_controller_is_shown_by_kafkas_names(stage: Stage):
     ask(controller, TopicChange())
     actor = controller._actor_weakref()
     assert actor is not None
-    metrics = list(controller_metrics(actor))
+    metrics = list(controller_metrics(actor.view))
     kafka = "kafka_controller_KafkaController_"
     assert value(metrics, kafka + "ActiveControllerCount") == 1
     assert value(metrics, kafka + "GlobalTopicCount") == 1

@@ -8,6 +8,7 @@ from pykka import ActorDeadError, ThreadingFuture
 from pykka._envelope import Envelope
 from pykka.messages import _ActorStop
 
+from regent.actors.activity import Activity
 from regent.actors.inbox import (
     Asked,
     ClearAndPut,
@@ -30,7 +31,9 @@ def collapse_key(message: object) -> Hashable | None:
 
 
 def make_inbox(limit: int = 1000) -> Inbox:
-    return Inbox("actor-1", limit=limit, collapse_key=collapse_key)
+    return Inbox(
+        "actor-1", Activity(threading.current_thread()), limit=limit, collapse_key=collapse_key
+    )
 
 
 def tell(inbox: Inbox, *messages: object) -> None:
@@ -388,7 +391,13 @@ RARE = ("rare", "also rare")
 
 def make_overflowing_inbox() -> Inbox:
     overflow = Overflow(lambda message: message in (*RARE, ALL), ALL)
-    return Inbox("actor-1", limit=3, collapse_key=collapse_key, overflow=overflow)
+    return Inbox(
+        "actor-1",
+        Activity(threading.current_thread()),
+        limit=3,
+        collapse_key=collapse_key,
+        overflow=overflow,
+    )
 
 
 def test_what_always_fits_is_queued_in_a_full_inbox() -> None:

@@ -10,7 +10,7 @@ import pytest
 from pykka import ActorRef
 
 from regent.actors.broker import Broker, ControlRequestReceived, StopFetching
-from regent.actors.replica_fetcher_thread import ReplicaFetcherThread
+from regent.actors.replica_fetcher_thread import FetcherStats, ReplicaFetcherThread
 from regent.actors.runtime import start_actor, stop_actor
 from regent.core.errors import Errors
 from regent.core.protocol.broker import DescribeMetadataRequest, FetchRequest, FetchResponse
@@ -183,6 +183,7 @@ def fetcher(stage: Stage):
                 lambda _endpoint: channel,
                 scheduler=stage.scheduler("fetcher"),
                 backoff_ms=1,
+                stats=FetcherStats(),
             )
         )
         return refs[0]

@@ -226,7 +226,7 @@ def test_a_handler_knows_how_long_its_message_waited_and_how_long_it_takes(start
     gate.hold(ref)
     told_at = monotonic()
     times = ref.ask(
-        lambda actor, reply: reply.set((actor.queue_ms, actor.handling_ms)), block=False
+        lambda actor, reply: reply.set((actor.queue_ms, actor.activity.handling_ms)), block=False
     )
     gate.opened.set()
     queue_ms, handling_ms = times.get(timeout=WAIT_S)
@@ -278,7 +278,7 @@ def test_an_actor_survives_a_failing_handler_and_tells_its_supervisor(
     ref.tell(message)
     settle(ref)
     assert seen == [("performer-1", message, error)]
-    assert actor.failures == 1
+    assert actor.activity.failures == 1
     assert "performer-1: handling <function fail_with" in caplog.text
 
 

@@ -128,7 +128,7 @@ def test_what_cannot_be_told_is_told_later(
     stage.wait_for(is_told)
     actor = manager._actor_weakref()
     assert actor is not None
-    assert actor.failures == 0
+    assert actor.activity.failures == 0
 
 
 def test_between_sessions_it_tries_again(
@@ -139,7 +139,7 @@ def test_between_sessions_it_tries_again(
     actor = manager._actor_weakref()
     assert actor is not None
     stage.wait_for(lambda: actor.requests >= 2)
-    assert actor.failures == 0
+    assert actor.activity.failures == 0
     assert isr(leader) == (1,)
 
 

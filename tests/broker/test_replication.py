@@ -12,10 +12,9 @@ from time import monotonic
 from typing import Any
 
 import pytest
-from pykka import ActorRef
 
-from regent.actors.broker import Broker, BrokerCallbacks, BrokerStatus
-from regent.actors.runtime import start_actor, stop_actor
+from regent.actors.broker import Broker, BrokerCallbacks, BrokerStatus, BrokerView
+from regent.actors.runtime import launch, stop_actor
 from regent.actors.scheduler import Scheduler
 from regent.actors.timer import monotonic_ms
 from regent.broker.machine_settings import replication_settings
@@ -50,7 +49,7 @@ class Replicas:
         self._context = context
         self._undo = undo
         self._stage = stage
-        self._brokers: dict[int, ActorRef[Broker]] = {}
+        self._views: dict[int, BrokerView] = {}
         self._endpoints: dict[int, str] = {}
 
     def start(
@@ -66,13 +65,11 @@ class Replicas:
 
     def _start(
         self, broker_id: int, logs: ReplicaLogs, config: Settings
-    ) -> tuple[Replication, ActorRef[Broker]]:
+    ) -> tuple[Replication, BrokerView]:
         scheduler = Scheduler(f"scheduler-{broker_id}")
         self._undo.callback(scheduler.shutdown)
         replication = Replication(self._context, broker_id, config, scheduler)
-        broker = self._brokers[broker_id] = start_actor(
-            Broker,
-            TIMEOUT_S,
+        broker = Broker(
             broker_id,
             logs,
             BrokerStatus(),
@@ -81,9 +78,10 @@ class Replicas:
             scheduler=scheduler,
             settings=replication_settings(config),
         )
-        self._undo.callback(stop_actor, broker, TIMEOUT_S)
+        self._views[broker_id] = broker.view
+        self._undo.callback(stop_actor, launch(broker, TIMEOUT_S), TIMEOUT_S)
         self._undo.callback(replication.stop)
-        return replication, broker
+        return replication, broker.view
 
     def order(self, isr: tuple[int, ...]) -> None:
         """Have broker 1 lead and broker 2 follow."""
@@ -91,9 +89,9 @@ class Replicas:
         self._stage.zookeeper.put(
             TopicPartitionStateZNode.path(PARTITION), TopicPartitionStateZNode.encode(state)
         )
-        for broker in self._brokers.values():
-            ask(broker, alive(self._endpoints))
-            ask(broker, lead_and_follow(1, (1, 2), isr=isr))
+        for view in self._views.values():
+            ask(view.ref, alive(self._endpoints))
+            ask(view.ref, lead_and_follow(1, (1, 2), isr=isr))
 
     def isr(self) -> tuple[int, ...]:
         """Return the ISR as the leader knows it."""
@@ -101,9 +99,7 @@ class Replicas:
 
     def manager(self, broker_id: int) -> ReplicaManager:
         """Return the replicas of a broker."""
-        broker = self._brokers[broker_id]._actor_weakref()
-        assert broker is not None
-        return broker.replica_manager
+        return self._views[broker_id].replica_manager
 
     def produce(self, *values: bytes) -> ProducedPartition:
         """Have the leader append a batch and wait until everybody in sync has it."""

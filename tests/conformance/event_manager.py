@@ -104,7 +104,7 @@ class Manager:
         assert actor is not None
         self.actor: ControllerEventManager = actor
         self._stage = stage
-        stage.wait_for(lambda: actor.busy_since is None and actor.actor_inbox.size == 0)
+        stage.wait_for(lambda: actor.activity.busy_since is None and actor.actor_inbox.size == 0)
         self.stats = CountingStats(**settings)
         actor.stats = self.stats
 
@@ -129,7 +129,7 @@ class CollectedController(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Yield them."""
-        yield from controller_metrics(self._manager)
+        yield from controller_metrics(self._manager.view)
 
 
 def event_queue(case: Case) -> None:
@@ -161,7 +161,7 @@ def _handle_one(stage: Stage, given: Fields, expect: Fields) -> None:
     for count in expect.expected("processed"):
         assert manager.stats.handled.count(event) == count
     for state in expect.expected("state_after"):
-        manager.wait_for(lambda: manager.actor.busy_since is None)
+        manager.wait_for(lambda: manager.actor.activity.busy_since is None)
         assert manager.stats.state.label == state
 
 

@@ -42,6 +42,7 @@ from regent.core.protocol.control import (
 from regent.core.replica_logs import ReplicaLogs
 from regent.core.replication.control_request_handler import refusal
 from regent.core.replication.replica_manager import DEFAULTS, ReplicationSettings
+from regent.core.timers import Timer
 from regent.transport.client import RequestError
 from regent.transport.codec import (
     EncodedBody,
@@ -305,6 +306,7 @@ class Stage:
             on_response,
             may_announce=may_announce,
             settings=DeliverySettings(retry_backoff_ms=1),
+            queue_time=Timer(),
         )
         self._undo.callback(stop_actor, ref, TIMEOUT_S)
         return ref
