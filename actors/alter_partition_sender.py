@@ -22,7 +22,7 @@ from regent.actors.inbox import Reply
 from regent.actors.request_channel import ChannelToCurrent, RequestChannel
 from regent.actors.runtime import RegentActor, Supervisor
 from regent.actors.scheduler import Scheduler
-from regent.actors.timer import Timer, monotonic_ms
+from regent.actors.timer import OneShotTimer, monotonic_ms
 from regent.core.errors import Errors, RegentError
 from regent.core.protocol.controller import AlterPartitionRequest, AlterPartitionResponse
 from regent.core.replication.metadata_cache import MetadataCache
@@ -62,7 +62,7 @@ class AlterPartitionSender(RegentActor):
         super().__init__(name, supervisor=supervisor)
         self.requests = 0
         self._replica_manager = replica_manager
-        self._retry = Timer(scheduler, self._tell_send_pending)
+        self._retry = OneShotTimer(scheduler, self._tell_send_pending)
         self._is_failing = False
         self._stale_epoch: int | None = None  # a broker epoch that the controller does not know
         self._stale_backoff_ms = RETRY_BACKOFF_MS

@@ -20,10 +20,10 @@ from pykka import ActorDeadError, ActorRef
 
 from regent.actors.alter_partition_sender import ControllerUnknownError
 from regent.actors.broker_to_controller_channel import BrokerToControllerChannel
-from regent.actors.inbox import Asked, InboxFullError, Reply
+from regent.actors.inbox import InboxFullError, MessageWithReply, Reply
 from regent.actors.runtime import RegentActor, Supervisor
 from regent.actors.scheduler import Scheduler
-from regent.actors.timer import Timer, monotonic_ms
+from regent.actors.timer import OneShotTimer, monotonic_ms
 from regent.core.admin.admin_requests import PendingAnswer, done_before, refuse
 from regent.core.errors import Errors
 from regent.core.model import BrokerId, TopicPartition
@@ -121,7 +121,7 @@ class ForwardingManager(RegentActor):
         self._missing: dict[str, None] = {}  # in the order of arrival
         self._being_created: tuple[str, ...] = ()
         self._is_failing = False
-        self._deadline = Timer(scheduler, lambda: self._tell(MetadataChanged()))
+        self._deadline = OneShotTimer(scheduler, lambda: self._tell(MetadataChanged()))
 
     @property
     def pending_count(self) -> int:
@@ -193,7 +193,7 @@ class ForwardingManager(RegentActor):
         waiting.attempts += 1
         reply = Reply.of(lambda answer: self._tell(_Decided(number, answer)))
         try:
-            self._channel.tell(Asked(replace(waiting.request, timeout_ms=0), reply))
+            self._channel.tell(MessageWithReply(replace(waiting.request, timeout_ms=0), reply))
         except (ActorDeadError, InboxFullError) as error:
             self._on_decided(number, error)
 

@@ -103,7 +103,7 @@ class Reply:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class MessageWithReply:
     """A message told together with where its answer goes; for threads that cannot wait."""
 
     message: Any
@@ -112,7 +112,10 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class ClearAndPut:
-    """Preempt everything queued and put ``message`` (which may be ``Asked``) first in line."""
+    """Preempt everything queued and put ``message`` first in line.
+
+    It may be a ``MessageWithReply``.
+    """
 
     message: Any
 
@@ -150,7 +153,7 @@ class Inbox:
     are never dropped.
 
     A message that is not accepted fails the future of its ``ask``; a ``tell`` raises
-    ``InboxFullError`` or ``pykka.ActorDeadError`` and leaves the reply of an ``Asked`` alone.
+    ``InboxFullError`` or ``pykka.ActorDeadError`` and does not answer a ``MessageWithReply``.
     """
 
     def __init__(
@@ -244,8 +247,8 @@ class Inbox:
         clear = isinstance(message, ClearAndPut)
         if clear:
             message = message.message
-        if isinstance(message, Asked):
-            assert reply is None, "an Asked is told, not asked: it brings its own reply"
+        if isinstance(message, MessageWithReply):
+            assert reply is None, "a MessageWithReply is told, not asked: it brings its own reply"
             message, reply = message.message, message.reply
         key = self._collapse_key(message) if reply is None else None
         envelope.message = Delivery(message, reply, monotonic(), key)

@@ -18,7 +18,7 @@ from regent.actors.inbox import Reply
 from regent.actors.request_channel import RequestChannel
 from regent.actors.runtime import RegentActor, Supervisor
 from regent.actors.scheduler import Scheduler
-from regent.actors.timer import Timer, monotonic_ms
+from regent.actors.timer import OneShotTimer, monotonic_ms
 from regent.core.errors import Errors
 from regent.core.model import BrokerId
 from regent.core.protocol.broker import SESSION_ERRORS, FetchRequest, FetchResponse
@@ -73,7 +73,7 @@ class ReplicaFetcherThread(RegentActor):
         self._replica_manager = replica_manager
         self._open_channel = open_channel
         self._backoff_ms = backoff_ms
-        self._retry = Timer(scheduler, self._tell_do_work)
+        self._retry = OneShotTimer(scheduler, self._tell_do_work)
         self._is_failing = False
 
     @staticmethod

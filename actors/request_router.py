@@ -10,7 +10,7 @@ from pykka import ActorDeadError, ActorRef
 from regent.actors.broker import Broker, ControlRequestReceived
 from regent.actors.controller_event_manager import ControllerEventManager
 from regent.actors.forwarding_manager import ForwardingManager
-from regent.actors.inbox import Asked, InboxFullError, Reply
+from regent.actors.inbox import InboxFullError, MessageWithReply, Reply
 from regent.actors.topic_request_handler import TopicRequestHandler
 from regent.core.errors import Errors, SessionExpiredError
 from regent.core.model import BrokerId
@@ -67,7 +67,7 @@ class RequestRouter:
                 incoming.reply.fail(Errors.UNSUPPORTED_VERSION)
                 return
         try:
-            actor.tell(Asked(message, reply))
+            actor.tell(MessageWithReply(message, reply))
         except (ActorDeadError, InboxFullError) as refused:
             logger.warning("%s of %s: %s", incoming.api_key.name, incoming.client_id, refused)
             incoming.reply.fail(Errors.BROKER_NOT_AVAILABLE)

@@ -3,8 +3,8 @@
 Later answers, a bounded inbox that collapses and preempts (``actors.inbox``), a start that reports
 failure, handlers that cannot kill an actor, a stop that a blocked actor can see, and a watchdog.
 
-An actor is spoken to by ``ref.tell(message)``, ``ref.ask(message, timeout=…)``,
-``ref.tell(Asked(message, reply))`` and ``ClearAndPut`` around a message; each ends in
+Others reach an actor by ``ref.tell(message)``, ``ref.ask(message, timeout=…)``,
+``ref.tell(MessageWithReply(message, reply))`` and ``ClearAndPut`` around a message. Each ends in
 ``handle(message, reply)`` on the actor's own thread.
 """
 

@@ -13,7 +13,7 @@ def monotonic_ms() -> int:
     return monotonic_ns() // 1_000_000
 
 
-class Timer:
+class OneShotTimer:
     """One shot, at most one pending; ``set`` and ``cancel`` belong to one thread.
 
     The callback runs on the scheduler's thread and only tells an actor.

@@ -12,7 +12,7 @@ from pykka import ActorDeadError, ActorRef
 
 from regent.actors.controller_event_manager import ControllerEventManager, ControllerListener
 from regent.actors.event_journal import EventJournalFile
-from regent.actors.inbox import Asked, ClearAndPut, Reply
+from regent.actors.inbox import ClearAndPut, MessageWithReply, Reply
 from regent.actors.request_router import controller_client_id
 from regent.actors.request_send_thread import DeliverySettings
 from regent.actors.runtime import launch, stop_actor
@@ -85,7 +85,7 @@ class BrokerController:
         resigned: Future[None] = Future()
         reply = Reply.of(lambda _: resigned.set_result(None))
         try:
-            self.ref.tell(ClearAndPut(Asked(Expire(), reply)))
+            self.ref.tell(ClearAndPut(MessageWithReply(Expire(), reply)))
         except ActorDeadError:
             resigned.set_result(None)
         return resigned

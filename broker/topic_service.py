@@ -19,7 +19,7 @@ from pykka import ActorDeadError, ActorRef
 
 from regent.actors.broker_to_controller_channel import BrokerToControllerChannel
 from regent.actors.forwarding_manager import CreateMissing, ForwardingManager, MetadataChanged
-from regent.actors.inbox import Asked, InboxFullError, Reply
+from regent.actors.inbox import InboxFullError, MessageWithReply, Reply
 from regent.actors.runtime import launch, start_actor, stop_actor
 from regent.actors.scheduler import Scheduler
 from regent.actors.topic_request_handler import TopicRequestHandler
@@ -131,7 +131,7 @@ class BrokerTopicService:
 
         try:
             assert self._forwarding is not None
-            self._forwarding.tell(Asked(request, Reply.of(deliver)))
+            self._forwarding.tell(MessageWithReply(request, Reply.of(deliver)))
         except (ActorDeadError, InboxFullError) as error:
             deliver(refuse(request, Errors.NOT_CONTROLLER, str(error)))
 

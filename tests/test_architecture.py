@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -67,6 +68,9 @@ LONG_BY_NATURE = {
 
 OLDER_NAMES = ("core/controller/", "jobs/")
 """Rooms whose variables are older than the name ``topic_partition``."""
+
+NAMED_TWICE = {"Broker", "MoveState", "Partition", "Plan", "Reply", "Setting", "WriteError"}
+"""Public classes that still share a name with another one."""
 
 
 def sources() -> Iterator[Path]:
@@ -173,3 +177,20 @@ def test_a_topic_partition_is_called_one(name: str):
         if not called.endswith("topic_partition")
     ]
     assert wrong == []
+
+
+def test_a_class_has_a_name_of_its_own():
+    names = Counter(
+        node.name
+        for tree in SOURCES.values()
+        for node in tree.body
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
+    )
+    assert {name for name, count in names.items() if count > 1} <= NAMED_TWICE
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_nobody_unwraps_the_ref_of_an_actor(name: str):
+    assert "_actor_weakref" not in {
+        node.attr for node in ast.walk(SOURCES[name]) if isinstance(node, ast.Attribute)
+    }

@@ -12,7 +12,7 @@ from pykka import ActorRef
 from regent.actors import forwarding_manager
 from regent.actors.broker_to_controller_channel import BrokerToControllerChannel
 from regent.actors.forwarding_manager import CreateMissing, ForwardingManager, MetadataChanged
-from regent.actors.inbox import Asked, Reply
+from regent.actors.inbox import MessageWithReply, Reply
 from regent.actors.runtime import start_actor, stop_actor
 from regent.actors.topic_request_handler import TopicRequestHandler
 from regent.core.admin.admin_manager import AdminManager
@@ -153,7 +153,7 @@ class Town:
             assert isinstance(answer, TopicsResponse)
             answers.put([(outcome.topic, outcome.error_code) for outcome in answer.outcomes])
 
-        self.admin.tell(Asked(request, Reply.of(deliver)))
+        self.admin.tell(MessageWithReply(request, Reply.of(deliver)))
         return answers
 
     def answer(self, request: TopicsRequest) -> list[tuple[str, Errors]]:

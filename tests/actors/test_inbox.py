@@ -10,11 +10,11 @@ from pykka.messages import _ActorStop
 
 from regent.actors.activity import Activity
 from regent.actors.inbox import (
-    Asked,
     ClearAndPut,
     Delivery,
     Inbox,
     InboxFullError,
+    MessageWithReply,
     Overflow,
     Reply,
 )
@@ -172,7 +172,7 @@ def test_a_message_with_a_reply_is_never_collapsed() -> None:
     inbox = make_inbox()
     tell(inbox, Trigger("brokers"))
     ask(inbox, Trigger("brokers"))
-    tell(inbox, Asked(Trigger("brokers"), Reply.of(lambda _: None)))
+    tell(inbox, MessageWithReply(Trigger("brokers"), Reply.of(lambda _: None)))
     assert inbox.size == 3
 
 
@@ -313,7 +313,7 @@ def test_ask_and_asked_arrive_alike() -> None:
     inbox = make_inbox()
     answers: list[object] = []
     future = ask(inbox, "asked")
-    tell(inbox, Asked("told", Reply.of(answers.append)))
+    tell(inbox, MessageWithReply("told", Reply.of(answers.append)))
     for number in (1, 2):
         reply = take(inbox).reply
         assert reply is not None
@@ -336,15 +336,15 @@ def test_a_reply_answered_before_it_is_told_is_not_owed() -> None:
     inbox = make_inbox()
     reply = Reply.of(lambda _: None)
     reply.set(1)
-    tell(inbox, Asked("late", reply))
+    tell(inbox, MessageWithReply("late", reply))
     assert not inbox.unanswered
 
 
 def test_a_message_told_on_is_owed_by_the_inbox_it_was_told_to() -> None:
     first, second = make_inbox(), make_inbox()
     reply = Reply.of(lambda _: None)
-    tell(first, Asked("forward me", reply))
-    tell(second, Asked(take(first).message, reply))
+    tell(first, MessageWithReply("forward me", reply))
+    tell(second, MessageWithReply(take(first).message, reply))
     assert not first.unanswered
     assert list(second.unanswered) == [reply]
 
@@ -371,7 +371,7 @@ def test_a_refused_tell_leaves_the_reply_to_its_owner() -> None:
     inbox.close()
     reply = Reply.of(lambda _: None)
     with pytest.raises(ActorDeadError):
-        tell(inbox, Asked(1, reply))
+        tell(inbox, MessageWithReply(1, reply))
     assert not reply.answered
 
 

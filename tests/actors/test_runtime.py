@@ -7,7 +7,7 @@ import pytest
 from pykka import ActorDeadError, ActorRef, ActorRegistry, Future, Timeout
 from pykka._envelope import Envelope
 
-from regent.actors.inbox import Asked, ClearAndPut, InboxFullError, Reply
+from regent.actors.inbox import ClearAndPut, InboxFullError, MessageWithReply, Reply
 from regent.actors.runtime import RegentActor, Supervisor, start_actor, stop_actor
 
 WAIT_S = 10.0
@@ -178,7 +178,7 @@ def test_an_asker_whose_answer_never_comes_waits_no_longer_than_it_said(start: S
 def test_a_told_message_can_bring_its_own_reply(start: Start) -> None:
     ref, actor = start()
     answers: list[object] = []
-    ref.tell(Asked("question", Reply.of(answers.append)))
+    ref.tell(MessageWithReply("question", Reply.of(answers.append)))
     settle(ref)
     actor.deferred[0].set("answer")
     assert answers == ["answer"]
@@ -338,7 +338,7 @@ def test_stop_answers_everything_still_owed(start: Start) -> None:
     gate.hold(ref)
     queued = ref.ask("queued", block=False)
     answers: list[object] = []
-    ref.tell(Asked("NOT_CONTROLLER please", Reply.of(answers.append)))
+    ref.tell(MessageWithReply("NOT_CONTROLLER please", Reply.of(answers.append)))
     first_stop, second_stop = ref.stop(block=False), ref.stop(block=False)
     gate.opened.set()
     assert stop_actor(ref, WAIT_S)

@@ -7,7 +7,7 @@ from time import monotonic
 import pytest
 
 from regent.actors.scheduler import Scheduler
-from regent.actors.timer import RepeatingTimer, Timer
+from regent.actors.timer import OneShotTimer, RepeatingTimer
 
 TIMEOUT_S = 5.0
 FAR_MS = 60_000
@@ -22,7 +22,7 @@ def scheduler() -> Iterator[Scheduler]:
 
 def test_a_timer_is_pending_until_it_fires(scheduler: Scheduler):
     fired = threading.Event()
-    timer = Timer(scheduler, fired.set)
+    timer = OneShotTimer(scheduler, fired.set)
     seen = [timer.is_pending]
     timer.set(FAR_MS)
     seen.append(timer.is_pending)
@@ -34,7 +34,7 @@ def test_a_timer_is_pending_until_it_fires(scheduler: Scheduler):
 
 def test_a_cancelled_timer_can_be_set_again(scheduler: Scheduler):
     fired = threading.Event()
-    timer = Timer(scheduler, fired.set)
+    timer = OneShotTimer(scheduler, fired.set)
     timer.set(FAR_MS)
     timer.cancel()
     timer.cancel()
