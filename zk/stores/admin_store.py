@@ -88,7 +88,7 @@ class ZkAdminStore:
     # --- controller ---
 
     def read_controller(self) -> RulingController | None:
-        """Read who rules. Raises ``BadDataError`` for an epoch that cannot be understood."""
+        """Read the active controller. Raises ``BadDataError`` for an epoch that is garbage."""
         path, epoch_path = znodes.ControllerZNode.PATH, znodes.ControllerEpochZNode.PATH
         for _ in range(MAX_ATTEMPTS):
             node, epoch, again = self._zookeeper.get_many([path, epoch_path, path])
@@ -100,7 +100,7 @@ class ZkAdminStore:
         raise ConflictError(f"{path} keeps changing; try again")
 
     def read_controller_epoch(self) -> int | None:
-        """Read how many controllers there have been. Raises ``BadDataError``."""
+        """Read the controller epoch. Raises ``BadDataError``."""
         path = znodes.ControllerEpochZNode.PATH
         (node,) = self._zookeeper.get_many([path])
         return None if node is None else znodes.ControllerEpochZNode.decode(node.data)
@@ -121,7 +121,7 @@ class ZkAdminStore:
     def depose_controller(self, controller: RulingController) -> bool:
         """Delete ``/controller`` while it is still this one's.
 
-        False when it had gone already, or the answer was lost: either way it rules no more.
+        False when it had gone already, or the answer was lost: in both cases it has resigned.
         """
         operations: list[Operation] = [
             Check(znodes.ControllerEpochZNode.PATH, controller.epoch_zk_version),
@@ -139,7 +139,7 @@ class ZkAdminStore:
         return () if node is None else ControllerFailuresZNode.decode(node.data)
 
     def forget_failures(self) -> list[str]:
-        """Have the controller try again whatever ended controllers; return what that is.
+        """Let the controller try again the events that ended controllers; return what they are.
 
         Raises ``BadDataError`` and ``ConflictError``.
         """
@@ -197,7 +197,7 @@ class ZkAdminStore:
     # --- whose data these are, and whether they can be read ---
 
     def read_denied(self) -> list[str]:
-        """Return in a line each what brokers look at for orders and requests, but may not see."""
+        """Return a line for each znode that brokers watch for requests, but may not read."""
         nodes = self._zookeeper.get_many(_LOOKED_AT)
         return [node.reason for node in nodes if isinstance(node, UnreadableZnode)]
 
