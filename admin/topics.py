@@ -14,6 +14,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
+from regent.admin.controller_ref import ControllerError, ControllerRef
+from regent.admin.pauses import pauses
 from regent.config.command_line import program
 from regent.core.admin.admin_requests import done_before
 from regent.core.admin.topic_validation import TopicNames
@@ -33,8 +35,6 @@ from regent.core.protocol.topics import (
     TopicsRequest,
     TopicsResponse,
 )
-from regent.transport.controller_ref import ControllerError, ControllerRef
-from regent.transport.pauses import pauses
 from regent.zk.codecs.znodes import encode_topic_id
 
 MAX_REPORTED: Final = 10

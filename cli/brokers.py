@@ -157,9 +157,9 @@ def _ask_to_shut_down(
     registration: BrokerRegistration, *, timeout_s: float
 ) -> ShutdownBrokerResponse | None:
     """Return what the broker could not hand over; None when it ended before it could say."""
+    from regent.admin.controller_ref import ask
     from regent.cli.remote_actors import actor_at
     from regent.transport.client import PeerDisconnectedError, RequestError
-    from regent.transport.controller_ref import ask
 
     broker_id = registration.info.broker_id
     endpoint = control_endpoint(broker_id, registration)

@@ -8,9 +8,11 @@ from typing import BinaryIO
 
 import click
 
+from regent.admin.controller_ref import ControllerRef, batches, refusal
+from regent.admin.partition_files import read_partitions_file
+from regent.admin.pauses import pauses
 from regent.cli.find_cluster import Cluster, pass_cluster
 from regent.cli.output import Output, counted, examples, listed, note, output_option, print_json
-from regent.cli.partition_files import read_partitions_file
 from regent.cli.remote_actors import controller_of
 from regent.cli.waiting import timeout_option
 from regent.core.errors import Errors, RegentError
@@ -22,8 +24,6 @@ from regent.core.protocol.controller import (
     ElectLeadersRequest,
     ElectLeadersResponse,
 )
-from regent.transport.controller_ref import ControllerRef, batches, refusal
-from regent.transport.pauses import pauses
 
 _NAMED_PARTITIONS = 20
 

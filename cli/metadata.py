@@ -36,9 +36,9 @@ def metadata(cluster: Cluster, /, broker_id: BrokerId, output: str) -> None:
 
     A broker that ZooKeeper has lost is asked all the same, if it is one of the data directory's.
     """
+    from regent.admin.controller_ref import ask
     from regent.cli.remote_actors import actor_at
     from regent.transport.client import RequestError
-    from regent.transport.controller_ref import ask
 
     try:
         with actor_at(_endpoint(cluster, broker_id)) as actor:

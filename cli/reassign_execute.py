@@ -12,10 +12,11 @@ from typing import NamedTuple, TypeAlias
 import click
 import orjson
 
+from regent.admin.controller_ref import ControllerRef, batches, refusal
+from regent.admin.partition_files import reassignment_json
+from regent.admin.reassign_progress import ReassignmentError, await_moves
 from regent.admin.reassignment_throttles import set_log_dirs_throttle, set_replication_throttle
 from regent.cli.output import Output, listed, note, print_json
-from regent.cli.partition_files import reassignment_json
-from regent.cli.reassign_progress import ReassignmentError, await_moves
 from regent.cli.remote_actors import controller_of
 from regent.cli.topic_options import not_registered, read_live_brokers
 from regent.core.admin.reassignment_plan import (
@@ -33,7 +34,6 @@ from regent.core.protocol.controller import (
     OngoingReassignment,
     ReassignablePartition,
 )
-from regent.transport.controller_ref import ControllerRef, batches, refusal
 from regent.zk.stores.admin_store import ZkAdminStore
 
 _NAMED_PARTITIONS = 20

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager
 
+from regent.admin.controller_ref import ControllerRef
 from regent.transport import controller_ref
-from regent.transport.controller_ref import ControllerRef
 from regent.transport.remote_ref import RemoteActorRef
 from regent.zk.stores.admin_store import ZkAdminStore
 

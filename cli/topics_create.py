@@ -8,6 +8,7 @@ from typing import Any, BinaryIO
 
 import click
 
+from regent.admin.controller_ref import ControllerRef
 from regent.admin.topics import (
     TopicsClient,
     TopicsRefusedError,
@@ -35,7 +36,6 @@ from regent.core.protocol.topics import (
     PlacementOptions,
     TopicOutcome,
 )
-from regent.transport.controller_ref import ControllerRef
 
 
 @click.command(

@@ -7,8 +7,9 @@ from collections.abc import Collection, Mapping, Sequence
 
 import click
 
+from regent.admin.deletion_obstacles import deletion_obstacles
+from regent.admin.pauses import pauses
 from regent.admin.topics import TopicsClient, raise_if_refused
-from regent.cli.deletion_obstacles import deletion_obstacles
 from regent.cli.find_cluster import Cluster, pass_cluster
 from regent.cli.output import Output, examples, note, output_option, print_json
 from regent.cli.remote_actors import controller_of
@@ -18,7 +19,6 @@ from regent.core.admin.topic_validation import INTERNAL_TOPICS
 from regent.core.errors import BadDataError, Errors
 from regent.core.protocol.controller import DescribeControllerRequest, DescribeControllerResponse
 from regent.core.protocol.topics import TopicOutcome
-from regent.transport.pauses import pauses
 from regent.zk.stores.admin_store import ZkAdminStore
 
 _REASON_TIMEOUT_S = 2.0

@@ -7,9 +7,9 @@ from itertools import groupby
 
 import click
 
+from regent.admin.partitions import Partition, Topics, read_partitions
 from regent.cli.find_cluster import Cluster, pass_cluster
 from regent.cli.output import Output, examples, note, output_option, print_json
-from regent.cli.partitions import Partition, Topics, read_partitions
 from regent.cli.topic_options import TopicError, named, topic_argument
 from regent.core.errors import BadDataError
 from regent.core.model import BrokerId, BrokerRegistration

@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 
 import pyarrow
 
+from regent.admin.controller_ref import ControllerRef
 from regent.admin.topics import TopicsClient, new_topic_id, raise_if_refused, slices
 from regent.core.errors import Errors, RegentError
 from regent.core.model import BrokerId
@@ -21,7 +22,6 @@ from regent.core.protocol.placement import PlaceTopicsRequest
 from regent.core.protocol.topics import AssignedPartition, ConfigEntry, CreatableTopic
 from regent.core.setting import text_of
 from regent.jobs.command import InputError
-from regent.transport.controller_ref import ControllerRef
 from regent.zk.stores.admin_store import ZkAdminStore
 
 MAX_NAMED: Final = 3

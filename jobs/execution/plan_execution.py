@@ -22,6 +22,8 @@ from typing import Any, Final, TypeAlias
 
 import click
 
+from regent.admin.controller_ref import ControllerRef
+from regent.admin.pauses import pauses
 from regent.config.command_line import program
 from regent.core.errors import RegentError
 from regent.core.model import TopicPartition
@@ -36,8 +38,6 @@ from regent.jobs.execution.plan_progress import MoveState
 from regent.jobs.execution.plan_survey import Standing, survey
 from regent.jobs.execution.plan_wave import Wave, listed
 from regent.jobs.progress_line import ProgressLine
-from regent.transport.controller_ref import ControllerRef
-from regent.transport.pauses import pauses
 from regent.zk.stores.admin_store import ZkAdminStore
 
 WAVE_TIMEOUT_S: Final = 3600.0

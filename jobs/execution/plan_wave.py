@@ -6,6 +6,7 @@ import time
 from collections.abc import Collection, Sequence
 from typing import Final
 
+from regent.admin.controller_ref import ControllerRef, batches, refusal
 from regent.core.errors import Errors
 from regent.core.model import BrokerId, TopicPartition
 from regent.core.protocol.controller import (
@@ -15,7 +16,6 @@ from regent.core.protocol.controller import (
 )
 from regent.jobs.execution.plan_progress import MoveState, Obstacle, PlannedMove
 from regent.jobs.execution.plan_survey import Standing, read_obstacles, survey
-from regent.transport.controller_ref import ControllerRef, batches, refusal
 from regent.zk.stores.admin_store import ZkAdminStore
 
 _SUBMIT_S: Final = 10.0  # then the controller may have moved: look for it again

@@ -93,7 +93,7 @@ def test_it_keeps_to_its_waves_and_gets_to_its_end(
     cluster: FakeCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ):
     monkeypatch.setattr("regent.jobs.execution.plan_execution._MAX_PAUSE_S", 0.001)
-    monkeypatch.setattr("regent.transport.pauses._FIRST_S", 0.001)
+    monkeypatch.setattr("regent.admin.pauses._FIRST_S", 0.001)
     misfortune = Misfortune(cluster, random.Random(seed))
     plan = write_plan(tmp_path / "plan", *WAVES)
 

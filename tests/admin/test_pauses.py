@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from regent.transport.pauses import pauses
+from regent.admin.pauses import pauses
 
 
 def test_pauses_grow_and_end_at_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -14,8 +14,8 @@ def test_pauses_grow_and_end_at_the_deadline(monkeypatch: pytest.MonkeyPatch) ->
         slept.append(seconds)
         now[0] += seconds
 
-    monkeypatch.setattr("regent.transport.pauses.time.sleep", sleep)
-    monkeypatch.setattr("regent.transport.pauses.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("regent.admin.pauses.time.sleep", sleep)
+    monkeypatch.setattr("regent.admin.pauses.time.monotonic", lambda: now[0])
 
     assert len(list(pauses(deadline=103.0))) == len(slept) + 1
     assert slept[:-1] == sorted(slept[:-1])
@@ -24,6 +24,6 @@ def test_pauses_grow_and_end_at_the_deadline(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_without_time_there_is_one_look(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("regent.transport.pauses.time.sleep", None)
+    monkeypatch.setattr("regent.admin.pauses.time.sleep", None)
 
     assert len(list(pauses(deadline=0.0))) == 1

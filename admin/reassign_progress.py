@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from enum import Enum
 from typing import NamedTuple
 
+from regent.admin.pauses import pauses
 from regent.cli.output import listed, note
 from regent.cli.waiting import Progress
 from regent.core.errors import BadDataError, RegentError
 from regent.core.model import BrokerId, TopicPartition
-from regent.transport.pauses import pauses
 from regent.zk.stores.admin_store import ZkAdminStore
 
 

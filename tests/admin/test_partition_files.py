@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from regent.cli.partition_files import (
+from regent.admin.partition_files import (
     read_partitions_file,
     read_reassignment_file,
     read_topics_to_move_file,

@@ -7,13 +7,13 @@ from collections.abc import Callable
 
 import pytest
 
+from regent.admin.controller_ref import ControllerError, ControllerRef, batches, refusal
 from regent.core.errors import BadDataError, BrokerNotFoundError, Errors
 from regent.core.protocol.controller import (
     DescribeControllerRequest,
     DescribeControllerResponse,
     ElectedPartition,
 )
-from regent.transport.controller_ref import ControllerError, ControllerRef, batches, refusal
 from regent.transport.server import IncomingRequest
 from tests.transport.conftest import Serve
 
