@@ -1,10 +1,10 @@
-"""Actors of brokers as tools ask them: the one at an endpoint, and whichever is the controller."""
+"""The active controller as tools ask it: it may move to another broker between two requests."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from types import TracebackType
 from typing import Final, Self, TypeVar
 
@@ -18,11 +18,10 @@ from regent.core.protocol.controller import (
 from regent.core.protocol.topics import TopicsResponse
 from regent.transport.client import RequestError, RequestFailedError
 from regent.transport.codec import Request
-from regent.transport.remote_ref import RemoteActorRef
-from regent.transport.sockets import new_context
+from regent.transport.remote_ref import RemoteActorRef, actor_at, ask
 
-_MAX_ASK_S: Final = 5.0  # then the controller may have moved: look for it again
-_MAX_COMMAND_S: Final = 10.0  # the same for what takes a controller longer than a question
+_MAX_ASK_S: Final = 5.0  # the controller may have moved after that: look for it again
+_MAX_COMMAND_S: Final = 10.0  # the same for requests that take a controller longer
 _PAUSE_S: Final = 0.1
 MAX_ROWS_AT_ONCE: Final = 10_000
 _PASSING_ERRORS: Final = (Errors.NOT_CONTROLLER, Errors.BROKER_NOT_AVAILABLE)
@@ -32,27 +31,9 @@ A = TypeVar("A", bound=ControllerResponse | DescribeMetadataResponse | TopicsRes
 
 
 def batches(rows: Sequence[T], size: int = MAX_ROWS_AT_ONCE) -> Iterator[tuple[T, ...]]:
-    """Yield ``rows`` in as many requests as they need: the controller takes no larger ones."""
+    """Yield ``rows`` in slices: the controller accepts no request of more than ``size`` rows."""
     for start in range(0, len(rows), size):
         yield tuple(rows[start : start + size])
-
-
-@contextmanager
-def actor_at(endpoint: str, *, client_id: str) -> Iterator[RemoteActorRef]:
-    """Give a reference to the actor at a control endpoint, for the block."""
-    context = new_context()
-    try:
-        with RemoteActorRef(context, endpoint, client_id=client_id) as actor:
-            yield actor
-    finally:
-        context.destroy(linger=0)
-
-
-def ask(actor: RemoteActorRef, message: Request, answer: type[T], *, timeout_s: float) -> T:
-    """Return the answer to ``message``; raises a ``RequestError``."""
-    response = actor.ask(message, timeout=timeout_s)
-    assert isinstance(response, answer)
-    return response
 
 
 class ControllerError(RegentError):
@@ -60,7 +41,7 @@ class ControllerError(RegentError):
 
 
 class ControllerRef:
-    """The controller, whichever broker it is at the moment.
+    """The active controller of a cluster.
 
     ``find`` returns its control endpoint, or raises ``BrokerNotFoundError`` or ``BadDataError``.
     """
@@ -73,9 +54,9 @@ class ControllerRef:
         self.failure = "there is no controller"
         """Why the last question was not answered."""
         self.is_silent = False
-        """Whether that is because the broker that should did not."""
+        """Whether the reason is that the controller's broker sent no answer."""
         self.was_refused = False
-        """Whether asking again would not help."""
+        """Whether the controller refused: a repeated question has the same answer."""
 
     def __enter__(self) -> Self:
         return self

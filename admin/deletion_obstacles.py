@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from regent.cli.output import listed
-from regent.cli.topic_options import read_live_brokers
+from regent.admin.live_brokers import read_live_brokers
+from regent.admin.wording import listed
 from regent.core.errors import BadDataError
 from regent.core.protocol.controller import DescribeControllerResponse
 from regent.zk.stores.admin_store import ZkAdminStore

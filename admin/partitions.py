@@ -20,6 +20,7 @@ from regent.core.model import (
     TopicPartition,
 )
 from regent.core.ports import TopicAssignment
+from regent.core.replication.isr import is_under_replicated
 from regent.zk.stores.admin_store import ZkAdminStore
 
 _NO_STATE = LeaderIsrAndControllerEpoch(
@@ -43,10 +44,8 @@ class Partition:
 
     @property
     def is_under_replicated(self) -> bool:
-        """Whether replicas are out of sync, those just being added aside (KIP-352)."""
-        assignment = self.assignment
-        wanted = len(assignment.replicas) - len(assignment.adding_replicas)
-        return len(self.state.leader_and_isr.isr) < wanted
+        """Whether replicas are out of sync; replicas being added do not count (KIP-352)."""
+        return is_under_replicated(self.state.leader_and_isr.isr, self.assignment)
 
     def is_unavailable(self, live_brokers: Collection[BrokerId]) -> bool:
         """Whether no live broker leads it."""

@@ -1,4 +1,4 @@
-"""How far reassignments have come, as ZooKeeper has it: it is the last thing that is written."""
+"""The progress of reassignments, read from ZooKeeper: the controller writes it there last."""
 
 from __future__ import annotations
 
@@ -6,9 +6,6 @@ from collections.abc import Mapping, Sequence
 from enum import Enum
 from typing import NamedTuple
 
-from regent.admin.pauses import pauses
-from regent.cli.output import listed, note
-from regent.cli.waiting import Progress
 from regent.core.errors import BadDataError, RegentError
 from regent.core.model import BrokerId, TopicPartition
 from regent.zk.stores.admin_store import ZkAdminStore
@@ -77,43 +74,6 @@ def read_moves(
             state = MoveState.COMPLETE if replicas == target else MoveState.NOT_ACTIVE
         moves.append(ReassignmentStatus(partition, target, replicas, state))
     return moves
-
-
-def await_moves(
-    admin: ZkAdminStore,
-    targets: Mapping[TopicPartition, tuple[BrokerId, ...]],
-    *,
-    timeout_ms: int,
-    deadline: float,
-) -> list[str]:
-    """Return when no partition is being moved any more, with what is wrong then.
-
-    That is a partition that ended up elsewhere, and those that still move at ``deadline``,
-    ``timeout_ms`` after the command began.
-    """
-    remaining: Sequence[TopicPartition] = sorted(targets)
-    failed: list[ReassignmentStatus] = []
-    try:
-        with Progress("moving", len(targets), "partitions") as progress:
-            for _ in pauses(deadline):
-                moves = read_moves(
-                    admin, {partition: targets[partition] for partition in remaining}
-                )
-                failed += [move for move in moves if move.state is MoveState.NOT_ACTIVE]
-                remaining = [m.partition for m in moves if m.state is MoveState.IN_PROGRESS]
-                progress.remain(len(remaining))
-                if not remaining:
-                    break
-    except KeyboardInterrupt:
-        note("the reassignment goes on; --verify shows how far it has come, --cancel stops it")
-        raise
-    problems = [str(move) for move in failed]
-    if remaining:
-        problems.append(
-            f"{len(remaining)}/{len(targets)} partitions remain to be moved after {timeout_ms} ms:"
-            f" {listed(remaining, 5)} (it goes on: --verify shows how far it has come)"
-        )
-    return problems
 
 
 def _ids(brokers: Sequence[BrokerId]) -> str:

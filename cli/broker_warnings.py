@@ -38,9 +38,8 @@ def broker_warnings(registrations: Collection[BrokerRegistration]) -> Iterator[s
 
 
 def _ask(context: Context, endpoint: str) -> tuple[str, ...]:
-    from regent.admin.controller_ref import ask
     from regent.cli.remote_actors import CLIENT_ID
-    from regent.transport.remote_ref import RemoteActorRef
+    from regent.transport.remote_ref import RemoteActorRef, ask
 
     request = DescribeMetadataRequest(topics=())
     try:

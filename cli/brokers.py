@@ -8,18 +8,10 @@ from collections.abc import Mapping
 
 import click
 
+from regent.admin.wording import counted, listed
 from regent.cli.find_cluster import Cluster, pass_cluster
 from regent.cli.local_brokers import pid, start
-from regent.cli.output import (
-    Output,
-    counted,
-    examples,
-    listed,
-    note,
-    output_option,
-    print_json,
-    print_table,
-)
+from regent.cli.output import Output, examples, note, output_option, print_json, print_table
 from regent.config.addresses import bracketed
 from regent.core.errors import BadDataError, Errors, RegentError
 from regent.core.model import BrokerId, BrokerRegistration
@@ -157,9 +149,9 @@ def _ask_to_shut_down(
     registration: BrokerRegistration, *, timeout_s: float
 ) -> ShutdownBrokerResponse | None:
     """Return what the broker could not hand over; None when it ended before it could say."""
-    from regent.admin.controller_ref import ask
     from regent.cli.remote_actors import actor_at
     from regent.transport.client import PeerDisconnectedError, RequestError
+    from regent.transport.remote_ref import ask
 
     broker_id = registration.info.broker_id
     endpoint = control_endpoint(broker_id, registration)

@@ -8,8 +8,9 @@ from typing import Any, Final
 
 import click
 
+from regent.admin.wording import listed
 from regent.cli.find_cluster import Cluster, data_dir_option, known_cluster, pass_cluster
-from regent.cli.output import Output, examples, listed, note, output_option, print_json
+from regent.cli.output import Output, examples, note, output_option, print_json
 from regent.cli.waiting import Waiting
 from regent.cluster.supervisor_socket import start_brokers
 from regent.core.errors import RegentError

@@ -6,9 +6,10 @@ from operator import itemgetter
 
 import click
 
+from regent.admin.wording import listed
 from regent.cli.brokers import broker_json
 from regent.cli.find_cluster import Cluster, ClusterNotFoundError, pass_cluster
-from regent.cli.output import Output, examples, listed, output_option, print_json, print_table
+from regent.cli.output import Output, examples, output_option, print_json, print_table
 from regent.core.errors import BrokerNotFoundError, Errors, RegentError
 from regent.core.model import BrokerId, BrokerInfo, BrokerRegistration, EndPoint
 from regent.core.protocol.broker import (
@@ -36,9 +37,9 @@ def metadata(cluster: Cluster, /, broker_id: BrokerId, output: str) -> None:
 
     A broker that ZooKeeper has lost is asked all the same, if it is one of the data directory's.
     """
-    from regent.admin.controller_ref import ask
     from regent.cli.remote_actors import actor_at
     from regent.transport.client import RequestError
+    from regent.transport.remote_ref import ask
 
     try:
         with actor_at(_endpoint(cluster, broker_id)) as actor:

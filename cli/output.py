@@ -76,17 +76,6 @@ def note(message: str) -> None:
     click.echo(message, err=True)
 
 
-def counted(number: int, noun: str) -> str:
-    """Return "1 partition" or "2 partitions"."""
-    return f"{number} {noun}{'' if number == 1 else 's'}"
-
-
-def listed(values: Sequence[object], limit: int = 10, *, separator: str = ", ") -> str:
-    """Return the first few values, and how many more there are."""
-    shown = separator.join(map(str, values[:limit]))
-    return f"{shown} and {len(values) - limit} more" if len(values) > limit else shown
-
-
 def _cell(value: object) -> str:
     if value is None:
         return "-"

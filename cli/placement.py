@@ -84,9 +84,9 @@ def placement_status(
     service: LocalPlacement, *, timeout_s: float
 ) -> PlacementStatusResponse | None:
     """Ask the service how it is; None when it does not answer."""
-    from regent.admin.controller_ref import ask
     from regent.cli.remote_actors import actor_at
     from regent.transport.client import RequestError
+    from regent.transport.remote_ref import ask
 
     try:
         with actor_at(service.endpoint) as actor:

@@ -8,6 +8,7 @@ from typing import Any, BinaryIO
 import click
 import orjson
 
+from regent.admin.live_brokers import not_registered, read_live_brokers
 from regent.admin.partition_files import (
     read_reassignment_file,
     read_topics_to_move_file,
@@ -17,7 +18,6 @@ from regent.admin.reassign_progress import MoveState, ReassignmentError, read_mo
 from regent.admin.reassignment_throttles import are_throttled, clear_throttles
 from regent.cli.find_cluster import Cluster, pass_cluster
 from regent.cli.output import Output, examples, note, output_option, print_json
-from regent.cli.topic_options import not_registered, read_live_brokers
 from regent.core.model import BrokerId, BrokerRegistration, TopicPartition
 from regent.zk.stores.admin_store import ZkAdminStore
 

@@ -13,12 +13,20 @@ import click
 import orjson
 
 from regent.admin.controller_ref import ControllerRef, batches, refusal
+from regent.admin.live_brokers import not_registered, read_live_brokers
 from regent.admin.partition_files import reassignment_json
-from regent.admin.reassign_progress import ReassignmentError, await_moves
+from regent.admin.pauses import pauses
+from regent.admin.reassign_progress import (
+    MoveState,
+    ReassignmentError,
+    ReassignmentStatus,
+    read_moves,
+)
 from regent.admin.reassignment_throttles import set_log_dirs_throttle, set_replication_throttle
-from regent.cli.output import Output, listed, note, print_json
+from regent.admin.wording import listed
+from regent.cli.output import Output, note, print_json
 from regent.cli.remote_actors import controller_of
-from regent.cli.topic_options import not_registered, read_live_brokers
+from regent.cli.waiting import Progress
 from regent.core.admin.reassignment_plan import (
     PartitionMove,
     partition_move,
@@ -292,3 +300,40 @@ def _lines(problems: Mapping[TopicPartition, str]) -> list[str]:
 
 def _ids(brokers: Iterable[BrokerId]) -> str:
     return ",".join(map(str, brokers))
+
+
+def await_moves(
+    admin: ZkAdminStore,
+    targets: Mapping[TopicPartition, tuple[BrokerId, ...]],
+    *,
+    timeout_ms: int,
+    deadline: float,
+) -> list[str]:
+    """Return when no partition is being moved any more, with what is wrong then.
+
+    That is a partition that ended up elsewhere, and those that still move at ``deadline``,
+    ``timeout_ms`` after the command began.
+    """
+    remaining: Sequence[TopicPartition] = sorted(targets)
+    failed: list[ReassignmentStatus] = []
+    try:
+        with Progress("moving", len(targets), "partitions") as progress:
+            for _ in pauses(deadline):
+                moves = read_moves(
+                    admin, {partition: targets[partition] for partition in remaining}
+                )
+                failed += [move for move in moves if move.state is MoveState.NOT_ACTIVE]
+                remaining = [m.partition for m in moves if m.state is MoveState.IN_PROGRESS]
+                progress.remain(len(remaining))
+                if not remaining:
+                    break
+    except KeyboardInterrupt:
+        note("the reassignment goes on; --verify shows how far it has come, --cancel stops it")
+        raise
+    problems = [str(move) for move in failed]
+    if remaining:
+        problems.append(
+            f"{len(remaining)}/{len(targets)} partitions remain to be moved after {timeout_ms} ms:"
+            f" {listed(remaining, 5)} (it goes on: --verify shows how far it has come)"
+        )
+    return problems

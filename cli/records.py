@@ -22,8 +22,9 @@ from confluent_kafka import (
     TopicPartition,
 )
 
+from regent.admin.wording import counted
 from regent.cli.find_cluster import Cluster, pass_cluster
-from regent.cli.output import Output, counted, examples, output_option
+from regent.cli.output import Output, examples, output_option
 from regent.cli.waiting import timeout_option
 from regent.config.addresses import bracketed
 from regent.core.errors import BadDataError, RegentError

@@ -1,11 +1,11 @@
-"""The actors of brokers, as a command asks them."""
+"""The actors of brokers, as commands ask them."""
 
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
 
 from regent.admin.controller_ref import ControllerRef
-from regent.transport import controller_ref
+from regent.transport import remote_ref
 from regent.transport.remote_ref import RemoteActorRef
 from regent.zk.stores.admin_store import ZkAdminStore
 
@@ -14,9 +14,9 @@ CLIENT_ID = "regent-cli"
 
 def actor_at(endpoint: str) -> AbstractContextManager[RemoteActorRef]:
     """Give a reference to the actor at a control endpoint, for the block."""
-    return controller_ref.actor_at(endpoint, client_id=CLIENT_ID)
+    return remote_ref.actor_at(endpoint, client_id=CLIENT_ID)
 
 
 def controller_of(admin: ZkAdminStore) -> ControllerRef:
-    """Return the controller of a cluster, whichever broker it is at the moment."""
+    """Return a reference to the active controller of a cluster."""
     return ControllerRef(admin.read_controller_endpoint, client_id=CLIENT_ID)

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
 import click
 
-from regent.cli.output import listed
 from regent.core.admin.topic_validation import topic_name_problem
-from regent.core.errors import BadDataError, RegentError
-from regent.core.model import BrokerId, BrokerRegistration
-from regent.zk.stores.admin_store import ZkAdminStore
+from regent.core.errors import RegentError
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -38,18 +35,3 @@ def topic_argument(command: F) -> F:
 def named(topic: str) -> list[str]:
     """Return the topics of this name that may exist: none, when no topic can have it."""
     return [topic] if topic_name_problem(topic) is None else []
-
-
-def read_live_brokers(admin: ZkAdminStore) -> dict[BrokerId, BrokerRegistration]:
-    """Return the brokers that may hold replicas: registered, and understood."""
-    return {
-        broker_id: registration
-        for broker_id, registration in admin.read_brokers().items()
-        if not isinstance(registration, BadDataError)
-    }
-
-
-def not_registered(broker_id: BrokerId, live: Collection[BrokerId]) -> str:
-    """Say that a broker is not among the ``live`` ones."""
-    registered = listed(sorted(live)) or "none"
-    return f"broker {broker_id} is not registered; registered are {registered}"

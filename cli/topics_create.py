@@ -16,6 +16,7 @@ from regent.admin.topics import (
     new_topic_id,
     raise_if_refused,
 )
+from regent.admin.wording import counted
 from regent.cli.find_cluster import Cluster, pass_cluster
 from regent.cli.new_topics import (
     not_positive,
@@ -23,7 +24,7 @@ from regent.cli.new_topics import (
     parse_replica_assignment,
     parse_topics_file,
 )
-from regent.cli.output import Output, counted, examples, note, output_option, print_json
+from regent.cli.output import Output, examples, note, output_option, print_json
 from regent.cli.placement import placement_options
 from regent.cli.remote_actors import controller_of
 from regent.cli.topic_options import topic_argument

@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Collection
 from dataclasses import asdict, dataclass
 
-from regent.admin.controller_ref import actor_at, ask
 from regent.cluster.child_process import Child, ChildProcess, DeathPipe, describe_exit
 from regent.cluster.cluster_file import (
     BrokerEntry,
@@ -37,6 +36,7 @@ from regent.core.errors import BadDataError, RegentError, SessionExpiredError, S
 from regent.core.model import BrokerId
 from regent.core.protocol.broker import DescribeMetadataRequest, DescribeMetadataResponse
 from regent.transport.client import RequestError
+from regent.transport.remote_ref import actor_at, ask
 from regent.zk.client.operations import ConnectionLossError
 from regent.zk.client.zookeeper_client import ZooKeeperClient
 from regent.zk.codecs.znodes import ControllerZNode

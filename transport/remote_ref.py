@@ -5,17 +5,21 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import TracebackType
-from typing import Final, Self
+from typing import Final, Self, TypeVar
 
 from regent.transport.client import RequestClient, RequestError, RequestTimeoutError
 from regent.transport.codec import Request, Response
-from regent.transport.sockets import Context
+from regent.transport.sockets import Context, new_context
 
 logger = logging.getLogger(__name__)
 
 _CONNECT_TIMEOUT_MS: Final = 1000
-_CLOSE_TIMEOUT_S: Final = 5.0  # an ask that is going on notices within a fraction of a second
+_CLOSE_TIMEOUT_S: Final = 5.0  # an ask in progress notices a close in a fraction of a second
+
+T = TypeVar("T")
 
 
 class RemoteActorRef:
@@ -86,3 +90,21 @@ class RemoteActorRef:
         traceback: TracebackType | None,
     ) -> None:
         self.close()
+
+
+@contextmanager
+def actor_at(endpoint: str, *, client_id: str) -> Iterator[RemoteActorRef]:
+    """Give a reference to the actor at a control endpoint, for the block."""
+    context = new_context()
+    try:
+        with RemoteActorRef(context, endpoint, client_id=client_id) as actor:
+            yield actor
+    finally:
+        context.destroy(linger=0)
+
+
+def ask(actor: RemoteActorRef, message: Request, answer: type[T], *, timeout_s: float) -> T:
+    """Return the answer to ``message``; raises a ``RequestError``."""
+    response = actor.ask(message, timeout=timeout_s)
+    assert isinstance(response, answer)
+    return response

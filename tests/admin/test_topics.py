@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 import regent.admin.topics
+from regent.admin.controller_ref import ControllerRef
 from regent.admin.topics import TopicsClient, TopicsRefusedError, creation, growth, slices
 from regent.core.errors import Errors
 from regent.core.model import ReplicaAssignment
@@ -18,7 +19,6 @@ from regent.core.protocol.topics import (
     PlacementOptions,
 )
 from regent.transport.codec import Request, Response
-from regent.transport.controller_ref import ControllerRef
 from tests.support.fake_cluster import FakeCluster, replicas
 
 

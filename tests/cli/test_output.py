@@ -8,7 +8,8 @@ import sys
 
 import pytest
 
-from regent.cli.output import counted, listed, print_json, print_table
+from regent.admin.wording import counted, listed
+from regent.cli.output import print_json, print_table
 
 
 class Terminal(io.TextIOWrapper):
