@@ -24,6 +24,7 @@ from regent.cli.output import note
 from regent.cluster.guardian import watch_over
 from regent.cluster.supervisor_socket import start_command
 from regent.config.cluster_location import CLUSTER_FILE
+from regent.config.command_line import EXIT_INTERRUPTED, SAME_SIGNAL_S
 from regent.config.settings import LoggingConfig, Settings, rows
 from regent.config.settings_file import load_settings
 from regent.core.errors import RegentError
@@ -34,8 +35,6 @@ logger = logging.getLogger(__name__)
 _LOG_FORMAT = "%(asctime)s %(levelname)s %(message)s (%(name)s)"
 _LOG_BYTES = 32 * 1024 * 1024
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
-_SAME_REQUEST_S = 0.25  # timeout(1) and some terminals send a signal twice
-EXIT_INTERRUPTED = 130
 
 
 _SHOWN = {
@@ -198,7 +197,7 @@ def _await_signals(process: BrokerProcess) -> None:
     process.request_stop()
     while True:
         signal.sigwait(_STOP_SIGNALS)
-        if time.monotonic() - first > _SAME_REQUEST_S:
+        if time.monotonic() - first > SAME_SIGNAL_S:
             os._exit(EXIT_INTERRUPTED)
 
 

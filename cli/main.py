@@ -18,12 +18,11 @@ import click
 from regent import __version__
 from regent.cli.lazy_group import LazyCommand, LazyGroup
 from regent.cli.output import examples
-from regent.config.command_line import program
+from regent.config.command_line import EXIT_INTERRUPTED, program
 from regent.core.errors import RegentError
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
-EXIT_INTERRUPTED = 130
 
 
 COMMANDS: Mapping[str, LazyCommand] = {

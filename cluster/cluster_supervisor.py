@@ -31,7 +31,7 @@ from regent.cluster.supervisor_socket import StartRequest, SupervisorSocket, sta
 from regent.cluster.zookeeper_node import ZooKeeperNode
 from regent.config.addresses import tcp_endpoint
 from regent.config.cluster_location import CLUSTER_FILE
-from regent.config.command_line import program
+from regent.config.command_line import EXIT_INTERRUPTED, program
 from regent.core.errors import BadDataError, RegentError, SessionExpiredError, StorageError
 from regent.core.model import BrokerId
 from regent.core.protocol.broker import DescribeMetadataRequest, DescribeMetadataResponse
@@ -43,7 +43,6 @@ from regent.zk.codecs.znodes import ControllerZNode
 from regent.zk.embedded.embedded_zookeeper import EmbeddedZooKeeper, start_ensemble
 
 EXIT_UNCLEAN = 1
-EXIT_INTERRUPTED = 130
 
 _START_TIMEOUT_S = 600.0  # a broker may have to recover its logs first
 _START_TIMEOUT_PER_BROKER_S = 2.0

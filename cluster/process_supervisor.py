@@ -18,10 +18,10 @@ from types import FrameType, TracebackType
 from typing import Any, Self
 
 from regent.cluster.child_process import Child
+from regent.config.command_line import SAME_SIGNAL_S
 from regent.core.errors import RegentError
 
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-_SAME_REQUEST_S = 0.25  # timeout(1) and some terminals send the signal twice
 _MAX_WAIT_S = 60.0
 _KILL_TIMEOUT_S = 10.0
 
@@ -223,7 +223,7 @@ class ProcessSupervisor:
     def _on_signals(self) -> None:
         now = time.monotonic()
         asked_to_stop = not self._signals.read().isdisjoint(_STOP_SIGNALS)
-        if asked_to_stop and now - self._last_stop_request > _SAME_REQUEST_S:
+        if asked_to_stop and now - self._last_stop_request > SAME_SIGNAL_S:
             self.stop_requests += 1
             self._last_stop_request = now
 

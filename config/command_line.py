@@ -26,6 +26,12 @@ DISTRIBUTION = "regent-cluster"
 JOBS = f"{DISTRIBUTION}[jobs]"
 """What the Spark jobs, ``produce``, ``consume`` and the embedded ZooKeeper need beside a broker."""
 
+EXIT_INTERRUPTED: Final = 130
+"""The exit status after SIGINT, as shells have it: 128 + 2."""
+
+SAME_SIGNAL_S: Final = 0.25
+"""timeout(1) and some terminals send a signal twice: within this time it is one request."""
+
 _NAME = "regent"
 _MAIN = Path(__file__).parents[1] / "__main__.py"  # what ``python -m regent`` runs
 

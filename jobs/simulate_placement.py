@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import click
 from pyspark.sql import SparkSession
@@ -22,7 +22,6 @@ from regent.core.placement.replica_placer import Strategy, check
 from regent.jobs.command import InputError, job_session, master_option, progress, run_job
 from regent.jobs.report_balance import DEFAULT_TRIALS
 from regent.jobs.reports.balance import (
-    Balance,
     LossOptions,
     check_failures,
     loss_table,
@@ -37,9 +36,8 @@ from regent.jobs.reports.placement_trial import (
     BLOCKS,
     INTERLEAVED,
     UNIFORM,
-    FailureLoad,
-    GrowthCost,
     Setting,
+    Trial,
     failure_load,
     growth_cost,
     place_on_paper,
@@ -50,15 +48,6 @@ from regent.jobs.reports.placement_trial import (
 
 MAX_REPLICAS: Final = 100_000_000  # which take three gigabytes
 _MAX_BROKERS: Final = 100_000
-
-
-class Trial(NamedTuple):
-    """What was found about one strategy."""
-
-    balance: Balance
-    failure: FailureLoad | None
-    growth: GrowthCost | None
-    seconds: float
 
 
 def main(argv: Sequence[str] | None = None, spark: SparkSession | None = None) -> int:

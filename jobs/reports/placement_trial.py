@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 from regent.core.placement.replica_placer import RANDOM, IndexScope, Strategy
 from regent.core.protocol.placement import PlacementBroker, PlacementSpec, PlaceTopicsRequest
 from regent.jobs.placement_job import placement_frame
+from regent.jobs.reports.balance import Balance
 from regent.jobs.reports.replica_arrays import (
     Counts,
     Positions,
@@ -71,6 +72,15 @@ class GrowthCost(NamedTuple):
     added: int
     recomputed: int
     minimum: int
+
+
+class Trial(NamedTuple):
+    """What was found about one strategy."""
+
+    balance: Balance
+    failure: FailureLoad | None
+    growth: GrowthCost | None
+    seconds: float
 
 
 def rack_names(setting: Setting, added: int = 0) -> list[str | None]:

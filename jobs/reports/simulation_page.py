@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from regent.jobs.reports.balance_page import (
     LOSS_CAPTION,
@@ -15,10 +15,7 @@ from regent.jobs.reports.balance_page import (
 )
 from regent.jobs.reports.output import Table
 from regent.jobs.reports.page import Axes, Page
-from regent.jobs.reports.placement_trial import GrowthCost, Setting
-
-if TYPE_CHECKING:
-    from regent.jobs.simulate_placement import Trial
+from regent.jobs.reports.placement_trial import GrowthCost, Setting, Trial
 
 _GROWTH_CAPTION: Final = (
     "Replicas that move when brokers are added: what the scheme, computed anew, would move, and the"
