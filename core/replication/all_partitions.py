@@ -1,4 +1,4 @@
-"""The replicas of this broker, and what becomes of those whose log fails them.
+"""The replicas of this broker, and what happens when their logs fail.
 
 Mirrors the partition map of ``kafka.server.ReplicaManager`` and its log-directory failure handler.
 """
@@ -19,14 +19,14 @@ from regent.core.replication.partition import Partition, Role
 log = logging.getLogger("state.change")
 
 FOR_NOW = Errors.NOT_LEADER_OR_FOLLOWER
-"""What is answered for want of file descriptors. Every client and follower asks again after it."""
+"""The answer when file descriptors run out: every client and follower retries after it."""
 
 
 class AllPartitions:
-    """Every replica, led, followed or neither. Not thread-safe.
+    """Every replica: leaders, followers and others. Not thread-safe.
 
-    ``offline`` are those that are out of service because of their logs. ``end_role`` ends what a
-    replica does: nobody leads or follows it after that.
+    ``offline`` are those whose logs cannot be used. ``end_role`` stops a replica from leading or
+    following.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class AllPartitions:
         self._logs = logs
         self._cache = cache
         self._failures: list[tuple[TopicPartition, StorageError]] = []
-        self._damaged_last_copies: set[TopicPartition] = set()  # that were told of
+        self._damaged_last_copies: set[TopicPartition] = set()  # that were logged
 
     def get(self, topic_partition: TopicPartition) -> Partition | None:
         """Return a replica if it is hosted."""
@@ -55,7 +55,7 @@ class AllPartitions:
         leader_epoch: int = NO_EPOCH,
         topic_id: TopicId | None = None,
     ) -> Partition | Errors:
-        """Return a partition this broker leads, in the epoch the caller believes in, or why not."""
+        """Return the partition if this broker leads it in that leader epoch, or else the error."""
         partition = self.by_topic_partition.get(topic_partition)
         if partition is None:
             is_known = topic_partition in self._cache.snapshot.partitions
@@ -68,12 +68,12 @@ class AllPartitions:
         return partition if partition.role is Role.LEADER else Errors.NOT_LEADER_OR_FOLLOWER
 
     def add(self, partition: Partition) -> None:
-        """Host a replica whose log works."""
+        """Add a replica whose log can be used."""
         self.by_topic_partition[partition.topic_partition] = partition
         self.offline.discard(partition.topic_partition)
 
     def forget(self, topic_partition: TopicPartition) -> None:
-        """Host a replica no longer; not hosted is fine."""
+        """Remove a replica. No-op if there is none."""
         self.end_role(topic_partition)
         self.by_topic_partition.pop(topic_partition, None)
         self.offline.discard(topic_partition)
@@ -91,7 +91,7 @@ class AllPartitions:
         return Errors.KAFKA_STORAGE_ERROR
 
     def fail(self, topic_partition: TopicPartition, error: StorageError) -> Errors:
-        """Take a replica out of service because its log just said so; return what to answer.
+        """Take a replica out of service after an error of its log; return the error code to answer.
 
         It stays in service after a ``ShortageError``.
         """
@@ -103,7 +103,7 @@ class AllPartitions:
     def on_damaged(self, topic_partition: TopicPartition, error: DamagedRecordsError) -> Errors:
         """Take a replica with damaged records out of service if others have them.
 
-        The last copy stays, for what is whole of it, and is not given to anybody who reads there.
+        The last copy stays in service; reads of its damaged records are refused.
         """
         partition = self.by_topic_partition.get(topic_partition)
         if partition is None or partition.role is Role.OFFLINE:
@@ -128,7 +128,7 @@ class AllPartitions:
             )
 
     def on_log_directory_failed(self) -> list[TopicPartition]:
-        """Take out of service whatever is in a failed directory by now; return what was not yet."""
+        """Take the replicas of failed directories out of service; return those newly affected."""
         failed = [
             topic_partition
             for topic_partition, partition in self.by_topic_partition.items()
@@ -139,7 +139,7 @@ class AllPartitions:
         return failed
 
     def report_failures(self) -> None:
-        """Log in one line what failed since the last time."""
+        """Log the failures since the last call in one line."""
         if self._failures:
             failures, self._failures = self._failures, []
             log.error(
@@ -152,9 +152,9 @@ class AllPartitions:
     # --- high watermarks ---
 
     def high_watermarks(self) -> dict[TopicPartition, int]:
-        """Return what is to be checkpointed: also of logs nobody has given orders for yet.
+        """Return the high watermarks to checkpoint, also of logs without a LeaderAndIsr so far.
 
-        They would lose theirs otherwise, when the file is replaced (KAFKA-1647).
+        They would lose theirs otherwise, because the file is replaced (KAFKA-1647).
         """
         noted = {
             topic_partition: self._logs.checkpointed_high_watermark(topic_partition)

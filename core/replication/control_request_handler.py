@@ -1,16 +1,16 @@
-"""The controller's orders: LeaderAndIsr, StopReplica and UpdateMetadata with every epoch check.
+"""Control requests: LeaderAndIsr, StopReplica and UpdateMetadata with every epoch check.
 
-Every request may be repeated, late, or from a controller that does not know yet that it was
-deposed. What protects whom:
+A request may be repeated, late, or from a controller that was replaced and does not know it yet.
+These checks refuse it:
 
-* ``broker_epoch``: a request for an earlier life of this broker changes nothing (KIP-380). A
-  greater one is accepted: the controller may learn of our registration before we do.
-* ``controller_epoch``: a request of a deposed controller changes nothing (KAFKA-1188).
-* ``sequence``: a late copy of an order that was followed by others changes nothing.
-* ``leader_epoch``: an order for a partition is obeyed once, and never after a newer one.
+* ``broker_epoch``: a request for an earlier registration of this broker (KIP-380). A greater epoch
+  is accepted: the controller may learn of our registration before we do.
+* ``controller_epoch``: a request of an earlier controller (KAFKA-1188).
+* ``sequence``: a late copy of a request that was followed by others.
+* ``leader_epoch``: a row is applied once, and never after a newer one.
 
-A row that no controller would send (a name that is a path, a number that Kafka has no room for) is
-refused by itself: the name of a partition becomes that of a directory, and a line of a checkpoint.
+A row that no controller would send (a topic name that is a path, a number out of Kafka's range) is
+refused alone: a partition's name becomes a directory's name and a line of a checkpoint.
 
 Mirrors ``becomeLeaderOrFollower``, ``stopReplicas`` and ``maybeUpdateMetadataCache`` of
 ``kafka.server.ReplicaManager``.
@@ -69,7 +69,7 @@ _INT32_MAX = 2**31 - 1  # partitions and leader epochs are no larger in Kafka's 
 
 
 class ControlRequestHandler:
-    """Obeys controllers; roles of replicas change only here. Not thread-safe."""
+    """Carries out control requests; only here do replicas change roles. Not thread-safe."""
 
     def __init__(
         self,
@@ -82,13 +82,17 @@ class ControlRequestHandler:
         replacement: DamagedLogReplacement,
         suspects: SuspectTracker,
     ) -> None:
-        self._early: list[tuple[int, Callable[[], None]]] = []  # what was learnt too early
+        self._early: list[
+            tuple[int, Callable[[], None]]
+        ] = []  # news that came before the registration
         self._broker_epoch = UNKNOWN_BROKER_EPOCH
-        self.controller_epoch = logs.seen.controller_epoch  # the highest obeyed, in any life
+        self.controller_epoch = (
+            logs.seen.controller_epoch
+        )  # the highest seen, also before a restart
         self._broker_id = broker_id
-        self._controller_id: BrokerId | None = None  # the controller we have obeyed in that epoch
-        self._sequence = 0  # of the newest order of that controller
-        self._requested_in = (0, UNKNOWN_BROKER_EPOCH)  # controller and broker epoch of that order
+        self._controller_id: BrokerId | None = None  # the controller of that epoch
+        self._sequence = 0  # of the newest request of that controller
+        self._requested_in = (0, UNKNOWN_BROKER_EPOCH)  # its controller epoch and broker epoch
         self._full = RequestParts()
         self._failed: set[TopicPartition] = set()  # rows that raised something unexpected
         self._logs = logs
@@ -102,14 +106,14 @@ class ControlRequestHandler:
     def handle(
         self, header: ControlHeader, request: ControlRequest, now_ms: int
     ) -> Slices[ControlResponse]:
-        """Obey a request, or refuse it as a whole when its epochs are stale.
+        """Carry out a request, or refuse it as a whole when its epochs are stale.
 
-        Orders come one after the other: none between two turns of another.
+        The caller finishes one request before it begins the next.
         """
         refused = self._check_epochs(header)
         if refused is not Errors.NONE:
             log.warning(
-                "[Broker id=%d epoch=%d] refused %s of controller %d, epoch %d: %s",
+                "[Broker id=%d epoch=%d] Ignoring %s of controller %d with epoch %d: %s",
                 self._broker_id,
                 self.broker_epoch,
                 type(request).__name__,
@@ -139,9 +143,9 @@ class ControlRequestHandler:
     def refuse_unread(
         self, header: ControlHeader, kind: type[ControlRequest]
     ) -> ControlResponse | None:
-        """Return the answer to a request whose header alone is too old; from any thread.
+        """Return the refusal of a request whose header is stale; on any thread.
 
-        None says nothing: ``handle`` decides.
+        None: the header is not stale, and ``handle`` decides.
         """
         nothing = _EMPTY[kind]
         if UNKNOWN_BROKER_EPOCH != header.broker_epoch < self.broker_epoch:
@@ -151,12 +155,12 @@ class ControlRequestHandler:
         return None
 
     def on_registered(self, broker_epoch: int) -> None:
-        """Learn our broker epoch, before any order that names it is obeyed or not."""
+        """Note the broker epoch of our registration, for the checks of later requests."""
         self.broker_epoch = broker_epoch
         self._logs.note_seen(zxid=broker_epoch)
 
     def _note_controller(self, header: ControlHeader) -> None:
-        """Note a new epoch before its controller is obeyed, for the broker's next life too."""
+        """Note a new controller epoch durably, before its first request is carried out."""
         self._controller_id = header.controller_id
         epoch = header.controller_epoch
         if epoch > self.controller_epoch:
@@ -164,9 +168,9 @@ class ControlRequestHandler:
             self._logs.note_seen(controller_epoch=epoch)
 
     def _is_deposed(self, header: ControlHeader) -> bool:
-        """Whether another controller than this one has been obeyed in this epoch or a later one.
+        """Whether another controller sent requests in this controller epoch or a later one.
 
-        In the same one only where somebody set ``/controller_epoch`` back.
+        In the same epoch this happens only if ``/controller_epoch`` was set back by hand.
         """
         is_another = self._controller_id not in (None, header.controller_id)
         return header.controller_epoch < self.controller_epoch + is_another
@@ -179,12 +183,12 @@ class ControlRequestHandler:
         if header.controller_epoch > self.controller_epoch:
             self._sequence = 0
         elif 0 < header.sequence < self._sequence:
-            return Errors.STALE_CONTROLLER_EPOCH  # its sender has sent it again, and more since
+            return Errors.STALE_CONTROLLER_EPOCH  # a late copy: later requests were carried out
         return Errors.NONE
 
     @property
     def broker_epoch(self) -> int:
-        """Which life of this broker orders are for; -1 until it registered."""
+        """The broker epoch of this broker's registration; -1 until it registered."""
         return self._broker_epoch
 
     @broker_epoch.setter
@@ -196,25 +200,26 @@ class ControlRequestHandler:
                 learn()
 
     def _learn(self, header: ControlHeader, learn: Callable[[], None]) -> None:
-        """Learn something of suspect replicas, if the order is for the present life.
+        """Apply news of suspect replicas if the request is for the present registration.
 
-        The controller may know the life before this broker does.
+        The controller may know the registration before this broker does.
         """
-        if self._is_of_this_life(header):
+        if self._is_for_this_registration(header):
             learn()
         elif self._broker_epoch == UNKNOWN_BROKER_EPOCH:
             self._early.append((header.broker_epoch, learn))
 
-    def _is_of_this_life(self, header: ControlHeader) -> bool:
-        """Whether the controller knew which replicas are suspect when it gave the order."""
+    def _is_for_this_registration(self, header: ControlHeader) -> bool:
+        """Whether the controller knew the suspect replicas of this registration."""
         return UNKNOWN_BROKER_EPOCH != self.broker_epoch <= header.broker_epoch
 
     # --- LeaderAndIsr ---
 
     def begins_copying(self, request: LeaderAndIsrRequest) -> bool:
-        """Whether the request adds a replica to a partition that has not been heard of yet.
+        """Whether the request adds replicas to a partition that were not known to be added.
 
-        Throttles of a reassignment (KIP-73) are set right before it, and come by another road.
+        The throttles of a reassignment (KIP-73) are set right before it, in ``/config``, and must
+        be read first.
         """
         for topic in request.topic_states:
             for state in topic.partition_states:
@@ -229,7 +234,7 @@ class ControlRequestHandler:
     def _become_leader_or_follower(
         self, header: ControlHeader, request: LeaderAndIsrRequest, now_ms: int
     ) -> Slices[LeaderAndIsrResponse]:
-        is_present = self._is_of_this_life(header)
+        is_present = self._is_for_this_registration(header)
         request, errors = _without_impossible(request)
         if not self._logs.knows_all:
             self._suspects.note_missing(request)
@@ -258,12 +263,14 @@ class ControlRequestHandler:
                         header, partial(self._suspects.on_leadership, topic_partition, state)
                     )
 
-        orders = (
+        rows = (
             (topic, state) for topic in request.topic_states for state in topic.partition_states
         )
-        yield from run_in_slices(slices_of_replicas(orders), obey)
-        self._report(f"LeaderAndIsr {request.type.name}: obeyed", errors)
-        is_short = any(error.error_code is FOR_NOW for error in errors)  # then all comes again
+        yield from run_in_slices(slices_of_replicas(rows), obey)
+        self._report(f"LeaderAndIsr {request.type.name}: made leader or follower of", errors)
+        is_short = any(
+            error.error_code is FOR_NOW for error in errors
+        )  # the controller then sends it all again
         outcome = Errors.UNKNOWN_SERVER_ERROR if is_short else Errors.NONE
         return LeaderAndIsrResponse(outcome, tuple(errors))
 
@@ -285,11 +292,11 @@ class ControlRequestHandler:
         is_same_epoch = state.leader_epoch == partition.leader_epoch
         # An id may be given later, without a new epoch (KAFKA-13132).
         gets_id = is_same_epoch and partition.topic_id is None is not topic_id
-        # Nor is there one for who was stopped to shut down, and stayed till another rules, or
-        # till it registered again.
+        # A replica stopped for a controlled shutdown that was abandoned may resume in the same
+        # leader epoch, once a newer controller (or a new registration) requests it.
         stopped_in = partition.stopped_in
         resumes = is_same_epoch and stopped_in is not None and stopped_in < self._requested_in
-        # Nor for one that failed unexpectedly: it has not been obeyed.
+        # So may one whose row raised something unexpected: that row was not carried out.
         resumes |= is_same_epoch and topic_partition in self._failed
         if state.leader_epoch <= partition.leader_epoch and not (gets_id or resumes):
             return Errors.STALE_CONTROLLER_EPOCH
@@ -319,7 +326,7 @@ class ControlRequestHandler:
         return Errors.NONE
 
     def _make_room(self, topic_partition: TopicPartition, state: LeaderAndIsrPartition) -> Errors:
-        """Set a log aside that cannot be used, or have its replica out of service."""
+        """Set a log aside that cannot be used, or take its replica out of service."""
         is_registered = self.broker_epoch != UNKNOWN_BROKER_EPOCH
         error = self._replacement.make_room(topic_partition, state, is_registered=is_registered)
         if error is not Errors.NONE:
@@ -329,16 +336,16 @@ class ControlRequestHandler:
         return error
 
     def _alone(self, topic_partition: TopicPartition, obey_row: Callable[[], Errors]) -> Errors:
-        """Obey one row; if that raises, its replica alone is out of service, and asked to return.
+        """Carry out one row. If that raises, only its replica goes out of service.
 
-        Raised as it is it would keep all rows behind it from being obeyed, in every repetition.
+        Otherwise the error would keep all later rows from being carried out, at every repetition.
         """
         try:
             error = obey_row()
-        except Exception as unexpected:  # whatever it is, it is about this replica
+        except Exception as unexpected:  # it concerns this replica only
             if topic_partition not in self._failed and len(self._failed) < MAX_TRACEBACKS:
                 log.exception(
-                    "[Broker id=%d] %s cannot be obeyed", self._broker_id, topic_partition
+                    "[Broker id=%d] the request for %s failed", self._broker_id, topic_partition
                 )
             self._failed.add(topic_partition)
             return self._partitions.fail(
@@ -363,16 +370,16 @@ class ControlRequestHandler:
     def _find_lost_logs(
         self, header: ControlHeader, request: LeaderAndIsrRequest, named: ListedPartitions
     ) -> None:
-        """Learn what a log directory had that is new, or empty again, when all is named."""
+        """Note the logs that new or emptied directories lost, after the last part of a FULL."""
         if not self._logs.knows_all:
             lost = self._suspects.gather_lost(request)
             if named.is_everything:
                 self._learn(header, partial(self._suspects.on_lost, lost))
 
     def _set_strays_aside(self, named: ListedPartitions) -> None:
-        """Make room: what is not listed is not ours, nor is a log of an earlier topic.
+        """Set stray logs aside: those of partitions not listed, and those of an earlier topic id.
 
-        The topic may have been deleted and created anew while this broker was away.
+        The topic may have been deleted and created again while this broker was down.
         """
         hosted = {
             topic_partition: partition.topic_id
@@ -392,11 +399,11 @@ class ControlRequestHandler:
             try:
                 self._forget(topic_partition)
                 self._logs.set_aside(topic_partition)
-            except Exception as error:  # noqa: BLE001 - also unexpected ones: it is one of many
-                log.error("%s stays where it is: %r", topic_partition, error)
+            except Exception as error:  # noqa: BLE001 - one failure must not keep the others
+                log.error("%s: the stray log could not be set aside: %r", topic_partition, error)
         if strays:
             log.warning(
-                "[Broker id=%d epoch=%d] set %d partitions aside that are not assigned to it, the"
+                "[Broker id=%d epoch=%d] set aside %d stray partitions not assigned to it, the"
                 " first: %s",
                 self._broker_id,
                 self.broker_epoch,
@@ -417,10 +424,10 @@ class ControlRequestHandler:
                     PartitionError(*topic_partition, self._alone(topic_partition, stop_row))
                 )
 
-        orders = (
+        rows = (
             (topic, state) for topic in request.topic_states for state in topic.partition_states
         )
-        yield from run_in_slices(slices_of_replicas(orders), stop)
+        yield from run_in_slices(slices_of_replicas(rows), stop)
         self._report("StopReplica: stopped", errors)
         return StopReplicaResponse(Errors.NONE, tuple(errors))
 
@@ -460,13 +467,13 @@ class ControlRequestHandler:
         return Errors.NONE
 
     def _forget(self, topic_partition: TopicPartition) -> None:
-        """Host a replica no longer; the next one of its name may be of another topic."""
+        """Remove a replica; a later one of the same name may belong to another topic id."""
         self._partitions.forget(topic_partition)
         self._suspects.forget(topic_partition)
         self._replacement.forget(topic_partition)
 
     def _report(self, done: str, errors: Sequence[PartitionError]) -> None:
-        """Log in one line what became of an order."""
+        """Log the outcome of a request in one line."""
         refused = [error for error in errors if error.error_code is not Errors.NONE]
         first = refused[0] if refused else None
         log.info(
@@ -483,8 +490,8 @@ class ControlRequestHandler:
 def _why_not(replica_log: PartitionLog, topic_id: TopicId | None, leader_epoch: int) -> Errors:
     """Return why a log cannot be used in a leader epoch.
 
-    A topic that was lost and came back begins with epoch 0 again: CORRUPT_MESSAGE asks for a later
-    one than its log knows.
+    A topic that was lost and created again begins with leader epoch 0: CORRUPT_MESSAGE asks for an
+    epoch later than any in its log.
     """
     if differ(replica_log.topic_id, topic_id):
         return Errors.INCONSISTENT_TOPIC_ID
@@ -496,7 +503,7 @@ def _why_not(replica_log: PartitionLog, topic_id: TopicId | None, leader_epoch: 
 def _without_impossible(
     request: LeaderAndIsrRequest,
 ) -> tuple[LeaderAndIsrRequest, list[PartitionError]]:
-    """Return a request without the rows that no controller would send, and the answers to those."""
+    """Return a request without its impossible rows, and the refusals of those rows."""
     impossible = {
         (topic.topic_name, state.partition_index)
         for topic in request.topic_states

@@ -1,8 +1,8 @@
-"""Requests that wait for something to happen to partitions, each answered exactly once.
+"""Requests that wait for changes of partitions, each answered exactly once.
 
-Mirrors ``kafka.server.DelayedOperationPurgatory``. What happens during one call from outside is
-collected, and what waits looks at it once, at the end of the call. Answers are given after the lock
-is released (KAFKA-13254): whoever gets one may call again at once, on the same thread.
+Mirrors ``kafka.server.DelayedOperationPurgatory``. The changes made by one call are collected, and
+the waiting operations check them once, at the end of the call. Answers are given after the lock is
+released (KAFKA-13254): the receiver may call again at once, on the same thread.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from typing import TypeAlias
 from regent.core.model import TopicPartition
 
 MAX_DELAYED = 100_000
-"""What waits beyond that is answered as if its time were up."""
+"""Further operations are answered at once, as if they had expired."""
 
 Answer: TypeAlias = Callable[[], None]
 
 
 class DelayedOperation(ABC):
-    """A request that waits. ``partitions`` are those it wants to hear of."""
+    """A request that waits for changes of ``partitions``."""
 
     def __init__(self, partitions: Collection[TopicPartition]) -> None:
         self.partitions = partitions
@@ -29,15 +29,15 @@ class DelayedOperation(ABC):
 
     @abstractmethod
     def on_changes(self, topic_partitions: Collection[TopicPartition]) -> bool:
-        """Look at partitions something happened to; return whether there is an answer now."""
+        """Check changed partitions; return whether the operation is complete."""
 
     @abstractmethod
     def answer(self) -> Answer:
-        """Return the call that answers with what there is, complete or not."""
+        """Return the call that answers with the present outcome, complete or not."""
 
 
 class DelayedOperationPurgatory:
-    """Everything that waits. Not thread-safe."""
+    """All operations that wait. Not thread-safe."""
 
     def __init__(self, limit: int = MAX_DELAYED) -> None:
         self._limit = limit
@@ -50,7 +50,7 @@ class DelayedOperationPurgatory:
         return self._count
 
     def hold(self, operation: DelayedOperation) -> DelayedOperation | None:
-        """Let it wait and return it; None when too many do, and it is answered."""
+        """Keep an operation waiting and return it; None: too many wait, and it is answered now."""
         if self._count >= self._limit:
             self._finish(operation)
             return None
@@ -60,16 +60,16 @@ class DelayedOperationPurgatory:
         return operation
 
     def on_change(self, topic_partition: TopicPartition) -> None:
-        """Have those who wait for a partition look at it again."""
+        """Let the operations that wait for a partition check it again."""
         for operation in self._watching.get(topic_partition, ()):
             self.wake(operation, topic_partition)
 
     def wake(self, operation: DelayedOperation, topic_partition: TopicPartition) -> None:
-        """Have one look at a partition again."""
+        """Let one operation check a partition again."""
         self._woken.setdefault(operation, {})[topic_partition] = None
 
     def complete(self, operation: DelayedOperation) -> None:
-        """Answer now with what there is; what was answered before is let be."""
+        """Complete now. No-op if already completed."""
         if operation.is_completed:
             return
         self._count -= 1
@@ -81,7 +81,7 @@ class DelayedOperationPurgatory:
         self._finish(operation)
 
     def answer(self, answer: Answer) -> None:
-        """Give an answer to what need not wait."""
+        """Queue the answer of a request that need not wait."""
         self._answers.append(answer)
 
     def _finish(self, operation: DelayedOperation) -> None:
@@ -89,7 +89,7 @@ class DelayedOperationPurgatory:
         self._answers.append(operation.answer())
 
     def settle(self) -> None:
-        """Let what happened complete what waits for it."""
+        """Complete the operations that the collected changes complete."""
         while self._woken:
             woken, self._woken = self._woken, {}
             for operation, names in woken.items():
@@ -97,15 +97,15 @@ class DelayedOperationPurgatory:
                     self.complete(operation)
 
     def take_answers(self) -> list[Answer]:
-        """Return the answers to be given, once."""
+        """Return the queued answers and empty the queue."""
         answers, self._answers = self._answers, []
         return answers
 
 
 class LockedCall:
-    """A call from outside: what it does under the lock, then the answers it led to, without it.
+    """A context manager: the lock is held inside; afterwards, without it, the answers are given.
 
-    An answer that raises does not keep the others from being given.
+    An answer that raises does not prevent the others.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
-"""What followers need not say again: a leader's memory of what each of them fetches (KIP-227).
+"""Fetch sessions: a leader remembers what each follower fetches (KIP-227).
 
-Mirrors ``kafka.server.FetchSession`` and ``FetchSessionCache``. A follower has one session, of the
-life that began it; there are no more sessions than brokers.
+Mirrors ``kafka.server.FetchSession`` and ``FetchSessionCache``. A follower has one session,
+of one broker epoch; there are no more sessions than brokers.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from regent.core.replication.replica import LastFetch
 
 
 class CachedPartition(NamedTuple):
-    """What a follower said last of one partition."""
+    """What a follower listed last for one partition."""
 
     topic_id: TopicId | None
     row: FetchPartition
@@ -35,9 +35,9 @@ class CachedPartition(NamedTuple):
 class FetchSession:
     """The partitions a follower fetches.
 
-    ``unsettled`` are those to be looked at again at the next fetch although it need not list them,
-    in that order: something happened to them here, or the follower is not in sync yet, or there was
-    no room for their records. ``held`` is the fetch that waits for something to happen.
+    ``unsettled`` are those to check at the next fetch even if it does not list them, in that order:
+    they changed here, or the follower is not in sync yet, or there was no room for their records.
+    ``held`` is the fetch that waits.
     """
 
     session_id: int
@@ -51,14 +51,14 @@ class FetchSession:
 
     @property
     def is_kept(self) -> bool:
-        """Whether the leader remembers it: otherwise every fetch lists everything."""
+        """Whether the leader keeps it; if not, every fetch lists everything."""
         return self.session_id != NO_SESSION_ID
 
     def note(self, request: FetchRequest) -> None:
-        """Note where the partitions stand that a fetch lists; they are looked at last.
+        """Note the partitions that a fetch lists; they are checked last.
 
-        One that stands where it stood may have dropped what it was told: an answer that finds the
-        follower in another leader epoch.
+        A follower whose offset did not advance may have dropped the last answer, because it was in
+        another leader epoch by then: it is told everything again.
         """
         for topic in request.topics:
             for row in topic.partitions:
@@ -70,13 +70,13 @@ class FetchSession:
                 self.unsettled[topic_partition] = None
 
     def forget(self, topic_partition: TopicPartition) -> None:
-        """Drop a partition the follower does not fetch any more."""
+        """Remove a partition that the follower no longer fetches."""
         self.positions.pop(topic_partition, None)
         self.unsettled.pop(topic_partition, None)
         self._told.pop(topic_partition, None)
 
     def is_news(self, topic_partition: TopicPartition, answer: FetchedPartition) -> bool:
-        """Whether the follower has not been told so yet; from now on it has."""
+        """Whether an answer differs from the last one; note it as the last one."""
         if answer.error_code is not Errors.NONE or answer.diverging_epoch != NO_EPOCH:
             self._told.pop(topic_partition, None)
             return True
@@ -89,7 +89,7 @@ class FetchSession:
 class FetchSessionCache:
     """The session of each follower. Not thread-safe.
 
-    Who is not known alive has none that lasts; what it fetches is remembered while its fetch waits.
+    A follower that is not registered gets a session only while its fetch waits.
     """
 
     def __init__(self, delayed: DelayedOperationPurgatory) -> None:
@@ -99,12 +99,12 @@ class FetchSessionCache:
         self._last_id = 0
 
     def begin(self, request: FetchRequest, live: Collection[BrokerId], now_ms: int) -> FetchSession:
-        """Return a session that lists everything; the follower's new one, if it may have one."""
+        """Return a new session from a full fetch; it is kept if the follower is registered."""
         self._sessions = {b: s for b, s in self._sessions.items() if b in live}
         session = FetchSession(NO_SESSION_ID, request.replica_epoch, LastFetch(now_ms))
         session.note(request)
         if request.session_epoch == INITIAL_SESSION_EPOCH and request.replica_id in live:
-            # The time keeps the ids of a leader that started again from being those it gave before.
+            # The time makes ids unique across restarts of the leader.
             session.session_id = self._last_id = max(self._last_id + 1, now_ms)
             former = self._sessions.get(request.replica_id)
             self._sessions[request.replica_id] = session
@@ -135,27 +135,27 @@ class FetchSessionCache:
         return self._delayed.hold(fetch)
 
     def on_answer(self, session: FetchSession) -> None:
-        """Note that the fetch that waited does so no longer."""
+        """Note that the fetch that waited is answered."""
         session.held = None
         self._passing.pop(session, None)
 
     def _release(self, session: FetchSession) -> None:
-        # Whoever fetches again does not wait for the answer to the fetch before.
+        # A follower that fetches again no longer waits for the earlier answer.
         if session.held is not None:
             self._delayed.complete(session.held)
 
     def on_change(self, topic_partition: TopicPartition) -> None:
-        """Have a partition looked at again at the next fetch of the sessions it is in.
+        """Check a partition at the next fetch of every session that has it.
 
-        To be called when its ISR or its high watermark changed: nobody compares what nobody lists,
-        and nobody who waits for records is to be troubled with that.
+        Call when its ISR or high watermark changed. Unlisted partitions are not compared on fetch;
+        do not wake fetches waiting for records.
         """
         for session in self._sessions.values():
             if topic_partition in session.positions:
                 session.unsettled[topic_partition] = None
 
     def on_news(self, topic_partition: TopicPartition) -> None:
-        """Have it looked at again now, where a fetch waits: it has records, or another leader."""
+        """Wake the fetches that wait for a partition: it has records, or another leader."""
         self.on_change(topic_partition)
         for session in (*self._sessions.values(), *self._passing):
             if session.held is not None and topic_partition in session.positions:

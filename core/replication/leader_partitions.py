@@ -30,8 +30,8 @@ from regent.core.replication.replica import Replica
 
 log = logging.getLogger("state.change")
 
-# The controller knows more than this leader, which will be told: the proposal stays, and with it
-# the maximal ISR, until the next LeaderAndIsr.
+# The controller has newer state than this leader. The proposal stays, and with it the maximal ISR,
+# until the next LeaderAndIsr.
 _SUPERSEDED = frozenset(
     {
         Errors.UNKNOWN_TOPIC_OR_PARTITION,
@@ -41,15 +41,15 @@ _SUPERSEDED = frozenset(
         Errors.NEW_LEADER_ELECTED,
     }
 )
-# Nothing was changed; when it is still called for, the next check proposes it anew. Not so with any
-# other error, of a controller that cannot read the topic's znode at the moment for one: that before
-# it may have done what was asked.
+# The controller changed nothing: the next check proposes the change again if it is still needed.
+# After any other error the proposal is sent again as it is: an earlier copy of the request may have
+# been carried out, for example when the controller cannot read the topic's znode now.
 _REJECTED = frozenset({Errors.INELIGIBLE_REPLICA, Errors.OPERATION_NOT_ATTEMPTED})
 
 
 @dataclass(slots=True)
 class IsrCounters:
-    """What became of proposals since the start; ``kafka.server:type=ReplicaManager`` has them."""
+    """Outcomes of ISR changes since the start; ``kafka.server:type=ReplicaManager`` has them."""
 
     isr_expands: int = 0
     isr_shrinks: int = 0
@@ -57,10 +57,10 @@ class IsrCounters:
 
 
 class LeaderPartitions:
-    """The leaderships of this broker. Not thread-safe.
+    """The partitions this broker leads. Not thread-safe.
 
-    What waits for a partition hears from here of whatever happens to it: ``sessions`` of what
-    followers are to be told, ``delayed`` of what is committed, dropped, or led no longer.
+    Every change of a partition is passed on: to ``sessions`` what followers must be told, to
+    ``delayed`` that records were committed or deleted, or that the leadership ended.
     """
 
     def __init__(
@@ -87,27 +87,27 @@ class LeaderPartitions:
     def __len__(self) -> int:
         return len(self._led)
 
-    # --- what there is; looks through all of them ---
+    # --- counts; each looks through all of them ---
 
     @property
     def under_replicated_count(self) -> int:
-        """How many of them miss replicas in their ISR."""
+        """How many of them lack replicas in their ISR."""
         return sum(partition.is_under_replicated for partition in self._led.values())
 
     @property
     def under_min_isr_count(self) -> int:
-        """How many of them have fewer in sync than ``acks=all`` takes."""
+        """How many of them have fewer replicas in sync than ``min.insync.replicas``."""
         return sum(len(p.isr) < p.min_isr for p in self._led.values())
 
     @property
     def at_min_isr_count(self) -> int:
-        """How many of them would take no ``acks=all`` if one more fell behind."""
+        """How many of them have exactly ``min.insync.replicas`` replicas in sync."""
         return sum(len(p.isr) == p.min_isr for p in self._led.values())
 
-    # --- what happens ---
+    # --- events ---
 
     def start_leading(self, partition: Partition, now_ms: int) -> None:
-        """Look after a partition that has just been made a leader."""
+        """Add a partition that has just become a leader here."""
         self._led[partition.topic_partition] = partition
         self._on_leadership(partition.topic_partition)
         self._advance_high_watermark(partition, now_ms)
@@ -115,7 +115,7 @@ class LeaderPartitions:
             self._propose_recovered(partition)
 
     def stop_leading(self, topic_partition: TopicPartition) -> None:
-        """Forget a leadership with all it proposed; none is fine."""
+        """Drop a leadership and its pending AlterPartition. No-op if not led."""
         if self._led.pop(topic_partition, None) is not None:
             self._on_leadership(topic_partition)
         self._proposals.withdraw(topic_partition)
@@ -125,20 +125,20 @@ class LeaderPartitions:
         self._delayed.on_change(topic_partition)
 
     def on_append(self, partition: Partition, appended: AppendedRecords, now_ms: int) -> None:
-        """Let followers have what was appended, and commit it if there are none."""
+        """Wake the fetches of followers, and commit at once if there are no followers."""
         if not appended.is_duplicate:
             self.records_in += appended.last_offset - appended.first_offset + 1
         self._sessions.on_news(partition.topic_partition)
         self._advance_high_watermark(partition, now_ms)
 
     def on_log_start(self, partition: Partition) -> None:
-        """Let followers drop what the leader dropped."""
+        """Tell followers of the raised log start offset."""
         self._on_leadership(partition.topic_partition)
 
     def on_fetch(
         self, partition: Partition, replica: BrokerId, *, got_on: bool, now_ms: int
     ) -> None:
-        """Act on a follower's new position."""
+        """Expand the ISR or advance the high watermark after a follower's fetch."""
         self._expand_isr(partition, replica)
         if got_on:
             self._advance_high_watermark(partition, now_ms)
@@ -146,7 +146,7 @@ class LeaderPartitions:
     def advance_high_watermarks(
         self, topic_partitions: Iterable[TopicPartition], now_ms: int
     ) -> None:
-        """Look again who must be waited for: who fell silent is not, after a while."""
+        """Compute high watermarks again: silent followers are awaited for a limited time."""
         for topic_partition in topic_partitions:
             partition = self._led.get(topic_partition)
             try:
@@ -163,7 +163,7 @@ class LeaderPartitions:
     # --- proposals ---
 
     def shrink_isrs(self, now_ms: int) -> None:
-        """Propose ISRs without those out of sync, and again what was rejected before."""
+        """Propose ISRs without the replicas that are out of sync; repeat rejected proposals."""
         self.advance_high_watermarks(list(self._led), now_ms)
         shrunk: list[TopicPartition] = []
         for topic_partition, partition in list(self._led.items()):
@@ -174,7 +174,7 @@ class LeaderPartitions:
                 self._partitions.fail(topic_partition, error)
         if shrunk:
             log.info(
-                "[Broker id=%d] proposes to shrink %d ISRs by replicas that are out of sync, the"
+                "[Broker id=%d] Shrinking ISR of %d partitions by replicas out of sync, the"
                 " first: %s",
                 self._broker_id,
                 len(shrunk),
@@ -201,9 +201,9 @@ class LeaderPartitions:
         return kept != partition.isr
 
     def _dead(self, partition: Partition, now_ms: int) -> list[BrokerId]:
-        """Return who died and has all there is: while nothing is written it does not fall behind.
+        """Return dead followers that have every record: without new records they never fall behind.
 
-        A leader that changes ISRs in ZooKeeper may let it in after the controller let it go.
+        A leader that changes ISRs in ZooKeeper may add one after the controller removed it.
         """
         return [
             replica
@@ -229,10 +229,10 @@ class LeaderPartitions:
         self._propose(partition, (self._broker_id,))
 
     def _propose(self, partition: Partition, isr: tuple[BrokerId, ...]) -> None:
-        lives = (
+        broker_epochs = (
             partition.followers[member].broker_epoch
             if member in partition.followers
-            else UNKNOWN_BROKER_EPOCH  # of this broker itself, the request says it
+            else UNKNOWN_BROKER_EPOCH  # the request holds the one of this broker
             for member in isr
         )
         row = AlterPartitionRow(
@@ -240,7 +240,7 @@ class LeaderPartitions:
             partition.topic_id,
             partition.leader_epoch,
             isr,
-            tuple(lives),
+            tuple(broker_epochs),
             LeaderRecoveryState.RECOVERED,
             partition.partition_epoch,
         )
@@ -248,7 +248,7 @@ class LeaderPartitions:
             partition.proposal = row
 
     def _is_eligible(self, replica: BrokerId, follower: Replica) -> bool:
-        """Whether a follower is alive, and the life that is alive is the one that fetched."""
+        """Whether a follower is registered, with the broker epoch that it fetched with."""
         registered = self._cache.snapshot.brokers.get(replica)
         return registered is not None and (
             UNKNOWN_BROKER_EPOCH in (registered.broker_epoch, follower.broker_epoch)
@@ -257,17 +257,17 @@ class LeaderPartitions:
 
     @property
     def has_proposals(self) -> bool:
-        """Whether any is waiting, or in flight."""
+        """Whether a proposal waits or is in flight."""
         return len(self._proposals) > 0
 
     def alter_partition_request(self, broker_epoch: int) -> AlterPartitionRequest | None:
-        """Put what is proposed in flight; None when nothing is, or a request is in flight."""
+        """Put the proposals in flight; None if there are none or a request is in flight already."""
         return self._proposals.next_request(self._broker_id, broker_epoch)
 
     def on_alter_partition_response(
         self, request: AlterPartitionRequest, response: AlterPartitionResponse | None, now_ms: int
     ) -> None:
-        """Take the outcome of each proposal; one of a leadership that is over has none."""
+        """Apply the answer to each proposal. Those of ended leaderships were withdrawn."""
         failed: list[AlteredPartition] = []
         for row, answer in self._proposals.on_response(request, response):
             partition = self._led[row.topic_partition]  # otherwise it was withdrawn
@@ -279,7 +279,7 @@ class LeaderPartitions:
         if failed:
             self.counters.failed_isr_updates += len(failed)
             log.info(
-                "[Broker id=%d] %d ISR changes were refused, the first: %s, %s",
+                "[Broker id=%d] Failed to alter the ISR of %d partitions, the first: %s, %s",
                 self._broker_id,
                 len(failed),
                 failed[0].topic_partition,
@@ -302,18 +302,18 @@ class LeaderPartitions:
     ) -> None:
         error = answer.error_code
         if error is Errors.INVALID_UPDATE_VERSION:
-            # Somebody else changed the ISR, and no LeaderAndIsr need follow: take over what the
-            # controller holds, if it is news, and let the next check propose anew.
+            # The ISR was changed elsewhere, and a LeaderAndIsr may not follow. Adopt the
+            # controller's state if it is newer; the next check proposes again.
             if partition.is_current(answer):
                 self._commit(partition, answer, now_ms)
         elif error in _REJECTED:
-            partition.proposal = None  # and who is not let in is waited for no longer
+            partition.proposal = None  # a follower that was not added is no longer awaited
             self.advance_high_watermarks((partition.topic_partition,), now_ms)
         elif error not in _SUPERSEDED:
             self._proposals.submit(row)
 
     def _commit(self, partition: Partition, answer: AlteredPartition, now_ms: int) -> None:
         partition.commit(answer)
-        self._sessions.on_change(partition.topic_partition)  # who left may come back
+        self._sessions.on_change(partition.topic_partition)  # a follower that left may rejoin
         # A shrunk ISR may let it (KAFKA-13091).
         self.advance_high_watermarks((partition.topic_partition,), now_ms)

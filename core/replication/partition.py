@@ -27,7 +27,7 @@ from regent.core.replication.replica import Replica
 class Role(Enum):
     """What a replica does."""
 
-    NONE = "none"  # no order yet, no leader to follow, or told to stop
+    NONE = "none"  # no request yet, no leader to follow, or stopped
     LEADER = "leader"
     FOLLOWER = "follower"
     OFFLINE = "offline"  # its log directory failed
@@ -35,10 +35,10 @@ class Role(Enum):
 
 @dataclass(slots=True)
 class Partition:
-    """A hosted replica. ``leader_epoch`` is -1 until the first order, so that epoch 0 is newer.
+    """A hosted replica. ``leader_epoch`` is -1 until the first LeaderAndIsr.
 
-    ``isr`` is the committed one. ``proposal`` is the change of it the leader asked the controller
-    for, if any: there is never more than one, and only an order or the answer ends it.
+    ``isr`` is the committed one. ``proposal`` is the AlterPartition in progress, if any: there is
+    at most one, and only a LeaderAndIsr or the answer ends it.
     """
 
     topic_partition: TopicPartition
@@ -52,7 +52,7 @@ class Partition:
     controller_epoch: int = 0  # of the controller that decided this leadership
     isr: tuple[BrokerId, ...] = ()
     assignment: ReplicaAssignment = NO_ASSIGNMENT
-    # Controller and broker epoch of the order to stop, if there was one.
+    # Controller epoch and broker epoch of the StopReplica, if there was one.
     stopped_in: tuple[int, int] | None = None
     leader_recovery_state: int = LeaderRecoveryState.RECOVERED
     high_watermark: int = 0
@@ -60,7 +60,7 @@ class Partition:
     leader_epoch_start_offset: int | None = None  # of a leader
     followers: dict[BrokerId, Replica] = field(default_factory=dict)  # of a leader
     proposal: AlterPartitionRow | None = None  # of a leader
-    lag: int = 0  # of a follower: how many committed records it had not when last answered
+    lag: int = 0  # of a follower: how many committed records it lacked at the last answer
 
     @property
     def local_log(self) -> PartitionLog:
@@ -80,7 +80,7 @@ class Partition:
 
     @property
     def maximal_isr(self) -> tuple[BrokerId, ...]:
-        """Everybody who may be in the ISR by now."""
+        """Every replica that may be in the ISR by now."""
         return maximal_isr(self.isr, self.proposal and self.proposal.new_isr)
 
     @property
@@ -90,28 +90,28 @@ class Partition:
 
     @property
     def is_under_replicated(self) -> bool:
-        """Whether this is a leader that misses replicas in its ISR."""
+        """Whether this is a leader whose ISR lacks replicas."""
         return self.role is Role.LEADER and is_under_replicated(self.isr, self.assignment)
 
     # --- the log ---
 
     def open(self, log: PartitionLog, checkpointed_high_watermark: int) -> None:
-        """Take a log into service; what it lost since the checkpoint is not committed any more."""
+        """Use a log; the high watermark is at most its end, should it have lost records."""
         self.log = log
         self.high_watermark = checkpointed_high_watermark
         self.on_truncation()
 
     def on_truncation(self) -> None:
-        """Keep the high watermark inside the log, of which some went (KAFKA-9491)."""
+        """Keep the high watermark within a log that was truncated (KAFKA-9491)."""
         log = self.local_log
         end = min(self.high_watermark, log.log_end_offset)
         self.high_watermark = max(log.log_start_offset, end)
 
-    # --- the controller's orders ---
+    # --- control requests ---
 
     def make_leader(self, state: LeaderAndIsrPartition, now_ms: int) -> None:
-        """Lead from the end of the log on; who led before keeps what it knows of followers."""
-        self.on_truncation()  # one may have stopped on the way
+        """Become leader at the end of the log; a continuing leader keeps its followers."""
+        self.on_truncation()  # a truncation may have been interrupted
         log_end_offset = self.local_log.log_end_offset
         self._take(state)
         if self.role is not Role.LEADER:
@@ -127,7 +127,7 @@ class Partition:
             follower.on_leader_epoch(log_end_offset, now_ms, is_in_isr=replica in state.isr)
 
     def make_follower(self, state: LeaderAndIsrPartition) -> None:
-        """Follow; without a leader, do nothing: a deposed one must stop leading at once."""
+        """Become follower; without a leader, only stop leading."""
         self._take(state)
         self.role = Role.FOLLOWER if state.leader != NO_LEADER else Role.NONE
         self.leader_epoch_start_offset = None
@@ -148,7 +148,7 @@ class Partition:
         self.lag = 0
 
     def stop(self, role: Role) -> None:
-        """Neither lead nor follow any longer; ``role`` says why."""
+        """Stop leading or following; ``role`` is the reason."""
         self.role = role
         if role is Role.OFFLINE:
             self.log = None
@@ -160,9 +160,9 @@ class Partition:
     # --- what a leader learns ---
 
     def is_current(self, answer: AlteredPartition) -> bool:
-        """Whether an answer tells the present state of this leadership; an equal one does, too.
+        """Whether an answer is at least as new as the state of this leadership.
 
-        Equal it is when the controller did what it was asked for before (KAFKA-12751).
+        It is equal when an earlier copy of the request was carried out (KAFKA-12751).
         """
         return (
             answer.leader_epoch == self.leader_epoch
@@ -170,7 +170,7 @@ class Partition:
         )
 
     def commit(self, answer: AlteredPartition) -> None:
-        """Take over what the controller holds; the proposal is done with."""
+        """Adopt the controller's state and end the proposal."""
         self.isr = answer.isr
         self.partition_epoch = answer.partition_epoch
         self.leader_recovery_state = answer.leader_recovery_state
@@ -182,12 +182,12 @@ class Partition:
         max_lag_ms: int,
         is_eligible: Callable[[BrokerId, Replica], bool],
     ) -> bool:
-        """Raise the high watermark if everybody it waits for has got on; True if it was raised.
+        """Raise the high watermark if every replica it waits for has more records; True if raised.
 
-        It waits for the maximal ISR, and for followers that are about to join it: otherwise it
-        could run ahead of them for ever. While fewer are in sync than records must be on, none is
-        committed (KAFKA-15583); where fewer are assigned than that, all of them are enough. A
-        member that is not assigned tells nobody how far it got, and will leave soon (KAFKA-9672).
+        It waits for the maximal ISR and for followers about to join it: otherwise it could stay
+        ahead of them for ever. With fewer than ``min.insync.replicas`` in sync, or than are
+        assigned if that is less, nothing is committed (KAFKA-15583). The position of a member that
+        is not assigned is unknown; it leaves the ISR soon (KAFKA-9672).
         """
         maximal = self.maximal_isr
         if len(self.isr) < min(self.min_isr, len(self.assignment.replicas)) or any(
@@ -207,7 +207,7 @@ class Partition:
         return True
 
     def low_watermark(self, is_alive: Callable[[BrokerId], bool]) -> int:
-        """Return the offset up to which the leader and the living followers dropped records."""
+        """Return the lowest log start offset of the leader and its live followers."""
         starts = (
             follower.log_start_offset
             for replica, follower in self.followers.items()
@@ -218,7 +218,7 @@ class Partition:
     # --- what a follower learns ---
 
     def follow_high_watermark(self, leaders: int) -> None:
-        """Take over the leader's high watermark, as far as the log goes."""
+        """Adopt the leader's high watermark, up to the end of the log."""
         log = self.local_log
         end = log.log_end_offset
         self.high_watermark = max(log.log_start_offset, min(leaders, end))

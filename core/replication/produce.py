@@ -1,4 +1,4 @@
-"""What producers append, and when they are told that it is committed.
+"""Appends of producers, and the wait until they are committed.
 
 Mirrors ``kafka.server.ReplicaManager.appendRecords`` and ``DelayedProduce``.
 """
@@ -24,15 +24,16 @@ from regent.core.replication.lock_slices import Slices, run_in_slices, slices_of
 from regent.core.replication.out_of_order_batches import OutOfOrderBatches, ProducerSequence
 from regent.core.replication.partition import Partition, Role
 
-_TOO_EARLY = "batches that its producer sent before it may be on their way: send all again"
+_TOO_EARLY = "earlier batches of this producer may be on their way: send all of them again"
 
 RespondToProduce: TypeAlias = Callable[[Mapping[TopicPartition, ProducedPartition]], None]
 
 
 class ProducePartitionStatus(NamedTuple):
-    """What an ``acks=all`` waits for: a high watermark, of the leader that appended.
+    """What an ``acks=all`` waits for: a high watermark of the leader that appended.
 
-    In whichever epoch: who goes on to lead, because others left the ISR, keeps its whole log.
+    Leader epochs may advance (ISR shrink) without failing the wait: a continuing leader never
+    truncates.
     """
 
     partition: Partition
@@ -41,9 +42,9 @@ class ProducePartitionStatus(NamedTuple):
 
 
 class DelayedProduce(DelayedOperation):
-    """Waits until everything it appended is committed, or will never be by this leader.
+    """Waits until its records are committed, or this leader cannot commit them any more.
 
-    ``outcomes`` are what the producer is told when the high watermark gets there.
+    ``outcomes`` are the answers once the high watermark reaches the required offsets.
     """
 
     def __init__(
@@ -60,7 +61,7 @@ class DelayedProduce(DelayedOperation):
         self._respond = respond
 
     def on_changes(self, topic_partitions: Collection[TopicPartition]) -> bool:
-        """Look at high watermarks; return whether all are where they must be."""
+        """Check high watermarks; return whether all reached the required offsets."""
         for topic_partition in topic_partitions:
             awaited = self._awaited.get(topic_partition)
             error = None if awaited is None else self._outcome(awaited)
@@ -71,7 +72,7 @@ class DelayedProduce(DelayedOperation):
         return not self._awaited
 
     def answer(self) -> Answer:
-        """Tell the outcomes; what is not committed yet has timed out."""
+        """Answer; partitions that are not committed yet have timed out."""
         for topic_partition in self._awaited:
             self._outcomes[topic_partition] = ProducedPartition(Errors.REQUEST_TIMED_OUT)
         return partial(self._respond, self._outcomes)
@@ -93,7 +94,7 @@ class DelayedProduce(DelayedOperation):
 
 
 class Produce:
-    """One request on its way into the logs. Not thread-safe."""
+    """One produce request. Not thread-safe."""
 
     def __init__(
         self,
@@ -117,7 +118,7 @@ class Produce:
         self._awaited: dict[TopicPartition, ProducePartitionStatus] = {}
 
     def append(self, now_ms: int) -> Slices[DelayedOperation | None]:
-        """Append; then answer if all is committed that must be, or return what waits for that."""
+        """Append, then answer, or return the operation that waits until all is committed."""
         portions = slices_of_records(
             (topic_partition, len(data)) for topic_partition, data in self._records.items()
         )
@@ -151,7 +152,7 @@ class Produce:
                     )
 
     def _append(self, partition: Partition, batches: RecordBytes, now_ms: int) -> ProducedPartition:
-        """Return what became of a partition's records; a duplicate's fate is its original's.
+        """Append to one partition; a duplicate gets the outcome of its original.
 
         Raises ``RecordsRefusedError`` and ``StorageError``.
         """
@@ -159,7 +160,7 @@ class Produce:
         topic_partition, sequence = partition.topic_partition, ProducerSequence.of(batches)
         if is_awaited and len(partition.isr) < partition.min_isr:
             return self._refuse(topic_partition, sequence, Errors.NOT_ENOUGH_REPLICAS)
-        # Of a producer that it does not know, a log takes any batch as the first.
+        # A log accepts any batch of an unknown producer as its first.
         if sequence.base_sequence > 0 and log.last_of_producer(sequence.producer_id) is None:
             refusal = self._out_of_order.refusal(partition, sequence)
             if refusal is not None:
@@ -173,7 +174,7 @@ class Produce:
             if refusal is None:
                 raise
             return ProducedPartition(refusal, message=_TOO_EARLY)
-        if not appended.is_duplicate:  # an old one says nothing of what was refused since
+        if not appended.is_duplicate:  # a duplicate tells nothing about later refusals
             self._out_of_order.on_appended(topic_partition, sequence)
         self._leaders.on_append(partition, appended, now_ms)
         if is_awaited:

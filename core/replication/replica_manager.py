@@ -87,12 +87,12 @@ DEFAULTS = ReplicationSettings()
 class ReplicaManager:
     """The replicas of one broker.
 
-    Every method takes ``lock``; None: nobody else calls. What may take long takes it in turns.
-    ``now_ms`` is monotonic.
+    Every method takes ``lock``; None: there is only one caller. Long work releases it between
+    slices. ``now_ms`` is monotonic.
 
-    What takes a ``respond`` calls it exactly once, after the lock is released: before it returns,
-    and then it returns None, or later, on the thread of whoever brings about what is waited for.
-    Nobody here knows when time is up: the caller keeps the operation it gets and has it expire.
+    A method with ``respond`` calls it exactly once, after the lock is released: either before it
+    returns None, or later, on the thread whose call completes the operation. No timers here: the
+    caller must call ``expire()`` on the returned operation at its timeout.
     """
 
     def __init__(
@@ -141,7 +141,7 @@ class ReplicaManager:
         self._lookups = OffsetLookups(partitions)
 
     def _end_role(self, topic_partition: TopicPartition) -> None:
-        """End what a replica does, once nothing can fail that would leave it in service."""
+        """Stop fetching and leading a partition."""
         self._fetcher.unfollow(topic_partition)
         self._leaders.stop_leading(topic_partition)
 
@@ -163,7 +163,7 @@ class ReplicaManager:
 
     @property
     def broker_epoch(self) -> int:
-        """Which life of this broker its controller gives orders to; -1 until it registered."""
+        """The broker epoch of this broker's registration; -1 until it registered."""
         return self._control_requests.broker_epoch
 
     @broker_epoch.setter
@@ -181,12 +181,12 @@ class ReplicaManager:
 
     @property
     def partitions(self) -> Mapping[TopicPartition, Partition]:
-        """The hosted replicas, as a live view: for whoever may not meet another caller."""
+        """The hosted replicas, as a live view, not thread-safe: single-threaded callers only."""
         return self._partitions.by_topic_partition
 
     @property
     def counters(self) -> IsrCounters:
-        """What became of proposals since the start."""
+        """Outcomes of ISR changes since the start."""
         with self._lock:
             return replace(self._leaders.counters)
 
@@ -198,7 +198,7 @@ class ReplicaManager:
 
     @property
     def under_replicated_count(self) -> int:
-        """How many of those it leads miss replicas in their ISR."""
+        """How many partitions it leads have an ISR that lacks replicas."""
         with self._lock:
             return self._leaders.under_replicated_count
 
@@ -216,13 +216,13 @@ class ReplicaManager:
 
     @property
     def max_lag(self) -> int:
-        """How many committed records the follower lacks that lacks most."""
+        """How many committed records the follower that is furthest behind lacks."""
         with self._lock:
             return self._fetcher.max_lag
 
     @property
     def offline_replica_count(self) -> int:
-        """How many replicas have a log that fails them."""
+        """How many replicas have a log that cannot be used."""
         with self._lock:
             return len(self._partitions.offline)
 
@@ -249,7 +249,7 @@ class ReplicaManager:
     ) -> DelayedOperation | None:
         """Append, each partition for itself; answer when ``acks`` (0, 1, -1: all) is fulfilled.
 
-        Every partition is answered for. What is not committed when time is up: REQUEST_TIMED_OUT.
+        Every partition is answered for; REQUEST_TIMED_OUT if it is not committed in time.
         """
         request = Produce(
             self._partitions,
@@ -311,7 +311,7 @@ class ReplicaManager:
             return self._lookups.offsets_for_leader_epoch(queries)
 
     def expire(self, operation: DelayedOperation, now_ms: int) -> None:
-        """Answer now with what there is; nothing happens to what was answered before."""
+        """Complete an operation now. No-op if already completed."""
         with self._lock:
             self._leaders.advance_high_watermarks(operation.partitions, now_ms)
             self._delayed.settle()
@@ -322,11 +322,11 @@ class ReplicaManager:
     def fetch(
         self, request: FetchRequest, now_ms: int, respond: RespondToFollower
     ) -> DelayedOperation | None:
-        """Note how far a follower got, give it what follows, and maybe propose it for the ISR.
+        """Note a follower's position, return records from there, and maybe expand the ISR.
 
-        Waits, if it may (``max_wait_ms``), for records, for an error, or for a log that leaves the
-        leader's; what is committed it is told with that, or when time is up. It gets no more at
-        once than this broker would ask for: a stranger may ask for all there is.
+        Waits up to ``max_wait_ms`` for records, an error, or a diverging log. A new high watermark
+        alone does not end the wait. The answer is limited to this broker's own
+        ``replica.fetch.response.max.bytes``, whatever the caller asks for.
         """
         if request.max_bytes > self._max_answer_bytes:
             request = replace(request, max_bytes=self._max_answer_bytes)
@@ -334,7 +334,7 @@ class ReplicaManager:
             return self._fetches.fetch(request, now_ms, respond)
 
     def shrink_isrs(self, now_ms: int) -> None:
-        """Propose ISRs without the members that are out of sync; call twice a lag limit."""
+        """Propose ISRs without the members that are out of sync; call twice per lag limit."""
         with self._lock:
             self._leaders.shrink_isrs(now_ms)
 
@@ -351,7 +351,7 @@ class ReplicaManager:
             return self._fetcher.request(leader, self.broker_epoch, now_ms)
 
     def fetch_delay_ms(self, leader: BrokerId, now_ms: int) -> int | None:
-        """Return how long until there is something to ask a leader for; None: nobody knows."""
+        """Return how long until there is something to ask a leader for; None: unknown."""
         with self._lock:
             return self._fetcher.delay_ms(leader, now_ms)
 
@@ -377,11 +377,11 @@ class ReplicaManager:
 
     @property
     def has_proposals(self) -> bool:
-        """Whether there may be something to send; takes no lock: it is looked at all the time."""
+        """Whether there may be something to send. Takes no lock: it is called often."""
         return self._leaders.has_proposals
 
     def alter_partition_request(self) -> AlterPartitionRequest | None:
-        """Return what is proposed and put it in flight; None when nothing is, or one is already."""
+        """Put the proposals in flight; None if there are none or a request is in flight already."""
         with self._lock:
             return self._leaders.alter_partition_request(self.broker_epoch)
 
@@ -392,18 +392,18 @@ class ReplicaManager:
         with self._lock:
             self._leaders.on_alter_partition_response(request, response, now_ms)
 
-    # --- the controller's orders, and the disk's ---
+    # --- control requests and failed disks ---
 
     def handle(
         self, header: ControlHeader, request: ControlRequest, now_ms: int
     ) -> ControlResponse:
-        """Obey a request, or refuse it as a whole when its epochs are stale."""
+        """Carry out a request, or refuse it as a whole when its epochs are stale."""
         return self._in_slices(self._control_requests.handle(header, request, now_ms))
 
     def refuse_unread(
         self, header: ControlHeader, kind: type[ControlRequest]
     ) -> ControlResponse | None:
-        """Return the answer to a request whose header is too old, else None; from any thread."""
+        """Return the refusal of a request whose header is stale, else None; on any thread."""
         return self._control_requests.refuse_unread(header, kind)
 
     def begins_copying(self, request: LeaderAndIsrRequest) -> bool:
@@ -424,9 +424,9 @@ class ReplicaManager:
             self._partitions.on_damaged(topic_partition, error)
 
     def replaceable_logs(self) -> list[TopicPartition]:
-        """Return the damaged logs that the next order would replace, each once a leadership.
+        """Return the damaged logs that the next LeaderAndIsr would replace, each once a leadership.
 
-        The controller is to be notified of them like of a failed directory. Call after every
+        The caller notifies the controller as of a failed directory. Call after every
         UpdateMetadata.
         """
         with self._lock:
@@ -435,7 +435,7 @@ class ReplicaManager:
     def take_suspect_news(self) -> bool:
         """Return whether replicas have become suspect, or sound, since the last time.
 
-        Then it is to be saved, and controllers to be told. Call after every order.
+        The caller then saves them and tells the controller. Call after every control request.
         """
         with self._lock:
             return self._suspects.take_news()
