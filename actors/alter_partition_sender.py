@@ -50,7 +50,7 @@ class SendPending:
 
 
 class AlterPartitionSender(RegentActor):
-    """Takes ``SendPending`` from anybody, as often as they like."""
+    """Sends proposals when told ``SendPending``; any thread may tell it."""
 
     def __init__(
         self,
@@ -74,13 +74,13 @@ class AlterPartitionSender(RegentActor):
 
     @abstractmethod
     def alter_partitions(self, request: AlterPartitionRequest) -> AlterPartitionResponse:
-        """Have the proposals decided on; raises ``RegentError`` when nobody did."""
+        """Send the AlterPartition; raises ``RegentError`` when no controller answered."""
 
     def handle(self, message: SendPending, reply: Reply | None) -> None:
-        """Send what is proposed, unless the last attempt failed only just now.
+        """Send the proposals, unless the last attempt failed just now.
 
-        Whose broker epoch is unknown to the controller asks more and more seldom, until it has
-        registered again.
+        While the controller does not know our broker epoch the backoff doubles, until we register
+        again.
         """
         del message, reply
         is_known_again = self._stale_epoch not in (None, self._replica_manager.broker_epoch)
@@ -103,7 +103,7 @@ class AlterPartitionSender(RegentActor):
             pass
         except RegentError as error:
             self._failed(error)
-        finally:  # whatever happens: nothing may stay in flight for ever
+        finally:  # otherwise the request would stay in flight for ever
             self._replica_manager.on_alter_partition_response(request, response, monotonic_ms())
             if response is not None and _accepts_all(request, response):
                 self._is_failing = False

@@ -1,4 +1,4 @@
-"""The broker as an actor: obeys the controller, tells what it knows.
+"""The broker as an actor: carries out control requests and describes its metadata.
 
 Control requests pass through here in the order they arrived; mirrors the control half of
 ``kafka.server.KafkaApis``.
@@ -106,7 +106,7 @@ class Registered:
 
 @dataclass(frozen=True, slots=True)
 class ShrinkIsrs:
-    """Look for followers that are out of sync; to be told twice in the time they are given."""
+    """Look for followers that are out of sync; told twice per ``replica.lag.time.max.ms``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +116,7 @@ class LogDirectoryFailed:
 
 @dataclass(frozen=True, slots=True)
 class StopFetching:
-    """Follow nobody any more; answered when the last fetcher has ended."""
+    """Stop all fetchers; answered when the last one has ended."""
 
 
 BrokerMessage: TypeAlias = (
@@ -138,11 +138,11 @@ class BrokerCallbacks:
     """What the rest of the process does for a Broker actor, on the actor's thread."""
 
     request_shutdown: Callable[[Reply | None], None]
-    """Shut down, on another thread: the actor must go on obeying meanwhile."""
+    """Shut down, on another thread: the actor must handle control requests meanwhile."""
     on_isrs_proposed: Callable[[], None] = lambda: None
     """ISRs may have been proposed."""
     on_replicas_offline: Callable[[], None] = lambda: None
-    """Replicas do nothing any more because of their logs, or damaged ones could be replaced."""
+    """Replicas went offline because of their logs, or damaged logs can be replaced."""
     on_suspects_changed: Callable[[], None] = lambda: None
     """Replicas may have lost records, or have them again."""
     on_metadata_changed: Callable[[], None] = lambda: None
@@ -202,11 +202,11 @@ class Broker(RegentActor):
 
     @staticmethod
     def collapse_key(message: BrokerMessage) -> Hashable | None:
-        """One look at the ISRs, or at the logs, is enough, however late it comes."""
+        """One queued check of ISRs, or of logs, is enough."""
         return message if isinstance(message, ShrinkIsrs | LogDirectoryFailed) else None
 
     def handle(self, message: BrokerMessage, reply: Reply | None) -> None:
-        """Obey, or answer."""
+        """Handle one message."""
         match message:
             case ControlRequestReceived():
                 self._obey(message, reply)
@@ -221,7 +221,7 @@ class Broker(RegentActor):
                     reply.set(None)
             case Registered(broker_epoch):
                 self.replica_manager.broker_epoch = broker_epoch
-                self._callbacks.on_isrs_proposed()  # they may have been refused until now
+                self._callbacks.on_isrs_proposed()  # proposals may have been refused until now
             case DescribeMetadataRequest(topics):
                 if reply is not None:
                     reply.set(self._describe(topics))
@@ -229,11 +229,11 @@ class Broker(RegentActor):
                 self._callbacks.request_shutdown(reply)
 
     def on_stop(self) -> None:
-        """Follow nobody any more."""
+        """Stop all fetchers."""
         self.fetchers.close()
 
     def preemption_answer(self, message: object) -> object:
-        """Refuse what is left when the broker ends."""
+        """Refuse control requests that wait when the broker stops."""
         match message:
             case ControlRequestReceived(_, request):
                 return refusal(request, Errors.UNKNOWN_SERVER_ERROR)
@@ -248,12 +248,12 @@ class Broker(RegentActor):
                     self._callbacks.catch_up_with_configs()
                 self._callbacks.load_topic_configs(self._topics_to_create_logs_of(request))
         except SessionExpiredError as expired:
-            # Not obeyed in part either: the controller sends it again (KAFKA-9769).
+            # Not carried out in part either: the controller sends it again (KAFKA-9769).
             logger.warning("%s: configurations that are needed are unknown: %s", self, expired)
             if reply is not None:
                 reply.fail(expired)
             return
-        except Exception:  # whatever it is: logs with other settings are better than none
+        except Exception:  # logs with other settings are better than none
             logger.exception("%s: settings of topics could not be applied; others hold", self)
         response = self.replica_manager.handle(header, request, monotonic_ms())
         if reply is not None:

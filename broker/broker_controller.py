@@ -32,7 +32,7 @@ _ACTOR_TIMEOUT_S = 10.0
 
 
 class BrokerController:
-    """Runs from its making to ``stop``; any thread may tell it something."""
+    """Runs from its construction to ``stop``; any thread may tell it events."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class BrokerController:
         self._context = context
         self._keeper = keeper
         self._client_id = controller_client_id(broker_id)
-        self._attempts = count(1)  # to deliver its orders
+        self._attempts = count(1)  # to deliver control requests
         self._undo = ExitStack()
         journal = EventJournalFile(journal_file, broker_id)
         self._undo.callback(journal.close)
@@ -74,14 +74,14 @@ class BrokerController:
         return self._controller.is_active
 
     def tell(self, event: ControllerEvent) -> None:
-        """Tell it what happened, if it still listens."""
+        """Tell it an event; dropped if it has stopped."""
         try:
             self.ref.tell(event)
         except ActorDeadError:
             logger.debug("The controller has stopped; %s is dropped", event)
 
     def expire(self) -> Future[None]:
-        """Have it resign before anything else; done when it has."""
+        """Resign before any queued event is handled; the future is done after that."""
         resigned: Future[None] = Future()
         reply = Reply.of(lambda _: resigned.set_result(None))
         try:
@@ -91,7 +91,7 @@ class BrokerController:
         return resigned
 
     def stop(self) -> None:
-        """End it. Idempotent."""
+        """Stop it. Idempotent."""
         self._undo.close()
 
     def _open_channel(self, endpoint: str) -> RequestClient:

@@ -35,7 +35,7 @@ OnRecordsDamaged: TypeAlias = Callable[[TopicPartition, DamagedRecordsError], No
 
 _ACTOR_TIMEOUT_S = 10.0
 _NAMED_STRAYS = 5
-_SETTLE_MS = 5_000  # nothing waits longer for its turn in a broker that never lives for long
+_SETTLE_MS = 5_000  # first run of each maintenance task, so that short-lived brokers run them too
 _PURGE_INTERVAL_MS = 30_000
 _VERIFICATION_INTERVAL_MS = 1_000
 

@@ -41,7 +41,7 @@ _MAX_OUTSTANDING = 1000
 
 
 class Replication:
-    """Belongs to the thread that starts and stops the broker, but for what says otherwise."""
+    """Used by the thread that starts and stops the broker, except where stated."""
 
     def __init__(
         self, context: Context, broker_id: BrokerId, settings: Settings, scheduler: Scheduler
@@ -61,7 +61,7 @@ class Replication:
         return RequestClient(self._context, endpoint, client_id=f"replica-{self._broker_id}")
 
     def wake(self) -> None:
-        """Have proposed ISRs sent, if there are any; from any thread, at any time."""
+        """Send proposed ISRs, if there are any. On any thread, at any time."""
         if self._sender is not None and self._replica_manager.has_proposals:
             _tell(self._sender, SendPending())
 
@@ -73,7 +73,7 @@ class Replication:
         config = self._settings.broker
         self._broker = broker
         self._replica_manager = broker.replica_manager
-        # One of its own, as in Kafka: what it expires waits for the lock that appends hold.
+        # A thread of its own, as in Kafka: expiring waits for the lock that appends hold.
         self._reaper = Scheduler("expiration-reaper")
         self._server = ControlServer(
             self._context,
@@ -118,7 +118,7 @@ class Replication:
         self._every(interval_ms, lambda: _tell(broker.ref, ShrinkIsrs()))
 
     def stop(self) -> None:
-        """Fetch, serve and propose no more; the Broker actor goes on obeying. Idempotent."""
+        """Stop fetching, serving followers and proposing; the Broker actor stays. Idempotent."""
         for timer in self._timers:
             timer.cancel()
         if self._broker is not None:
@@ -136,6 +136,6 @@ class Replication:
 
 
 def _tell(ref: ActorRef[Any], message: object) -> None:
-    """Tell somebody who may be gone or has too much to do: the next time will do as well."""
+    """Best-effort tell: ignore a dead actor or full inbox."""
     with suppress(ActorDeadError, InboxFullError):
         ref.tell(message)

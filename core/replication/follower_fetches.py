@@ -1,10 +1,10 @@
-"""Answers to followers: where they stand counts, unless an epoch says otherwise.
+"""Answers fetches of followers and notes their positions.
 
-In a session a follower lists only what changed. The rest it fetches silently, and nobody looks at
-it until something happens to it here.
+In a session a follower lists only the partitions that changed. The others are not checked until
+they change here.
 
-Mirrors ``kafka.cluster.Partition.fetchRecords`` for followers and ``DelayedFetch``. Where a
-follower stands counts when it says so, not when its fetch is answered (KAFKA-15221).
+Mirrors ``kafka.cluster.Partition.fetchRecords`` for followers and ``DelayedFetch``. A follower's
+position counts when its fetch arrives, not when it is answered (KAFKA-15221).
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ RespondToFollower: TypeAlias = Callable[[FetchResponse], None]
 class DelayedFollowerFetch(DelayedOperation):
     """One fetch of a follower; the sessions wake it.
 
-    ``starved`` are the partitions with records for which there was no room: they come first the
-    next time, so that busy ones do not keep the others waiting for ever.
+    ``starved`` are partitions whose records had no room: they come first in the next fetch, so that
+    busy partitions do not starve the others.
     """
 
     def __init__(
@@ -68,21 +68,21 @@ class DelayedFollowerFetch(DelayedOperation):
         self._is_urgent = False
 
     def on_changes(self, topic_partitions: Collection[TopicPartition]) -> bool:
-        """Look at partitions again; return whether there is something to tell."""
+        """Read changed partitions again; return whether the answer is due."""
         for topic_partition in topic_partitions:
             self._fetches.look_again(self, topic_partition)
         return self.is_due
 
     def answer(self) -> Answer:
-        """Tell what there is, and what is committed by now."""
+        """Return the call that answers, with the present high watermarks."""
         self._fetches.on_answer(self)
         return partial(self._respond, _response(self.answers, self.session))
 
     def take(self, topic_partition: TopicPartition, answer: FetchedPartition) -> None:
-        """Keep what is to be told of a partition.
+        """Keep the answer for a partition.
 
-        A new high watermark alone can wait; records that are to be dropped cannot, for people wait
-        for that (DeleteRecords).
+        A new high watermark alone can wait; a raised log start offset cannot, because a client
+        waits for it (DeleteRecords).
         """
         self.size += len(answer.records)
         if not self.session.is_news(topic_partition, answer):
@@ -98,7 +98,7 @@ class DelayedFollowerFetch(DelayedOperation):
 
     @property
     def is_due(self) -> bool:
-        """Whether it is to be answered now."""
+        """Whether it is answered now."""
         return self._is_urgent or self.size >= self.request.min_bytes
 
 
@@ -120,14 +120,14 @@ class FollowerFetches:
         self._sessions = sessions
         self._delayed = delayed
         self._quota = quota
-        self._fetching_epochs: dict[BrokerId, int] = {}  # the newest life seen of each follower
+        self._fetching_epochs: dict[BrokerId, int] = {}  # the newest broker epoch of each follower
 
     def fetch(
         self, request: FetchRequest, now_ms: int, respond: RespondToFollower
     ) -> DelayedOperation | None:
-        """Answer a follower, or return what waits until there is something to tell.
+        """Answer a follower, or return the operation that waits for records.
 
-        Refused as a whole when a newer life of it is known (KIP-903).
+        Refused as a whole if a newer broker epoch of the follower is known (KIP-903).
         """
         session = self._session(request, now_ms)
         if isinstance(session, Errors):
@@ -159,7 +159,7 @@ class FollowerFetches:
         return session
 
     def _hear_of(self, topic_partition: TopicPartition, replica: BrokerId) -> Replica | None:
-        """Return what is known of a follower, which is silent about the partition no longer."""
+        """Return a follower's position, and end its silence about the partition."""
         partition = self._partitions.get(topic_partition)
         follower = None if partition is None else partition.followers.get(replica)
         if follower is not None:
@@ -172,12 +172,12 @@ class FollowerFetches:
         seen = self._fetching_epochs.get(request.replica_id, UNKNOWN_BROKER_EPOCH)
         registered = self._cache.snapshot.brokers.get(request.replica_id)
         newest = max(seen, registered.broker_epoch if registered else UNKNOWN_BROKER_EPOCH)
-        if registered is not None:  # a stranger may call itself anything: it is not remembered
+        if registered is not None:  # an unregistered sender may claim any id
             self._fetching_epochs[request.replica_id] = max(seen, request.replica_epoch)
         return request.replica_epoch < newest
 
     def look_again(self, fetch: DelayedFollowerFetch, topic_partition: TopicPartition) -> None:
-        """Read a partition for a fetch that waits: something happened to it."""
+        """Read a changed partition for a fetch that waits."""
         position = fetch.session.positions.get(topic_partition)
         if position is not None:
             before = fetch.answers.get(topic_partition)
@@ -185,7 +185,7 @@ class FollowerFetches:
             fetch.take(topic_partition, self._fetch(fetch, topic_partition, None))
 
     def on_answer(self, fetch: DelayedFollowerFetch) -> None:
-        """Let a fetch that waited tell what was committed meanwhile."""
+        """Add the present high watermarks to the answer of a fetch that waited."""
         session = fetch.session
         self._sessions.on_answer(session)
         for topic_partition in tuple(session.unsettled):
@@ -216,7 +216,7 @@ class FollowerFetches:
         if isinstance(partition, Errors):
             return _failed(row, partition)
         if follower is None:
-            # Its leader epoch is right, so it may know of an assignment we do not (KAFKA-13837).
+            # Its leader epoch is right, so it may know a newer assignment than we do (KAFKA-13837).
             return _failed(row, Errors.UNKNOWN_LEADER_EPOCH)
         try:
             return self._read(fetch, partition, follower, row, now_ms)
@@ -239,7 +239,7 @@ class FollowerFetches:
             start, end = log.log_start_offset, log.log_end_offset
             return _failed(row, error)._replace(log_start_offset=start, log_end_offset=end)
         records: RecordBytes = b""
-        if leaves.leader_epoch == NO_EPOCH:  # else nobody knows where its log stands (KAFKA-13141)
+        if leaves.leader_epoch == NO_EPOCH:  # else its position is unknown (KAFKA-13141)
             if now_ms is not None:
                 self._note(fetch, partition, follower, row, now_ms)
             records = self._throttled(fetch, partition, row.fetch_offset)
@@ -255,7 +255,7 @@ class FollowerFetches:
     def _throttled(
         self, fetch: DelayedFollowerFetch, partition: Partition, offset: int
     ) -> RecordBytes:
-        """Read, unless the follower must wait: who is in sync never does."""
+        """Read, unless the follower is throttled; a replica in sync never is."""
         topic_partition, now_ms = partition.topic_partition, fetch.began_ms
         if not self._quota.is_throttled(topic_partition):
             return _records(fetch, topic_partition, partition.local_log, offset)
@@ -274,7 +274,7 @@ class FollowerFetches:
         row: FetchPartition,
         now_ms: int,
     ) -> None:
-        """Take note of where a follower stands, with all that follows from it."""
+        """Note a follower's position; this may expand the ISR and raise the high watermark."""
         topic_partition, session, request = partition.topic_partition, fetch.session, fetch.request
         if row.log_start_offset != follower.log_start_offset:
             self._delayed.on_change(topic_partition)
@@ -288,9 +288,7 @@ class FollowerFetches:
         )
         self._leaders.on_fetch(partition, request.replica_id, got_on=got_on, now_ms=now_ms)
         if session.is_kept and request.replica_id not in partition.isr:
-            session.unsettled[topic_partition] = (
-                None  # until it may join: others decide when that is
-            )
+            session.unsettled[topic_partition] = None  # until it joins the ISR
 
 
 def _records(
@@ -308,7 +306,7 @@ def _records(
 
 
 def _is_plain(answer: FetchedPartition) -> bool:
-    """Whether the follower's log agrees with the leader's, and all is well."""
+    """Whether there is neither an error nor a diverging epoch."""
     return answer.error_code is Errors.NONE and answer.diverging_epoch == NO_EPOCH
 
 

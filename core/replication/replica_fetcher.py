@@ -1,7 +1,7 @@
-"""The follower's side of replication: what to ask which leader, and what its answers mean.
+"""The follower's side of replication: the fetches to send to each leader, and their answers.
 
-Mirrors ``kafka.server.AbstractFetcherThread`` and ``ReplicaFetcherThread``, turned around: the
-shell asks what to fetch, so a leader that is not known alive is waited for without any timer.
+Mirrors ``kafka.server.AbstractFetcherThread`` and ``ReplicaFetcherThread``. Here the actor asks
+what to fetch, so a leader that is not registered needs no timer.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ log = logging.getLogger("state.change")
 
 
 class ReplicaFetcher:
-    """The partitions this broker follows, by leader; ``template`` is what its fetches are like.
+    """The partitions this broker follows, by leader; ``template`` has the fields all fetches share.
 
     Not thread-safe.
     """
@@ -59,7 +59,7 @@ class ReplicaFetcher:
         self._unreadable: dict[TopicPartition, StorageError] = {}
 
     def follow(self, partition: Partition) -> None:
-        """Fetch a partition that has just been made a follower."""
+        """Start fetching a partition that has just become a follower."""
         topic_partition = partition.topic_partition
         self.unfollow(topic_partition)
         self._leaders[topic_partition] = partition.leader
@@ -69,7 +69,7 @@ class ReplicaFetcher:
         followed.add(partition)
 
     def unfollow(self, topic_partition: TopicPartition) -> None:
-        """Stop fetching a partition until it is followed anew; not followed is fine."""
+        """Stop fetching a partition. No-op if not followed."""
         leader = self._leaders.pop(topic_partition, None)
         if leader is not None:
             followed = self._followed[leader]
@@ -78,7 +78,7 @@ class ReplicaFetcher:
                 del self._followed[leader]
 
     def leaders(self) -> Mapping[BrokerId, str]:
-        """Return where the leaders are that are alive."""
+        """Return the replication endpoints of the leaders that are registered."""
         brokers = self._cache.snapshot.brokers
         return {
             leader: broker.replication_endpoint
@@ -88,12 +88,12 @@ class ReplicaFetcher:
 
     @property
     def max_lag(self) -> int:
-        """How many committed records the replica lacks that lacks most; looks through them all."""
+        """The lag of the replica furthest behind, in committed records; looks through all."""
         partitions = map(self._partitions.get, self._leaders)
         return max((p.lag for p in partitions if p is not None), default=0)
 
     def request(self, leader: BrokerId, broker_epoch: int, now_ms: int) -> FetchRequest | None:
-        """Return what to ask ``leader`` for; None when nothing is to be asked right now."""
+        """Return the next fetch from ``leader``; None: there is nothing to fetch now."""
         followed = self._followed.get(leader)
         if followed is None or leader not in self._cache.snapshot.brokers:
             return None
@@ -104,7 +104,7 @@ class ReplicaFetcher:
         return request
 
     def delay_ms(self, leader: BrokerId, now_ms: int) -> int | None:
-        """Return how long until there is something to ask ``leader`` for; None: nobody knows."""
+        """Return how long until there is something to fetch from ``leader``; None: unknown."""
         followed = self._followed.get(leader)
         return None if followed is None else followed.delay_ms(now_ms)
 
@@ -125,9 +125,9 @@ class ReplicaFetcher:
     def on_response(
         self, leader: BrokerId, request: FetchRequest, response: FetchResponse, now_ms: int
     ) -> Slices[None]:
-        """Take an answer; what was not answered, or with an error, waits a while.
+        """Process an answer; partitions without an answer, or with an error, back off.
 
-        Between two turns anything may happen to replicas, as before the answer came.
+        Replicas may change between two slices, as they may before the answer comes.
         """
         followed = self._followed.get(leader)
         if followed is None:
@@ -153,7 +153,7 @@ class ReplicaFetcher:
             for topic_partition in portion:
                 partition, row = asked[topic_partition]
                 if followed.get(topic_partition) is not partition:
-                    continue  # it may have been deleted, and created anew
+                    continue  # it may have been deleted and created again
                 answer = answers.get(topic_partition)
                 error = self._take(followed, partition, row, response.error_code, answer, moved)
                 if error is not Errors.NONE:
@@ -164,7 +164,7 @@ class ReplicaFetcher:
             self._back_off(leader, followed, errors, now_ms)
             if moved:
                 log.warning(
-                    "[Broker id=%d] moved %d logs to where those of leader %d are, the first: %s",
+                    "[Broker id=%d] Truncating %d logs to the offsets of leader %d, the first: %s",
                     self._template.replica_id,
                     len(moved),
                     leader,
@@ -182,7 +182,7 @@ class ReplicaFetcher:
         answer: FetchedPartition | None,
         moved: list[str],
     ) -> Errors:
-        """Take the answer to ``row``, if it is still one; return why it must wait."""
+        """Process the answer to ``row`` if still current; return the error to back off for."""
         try:
             if not _is_expected(partition, row):
                 followed.on_change(partition.topic_partition)
@@ -206,7 +206,7 @@ class ReplicaFetcher:
         answer: FetchedPartition | None,
         now_ms: int,
     ) -> None:
-        """Let a throttled replica wait that got more than its share, and is still behind."""
+        """Delay a throttled replica that exceeded its quota and is still behind."""
         topic_partition = partition.topic_partition
         size = _size(answer)
         if not size or not self._quota.is_throttled(topic_partition):
@@ -225,13 +225,13 @@ class ReplicaFetcher:
     ) -> None:
         for topic_partition, error in errors.items():
             if error is Errors.FENCED_LEADER_EPOCH:
-                self.unfollow(topic_partition)  # a LeaderAndIsr with the new epoch is on its way
+                self.unfollow(topic_partition)  # a LeaderAndIsr with the new epoch follows
             else:
                 followed.back_off(topic_partition, now_ms, self._backoff_ms)
         if errors:
             topic_partition, error = next(iter(errors.items()))
             log.info(
-                "[Broker id=%d] cannot fetch %d partitions from leader %d, the first: %s, %s",
+                "[Broker id=%d] Error in fetch of %d partitions from leader %d, the first: %s, %s",
                 self._template.replica_id,
                 len(errors),
                 leader,
@@ -245,7 +245,7 @@ def _size(answer: FetchedPartition | None) -> int:
 
 
 def _is_expected(partition: Partition, row: FetchPartition) -> bool:
-    """Whether nothing has happened to a replica since it asked."""
+    """Whether a replica is unchanged since it sent the fetch."""
     end = partition.local_log.log_end_offset
     return (row.current_leader_epoch, row.fetch_offset) == (partition.leader_epoch, end)
 
@@ -256,10 +256,10 @@ def _follow(
     answer: FetchedPartition | None,
     moved: list[str],
 ) -> Errors:
-    """Do to a log what its leader says; return why not, if nothing was done.
+    """Append, truncate or move a log as its leader answers; return the error, if any.
 
-    What loses records although no epoch says so is ``moved``. Raises ``RecordsRefusedError`` and
-    ``StorageError``.
+    Logs that lose records although no leader epoch says so are listed in ``moved``. Raises
+    ``RecordsRefusedError`` and ``StorageError``.
     """
     if answer is None:
         return Errors.UNKNOWN_SERVER_ERROR
@@ -276,13 +276,13 @@ def _follow(
         leaders = EpochEndOffset(answer.diverging_epoch, answer.diverging_end_offset)
         own = replica_log.end_offset_for_epoch(leaders.leader_epoch)
         _truncate(replica_log, truncation_offset(leaders, own, end), answer.log_start_offset)
-        # Not more than that: what is left of the log may still not be the leader's.
+        # Do not append yet: the rest of the log may still differ from the leader's.
         partition.on_truncation()
         followed.on_change(topic_partition)
         return Errors.NONE
     if len(answer.records) > 0:
         if replica_log.log_start_offset < end == answer.log_start_offset:
-            # Its first batch may begin before that, in another epoch than what is here.
+            # The first batch may begin earlier, with another epoch than the local records.
             replica_log.truncate_fully_and_start_at(end)
             partition.on_truncation()
         replica_log.append_as_follower(answer.records)
@@ -296,7 +296,7 @@ def _follow(
 
 
 def _go_where_leader_is(partition: Partition, answer: FetchedPartition) -> bool:
-    """Move a log that ends where its leader's is not; False: nobody knows what is wrong."""
+    """Move a log whose end is outside its leader's log; return whether a reason was found."""
     replica_log = partition.local_log
     end = replica_log.log_end_offset
     is_of_later_epoch = replica_log.latest_epoch > partition.leader_epoch
@@ -305,7 +305,7 @@ def _go_where_leader_is(partition: Partition, answer: FetchedPartition) -> bool:
     elif answer.log_end_offset != UNKNOWN_OFFSET and (
         is_of_later_epoch or answer.log_end_offset < end
     ):
-        # No epoch of ours is known to the leader: we have none, or they are of another history.
+        # The leader knows none of our epochs: we have none, or another history wrote them.
         own = replica_log.end_offset_for_epoch(partition.leader_epoch)
         ours = end if own == NO_EPOCH_END_OFFSET else own.end_offset
         _truncate(replica_log, min(ours, answer.log_end_offset), answer.log_start_offset)
@@ -318,7 +318,7 @@ def _go_where_leader_is(partition: Partition, answer: FetchedPartition) -> bool:
 def _truncate(replica_log: PartitionLog, offset: int, leader_start: int) -> None:
     """Truncate a follower's log; when nothing of it is left, begin at the leader's start.
 
-    At ``offset`` it would be in sync at once, without a record of what the leader has before that.
+    At ``offset`` it would be in sync at once, without the leader's earlier records.
     Raises ``DamagedRecordsError`` for a log that was set aside and would lose committed records.
     """
     if offset < replica_log.taken_back_to:
