@@ -1,4 +1,4 @@
-"""Record batches on their way: opaque to the core, held where they are until somebody sends them.
+"""Record batches that are read or sent: opaque to the core, left where they are until sent.
 
 The unit on disk, between brokers and to clients is the same record batch of magic 2. A broker reads
 and patches its 61-byte header and never decodes a record.
@@ -14,7 +14,7 @@ RecordBytes: TypeAlias = bytes | bytearray | memoryview
 
 
 class HasFileno(Protocol):
-    """An open file; holding it keeps what it names, even when the file is deleted."""
+    """An open file; it stays readable while held, even if deleted."""
 
     def fileno(self) -> int:
         """Return its descriptor."""
@@ -22,7 +22,7 @@ class HasFileno(Protocol):
 
 
 class FileRange(NamedTuple):
-    """Where in a file records are, for those who can send them from there (sendfile)."""
+    """Where records are in a file, so that they can be sent from there (sendfile)."""
 
     file: HasFileno
     position: int
@@ -31,7 +31,7 @@ class FileRange(NamedTuple):
 class Records(Protocol):
     """``size`` bytes of whole record batches, read from where they are when they are sent.
 
-    The bytes never change: what is in a log above its end is not handed out.
+    The bytes never change: bytes above the end of a log are not handed out.
     """
 
     @property

@@ -1,8 +1,8 @@
 """The partition data of one broker, as the replica manager sees it.
 
 ``storage.log_manager`` implements this on disk. Offsets are of records; an offset range excludes
-its end. Every method of a log may raise ``StorageError``: its directory failed, and is offline from
-then on; or, a ``ShortageError``, nothing failed, and the next attempt may do.
+its end. Every method of a log may raise ``StorageError``: its directory failed and is offline from
+then on. A ``ShortageError`` is temporary: the next attempt may succeed.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ NO_EPOCH_END_OFFSET = EpochEndOffset(-1, -1)
 
 
 class AppendedRecords(NamedTuple):
-    """What an append did. Of a duplicate (idempotent producers) it tells what the first one did."""
+    """The outcome of an append; a duplicate (idempotent producers) gets that of the original."""
 
     first_offset: int
     last_offset: int
@@ -42,10 +42,10 @@ class AppendedRecords(NamedTuple):
 
 
 class SeenOfCluster(NamedTuple):
-    """How far a broker has seen the cluster's metadata come, in all its lives.
+    """The newest cluster metadata a broker has seen, also before its restarts.
 
-    ``controller_epoch`` is the highest one obeyed; ``zxid`` the newest transaction heard of;
-    ``mark`` that of the newest write of ``/regent/progress_mark``.
+    ``controller_epoch`` is the highest one accepted, ``zxid`` the newest transaction seen, ``mark``
+    the transaction of the newest write of ``/regent/progress_mark``.
     """
 
     controller_epoch: int = 0
@@ -54,7 +54,7 @@ class SeenOfCluster(NamedTuple):
 
 
 class OffsetOfTimestamp(NamedTuple):
-    """The first record at or after a time: where it is, when it is from, and of which epoch."""
+    """The first record at or after a time: its timestamp, offset and leader epoch."""
 
     timestamp_ms: int
     offset: int
@@ -73,7 +73,7 @@ class LastOfProducer(NamedTuple):
 
 
 class PartitionLog(Protocol):
-    """One log. Mirrors ``kafka.log.Log``."""
+    """One log. Mirrors ``kafka.log.UnifiedLog``."""
 
     @property
     def topic_id(self) -> TopicId | None:
@@ -102,7 +102,7 @@ class PartitionLog(Protocol):
 
     @property
     def taken_back_to(self) -> int:
-        """Up to where a log that had been set aside was committed then; -1: it was in use."""
+        """The high watermark a log had when it was set aside; -1: it never was."""
         ...
 
     # --- leader epochs ---
@@ -123,16 +123,16 @@ class PartitionLog(Protocol):
     def assign_epoch(self, leader_epoch: int) -> None:
         """Note durably that a leader epoch begins at the end of the log.
 
-        Before anything is served in it, and although no record may ever be written (KAFKA-7415).
+        Called before any request is served in it, even if no record follows (KAFKA-7415).
         """
         ...
 
     # --- writing ---
 
     def last_of_producer(self, producer_id: int) -> LastOfProducer | None:
-        """Return the last batch of an idempotent producer; None: it is not known, or not any more.
+        """Return the last batch of an idempotent producer; None: the producer is unknown.
 
-        Whatever batch such a one sends is taken as its first.
+        Any batch of an unknown producer is accepted as its first.
         """
         ...
 
@@ -166,7 +166,7 @@ class PartitionLog(Protocol):
         ...
 
     def advance_log_start_offset(self, offset: int) -> None:
-        """Raise the log start offset; lower than it is: nothing happens.
+        """Raise the log start offset. No-op if it is not raised.
 
         The caller has checked that it is not above the high watermark.
         """
@@ -178,9 +178,9 @@ class PartitionLog(Protocol):
         """Return the whole batches from the one that holds ``offset`` to before ``limit``.
 
         They fit in ``max_bytes``, except that ``at_least_one`` allows a first batch that does not.
-        The caller has checked that ``offset`` is in log_start_offset..log_end_offset. Nothing that
-        is damaged is returned, only what comes before it; raises ``DamagedRecordsError`` when that
-        is nothing.
+        The caller has checked that ``offset`` is in log_start_offset..log_end_offset. Only
+        batches before the first damaged one are returned; raises ``DamagedRecordsError`` if there
+        are none.
         """
         ...
 
@@ -189,7 +189,7 @@ class PartitionLog(Protocol):
 
         ``MAX_TIMESTAMP`` asks for the record with the greatest timestamp. A batch is not decoded:
         its first offset stands for the records in it unless its header says more. Raises
-        ``DamagedRecordsError`` when nobody can tell.
+        ``DamagedRecordsError`` when damage hides the answer.
         """
         ...
 
@@ -199,11 +199,11 @@ class ClusterNotes(Protocol):
 
     @property
     def seen(self) -> SeenOfCluster:
-        """How far this broker has seen the cluster come."""
+        """The newest cluster metadata this broker has seen."""
         ...
 
     def note_seen(self, *, controller_epoch: int = 0, zxid: int = 0, mark: int = 0) -> None:
-        """Note durably how far the cluster has come; what is less than is noted changes nothing."""
+        """Note newer cluster metadata durably; lower values change nothing."""
         ...
 
     def check_cluster(self, cluster_id: str | None) -> None:
@@ -247,25 +247,26 @@ class ReplicaLogs(ClusterNotes, Protocol):
     def delete(
         self, topic_partition: TopicPartition, *, deleted_topic: TopicId | None = None
     ) -> None:
-        """Take a log away at once and delete its files later; absent is fine.
+        """Remove a log at once and delete its files later. No-op if absent.
 
-        ``deleted_topic``: the topic itself is deleted, so what was set aside of it goes as well.
+        ``deleted_topic``: the topic itself is deleted, so its stray logs are deleted as well.
         Raises ``StorageError``.
         """
         ...
 
     def set_aside(self, topic_partition: TopicPartition) -> None:
-        """Move a log that nobody assigned to us, or that is damaged, out of the way, and keep it.
+        """Set aside a log that is not assigned to this broker, or is damaged: rename and keep it.
 
-        ``get_or_create`` uses it again for the same topic id, unless it is damaged. One that cannot
-        be reached stays. Raises ``StorageError``.
+        ``get_or_create`` uses it again for the same topic id, unless it is damaged. A log in a
+        failed directory stays. Raises ``StorageError``.
         """
         ...
 
-    def condemn(self, topic_partition: TopicPartition, reason: str) -> None:
-        """Take a log with damaged records out of use, as others have them; absent is fine.
+    def mark_damaged(self, topic_partition: TopicPartition, reason: str) -> None:
+        """Take a log with damaged records out of use. No-op if absent.
 
-        Its directory goes on working. It is told of like a directory that failed.
+        Call only if other replicas have the records. Its directory stays online; the replica is
+        reported like one in a failed directory.
         """
         ...
 
@@ -280,7 +281,7 @@ class ReplicaLogs(ClusterNotes, Protocol):
     def may_be_offline(self, topic_partition: TopicPartition) -> bool:
         """Whether a log that is not known here may be in a directory that failed.
 
-        Nobody could look there when the broker started. False for one that was known and is gone.
+        Such a directory could not be read at start. False for a log that was known and is gone.
         """
         ...
 
@@ -289,14 +290,14 @@ class ReplicaLogs(ClusterNotes, Protocol):
         ...
 
     def checkpointed_high_watermark(self, topic_partition: TopicPartition) -> int:
-        """Return the high watermark last noted of a log; 0 when none was."""
+        """Return the checkpointed high watermark of a log; 0 if there is none."""
         ...
 
     # --- replicas that may have lost committed records ---
 
     @property
     def knows_all(self) -> bool:
-        """Whether every log there was is known; not so in a directory that is new, or failed."""
+        """Whether all earlier logs are known: false with a directory that is new or failed."""
         ...
 
     @property
@@ -306,38 +307,37 @@ class ReplicaLogs(ClusterNotes, Protocol):
 
     @property
     def suspect_changes(self) -> int:
-        """How often replicas have become suspect, or sound, or have gone being suspect.
+        """How often the set of suspect replicas changed.
 
-        Unless it ``knows_all``, what is not listed as sound is suspect: a new log becomes sound.
+        Unless it ``knows_all``, every replica not listed as sound is suspect.
         """
         ...
 
     def suspects(self) -> SuspectReplicas:
-        """Return which replicas may have lost committed records, and how much they have."""
+        """Return which replicas may have lost committed records, and where their logs end."""
         ...
 
     def is_suspect(self, topic_partition: TopicPartition) -> bool:
-        """Whether a replica is known to have lost records, or may have."""
+        """Whether a replica lost records, or may have."""
         ...
 
     def note_lost(
         self, topic_partitions: Collection[TopicPartition], *, are_all: bool = True
     ) -> None:
-        """Take these for suspect: they had logs.
+        """Mark these replicas as suspect: their logs are missing.
 
-        ``are_all``: every other missing log held nothing that counts. With a failed directory
-        nothing more is known than before.
+        ``are_all``: no other log is missing. This is not concluded while a directory is failed.
         """
         ...
 
     def absolve(self, topic_partition: TopicPartition) -> None:
-        """Suspect a replica no longer. It is durable when ``save_suspects`` returns."""
+        """Clear the suspicion of a replica. Durable when ``save_suspects`` returns."""
         ...
 
     def save_suspects(self) -> None:
-        """Write down which replicas are suspect. Raises nothing: a directory may fail."""
+        """Write the suspects to disk. Raises nothing: a directory may go offline."""
         ...
 
     def checkpoint_high_watermarks(self, high_watermarks: Mapping[TopicPartition, int]) -> None:
-        """Note high watermarks of all hosted logs: one file a directory, replaced atomically."""
+        """Checkpoint the high watermarks of all logs: one file a directory, replaced atomically."""
         ...

@@ -1,7 +1,7 @@
-"""Batches of one segment in their order: what their checksums do not cover.
+"""Checks the order of the batches of one segment, which their checksums do not cover.
 
-The CRC of a batch says nothing of where it belongs: its base offset and its leader epoch. But
-batches follow one another; and when two do not, nobody can tell which of them is wrong.
+The CRC of a batch does not cover its base offset and leader epoch. But both grow from batch to
+batch. If they do not, it is unknown which of two batches is wrong.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from regent.storage.record_batch import BatchHeader, PlacedBatch
 def check_order(
     batches: Iterable[PlacedBatch], path: Path, lowest: int, end_offset: int
 ) -> Iterator[PlacedBatch]:
-    """Yield the batches of the file ``path`` that are where they belong.
+    """Yield the batches of the file ``path`` whose offsets and epochs are in order.
 
     Their offsets are from ``lowest`` to before ``end_offset``. Raises ``CorruptSegmentError`` at
-    the first that are not, without having yielded any that may be wrong.
+    the first that are not, before it yields any that may be wrong.
     """
     held: PlacedBatch | None = None  # sound, but not yet followed by another
     expected, epoch = lowest, NO_EPOCH

@@ -124,7 +124,7 @@ class DirectoryLogs:
         except ShortageError:
             raise
         except StorageError:
-            return  # the directory has said so
+            return  # the directory is offline already
 
     def _load(self, *, was_closed_cleanly: bool) -> None:
         recovery_points = self._read(RECOVERY_POINTS)
@@ -376,7 +376,7 @@ class DirectoryLogs:
         except ShortageError:
             raise
         except StorageError:
-            return  # it is kept all the same
+            return  # the log is kept without it
 
     def _add(
         self, topic_partition: TopicPartition, contents: LogContents, topic_id: TopicId | None
@@ -432,7 +432,7 @@ class DirectoryLogs:
         now_ms = self._settings.wall_clock_ms()
         dropped: dict[TopicPartition, int] = {}
         for log in self.usable():
-            with suppress(StorageError):  # who raises it has dealt with it
+            with suppress(StorageError):  # it took its directory offline already
                 count = log.delete_old_segments(now_ms)
                 if count:
                     dropped[log.topic_partition] = count
@@ -460,7 +460,7 @@ class DirectoryLogs:
         """Flush the logs that are due."""
         now_ms = self._settings.wall_clock_ms()
         for log in self.usable():
-            with suppress(StorageError):  # who raises it has dealt with it
+            with suppress(StorageError):  # it took its directory offline already
                 log.flush_if_due(now_ms)
 
     def close(self, *, is_clean: bool) -> None:

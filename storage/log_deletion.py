@@ -1,8 +1,7 @@
-"""Logs on their way out: renamed at once, deleted when their time has come.
+"""Asynchronous deletion of logs: renamed at once, deleted after a delay.
 
-The modification time of the directory says since when, so that it outlives the process. Kafka knows
-both names: ``-delete`` always, ``-stray`` from 3.6 on. What becomes of the latter, ``stray_logs``
-knows.
+The modification time of the directory holds when it was renamed, also after a restart. Kafka knows
+both names: ``-delete`` always, ``-stray`` from 3.6 on. ``stray_logs`` owns the latter.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from regent.storage.log_names import TO_DELETE, is_moved, out_of_use
 def rename_log(
     directory: Path, topic_partition: TopicPartition, suffix: str, now_ms: int
 ) -> Path | None:
-    """Rename a log so that nobody will load it, and return where it is now; None: it was absent.
+    """Rename a log so that it is not loaded, and return its new path; None: it was absent.
 
     Raises ``OSError``.
     """
@@ -32,7 +31,7 @@ def rename_log(
 
 
 def delete_renamed_logs(directory: Path, now_ms: int, file_delete_delay_ms: int) -> int:
-    """Delete the logs whose time has come; return how many. Raises ``OSError``."""
+    """Delete the logs whose delay is over; return how many. Raises ``OSError``."""
     purged = 0
     with os.scandir(directory) as entries:
         deleted = [e for e in entries if e.name.endswith(TO_DELETE) and is_moved(e.name)]

@@ -1,10 +1,10 @@
-"""Where the logs of a directory end, noted with every append: what a crash cannot have taken.
+"""The log end offsets of a directory, recorded with every append.
 
-A process that is killed leaves everything it wrote to the kernel. So a log that ends before what is
-noted here, on the same boot of the machine, has lost records since: somebody was at its files. On
-another boot the machine lost what was not on the disk yet, this file perhaps as well.
+What a killed process wrote stays with the kernel. So a log that ends before its recorded end, on
+the same boot of the machine, lost records: its files were changed by hand. After a reboot, data that
+were not flushed are lost, perhaps this file as well.
 
-An entry is 24 bytes, a digest of the log's name and an offset. Nothing here waits for the disk.
+An entry is 24 bytes, a digest of the log's name and an offset. Nothing here is flushed.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class LogEndOffsetFile:
         self._count = 0
 
     def read(self) -> RecordedLogEndOffsets | None:
-        """Return what is noted; None when there is no such file. Raises ``StorageError``."""
+        """Return the recorded ends; None when there is no such file. Raises ``StorageError``."""
         try:
             data = self._path.read_bytes()
         except FileNotFoundError:
@@ -51,7 +51,7 @@ class LogEndOffsetFile:
         return RecordedLogEndOffsets(entries)
 
     def begin(self, ends: Mapping[TopicPartition, int]) -> None:
-        """Note where all logs there are end, in a new file. Raises ``StorageError``."""
+        """Write a new file with the ends of all logs. Raises ``StorageError``."""
         data = b"".join(
             _ENTRY.pack(_digest(topic_partition), end) for topic_partition, end in ends.items()
         )
@@ -79,7 +79,7 @@ class LogEndOffsetFile:
         os.pwrite(self._file, _OFFSET.pack(log_end_offset), position)
 
     def remove(self, topic_partition: TopicPartition) -> None:
-        """Forget a log; absent is fine."""
+        """Remove a log. No-op if absent."""
         slot = self._slots.pop(topic_partition, None)
         if slot is not None:
             os.pwrite(self._file, _ENTRY.pack(_FREE, 0), slot * _ENTRY.size)
@@ -93,7 +93,7 @@ class LogEndOffsetFile:
 
 
 class RecordedLogEndOffsets:
-    """What an earlier process noted."""
+    """What an earlier process recorded."""
 
     def __init__(self, by_digest: dict[bytes, int]) -> None:
         self._by_digest = by_digest

@@ -266,12 +266,12 @@ class LogManager:
             if home is not None and not home.is_offline:
                 self._remove(topic_partition, STRAY)
 
-    def condemn(self, topic_partition: TopicPartition, reason: str) -> None:
+    def mark_damaged(self, topic_partition: TopicPartition, reason: str) -> None:
         """Take a log with damaged records out of use; absent is fine. Idempotent."""
         home = self._homes.get(topic_partition)
         log = None if home is None else home.logs.get(topic_partition)
         if log is not None:
-            log.condemn(reason)
+            log.mark_damaged(reason)
 
     def is_offline(self, topic_partition: TopicPartition) -> bool:
         """Whether there is a log that cannot be used: its directory failed, or it is damaged."""

@@ -1,8 +1,8 @@
-"""Whether the segments of a log meet: each begins where the one before it ends.
+"""Finds segments that are missing: each must begin where the one before it ends.
 
-A file that is lost (a careless ``rm``, ``fsck``) leaves a hole in a log whose other files are all
-sound. Kafka does not look: a replica with such a hole joins the ISR, leads, and gives the hole to
-others. Only compaction leaves gaps between segments that are no holes.
+A lost file (``rm``, ``fsck``) leaves a gap in a log whose other files are sound. Kafka does not
+check: a replica with such a gap joins the ISR, leads, and replicates the gap. Compaction also
+leaves gaps between segments; those are no damage.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from regent.storage.record_batch import INT32_MAX
 
 
 def check_first_segment(contents: LogContents) -> None:
-    """Raise ``CorruptSegmentError`` when the first segments are gone, and retention has not been.
+    """Raise ``CorruptSegmentError`` when the first segments are missing, but not by retention.
 
     Where the oldest epoch begins is noted before segments are dropped (``LogContents.drop_first``).
     """
@@ -25,9 +25,9 @@ def check_first_segment(contents: LogContents) -> None:
 
 
 def check_no_segment_is_missing(contents: LogContents) -> None:
-    """Raise ``CorruptSegmentError`` at the first hole; note that a log is compacted if it is.
+    """Raise ``CorruptSegmentError`` at the first gap; note if the log is compacted.
 
-    Damage is not looked for: a segment whose end cannot be read is left to who verifies it.
+    Damage is not searched for: the scrubber finds segments whose end cannot be read.
     """
     for segment, after in zip(contents.segments, contents.segments[1:], strict=False):
         if contents.is_compacted:

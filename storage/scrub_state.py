@@ -1,8 +1,8 @@
-"""Whether all of a segment's file is known to be sound, and when to check it again.
+"""Whether the whole file of a segment is known to be sound, and when to check it again.
 
-A disk may give back other bytes than it was given, long after. So a file counts as sound only from
-when all of its batches were checked to when somebody writes to it, which its modification time
-tells; and in the background it is checked again now and then nevertheless.
+A disk may corrupt bytes long after they were written. So a file counts as sound from when all of
+its batches were checked until it is written to, which its modification time shows. It is also checked
+again in the background from time to time.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ class ScrubState:
         self.due_ms = due_ms
 
     def forget(self, due_ms: int = 0) -> None:
-        """Believe nothing of the file any more, and have it checked at once or at a time."""
+        """Treat the file as unchecked; a check is due at once or at a time."""
         self._modified_ns = 0
         self.due_ms = due_ms
 
     def holds(self, file: LogFile) -> bool:
-        """Whether all of the file was checked and nobody wrote to it since.
+        """Whether all of the file was checked and it was not written to since.
 
         Raises ``StorageError``.
         """
@@ -44,7 +44,7 @@ class ScrubState:
         return False
 
     def is_due(self, path: Path, now_ms: int) -> bool:
-        """Whether to check the file: it is time, or somebody wrote to it. Raises ``OSError``.
+        """Whether to check the file: the time has come, or it was written to. Raises ``OSError``.
 
         Any thread may ask.
         """

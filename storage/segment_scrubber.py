@@ -1,7 +1,7 @@
-"""Reads all segments again and again, so that damage is found while others still have the records.
+"""Scrubs segments: reads all of them periodically to find damage while other replicas are sound.
 
-A fetch that meets damage says so itself; but nobody fetches from a follower, and old records may
-not be read for months, when the last good copy may be gone.
+A fetch also finds damage, but followers are not fetched from, and old records may not be read for
+months: by then the last good copy may be gone.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _log = logging.getLogger(__name__)
 
 
 class SegmentScrubber:
-    """Checks the segments that are no longer written, those first that were read unchecked.
+    """Checks the segments that are no longer written; those read without a check come first.
 
     ``logs`` returns those in use. ``on_damaged`` is told where damage is each time it is met, while
     no log is locked. One thread at a time verifies, and locks no log while it reads.

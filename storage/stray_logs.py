@@ -1,6 +1,6 @@
-"""Logs that were set aside: of a topic that is gone from ZooKeeper, or assigned to others.
+"""Stray logs: set aside because their topic is gone from ZooKeeper, or assigned to others.
 
-Nobody asked for their deletion, so they are kept. A log whose topic comes back with the same id is
+Their deletion was not requested, so they are kept. A log whose topic comes back with the same id is
 taken into use again. One whose topic is there, but assigned to other brokers, is deleted after
 24 hours; one of an unknown topic stays until a person, or the deletion of that very topic,
 takes it away. Damaged logs are set aside too, and are not taken into use again.
@@ -21,13 +21,13 @@ from regent.storage.checkpoints import parse_numbers, read_rows, read_topic_id, 
 from regent.storage.log_names import STRAY, is_moved, is_name_of
 
 STRAY_KEPT_MS = 24 * 60 * 60 * 1000
-"""How long a log is kept that other brokers have: time for a person to wonder."""
+"""How long a stray log is kept whose partition other brokers have."""
 
 _CHECKPOINT = "set-aside-checkpoint"
 
 
 class StrayLogCheckpoint(NamedTuple):
-    """How far a log was when it was set aside: offsets."""
+    """The offsets of a log when it was set aside."""
 
     log_start_offset: int = 0
     recovery_point: int = 0

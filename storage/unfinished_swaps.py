@@ -1,7 +1,7 @@
-"""What a crash leaves in the directory of a log, and Kafka's log cleaner with it.
+"""Temporary files that a crash left in the directory of a log, also those of Kafka's log cleaner.
 
-Mirrors ``kafka.log.LogLoader``. ``.deleted`` files go, and ``.cleaned`` ones, which are copies that
-the cleaner had not finished; ``.swap`` ones, which it had, take the place of what they replace.
+Mirrors ``kafka.log.LogLoader``. ``.deleted`` files and unfinished copies (``.cleaned``) are
+deleted; finished copies (``.swap``) replace the segments they were made of.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from regent.storage.log_names import (
 
 
 def complete_swaps(directory: Path) -> list[int]:
-    """Finish what was begun, and return where the segments begin, in ascending order.
+    """Complete the swaps and return the base offsets of the segments, in ascending order.
 
     Raises ``OSError``, and ``StorageError`` when a file cannot be read.
     """
@@ -38,9 +38,9 @@ def complete_swaps(directory: Path) -> list[int]:
 
 
 def _without_unfinished(directory: Path, names: list[str]) -> list[str]:
-    """Delete what is not to be used, and return the names of the other files.
+    """Delete unfinished files and return the names of the others.
 
-    A swap file beyond a cleaned one is part of a split that did not get far (KAFKA-6264).
+    A swap file beyond a cleaned one is part of an unfinished split (KAFKA-6264).
     """
     cleaned = [_offset(name) for name in names if name.endswith(CLEANED_SUFFIX)]
     first_cleaned = min(cleaned, default=None)

@@ -348,7 +348,7 @@ class UnifiedLog:
         with self._lock:
             self._unusable = "deleted"
 
-    def condemn(self, reason: str) -> None:
+    def mark_damaged(self, reason: str) -> None:
         """Let nobody use it any more, as it is damaged, and say so."""
         with self._lock:
             if not self.is_usable:
@@ -368,7 +368,7 @@ class UnifiedLog:
                         self._open_again()
                     yield self._contents
             except CorruptSegmentError as error:
-                self.condemn(str(error))
+                self.mark_damaged(str(error))
                 raise
 
     # --- inside ---
@@ -446,7 +446,7 @@ class UnifiedLog:
                 if self._unusable or segment not in self._contents.segments:
                     return  # its files went meanwhile
             if isinstance(error, CorruptSegmentError):
-                self.condemn(str(error))
+                self.mark_damaged(str(error))
             else:
                 self.directory.judge(error)
             raise

@@ -111,7 +111,7 @@ class AllPartitions:
         if not set(partition.isr) - {self._broker_id}:
             self._report_last_copy(topic_partition, error)
             return Errors.CORRUPT_MESSAGE
-        self._logs.condemn(topic_partition, str(error))
+        self._logs.mark_damaged(topic_partition, str(error))
         return self.fail(topic_partition, StorageError(str(error)))
 
     def _report_last_copy(

@@ -1,4 +1,4 @@
-"""Who is in sync and what is committed: rules over ids and numbers.
+"""Which replicas are in sync and which records are committed: functions of ids and numbers.
 
 Mirrors the ISR rules of ``kafka.cluster.Partition`` and its ``PartitionState``.
 """
@@ -14,10 +14,10 @@ from regent.core.replication.replica import Replica
 def maximal_isr(
     committed: tuple[BrokerId, ...], proposed: tuple[BrokerId, ...] | None
 ) -> tuple[BrokerId, ...]:
-    """Return everybody who may be in the ISR while a proposal is on its way.
+    """Return every replica that may be in the ISR while a proposal is in flight.
 
-    An expansion may be committed before we hear of it, so its newcomer counts at once; what a
-    shrink would remove counts until it is known to be removed.
+    An expansion may be committed before the leader knows, so the new member counts at once; a
+    member to be removed counts until its removal is known.
     """
     return tuple(dict.fromkeys((*committed, *(proposed or ()))))
 
@@ -30,7 +30,7 @@ def out_of_sync_members(
     now_ms: int,
     max_lag_ms: int,
 ) -> tuple[BrokerId, ...]:
-    """Return the members of the ISR that are to leave it; those not assigned, at once."""
+    """Return the members of the ISR that are out of sync or no longer assigned."""
     return tuple(
         member
         for member in isr
@@ -60,5 +60,5 @@ def high_watermark_candidate(log_end_offset: int, followers: Iterable[Replica]) 
 
 
 def is_under_replicated(isr: tuple[BrokerId, ...], assignment: ReplicaAssignment) -> bool:
-    """Whether replicas are missing from the ISR; those still being added are not missed."""
+    """Whether replicas are missing from the ISR, apart from those being added."""
     return len(isr) < len(assignment.origin_replicas)

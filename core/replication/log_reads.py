@@ -1,4 +1,4 @@
-"""What holds for whoever reads a log, consumer or follower: which epochs, which offsets.
+"""Checks of every read of a log, by consumer or follower: epochs and offsets.
 
 Mirrors the checks of ``kafka.cluster.Partition.fetchRecords`` and ``readRecords``.
 """
@@ -13,9 +13,9 @@ from regent.core.replication.partition import Partition
 
 
 def check_reader(partition: Partition, leader_epoch: int, topic_id: TopicId | None) -> Errors:
-    """Return what is wrong with what a reader believes; it need not say which epoch, which topic.
+    """Compare a reader's topic id and leader epoch, if given, with the partition's.
 
-    A reader of an earlier topic of that name is told so first: its epochs are of no use.
+    The topic id is compared first: the epochs of another topic mean nothing here.
     """
     if differ(topic_id, partition.topic_id):
         return Errors.INCONSISTENT_TOPIC_ID
@@ -29,9 +29,9 @@ def check_reader(partition: Partition, leader_epoch: int, topic_id: TopicId | No
 def check_position(
     log: PartitionLog, fetch_offset: int, last_fetched_epoch: int
 ) -> tuple[Errors, EpochEndOffset]:
-    """Return whether a log can be read from there, or where the reader's own leaves it (KIP-595).
+    """Return whether a log can be read there, or where the reader's log diverges (KIP-595).
 
-    The epoch of the second is -1 unless it does. Raises ``StorageError``.
+    The epoch of the second is -1 unless it diverges. Raises ``StorageError``.
     """
     start, end = log.log_start_offset, log.log_end_offset
     if last_fetched_epoch != NO_EPOCH:
@@ -46,5 +46,5 @@ def check_position(
 
 
 def differ(one: TopicId | None, other: TopicId | None) -> bool:
-    """Whether two topic ids are of different topics; an unknown one may be any."""
+    """Whether two topic ids differ; an unknown one (None) matches any."""
     return None not in (one, other) and one != other

@@ -1,4 +1,4 @@
-"""What a broker knows of the cluster: who lives, and who leads what.
+"""What a broker knows of the cluster: live brokers and partition leaders.
 
 Mirrors ``kafka.server.metadata.ZkMetadataCache``. One thread updates it, any thread reads it: every
 update replaces an immutable snapshot.
@@ -35,7 +35,7 @@ class MetadataSnapshot:
 
     @property
     def controller(self) -> UpdateMetadataBroker | None:
-        """Where the controller is, if it is known and alive."""
+        """The active controller, if it is known and alive."""
         return self.brokers.get(self.controller_id)
 
 
@@ -113,7 +113,7 @@ def _only_named(
 
 
 def _is_older(row: UpdateMetadataPartition, known: UpdateMetadataPartition | None) -> bool:
-    """Whether a late request must not undo what a newer one said (Kafka does not ask)."""
+    """Whether a row is older than the cached one (Kafka does not check)."""
     return known is not None and (row.leader_epoch, row.partition_epoch) < (
         known.leader_epoch,
         known.partition_epoch,

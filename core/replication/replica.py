@@ -1,4 +1,4 @@
-"""What a leader knows of one follower: how far it got, and when it last had everything.
+"""What a leader knows of one follower: its position, and when it was last caught up.
 
 Mirrors ``kafka.cluster.Replica``.
 """
@@ -15,9 +15,9 @@ NEVER_MS = -(2**62)  # a monotonic clock may start at 0: "never" must be longer 
 
 @dataclass(slots=True)
 class LastFetch:
-    """When a follower fetched last in a session, shared by all partitions it has nothing to say of.
+    """When a follower last fetched in a session; shared by the partitions it did not list.
 
-    One assignment then stands for a fetch of each of them.
+    One assignment then counts as a fetch of each of them.
     """
 
     at_ms: int
@@ -37,14 +37,14 @@ class Replica:
 
     log_end_offset: int = UNKNOWN_OFFSET
     log_start_offset: int = UNKNOWN_OFFSET
-    broker_epoch: int = UNKNOWN_BROKER_EPOCH  # the life of the broker that fetched last (KIP-903)
+    broker_epoch: int = UNKNOWN_BROKER_EPOCH  # of the broker at its last fetch (KIP-903)
     last_caught_up_ms: int = NEVER_MS
     last_fetch_ms: int = NEVER_MS
     last_fetch_leader_end_offset: int = 0
     silent_fetch: LastFetch | None = None
 
     def on_leader_epoch(self, leader_end_offset: int, now_ms: int, *, is_in_isr: bool) -> None:
-        """Begin a leader epoch: members of the ISR have a whole lag limit to show themselves."""
+        """Begin a leader epoch: members of the ISR have a whole lag limit to fetch."""
         self.last_caught_up_ms = now_ms if is_in_isr else NEVER_MS
         self.last_fetch_ms = now_ms
         self.last_fetch_leader_end_offset = leader_end_offset
@@ -59,7 +59,7 @@ class Replica:
         now_ms: int,
         session: LastFetch | None = None,
     ) -> bool:
-        """Take a fetch; ``leader_end_offset`` is the one before the read. True if it got on.
+        """Take a fetch; ``leader_end_offset`` is the one before the read. True if it moved.
 
         Until it is listed again, every fetch in ``session`` counts as this one.
         """
@@ -78,14 +78,14 @@ class Replica:
         return is_elsewhere
 
     def caught_up_ms(self) -> int:
-        """Return when it last had everything, fetches that did not list the partition included."""
+        """Return when it was last caught up, also by fetches that did not list the partition."""
         silent = self.silent_fetch
         if silent is None or self.log_end_offset < self.last_fetch_leader_end_offset:
             return self.last_caught_up_ms
         return max(self.last_caught_up_ms, silent.at_ms)
 
     def end_silence(self) -> None:
-        """Let further fetches of the session say nothing about this partition."""
+        """Stop counting fetches of the session that do not list this partition."""
         if self.silent_fetch is not None:
             self.last_caught_up_ms = self.caught_up_ms()
             self.last_fetch_ms = max(self.last_fetch_ms, self.silent_fetch.at_ms)

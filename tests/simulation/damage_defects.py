@@ -77,7 +77,7 @@ def last_copies_go_out_of_service() -> Any:
     def as_one_of_many(self: AllPartitions, name: Any, error: Any) -> Errors:
         partition = self.by_topic_partition.get(name)
         if partition is not None and partition.role is not Role.OFFLINE:
-            self._logs.condemn(name, str(error))
+            self._logs.mark_damaged(name, str(error))
         return on_damaged(self, name, error)
 
     return patch.object(AllPartitions, "on_damaged", as_one_of_many)

@@ -144,12 +144,12 @@ class Disk(MemoryLogs):
         return "none" if log is None else log.topic_id
 
     @past_all_guards
-    def condemn(self, topic_partition: TopicPartition, reason: str) -> None:
+    def mark_damaged(self, topic_partition: TopicPartition, reason: str) -> None:
         """Take a log out of use, and tell."""
         log = self.get(topic_partition)
         if log is not None:
             self.observer.on_condemned(self.broker_id, log)
-            super().condemn(topic_partition, reason)
+            super().mark_damaged(topic_partition, reason)
             self.on_condemned()
 
     @past_all_guards

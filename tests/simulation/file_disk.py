@@ -106,12 +106,12 @@ class FileDisk(LogManager):
     # --- what is done to logs ---
 
     @past_all_guards
-    def condemn(self, topic_partition: TopicPartition, reason: str) -> None:
+    def mark_damaged(self, topic_partition: TopicPartition, reason: str) -> None:
         """Take a log out of use, and tell."""
         log = self.get(topic_partition)
         if log is not None:
             self.observer.on_condemned(self.broker_id, log)
-            super().condemn(topic_partition, reason)
+            super().mark_damaged(topic_partition, reason)
 
     def get_or_create(
         self, topic_partition: TopicPartition, topic_id: TopicId | None, *, is_new: bool

@@ -172,7 +172,7 @@ def test_a_directory_with_a_damaged_log_that_was_not_flushed_was_not_closed_clea
 ):
     log = log_of(logs)
     assert log.recovery_point < log.log_end_offset
-    logs.condemn(T0, "damaged")
+    logs.mark_damaged(T0, "damaged")
     logs.close(is_clean=True)
     assert not (two.directories[0] / ".kafka_cleanshutdown").exists()
     assert (two.directories[1] / ".kafka_cleanshutdown").exists()

@@ -120,7 +120,7 @@ def test_a_log_that_was_set_aside_is_used_again_for_the_same_topic(
 
 def test_a_damaged_log_that_was_set_aside_is_not_used_again(logs: LogManager, disk_log: UnifiedLog):
     fill(disk_log, 8)
-    logs.condemn(T0, "bits flipped")
+    logs.mark_damaged(T0, "bits flipped")
     logs.set_aside(T0)
     assert create(logs).log_end_offset == 0
     assert len(logs.strays) == 1

@@ -278,7 +278,7 @@ def test_a_condemned_log_is_told_of_once(
 ):
     fill(create(logs), 7)
     for _ in range(2):
-        logs.condemn(T0, "at 3: its CRC does not match")
+        logs.mark_damaged(T0, "at 3: its CRC does not match")
     assert machine.failed == machine.directories
     [line] = [r.getMessage() for r in caplog.records if r.levelname == "ERROR"]
     assert line.endswith("cannot be used: it is damaged: at 3: its CRC does not match")
@@ -326,10 +326,10 @@ def test_a_condemned_log_is_replaced_though_another_directory_failed(
     logs = two.start()
     for name in (T0, T1):
         fill(create(logs, name), 2)
-    logs.condemn(T0, "damage")
+    logs.mark_damaged(T0, "damage")
     failing = log_of(logs, T1)
     failing.directory.fail("a test")
-    logs.condemn(T1, "damage")
+    logs.mark_damaged(T1, "damage")
     assert [logs.is_damaged(name) for name in (T0, T1)] == [True, False]
     removal(logs, T0)
     assert create(logs).log_end_offset == 0

@@ -193,13 +193,13 @@ def test_damage_that_was_repaired_is_forgotten(machine: Machine, logs: LogManage
 def test_no_log_is_locked_when_damage_is_told_of(tmp_path: Path):
     told: list[DamagedRecordsError] = []
 
-    def condemn(name: object, error: DamagedRecordsError) -> None:
+    def mark_damaged(name: object, error: DamagedRecordsError) -> None:
         told.append(error)
         with ThreadPoolExecutor(1) as executor:  # a log that is locked would wait for ever
-            executor.submit(manager.condemn, T0, str(error)).result(timeout=10)
+            executor.submit(manager.mark_damaged, T0, str(error)).result(timeout=10)
 
     manager = LogManager(
-        [tmp_path / "one"], 1, defaults=THREE_A_SEGMENT, on_records_damaged=condemn
+        [tmp_path / "one"], 1, defaults=THREE_A_SEGMENT, on_records_damaged=mark_damaged
     )
     manager.open()
     log = create(manager)
@@ -248,7 +248,7 @@ WAYS_TO_GO: dict[str, Callable[[LogManager, UnifiedLog], object]] = {
     "a new begin": lambda _, log: log.truncate_fully_and_start_at(5),
     "deletion": delete_log,
     "the process ends": lambda logs, _: logs.close(is_clean=True),
-    "condemned": lambda logs, _: logs.condemn(T0, "damage"),
+    "condemned": lambda logs, _: logs.mark_damaged(T0, "damage"),
 }
 
 

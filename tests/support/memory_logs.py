@@ -399,19 +399,19 @@ class MemoryLogs(NotesInMemory):
         if not self.is_offline(topic_partition) or self.is_damaged(topic_partition):
             self._remove(topic_partition)
 
-    def condemn(self, topic_partition: TopicPartition, reason: str) -> None:
+    def mark_damaged(self, topic_partition: TopicPartition, reason: str) -> None:
         """Take a log out of use."""
         log = self._logs.get(topic_partition)
         if log is not None:
             log.is_condemned = True
 
     def is_offline(self, topic_partition: TopicPartition) -> bool:
-        """Whether the log was in a directory that failed, or is condemned."""
+        """Whether the log was in a directory that failed, or is damaged."""
         log = self._logs.get(topic_partition)
         return log is not None and (log.is_offline or log.is_condemned)
 
     def is_damaged(self, topic_partition: TopicPartition) -> bool:
-        """Whether the log is condemned, in a directory that works."""
+        """Whether the log is damaged, in a directory that works."""
         log = self._logs.get(topic_partition)
         return log is not None and log.is_condemned and not log.is_offline
 

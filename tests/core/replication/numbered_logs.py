@@ -112,7 +112,7 @@ class NumberedLogs(NotesInMemory):
         self.aside.append(topic_partition)
         self._logs.pop(topic_partition, None)
 
-    def condemn(self, topic_partition: TopicPartition, reason: str) -> None:
+    def mark_damaged(self, topic_partition: TopicPartition, reason: str) -> None:
         """Raise."""
         raise NotImplementedError("it has no records")
 

@@ -159,7 +159,7 @@ def test_a_damaged_log_is_fetched_anew_once_others_do_without_it() -> None:
 
 def test_a_log_that_was_refused_at_the_start_is_fetched_anew_at_once() -> None:
     before = filled()
-    before.logs.condemn(T0, "refused")
+    before.logs.mark_damaged(T0, "refused")
     later = RecordBroker(logs=before.logs)
     assert later.order(2, 2, isr=(2, 3), replicas=(1, 2, 3)) == {T0: Errors.NONE}
     assert later.values() == []
@@ -167,7 +167,7 @@ def test_a_log_that_was_refused_at_the_start_is_fetched_anew_at_once() -> None:
 
 def test_a_damaged_log_stays_until_the_broker_can_tell_its_own_orders_from_earlier_ones() -> None:
     before = filled()
-    before.logs.condemn(T0, "refused")
+    before.logs.mark_damaged(T0, "refused")
     later = RecordBroker(logs=before.logs)
     registered_as, later.manager.broker_epoch = later.manager.broker_epoch, UNKNOWN_BROKER_EPOCH
     assert later.order(2, 2, isr=(2, 3), replicas=(1, 2, 3)) == {T0: Errors.CORRUPT_MESSAGE}

@@ -56,7 +56,7 @@ def test_damage_goes_with_the_records_that_are_dropped(damaged: PartitionLog):
 def test_a_condemned_log_is_of_no_use(host: Host, damaged: PartitionLog):
     append(create(host, T1), b"a")
     for _ in range(2):
-        host.logs.condemn(T0, "at 7")
+        host.logs.mark_damaged(T0, "at 7")
         assert host.logs.get(T0) is None
         assert (host.logs.is_offline(T0), host.logs.is_damaged(T0)) == (True, True)
     for is_new in (True, False):
@@ -71,7 +71,7 @@ def test_a_condemned_log_is_of_no_use(host: Host, damaged: PartitionLog):
 
 
 def test_what_is_not_there_can_be_condemned(host: Host):
-    host.logs.condemn(U0, "nothing")
+    host.logs.mark_damaged(U0, "nothing")
     assert (host.logs.is_offline(U0), host.logs.is_damaged(U0)) == (False, False)
     assert create(host, U0).log_end_offset == 0
 
@@ -81,7 +81,7 @@ def test_another_log_comes_in_the_place_of_a_condemned_one(
     host: Host, damaged: PartitionLog, way: str
 ):
     host.logs.checkpoint_high_watermarks({T0: 60})
-    host.logs.condemn(T0, "at 7")
+    host.logs.mark_damaged(T0, "at 7")
     getattr(host.logs, way)(T0)
     assert (host.logs.is_offline(T0), host.logs.is_damaged(T0)) == (False, False)
     log = create(host, T0, B)
