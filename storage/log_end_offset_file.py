@@ -1,8 +1,8 @@
 """The log end offsets of a directory, recorded with every append.
 
 What a killed process wrote stays with the kernel. So a log that ends before its recorded end, on
-the same boot of the machine, lost records: its files were changed by hand. After a reboot, data that
-were not flushed are lost, perhaps this file as well.
+the same boot of the machine, lost records: its files were changed by hand. After a reboot, data
+that were not flushed are lost, perhaps this file as well.
 
 An entry is 24 bytes, a digest of the log's name and an offset. Nothing here is flushed.
 """

@@ -71,12 +71,12 @@ class LogManager:
         self._lock = threading.RLock()  # over which logs there are; taken before that of a log
         self._homes: dict[TopicPartition, DirectoryLogs] = {}
         self._removed: dict[TopicPartition, None] = {}  # while a directory was offline
-        self._verification = SegmentScrubber(self._usable_logs, wall_clock_ms, on_records_damaged)
+        self._scrubber = SegmentScrubber(self._usable_logs, wall_clock_ms, on_records_damaged)
         settings = LogSettings(
             self._config_of,
             wall_clock_ms,
             self._log_damaged,
-            self._verification.prefer,
+            self._scrubber.prefer,
             recovery_threads,
             make_log,
         )
@@ -410,7 +410,7 @@ class LogManager:
 
         Cheap when there is nothing to do. Damage is told to ``on_records_damaged``.
         """
-        return self._verification.run(max_bytes)
+        return self._scrubber.run(max_bytes)
 
     def checkpoint_recovery_points(self) -> None:
         """Note up to where the logs are on the disk."""

@@ -1,8 +1,8 @@
 """Whether the whole file of a segment is known to be sound, and when to check it again.
 
 A disk may corrupt bytes long after they were written. So a file counts as sound from when all of
-its batches were checked until it is written to, which its modification time shows. It is also checked
-again in the background from time to time.
+its batches were checked until it is written to, which its modification time shows. It is also
+checked again in the background from time to time.
 """
 
 from __future__ import annotations

@@ -109,6 +109,16 @@ class LeaderPartitions:
     def start_leading(self, partition: Partition, now_ms: int) -> None:
         """Add a partition that has just become a leader here."""
         self._led[partition.topic_partition] = partition
+        log.debug(
+            "[Partition %s broker=%d] Leader starts at leader epoch %d from offset %s with high"
+            " watermark %d, ISR %s",
+            partition.topic_partition,
+            self._broker_id,
+            partition.leader_epoch,
+            partition.leader_epoch_start_offset,
+            partition.high_watermark,
+            partition.isr,
+        )
         self._on_leadership(partition.topic_partition)
         self._advance_high_watermark(partition, now_ms)
         if partition.is_recovering:
@@ -244,8 +254,18 @@ class LeaderPartitions:
             LeaderRecoveryState.RECOVERED,
             partition.partition_epoch,
         )
-        if self._proposals.submit(row):
-            partition.proposal = row
+        if not self._proposals.submit(row):
+            return
+        partition.proposal = row
+        if isr != partition.isr:
+            log.debug(
+                "[Partition %s broker=%d] %s ISR from %s to %s",
+                partition.topic_partition,
+                self._broker_id,
+                "Shrinking" if len(isr) < len(partition.isr) else "Expanding",
+                partition.isr,
+                isr,
+            )
 
     def _is_eligible(self, replica: BrokerId, follower: Replica) -> bool:
         """Whether a follower is registered, with the broker epoch that it fetched with."""
