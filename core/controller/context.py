@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
+from typing import Any
 
 from regent.core.controller.states import PartitionState, ReplicaState
 from regent.core.errors import RegentError
@@ -33,7 +34,7 @@ class IllegalStateError(RegentError):
     """Two facts that cannot both be true; only a defect of ours gets here."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Partition:
     """All that is known of one partition."""
 
@@ -503,3 +504,56 @@ class ControllerContext:
         )
         self.preferred_replica_imbalance_count += counts - record.counts_as_imbalanced
         record.counts_as_imbalanced = counts
+
+    # --- checking the indexes ---
+
+    def validate(self) -> None:
+        """Compare every index with what it indexes; the tests call this after every event.
+
+        Raises ``IllegalStateError``, which names the index and the first difference.
+        """
+        records = [r for partitions in self._topics.values() for r in partitions.values()]
+        _compare("partitions", self._partitions, {r.topic_partition: r for r in records})
+        _compare("topic ids", self._topic_names, {i: t for t, i in self._topic_ids.items()})
+        by_broker = _grouped((b, r) for r in records for b in r.assignment.replicas)
+        _compare("partitions by broker", _occupied(self._by_broker), by_broker)
+        led = [(r.leadership.leader_and_isr.leader, r) for r in records if r.leadership]
+        _compare("partitions by leader", _occupied(self._by_leader), _grouped(led))
+        wanting = ((r.state, r) for r in records if r.state in _INDEXED_STATES)
+        _compare("partitions by state", _occupied(self._by_state), _grouped(wanting))
+        offline = self._by_state[PartitionState.OFFLINE]
+        started, deleted = self.topics_with_deletion_started, self.topics_to_be_deleted
+        counted = sum(tp.topic not in started for tp in offline)
+        _compare("offline partitions", self.offline_partition_count, counted)
+        imbalanced = {
+            r.topic_partition: r.is_preferred_leader_imbalanced
+            and r.topic_partition.topic not in deleted
+            for r in records
+        }
+        marked = {r.topic_partition: r.counts_as_imbalanced for r in records}
+        _compare("imbalanced partitions", marked, imbalanced)
+        total = self.preferred_replica_imbalance_count
+        _compare("imbalanced partitions in all", total, sum(imbalanced.values()))
+        for name, found in (
+            ("partitions being reassigned", self.partitions_being_reassigned),
+            ("leaders that lost records", self._undeposed),
+            ("restarted replicas", self.restarted_replicas),
+        ):
+            _compare(f"{name} that are unknown", set(found) - self._partitions.keys(), set())
+        _compare("deletions begun that nobody asked for", started - deleted, set())
+
+
+def _grouped(pairs: Iterable[tuple[object, _Partition]]) -> dict[object, dict[object, object]]:
+    groups: dict[object, dict[object, object]] = {}
+    for key, record in pairs:
+        groups.setdefault(key, {})[record.topic_partition] = record
+    return groups
+
+
+def _occupied(index: Mapping[Any, Mapping[TopicPartition, _Partition]]) -> dict[object, object]:
+    return {key: partitions for key, partitions in index.items() if partitions}
+
+
+def _compare(what: str, kept: object, expected: object) -> None:
+    if kept != expected:
+        raise IllegalStateError(f"{what}: the index has {kept!r} instead of {expected!r}")

@@ -273,7 +273,9 @@ class SimulatedBroker:
 
     def handle(self, event: ControllerEvent) -> list[fx.Effect]:
         """Have the controller handle an event; return what is to be done."""
-        return self.controller.handle(event, self.now_ms)
+        effects = self.controller.handle(event, self.now_ms)
+        self.controller.context.validate()
+        return effects
 
     def notice_expiry(self) -> None:
         """Do what the session keeper does: have the controller resign, then open a session."""

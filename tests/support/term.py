@@ -308,8 +308,10 @@ class Candidate:
         )
 
     def handle(self, event: ControllerEvent) -> list[Effect]:
-        """Process one event."""
-        return self.controller.handle(event, self.now_ms)
+        """Process one event; the controller's indexes agree with what they index afterwards."""
+        effects = self.controller.handle(event, self.now_ms)
+        self.controller.context.validate()
+        return effects
 
     def start(self) -> list[Effect]:
         """Register and stand for election."""

@@ -357,3 +357,39 @@ def test_indexes_and_counters_are_what_a_scan_would_find(seed: int) -> None:
     for topic in "ABC":
         context.remove_topic(topic)
     assert context.offline_partition_count == context.preferred_replica_imbalance_count == 0
+
+
+# --- validation -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("index", "named"),
+    [
+        ("_by_leader", "partitions by leader"),
+        ("_by_broker", "partitions by broker"),
+        ("_by_state", "partitions by state"),
+        ("_partitions", "partitions"),
+    ],
+)
+def test_a_forgotten_entry_of_an_index_is_found(
+    context: ControllerContext, index: str, named: str
+) -> None:
+    assign(context, A0, 1, 2)
+    lead(context, A0, 2, 1, 2)
+    context.put_partition_state(A0, PartitionState.OFFLINE)
+    context.validate()
+
+    entries = getattr(context, index)
+    for entry in [entries] if index == "_partitions" else entries.values():
+        entry.pop(A0, None)
+
+    with pytest.raises(IllegalStateError, match=f"^{named}: the index has"):
+        context.validate()
+
+
+@pytest.mark.parametrize("count", ["offline_partition_count", "preferred_replica_imbalance_count"])
+def test_a_count_that_is_wrong_is_found(context: ControllerContext, count: str) -> None:
+    setattr(context, count, 1)
+
+    with pytest.raises(IllegalStateError, match="has 1 instead of 0"):
+        context.validate()
