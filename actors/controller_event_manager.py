@@ -206,7 +206,15 @@ class ControllerEventManager(RegentActor):
         # Of the term that ended, if this event ended it.
         epoch = changes.controller_epoch if changes else self.controller.context.epoch
         self._journal.record(
-            HandledEvent(event, epoch, now_ms, self.queue_ms, handling_ms, changes)
+            HandledEvent(
+                event,
+                epoch,
+                now_ms,
+                self.queue_ms,
+                handling_ms,
+                changes,
+                self.controller.context.event_id,
+            )
         )
 
     def _as_event(

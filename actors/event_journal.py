@@ -2,7 +2,8 @@
 
 A line has ``ts_ms`` (wall clock), ``broker_id``, ``controller_epoch``, ``event_id`` (ascending
 within one run of the process), ``event``, ``cause``, ``queue_ms``, ``handling_ms`` and ``changes``
-(a list of sentences; of a large change the first few and how many more there are). The answer of a
+(a list of sentences; of a large change the first few and how many more there are). Control requests
+carry the event, and the logs of brokers name it: ``<controller epoch>-<event id>``. The answer of a
 broker has ``answered_ms`` as well: the time from the first attempt to deliver the request.
 """
 
@@ -11,7 +12,6 @@ from __future__ import annotations
 import logging
 import os
 from dataclasses import dataclass
-from itertools import count
 from pathlib import Path
 from typing import IO, Protocol
 
@@ -58,6 +58,7 @@ class HandledEvent:
     queue_ms: float
     handling_ms: float
     changes: RecordChanges | None
+    event_id: int = 0
 
 
 class EventJournal(Protocol):
@@ -74,7 +75,6 @@ class EventJournalFile:
     def __init__(self, path: Path, broker_id: BrokerId) -> None:
         self._path = path
         self._broker_id = broker_id
-        self._event_ids = count(1)
         self._file: IO[bytes] | None = None
         self._is_failing = False
 
@@ -84,7 +84,7 @@ class EventJournalFile:
             "ts_ms": handled.now_ms,
             "broker_id": self._broker_id,
             "controller_epoch": handled.controller_epoch,
-            "event_id": next(self._event_ids),
+            "event_id": handled.event_id,
             "event": type(handled.event).__name__,
             "cause": cause_of(handled.event),
             "queue_ms": round(handled.queue_ms, 3),

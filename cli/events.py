@@ -29,10 +29,8 @@ _MAX_LINE_BYTES: Final = 4 * 1024 * 1024
 _POLL_S: Final = 0.2
 _CONTEXT: Final = 10  # events shown before those to come, as by tail -f
 
-_LINE: Final = "{:23}  {:>6}  {:>5}  {:40}  {:33}  {:>9}  {:>11}"
-_HEADER: Final = _LINE.format(
-    "TIME", "BROKER", "EPOCH", "EVENT", "CAUSE", "QUEUE-MS", "HANDLING-MS"
-)
+_LINE: Final = "{:23}  {:>6}  {:>9}  {:40}  {:33}  {:>9}  {:>11}"
+_HEADER: Final = _LINE.format("TIME", "BROKER", "ID", "EVENT", "CAUSE", "QUEUE-MS", "HANDLING-MS")
 _CHANGE: Final = "    "  # a change stands below its event
 
 
@@ -231,9 +229,11 @@ def _ts_ms(event: Event) -> int:
 def _rows(event: Event) -> str:
     fields = event.fields
     moment = datetime.fromtimestamp(event.ts_ms / 1000)
-    names = ("broker_id", "controller_epoch", "event", "cause", "queue_ms", "handling_ms")
+    names = ("event", "cause", "queue_ms", "handling_ms")
     row = _LINE.format(
         f"{moment:%Y-%m-%d %H:%M:%S}.{event.ts_ms % 1000:03}",
+        str(fields.get("broker_id", "-")),
+        f"{fields.get('controller_epoch', '')}-{fields.get('event_id', '')}",
         *(str(fields.get(name, "-")) for name in names),
     )
     changes = fields.get("changes")

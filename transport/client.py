@@ -260,7 +260,7 @@ class RequestClient:
             codec.API_VERSION,
             correlation_id,
             self._client_id,
-            *(() if control is None else control[:3]),
+            *(() if control is None else (*control[:3], control.event_id)),
         )
         frames = (b"", codec.encode_request_header(header), *body.frames)
         try:

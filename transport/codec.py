@@ -136,6 +136,9 @@ CONTROL_REQUESTS: Final[Mapping[int, type[ControlRequest]]] = {
 }
 
 
+_FIELDS_WITHOUT_EVENT_ID: Final = 8  # in the headers of 0.1, which are still understood
+
+
 class RequestHeader(NamedTuple):
     """The header of a request as it is on the wire, field by field."""
 
@@ -147,13 +150,19 @@ class RequestHeader(NamedTuple):
     controller_id: BrokerId | None = None
     controller_epoch: int | None = None
     broker_epoch: int | None = None
+    event_id: int | None = None
 
     @property
     def control_header(self) -> ControlHeader | None:
         """The sending controller and its epochs; ``None`` when the sender is not a controller."""
         if self.controller_id is None or self.controller_epoch is None or self.broker_epoch is None:
             return None
-        return ControlHeader(self.controller_id, self.controller_epoch, self.broker_epoch)
+        return ControlHeader(
+            self.controller_id,
+            self.controller_epoch,
+            self.broker_epoch,
+            event_id=self.event_id or 0,
+        )
 
 
 class ReplyHeader(NamedTuple):
@@ -261,7 +270,10 @@ def encode_request_header(header: RequestHeader) -> bytes:
 
 def decode_request_header(data: RecordBytes) -> RequestHeader:
     """Return the header of a request, whatever its versions and api key; raises BadDataError."""
-    header = _decode_request_header(_unpack_header(data))
+    fields = _unpack_header(data)
+    if isinstance(fields, tuple) and len(fields) == _FIELDS_WITHOUT_EVENT_ID:
+        fields = (*fields, None)
+    header = _decode_request_header(fields)
     control = (header.controller_id, header.controller_epoch, header.broker_epoch)
     if None in control and control != (None, None, None):
         raise BadDataError("RequestHeader: controller id and epochs come all three or not at all")

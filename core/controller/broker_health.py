@@ -89,7 +89,12 @@ class BrokerHealth:
         epoch = self._context.epoch
         for broker_id, registration in sorted(self._context.registrations.items()):
             if self._missed.get(broker_id, 0) <= LOOKS:  # else it has enough to answer already
-                header = ControlHeader(self._term.broker_id, epoch, registration.broker_epoch)
+                header = ControlHeader(
+                    self._term.broker_id,
+                    epoch,
+                    registration.broker_epoch,
+                    event_id=self._context.event_id,
+                )
                 self._term.outbox.add(SendControlRequest(broker_id, header, _PROBE))
         after_ms = max(self._term.settings.broker_answer_timeout_ms // LOOKS, 1)
         self._term.outbox.add(ScheduleEvent(after_ms, CheckBrokers(epoch)))

@@ -67,10 +67,11 @@ _INDEXED_STATES = (PartitionState.NEW, PartitionState.OFFLINE)
 
 
 class ControllerContext:
-    """The controller's memory. ``reset`` forgets all of it but ``stats``."""
+    """The controller's memory. ``reset`` forgets all but ``stats`` and ``event_id``."""
 
     def __init__(self) -> None:
         self.stats = ControllerStats()
+        self.event_id = 0  # of the event that is being handled; grows while the process lives
         self.reset()
 
     def reset(self) -> None:

@@ -178,6 +178,7 @@ class Controller:
         ``now_ms`` is wall-clock time, written into znodes and never compared with another's.
         """
         epoch = self.context.epoch
+        self.context.event_id += 1
         try:
             self._dispatch(event, now_ms)
             if self._is_active:

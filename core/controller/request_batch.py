@@ -171,7 +171,10 @@ class ControlRequestBatch:
             SendControlRequest(
                 broker_id,
                 ControlHeader(
-                    self._controller_id, self._context.epoch, registered[broker_id].broker_epoch
+                    self._controller_id,
+                    self._context.epoch,
+                    registered[broker_id].broker_epoch,
+                    event_id=self._context.event_id,
                 ),
                 request,
             )
@@ -245,9 +248,12 @@ class ControlRequestBatch:
                 )
                 requests.append((broker_id, request))
             state_change_log.info(
-                "[Controller id=%d epoch=%d] LeaderAndIsr %s to broker %d: %d partitions",
+                "[Controller id=%d epoch=%d] event %d-%d: LeaderAndIsr %s to broker %d:"
+                " %d partitions",
                 self._controller_id,
                 self._context.epoch,
+                self._context.epoch,
+                self._context.event_id,
                 type.name,
                 broker_id,
                 len(rows),
@@ -281,9 +287,11 @@ class ControlRequestBatch:
             for part, topics in enumerate(parts)
         ]
         state_change_log.info(
-            "[Controller id=%d epoch=%d] UpdateMetadata to brokers %s: %d partitions",
+            "[Controller id=%d epoch=%d] event %d-%d: UpdateMetadata to brokers %s: %d partitions",
             self._controller_id,
             self._context.epoch,
+            self._context.epoch,
+            self._context.event_id,
             targets,
             len(rows),
         )
@@ -307,9 +315,11 @@ class ControlRequestBatch:
                 )
                 requests.append((broker_id, request))
             state_change_log.info(
-                "[Controller id=%d epoch=%d] StopReplica to broker %d: %d partitions",
+                "[Controller id=%d epoch=%d] event %d-%d: StopReplica to broker %d: %d partitions",
                 self._controller_id,
                 self._context.epoch,
+                self._context.epoch,
+                self._context.event_id,
                 broker_id,
                 len(rows),
             )

@@ -17,17 +17,23 @@ TopicId: TypeAlias = str
 
 
 class ControlHeader(NamedTuple):
-    """Who commands, and which incarnation of the receiver is meant.
+    """The sending controller, the registration of the receiver that is meant, and the cause.
 
-    ``sequence`` grows with every attempt of a controller to deliver something, so that a late copy
-    of an earlier attempt is known for one; 0 when nobody can tell. It is not on the wire: there it
-    is the correlation id.
+    ``sequence`` grows with every attempt of a controller to deliver a request, so that a receiver
+    recognises a late copy of an earlier attempt; 0: unknown. It is not on the wire: there it is the
+    correlation id. ``event_id`` is the number of the controller event that caused the request.
     """
 
     controller_id: BrokerId
     controller_epoch: int
     broker_epoch: int  # the receiver's, as the controller knows it; -1 = unknown
     sequence: int = 0
+    event_id: int = 0
+
+    @property
+    def cause(self) -> str:
+        """The event in logs and in the journal: ``<controller epoch>-<event id>``."""
+        return f"{self.controller_epoch}-{self.event_id}"
 
 
 class LeaderAndIsrType(IntEnum):

@@ -102,6 +102,7 @@ class ControlRequestHandler:
         self._fetcher = fetcher
         self._replacement = replacement
         self._suspects = suspects
+        self._cause = ""  # of the request in work, for the log
 
     def handle(
         self, header: ControlHeader, request: ControlRequest, now_ms: int
@@ -113,12 +114,12 @@ class ControlRequestHandler:
         refused = self._check_epochs(header)
         if refused is not Errors.NONE:
             log.warning(
-                "[Broker id=%d epoch=%d] Ignoring %s of controller %d with epoch %d: %s",
+                "[Broker id=%d epoch=%d] event %s: Ignoring %s of controller %d: %s",
                 self._broker_id,
                 self.broker_epoch,
+                header.cause,
                 type(request).__name__,
                 header.controller_id,
-                header.controller_epoch,
                 refused.name,
             )
             is_above = self._is_deposed(header)
@@ -126,6 +127,7 @@ class ControlRequestHandler:
         self._note_controller(header)
         self._sequence = header.sequence or self._sequence
         self._requested_in = (header.controller_epoch, header.broker_epoch)
+        self._cause = header.cause
         match request:
             case LeaderAndIsrRequest():
                 return (yield from self._become_leader_or_follower(header, request, now_ms))
@@ -477,9 +479,10 @@ class ControlRequestHandler:
         refused = [error for error in errors if error.error_code is not Errors.NONE]
         first = refused[0] if refused else None
         log.info(
-            "[Broker id=%d epoch=%d] %s %d of %d partitions%s",
+            "[Broker id=%d epoch=%d] event %s: %s %d of %d partitions%s",
             self._broker_id,
             self.broker_epoch,
+            self._cause,
             done,
             len(errors) - len(refused),
             len(errors),

@@ -47,8 +47,10 @@ def record(
     *,
     now_ms: int = 1000,
     changes: RecordChanges | None = None,
+    event_id: int = 1,
 ) -> None:
-    journal.record(HandledEvent(event or events.Startup(), 7, now_ms, 0.12345, 2.0, changes))
+    handled = HandledEvent(event or events.Startup(), 7, now_ms, 0.12345, 2.0, changes, event_id)
+    journal.record(handled)
 
 
 def lines(path: Path) -> list[dict[str, Any]]:
@@ -79,11 +81,11 @@ def test_an_answer_tells_how_long_it_took(journal: EventJournalFile, path: Path)
     assert lines(path)[0]["answered_ms"] == 12.346
 
 
-def test_events_are_numbered_and_there_to_read_at_once(
+def test_events_have_their_numbers_and_are_there_to_read_at_once(
     journal: EventJournalFile, path: Path
 ) -> None:
     for number in (1, 2, 3):
-        record(journal, now_ms=number)
+        record(journal, now_ms=number, event_id=number)
         assert [line["event_id"] for line in lines(path)] == list(range(1, number + 1))
     assert lines(path)[0]["changes"] == []
 
@@ -133,7 +135,7 @@ def test_a_disk_that_fails_costs_lines_and_is_reported_once(
         f"{path}: events are not recorded: No such file or directory"
     ]
     path.parent.mkdir()
-    record(journal)
+    record(journal, event_id=3)
     journal.close()
     assert [line["event_id"] for line in lines(path)] == [3]
 

@@ -67,18 +67,19 @@ def test_json_lines_are_passed_through_as_they_are(tmp_path: Path) -> None:
 
 
 def test_a_table_has_a_row_an_event(tmp_path: Path) -> None:
-    append(tmp_path, 0, event(1_700_000_000_123, changes=["t-0: leader 0", "and 3 more"]))
+    moment = 1_700_000_000_123
+    append(tmp_path, 0, event(moment, event_id=17, changes=["t-0: leader 0", "and 3 more"]))
     append(tmp_path, 1, {"ts_ms": 1_700_000_000_124})
 
     header, first, change, more, second = events(tmp_path).stdout.splitlines()
 
     assert header.split() == [
-        *("TIME", "BROKER", "EPOCH", "EVENT", "CAUSE", "QUEUE-MS", "HANDLING-MS")
+        *("TIME", "BROKER", "ID", "EVENT", "CAUSE", "QUEUE-MS", "HANDLING-MS")
     ]
     assert first.split()[1].endswith(".123")
-    assert first.split()[2:8] == ["0", "1", "TopicChange", "/brokers/topics", "0.5", "1.25"]
+    assert first.split()[2:8] == ["0", "1-17", "TopicChange", "/brokers/topics", "0.5", "1.25"]
     assert (change, more) == ("    t-0: leader 0", "    and 3 more")
-    assert second.split()[2:] == ["-", "-", "-", "-", "-", "-"]
+    assert second.split()[2:] == ["-"] * 6
 
 
 def test_the_table_leaves_out_answers_that_changed_nothing_unless_asked(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 from pathlib import Path
 
@@ -87,6 +88,16 @@ def test_a_killed_controller_is_replaced_at_once_and_rejoins(cluster: RegentClus
     assert elected is not None
     assert bumped is not None
     assert elected.stat.czxid == bumped.stat.mzxid, "one transaction"
+    (failover,) = [
+        line
+        for journal in cluster.data_dir.glob("broker-*/events.jsonl")
+        for line in map(json.loads, journal.read_text().splitlines())
+        if line["controller_epoch"] == epoch + 1 and line["event"] == "Reelect"
+    ]
+    cause = f"event {epoch + 1}-{failover['event_id']}: "
+    for broker in others:
+        log = (cluster.data_dir / f"broker-{broker}" / "broker.log").read_text()
+        assert f"{cause}LeaderAndIsr FULL" in log, "one grep follows an event to what it caused"
     cluster.start_broker(killed)
     again = cluster.broker_epoch(killed)
     assert again is not None

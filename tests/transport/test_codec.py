@@ -155,16 +155,23 @@ def test_the_bytes_of_a_message_do_not_change(api_key: ApiKey, message: Any, gol
 
 
 def test_a_request_header_is_the_documented_array() -> None:
-    header = RequestHeader(1, 4, 0, 77, "c", 2, 5, -1)
-    assert msgpack.unpackb(encode_request_header(header)) == [1, 4, 0, 77, "c", 2, 5, -1]
+    header = RequestHeader(1, 4, 0, 77, "c", 2, 5, -1, 12)
+    assert msgpack.unpackb(encode_request_header(header)) == [1, 4, 0, 77, "c", 2, 5, -1, 12]
     assert decode_request_header(encode_request_header(header)) == header
-    assert header.control_header == ControlHeader(2, 5, -1)
+    assert header.control_header == ControlHeader(2, 5, -1, event_id=12)
+    assert header.control_header.cause == "5-12"
 
 
 def test_a_request_header_without_a_controller_ends_in_nils() -> None:
     header = RequestHeader(1, 1001, 0, 77, "c")
-    assert msgpack.unpackb(encode_request_header(header)) == [1, 1001, 0, 77, "c", None, None, None]
+    fields = [1, 1001, 0, 77, "c", None, None, None, None]
+    assert msgpack.unpackb(encode_request_header(header)) == fields
     assert header.control_header is None
+
+
+def test_a_request_header_without_an_event_is_understood() -> None:
+    data = msgpack.packb([1, 4, 0, 77, "c", 1, 7, 30])
+    assert decode_request_header(data).control_header == ControlHeader(1, 7, 30)
 
 
 def test_a_reply_header_is_the_documented_array() -> None:
