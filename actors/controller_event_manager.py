@@ -51,7 +51,7 @@ class ControllerListener:
         """Learn why this broker must end."""
 
     def on_role_changed(self, is_active: bool, controller_epoch: int) -> None:
-        """Learn whether this broker rules."""
+        """Learn whether this broker is the active controller."""
 
 
 class ControllerView(NamedTuple):
@@ -144,7 +144,7 @@ class ControllerEventManager(RegentActor):
     def on_unexpected_error(self, message: object, error: Exception) -> None:
         """Let another broker try, before anything else is handled: our state may be half changed.
 
-        Resigning is not queued, lest what waits meets that state, or the queue be full.
+        Resigning is not queued: queued events must not meet that state, and the queue may be full.
         """
         super().on_unexpected_error(message, error)
         if self.actor_stopped.is_set():
@@ -152,7 +152,7 @@ class ControllerEventManager(RegentActor):
         try:
             self.handle(resignation(message, error), None)
         except Exception:
-            # Stop ruling all the same. /controller is still ours: the next election deletes it.
+            # Resign in memory only. /controller is still ours: the next election deletes it.
             logger.exception("%s: resigning failed", self.name)
             self._perform(self.controller.handle(events.Expire(), time.time_ns() // 1_000_000))
             self._tell_later(events.Reelect())

@@ -1,4 +1,4 @@
-"""A lock that goes to whoever has waited longest, but to one thread before all others.
+"""A lock that goes to the thread that waited longest, but to one thread before all others.
 
 ``threading.Lock`` promises nothing of the kind: a thread that takes it again and again, as one that
 serves producers does, may keep an order of the controller waiting for a second. And where each of

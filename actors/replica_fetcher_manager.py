@@ -71,9 +71,9 @@ class ReplicaFetcherManager:
         return self._fetchers.copy()
 
     def update(self) -> None:
-        """Start, stop and wake fetchers after a controller's orders.
+        """Start, stop and wake fetchers after a control request.
 
-        A leader with another endpoint is another process: it gets another fetcher.
+        A leader with another endpoint is another process and gets another fetcher.
         """
         if self._is_closed:
             return
@@ -87,7 +87,7 @@ class ReplicaFetcherManager:
                 self._fetchers[leader] = self._start(leader, endpoint)
 
     def close(self) -> None:
-        """Fetch from nobody any more."""
+        """Stop all fetchers."""
         self._is_closed = True
         self._stop(list(self._fetchers))
 

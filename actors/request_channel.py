@@ -26,7 +26,7 @@ class RequestChannel(Protocol[R_contra]):
 
 
 class ChannelToCurrent(Generic[R_contra]):
-    """One connection, to whoever is to be asked at the moment: a controller, say.
+    """One connection to the present receiver, for example the active controller.
 
     ``open_channel`` connects to an endpoint, on the thread that uses it.
     """

@@ -84,7 +84,7 @@ def give_answer(incoming: IncomingRequest, answer: Any) -> None:
 
 
 def controller_client_id(broker_id: BrokerId) -> str:
-    """Return the name under which a controller sends its orders."""
+    """Return the client id under which a controller sends its requests."""
     return f"controller-{broker_id}"
 
 

@@ -104,7 +104,7 @@ class RegentActor(ThreadingActor):
     def _actor_loop_setup(self) -> None:
         try:
             self.on_start()
-        except BaseException as error:  # noqa: BLE001 - start_actor raises it to whoever starts us
+        except BaseException as error:  # noqa: BLE001 - start_actor raises it to its caller
             failure = self.start_error = self._as_exception("on_start", error)
             self._handle_failure(type(failure), failure, failure.__traceback__)
         self.activity.end()

@@ -9,7 +9,7 @@ from regent.actors.scheduler import Handle, Scheduler
 
 
 def monotonic_ms() -> int:
-    """Return the time as the machines of replication are told it: it never goes back."""
+    """Return the monotonic time in milliseconds."""
     return monotonic_ns() // 1_000_000
 
 
@@ -30,12 +30,12 @@ class OneShotTimer:
         return self._handle is not None and monotonic() < self._handle.due
 
     def set(self, after_ms: float) -> None:
-        """Fire in ``after_ms``, and not when it was to fire before."""
+        """Fire in ``after_ms``, instead of at an earlier set time."""
         self.cancel()
         self._handle = self._scheduler.schedule(after_ms, self._callback)
 
     def cancel(self) -> None:
-        """Do not fire; it may be just about to, though."""
+        """Do not fire. A callback that has begun is not stopped."""
         handle, self._handle = self._handle, None
         if handle is not None:
             self._scheduler.cancel(handle)

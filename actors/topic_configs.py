@@ -46,7 +46,7 @@ class TopicConfigs:
         self._static_defaults = defaults
         self._defaults = defaults
         self._overrides: dict[str, Mapping[str, str]] = {}
-        # From reading to applying: who has read what is old by now must not be the last to apply.
+        # Held from reading to applying: a thread that read older values must not apply them last.
         self._lock = threading.Lock()
 
     @property

@@ -400,7 +400,7 @@ class BrokerProcess(ControllerListener):
         return self._controller.expire()
 
     def _on_log_directory_failed(self) -> None:
-        with suppress(ActorDeadError, InboxFullError):  # who is ordered to use it finds out as well
+        with suppress(ActorDeadError, InboxFullError):  # later requests for it fail as well
             self._broker.tell(LogDirectoryFailed())
 
     def _on_replicas_offline(self) -> None:

@@ -1,4 +1,4 @@
-"""Registers a broker: where others find it, and waiting for what is left of its former life."""
+"""Registers a broker under its endpoints, after its former registration is gone."""
 
 from __future__ import annotations
 

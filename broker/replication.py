@@ -1,4 +1,4 @@
-"""What replication takes in one process beside the Broker actor, started and stopped in order.
+"""The parts of replication beside the Broker actor, started and stopped in order.
 
 Followers are served from before the broker registers until it has handed over what it leads. ISRs
 are proposed as soon as there is a controller to ask, or a ZooKeeper session to write them with.
@@ -68,7 +68,7 @@ class Replication:
     def listen(self, broker: BrokerView) -> str:
         """Serve followers; return the endpoint.
 
-        Raises ``PortInUseError``, or ``RegentError`` for an address of no use.
+        Raises ``PortInUseError``, or ``RegentError`` for an unusable address.
         """
         config = self._settings.broker
         self._broker = broker

@@ -1,8 +1,8 @@
-"""Answers the fetches of followers; those that have nothing to tell yet are held.
+"""Answers the fetches of followers; a fetch without records yet is held.
 
 Mirrors the Fetch half of ``kafka.server.KafkaApis``. Between an append and its replication there
-is no inbox: a fetch is read on the thread of its socket, and what is held is answered by whoever
-brings the news.
+is no inbox: a fetch is read on the thread of its socket, and a held fetch is answered on
+the thread that completes it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from regent.transport.server import IncomingRequest, WireReply
 logger = logging.getLogger(__name__)
 
 MAX_WAIT_MS = 3_000
-"""No answer is held for longer, whatever the follower says."""
+"""The longest time a fetch is held, whatever the follower asks for."""
 
 
 class ReplicationServer:

@@ -63,8 +63,8 @@ class LogSettings(NamedTuple):
 
 
 class DirectoryLogs:
-    """``logs`` are in use. ``refused`` are there but of no use, and why; so are ``logs`` that are
-    not ``is_usable``. Whoever adds or takes out logs holds a lock of its own.
+    """``logs`` are open; those not ``is_usable`` are damaged. ``refused`` could not be opened, and
+    why. Callers that add or remove logs hold a lock of their own.
     """
 
     def __init__(self, directory: LogDirectory, settings: LogSettings) -> None:
@@ -238,7 +238,7 @@ class DirectoryLogs:
             _log.error(text, path, len(lost), lost[0])
         if self.suspects.names:
             text = "%s: %d logs may have lost committed records, %s first; until they are in sync"
-            text += " again they lead only if nobody who has everything can come back"
+            text += " again they lead only if no replica with all records can come back"
             _log.error(text, path, len(self.suspects.names), min(self.suspects.names))
         if self.refused:
             topic_partition, reason = next(iter(self.refused.items()))

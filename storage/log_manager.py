@@ -253,7 +253,7 @@ class LogManager:
     def delete(
         self, topic_partition: TopicPartition, *, deleted_topic: TopicId | None = None
     ) -> None:
-        """Take a log away at once and delete its files later; absent is fine."""
+        """Remove a log at once and delete its files later. No-op if absent."""
         with self._lock:
             self._remove(topic_partition, TO_DELETE)
             for logs in self._live():
@@ -267,7 +267,7 @@ class LogManager:
                 self._remove(topic_partition, STRAY)
 
     def mark_damaged(self, topic_partition: TopicPartition, reason: str) -> None:
-        """Take a log with damaged records out of use; absent is fine. Idempotent."""
+        """Take a log with damaged records out of use. No-op if absent. Idempotent."""
         home = self._homes.get(topic_partition)
         log = None if home is None else home.logs.get(topic_partition)
         if log is not None:

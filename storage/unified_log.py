@@ -47,7 +47,7 @@ class UnifiedLog:
 
     ``retention_limit`` is the high watermark as last noted: retention keeps what is beyond it.
     ``taken_back_to``: this process found it set aside, its high watermark then.
-    ``on_damaged`` is told, once, that the log is of no use from then on: bytes in its middle are
+    ``on_damaged`` is told, once, that the log cannot be used any more: bytes in its middle are
     not what was written. ``on_unverified_read`` is told of each read of a closed segment that is
     not known to be sound, while the log is locked. ``on_truncated`` is called when a truncation
     dropped segments that the directory's checkpoints say are on the disk, or what they say is the
@@ -333,7 +333,7 @@ class UnifiedLog:
     def close(self) -> None:
         """Flush, write what makes opening it quick, and let go of the files.
 
-        Whoever uses the log from then on gets ``StorageError``. Raises ``StorageError``.
+        Later calls raise ``StorageError``. Raises ``StorageError``.
         """
         if self.recovery_point < self.log_end_offset:
             self.flush()

@@ -1,10 +1,10 @@
-"""Replicas whose log is damaged are fetched anew, as soon as nobody needs what is left of it.
+"""Replaces damaged logs: the replica fetches all records again once others have them.
 
-Kafka leaves them as they are. Here the controller takes such a replica out of service like one in a
-failed directory: others lead, and the ISR does without it. Then there is nothing in the log that
-the others lack, as every committed record is on all of the ISR. The controller is notified once
-more, and its next order finds the log replaced by an empty one, which follows. It must be of a
-leader epoch in which the damaged log was never used.
+Kafka leaves damaged logs as they are. Here the controller takes such a replica out of service like
+one in a failed directory: another replica leads, and this one leaves the ISR. Every committed
+record is then on all of the ISR. The broker notifies the controller again, and the next LeaderAndIsr
+replaces the log by an empty one, which follows. Its leader epoch must be one in which the damaged
+log was never used.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ log = logging.getLogger("state.change")
 
 
 class DamagedLogReplacement:
-    """Knows which logs can be replaced, and does it. Not thread-safe."""
+    """Finds the logs that can be replaced, and replaces them. Not thread-safe."""
 
     def __init__(
         self,
@@ -38,9 +38,9 @@ class DamagedLogReplacement:
         self._named: dict[TopicPartition, tuple[BrokerId, int, int]] = {}  # leader and both epochs
 
     def candidates(self) -> list[TopicPartition]:
-        """Return what could be replaced if the controller gave the order now.
+        """Return the logs that a LeaderAndIsr would replace now.
 
-        Each once for each leadership and ISR: who answers with an error has to be asked again.
+        Each is returned once for each leadership and ISR, in case an attempt failed.
         """
         found = []
         partitions = self._cache.snapshot.partitions
@@ -59,18 +59,18 @@ class DamagedLogReplacement:
         return found
 
     def forget(self, topic_partition: TopicPartition) -> None:
-        """Forget a replica whose log is gone: epochs of another topic of its name begin anew."""
+        """Forget a replica whose log is gone: a new topic of its name has new epochs."""
         self._named.pop(topic_partition, None)
 
     def make_room(
         self, topic_partition: TopicPartition, state: LeaderAndIsrPartition, *, is_registered: bool
     ) -> Errors:
-        """Set a damaged log aside, if an order says that the others do without it.
+        """Set a damaged log aside if this replica neither leads nor is in the ISR.
 
-        Return what is to be answered when that is not done. CORRUPT_MESSAGE asks for the same order
-        in a later leader epoch: in this one where the log ended may still count, and it may be in
-        the ISR by now for that. So it may if the order was for an earlier life of this broker,
-        which cannot be told before it ``is_registered``.
+        Return the error to answer if that is not done. CORRUPT_MESSAGE asks for a later leader
+        epoch: in this one the end of the damaged log may still count, and the replica may have
+        rejoined the ISR with it. The same holds for a request for an earlier registration, which
+        cannot be recognised before the broker ``is_registered``.
         """
         known = self._partitions.get(topic_partition)
         if not self._logs.is_damaged(topic_partition) or not self._is_dispensable(state):
@@ -86,7 +86,7 @@ class DamagedLogReplacement:
         self._partitions.forget(topic_partition)
         self._named.pop(topic_partition, None)
         log.warning(
-            "[Broker id=%d] %s: the damaged log is set aside, to be fetched anew from leader %d",
+            "[Broker id=%d] %s: the damaged log is set aside, to be fetched again from leader %d",
             self._broker_id,
             topic_partition,
             state.leader,

@@ -1,4 +1,4 @@
-"""Records people want to be gone (DeleteRecords): waits until every living replica dropped them.
+"""DeleteRecords: raises log start offsets and waits until every live replica did so.
 
 Mirrors ``kafka.server.ReplicaManager.deleteRecords`` and ``DelayedDeleteRecords``.
 """
@@ -29,14 +29,14 @@ HIGH_WATERMARK = -1
 
 
 class DeleteRecordsPartitionStatus(NamedTuple):
-    """What a leader dropped, and since which epoch it leads."""
+    """The log start offset a deletion waits for, and since which epoch the leader leads."""
 
     leading_since: int
     offset: int
 
 
 class DelayedDeleteRecords(DelayedOperation):
-    """Waits until the followers that live have dropped what the leader did."""
+    """Waits until the live followers raised their log start offsets."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class DelayedDeleteRecords(DelayedOperation):
         self._respond = respond
 
     def on_changes(self, topic_partitions: Collection[TopicPartition]) -> bool:
-        """Look where the logs start; return whether all start where they must."""
+        """Check low watermarks; return whether all reached the offsets."""
         for topic_partition in topic_partitions:
             dropped = self._awaited.get(topic_partition)
             if dropped is None:
@@ -65,7 +65,7 @@ class DelayedDeleteRecords(DelayedOperation):
         return not self._awaited
 
     def answer(self) -> Answer:
-        """Tell how far it got; who died since is not waited for."""
+        """Answer with the present low watermarks; dead followers do not count."""
         self.on_changes(tuple(self._awaited))
         return partial(self._respond, self._outcomes)
 
@@ -88,7 +88,7 @@ class DeleteRecords:
     def delete(
         self, offsets: Mapping[TopicPartition, int], respond: RespondToDeleteRecords
     ) -> DelayedOperation | None:
-        """Drop what is before these offsets; return what waits for the followers to do so."""
+        """Delete records before these offsets; return the operation that waits for followers."""
         outcomes: dict[TopicPartition, DeletedRecords] = {}
         awaited: dict[TopicPartition, DeleteRecordsPartitionStatus] = {}
         for topic_partition, offset in offsets.items():
@@ -125,7 +125,7 @@ class DeleteRecords:
     def outcome(
         self, topic_partition: TopicPartition, dropped: DeleteRecordsPartitionStatus
     ) -> DeletedRecords:
-        """Return what became of it; REQUEST_TIMED_OUT while it is under way."""
+        """Return the outcome of a deletion; REQUEST_TIMED_OUT while followers lag."""
         partition = self._partitions.leader_or_error(topic_partition)
         if isinstance(partition, Errors):
             return DeletedRecords(partition)

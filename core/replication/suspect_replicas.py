@@ -1,7 +1,7 @@
-"""Which replicas of this broker may have lost committed records, and when they have them again.
+"""Which replicas of this broker may have lost committed records, and until when.
 
-A replica that is suspect is so until it is in the ISR again by following a leader, or was told to
-lead: then the controller found nobody better, or somebody allowed it. See ``SuspectReplicas``.
+A replica is suspect until it is back in the ISR by following a leader, or until it is elected
+leader: then no better replica exists, or an operator allowed it. See ``SuspectReplicas``.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ log = logging.getLogger("state.change")
 
 
 class SuspectTracker:
-    """Learns from what the controller says. Not thread-safe."""
+    """Learns from control requests. Not thread-safe."""
 
     def __init__(self, broker_id: BrokerId, logs: ReplicaLogs) -> None:
         self._lost: LostReplicas = []
@@ -42,19 +42,19 @@ class SuspectTracker:
         *,
         is_present: bool,
     ) -> bool:
-        """Whether to lead now would be to go on in a leader epoch, part of which may be lost.
+        """Whether to refuse leadership: records of this leader epoch may be lost.
 
-        Or to obey an order that was not for the present life of this broker.
+        Also if the request is for an earlier registration of this broker.
         """
         if state.leader != self._broker_id or not self._logs.is_suspect(topic_partition):
             return False
         return not is_present or state.leader_epoch <= replica_log.latest_epoch
 
     def note_missing(self, request: LeaderAndIsrRequest) -> None:
-        """Take those for suspect whose logs are gone, before they are created again.
+        """Mark replicas as suspect whose logs are missing, before these are created again.
 
-        All that is gone is known after a FULL, all parts of it: the broker may stop before, or the
-        controller not send one, and in the next life the empty logs would pass for sound.
+        The whole loss is known after all parts of a FULL. If the broker stops before that, or none
+        is sent, the empty logs must not pass for sound after a restart.
         """
         missing = _missing(request, self._logs)
         if missing:
@@ -72,7 +72,7 @@ class SuspectTracker:
         return self._lost
 
     def on_lost(self, lost: LostReplicas) -> None:
-        """Learn what was in a log directory that is new, or empty again."""
+        """Note the logs that a new or emptied log directory lacks."""
         if self._logs.knows_all:
             return
         self._logs.note_lost([topic_partition for topic_partition, _ in lost])
@@ -80,7 +80,7 @@ class SuspectTracker:
             self.on_leadership(topic_partition, state)
         if lost:
             log.error(
-                "[Broker id=%d] the logs of %d replicas are gone, the first: %s",
+                "[Broker id=%d] the logs of %d replicas are missing, the first: %s",
                 self._broker_id,
                 len(lost),
                 lost[0][0],
@@ -106,13 +106,13 @@ class SuspectTracker:
             self.absolve(topic_partition)
 
     def absolve(self, topic_partition: TopicPartition) -> None:
-        """Rely on a replica again; one that is sound is fine."""
+        """Clear the suspicion of a replica. No-op if it is not suspect."""
         if self._logs.is_suspect(topic_partition):
             self._out_of_sync_in.pop(topic_partition, None)
             self._logs.absolve(topic_partition)
 
     def forget(self, topic_partition: TopicPartition) -> None:
-        """Forget a replica whose log is gone: epochs of another topic of its name begin anew."""
+        """Forget a replica whose log is gone: a new topic of its name has new epochs."""
         self._out_of_sync_in.pop(topic_partition, None)
 
     def take_news(self) -> bool:
