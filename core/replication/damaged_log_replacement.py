@@ -2,9 +2,9 @@
 
 Kafka leaves damaged logs as they are. Here the controller takes such a replica out of service like
 one in a failed directory: another replica leads, and this one leaves the ISR. Every committed
-record is then on all of the ISR. The broker notifies the controller again, and the next LeaderAndIsr
-replaces the log by an empty one, which follows. Its leader epoch must be one in which the damaged
-log was never used.
+record is then on all of the ISR. The broker notifies the controller again, and the next
+LeaderAndIsr replaces the log by an empty one, which follows. Its leader epoch must be one in which
+the damaged log was never used.
 """
 
 from __future__ import annotations
