@@ -1,4 +1,4 @@
-"""``controller``: who rules, and making somebody else rule."""
+"""``controller``: shows the active controller, or has another broker elected."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _POLL_S = 0.02
 
 
 class NoControllerError(RegentError):
-    """Nobody rules."""
+    """There is no active controller."""
 
 
 @click.group()
 def controller() -> None:
-    """Show who rules, or move it."""
+    """Show or move the active controller."""
 
 
 def controller_json(controller: RulingController) -> dict[str, object]:
@@ -37,10 +37,10 @@ def controller_json(controller: RulingController) -> dict[str, object]:
 @output_option
 @pass_cluster
 def show(cluster: Cluster, /, output: str) -> None:
-    """Show which broker rules, and its epoch."""
+    """Show the active controller and its epoch."""
     with cluster.admin() as admin:
-        ruling = _ruling(admin)
-    shown = controller_json(ruling)
+        active = _active(admin)
+    shown = controller_json(active)
     if output == Output.JSON:
         print_json(shown)
     else:
@@ -58,13 +58,13 @@ def show(cluster: Cluster, /, output: str) -> None:
 @output_option
 @pass_cluster
 def move(cluster: Cluster, /, timeout_ms: int, output: str) -> None:
-    """Depose the controller and wait for the next one.
+    """Depose the active controller and wait for the next one.
 
-    /controller is deleted, unless another broker has been elected since it was
-    read. The same broker may be elected again, with a new epoch and everything loaded afresh.
+    Deletes /controller, unless another broker has been elected since it was read. The same broker
+    may be elected again; it then reads everything again in a new epoch.
     """
     with cluster.admin() as admin:
-        old = _ruling(admin)
+        old = _active(admin)
         admin.depose_controller(old)
         new = _await_next(admin, old, timeout_ms)
     if output == Output.JSON:
@@ -79,8 +79,8 @@ def move(cluster: Cluster, /, timeout_ms: int, output: str) -> None:
 def try_again(cluster: Cluster, /, output: str) -> None:
     """Have the controller try again what it has set aside.
 
-    A topic or event that ended two controllers by an unexpected error is left alone by the third;
-    status names it. A topic is tried again by itself when its znode changes.
+    A topic or event that ended two controllers by an unexpected error is set aside by the third;
+    status names it. A topic is tried again when its znode changes.
     """
     with cluster.admin() as admin:
         forgotten = admin.forget_failures()
@@ -92,22 +92,22 @@ def try_again(cluster: Cluster, /, output: str) -> None:
         click.echo("Nothing has ended a controller.")
 
 
-def _ruling(admin: ZkAdminStore) -> RulingController:
-    ruling = admin.read_controller()
-    if ruling is None:
+def _active(admin: ZkAdminStore) -> RulingController:
+    active = admin.read_controller()
+    if active is None:
         raise NoControllerError("there is no controller at the moment")
-    return ruling
+    return active
 
 
 def _await_next(admin: ZkAdminStore, old: RulingController, timeout_ms: int) -> RulingController:
     deadline = time.monotonic() + timeout_ms / 1000
     while True:
-        ruling = admin.read_controller()
-        if ruling is not None and ruling.controller_epoch > old.controller_epoch:
-            return ruling
+        active = admin.read_controller()
+        if active is not None and active.controller_epoch > old.controller_epoch:
+            return active
         if time.monotonic() >= deadline:
             raise NoControllerError(
-                f"{_named(old)} was deposed, but nobody was elected in {timeout_ms} ms"
+                f"{_named(old)} was deposed, but no broker was elected within {timeout_ms} ms"
             )
         time.sleep(_POLL_S)
 

@@ -39,7 +39,9 @@ COMMANDS: Mapping[str, LazyCommand] = {
     "produce": LazyCommand("regent.cli.records", "produce", "Write lines as records."),
     "consume": LazyCommand("regent.cli.records", "consume", "Print the records of a topic."),
     "brokers": LazyCommand("regent.cli.brokers", "brokers", "List, stop and start brokers."),
-    "controller": LazyCommand("regent.cli.controller", "controller", "Show who rules, or move it."),
+    "controller": LazyCommand(
+        "regent.cli.controller", "controller", "Show or move the controller."
+    ),
     "reassign": LazyCommand("regent.cli.reassign", "reassign", "Move replicas to other brokers."),
     "elect-leaders": LazyCommand("regent.cli.elect_leaders", "elect_leaders", "Elect leaders now."),
     "metadata": LazyCommand("regent.cli.metadata", "metadata", "Show what one broker believes."),

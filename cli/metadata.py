@@ -35,7 +35,7 @@ class MetadataError(RegentError):
 def metadata(cluster: Cluster, /, broker_id: BrokerId, output: str) -> None:
     """Show what a broker's metadata cache holds: the controller, brokers and partitions it knows.
 
-    A broker that ZooKeeper has lost is asked all the same, if it is one of the data directory's.
+    A broker that is not registered is asked too, if it is one of the data directory's.
     """
     from regent.cli.remote_actors import actor_at
     from regent.transport.client import RequestError

@@ -1,4 +1,4 @@
-"""``reassign --generate``: a proposal, by the placement rules, that nothing is done about yet."""
+"""``reassign --generate``: a proposal, by the placement algorithms; nothing is moved."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ _PRINTED_LINES = 10  # of each kind
 class Health:
     """What ``status`` tells, field by field as in its JSON.
 
-    Healthy is who has no ``reasons`` not to be; ``warnings`` are what may pass by itself.
+    The cluster is healthy when there are no ``reasons``; ``warnings`` may disappear by themselves.
     """
 
     zookeeper: dict[str, object]

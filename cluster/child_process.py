@@ -1,4 +1,4 @@
-"""Children: programs that say when they serve, and that end with whoever started them.
+"""Children: programs that report when they serve, and that end when their parent ends.
 
 The contract with such a program: it prints one line ``ready: …`` on standard output once it serves,
 everything else on standard error, of which the last line says why it failed; SIGTERM ends it in
@@ -94,7 +94,7 @@ class ChildProcess:
     """A Python program of ours under the contract of this module, in a session of its own.
 
     ``command`` is asked at each launch. Standard error goes to the file ``output``, begun anew each
-    time, so that a child is never held up by, or dies of, whoever reads it.
+    time, so that no reader can block or end a child.
     """
 
     def __init__(

@@ -474,7 +474,7 @@ def known_brokers(control_endpoint: str) -> frozenset[BrokerId]:
 
 
 def read_controller_id(hosts: str) -> BrokerId | None:
-    """Ask ZooKeeper which broker rules; None when none does or it does not answer in time."""
+    """Return the active controller; None: there is none, or ZooKeeper does not answer in time."""
     timeout_ms = int(_CONTROLLER_READ_TIMEOUT_S * 1000)
     client = ZooKeeperClient(hosts, timeout_ms, on_watch=lambda _: None)
     try:

@@ -1,1 +1,1 @@
-"""The part that decides: rules and state machines without clock, socket, thread or file."""
+"""Decides everything, in functions and state machines without clock, socket, thread or file."""

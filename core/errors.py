@@ -2,7 +2,7 @@
 
 ``Errors``            an outcome that travels in a response: a value, not an exception
 ``RegentError``       what ports and machines raise, caught by name
-├── ControllerMovedError      another broker rules: this one must resign
+├── ControllerMovedError      another broker is the controller: this one must resign
 ├── SessionExpiredError       the ZooKeeper session this call belonged to is over
 ├── StateChangeFailedError    one partition or replica could not change state
 ├── BrokerIdInUseError        another live process is registered under our broker id

@@ -55,7 +55,7 @@ class LeaderRecoveryState(IntEnum):
 
 
 class LeaderAndIsr(NamedTuple):
-    """Who leads a partition and who is in sync.
+    """The leader and the in-sync replicas of a partition.
 
     Invariant: ``isr`` is never empty, and ``leader`` is ``NO_LEADER`` or a member of ``isr``.
     ``isr=(3,), leader=NO_LEADER`` is meaningful: only 3 may be elected cleanly. So may be the

@@ -138,7 +138,7 @@ class ControllerStore(Protocol):
         ...
 
     def delete_controller(self, epoch_zk_version: int) -> None:
-        """Delete ``/controller``; absent is fine.
+        """Delete ``/controller``; no-op if it is absent.
 
         Raises ``ControllerMovedError`` unless ``/controller_epoch`` has version
         ``epoch_zk_version``: a candidate deletes it as well, whose term is over.

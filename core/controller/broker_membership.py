@@ -48,7 +48,7 @@ class BrokerMembership:
     def on_broker_change(self) -> None:
         """Compare ``/brokers/ids`` with what we know; a bounce shows only in the epoch (KIP-380).
 
-        The failed are not alive any more, lest one of them be elected; newcomers start before the
+        Failed brokers are removed first: none of them may be elected. New brokers start before the
         failure is dealt with, so that they can be. Bounced brokers fail together with the dead, and
         start again.
         """
@@ -158,7 +158,7 @@ class BrokerMembership:
         self._partitions.trigger_online_partition_state_change()
 
     def announce_brokers(self, partitions: list[TopicPartition] | None = None) -> None:
-        """Tell every broker who is alive, and the present state of ``partitions``."""
+        """Send the live brokers and the state of ``partitions`` to every broker."""
         batch = self._term.new_batch()
         batch.add_update_metadata(partitions or ())
         self._term.announce(batch)

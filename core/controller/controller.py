@@ -1,11 +1,11 @@
-"""The controller of one broker: waits for its turn, rules, resigns.
+"""The controller of one broker: it stands for election, acts as the controller, and resigns.
 
-Mirrors ``kafka.controller.KafkaController`` as a deterministic machine: ``handle`` processes one
-event to completion, reading and writing ZooKeeper through its store, and returns what else is to be
-done. Time and identity come in as arguments.
+Mirrors ``kafka.controller.KafkaController`` as a deterministic machine. ``handle`` processes one
+event to completion: it reads and writes ZooKeeper through its store and returns the effects to
+perform. Time and identity are arguments.
 
-Every broker has one. It *rules* while ``is_active``: it won an election and nothing since has shown
-that it lost it. What ``/controller`` says is another matter: the elector's.
+Every broker has one. It is *active* from an election that it won until it learns that it lost the
+office. The elector knows what ``/controller`` says.
 """
 
 from __future__ import annotations
@@ -108,8 +108,8 @@ COMPLAINT_INTERVAL_MS = 60_000
 class Controller:
     """One broker's controller: every event enters through ``handle``.
 
-    ``obeyed_epoch`` returns the highest controller epoch this broker has obeyed, in any life,
-    ``suspects`` which of its replicas may have lost records.
+    ``obeyed_epoch`` returns the highest controller epoch that this broker has ever accepted,
+    ``suspects`` its replicas that may have lost records.
     """
 
     def __init__(
@@ -142,33 +142,34 @@ class Controller:
             self._term, self._replicas, self._brokers, self._deletions
         )
         self._is_active = False
-        self._resignations = 0  # because of something unexpected, of late
+        self._resignations = 0  # after unexpected errors, since the last good term
         self._elected_ms = 0
-        self._loading: str | None = None  # the step of taking over that is under way
-        self._reads_again_in = 0  # the epoch of the term that has armed a ReadAgain
-        self._will_reelect = False  # a Reelect is on its way
-        self._stands_back_until_ms = 0
+        self._loading: str | None = None  # the present step of a failover
+        self._reads_again_in = 0  # the epoch of the term that scheduled a ReadAgain
+        self._will_reelect = False  # a Reelect is scheduled
+        self._no_election_before_ms = 0
         self._complaint = ("", 0)  # the last one, and when it was logged
 
     @property
     def is_active(self) -> bool:
-        """Whether this broker rules."""
+        """Whether this broker is the active controller."""
         return self._is_active
 
     @property
     def active_controller_id(self) -> BrokerId:
-        """Who rules according to ZooKeeper; -1 when unknown."""
+        """The active controller according to ZooKeeper; -1: unknown."""
         return self._elector.active_controller_id
 
     @property
     def context(self) -> ControllerContext:
-        """What the controller knows; empty while it does not rule."""
+        """The controller's state; empty while it is not active."""
         return self._term.context
 
     def flush_to(self, perform: Callable[[list[Effect]], None]) -> None:
         """Have urgent effects performed while their event is still being handled.
 
-        Elections need not wait until the dead have left all other ISRs.
+        When a broker dies, the requests about new leaders are sent before the broker is removed
+        from all other ISRs.
         """
         self._term.outbox.perform = perform
 
@@ -230,13 +231,13 @@ class Controller:
             case Resign():
                 self._move(event, now_ms)
             case StandAgain():
-                self._stands_back_until_ms = 0
+                self._no_election_before_ms = 0
                 self._reconsider(now_ms)
             case EventsLost():
                 self._register_broker(now_ms)  # the watch on it may have fired
                 self._begin_a_new_term(now_ms)
             case _ if self._aside.has_event(event_name(event)):
-                self._leave_alone(event)
+                self._refuse_set_aside(event)
             case UncleanLeaderElectionEnable(enabled):
                 self._term.settings.unclean_leader_election_enable = enabled
                 if self._is_active and enabled:
@@ -294,11 +295,11 @@ class Controller:
                 LeaderAndIsrResponseReceived(response=response)
                 | UpdateMetadataResponseReceived(response=response)
             ) if self._responses.is_refused_for_epoch(event):
-                self._rule_above(response.controller_epoch, now_ms)
+                self._raise_epoch_above(response.controller_epoch, now_ms)
             case LeaderAndIsrResponseReceived():
                 self._hear_of(event.broker_id, event.header)
                 self._responses.on_leader_and_isr(event)
-                # Last: who is let go is told what it leads when all this is done.
+                # Must be last: the answer to ControlledShutdown lists what the broker still leads.
                 self._shutdowns.on_leader_and_isr_response(event)
             case UpdateMetadataResponseReceived():
                 self._hear_of(event.broker_id, event.header)
@@ -355,7 +356,7 @@ class Controller:
             self._health.load()
 
     def _hear_of(self, broker_id: BrokerId, header: ControlHeader) -> None:
-        """Use a broker again that answers after all."""
+        """Use a broker again whose answer arrived."""
         if not self._responses.is_stale(broker_id, header) and self._health.heard(broker_id):
             self._reassignments.on_broker_startup([broker_id])
             self._deletions.resume()
@@ -363,7 +364,7 @@ class Controller:
     # --- election ---
 
     def _reconsider(self, now_ms: int) -> None:
-        """Resign if we rule without holding ``/controller``; then rule if nobody holds it."""
+        """Resign if ``/controller`` is not ours any more; then stand for election."""
         if self._is_active:
             if self._elector.holds_controller_znode():
                 return
@@ -374,7 +375,8 @@ class Controller:
         """Read everything again, as a newly elected controller does: events were lost."""
         if self._is_active:
             log.error(
-                "[Controller id=%d epoch=%d] events were lost: a new term begins",
+                "[Controller id=%d epoch=%d] Events were lost: reading everything again in a new"
+                " term",
                 self._info.broker_id,
                 self.context.epoch,
             )
@@ -384,12 +386,12 @@ class Controller:
         self._reconsider(now_ms)
 
     def _elect(self, now_ms: int) -> None:
-        if now_ms < self._stands_back_until_ms:
+        if now_ms < self._no_election_before_ms:
             self._elector.look()
             return
         try:
             won = self._elector.elect(now_ms)
-        except (BadDataError, ForeignDirectoryError) as error:  # until somebody mends it
+        except (BadDataError, ForeignDirectoryError) as error:  # until an operator corrects it
             self._complain(f"cannot stand for election: {error}", now_ms)
             self._reelect_later()
             return
@@ -398,7 +400,7 @@ class Controller:
             self._failover(won)
 
     def _register_broker(self, now_ms: int) -> bool:
-        """Register, and whether that succeeded; if not, it is tried again."""
+        """Register and return whether that succeeded; if not, schedule another attempt."""
         try:
             broker_epoch = self._term.store.register_broker(self._info, self._suspects())
         except SessionExpiredError:
@@ -417,16 +419,17 @@ class Controller:
         return True
 
     def _complain(self, what: str, now_ms: int) -> None:
-        """Log an error that comes again and again: when it is new, and once a minute."""
+        """Log an error that repeats: when it is new, and then once a minute."""
         said, when_ms = self._complaint
         if what != said or not 0 <= now_ms - when_ms < COMPLAINT_INTERVAL_MS:
             self._complaint = what, now_ms
             log.error("[Controller id=%d] %s", self._info.broker_id, what)
 
-    def _rule_above(self, controller_epoch: int, now_ms: int) -> None:
-        """Begin again in an epoch above one that a broker has obeyed, if we are the controller.
+    def _raise_epoch_above(self, controller_epoch: int, now_ms: int) -> None:
+        """Take a higher epoch than one that a broker has accepted, and begin the term again.
 
-        A controller elected after us would have changed the znode on whose version we write.
+        The write is conditional on the version of ``/controller_epoch``: it fails if another
+        controller was elected after us.
         """
         try:
             raised = self._elector.raise_epoch(controller_epoch, self.context.epoch_zk_version)
@@ -446,10 +449,10 @@ class Controller:
             self._schedule(self._term.settings.registration_retry_ms, SuspectReplicasChanged())
 
     def _failover(self, won: ControllerEpoch) -> None:
-        """Take over, in the order of ``KafkaController.onControllerFailover``.
+        """Become the active controller, as ``KafkaController.onControllerFailover``.
 
-        Everything is read before anything is said; brokers must know who lives before they are told
-        whom to follow (KAFKA-4443), hence UpdateMetadata first.
+        Everything is read before anything is sent. UpdateMetadata is sent first: brokers must know
+        the live brokers before LeaderAndIsr names their leaders (KAFKA-4443).
         """
         context = self.context
         self._is_active = True
@@ -472,13 +475,14 @@ class Controller:
             ("CheckBrokers", self._health.load),
         ):
             self._loading = name
-            # Named like events are those that can be set aside.
+            # A step that has the name of an event can be set aside.
             if not self._aside.has_event(name):
                 step()
         self._balance.begin_checks()
         self._loading = None
         log.info(
-            "[Controller id=%d epoch=%d] rules over %d brokers and %d topics",
+            "[Controller id=%d epoch=%d] Ready to serve as the new controller:"
+            " %d brokers, %d topics",
             self._info.broker_id,
             won.epoch,
             len(context.registrations),
@@ -486,7 +490,7 @@ class Controller:
         )
 
     def _resign(self) -> None:
-        """Stop ruling: nothing of the term may outlive it. Idempotent.
+        """Stop being the controller; nothing of the term stays. Idempotent.
 
         Mirrors ``KafkaController.onControllerResignation``.
         """
@@ -505,18 +509,20 @@ class Controller:
         )
         self._shutdowns.refuse_all()
         self._term.outbox.record("broker %d: resigned", self._info.broker_id)
-        log.info("[Controller id=%d epoch=%d] resigned", self._info.broker_id, self.context.epoch)
+        log.info("[Controller id=%d epoch=%d] Resigned", self._info.broker_id, self.context.epoch)
         self.context.reset()
 
     def _move(self, failed: Resign, now_ms: int) -> None:
-        """Give another broker a chance to do better, and stand back for a while.
+        """Resign after an unexpected error and stay out of elections for a backoff.
 
-        The while doubles from one failure to the next, unless the term in between went well for
-        longer than the longest, or the next term sets aside what failed. Mirrors
-        ``KafkaController.triggerControllerMove``; the version that fences the deletion is taken
-        before the term is forgotten.
+        The backoff doubles per failure. It is short again after a term longer than the maximum
+        backoff, and if the next term sets aside what failed. Mirrors
+        ``KafkaController.triggerControllerMove``. The version that fences the deletion of
+        ``/controller`` is read before the term is forgotten.
         """
-        log.error("[Controller id=%d] stands back: %s", self._info.broker_id, failed.reason)
+        log.error(
+            "[Controller id=%d] Resigning after an error: %s", self._info.broker_id, failed.reason
+        )
         was_active, epoch_zk_version = self._is_active, self.context.epoch_zk_version
         term_ms = now_ms - self._elected_ms
         is_set_aside_next = was_active and bool(failed.event) and self._write_down(failed, term_ms)
@@ -526,24 +532,24 @@ class Controller:
         backoff_ms = self._term.settings.election_retry_ms * 2**self._resignations
         backoff_ms = min(backoff_ms, MAX_RESIGNATION_BACKOFF_MS)
         self._resignations += 1
-        self._stands_back_until_ms = now_ms + backoff_ms
+        self._no_election_before_ms = now_ms + backoff_ms
         self._schedule(backoff_ms, StandAgain())
         if was_active:
             self._term.store.delete_controller(epoch_zk_version)
 
     def _write_down(self, failed: Resign, term_ms: int) -> bool:
-        """Tell the controllers to come what ended this one, while nobody else rules.
+        """Write to ZooKeeper what ended this term, before another controller is elected.
 
         Returns whether the next term is the first that sets it aside.
         """
         event = self._loading or failed.event
         try:
             return self._aside.on_failure(event, failed.topic, failed.reason, term_ms=term_ms)
-        except Exception as error:  # noqa: BLE001 - whatever it is, resigning matters more
+        except Exception as error:  # noqa: BLE001 - resigning matters more than any error
             log.warning("[Controller id=%d] %r", self._info.broker_id, error)
             return False
 
-    def _leave_alone(self, event: ControllerEvent) -> None:
+    def _refuse_set_aside(self, event: ControllerEvent) -> None:
         """Refuse an event that is set aside; a request is answered with an error."""
         name = event_name(event)
         self._term.outbox.record("%s: set aside, %s", name, self.context.set_aside[name])

@@ -76,14 +76,14 @@ class LeaderBalance:
         The deletion fires the watch that the reading armed, and so brings us here again: a node
         written meanwhile is found, and the next one watched for (KAFKA-6146).
         """
-        wished = self._term.store.read_preferred_elections()
-        if wished is None:
+        requested = self._term.store.read_preferred_elections()
+        if requested is None:
             return
-        if isinstance(wished, BadDataError):
-            log.error("preferred elections asked for through ZooKeeper are dropped: %s", wished)
+        if isinstance(requested, BadDataError):
+            log.error("preferred elections asked for through ZooKeeper are dropped: %s", requested)
         else:
-            self._term.outbox.record("%d preferred elections asked for", len(wished))
-            self._elect_for_znode(wished)
+            self._term.outbox.record("%d preferred elections asked for", len(requested))
+            self._elect_for_znode(requested)
         self._term.store.delete_preferred_elections(self._context.epoch_zk_version)
 
     def rebalance(self) -> None:
@@ -102,8 +102,8 @@ class LeaderBalance:
 
     # --- elections asked for ---
 
-    def _elect_for_znode(self, wished: Iterable[TopicPartition]) -> None:
-        answers = self._elect(wished, ElectionType.PREFERRED)
+    def _elect_for_znode(self, requested: Iterable[TopicPartition]) -> None:
+        answers = self._elect(requested, ElectionType.PREFERRED)
         failed = [
             answer
             for answer in answers

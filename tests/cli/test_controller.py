@@ -85,7 +85,7 @@ def test_nobody_being_elected_in_time_is_a_failure(cluster: FakeCluster) -> None
 
     line = failing(cluster.run("controller", "move", "--timeout-ms", "0"))
 
-    assert line == "broker 0 (epoch 1) was deposed, but nobody was elected in 0 ms"
+    assert line == "broker 0 (epoch 1) was deposed, but no broker was elected within 0 ms"
 
 
 EVIL = ControllerFailure("topic evil", "TopicChange", "KeyError: 'x'", 2, 1, 7)

@@ -76,7 +76,7 @@ def assert_resigned(candidate: Candidate, effects: list[Effect], epoch: int = 1)
     assert CancelScheduledEvents() in effects
     assert ControllerRoleChanged(False, epoch) in effects
     fresh = ControllerContext()
-    fresh.stats = controller.context.stats
+    fresh.stats, fresh.event_id = controller.context.stats, controller.context.event_id
     assert vars(controller.context) == vars(fresh)
 
 
