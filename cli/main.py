@@ -101,7 +101,7 @@ def _report(message: str) -> None:
         "status",
     ),
 )
-@click.version_option(__version__, message="%(prog)s %(version)s")
+@click.version_option(__version__, message="regent %(version)s")
 @click.option("-v", "--verbose", is_flag=True, help="Log to stderr what happens inside.")
 def cli(verbose: bool) -> None:
     """Regent: a replicated, partitioned log cluster with Kafka's ZooKeeper-mode control plane.
