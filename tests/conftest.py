@@ -20,6 +20,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--rounds", type=int, default=1, help="how often to interrupt an operation")
     parser.addoption("--seed", type=int, default=None, help="simulate this one history")
     parser.addoption("--rare-defects", action="store_true", help="search for rare defects, too")
+    parser.addoption("--rewrite", action="store_true", help="write the transcripts again")
     parser.addoption("--cases", default=None, help="run the conformance cases of this file")
 
 
