@@ -45,10 +45,10 @@ class ElectionError(RegentError):
     "--election-type",
     type=click.Choice([kind.name.lower() for kind in ElectionType], case_sensitive=False),
     required=True,
-    help="The first replica, if it is in sync; or any live one for a partition without a leader,"
+    help="The preferred replica if it is in sync, or any live one for a partition without a leader,"
     " at the price of records only others have.",
 )
-@click.option("--all-topic-partitions", is_flag=True, help="All that need it.")
+@click.option("--all-topic-partitions", is_flag=True, help="Elect for all partitions that need it.")
 @click.option("--topic", metavar="NAME")
 @click.option("--partition", type=click.IntRange(min=0))
 @click.option("--path-to-json-file", "file", type=click.File("rb"), metavar="FILE")

@@ -144,8 +144,14 @@ def _moment(_context: object, _option: object, text: str | None) -> int | None:
     callback=_moment,
     help="Only from then on: 2026-01-31T23:59:00, or so long ago as 30s, 10m, 2h, 1d.",
 )
-@click.option("--broker", "broker_id", type=click.IntRange(min=0), metavar="ID", help="Only its.")
-@click.option("--all", "show_all", is_flag=True, help="Answers that changed nothing, too.")
+@click.option(
+    "--broker",
+    "broker_id",
+    type=click.IntRange(min=0),
+    metavar="ID",
+    help="Only events of this broker.",
+)
+@click.option("--all", "show_all", is_flag=True, help="Also show answers that changed nothing.")
 @data_dir_option
 @output_option
 def events(

@@ -46,7 +46,7 @@ jobs = click.Group(
         ),
         click.Group(
             "simulate",
-            help="Try on paper what no cluster is large enough for.",
+            help="Simulate clusters of any size.",
             commands=[
                 _job(
                     "placement",

@@ -12,8 +12,10 @@ from regent.jobs.service import serve
 
 
 @click.command("placement-service", hidden=True)
-@click.option("--work-dir", type=click.Path(path_type=Path), help="Its own folder for Spark.")
-@click.option("--port", type=click.IntRange(0, 65_535), default=0, help="0 for a free one.")
+@click.option("--work-dir", type=click.Path(path_type=Path), help="The folder for Spark's files.")
+@click.option(
+    "--port", type=click.IntRange(0, 65_535), default=0, help="Port to listen on; 0: a free one."
+)
 @click.option("--death-pipe-fd", type=int)
 def placement_service(work_dir: Path | None, port: int, death_pipe_fd: int | None) -> None:
     """Keep a Spark session and place topics with it, until SIGTERM."""

@@ -51,10 +51,12 @@ _OPTIONAL = ("throttle", "replica_alter_log_dirs_throttle")
     + '\nmoves.json:  {"partitions": [{"topic": "t", "partition": 0, "replicas": [3, 4]}]}'
 )
 @click.option("--generate", is_flag=True, help="Propose where to put the partitions of topics.")
-@click.option("--execute", is_flag=True, help="Begin to move partitions.")
-@click.option("--verify", is_flag=True, help="Show how far they have come.")
-@click.option("--cancel", is_flag=True, help="Stop moving them; they stay where they were.")
-@click.option("--list", is_flag=True, help="Show everything that is being moved.")
+@click.option("--execute", is_flag=True, help="Begin reassignments.")
+@click.option("--verify", is_flag=True, help="Show the progress of reassignments.")
+@click.option(
+    "--cancel", is_flag=True, help="Cancel reassignments; the partitions stay where they were."
+)
+@click.option("--list", is_flag=True, help="Show all reassignments in progress.")
 @click.option("--reassignment-json-file", type=click.File("rb"), metavar="FILE")
 @click.option("--topics-to-move-json-file", type=click.File("rb"), metavar="FILE")
 @click.option(

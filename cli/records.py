@@ -44,7 +44,7 @@ class RecordsError(RegentError):
     )
 )
 @click.argument("topic")
-@click.option("--key-separator", metavar="TEXT", help="What parts a line into key and value.")
+@click.option("--key-separator", metavar="TEXT", help="The text between key and value in a line.")
 @click.option("--acks", type=click.Choice(["all", "1", "0"]), default="all", show_default=True)
 @timeout_option("How long a record may take until it is acknowledged.")
 @pass_cluster
@@ -120,7 +120,7 @@ def _lines(stream: BinaryIO, separator: str | None) -> Iterator[tuple[bytes | No
 
 @click.command(epilog=examples("consume payments", "consume payments --follow -o json"))
 @click.argument("topic")
-@click.option("--follow", "-f", is_flag=True, help="Go on with what comes, until Ctrl-C.")
+@click.option("--follow", "-f", is_flag=True, help="Show new events as they come, until Ctrl-C.")
 @timeout_option("How long a partition may say nothing before the end of its log.")
 @output_option
 @pass_cluster

@@ -20,7 +20,7 @@ from regent.core.protocol.topics import PlacementOptions
 
 @click.command(epilog=examples("topics alter payments --partitions 24"))
 @topic_argument
-@click.option("--partitions", type=int, required=True, help="How many there are to be in all.")
+@click.option("--partitions", type=int, required=True, help="The new total number of partitions.")
 @service_options
 @timeout_option("How long to wait until every partition has a leader.")
 @output_option

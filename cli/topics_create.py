@@ -48,16 +48,22 @@ from regent.core.protocol.topics import (
     )
 )
 @topic_argument
-@click.option("--from-file", "file", type=click.File("rb"), metavar="FILE", help="Many topics.")
+@click.option(
+    "--from-file",
+    "file",
+    type=click.File("rb"),
+    metavar="FILE",
+    help="Create the topics of a JSON file.",
+)
 @click.option("--partitions", type=int, help="How many partitions.")
-@click.option("--replication-factor", type=int, help="Replicas of each partition.")
+@click.option("--replication-factor", type=int, help="How many replicas each partition has.")
 @click.option(
     "--replica-assignment",
     metavar="0:1:2,1:2:0",
     help="The brokers of each partition, instead of the two options above.",
 )
 @click.option("--config", multiple=True, metavar="NAME=VALUE", help="Override a setting.")
-@click.option("--if-not-exists", is_flag=True, help="Do nothing about a topic that exists.")
+@click.option("--if-not-exists", is_flag=True, help="Skip topics that exist.")
 @placement_options
 @timeout_option("How long to wait until every partition has a leader.")
 @output_option

@@ -32,8 +32,8 @@ _REASON_TIMEOUT_S = 2.0
 )
 @click.argument("names", metavar="NAME...", nargs=-1)
 @click.option("--topic", "more_names", metavar="NAME", multiple=True, hidden=True)
-@click.option("--if-exists", is_flag=True, help="Do nothing about a topic that does not exist.")
-@click.option("--wait", is_flag=True, help="Wait until nothing is left of it.")
+@click.option("--if-exists", is_flag=True, help="Skip topics that do not exist.")
+@click.option("--wait", is_flag=True, help="Wait until the topics are deleted.")
 @timeout_option("How long to --wait.")
 @output_option
 @pass_cluster

@@ -24,9 +24,13 @@ from regent.core.model import BrokerId, BrokerRegistration
 )
 @topic_argument
 @click.option(
-    "--under-replicated-partitions", is_flag=True, help="Only those with replicas out of sync."
+    "--under-replicated-partitions",
+    is_flag=True,
+    help="Only partitions with replicas that are out of sync.",
 )
-@click.option("--unavailable-partitions", is_flag=True, help="Only those no live broker leads.")
+@click.option(
+    "--unavailable-partitions", is_flag=True, help="Only partitions without a live leader."
+)
 @output_option
 @pass_cluster
 def describe(

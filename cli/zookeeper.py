@@ -17,7 +17,7 @@ _STOP_TIMEOUT_S = 10.0
 
 
 @click.command()
-@click.option("--data-dir", type=click.Path(path_type=Path), required=True, help="Its own folder.")
+@click.option("--data-dir", type=click.Path(path_type=Path), required=True, help="The data folder.")
 @click.option(
     "--port",
     type=click.IntRange(0, 65_535),

@@ -64,7 +64,7 @@ def main(argv: Sequence[str] | None = None, spark: SparkSession | None = None) -
     "--brokers",
     required=True,
     metavar="FILE|zookeeper",
-    help="Where: a JSON file, or all that are registered.",
+    help='The brokers: a JSON file, or "zookeeper" for all registered ones.',
 )
 @click.option("--out", type=click.Path(path_type=Path), help="A new directory to write to.")
 @click.option("--format", "file_format", type=click.Choice(FORMATS), default="json")
@@ -76,7 +76,9 @@ def main(argv: Sequence[str] | None = None, spark: SparkSession | None = None) -
     "--index", type=click.Choice([s.value for s in IndexScope]), default=IndexScope.BATCH.value
 )
 @click.option(
-    "--seed", type=click.IntRange(0, 2**63 - 1), help="Of --start-index random, and of copysets."
+    "--seed",
+    type=click.IntRange(0, 2**63 - 1),
+    help="Seed for --start-index random and for copysets.",
 )
 @click.option(
     "--scatter-width",
@@ -86,7 +88,7 @@ def main(argv: Sequence[str] | None = None, spark: SparkSession | None = None) -
 @master_option
 @cluster_options
 @click.option("--apply", is_flag=True, help="Create the topics in ZooKeeper.")
-@click.option("--dry-run", is_flag=True, help="Place and sum up, but write nothing.")
+@click.option("--dry-run", is_flag=True, help="Place and print the summary; write nothing.")
 @click.pass_obj
 def _command(spark: SparkSession | None, /, master: str, out: Path | None, **options: Any) -> None:
     started = time.monotonic()

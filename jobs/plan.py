@@ -108,7 +108,9 @@ _OPTIONS: Final = (
     ),
     click.option("--out", type=click.Path(path_type=Path), help="A new directory to write to."),
     click.option("--topics", multiple=True, metavar="PATTERN", help="Move only topics like this."),
-    click.option("--exclude", multiple=True, metavar="PATTERN", help="But none like this."),
+    click.option(
+        "--exclude", multiple=True, metavar="PATTERN", help="Do not move topics like this."
+    ),
     click.option(
         "--max-moves-per-broker",
         type=click.IntRange(min=1),
@@ -131,7 +133,7 @@ _OPTIONS: Final = (
     click.option("--seed", type=click.IntRange(0, 2**63 - 1), default=0, show_default=True),
     cluster_options,
     master_option,
-    click.option("--dry-run", is_flag=True, help="Plan and sum up, but write nothing."),
+    click.option("--dry-run", is_flag=True, help="Plan and print the summary; write nothing."),
     click.option("--execute", is_flag=True, help="Carry the plan out as soon as it is written."),
     click.pass_obj,
 )
@@ -141,16 +143,16 @@ _FROM: Final = click.option(
 )
 
 
-@_command.command("decommission", help="Spread all replicas of some brokers over the others.")
+@_command.command("decommission", help="Empty brokers: spread their replicas over the others.")
 @_FROM
 @_plan_options
 def _decommission(spark: SparkSession | None, /, leaving: list[int], **options: Any) -> None:
     _run(spark, Decommission(leaving), "decommission", options)
 
 
-@_command.command("replace", help="Put brokers into the places of others, one for one.")
+@_command.command("replace", help="Replace brokers by others, one for one.")
 @_FROM
-@click.option("--to", type=_BrokerIds(), required=True, help="The brokers to put there: 5,6.")
+@click.option("--to", type=_BrokerIds(), required=True, help="The brokers that replace them: 5,6.")
 @_plan_options
 def _replace(
     spark: SparkSession | None, /, leaving: list[int], to: list[int], **options: Any
@@ -158,7 +160,7 @@ def _replace(
     _run(spark, Replace(leaving, to), "replace", options)
 
 
-@_command.command("add-brokers", help="Give new brokers their fair share, and move nothing else.")
+@_command.command("add-brokers", help="Move a fair share of the replicas to new brokers.")
 @click.option(
     "--new", type=_BrokerIds(), help="The new brokers.  [default: those without replicas]"
 )
@@ -167,14 +169,14 @@ def _add_brokers(spark: SparkSession | None, /, new: list[int] | None, **options
     _run(spark, Rebalance(new or []), "add-brokers", options)
 
 
-@_command.command("rebalance", help="Give every broker its fair share.")
+@_command.command("rebalance", help="Spread replicas evenly over all brokers.")
 @_plan_options
 def _rebalance(spark: SparkSession | None, /, **options: Any) -> None:
     _run(spark, Rebalance(), "rebalance", options)
 
 
-@_command.command("replication-factor", help="Give every partition as many replicas.")
-@click.option("--factor", type=click.IntRange(1, 2**15 - 1), required=True, help="How many.")
+@_command.command("replication-factor", help="Change the replication factor.")
+@click.option("--factor", type=click.IntRange(1, 2**15 - 1), required=True, help="The new factor.")
 @_plan_options
 def _replication_factor(spark: SparkSession | None, /, factor: int, **options: Any) -> None:
     _run(spark, ReplicationFactor(factor), "replication-factor", options)

@@ -49,7 +49,9 @@ def main(argv: Sequence[str] | None = None, spark: SparkSession | None = None) -
 @click.command("balance", help="Report how evenly brokers are used, and what failures lose.")
 @assignment_options
 @click.option("--log-dirs", metavar="DIR,DIR", help="Log directories of brokers, for their bytes.")
-@click.option("--failures", type=click.IntRange(min=1), help="Brokers that fail at most.")
+@click.option(
+    "--failures", type=click.IntRange(min=1), help="The greatest number of brokers that fail."
+)
 @click.option("--trials", type=click.IntRange(min=1), default=DEFAULT_TRIALS, show_default=True)
 @click.option("--seed", type=click.IntRange(0, 2**63 - 1), default=0, show_default=True)
 @report_options

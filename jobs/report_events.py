@@ -57,9 +57,19 @@ def _moment(_context: object, _option: object, text: str | None) -> int | None:
     help="A cluster's or broker's folder, or a journal; may be repeated.  [default: --data-dir]",
 )
 @data_dir_option
-@click.option("--since", "since_ms", metavar="TIME", callback=_moment, help="Only from then on.")
-@click.option("--until", "until_ms", metavar="TIME", callback=_moment, help="Only until then.")
-@click.option("--top", type=click.IntRange(1, 1000), default=10, show_default=True, help="Rows.")
+@click.option(
+    "--since", "since_ms", metavar="TIME", callback=_moment, help="Only events from this time on."
+)
+@click.option(
+    "--until", "until_ms", metavar="TIME", callback=_moment, help="Only events before this time."
+)
+@click.option(
+    "--top",
+    type=click.IntRange(1, 1000),
+    default=10,
+    show_default=True,
+    help="How many rows a table has.",
+)
 @click.option("--out", type=click.Path(path_type=Path), help="A new directory for the Parquet.")
 @report_options
 @master_option

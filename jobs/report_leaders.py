@@ -62,7 +62,7 @@ def main(argv: Sequence[str] | None = None, spark: SparkSession | None = None) -
     return run_job(_command, "report leaders", argv, spark)
 
 
-@click.command("leaders", help="Report who leads partitions, and who should.")
+@click.command("leaders", help="Report the leaders of partitions, and the preferred ones.")
 @assignment_options
 @click.option(
     "--threshold",

@@ -60,12 +60,12 @@ _POSITIVE: Final = click.IntRange(min=1)
 _STRATEGIES: Final = (*(strategy.value for strategy in Strategy), UNIFORM)
 
 
-@click.command("placement", help="Try a placement scheme at scale, on paper.")
+@click.command("placement", help="Simulate a placement scheme at scale.")
 @click.option("--brokers", type=click.IntRange(1, _MAX_BROKERS), default=1000, show_default=True)
 @click.option("--partitions", type=_POSITIVE, default=100_000, show_default=True)
 @click.option("--partitions-per-topic", type=_POSITIVE, default=100, show_default=True)
 @click.option("--replication-factor", "factor", type=_POSITIVE, default=3, show_default=True)
-@click.option("--racks", type=click.IntRange(min=0), default=0, help="None, unless given.")
+@click.option("--racks", type=click.IntRange(min=0), default=0, help="How many racks; 0: no racks.")
 @click.option(
     "--rack-layout",
     type=click.Choice([INTERLEAVED, BLOCKS]),
@@ -75,9 +75,13 @@ _STRATEGIES: Final = (*(strategy.value for strategy in Strategy), UNIFORM)
 )
 @click.option("--strategy", type=click.Choice(_STRATEGIES), default="ring", show_default=True)
 @click.option("--compare", is_flag=True, help="Try all strategies.")
-@click.option("--scatter-width", type=_POSITIVE, help="Of copysets.")
-@click.option("--failures", type=_POSITIVE, help="Brokers that fail at once, at most.")
-@click.option("--growth", type=click.IntRange(min=0), help="Brokers added.  [default: 1 %]")
+@click.option("--scatter-width", type=_POSITIVE, help="Seed for copysets.")
+@click.option(
+    "--failures", type=_POSITIVE, help="The greatest number of brokers that fail at once."
+)
+@click.option(
+    "--growth", type=click.IntRange(min=0), help="How many brokers are added.  [default: 1 %]"
+)
 @click.option("--trials", type=_POSITIVE, default=DEFAULT_TRIALS, show_default=True)
 @click.option("--seed", type=_ANY_SEED, default=0, show_default=True)
 @report_options

@@ -312,7 +312,7 @@ def _counted(partitions: int) -> str:
 # --- the command ----------------------------------------------------------------------------------
 
 
-@click.command("execute", help="Feed the waves of a plan to the controller, or go on doing so.")
+@click.command("execute", help="Submit the waves of a plan to the controller, or resume this.")
 @click.argument("plan", type=click.Path(path_type=Path, file_okay=False))
 @cluster_options
 @click.option(
@@ -321,10 +321,12 @@ def _counted(partitions: int) -> str:
     default=WAVE_TIMEOUT_S,
     show_default=True,
     metavar="SECONDS",
-    help="How long a wave may take before it is given up for now.",
+    help="How long a wave may take.",
 )
-@click.option("--additional", is_flag=True, help="Even while others move partitions.")
-@click.option("--dry-run", is_flag=True, help="Tell which waves are left, but begin nothing.")
+@click.option(
+    "--additional", is_flag=True, help="Begin even while other reassignments are in progress."
+)
+@click.option("--dry-run", is_flag=True, help="Show the remaining waves and begin nothing.")
 def execute_command(
     plan: Path,
     zookeeper: str | None,

@@ -40,7 +40,7 @@ def report_options(command: F) -> F:
         "--html",
         type=click.Path(path_type=Path),
         callback=lambda _context, _option, path: _writable(path),
-        help="Write the report as one page of plots and tables, too.",
+        help="Also write the report as one HTML page.",
     )
     return output(page(command))
 
