@@ -58,7 +58,7 @@ class HandledEvent:
     queue_ms: float
     handling_ms: float
     changes: RecordChanges | None
-    event_id: int = 0
+    event_id: int
 
 
 class EventJournal(Protocol):

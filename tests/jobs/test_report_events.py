@@ -307,10 +307,10 @@ class Witness:
         while self._ruler.inbox:
             event = self._ruler.inbox.popleft()
             changes = of_type(self._ruler.handle(event), RecordChanges)
-            epoch = self._ruler.controller.context.epoch
-            self._journal.record(
-                HandledEvent(event, epoch, START_MS, 1.0, 2.0, changes[0] if changes else None)
-            )
+            context = self._ruler.controller.context
+            change = changes[0] if changes else None
+            handled = (event, context.epoch, START_MS, 1.0, 2.0, change, context.event_id)
+            self._journal.record(HandledEvent(*handled))
 
     def propose(self, leader: int, broker_epoch: int, partition_epoch: int, isr: list[int]) -> None:
         """Have the leader of T0 propose an ISR, in the leader epoch 0."""
