@@ -32,7 +32,7 @@ test: $(STAMP)
 
 unit: $(STAMP)
 	$(BIN)/python -m pytest -q -m 'not zookeeper and not spark and not system and not slow' \
-		tests/core tests/zk tests/config $(ARGS)
+		tests/core tests/config tests/scenarios $(ARGS)
 
 simulate: $(STAMP)
 	$(BIN)/python -m tests.simulation --seeds $(SEEDS) $(ARGS)
