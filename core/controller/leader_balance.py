@@ -21,7 +21,7 @@ from regent.core.controller.events import AutoPreferredReplicaLeaderElection
 from regent.core.controller.partition_state_machine import PartitionStateMachine
 from regent.core.controller.states import PartitionState
 from regent.core.controller.term import Term
-from regent.core.errors import BadDataError, Errors
+from regent.core.errors import BadDataError, Errors, StateChangeFailedError
 from regent.core.model import NO_LEADER, BrokerId, TopicPartition
 from regent.core.protocol.controller import (
     ElectedPartition,
@@ -132,7 +132,7 @@ class LeaderBalance:
         )
         answers: list[ElectedPartition] = []
         for partition, refusal in refusals.items():
-            failure = failures.get(partition)
+            failure = failures.get(partition) or self._other_leader(partition, election_type)
             if refusal is not None:
                 answers.append(refusal)
             elif failure is not None:
@@ -143,6 +143,20 @@ class LeaderBalance:
                 answers.append(ElectedPartition(*partition, Errors.NONE, leader=leader))
         return answers
 
+    def _other_leader(
+        self, partition: TopicPartition, election_type: ElectionType
+    ) -> StateChangeFailedError | None:
+        """Return an error if a preferred election of a new partition gave it another leader.
+
+        The first leader of a partition is its first replica that is online, whatever was asked.
+        """
+        leader = self._leader(partition)
+        if election_type is not ElectionType.PREFERRED or self._is_preferred(leader, partition):
+            return None
+        return StateChangeFailedError(
+            f"{partition}: broker {leader} is its first leader: the preferred replica is not online"
+        )
+
     def _refusal(
         self, partition: TopicPartition, election_type: ElectionType
     ) -> ElectedPartition | None:
@@ -150,7 +164,7 @@ class LeaderBalance:
         replicas = self._context.partition_replica_assignment(partition)
         leader = self._leader(partition)
         if election_type is ElectionType.PREFERRED:
-            is_well_led = replicas[:1] == (leader,)
+            is_well_led = self._is_preferred(leader, partition)
         else:
             is_well_led = self._context.is_replica_online(leader, partition)
         if not replicas:
@@ -162,6 +176,9 @@ class LeaderBalance:
         else:
             return None
         return ElectedPartition(*partition, error, f"{partition}: {message}")
+
+    def _is_preferred(self, broker_id: BrokerId, partition: TopicPartition) -> bool:
+        return self._context.partition_replica_assignment(partition)[:1] == (broker_id,)
 
     def _leader(self, partition: TopicPartition) -> BrokerId:
         leadership = self._context.partition_leadership_info(partition)

@@ -112,11 +112,19 @@ def test_what_is_being_deleted_gets_no_leader(office: Office) -> None:
 
 
 @pytest.mark.parametrize("by", ElectionType)
-def test_a_partition_that_was_never_led_is_created(office: Office, by: ElectionType) -> None:
-    office.assign(T0, (9, 2, 3))
+def test_a_new_partition_gets_its_first_leader(office: Office, by: ElectionType) -> None:
+    office.assign(T0, (2, 9, 3))
     assert elect(office, T0, by=by) == {T0: (Errors.NONE, 2)}
     assert office.leads(T0) == (2, (2, 3), 0)
     assert leader_and_isr_rows(office.effects())[2][T0].is_new
+
+
+def test_a_first_leader_other_than_the_preferred_replica_is_no_preferred_election(
+    office: Office,
+) -> None:
+    office.assign(T0, (9, 2, 3))
+    assert elect(office, T0) == {T0: (Errors.PREFERRED_LEADER_NOT_AVAILABLE, -1)}
+    assert office.leads(T0) == (2, (2, 3), 0)
 
 
 def test_a_partition_without_a_leader_gets_its_preferred_one(office: Office) -> None:
