@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from regent.core.controller.election import Candidates, waiting_reason
+from regent.core.controller.election import waiting_reason
+from regent.core.controller.partition_replicas import PartitionReplicas
 from regent.core.errors import BadDataError
 from regent.core.model import (
     NO_EPOCH,
@@ -61,14 +62,14 @@ class Partition:
             suspects = known[replica].suspects if replica in known else NO_SUSPECTS
             return suspects.end_of(self.topic_partition)
 
-        candidates = Candidates(
+        replicas = PartitionReplicas(
             self.assignment,
             is_online=lambda r: r in known,
             is_reachable=lambda r: r in known,
             is_shutting_down=lambda _: False,
             suspect_end=suspect_end,
         )
-        return waiting_reason(self.state.leader_and_isr, candidates)
+        return waiting_reason(self.state.leader_and_isr, replicas)
 
     def as_json(self) -> dict[str, object]:
         """Return the object that stands for it in JSON answers."""

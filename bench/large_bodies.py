@@ -46,7 +46,7 @@ def main() -> None:
         context.add_topic_id(name.topic, f"{number:022d}")
         context.update_partition_full_replica_assignment(name, assignment)
         context.put_partition_leadership_info(name, led)
-        batch.add_leader_and_isr([0], name, led, assignment, is_new=False)
+        batch.add_leader_and_isr([0], name)
     batch.add_full_metadata()
     started = time.monotonic()
     effects = batch.effects()

@@ -12,17 +12,19 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping
 
-from regent.core.controller.leadership import with_eligible_replicas
-from regent.core.controller.states import ReplicaState
+from regent.core.controller.partition_change import RECOVERED, AlterIsr, change_partition
+from regent.core.controller.partition_change_writer import (
+    Changes,
+    keep_eligible_replicas,
+    partition_replicas,
+)
+from regent.core.controller.partition_replicas import PartitionChange, Refused
 from regent.core.controller.term import Term
 from regent.core.errors import BadDataError, Errors
 from regent.core.model import (
-    UNKNOWN_BROKER_EPOCH,
     BrokerId,
     LeaderAndIsr,
     LeaderIsrAndControllerEpoch,
-    LeaderRecoveryState,
-    PartitionAndReplica,
     TopicPartition,
 )
 from regent.core.ports import WriteError
@@ -34,8 +36,6 @@ from regent.core.protocol.controller import (
 )
 
 log = logging.getLogger(__name__)
-
-RECOVERED, RECOVERING = LeaderRecoveryState
 
 
 class AlterPartitions:
@@ -58,18 +58,20 @@ class AlterPartitions:
             return AlterPartitionResponse(Errors.STALE_BROKER_EPOCH), []
         rows = {row.topic_partition: row for row in request.partitions}
         outcomes: dict[TopicPartition, Errors] = {}
-        proposals: dict[TopicPartition, LeaderAndIsr] = {}
+        changes: Changes = {}
         for partition, row in rows.items():
             decided = self._decide(row, request.broker_id)
-            if isinstance(decided, LeaderAndIsr):
-                proposals[partition] = decided
+            if isinstance(decided, Refused):
+                outcomes[partition] = decided.error_code
+            elif decided.leader_and_isr == self._current(partition):
+                outcomes[partition] = Errors.NONE
             else:
-                outcomes[partition] = decided
+                changes[partition] = decided
         before = {partition: self._known(partition) for partition in rows}
-        joining = {partition: self._joining(rows[partition]) for partition in proposals}
-        if proposals:
-            replaced = self._replaced(proposals)
-            outcomes |= self._write(with_eligible_replicas(self._term, replaced, proposals))
+        joining = {partition: self._joining(rows[partition]) for partition in changes}
+        if changes:
+            current = {partition: self._current(partition) for partition in changes}
+            outcomes |= self._write(keep_eligible_replicas(self._term, current, changes))
         for partition, members in joining.items():
             if outcomes[partition] is Errors.NONE:
                 for member in members:
@@ -94,101 +96,46 @@ class AlterPartitions:
     def _known(self, partition: TopicPartition) -> LeaderIsrAndControllerEpoch | None:
         return self._context.partition_leadership_info(partition)
 
-    # --- validating ---
+    def _current(self, partition: TopicPartition) -> LeaderAndIsr:
+        known = self._known(partition)
+        assert known is not None, "only partitions with a leadership are changed"
+        return known.leader_and_isr
 
-    def _decide(self, row: AlterPartitionRow, sender: BrokerId) -> LeaderAndIsr | Errors:
+    def _decide(self, row: AlterPartitionRow, sender: BrokerId) -> PartitionChange | Refused:
         """Return what is to be written, or the answer to what is not."""
         known, topic_id = self._known(row.topic_partition), self._context.topic_id(row.topic)
         if row.topic_id is not None and row.topic_id != topic_id:
-            return Errors.UNKNOWN_TOPIC_ID if topic_id is None else Errors.INCONSISTENT_TOPIC_ID
-        is_kept = (  # a topic is deleted when its partitions have moved, which takes their ISRs
-            not self._context.is_topic_queued_for_deletion(row.topic)
-            or row.topic_partition in self._context.partitions_being_reassigned
+            is_known = topic_id is not None
+            error = Errors.INCONSISTENT_TOPIC_ID if is_known else Errors.UNKNOWN_TOPIC_ID
+            return Refused("it is of another topic of this name", error)
+        # A topic is deleted when its partitions have been reassigned, which changes their ISRs.
+        if known is None or not self._context.is_to_be_led(row.topic_partition):
+            return Refused("there is no such partition", Errors.UNKNOWN_TOPIC_OR_PARTITION)
+        if self._context.is_of_newer_controller(known):
+            return Refused("a newer controller wrote its state", Errors.NOT_CONTROLLER)
+        proposed = AlterIsr(
+            sender,
+            row.leader_epoch,
+            row.partition_epoch,
+            row.new_isr,
+            row.isr_broker_epochs,
+            row.leader_recovery_state,
         )
-        if known is None or not is_kept:
-            return Errors.UNKNOWN_TOPIC_OR_PARTITION
-        now = known.leader_and_isr
-        if (
-            self._context.is_of_newer_controller(known)
-            or row.leader_epoch > now.leader_epoch
-            or row.partition_epoch > now.partition_epoch
-        ):
-            return Errors.NOT_CONTROLLER  # the leader heard of a later one (KAFKA-14154)
-        if row.leader_epoch < now.leader_epoch or sender != now.leader:
-            return Errors.FENCED_LEADER_EPOCH
-        if set(row.new_isr) == set(now.isr) and (
-            row.leader_recovery_state == now.leader_recovery_state
-        ):
-            return Errors.NONE  # asked again, its answer was lost: not a conflict (KAFKA-14144)
-        if row.partition_epoch < now.partition_epoch:
-            return Errors.INVALID_UPDATE_VERSION
-        if not self._is_valid(row, now):
-            return Errors.INVALID_REQUEST
-        if not self._are_eligible(row, now):
-            return Errors.INELIGIBLE_REPLICA
-        return now._replace(
-            isr=row.new_isr, leader_recovery_state=LeaderRecoveryState(row.leader_recovery_state)
-        )
-
-    def _is_valid(self, row: AlterPartitionRow, now: LeaderAndIsr) -> bool:
-        """Whether any replicas of any health could be in sync like this.
-
-        A leader that has to recover trusts nobody: until it has, it is in sync alone, and nothing
-        but an unclean election makes it so (KIP-704). Who joins is assigned; who is in sync without
-        being so, after a broken move, may stay until the leader takes it out (KAFKA-9672).
-        """
-        members = set(row.new_isr)
-        if row.leader_recovery_state == RECOVERING:
-            recovers_rightly = now.leader_recovery_state == RECOVERING and members == {now.leader}
-        else:
-            recovers_rightly = row.leader_recovery_state == RECOVERED
-        return (
-            recovers_rightly
-            and now.leader in members
-            and len(members) == len(row.new_isr) == len(row.isr_broker_epochs)
-            and members.issubset(
-                (*self._context.partition_replica_assignment(row.topic_partition), *now.isr)
-            )
-        )
-
-    def _are_eligible(self, row: AlterPartitionRow, now: LeaderAndIsr) -> bool:
-        """Whether all members can be relied on, each in the life the leader saw it in.
-
-        Who joins has been told that it is a replica: a move that could not begin a leader epoch
-        has told nobody, and what the leader knows of a replica it adds may have been deleted.
-        A broker that is shutting down must not come back (KIP-841). The leader alone may be: nobody
-        could replace it yet, and whom it lets in can. A follower that lost its data since it
-        fetched has another broker epoch (KIP-903).
-        """
-        registrations = self._context.registrations
-        return all(
-            self._context.is_replica_online(
-                replica, row.topic_partition, include_shutting_down=replica == now.leader
-            )
-            and broker_epoch in (UNKNOWN_BROKER_EPOCH, registrations[replica].broker_epoch)
-            and (replica in now.isr or self._exists(replica, row.topic_partition))
-            for replica, broker_epoch in zip(row.new_isr, row.isr_broker_epochs, strict=True)
-        )
-
-    def _exists(self, replica: BrokerId, partition: TopicPartition) -> bool:
-        state = self._context.replica_state(PartitionAndReplica(partition, replica))
-        return state is not ReplicaState.NON_EXISTENT
+        replicas = partition_replicas(self._context, row.topic_partition)
+        return change_partition(known.leader_and_isr, replicas, proposed)
 
     # --- writing ---
 
-    def _replaced(self, proposals: Iterable[TopicPartition]) -> dict[TopicPartition, LeaderAndIsr]:
-        known = ((partition, self._known(partition)) for partition in proposals)
-        return {partition: now.leader_and_isr for partition, now in known if now is not None}
-
-    def _write(
-        self, proposals: Mapping[TopicPartition, LeaderAndIsr]
-    ) -> dict[TopicPartition, Errors]:
-        """Write proposals and put what ZooKeeper holds then into the context."""
+    def _write(self, changes: Changes) -> dict[TopicPartition, Errors]:
+        """Write changes and put what ZooKeeper holds then into the context."""
         epoch = self._context.epoch
-        states = {p: LeaderIsrAndControllerEpoch(new, epoch) for p, new in proposals.items()}
+        states = {
+            partition: LeaderIsrAndControllerEpoch(change.leader_and_isr, epoch)
+            for partition, change in changes.items()
+        }
         store = self._term.store
         written = store.update_partition_states(states, self._context.epoch_zk_version)
-        conflicts = [p for p in proposals if written[p] is WriteError.BAD_VERSION]
+        conflicts = [p for p in changes if written[p] is WriteError.BAD_VERSION]
         found = store.read_partition_states(conflicts) if conflicts else {}
         outcomes: dict[TopicPartition, Errors] = {}
         for partition, state in states.items():

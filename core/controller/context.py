@@ -20,7 +20,6 @@ from regent.core.model import (
     BrokerId,
     BrokerInfo,
     BrokerRegistration,
-    LeaderAndIsr,
     LeaderIsrAndControllerEpoch,
     LogEnd,
     PartitionAndReplica,
@@ -151,6 +150,11 @@ class ControllerContext:
         """The broker epoch of every registered broker, shutting down or not."""
         return {b: r.broker_epoch for b, r in self._registrations.items()}
 
+    def broker_epoch(self, broker_id: BrokerId) -> int | None:
+        """Return the broker epoch of a registered broker; None for others."""
+        registration = self._registrations.get(broker_id)
+        return None if registration is None else registration.broker_epoch
+
     def is_replica_online(
         self,
         broker_id: BrokerId,
@@ -193,20 +197,19 @@ class ControllerContext:
                 if self.suspect_end(leader, topic_partition) is not None:
                     self._undeposed[topic_partition] = leader
 
-    def note_elected(self, leaderships: Mapping[TopicPartition, LeaderAndIsr]) -> None:
-        """Note that these leaders were elected with what is known now.
+    def note_elected(self, topic_partitions: Iterable[TopicPartition]) -> None:
+        """Note that the leaders of these partitions were elected with what is known now.
 
-        An unclean election may choose a replica that a move could not create yet. It is told to
-        lead, so it exists.
+        An unclean election may choose a replica that a reassignment could not create yet. The
+        election tells it to lead, so it exists.
         """
-        for topic_partition, elected in leaderships.items():
+        for topic_partition in topic_partitions:
             self._undeposed.pop(topic_partition, None)
-            leader = PartitionAndReplica(topic_partition, elected.leader)
-            if (
-                elected.leader != NO_LEADER
-                and self.replica_state(leader) is ReplicaState.NON_EXISTENT
-            ):
-                self.put_replica_state(leader, ReplicaState.ONLINE)
+            leadership = self.partition_leadership_info(topic_partition)
+            leader = NO_LEADER if leadership is None else leadership.leader_and_isr.leader
+            if leader != NO_LEADER and not self.replica_exists(leader, topic_partition):
+                replica = PartitionAndReplica(topic_partition, leader)
+                self.put_replica_state(replica, ReplicaState.ONLINE)
 
     def note_rejoined(self, broker_id: BrokerId, topic_partition: TopicPartition) -> None:
         """Suspect a replica no longer that got into the ISR, before its broker says so."""
@@ -427,6 +430,11 @@ class ControllerContext:
         if record is None:
             return ReplicaState.NON_EXISTENT
         return record.replica_states.get(replica.replica, ReplicaState.NON_EXISTENT)
+
+    def replica_exists(self, broker_id: BrokerId, topic_partition: TopicPartition) -> bool:
+        """Whether the replica was told that it is one, and was not deleted since."""
+        replica = PartitionAndReplica(topic_partition, broker_id)
+        return self.replica_state(replica) is not ReplicaState.NON_EXISTENT
 
     def put_replica_state(self, replica: PartitionAndReplica, state: ReplicaState) -> None:
         """Remember the replica's state; NON_EXISTENT forgets it."""

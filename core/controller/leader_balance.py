@@ -15,9 +15,11 @@ from regent.core.controller.election import (
     ElectionStrategy,
     OfflineElection,
     PreferredElection,
-    preferred_leader,
 )
 from regent.core.controller.events import AutoPreferredReplicaLeaderElection
+from regent.core.controller.partition_change import change_partition
+from regent.core.controller.partition_change_writer import partition_replicas
+from regent.core.controller.partition_replicas import PartitionChange
 from regent.core.controller.partition_state_machine import PartitionStateMachine
 from regent.core.controller.states import PartitionState
 from regent.core.controller.term import Term
@@ -211,18 +213,14 @@ class LeaderBalance:
         A replica still being added does not lead before the move is complete: the move may yet be
         cancelled or superseded (KAFKA-14808). Other moves are no obstacle (KAFKA-10149).
         """
-        assignment = self._context.partition_full_replica_assignment(partition)
         leadership = self._context.partition_leadership_info(partition)
-        assert leadership is not None, "somebody else leads it"
-        head = preferred_leader(
-            assignment.replicas,
-            leadership.leader_and_isr.isr,
-            lambda replica: (
-                self._context.is_replica_online(replica, partition)
-                and self._context.suspect_end(replica, partition) is None
-            ),
+        assert leadership is not None, "another replica leads it"
+        replicas = partition_replicas(self._context, partition)
+        change = change_partition(leadership.leader_and_isr, replicas, PreferredElection())
+        return (
+            isinstance(change, PartitionChange)
+            and change.leader_and_isr.leader not in replicas.assignment.adding_replicas
         )
-        return head is not None and head not in assignment.adding_replicas
 
     def check_later(self, controller_epoch: int) -> None:
         """Arm the timer again, in the term whose timer it is."""

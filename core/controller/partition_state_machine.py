@@ -13,25 +13,17 @@ A transition that is not in the table is logged and skipped, and nothing changes
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Iterable
 
-from regent.core.controller.election import (
-    Candidates,
-    Elected,
-    ElectionStrategy,
-    OfflineElection,
-    ReassignElection,
-    depose,
-    elect,
-    why_nobody,
-)
-from regent.core.controller.leadership import (
+from regent.core.controller.election import ElectionStrategy, OfflineElection
+from regent.core.controller.partition_change import ReplicasRestarted, first_leadership
+from regent.core.controller.partition_change_writer import (
+    Changes,
     Failures,
-    Leaderships,
-    change_leaderships,
-    with_eligible_replicas,
+    change_partitions,
+    partition_replicas,
 )
+from regent.core.controller.partition_replicas import Refused
 from regent.core.controller.request_batch import ControlRequestBatch
 from regent.core.controller.states import (
     VALID_PREVIOUS_PARTITION_STATES,
@@ -39,11 +31,9 @@ from regent.core.controller.states import (
     ReplicaState,
 )
 from regent.core.controller.term import Term
-from regent.core.errors import BadDataError, StateChangeFailedError
+from regent.core.errors import StateChangeFailedError
 from regent.core.model import (
     NO_LEADER,
-    BrokerId,
-    LeaderAndIsr,
     LeaderIsrAndControllerEpoch,
     PartitionAndReplica,
     TopicPartition,
@@ -67,51 +57,31 @@ class PartitionStateMachine:
         self.settle(context.all_partitions() if has_suspects else context.restarted_replicas)
 
     def settle_late(self, partitions: Iterable[TopicPartition]) -> None:
-        """Settle partitions of which replicas have been told what could not be changed in time."""
+        """Settle partitions whose replicas were told a leadership before it could be changed."""
         batch = self._term.new_batch()
-        for partition, written in self.settle(partitions).items():
-            is_led = written.leader != NO_LEADER
+        for partition, change in self.settle(partitions).items():
+            is_led = change.leader_and_isr.leader != NO_LEADER
             state = PartitionState.ONLINE if is_led else PartitionState.OFFLINE
             self._context.put_partition_state(partition, state)
-            leadership = LeaderIsrAndControllerEpoch(written, self._context.epoch)
-            assignment = self._context.partition_full_replica_assignment(partition)
-            for broker_id in assignment.replicas:
-                replica = PartitionAndReplica(partition, broker_id)
-                replica_state = self._context.replica_state(replica)
+            for broker_id in self._context.partition_replica_assignment(partition):
+                replica_state = self._context.replica_state(
+                    PartitionAndReplica(partition, broker_id)
+                )
                 if replica_state in (ReplicaState.NEW, ReplicaState.ONLINE):
                     is_new = replica_state is ReplicaState.NEW
-                    batch.add_leader_and_isr(
-                        (broker_id,), partition, leadership, assignment, is_new=is_new
-                    )
+                    batch.add_leader_and_isr((broker_id,), partition, is_new=is_new)
         self._term.announce(batch)
 
-    def settle(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, LeaderAndIsr]:
-        """Treat as failed replicas of these that restarted since the last decision, or are suspect.
+    def settle(self, partitions: Iterable[TopicPartition]) -> Changes:
+        """Treat replicas that restarted since the last decision, or are suspect, as failed.
 
-        Nobody ruled then, did not live to hear of it, or could not read the partition. A leader
-        that lost the end of its log would go on in the same leader epoch. Nothing is announced:
-        brokers have not been told anything yet. Returns what was written; where nothing could be,
-        a suspect leader waits for an election like a dead one.
+        No controller was active then, or the active one died before it learnt of the restart, or it
+        could not read the partition. Nothing is announced: brokers have not been told anything yet.
+        Returns what was written. Where nothing could be written, a suspect leader waits for an
+        election as an offline leader does.
         """
-        changed = [p for p in partitions if self._is_overtaken(p)]
-
-        def propose(
-            current: Leaderships, failures: Failures
-        ) -> Mapping[TopicPartition, LeaderAndIsr]:
-            stay = {p: now for p, now in current.items() if self._can_stay(p, now.leader)}
-            others = {p: now for p, now in current.items() if p not in stay}
-            elected = self._run_elections(others, OfflineElection(), failures)
-            proposals = {p: outcome.leader_and_isr for p, outcome in elected.items()}
-            for partition, now in others.items():
-                if partition not in elected:
-                    failures.pop(partition, None)
-                    proposals[partition] = depose(now)
-            for partition, now in stay.items():
-                isr = tuple(r for r in now.isr if self._can_stay(partition, r))
-                proposals[partition] = now.new_leader_and_isr(now.leader, isr)
-            return with_eligible_replicas(self._term, current, proposals)
-
-        accepted, failures = change_leaderships(self._term, changed, propose)
+        changed = [p for p in partitions if self._has_restarted_replicas(p)]
+        accepted, failures = change_partitions(self._term, changed, ReplicasRestarted())
         self._context.note_elected(accepted)
         not_led = PartitionState.NON_EXISTENT, PartitionState.NEW
         self._context.note_undeposed(
@@ -128,21 +98,15 @@ class PartitionStateMachine:
             )
         return accepted
 
-    def _is_overtaken(self, partition: TopicPartition) -> bool:
+    def _has_restarted_replicas(self, partition: TopicPartition) -> bool:
         """Whether the leader is online, and an in-sync replica has restarted or is suspect."""
         leadership = self._context.partition_leadership_info(partition)
         if leadership is None or self._context.is_topic_queued_for_deletion(partition.topic):
             return False
         leader, isr = leadership.leader_and_isr.leader, leadership.leader_and_isr.isr
         if not self._context.is_replica_online(leader, partition, include_shutting_down=True):
-            return False  # it gets a leader anyway
-        return not all(self._can_stay(partition, r) for r in isr)
-
-    def _can_stay(self, partition: TopicPartition, replica: BrokerId) -> bool:
-        context = self._context
-        return not context.has_restarted(replica, partition) and (
-            context.suspect_end(replica, partition) is None
-        )
+            return False  # an election follows anyway
+        return not all(map(partition_replicas(self._context, partition).can_stay, isr))
 
     def startup(self) -> None:
         """Give every partition its first state of this term, then seek leaders."""
@@ -240,14 +204,12 @@ class PartitionStateMachine:
         failures: Failures = {}
         proposals: dict[TopicPartition, LeaderIsrAndControllerEpoch] = {}
         for partition in partitions:
-            replicas = self._context.partition_replica_assignment(partition)
-            live = tuple(r for r in replicas if self._context.is_replica_online(r, partition))
-            if live:
-                first = LeaderAndIsr(leader=live[0], isr=live)
-                proposals[partition] = LeaderIsrAndControllerEpoch(first, self._context.epoch)
+            first = first_leadership(partition_replicas(self._context, partition))
+            if isinstance(first, Refused):
+                failures[partition] = StateChangeFailedError(f"{partition}: {first.reason}")
             else:
-                failures[partition] = StateChangeFailedError(
-                    f"{partition}: none of its replicas {list(replicas)} is alive"
+                proposals[partition] = LeaderIsrAndControllerEpoch(
+                    first.leader_and_isr, self._context.epoch
                 )
         if not proposals:
             return failures, []
@@ -282,13 +244,12 @@ class PartitionStateMachine:
         self._context.put_partition_leadership_info(partition, leadership)
         self._context.put_partition_state(partition, PartitionState.ONLINE)
         for member in first.isr:
-            # A broker that does not know what it had in a new directory has not heard of this one.
+            # A broker with a new log directory may suspect it, but was never told of it.
             self._context.note_rejoined(member, partition)
         self._term.outbox.record(
             "%s: created, leader %d, isr %s", partition, first.leader, list(first.isr)
         )
-        assignment = self._context.partition_full_replica_assignment(partition)
-        batch.add_leader_and_isr(first.isr, partition, leadership, assignment, is_new=True)
+        batch.add_leader_and_isr(first.isr, partition, is_new=True)
 
     def _elect(
         self,
@@ -296,109 +257,9 @@ class PartitionStateMachine:
         strategy: ElectionStrategy,
         batch: ControlRequestBatch,
     ) -> Failures:
-        elected: dict[TopicPartition, Elected] = {}
-
-        def propose(
-            current: Leaderships, failures: Failures
-        ) -> Mapping[TopicPartition, LeaderAndIsr]:
-            proposals = self._run_elections(current, strategy, failures)
-            elected.update(proposals)
-            chosen = {partition: e.leader_and_isr for partition, e in proposals.items()}
-            return with_eligible_replicas(self._term, current, chosen)
-
-        accepted, failures = change_leaderships(self._term, partitions, propose)
+        accepted, failures = change_partitions(self._term, partitions, strategy)
         self._context.note_elected(accepted)
-        for partition, written in accepted.items():
+        for partition in accepted:
             self._context.put_partition_state(partition, PartitionState.ONLINE)
-            batch.add_leader_and_isr(
-                elected[partition].recipients,
-                partition,
-                LeaderIsrAndControllerEpoch(written, self._context.epoch),
-                self._context.partition_full_replica_assignment(partition),
-                is_new=False,
-            )
+        batch.add_changes(accepted)
         return failures
-
-    def _run_elections(
-        self, current: Leaderships, strategy: ElectionStrategy, failures: Failures
-    ) -> dict[TopicPartition, Elected]:
-        unclean_topics = self._topics_allowing_unclean(current, strategy, failures)
-        elected: dict[TopicPartition, Elected] = {}
-        for partition, leadership in current.items():
-            if partition in failures:
-                continue
-            chosen = strategy
-            if isinstance(strategy, OfflineElection) and partition.topic in unclean_topics:
-                chosen = replace(strategy, allow_unclean=True)
-            candidates = self._candidates(partition)
-            if isinstance(
-                strategy, ReassignElection
-            ) and self._context.is_topic_queued_for_deletion(partition.topic):
-                candidates = replace(candidates, suspect_end=lambda _: None)
-            outcome = elect(chosen, leadership, candidates)
-            if outcome is None:
-                reason = why_nobody(chosen, leadership, candidates)
-                failures[partition] = StateChangeFailedError(f"{partition}: {reason}")
-                continue
-            elected[partition] = outcome
-        self._count_unclean(current, elected)
-        return elected
-
-    def _count_unclean(
-        self, current: Leaderships, elected: Mapping[TopicPartition, Elected]
-    ) -> None:
-        unclean = [partition for partition, outcome in elected.items() if outcome.unclean]
-        if not unclean:
-            return
-        self._context.stats.unclean_leader_elections += len(unclean)
-        first = unclean[0]
-        log.warning(
-            "[Controller id=%d epoch=%d] %d UNCLEAN elections: records may be lost. The first: %s"
-            " goes to %d, in sync were %s",
-            self._term.broker_id,
-            self._context.epoch,
-            len(unclean),
-            first,
-            elected[first].leader_and_isr.leader,
-            list(current[first].isr),
-        )
-
-    def _topics_allowing_unclean(
-        self, current: Leaderships, strategy: ElectionStrategy, failures: Failures
-    ) -> set[str]:
-        """Read the topic setting, only where nobody in sync is alive (KAFKA-6526)."""
-        if not isinstance(strategy, OfflineElection) or strategy.allow_unclean:
-            return set()
-        stuck = [
-            partition
-            for partition, leadership in current.items()
-            if not any(
-                map(
-                    self._candidates(partition).is_sound,
-                    (*leadership.isr, *leadership.eligible_leader_replicas),
-                )
-            )
-        ]
-        if not stuck:
-            return set()
-        topics = sorted({partition.topic for partition in stuck})
-        settings = self._term.store.read_unclean_leader_election(topics)
-        default = self._term.settings.unclean_leader_election_enable
-        for partition in stuck:
-            setting = settings.get(partition.topic)
-            if isinstance(setting, BadDataError):
-                failures[partition] = StateChangeFailedError(f"{partition}: {setting}")
-        return {topic for topic in topics if settings.get(topic, default) is True}
-
-    def _candidates(self, partition: TopicPartition) -> Candidates:
-        context = self._context
-        return Candidates(
-            assignment=context.partition_full_replica_assignment(partition),
-            is_online=lambda r: context.is_replica_online(r, partition),
-            is_reachable=lambda r: context.is_replica_online(
-                r, partition, include_shutting_down=True
-            ),
-            is_shutting_down=lambda r: r in context.shutting_down_broker_ids,
-            suspect_end=lambda r: context.suspect_end(r, partition),
-            has_restarted=lambda r: context.has_restarted(r, partition),
-        )

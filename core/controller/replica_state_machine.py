@@ -16,26 +16,14 @@ A transition that is not in the table is logged and skipped, and nothing changes
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 
-from regent.core.controller.leadership import (
-    Failures,
-    Leaderships,
-    change_leaderships,
-    with_eligible_replicas,
-)
+from regent.core.controller.partition_change import NewLeaderEpoch, RemoveReplica
+from regent.core.controller.partition_change_writer import change_partitions
 from regent.core.controller.request_batch import ControlRequestBatch
 from regent.core.controller.states import VALID_PREVIOUS_REPLICA_STATES, ReplicaState
 from regent.core.controller.term import Term
-from regent.core.model import (
-    NO_LEADER,
-    BrokerId,
-    LeaderAndIsr,
-    LeaderIsrAndControllerEpoch,
-    PartitionAndReplica,
-    ReplicaAssignment,
-    TopicPartition,
-)
+from regent.core.model import BrokerId, PartitionAndReplica, ReplicaAssignment, TopicPartition
 
 log = logging.getLogger("state.change")
 
@@ -58,9 +46,8 @@ class ReplicaStateMachine:
         batch.add_full_metadata()
         all_offline: list[PartitionAndReplica] = []
         for partition in list(context.all_partitions()):
-            assignment = context.partition_full_replica_assignment(partition)
             online: list[BrokerId] = []
-            for broker_id in assignment.replicas:
+            for broker_id in context.partition_replica_assignment(partition):
                 replica = PartitionAndReplica(partition, broker_id)
                 if context.is_replica_online(broker_id, partition):
                     context.put_replica_state(replica, ReplicaState.ONLINE)
@@ -68,9 +55,8 @@ class ReplicaStateMachine:
                 else:
                     context.put_replica_state(replica, ReplicaState.DELETION_INELIGIBLE)
                     all_offline.append(replica)
-            leadership = context.partition_leadership_info(partition)
-            if leadership is not None and online:
-                batch.add_leader_and_isr(online, partition, leadership, assignment, is_new=False)
+            if online:
+                batch.add_leader_and_isr(online, partition)
         self._term.announce(batch)
         self.handle_state_changes(all_offline, ReplicaState.OFFLINE)
 
@@ -103,9 +89,7 @@ class ReplicaStateMachine:
         """Tell replicas their leadership once more, for their answer."""
         batch = self._term.new_batch()
         for partition, broker_id in replicas:
-            leadership = self._context.partition_leadership_info(partition)
-            if leadership is not None:
-                self._add_leader_and_isr((broker_id,), partition, leadership, batch, is_new=False)
+            batch.add_leader_and_isr((broker_id,), partition)
         self._term.announce(batch)
 
     def restart(self, replicas: Collection[PartitionAndReplica]) -> None:
@@ -115,26 +99,17 @@ class ReplicaStateMachine:
         count. Those wait whose partition cannot be changed now. Raises ``ControllerMovedError``.
         """
         kept = [r for r in replicas if self._is_kept(r)]
-        accepted, _ = change_leaderships(
-            self._term,
-            sorted({r.topic_partition for r in kept if self._was_led(r.topic_partition)}),
-            lambda current, _: {
-                partition: now.new_epoch()
-                for partition, now in current.items()
-                if not self._context.must_not_lead(now.leader, partition)
-            },
-        )
+        led = sorted({r.topic_partition for r in kept if self._was_led(r.topic_partition)})
+        accepted, _ = change_partitions(self._term, led, NewLeaderEpoch())
         batch = self._term.new_batch()
         for replica in self._valid(kept, ReplicaState.ONLINE):
             partition = replica.topic_partition
             if partition in accepted:
-                assigned = self._context.partition_replica_assignment(partition)
-                leadership = LeaderIsrAndControllerEpoch(accepted[partition], self._context.epoch)
-                self._add_leader_and_isr(assigned, partition, leadership, batch, is_new=False)
                 if self._context.replica_state(replica) is not ReplicaState.NEW:
                     self._context.put_replica_state(replica, ReplicaState.ONLINE)
             else:
                 self._context.waiting_to_restart.add(replica)
+        batch.add_changes(accepted)
         self._term.announce(batch)
 
     def restart_waiting(self) -> None:
@@ -214,7 +189,7 @@ class ReplicaStateMachine:
                 if leadership.leader_and_isr.leader == broker_id:
                     led.append(partition)
                     continue
-                self._add_leader_and_isr((broker_id,), partition, leadership, batch, is_new=True)
+                batch.add_leader_and_isr((broker_id,), partition, is_new=True)
             told.append(partition)
         if led:
             log.error(
@@ -236,10 +211,9 @@ class ReplicaStateMachine:
             is_new = self._context.replica_state(replica) is ReplicaState.NEW
             if is_new:
                 self._ensure_assigned(replica)
-            leadership = self._context.partition_leadership_info(partition)
             # A new one has been told, but what a FULL request does not list is stray.
-            if leadership is not None and (not is_new or batch.is_full_for(broker_id)):
-                self._add_leader_and_isr((broker_id,), partition, leadership, batch, is_new=is_new)
+            if not is_new or batch.is_full_for(broker_id):
+                batch.add_leader_and_isr((broker_id,), partition, is_new=is_new)
 
     def _without_failed_logs(
         self, broker_id: BrokerId, partitions: list[TopicPartition]
@@ -272,16 +246,10 @@ class ReplicaStateMachine:
         for partition in partitions:  # with the epoch of now, before the ISR changes
             batch.add_stop_replica(broker_id, partition, delete=False)
         led = [p for p in partitions if self._context.partition_leadership_info(p) is not None]
-        removed, failures = self._remove_replica_from_isr(broker_id, led)
-        for partition in led:
-            if partition in removed and self._context.is_to_be_led(partition):
-                others = [
-                    r
-                    for r in self._context.partition_replica_assignment(partition)
-                    if r != broker_id
-                ]
-                leadership = removed[partition]
-                self._add_leader_and_isr(others, partition, leadership, batch, is_new=False)
+        removed, failures = change_partitions(self._term, led, RemoveReplica(broker_id))
+        # The znodes of a topic that is being deleted may be gone already.
+        failures = {p: f for p, f in failures.items() if not self._is_queued_for_deletion(p)}
+        batch.add_changes({p: c for p, c in removed.items() if self._context.is_to_be_led(p)})
         unled = [p for p in partitions if self._context.partition_leadership_info(p) is None]
         if unled:
             batch.add_update_metadata(unled)
@@ -297,68 +265,6 @@ class ReplicaStateMachine:
             )
         return [p for p in partitions if p not in failures]
 
-    def _remove_replica_from_isr(
-        self, broker_id: BrokerId, partitions: Collection[TopicPartition]
-    ) -> tuple[dict[TopicPartition, LeaderIsrAndControllerEpoch], Failures]:
-        """Take the broker out of ISRs; the last member always stays (KAFKA-708).
-
-        So does every member when only suspect ones would remain: it is they who may have lost
-        committed records, and the others who have them.
-
-        Returns the leaderships that others have to be told of.
-        """
-        epoch = self._context.epoch
-        news: dict[TopicPartition, LeaderIsrAndControllerEpoch] = {}
-
-        def propose(
-            current: Leaderships, failures: Failures
-        ) -> Mapping[TopicPartition, LeaderAndIsr]:
-            proposals: dict[TopicPartition, LeaderAndIsr] = {}
-            for partition, now in current.items():
-                if broker_id not in now.isr:
-                    known = self._context.partition_leadership_info(partition)
-                    as_read = LeaderIsrAndControllerEpoch(now, epoch)
-                    self._context.put_partition_leadership_info(partition, as_read)
-                    if known is None or known.leader_and_isr != now:
-                        news[partition] = as_read  # else every replica has been told already
-                    continue
-                isr = self._isr_without(broker_id, partition, now.isr)
-                is_led = not (
-                    now.leader == broker_id
-                    or self._context.must_not_lead(now.leader, partition)
-                    or self._is_lost(partition, now.leader, isr)
-                )
-                leader = now.leader if is_led else NO_LEADER
-                proposals[partition] = now.new_leader_and_isr(leader, isr)
-            return with_eligible_replicas(self._term, current, proposals)
-
-        accepted, failures = change_leaderships(self._term, partitions, propose)
-        # The znodes of a topic that is being deleted may be gone already.
-        failures = {p: f for p, f in failures.items() if not self._is_queued_for_deletion(p)}
-        changed = {p: LeaderIsrAndControllerEpoch(w, epoch) for p, w in accepted.items()}
-        return {**news, **changed}, failures
-
-    def _isr_without(
-        self, broker_id: BrokerId, partition: TopicPartition, isr: tuple[BrokerId, ...]
-    ) -> tuple[BrokerId, ...]:
-        shrunk = tuple(r for r in isr if r != broker_id)
-        suspect_end = self._context.suspect_end
-        return isr if all(suspect_end(r, partition) is not None for r in shrunk) else shrunk
-
-    def _is_lost(
-        self, partition: TopicPartition, leader: BrokerId, isr: tuple[BrokerId, ...]
-    ) -> bool:
-        """Whether the leader is dead as well, and only suspect replicas could follow it.
-
-        Then nothing is committed any more: a replica that leaves is eligible, and the order in
-        which replicas are removed does not matter.
-        """
-        is_online, suspect_end = self._context.is_replica_online, self._context.suspect_end
-        online = [r for r in isr if is_online(r, partition)]
-        is_any_suspect = bool(online) and all(suspect_end(r, partition) is not None for r in online)
-        # A leader that asked to shut down leads until another can, or until it is gone.
-        return is_any_suspect and not is_online(leader, partition, include_shutting_down=True)
-
     def _forget(self, broker_id: BrokerId, partitions: list[TopicPartition]) -> None:
         for partition in partitions:
             assignment = self._context.partition_full_replica_assignment(partition)
@@ -368,15 +274,3 @@ class ReplicaStateMachine:
 
     def _is_queued_for_deletion(self, partition: TopicPartition) -> bool:
         return self._context.is_topic_queued_for_deletion(partition.topic)
-
-    def _add_leader_and_isr(
-        self,
-        broker_ids: Iterable[BrokerId],
-        partition: TopicPartition,
-        leadership: LeaderIsrAndControllerEpoch,
-        batch: ControlRequestBatch,
-        *,
-        is_new: bool,
-    ) -> None:
-        assignment = self._context.partition_full_replica_assignment(partition)
-        batch.add_leader_and_isr(broker_ids, partition, leadership, assignment, is_new=is_new)

@@ -3,7 +3,7 @@
 Mirrors ``kafka.controller.ControllerBrokerRequestBatch``, as a local value: filled, turned into
 effects, dropped. (Kafka keeps one and fails for ever when it was left dirty.)
 
-Orders to replicas are captured when they are added; metadata, liveness and epochs when the batch
+Leaderships are captured when they are added; metadata, live brokers and epochs when the batch
 becomes effects, so that a partition added many times is looked up once.
 
 A leader that should be deposed, and cannot be yet, is not named: brokers hear that nobody leads.
@@ -19,6 +19,7 @@ from typing import NamedTuple, TypeVar
 
 from regent.core.controller.context import ControllerContext
 from regent.core.controller.effects import SendControlRequest
+from regent.core.controller.partition_replicas import PartitionChange
 from regent.core.model import (
     EPOCH_DURING_DELETE,
     EPOCH_OF_LOST_TOPIC,
@@ -110,12 +111,17 @@ class ControlRequestBatch:
         self,
         broker_ids: Iterable[BrokerId],
         topic_partition: TopicPartition,
-        leadership: LeaderIsrAndControllerEpoch,
-        assignment: ReplicaAssignment,
         *,
-        is_new: bool,
+        is_new: bool = False,
     ) -> None:
-        """Tell these replicas their leadership, and everybody the metadata that goes with it."""
+        """Tell replicas the leadership that the context holds, and every broker the metadata.
+
+        A partition without a leadership is left out.
+        """
+        leadership = self._context.partition_leadership_info(topic_partition)
+        if leadership is None:
+            return
+        assignment = self._context.partition_full_replica_assignment(topic_partition)
         row = _leader_and_isr_row(topic_partition, leadership, assignment, is_new=is_new)
         if self._context.must_not_lead(row.leader, topic_partition):
             row = row._replace(leader=NO_LEADER)
@@ -128,6 +134,11 @@ class ControlRequestBatch:
             rows[topic_partition] = row._replace(is_new=True) if is_still_new else row
         self._metadata_partitions[topic_partition] = None
         self._metadata_to_all = True
+
+    def add_changes(self, changes: Mapping[TopicPartition, PartitionChange]) -> None:
+        """Tell the recipients of each change the leadership that the context holds by now."""
+        for topic_partition, change in changes.items():
+            self.add_leader_and_isr(change.recipients, topic_partition)
 
     def add_stop_replica(
         self,

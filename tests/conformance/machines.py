@@ -149,17 +149,16 @@ class WatchedBatch(ControlRequestBatch):
         self,
         broker_ids: Iterable[BrokerId],
         topic_partition: TopicPartition,
-        leadership: LeaderIsrAndControllerEpoch,
-        assignment: ReplicaAssignment,
         *,
-        is_new: bool,
+        is_new: bool = False,
     ) -> None:
         """Remember and add."""
         receivers = list(broker_ids)
-        self.told.append(Told(receivers, leadership, assignment, is_new))
-        super().add_leader_and_isr(
-            receivers, topic_partition, leadership, assignment, is_new=is_new
-        )
+        leadership = self._context.partition_leadership_info(topic_partition)
+        if leadership is not None:
+            assignment = self._context.partition_full_replica_assignment(topic_partition)
+            self.told.append(Told(receivers, leadership, assignment, is_new))
+        super().add_leader_and_isr(receivers, topic_partition, is_new=is_new)
 
     def add_stop_replica(
         self,

@@ -120,10 +120,8 @@ class Channel:
             case "LeaderAndIsr":
                 is_new = fields.take("is_new", False)
                 for name in topic_partitions:
-                    led = known.partition_leadership_info(name)
-                    assert led is not None, f"{name} has no leadership"
-                    assigned = known.partition_full_replica_assignment(name)
-                    batch.add_leader_and_isr(to, name, led, assigned, is_new=is_new)
+                    assert known.partition_leadership_info(name), f"{name} has no leadership"
+                    batch.add_leader_and_isr(to, name, is_new=is_new)
             case "StopReplica":
                 delete = fields.take("delete")
                 for broker_id in to:

@@ -12,15 +12,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, TypeAlias
-from unittest.mock import patch
+from unittest.mock import ANY, patch
 
+from regent.core.controller import partition_change
 from regent.core.controller.alter_partition import AlterPartitions
 from regent.core.controller.context import ControllerContext
 from regent.core.controller.controlled_shutdown import ControlledShutdowns
+from regent.core.controller.partition_change import AlterIsr
+from regent.core.controller.partition_replicas import PartitionChange, Refused
 from regent.core.controller.partition_state_machine import PartitionStateMachine
-from regent.core.controller.reassignment.moving_leaderships import MovingLeaderships
 from regent.core.controller.reassignment.partition_moves import PartitionMoves
 from regent.core.controller.reassignment.partition_reassignment import Reassignments
+from regent.core.controller.reassignment.reassignment_elections import ReassignmentElections
 from regent.core.controller.request_batch import ControlRequestBatch
 from regent.core.controller.responses import ControlResponses
 from regent.core.controller.topic_deletion import TopicDeletions
@@ -60,8 +63,10 @@ def refused_proposals_written() -> Any:
     def and_write(self: AlterPartitions, row: Any, sender: int) -> Any:
         decided, known = decide(self, row, sender), self._known(row.topic_partition)
         members = tuple(dict.fromkeys(row.new_isr))
-        if decided is Errors.INELIGIBLE_REPLICA and known is not None:
-            self._write({row.topic_partition: known.leader_and_isr._replace(isr=members)})
+        is_ineligible = decided == Refused(ANY, Errors.INELIGIBLE_REPLICA)
+        if is_ineligible and known is not None:
+            after = known.leader_and_isr._replace(isr=members)
+            self._write({row.topic_partition: PartitionChange(after)})
         return decided
 
     return patch.object(AlterPartitions, "_decide", and_write)
@@ -81,12 +86,13 @@ def proposals_of_earlier_lives() -> Any:
 
 def members_of_any_life() -> Any:
     """A follower that lost its data since it fetched is let in (KIP-903)."""
-    are_eligible = AlterPartitions._are_eligible
+    are_eligible = partition_change._are_eligible
 
-    def of_any_life(self: AlterPartitions, row: Any, now: LeaderAndIsr) -> bool:
-        return are_eligible(self, row._replace(isr_broker_epochs=(-1,) * len(row.new_isr)), now)
+    def of_any_life(now: Any, replicas: Any, proposed: AlterIsr) -> bool:
+        unknown = replace(proposed, broker_epochs=(-1,) * len(proposed.isr))
+        return are_eligible(now, replicas, unknown)
 
-    return patch.object(AlterPartitions, "_are_eligible", of_any_life)
+    return patch.object(partition_change, "_are_eligible", of_any_life)
 
 
 def proposals_of_anybody() -> Any:
@@ -102,12 +108,12 @@ def proposals_of_anybody() -> Any:
 
 def acceptable_proposals_refused() -> Any:
     """A proposal that lets two in at once is refused."""
-    is_valid = AlterPartitions._is_valid
+    is_valid = partition_change._is_valid_isr
 
-    def one_at_a_time(self: AlterPartitions, row: Any, now: LeaderAndIsr) -> bool:
-        return is_valid(self, row, now) and len(row.new_isr) >= len(now.isr)
+    def one_at_a_time(now: LeaderAndIsr, replicas: Any, proposed: AlterIsr) -> bool:
+        return is_valid(now, replicas, proposed) and len(proposed.isr) >= len(now.isr)
 
-    return patch.object(AlterPartitions, "_is_valid", one_at_a_time)
+    return patch.object(partition_change, "_is_valid_isr", one_at_a_time)
 
 
 # --- elections and moves --------------------------------------------------------------------------
@@ -128,17 +134,17 @@ def state_that_exists_is_a_failure() -> Any:
 def no_new_epoch_before_replicas_are_removed() -> Any:
     """Who is removed knows the epoch in which it is (KAFKA-1097)."""
 
-    def in_the_same(self: MovingLeaderships, current: Any, failures: Any) -> Any:
-        del self, current, failures
-        return {}
+    def in_the_same(now: LeaderAndIsr, replicas: Any) -> PartitionChange:
+        del replicas
+        return PartitionChange(now)
 
-    lead = MovingLeaderships.lead_from_assignment
+    lead = ReassignmentElections.lead_from_assignment
 
-    def without_epoch(self: MovingLeaderships, partitions: Any) -> Any:
-        with patch.object(MovingLeaderships, "_next_epochs", in_the_same):
+    def without_epoch(self: ReassignmentElections, partitions: Any) -> Any:
+        with patch.object(partition_change, "_without_deleted", in_the_same):
             return lead(self, partitions)
 
-    return patch.object(MovingLeaderships, "lead_from_assignment", without_epoch)
+    return patch.object(ReassignmentElections, "lead_from_assignment", without_epoch)
 
 
 def moves_forgotten_at_failover() -> Any:

@@ -5,11 +5,12 @@ Each is a function that breaks one protection while the returned context lasts.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, TypeAlias
 from unittest.mock import patch
 
+from regent.core.controller import partition_change, partition_change_writer
 from regent.core.controller.alter_partition import AlterPartitions
 from regent.core.controller.assignments import write_assignments
 from regent.core.controller.broker_membership import BrokerMembership
@@ -18,7 +19,7 @@ from regent.core.controller.controlled_shutdown import ControlledShutdowns
 from regent.core.controller.controller import Controller
 from regent.core.controller.effects import Reply
 from regent.core.controller.notifications import Notifications
-from regent.core.controller.partition_state_machine import PartitionStateMachine
+from regent.core.controller.partition_replicas import PartitionReplicas
 from regent.core.controller.reassignment import partition_reassignment
 from regent.core.controller.reassignment.partition_moves import PartitionMoves
 from regent.core.controller.reassignment.reassignment_requests import requested_assignment
@@ -134,12 +135,11 @@ def last_isr_member_removed() -> Any:
 def every_topic_allows_unclean_elections() -> Any:
     """Whoever is alive leads, whatever it has missed."""
 
-    def all_of_them(
-        self: PartitionStateMachine, current: Any, strategy: Any, failures: Any
-    ) -> set[str]:
-        return {partition.topic for partition in current}
+    def allow(term: Any, replicas: Mapping[Any, PartitionReplicas]) -> None:
+        for of_partition in replicas.values():
+            of_partition.allows_unclean_election = True
 
-    return patch.object(PartitionStateMachine, "_topics_allowing_unclean", all_of_them)
+    return patch.object(partition_change_writer, "_read_unclean_leader_election", allow)
 
 
 def proposals_of_any_version() -> Any:
@@ -157,7 +157,7 @@ def proposals_of_any_version() -> Any:
 
 def anybody_may_join_the_isr() -> Any:
     """Dead, leaving and reborn replicas are let into the ISR (KIP-841, KIP-903)."""
-    return patch.object(AlterPartitions, "_are_eligible", lambda self, row, now: True)
+    return patch.object(partition_change, "_are_eligible", lambda *_: True)
 
 
 def final_replica_set_written_first() -> Any:
@@ -302,9 +302,12 @@ def orders_before_the_write() -> Any:
     """Brokers are told of a leader epoch that ZooKeeper does not hold yet."""
     add = ControlRequestBatch.add_leader_and_isr
 
-    def one_ahead(self: Any, brokers: Any, partition: Any, now: Any, *a: Any, **k: Any) -> None:
-        ahead = now._replace(leader_and_isr=now.leader_and_isr.new_epoch())
-        add(self, brokers, partition, ahead, *a, **k)
+    def one_ahead(self: Any, brokers: Any, partition: Any, **options: Any) -> None:
+        context, now = self._context, self._context.partition_leadership_info(partition)
+        if now is not None:
+            ahead = now._replace(leader_and_isr=now.leader_and_isr.new_epoch())
+            with patch.object(context, "partition_leadership_info", lambda _: ahead):
+                add(self, brokers, partition, **options)
 
     return patch.object(ControlRequestBatch, "add_leader_and_isr", one_ahead)
 
@@ -348,7 +351,7 @@ def requests_left_unanswered() -> Any:
 
 def any_proposal_accepted() -> Any:
     """What a leader proposes is not looked at."""
-    return patch.object(AlterPartitions, "_is_valid", lambda self, row, now: True)
+    return patch.object(partition_change, "_is_valid_isr", lambda *_: True)
 
 
 def cancelled_moves_go_on() -> Any:

@@ -10,10 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any, TypeAlias
 from unittest.mock import patch
 
-from regent.core.controller.alter_partition import AlterPartitions
+from regent.core.controller import partition_change
+from regent.core.controller.partition_change import AlterIsr
 from regent.core.errors import Errors
 from regent.core.model import LeaderRecoveryState
 from regent.core.replication.follower_fetches import FollowerFetches
@@ -110,13 +112,13 @@ def leaders_let_others_in_before_they_recover() -> Any:
 
 def recovering_leaders_believed() -> Any:
     """A controller accepts any recovery state that a leader proposes (KIP-704)."""
-    is_valid = AlterPartitions._is_valid
+    is_valid = partition_change._is_valid_isr
 
-    def in_any_state(self: AlterPartitions, row: Any, now: Any) -> bool:
-        recovered = row._replace(leader_recovery_state=LeaderRecoveryState.RECOVERED)
-        return is_valid(self, recovered, now)
+    def in_any_state(now: Any, replicas: Any, proposed: AlterIsr) -> bool:
+        recovered = replace(proposed, leader_recovery_state=LeaderRecoveryState.RECOVERED)
+        return is_valid(now, replicas, recovered)
 
-    return patch.object(AlterPartitions, "_is_valid", in_any_state)
+    return patch.object(partition_change, "_is_valid_isr", in_any_state)
 
 
 LEADER_DEFECTS: tuple[Defect, ...] = (

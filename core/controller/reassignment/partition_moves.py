@@ -21,9 +21,9 @@ from collections.abc import Collection, Iterable, Mapping
 
 from regent.core.controller.assignments import write_assignments
 from regent.core.controller.election import OfflineElection
-from regent.core.controller.leadership import Failures
+from regent.core.controller.partition_change_writer import Failures
 from regent.core.controller.partition_state_machine import PartitionStateMachine
-from regent.core.controller.reassignment.moving_leaderships import MovingLeaderships
+from regent.core.controller.reassignment.reassignment_elections import ReassignmentElections
 from regent.core.controller.reassignment.reassignment_requests import Refusal, Refusals
 from regent.core.controller.replica_state_machine import ReplicaStateMachine
 from regent.core.controller.states import PartitionState, ReplicaState
@@ -62,7 +62,7 @@ class PartitionMoves:
         self._partitions = partitions
         self._replicas = replicas
         self._deletions = deletions
-        self._leaderships = MovingLeaderships(term, partitions)
+        self._elections = ReassignmentElections(term, partitions)
         # What could not be finished, and the leadership our attempt left behind.
         self._unfinished: dict[TopicPartition, LeaderIsrAndControllerEpoch | None] = {}
         self._left_over: set[PartitionAndReplica] = set()  # of superseded moves, not stopped yet
@@ -80,7 +80,7 @@ class PartitionMoves:
         }
         refusals = {
             partition: Refusal(Errors.INVALID_REPLICA_ASSIGNMENT, str(failure))
-            for partition, failure in self._leaderships.elect_those_that_stay(changed).items()
+            for partition, failure in self._elections.elect_remaining(changed).items()
         }
         led = {p: assignment for p, assignment in changed.items() if p not in refusals}
         for partition, failure in write_assignments(self._term, led).items():
@@ -97,7 +97,9 @@ class PartitionMoves:
         """
         self._unfinished.clear()
         self._left_over = self._unneeded(self._left_over)
-        self._warn("keep strangers in the ISR", self._leaderships.evict_strangers())
+        self._warn(
+            "keep unassigned brokers in the ISR", self._elections.remove_unassigned_replicas()
+        )
 
     def go_on(self, partitions: Collection[TopicPartition]) -> None:
         """Finish those whose target is in sync; have the new replicas of the others copy."""
@@ -108,7 +110,7 @@ class PartitionMoves:
         self._bring_online_never_led(partitions)
         caught_up = set(self.finish_caught_up(partitions))
         waiting = [p for p in partitions if p not in caught_up]
-        failures = self._leaderships.begin_epoch(waiting)
+        failures = self._elections.begin_epoch(waiting)
         self._warn("do not begin to move", failures)
         refused = self._context.refused_states.intersection(failures)  # ``try_again`` begins them
         self._make_new([p for p in waiting if p not in refused])
@@ -117,7 +119,7 @@ class PartitionMoves:
         """Finish those whose target is in sync and return them."""
         if self._term.settings.isr_changes_through_zookeeper:
             self._term.store.watch_partition_states(partitions)
-        caught_up = self._leaderships.caught_up(partitions)
+        caught_up = self._elections.complete(partitions)
         if caught_up:
             self._finish(caught_up)
         return caught_up
@@ -182,7 +184,7 @@ class PartitionMoves:
         what they had, when another move wants them again and they are empty.
         """
         unneeded = self._unneeded(replicas)
-        failures = self._leaderships.begin_epoch(sorted({r.topic_partition for r in unneeded}))
+        failures = self._elections.begin_epoch(sorted({r.topic_partition for r in unneeded}))
         self._warn("keep replicas that are not needed any more", failures)
         self._stop(sorted(r for r in unneeded if r.topic_partition not in failures))
         self._left_over = self._unneeded(self._left_over | unneeded)
@@ -222,7 +224,7 @@ class PartitionMoves:
         for partition, assignment in before.items():
             target = ReplicaAssignment(assignment.target_replicas)
             self._context.update_partition_full_replica_assignment(partition, target)
-        failures = self._leaderships.lead_from_assignment(partitions)
+        failures = self._elections.lead_from_assignment(partitions)
         self._warn("are not led from where they move to", failures)
         not_left = self._stop(
             [

@@ -8,16 +8,14 @@ from itertools import chain, combinations, permutations
 import pytest
 
 from regent.core.controller.election import (
-    Candidates,
     ControlledShutdownElection,
-    Elected,
     ElectionStrategy,
     OfflineElection,
     PreferredElection,
     ReassignElection,
     elect,
-    why_nobody,
 )
+from regent.core.controller.partition_replicas import PartitionChange, PartitionReplicas, Refused
 from regent.core.model import NO_LEADER, LeaderAndIsr, LeaderRecoveryState, ReplicaAssignment
 
 BROKERS = (1, 2, 3, 4)
@@ -49,23 +47,24 @@ def run(
     shutting_down: Ids = (),
     *,
     leader_epoch: int = 5,
-) -> Elected | None:
+) -> PartitionChange | None:
     """Hold an election; brokers in ``live`` are registered."""
     if not isinstance(assignment, ReplicaAssignment):
         assignment = ReplicaAssignment(assignment)
-    return elect(
+    outcome = elect(
         strategy,
         LeaderAndIsr(NO_LEADER, isr, leader_epoch, partition_epoch=9),
-        Candidates(
+        PartitionReplicas(
             assignment,
             is_online=lambda r: r in live and r not in shutting_down,
             is_reachable=lambda r: r in live,
             is_shutting_down=lambda r: r in shutting_down,
         ),
     )
+    return outcome if isinstance(outcome, PartitionChange) else None
 
 
-def result(elected: Elected | None) -> tuple[int, Ids, Ids] | None:
+def result(elected: PartitionChange | None) -> tuple[int, Ids, Ids] | None:
     """Return leader, ISR and recipients."""
     if elected is None:
         return None
@@ -83,7 +82,7 @@ def test_a_clean_election_takes_the_first_assigned_replica_that_is_live_and_in_s
             assert outcome is None
             continue
         assert outcome is not None
-        assert not outcome.unclean
+        assert not outcome.is_unclean
         assert result(outcome) == (
             candidates[0],
             tuple(r for r in isr if r in live),
@@ -101,7 +100,7 @@ def test_an_unclean_election_differs_only_where_a_clean_one_finds_nobody() -> No
             assert outcome is None
         else:
             assert outcome is not None
-            assert outcome.unclean
+            assert outcome.is_unclean
             assert result(outcome) == (candidates[0], (candidates[0],), tuple(candidates))
             assert outcome.leader_and_isr.leader_recovery_state is LeaderRecoveryState.RECOVERING
 
@@ -170,8 +169,8 @@ def test_the_first_live_member_of_the_isr_leads_and_dead_members_leave_it() -> N
 def test_with_the_whole_isr_dead_somebody_leads_only_if_losing_records_is_allowed() -> None:
     assert run(CLEAN, (1, 2, 3, 4, 5), isr=(1, 2, 3), live=(4, 6, 7)) is None
     outcome = run(UNCLEAN, (1, 2, 3, 4, 5), isr=(1, 2, 3), live=(4, 6, 7))
-    assert outcome == Elected(
-        LeaderAndIsr(4, (4,), 6, 9, LeaderRecoveryState.RECOVERING), (4,), unclean=True
+    assert outcome == PartitionChange(
+        LeaderAndIsr(4, (4,), 6, 9, LeaderRecoveryState.RECOVERING), (4,), is_unclean=True
     )
 
 
@@ -211,14 +210,14 @@ def test_a_broker_that_shuts_down_does_not_win_other_elections() -> None:
 
 def test_a_recovering_partition_stays_so_through_a_clean_election() -> None:
     recovering = LeaderAndIsr(2, (2,), 5, 9, LeaderRecoveryState.RECOVERING)
-    candidates = Candidates(
+    candidates = PartitionReplicas(
         ReplicaAssignment((2, 4)),
         is_online=lambda r: True,
         is_reachable=lambda r: True,
         is_shutting_down=lambda r: False,
     )
     outcome = elect(CLEAN, recovering, candidates)
-    assert outcome is not None
+    assert isinstance(outcome, PartitionChange)
     assert outcome.leader_and_isr == LeaderAndIsr(2, (2,), 6, 9, LeaderRecoveryState.RECOVERING)
 
 
@@ -233,10 +232,10 @@ def test_a_recovering_partition_stays_so_through_a_clean_election() -> None:
     ],
 )
 def test_that_nobody_is_found_is_said_in_words(strategy: ElectionStrategy, reason: str) -> None:
-    nobody = Candidates(
+    nobody = PartitionReplicas(
         ReplicaAssignment((3, 2), (3,), (2,)),
         is_online=lambda r: False,
         is_reachable=lambda r: False,
         is_shutting_down=lambda r: False,
     )
-    assert why_nobody(strategy, LeaderAndIsr(NO_LEADER, (2,)), nobody) == reason
+    assert elect(strategy, LeaderAndIsr(NO_LEADER, (2,)), nobody) == Refused(reason)

@@ -69,7 +69,7 @@ def batch(context: ControllerContext) -> ControlRequestBatch:
 def add(
     batch: ControlRequestBatch, partition: TopicPartition, *to: int, is_new: bool = False
 ) -> None:
-    batch.add_leader_and_isr(to, partition, LED[partition], REPLICAS, is_new=is_new)
+    batch.add_leader_and_isr(to, partition, is_new=is_new)
 
 
 def leader_and_isr(effects: list[SendControlRequest], broker_id: int) -> LeaderAndIsrRequest:
@@ -155,7 +155,9 @@ def test_a_leadership_travels_with_assignment_topic_id_and_where_leaders_are(
     batch = ControlRequestBatch(1, context)
     moving = ReplicaAssignment((3, 1, 2), adding_replicas=(3,), removing_replicas=(2,))
     known = leadership(2, (2,), leader_epoch=4, partition_epoch=6, controller_epoch=5, recovery=1)
-    batch.add_leader_and_isr((2,), BAR0, known, moving, is_new=True)
+    context.update_partition_full_replica_assignment(BAR0, moving)
+    context.put_partition_leadership_info(BAR0, known)
+    batch.add_leader_and_isr((2,), BAR0, is_new=True)
     request = leader_and_isr(batch.effects(), 2)
     row = LeaderAndIsrPartition(
         partition_index=0,
@@ -192,7 +194,8 @@ def test_a_leader_that_is_dead_or_missing_is_not_listed_as_live(
 ) -> None:
     context.remove_live_broker(1)
     add(batch, FOO0, 2)
-    batch.add_leader_and_isr((2,), FOO1, leadership(-1, (3,)), REPLICAS, is_new=False)
+    context.put_partition_leadership_info(FOO1, leadership(-1, (3,)))
+    batch.add_leader_and_isr((2,), FOO1)
     assert leader_and_isr(batch.effects(), 2).live_leaders == ()
 
 
@@ -213,10 +216,11 @@ def test_newness_is_of_one_replica_alone(batch: ControlRequestBatch) -> None:
 
 
 def test_the_later_leadership_of_a_partition_replaces_the_earlier(
-    batch: ControlRequestBatch,
+    context: ControllerContext, batch: ControlRequestBatch
 ) -> None:
     add(batch, FOO0, 2)
-    batch.add_leader_and_isr((2,), FOO0, leadership(3, (3,)), REPLICAS, is_new=False)
+    context.put_partition_leadership_info(FOO0, leadership(3, (3,)))
+    add(batch, FOO0, 2)
     assert leader_and_isr_rows(batch.effects())[2][FOO0].leader == 3
 
 

@@ -7,19 +7,16 @@ from itertools import product
 import pytest
 
 from regent.core.controller.election import (
-    Candidates,
     ControlledShutdownElection,
-    Elected,
     ElectionStrategy,
     OfflineElection,
     PreferredElection,
     ReassignElection,
-    depose,
     elect,
-    remember_eligible,
-    why_nobody,
 )
-from regent.core.controller.leadership import NOBODY_COMMITS
+from regent.core.controller.partition_change import with_eligible_replicas
+from regent.core.controller.partition_change_writer import NOBODY_COMMITS
+from regent.core.controller.partition_replicas import PartitionChange, PartitionReplicas, Refused
 from regent.core.model import (
     NO_LEADER,
     NO_LOG_END,
@@ -36,9 +33,9 @@ WAITS, UNCLEAN = OfflineElection(), OfflineElection(allow_unclean=True)
 
 def candidates(
     live: Ids, suspects: dict[int, LogEnd] | None = None, restarted: Ids = ()
-) -> Candidates:
+) -> PartitionReplicas:
     ends = suspects or {}
-    return Candidates(
+    return PartitionReplicas(
         ReplicaAssignment(REPLICAS),
         is_online=lambda r: r in live,
         is_reachable=lambda r: r in live,
@@ -50,17 +47,18 @@ def candidates(
 
 def run(
     strategy: ElectionStrategy,
-    who: Candidates,
+    who: PartitionReplicas,
     isr: Ids = REPLICAS,
     eligible: Ids = (),
-) -> Elected | None:
+) -> PartitionChange | None:
     state = LeaderAndIsr(NO_LEADER, isr, 4, 9, eligible_leader_replicas=eligible)
-    return elect(strategy, state, who)
+    outcome = elect(strategy, state, who)
+    return outcome if isinstance(outcome, PartitionChange) else None
 
 
-def led(outcome: Elected | None) -> tuple[int, Ids, bool]:
+def led(outcome: PartitionChange | None) -> tuple[int, Ids, bool]:
     assert outcome is not None
-    return outcome.leader_and_isr.leader, outcome.leader_and_isr.isr, outcome.unclean
+    return outcome.leader_and_isr.leader, outcome.leader_and_isr.isr, outcome.is_unclean
 
 
 def test_a_suspect_replica_neither_leads_nor_stays_in_sync_while_a_sound_one_lives() -> None:
@@ -70,8 +68,7 @@ def test_a_suspect_replica_neither_leads_nor_stays_in_sync_while_a_sound_one_liv
 def test_while_a_member_is_missing_that_may_have_everything_nobody_is_elected() -> None:
     who = candidates((0, 1), {0: LogEnd(3, 7), 1: LogEnd(3, 8)})
     assert run(WAITS, who) is None
-    reason = why_nobody(WAITS, LeaderAndIsr(NO_LEADER, REPLICAS), who)
-    assert reason == (
+    assert elect(WAITS, LeaderAndIsr(NO_LEADER, REPLICAS), who) == Refused(
         "waits for broker 2, which may have every committed record: the log of 0 and 1 may have"
         " lost some"
     )
@@ -154,8 +151,4 @@ def test_who_leaves_when_nothing_can_be_committed_any_more_is_eligible(
 ) -> None:
     before = LeaderAndIsr(0, (1, 2), 4, 9, eligible_leader_replicas=(0,))
     now = before.new_leader_and_isr(leader, isr)
-    assert remember_eligible(before, now, min_isr).eligible_leader_replicas == eligible
-
-
-def test_a_deposed_leader_leaves_the_isr_as_it_was() -> None:
-    assert depose(LeaderAndIsr(0, REPLICAS, 4, 9)) == LeaderAndIsr(NO_LEADER, REPLICAS, 5, 9)
+    assert with_eligible_replicas(before, now, min_isr).eligible_leader_replicas == eligible

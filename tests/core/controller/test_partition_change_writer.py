@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 import pytest
 
-from regent.core.controller.leadership import MAX_ROUNDS, Failures, Leaderships, change_leaderships
+from regent.core.controller.partition_change import Cause, LeaderLeavesAssignment, RemoveReplica
+from regent.core.controller.partition_change_writer import MAX_ROUNDS, change_partitions
 from regent.core.errors import ControllerMovedError, SessionExpiredError, StateChangeFailedError
-from regent.core.model import LeaderAndIsr, TopicPartition
+from regent.core.model import TopicPartition
 from regent.zk.client.operations import ConnectionLossError
 from tests.support.fake_zookeeper import Call, Moment
 from tests.support.term import T0, T1, Office
@@ -24,10 +25,7 @@ def office() -> Office:
     return office
 
 
-def hand_to_2(current: Leaderships, failures: Failures) -> Mapping[TopicPartition, LeaderAndIsr]:
-    """Propose that 2 leads, with the ISR that is there."""
-    del failures
-    return {p: now.new_leader_and_isr(2, now.isr) for p, now in current.items()}
+HAND_TO_2 = LeaderLeavesAssignment((2, 3))
 
 
 def on_writes(office: Office, moment: Moment, act: Callable[[], None], *, times: int) -> None:
@@ -44,48 +42,50 @@ def on_writes(office: Office, moment: Moment, act: Callable[[], None], *, times:
 
 
 def test_what_is_accepted_is_in_zookeeper_in_memory_and_in_the_answer(office: Office) -> None:
-    accepted, failures = change_leaderships(office.term, [T0, T1], hand_to_2)
+    accepted, failures = change_partitions(office.term, [T0, T1], HAND_TO_2)
     assert failures == {}
     for partition in (T0, T1):
         stored = office.state(partition)
         assert stored is not None
-        assert stored.leader_and_isr == accepted[partition]
+        assert stored.leader_and_isr == accepted[partition].leader_and_isr
         assert stored == office.context.partition_leadership_info(partition)
         assert office.leads(partition) == (2, (1, 2, 3), 1)
 
 
 def test_a_change_is_noted_for_the_journal(office: Office) -> None:
-    change_leaderships(office.term, [T0], hand_to_2)
+    change_partitions(office.term, [T0], HAND_TO_2)
     (changes,) = office.effects()
     assert "t-0: leader 1 → 2, isr [1, 2, 3], leader epoch 1" in repr(changes)
 
 
 def test_a_conflict_is_decided_again_by_what_is_there_now(office: Office) -> None:
     on_writes(office, Moment.BEFORE, lambda: office.put_state(T0, 1, (1, 2)), times=1)
-    accepted, failures = change_leaderships(office.term, [T0, T1], hand_to_2)
+    accepted, failures = change_partitions(office.term, [T0, T1], HAND_TO_2)
     assert failures == {}
-    assert accepted[T0].isr == (1, 2), "the leader shrank the ISR between our read and our write"
+    assert accepted[T0].leader_and_isr.isr == (1, 2), (
+        "the leader shrank the ISR between our read and our write"
+    )
     assert office.leads(T0) == (2, (1, 2), 1)
     assert office.leads(T1) == (2, (1, 2, 3), 1)
 
 
 def test_who_does_not_conflict_does_not_go_round_again(office: Office) -> None:
-    seen: list[list[TopicPartition]] = []
+    seen: list[TopicPartition] = []
 
-    def propose(current: Leaderships, failures: Failures) -> Mapping[TopicPartition, LeaderAndIsr]:
-        seen.append(list(current))
-        return hand_to_2(current, failures)
+    def cause_of(partition: TopicPartition) -> Cause:
+        seen.append(partition)
+        return HAND_TO_2
 
     on_writes(office, Moment.BEFORE, lambda: office.put_state(T0, 1, (1, 2)), times=1)
-    change_leaderships(office.term, [T0, T1], propose)
-    assert seen == [[T0, T1], [T0]]
+    change_partitions(office.term, [T0, T1], cause_of)
+    assert seen == [T0, T1, T0]
     assert office.leads(T1) == (2, (1, 2, 3), 1)
 
 
 def test_a_partition_that_never_stops_changing_fails_in_the_end(office: Office) -> None:
     before = len(office.server.transactions)
     on_writes(office, Moment.BEFORE, lambda: office.put_state(T0, 1, (1, 2)), times=1000)
-    accepted, failures = change_leaderships(office.term, [T0], hand_to_2)
+    accepted, failures = change_partitions(office.term, [T0], HAND_TO_2)
     assert accepted == {}
     assert f"while {MAX_ROUNDS} attempts were made" in str(failures[T0])
     assert len(office.server.transactions) - before == MAX_ROUNDS, "only the other's writes"
@@ -97,9 +97,11 @@ def test_a_write_whose_answer_is_lost_is_repeated_one_epoch_later(office: Office
         raise ConnectionLossError("the answer is lost")
 
     on_writes(office, Moment.AFTER, lose, times=1)
-    accepted, failures = change_leaderships(office.term, [T0], hand_to_2)
+    accepted, failures = change_partitions(office.term, [T0], HAND_TO_2)
     assert failures == {}
-    assert accepted[T0].leader_epoch == 2, "our own first attempt looks like a conflict"
+    assert accepted[T0].leader_and_isr.leader_epoch == 2, (
+        "our own first attempt looks like a conflict"
+    )
     assert office.leads(T0) == (2, (1, 2, 3), 2)
     assert office.known(T0) == (2, (1, 2, 3), 2)
 
@@ -114,7 +116,7 @@ def test_a_write_whose_answer_is_lost_is_repeated_one_epoch_later(office: Office
 )
 def test_what_cannot_be_used_fails_alone(office: Office, data: bytes, reason: str) -> None:
     office.server.put(STATE % 0, data)
-    accepted, failures = change_leaderships(office.term, [T0, T1], hand_to_2)
+    accepted, failures = change_partitions(office.term, [T0, T1], HAND_TO_2)
     assert list(accepted) == [T1]
     assert isinstance(failures[T0], StateChangeFailedError)
     assert str(failures[T0]).startswith("t-0: ")
@@ -124,23 +126,26 @@ def test_what_cannot_be_used_fails_alone(office: Office, data: bytes, reason: st
 
 def test_a_state_that_vanishes_before_the_write_fails(office: Office) -> None:
     on_writes(office, Moment.BEFORE, lambda: office.delete_topic("t"), times=1)
-    accepted, failures = change_leaderships(office.term, [T0, T1], hand_to_2)
+    accepted, failures = change_partitions(office.term, [T0, T1], HAND_TO_2)
     assert accepted == {}
     assert str(failures[T0]) == "t-0: no node"
 
 
-def test_a_rule_may_leave_out_what_needs_no_write_and_name_what_it_cannot_change(
-    office: Office,
-) -> None:
-    def nothing(current: Leaderships, failures: Failures) -> Mapping[TopicPartition, LeaderAndIsr]:
-        failures[T1] = StateChangeFailedError("t-1: never")
-        return {}
-
+def test_neither_a_refused_change_nor_one_that_changes_nothing_is_written(office: Office) -> None:
     before = len(office.server.transactions)
-    accepted, failures = change_leaderships(office.term, [T0, T1], nothing)
+    accepted, failures = change_partitions(office.term, [T0], RemoveReplica(9))
+    assert (accepted, failures) == ({}, {})
+    accepted, failures = change_partitions(office.term, [T1], LeaderLeavesAssignment((9,)))
     assert accepted == {}
-    assert list(failures) == [T1]
+    assert str(failures[T1]).startswith("t-1: leader 1 would be stopped")
     assert len(office.server.transactions) == before
+
+
+def test_what_needs_no_write_and_was_not_known_is_known_afterwards(office: Office) -> None:
+    office.put_state(T0, 2, (2, 3), leader_epoch=1)
+    accepted, _ = change_partitions(office.term, [T0], RemoveReplica(1))
+    assert list(accepted) == [T0]
+    assert office.known(T0) == (2, (2, 3), 1)
 
 
 def test_the_old_controller_writes_nothing_between_its_read_and_the_election_of_the_next(
@@ -148,7 +153,7 @@ def test_the_old_controller_writes_nothing_between_its_read_and_the_election_of_
 ) -> None:
     on_writes(office, Moment.BEFORE, office.elect_another_controller, times=1)
     with pytest.raises(ControllerMovedError):
-        change_leaderships(office.term, [T0, T1], hand_to_2)
+        change_partitions(office.term, [T0, T1], HAND_TO_2)
     assert office.leads(T0) == office.leads(T1) == (1, (1, 2, 3), 0)
     assert office.known(T0) == (1, (1, 2, 3), 0)
 
@@ -156,12 +161,12 @@ def test_the_old_controller_writes_nothing_between_its_read_and_the_election_of_
 def test_an_expired_session_writes_nothing(office: Office) -> None:
     on_writes(office, Moment.BEFORE, office.zookeeper.expire, times=1)
     with pytest.raises(SessionExpiredError):
-        change_leaderships(office.term, [T0], hand_to_2)
+        change_partitions(office.term, [T0], HAND_TO_2)
     assert office.leads(T0) == (1, (1, 2, 3), 0)
 
 
 def test_nothing_to_change_costs_nothing(office: Office) -> None:
     calls: list[Call] = []
     office.zookeeper.hook = calls.append
-    assert change_leaderships(office.term, [], hand_to_2) == ({}, {})
+    assert change_partitions(office.term, [], HAND_TO_2) == ({}, {})
     assert calls == []

@@ -1,20 +1,20 @@
-"""Who leads while a partition is moved, and after: the cases that moves as a whole seldom meet."""
+"""Leaders of partitions that are being reassigned: cases that a whole reassignment seldom meets."""
 
 from __future__ import annotations
 
-from regent.core.controller.reassignment.moving_leaderships import MovingLeaderships
+from regent.core.controller.reassignment.reassignment_elections import ReassignmentElections
 from regent.core.controller.states import ReplicaState
 from tests.support.term import T0, Candidate, Office, Tree
 
 
-def test_a_dead_leader_of_the_target_does_not_lead_on_at_the_end_of_a_move() -> None:
+def test_an_offline_leader_of_the_target_is_replaced_at_the_end_of_a_reassignment() -> None:
     office = Office((1, 3))
     office.lead(T0, (2, 3), leader=2, isr=(2, 3))
-    MovingLeaderships(office.term, office.partitions).lead_from_assignment([T0])
+    ReassignmentElections(office.term, office.partitions).lead_from_assignment([T0])
     assert office.leads(T0)[:2] == (3, (2, 3))
 
 
-def test_a_leader_that_is_not_assigned_stays_when_strangers_are_evicted() -> None:
+def test_an_unassigned_leader_stays_when_unassigned_replicas_leave_the_isr() -> None:
     tree = Tree()
     for broker_id in (1, 2, 4):
         tree.register(broker_id)
@@ -24,9 +24,9 @@ def test_a_leader_that_is_not_assigned_stays_when_strangers_are_evicted() -> Non
     assert tree.leads(T0) == (4, (4, 1), 5)
 
 
-def test_a_new_epoch_keeps_its_leader_in_sync_whatever_became_of_its_replica() -> None:
+def test_a_new_epoch_keeps_its_leader_in_sync_although_its_replica_was_deleted() -> None:
     office = Office((1, 2))
     office.lead(T0, (1, 2), leader=1, isr=(1, 2))
     office.put_replica_state(T0, 1, ReplicaState.NON_EXISTENT)
-    MovingLeaderships(office.term, office.partitions).begin_epoch([T0])
+    ReassignmentElections(office.term, office.partitions).begin_epoch([T0])
     assert office.leads(T0) == (1, (1, 2), 1)

@@ -1,0 +1,292 @@
+"""Conditional writes of partition changes: the one loop behind elections and ISR changes.
+
+Each round reads the ``state`` znodes, decides, writes on condition that nothing changed meanwhile,
+and puts what was accepted into the context. Partitions that did change go round again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Mapping
+from typing import TypeAlias
+
+from regent.core.controller.context import ControllerContext
+from regent.core.controller.outbox import Outbox
+from regent.core.controller.partition_change import (
+    RECOVERED,
+    Cause,
+    change_partition,
+    may_need_unclean_election,
+    with_eligible_replicas,
+)
+from regent.core.controller.partition_replicas import PartitionChange, PartitionReplicas, Refused
+from regent.core.controller.term import Term
+from regent.core.errors import BadDataError, StateChangeFailedError, UnreadableError
+from regent.core.model import (
+    NO_LEADER,
+    LeaderAndIsr,
+    LeaderIsrAndControllerEpoch,
+    TopicPartition,
+)
+from regent.core.ports import PartitionStates, WriteError
+
+Failures: TypeAlias = dict[TopicPartition, StateChangeFailedError]
+Changes: TypeAlias = dict[TopicPartition, PartitionChange]
+Leaderships: TypeAlias = Mapping[TopicPartition, LeaderAndIsr]
+
+log = logging.getLogger("state.change")
+
+# A conflict means that somebody changed the ISR between our read and our write. More than a few in
+# a row means that it will not stop; the next event for the partition tries again.
+MAX_ROUNDS = 10
+NOBODY_COMMITS = 2**31  # as ``min.insync.replicas``: more than there can be in an ISR
+
+
+def change_partitions(
+    term: Term,
+    partitions: Collection[TopicPartition],
+    cause: Cause | Callable[[TopicPartition], Cause],
+) -> tuple[Changes, Failures]:
+    """Change the leaderships of partitions, for one cause or for one each.
+
+    Returns what the context holds by then, with its new partition epoch, and what failed and why.
+    A partition that needs no write is returned where the context held something else. Raises
+    ``ControllerMovedError``.
+    """
+    cause_of = cause if callable(cause) else lambda _: cause
+    accepted: Changes = {}
+    failures: Failures = {}
+    remaining = list(partitions)
+    for _ in range(MAX_ROUNDS):
+        if not remaining:
+            break
+        states = term.store.read_partition_states(remaining)
+        current = _usable(term, remaining, states, failures)
+        changes = _decide(term, current, cause_of, failures)
+        remaining = _write(term, current, changes, accepted, failures)
+    for partition in remaining:
+        failures[partition] = StateChangeFailedError(
+            f"{partition}: its state kept changing while {MAX_ROUNDS} attempts were made"
+        )
+    return accepted, failures
+
+
+def partition_replicas(context: ControllerContext, partition: TopicPartition) -> PartitionReplicas:
+    """Return what the context knows of the replicas of a partition."""
+    return PartitionReplicas(
+        context.partition_full_replica_assignment(partition),
+        is_online=lambda r: context.is_replica_online(r, partition),
+        is_reachable=lambda r: context.is_replica_online(r, partition, include_shutting_down=True),
+        is_shutting_down=lambda r: r in context.shutting_down_broker_ids,
+        suspect_end=lambda r: context.suspect_end(r, partition),
+        has_restarted=lambda r: context.has_restarted(r, partition),
+        exists=lambda r: context.replica_exists(r, partition),
+        must_not_lead=lambda r: context.must_not_lead(r, partition),
+        broker_epoch=context.broker_epoch,
+        is_topic_queued_for_deletion=context.is_topic_queued_for_deletion(partition.topic),
+    )
+
+
+def _decide(
+    term: Term,
+    current: Leaderships,
+    cause_of: Callable[[TopicPartition], Cause],
+    failures: Failures,
+) -> Changes:
+    causes = {partition: cause_of(partition) for partition in current}
+    replicas = {partition: partition_replicas(term.context, partition) for partition in current}
+    _read_unclean_leader_election(
+        term,
+        {
+            partition: replicas[partition]
+            for partition, now in current.items()
+            if may_need_unclean_election(now, replicas[partition], causes[partition])
+        },
+    )
+    changes: Changes = {}
+    for partition, now in current.items():
+        outcome = change_partition(now, replicas[partition], causes[partition])
+        if isinstance(outcome, Refused):
+            failures[partition] = StateChangeFailedError(f"{partition}: {outcome.reason}")
+        else:
+            changes[partition] = outcome
+    return keep_eligible_replicas(term, current, changes)
+
+
+def _read_unclean_leader_election(
+    term: Term, replicas: Mapping[TopicPartition, PartitionReplicas]
+) -> None:
+    """Read whether topics allow unclean elections, and note it for these partitions."""
+    if not replicas:
+        return
+    settings = term.store.read_unclean_leader_election(sorted({p.topic for p in replicas}))
+    default = term.settings.unclean_leader_election_enable
+    for partition, of_partition in replicas.items():
+        setting = settings.get(partition.topic, default)
+        if isinstance(setting, BadDataError):
+            of_partition.unclean_election_error = str(setting)
+        else:
+            of_partition.allows_unclean_election = setting
+
+
+def keep_eligible_replicas(term: Term, current: Leaderships, changes: Changes) -> Changes:
+    """Return changes that keep as eligible the replicas that leave the ISR (KIP-966).
+
+    ``min.insync.replicas`` of topics is read only where few replicas remain, or did before.
+    """
+    context = term.context
+    keeping = {
+        partition: change.leader_and_isr
+        for partition, change in changes.items()
+        if change.keeps_eligible_replicas and change.leader_and_isr != current[partition]
+    }
+    led = {p for p, after in keeping.items() if _can_be_led(context, p, after)}
+    concerned = {
+        partition
+        for partition, after in keeping.items()
+        if current[partition].eligible_leader_replicas
+        or (
+            not set(current[partition].isr) <= set(after.isr)
+            and (
+                partition not in led
+                or len(after.isr)
+                <= max(1, len(context.partition_replica_assignment(partition)) - 2)
+            )
+        )
+    }
+    topics = {p.topic for p in concerned & led if keeping[p].leader_recovery_state is RECOVERED}
+    settings = term.store.read_min_insync_replicas(sorted(topics)) if topics else {}
+    kept = dict(changes)
+    for partition in concerned:
+        min_isr = NOBODY_COMMITS
+        if partition in led:
+            replicas = context.partition_replica_assignment(partition)
+            min_isr = settings.get(partition.topic, term.settings.min_insync_replicas)
+            min_isr = min(min_isr, len(replicas))
+        after = with_eligible_replicas(current[partition], keeping[partition], min_isr)
+        kept[partition] = changes[partition]._replace(leader_and_isr=after)
+    return kept
+
+
+def _can_be_led(
+    context: ControllerContext, partition: TopicPartition, leadership: LeaderAndIsr
+) -> bool:
+    """Whether a replica leads, or can be elected at once."""
+    return leadership.leader != NO_LEADER or any(
+        context.is_replica_online(r, partition) and context.suspect_end(r, partition) is None
+        for r in leadership.isr
+    )
+
+
+def _usable(
+    term: Term,
+    partitions: Collection[TopicPartition],
+    states: PartitionStates,
+    failures: Failures,
+) -> dict[TopicPartition, LeaderAndIsr]:
+    current: dict[TopicPartition, LeaderAndIsr] = {}
+    for partition in partitions:
+        state = states.get(partition)
+        if state is None:
+            reason = "its state znode does not exist"
+        elif isinstance(state, BadDataError):
+            if isinstance(state, UnreadableError):
+                _look_again(term.context, partition)
+            reason = str(state)
+        elif term.context.is_of_newer_controller(state):
+            reason = f"written by a newer controller, epoch {state.controller_epoch}"
+        else:
+            current[partition] = state.leader_and_isr
+            continue
+        failures[partition] = StateChangeFailedError(f"{partition}: {reason}")
+    return current
+
+
+def _look_again(context: ControllerContext, partition: TopicPartition) -> None:
+    """Remember a state that an ACL keeps from changing: no watch fires when the ACL changes."""
+    context.refused_states.add(partition)
+    context.must_read_again = True
+
+
+def _write(
+    term: Term, current: Leaderships, changes: Changes, accepted: Changes, failures: Failures
+) -> list[TopicPartition]:
+    """Write changes; return partitions that met a conflict."""
+    context = term.context
+    states: dict[TopicPartition, LeaderIsrAndControllerEpoch] = {}
+    for partition, change in changes.items():
+        state = LeaderIsrAndControllerEpoch(change.leader_and_isr, context.epoch)
+        if change.leader_and_isr != current[partition]:
+            states[partition] = state
+            continue
+        known = context.partition_leadership_info(partition)
+        context.put_partition_leadership_info(partition, state)
+        if known is None or known.leader_and_isr != change.leader_and_isr:
+            accepted[partition] = change
+    if not states:
+        return []
+    outcomes = term.store.update_partition_states(states, context.epoch_zk_version)
+    conflicts: list[TopicPartition] = []
+    for partition, state in states.items():
+        outcome = outcomes[partition]
+        if outcome is WriteError.BAD_VERSION:
+            conflicts.append(partition)
+        elif isinstance(outcome, WriteError):
+            if outcome is WriteError.NOT_ALLOWED:
+                _look_again(context, partition)
+            failures[partition] = StateChangeFailedError(f"{partition}: {outcome.value}")
+        else:
+            before = context.partition_leadership_info(partition)
+            written = state.leader_and_isr.with_partition_epoch(outcome)
+            accepted[partition] = changes[partition]._replace(leader_and_isr=written)
+            context.put_partition_leadership_info(
+                partition, LeaderIsrAndControllerEpoch(written, context.epoch)
+            )
+            _record(term.outbox, partition, before, written)
+    _report_unclean(term, current, {p: changes[p] for p in states if p in accepted})
+    return conflicts
+
+
+def _report_unclean(term: Term, before: Leaderships, accepted: Changes) -> None:
+    unclean = [partition for partition, change in accepted.items() if change.is_unclean]
+    if not unclean:
+        return
+    term.context.stats.unclean_leader_elections += len(unclean)
+    first = unclean[0]
+    log.warning(
+        "[Controller id=%d epoch=%d] %d UNCLEAN elections: records may be lost. The first: %s goes"
+        " to %d, in sync were %s",
+        term.broker_id,
+        term.context.epoch,
+        len(unclean),
+        first,
+        accepted[first].leader_and_isr.leader,
+        list(before[first].isr),
+    )
+
+
+def _record(
+    outbox: Outbox,
+    partition: TopicPartition,
+    before: LeaderIsrAndControllerEpoch | None,
+    now: LeaderAndIsr,
+) -> None:
+    then = None if before is None else before.leader_and_isr
+    if then is not None and then.leader == now.leader:
+        outbox.record(
+            "%s: leader %d, isr %s → %s, leader epoch %d",
+            partition,
+            now.leader,
+            then.isr,
+            now.isr,
+            now.leader_epoch,
+        )
+    else:
+        outbox.record(
+            "%s: leader %s → %d, isr %s, leader epoch %d",
+            partition,
+            "?" if then is None else then.leader,
+            now.leader,
+            now.isr,
+            now.leader_epoch,
+        )

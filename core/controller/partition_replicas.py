@@ -1,0 +1,81 @@
+"""The input and the output of a decision about one partition.
+
+``PartitionReplicas`` is what a decision reads beside the leadership that ZooKeeper holds.
+``PartitionChange`` and ``Refused`` are the two outcomes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple, TypeAlias
+
+from regent.core.errors import Errors
+from regent.core.model import BrokerId, LeaderAndIsr, LogEnd, ReplicaAssignment
+
+Brokers: TypeAlias = tuple[BrokerId, ...]
+IsOnline: TypeAlias = Callable[[BrokerId], bool]
+
+
+@dataclass(slots=True)
+class PartitionReplicas:
+    """The assignment of one partition and the condition of each replica, by broker id.
+
+    ``is_online`` excludes brokers that are shutting down. ``is_reachable`` includes them, because
+    they still handle control requests. ``suspect_end`` is the log end of a replica that may have
+    lost records, and None for others. ``has_restarted``: the broker of an in-sync replica started
+    again since the last decision. ``exists``: the replica was told that it is one, and was not
+    deleted since. ``must_not_lead``: the replica leads, but lost records since it was elected.
+    """
+
+    assignment: ReplicaAssignment
+    is_online: IsOnline
+    is_reachable: IsOnline
+    is_shutting_down: IsOnline
+    suspect_end: Callable[[BrokerId], LogEnd | None] = lambda _: None
+    has_restarted: Callable[[BrokerId], bool] = lambda _: False
+    exists: Callable[[BrokerId], bool] = lambda _: True
+    must_not_lead: Callable[[BrokerId], bool] = lambda _: False
+    broker_epoch: Callable[[BrokerId], int | None] = lambda _: None
+    is_topic_queued_for_deletion: bool = False
+    allows_unclean_election: bool = False
+    unclean_election_error: str = ""
+    """Why the topic's ``unclean.leader.election.enable`` cannot be read; empty: it can."""
+
+    def is_sound(self, replica: BrokerId) -> bool:
+        """Whether a replica is online and did not lose records."""
+        return self.is_online(replica) and self.suspect_end(replica) is None
+
+    def can_complete_reassignment(self, replica: BrokerId) -> bool:
+        """Whether a replica may lead when a reassignment ends.
+
+        Brokers do not hear the ISRs of a topic that is queued for deletion, so they keep reporting
+        its replicas as suspect. Records of such a topic do not count.
+        """
+        return self.is_sound(replica) or (
+            self.is_topic_queued_for_deletion and self.is_online(replica)
+        )
+
+    def can_stay(self, replica: BrokerId) -> bool:
+        """Whether an in-sync replica still has the log that it had at the last decision."""
+        return not self.has_restarted(replica) and self.suspect_end(replica) is None
+
+
+class PartitionChange(NamedTuple):
+    """A leadership to be written, and the replicas to be told.
+
+    ``is_unclean``: the leader was not in the ISR, or is suspect, so acknowledged records may be
+    lost. ``keeps_eligible_replicas`` is False when replicas that leave the ISR may be deleted.
+    """
+
+    leader_and_isr: LeaderAndIsr
+    recipients: Brokers = ()
+    is_unclean: bool = False
+    keeps_eligible_replicas: bool = True
+
+
+class Refused(NamedTuple):
+    """Why a partition does not change. ``error_code`` is set for proposals of leaders only."""
+
+    reason: str
+    error_code: Errors = Errors.NONE

@@ -1,0 +1,135 @@
+"""The leaders and leader epochs of partitions that are being reassigned."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+
+from regent.core.controller.election import ReassignElection
+from regent.core.controller.partition_change import (
+    LeaderLeavesAssignment,
+    ReassignmentEpoch,
+    RemoveUnassignedReplicas,
+    is_reassignment_complete,
+)
+from regent.core.controller.partition_change_writer import (
+    Changes,
+    Failures,
+    change_partitions,
+    partition_replicas,
+)
+from regent.core.controller.partition_state_machine import PartitionStateMachine
+from regent.core.controller.states import PartitionState
+from regent.core.controller.term import Term
+from regent.core.model import (
+    NO_LEADER,
+    LeaderIsrAndControllerEpoch,
+    ReplicaAssignment,
+    TopicPartition,
+)
+
+
+class ReassignmentElections:
+    """Changes leaderships as reassignments need it, and tells the replicas."""
+
+    def __init__(self, term: Term, partitions: PartitionStateMachine) -> None:
+        self._term = term
+        self._context = term.context
+        self._partitions = partitions
+
+    def complete(self, partitions: Collection[TopicPartition]) -> list[TopicPartition]:
+        """Return the partitions whose target is in sync, as ZooKeeper has it now."""
+        states = self._term.store.read_partition_states(partitions)
+        return [p for p in partitions if self._is_complete(p, states.get(p))]
+
+    def begin_epoch(self, partitions: Iterable[TopicPartition]) -> Failures:
+        """Tell all replicas, in a new leader epoch, which of them copy."""
+        led = [p for p in partitions if self._context.partition_leadership_info(p) is not None]
+        accepted, failures = change_partitions(self._term, led, ReassignmentEpoch())
+        batch = self._term.new_batch()
+        for partition, change in accepted.items():
+            assignment = self._context.partition_full_replica_assignment(partition)
+            isr = change.leader_and_isr.isr
+            # A new replica may use any log directory that still works (KAFKA-10314).
+            new = [r for r in assignment.adding_replicas if r not in isr]
+            for replica in (*assignment.origin_replicas, *assignment.adding_replicas):
+                # An earlier attempt to finish may have deleted some of them already.
+                if self._context.replica_exists(replica, partition):
+                    batch.add_leader_and_isr((replica,), partition, is_new=replica in new)
+        self._term.announce(batch)
+        return failures
+
+    def lead_from_assignment(self, partitions: Iterable[TopicPartition]) -> Failures:
+        """Let an assigned replica lead, in a leader epoch that no removed replica knows.
+
+        So no leader can let a removed replica into the ISR again (KAFKA-1097).
+        """
+        lost: list[TopicPartition] = []
+        led: list[TopicPartition] = []
+        for partition in partitions:
+            leadership = self._context.partition_leadership_info(partition)
+            if leadership is not None:
+                leader = leadership.leader_and_isr.leader
+                target = self._context.partition_replica_assignment(partition)
+                stays = leader in target and self._context.is_replica_online(leader, partition)
+                (led if stays else lost).append(partition)
+        failures = self._partitions.handle_state_changes(
+            lost, PartitionState.ONLINE, ReassignElection()
+        )
+        accepted, unchanged = change_partitions(self._term, led, ReassignmentEpoch())
+        self._announce(accepted)
+        return {**failures, **unchanged}
+
+    def elect_remaining(self, requested: Mapping[TopicPartition, ReplicaAssignment]) -> Failures:
+        """Elect a replica of the new assignment where the leader is not in it."""
+        leaving = [p for p, assignment in requested.items() if self._loses_leader(p, assignment)]
+        accepted, failures = change_partitions(
+            self._term, leaving, lambda p: LeaderLeavesAssignment(requested[p].replicas)
+        )
+        self._announce(accepted)
+        return failures
+
+    def remove_unassigned_replicas(self) -> Failures:
+        """Take brokers without a replica out of ISRs: a controller died before it could.
+
+        An unassigned leader stays, as does the last member of an ISR (KAFKA-9672).
+        """
+        partitions = self._partitions_with_unassigned_replicas()
+        accepted, failures = change_partitions(self._term, partitions, RemoveUnassignedReplicas())
+        self._announce(accepted)
+        return failures
+
+    # --- inside ---
+
+    def _is_complete(
+        self, partition: TopicPartition, state: LeaderIsrAndControllerEpoch | object
+    ) -> bool:
+        if not self._context.partition_full_replica_assignment(partition).is_being_reassigned:
+            return True
+        return isinstance(state, LeaderIsrAndControllerEpoch) and is_reassignment_complete(
+            state.leader_and_isr, partition_replicas(self._context, partition)
+        )
+
+    def _loses_leader(self, partition: TopicPartition, assignment: ReplicaAssignment) -> bool:
+        leadership = self._context.partition_leadership_info(partition)
+        if leadership is None:
+            return False
+        now = leadership.leader_and_isr
+        may_lead = now.isr if now.leader == NO_LEADER else (now.leader,)
+        return not any(r in assignment.replicas for r in may_lead)
+
+    def _partitions_with_unassigned_replicas(self) -> list[TopicPartition]:
+        found: list[TopicPartition] = []
+        leadership_of = self._context.partition_leadership_info
+        for topic in self._context.all_topics:
+            for partition, assignment in self._context.partition_assignments(topic).items():
+                leadership = leadership_of(partition)
+                if leadership is not None:
+                    isr, replicas = leadership.leader_and_isr.isr, assignment.replicas
+                    if isr != replicas and not set(isr).issubset(replicas):
+                        found.append(partition)
+        return found
+
+    def _announce(self, changed: Changes) -> None:
+        batch = self._term.new_batch()
+        batch.add_changes(changed)
+        self._term.announce(batch)
