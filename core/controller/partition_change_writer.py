@@ -225,6 +225,7 @@ def _write(
             accepted[partition] = change
     if not states:
         return []
+    _report_unclean(term, current, changes)
     outcomes = term.store.update_partition_states(states, context.epoch_zk_version)
     conflicts: list[TopicPartition] = []
     for partition, state in states.items():
@@ -243,12 +244,12 @@ def _write(
                 partition, LeaderIsrAndControllerEpoch(written, context.epoch)
             )
             _record(term.outbox, partition, before, written)
-    _report_unclean(term, current, {p: changes[p] for p in states if p in accepted})
     return conflicts
 
 
-def _report_unclean(term: Term, before: Leaderships, accepted: Changes) -> None:
-    unclean = [partition for partition, change in accepted.items() if change.is_unclean]
+def _report_unclean(term: Term, before: Leaderships, changes: Changes) -> None:
+    """Count and log unclean elections before the write, whose answer may be lost."""
+    unclean = [partition for partition, change in changes.items() if change.is_unclean]
     if not unclean:
         return
     term.context.stats.unclean_leader_elections += len(unclean)
@@ -260,7 +261,7 @@ def _report_unclean(term: Term, before: Leaderships, accepted: Changes) -> None:
         term.context.epoch,
         len(unclean),
         first,
-        accepted[first].leader_and_isr.leader,
+        changes[first].leader_and_isr.leader,
         list(before[first].isr),
     )
 
